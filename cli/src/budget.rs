@@ -37,7 +37,7 @@ impl Budget {
         let state = ask_for_budget(&session, self.set)?;
         if self.json {
             let text = json!({
-                "session": session,
+                "session": session.path(),
                 "mode": if state.is_overwrite { "overwrite" } else { "discard" },
                 "page_size_bytes": state.page_size_bytes,
                 "budget_bytes": state.bytes,

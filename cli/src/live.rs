@@ -2,8 +2,7 @@
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, bail};
@@ -201,15 +200,17 @@ impl Arm {
         let (pid, program) = (self.pid, Program::find(self.pid)?);
         // Not yet in a session: one is needed, and the patterns are armed as the program joins it.
         let session = program.ask(&ToolToProgram::List)?.into_iter().find_map(|answer| match answer {
-            ProgramToTool::Classes { session, .. } if UnixStream::connect(&session).is_ok() => Some(session),
+            ProgramToTool::Classes { session, .. } => program.session(&session),
             _ => None,
         });
         let Some(session) = session else { return self.start_session(&program, out) };
+        let session = session.path();
         let given: Vec<&str> = self.given().into_iter().map(|(name, _)| name).collect();
         if !given.is_empty() {
             bail!(
-                "process {pid} is in the session {session} already, which stays as it was made; leave out {}, or end that session \
+                "process {pid} is in the session {} already, which stays as it was made; leave out {}, or end that session \
                  first: `dormouse disarm {pid} '*'` if `dormouse arm` has started it",
+                session.display(),
                 given.join(", ")
             );
         }
@@ -270,9 +271,10 @@ impl Disarm {
             Changed { armed, .. } => writeln!(out, "{text}, {armed} still armed")?,
         }
         if changed.armed == 0 {
-            for session in &changed.sessions {
+            // Where the program says that it is, if that is a session that it can be in.
+            for session in changed.sessions.iter().filter_map(|session| program.session(session)) {
                 // A session that `record` has started with its command goes on, and says so: nothing to tell.
-                if let Ok(summary) = stop_session(Path::new(session)) {
+                if let Ok(summary) = stop_session(&session, &program) {
                     writeln!(out, "{}", printable_lines(&summary))?;
                 }
             }

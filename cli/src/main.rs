@@ -13,6 +13,7 @@ mod read;
 mod record;
 mod salvage;
 mod snapshot;
+mod status;
 
 use std::process::ExitCode;
 
@@ -35,6 +36,7 @@ enum Command {
     Disarm(live::Disarm),
     Snapshot(snapshot::Snapshot),
     Budget(budget::Budget),
+    Status(status::Status),
     Salvage(salvage::Salvage),
     Imv(imv::Imv),
     View(read::View),
@@ -51,6 +53,7 @@ impl Arguments {
             Command::Disarm(disarm) => disarm.run(out),
             Command::Snapshot(snapshot) => snapshot.run(out),
             Command::Budget(budget) => budget.run(out),
+            Command::Status(status) => status.run(out),
             Command::Salvage(salvage) => salvage.run(out),
             Command::Imv(imv) => imv.run(out),
             Command::View(view) => view.run(out),

@@ -11,7 +11,10 @@ use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use dormouse_abi::record::RecordKind;
 use dormouse_abi::trigger::{PATTERN_COUNT_MAX, Trigger};
-use dormouse_consumer::{Cpus, Mode, Options, Program, Session, Summary, Traced, find_libc_library, why_not_preloaded};
+use dormouse_consumer::{
+    Cpus, Mode, Options, Program, Session, Summary, Traced, find_libc_library, raise_descriptor_limit,
+    why_not_preloaded,
+};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::patterns::{classes, say_unmatched, unmatched};
@@ -150,6 +153,7 @@ pub(crate) fn default_dir(what: &str) -> PathBuf {
 impl Record {
     pub(crate) fn run(self, out: &mut Output) -> anyhow::Result<u8> {
         let dir = self.output.clone().unwrap_or_else(|| default_dir("dormouse"));
+        raise_descriptor_limit();
         match self.attach {
             Some(pid) => self.attach(pid, &dir, out),
             None => self.run_command(&dir),

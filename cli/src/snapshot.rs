@@ -50,7 +50,7 @@ impl Snapshot {
         let wanted =
             Take { dir: Some(dir.clone()), last: self.last, bytes_max: self.max_size, trigger: "command".into() };
         if std::io::stderr().is_terminal() {
-            say(format_args!("taking a snapshot of {}", session.display()));
+            say(format_args!("taking a snapshot of {}", session.path().display()));
         }
         let snapshot = ask_for_snapshot(&session, &wanted)?;
         if self.json {

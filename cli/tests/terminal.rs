@@ -46,7 +46,7 @@ fn answers_of_a_program_are_made_printable() {
     let place = tempfile::tempdir().expect("a directory");
     let dir = place.path().join("dormouse");
     std::fs::create_dir(&dir).expect("a directory");
-    let session = place.path().join("session.sock");
+    let session = dir.join("session-1-0.sock");
     let session_name = session.to_str().expect("it is text").to_string();
     serve(&session, Edge::ToolOwner, |_: ToolToOwner| OwnerToTool::Stopped {
         summary: format!("done {HOSTILE}{REVERSED}"),

@@ -10,7 +10,7 @@ use cargo_metadata::{DependencyKind, MetadataCommand};
 type Rule = (&'static str, &'static [&'static str]);
 
 /// Every room but the command.
-const EVERYTHING: [&str; 11] = [
+const EVERYTHING: [&str; 12] = [
     "dormouse",
     "dormouse-abi",
     "dormouse-transport",
@@ -20,14 +20,15 @@ const EVERYTHING: [&str; 11] = [
     "dormouse-relay-chain",
     "dormouse-vring",
     "dormouse-backing",
+    "dormouse-control",
     "dormouse-consumer",
     "dormouse-ctf",
 ];
 
 /// Every room, and what tests share.
-const E2E: [&str; 12] = {
-    let [a, b, c, d, e, f, g, h, i, j, k] = EVERYTHING;
-    [a, b, c, d, e, f, g, h, i, j, k, "dormouse-testing"]
+const E2E: [&str; 13] = {
+    let [a, b, c, d, e, f, g, h, i, j, k, l] = EVERYTHING;
+    [a, b, c, d, e, f, g, h, i, j, k, l, "dormouse-testing"]
 };
 
 /// What experiments drive and read: sessions, what they record, and the lab's own parts below them.
@@ -46,7 +47,7 @@ const LAB: [&str; 11] = [
     "dormouse-vring",
 ];
 
-const RULES: [Rule; 39] = [
+const RULES: [Rule; 40] = [
     ("dormouse-abi", &[]),
     // How both sides talk.
     ("dormouse-transport", &["dormouse-abi"]),
@@ -98,9 +99,11 @@ const RULES: [Rule; 39] = [
     ("dormouse-preload", &["dormouse", "dormouse-abi"]),
     // The read side.
     ("dormouse-ctf", &["dormouse-abi"]),
+    // Who may ask a session's owner what, and who is believed: it knows no memory and no trace.
+    ("dormouse-control", &["dormouse-abi", "dormouse-transport"]),
     (
         "dormouse-consumer",
-        &["dormouse-abi", "dormouse-transport", "dormouse-relay", "dormouse-vring", "dormouse-backing", "dormouse-ctf"],
+        &["dormouse-abi", "dormouse-control", "dormouse-relay", "dormouse-vring", "dormouse-backing", "dormouse-ctf"],
     ),
     // Beside both too: what stands behind any process's memory.
     ("dormouse-pages", &["dormouse-backing", "dormouse-terminal"]),

@@ -24,7 +24,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use dormouse_abi::record::RecordKind;
-use dormouse_consumer::{Mode, Options, Session, Snapshot, Take, ask_for_snapshot};
+use dormouse_consumer::{Mode, Options, Session, SessionSocket, Snapshot, Take, ask_for_snapshot};
 use dormouse_lab_harness::{Run, Timing, Walk};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
@@ -174,7 +174,7 @@ fn amid_snapshots(
         scope.spawn(move || sender.send(engine.run(run)));
         loop {
             let begun = Instant::now();
-            let snapshot = ask_for_snapshot(session, &wanted)?;
+            let snapshot = ask_for_snapshot(&SessionSocket::at(session)?, &wanted)?;
             if snapshot.events == 0 || snapshot.pages_refused > 0 {
                 return Err(LabError::Engine(format!("a snapshot is not whole: {snapshot:?}")));
             }

@@ -435,6 +435,15 @@ impl Memory {
         }
     }
 
+    /// Takes back what a process held that writes no more, its number last.
+    pub fn take_back(&self, process: u16) {
+        self.release_claims(process);
+        self.reclaim_drawn(process);
+        if let Some(register) = self.register() {
+            register.free(process);
+        }
+    }
+
     /// Releases the streams that a process has claimed, which writes no more.
     pub fn release_claims(&self, process: u16) {
         for stream in self.used_streams().filter(|stream| *stream >= self.geometry.cpu_count) {

@@ -110,8 +110,9 @@ fn converse(stream: UnixStream) -> Result<(), Error> {
         return Conversation::begin(stream.into(), Edge::ToolProgram, deadline).send(&ProgramToTool::Error { text });
     }
     let mut conversation = Conversation::answer(stream.into(), &[Edge::ToolProgram], deadline)?;
-    let answer = match conversation.receive() {
-        Ok(question) => control::answer(question),
+    // The memory of a session that it is asked to join comes as a descriptor, which is not needed: it is asked for at the session's socket.
+    let answer = match conversation.receive_with_fd() {
+        Ok((question, _memory)) => control::answer(question),
         Err(Error::Malformed(malformed)) => ProgramToTool::Error { text: malformed.to_string() },
         Err(error) => return Err(error),
     };

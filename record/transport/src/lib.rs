@@ -40,5 +40,5 @@ pub use conversation::Conversation;
 pub use deadline::{Clock, Deadline, Monotonic};
 pub use error::Error;
 pub use peer::Peer;
-pub use socket::{is_answered, try_connect};
+pub use socket::{connect, is_answered, try_connect};
 pub use stream::{Incoming, Outgoing};

@@ -15,7 +15,10 @@ fn socket(flags: SocketFlags) -> rustix::io::Result<OwnedFd> {
 }
 
 /// Connects, and waits for room in the listener's backlog.
-pub(crate) fn connect(path: &Path, deadline: &Deadline<'_>) -> Result<OwnedFd, Error> {
+///
+/// # Errors
+/// [`Error`]
+pub fn connect(path: &Path, deadline: &Deadline<'_>) -> Result<OwnedFd, Error> {
     let address = SocketAddrUnix::new(path)?;
     let socket = socket(SocketFlags::empty())?;
     let connected = deadline.spend(|left| {

@@ -9,6 +9,7 @@ use std::process::{Child, Command, ExitStatus};
 
 use dormouse_abi::environment::{ENV_MEMORY, ENV_SESSION, memory_name};
 use dormouse_abi::trigger::{ENV_SNAPSHOT_ON, Trigger};
+use dormouse_control::restore_descriptor_limit;
 use object::read::elf::ProgramHeader;
 use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH};
 use signal_hook::iterator::SignalsInfo;
@@ -168,8 +169,8 @@ impl Traced {
             }
             process.env("LD_PRELOAD", list);
         }
-        // SAFETY: between fork and exec only async-signal-safe functions run; `signal` is one.
-        unsafe { process.pre_exec(reset_sigpipe) };
+        // SAFETY: between fork and exec only async-signal-safe functions run; `signal` and `setrlimit` are such.
+        unsafe { process.pre_exec(reset_for_command) };
         // SAFETY: between fork and exec only async-signal-safe functions run; `dup2` is one, and both descriptors are numbers.
         unsafe { process.pre_exec(move || inherit(memory, inherited)) };
         let failed = |error| format!("cannot run `{}`: {error}", program.to_string_lossy());
@@ -233,8 +234,9 @@ fn is_ignored(signal: libc::c_int) -> bool {
     unsafe { action.assume_init() }.sa_sigaction == libc::SIG_IGN
 }
 
-/// Rust programs ignore SIGPIPE; the command is to find it as a shell would leave it.
-fn reset_sigpipe() -> std::io::Result<()> {
+/// Rust programs ignore SIGPIPE; the command is to find it as a shell would leave it. And its limit of descriptors as it was.
+fn reset_for_command() -> std::io::Result<()> {
+    restore_descriptor_limit();
     // SAFETY: restores a default disposition.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
     Ok(())

@@ -8,13 +8,13 @@ use dormouse_abi::class::ClassDecl;
 use dormouse_abi::message::Snapshot;
 use dormouse_abi::record::RecordKind;
 use dormouse_abi::session::Geometry;
+use dormouse_control::Take;
 use dormouse_relay::Memory;
 
 use crate::clock::Clock;
 use crate::error::Error;
 use crate::memory::{SessionMemory, create_pool};
 use crate::options::{Cpus, Options, Plan};
-use crate::snapshot::Take;
 use crate::trace::Trace;
 use crate::{drain, snapshot};
 

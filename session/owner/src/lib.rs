@@ -15,12 +15,12 @@
 //! ```
 //! Programs that the traced command starts have inherited the memfd, and say no hello. A connection ends with the answer to its question. The
 //! owner sees the death of a process by its pidfd.
+//! Server and clients, and who is believed, are in `dormouse-control`.
 //!
 //! # The modules
 //! A module uses only those that stand above it, or to its left.
 //! ```text
-//!   error · sys · clock · options       why not, in a line; what the kernel tells of processes; the session's clock; options, and their plan
-//!   program · tunable         a program that runs: its sockets, questions to it, its variables
+//!   error · clock · options       why not, in a line; the session's clock; options, and their plan
 //!   memory                    the pool that programs map, and the budget: how much of it is there
 //!   pages                     the copy of a page, and the check of a copy; what a stream has of pages
 //!   summary                   what a session came to
@@ -28,10 +28,10 @@
 //!   files                     a trace on disk that is read
 //!   losses                    losses by class
 //!   drain · snapshot · salvage          pages that are offered, that live writers retain, that have no owner → a trace
-//!   registry · register       the processes that have joined; what programs have entered in the memory
-//!   allowance · server        the socket on which programs join and tools ask
+//!   register                     what programs have entered in the memory
+//!   service                      what the server of `dormouse-control` serves on the session's socket
 //!   owner                     a session from its making to its end
-//!   client · command          what tools ask an owner for; the traced command
+//!   command                   the traced command
 //! ```
 //!
 //! # States of a session
@@ -56,8 +56,6 @@
 // Who calls says what there is to say.
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
-mod allowance;
-mod client;
 mod clock;
 mod command;
 mod drain;
@@ -73,31 +71,27 @@ mod memory;
 mod options;
 mod owner;
 mod pages;
-mod program;
 mod register;
-mod registry;
 mod salvage;
-mod server;
+mod service;
 mod session_file;
 mod snapshot;
 mod streams;
 mod summary;
-mod sys;
 #[cfg(test)]
 mod testing;
 mod trace;
-mod tunable;
 
-pub use dormouse_abi::message::{BudgetState, Snapshot, Tunables};
+pub use dormouse_abi::message::{BudgetState, Snapshot, Status, Tunables};
+pub use dormouse_control::{
+    Program, SessionSocket, Take, ask_for_budget, ask_for_snapshot, ask_for_status, find_session, process_name,
+    raise_descriptor_limit, socket_dir, stop_session,
+};
 
-pub use client::{ask_for_budget, ask_for_snapshot, find_session, stop_session};
 pub use command::{LIBC_LIBRARY, Traced, find_libc_library, why_not_preloaded};
 pub use error::Error;
 pub use files::{TraceFiles, Window};
 pub use options::{Cpus, Mode, Options};
 pub use owner::Session;
-pub use program::{Program, socket_dir};
 pub use salvage::{Salvage, salvage};
-pub use snapshot::Take;
 pub use summary::Summary;
-pub use sys::process_name;

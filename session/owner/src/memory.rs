@@ -276,7 +276,7 @@ impl SessionMemory {
         }
         let limit = (bytes / page_size_bytes) as u32;
         if limit >= memory.page_limit() {
-            self.grow(limit)?;
+            self.grow(limit).map_err(|error| error.to_string())?;
         } else {
             memory.set_page_limit(limit);
             self.give_back();

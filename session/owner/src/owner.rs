@@ -9,6 +9,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use dormouse_abi::message::{ProgramToTool, ToolToProgram};
+use dormouse_control::{Processes, Program, SessionServer, no_thread, socket_dir};
 use dormouse_ctf::StateRecord;
 
 use crate::clock::Clock;
@@ -17,10 +18,8 @@ use crate::error::Error;
 use crate::losses;
 use crate::memory::{SessionMemory, create_pool};
 use crate::options::{Options, Plan};
-use crate::program::Program;
-use crate::register;
-use crate::registry::NAMED_COUNT_MAX;
-use crate::server::{ServerThread, Shared, no_thread};
+use crate::register::TakenIn;
+use crate::service::{NAMED_COUNT_MAX, Shared};
 use crate::session_file::OwnerFiles;
 use crate::summary::Summary;
 use crate::trace::Trace;
@@ -29,12 +28,18 @@ use crate::trace::Trace;
 /// caller's ([`Session::wait`]), which nothing can wait for. The end of a session is noticed so much later; nothing is lost meanwhile.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 
+/// Descriptors that a session needs beside those of its processes and streams: its own files, a snapshot's, what its command is started with.
+const DESCRIPTORS_BESIDE: u64 = 64;
+
+/// How long a program may take to join when it is asked to.
+const PATIENCE_TO_ATTACH: Duration = Duration::from_secs(5);
+
 /// Memory, threads and files of a session that is open.
 #[derive(Debug)]
 pub struct Session {
     shared: Arc<Shared>,
     files: OwnerFiles,
-    server: ServerThread,
+    server: SessionServer,
     stop: Arc<AtomicBool>,
     drainer: Option<JoinHandle<Drained>>,
 }
@@ -53,24 +58,35 @@ impl Session {
     fn open(plan: &Plan, trace: Trace) -> Result<Session, Error> {
         let pool = create_pool(plan).map_err(|error| match plan.options.buffers.clone() {
             Some(path) => format!("cannot put the buffers into {}: {error}", path.display()).into(),
-            None => Error::from(error),
+            None => Error::from(error.to_string()),
         })?;
         let mut files = OwnerFiles::new(plan.options.buffers.clone());
-        let memory = SessionMemory::new(pool, plan, trace.clock.source, trace.uuid)?;
+        let memory =
+            SessionMemory::new(pool, plan, trace.clock.source, trace.uuid).map_err(|error| error.to_string())?;
+        let processes = Processes::new().map_err(|error| format!("cannot watch processes: {error}"))?;
+        let processes = Arc::new(processes);
         trace.follow(memory.view());
-        let shared = Arc::new(Shared::new(memory, trace));
-        let server = ServerThread::start(plan, Arc::clone(&shared))?;
+        let shared =
+            Arc::new(Shared { memory, trace, processes: Arc::clone(&processes), register: TakenIn::default() });
+        // A file for each stream.
+        let descriptors_kept = u64::from(plan.geometry.stream_count) + DESCRIPTORS_BESIDE;
+        let server = SessionServer::start(
+            &socket_dir(),
+            Arc::clone(&shared),
+            processes,
+            plan.options.may_be_stopped,
+            descriptors_kept,
+        )?;
         // Nobody joins before the session's path is known.
-        files.write(&shared.trace.dir, shared.trace.uuid, &server.path)?;
+        files.write(&shared.trace.dir, shared.trace.uuid, server.path())?;
         let stop = Arc::new(AtomicBool::new(false));
         let (of_drainer, stopped) = (Arc::clone(&shared), Arc::clone(&stop));
         let run = move || {
-            let Shared { memory, trace, processes, .. } = &*of_drainer;
+            let Shared { memory, trace, .. } = &*of_drainer;
             drain::run(memory, trace, &stopped, || {
-                register::take_in(&memory.view(), trace, processes);
+                of_drainer.register.look(&of_drainer);
                 trace.take_in();
-                processes.remove_dead(&memory.view());
-                processes.record_names(trace, NAMED_COUNT_MAX);
+                of_drainer.record_names(NAMED_COUNT_MAX);
                 memory.give_back_excess();
             })
         };
@@ -81,7 +97,7 @@ impl Session {
 
     /// Where programs join: the value of `DORMOUSE_SESSION`.
     pub fn socket(&self) -> &Path {
-        &self.server.path
+        self.server.path()
     }
 
     /// Its memory, and what names it to those who inherit it.
@@ -102,8 +118,9 @@ impl Session {
     pub fn attach(&self, program: &Program) -> Result<u32, Error> {
         let session = self.socket().to_string_lossy().into_owned();
         let mut total = 0;
-        for answer in program.ask(&ToolToProgram::Attach { session })? {
-            match answer {
+        let (question, memory) = (ToolToProgram::Attach { session }, self.shared.memory.file());
+        for index in 0..program.tracer_count() {
+            match program.ask_with(index, &question, Some(memory), PATIENCE_TO_ATTACH)? {
                 ProgramToTool::Changed { armed, .. } => total += armed,
                 other => return Err(program.refusal(other)),
             }
@@ -114,7 +131,7 @@ impl Session {
     /// Waits until `is_over`, a tool asks for the session's end, or every process is dead. True in the last case.
     pub fn wait(&self, is_over: impl Fn() -> bool) -> bool {
         loop {
-            if is_over() || self.shared.is_stop_requested() {
+            if is_over() || self.server.is_stop_requested() {
                 return false;
             }
             if self.shared.processes.are_all_dead() {
@@ -134,8 +151,8 @@ impl Session {
     /// Ends the session: no program can join any more, what is committed is written, the trace is complete.
     pub fn finish(mut self) -> Summary {
         self.server.close();
-        register::take_in(&self.shared.memory.view(), &self.shared.trace, &self.shared.processes);
-        self.shared.processes.record_names(&self.shared.trace, usize::MAX);
+        self.shared.register.look(&self.shared);
+        self.shared.record_names(usize::MAX);
         self.shared.processes.detach_all();
         // (P') pairs with (P): a producer that sees it leaves.
         self.shared.memory.view().header().stopped.0.store(1, Ordering::SeqCst);
@@ -147,9 +164,11 @@ impl Session {
             Drained { summary: Summary { write_error, ..Summary::default() }, ..Drained::default() }
         });
         self.shared.trace.refuse_excess();
+        let counts = self.server.counts();
         let mut summary = Summary {
             processes: self.shared.processes.joined(),
-            snapshots_refused: self.shared.snapshots_refused.load(Ordering::Relaxed),
+            programs_refused: counts.programs_refused,
+            snapshots_refused: counts.snapshots_refused,
             classes_refused: self.shared.trace.refusals(),
             ..drained.summary
         };
@@ -168,7 +187,7 @@ impl Session {
         }
         self.files.remove();
         let refused = summary.classes_refused.iter().map(|refusal| format!("{refusal}\n"));
-        self.shared.answer_stop(refused.collect::<String>() + &summary.to_string());
+        self.server.answer_stop(refused.collect::<String>() + &summary.to_string());
         summary
     }
 }

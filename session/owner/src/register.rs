@@ -1,60 +1,131 @@
 //! The session's register, as its owner reads it: processes that have entered themselves are taken in, and those that are gone are struck out.
 
+use std::collections::BTreeSet;
 use std::io::Read;
+use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use dormouse_abi::class::{Announcement, ClassDecl};
-use dormouse_abi::register::{PROCESS_COUNT, Phase, Process, Register};
+use dormouse_abi::register::{Entrant, NAME_SIZE_BYTES, PROCESS_COUNT, Phase, Process, Register};
 use dormouse_abi::text::printable;
+use dormouse_control::{Entering, Joining, Stat, open, pid_in_namespace, pid_namespace};
 use dormouse_ctf::{Refusal, StateRecord};
-use dormouse_relay::Memory;
+use rustix::io::Errno;
 
-use crate::registry::{Joined, Processes, Watch};
-use crate::sys::{Stat, pid_in_namespace, pid_namespace};
-use crate::trace::{Trace, refusal_of};
+use crate::service::Shared;
+use crate::trace::refusal_of;
 
 /// Ticks of `starttime` of proc_pid_stat(5) are hundredths of a second in all that it says to programs.
 const TICK_NS: u64 = 10_000_000;
 
-/// Takes in the processes that have come since the last look, in the order in which they came, and lets go of those that have left.
-pub(crate) fn take_in(memory: &Memory, trace: &Trace, processes: &Processes) {
-    let Some(register) = memory.register() else { return };
-    if !processes.is_changed(register.changes()) {
-        return;
+/// What of the register has been looked at. One looks at a time.
+#[derive(Debug, Default)]
+pub(crate) struct TakenIn(Mutex<Looked>);
+
+#[derive(Debug, Default)]
+struct Looked {
+    /// How often the register had changed at the last look.
+    changes: Option<u32>,
+    /// Entries that were claimed then, and not filled.
+    claimed: BTreeSet<u16>,
+}
+
+impl TakenIn {
+    fn lock(&self) -> MutexGuard<'_, Looked> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
-    let mut fresh: Vec<(u16, Process)> = Vec::new();
-    for number in 1..PROCESS_COUNT as u16 {
-        let Some(process) = register.process(number) else { continue };
-        match (process.phase, processes.is_known(number)) {
-            (Phase::Ready | Phase::Left, false) => fresh.push((number, process)),
-            (Phase::Left, true) => processes.remove(memory, number),
-            (Phase::Claimed, _) => processes.watch_claimed(memory, number, process.vpid),
-            (Phase::Ready, true) => {}
+
+    /// Takes in the processes that have come since the last look, in the order in which they came, and lets go of those that have left, or have
+    /// ended without anybody's being told.
+    pub(crate) fn look(&self, shared: &Shared) {
+        let memory = shared.memory.view();
+        let mut looked = self.lock();
+        shared.processes.ended_unwatched().into_iter().for_each(|number| memory.take_back(number));
+        let Some(register) = memory.register() else { return };
+        let changes = register.changes();
+        if looked.changes.replace(changes) == Some(changes) && looked.claimed.is_empty() {
+            return;
         }
+        let claimed_before = std::mem::take(&mut looked.claimed);
+        let mut fresh: Vec<(u16, Process)> = Vec::new();
+        for number in 1..PROCESS_COUNT as u16 {
+            let Some(process) = register.process(number) else { continue };
+            match (process.phase, shared.processes.is_known(number)) {
+                (Phase::Ready | Phase::Left, false) => fresh.push((number, process)),
+                (Phase::Left, true) => {
+                    shared.processes.forget(number);
+                    memory.take_back(number);
+                }
+                // It has been killed amid its entry.
+                (Phase::Claimed, _) if claimed_before.contains(&number) && is_gone(process.vpid) => {
+                    memory.take_back(number);
+                }
+                (Phase::Claimed, _) => drop(looked.claimed.insert(number)),
+                (Phase::Ready, true) => {}
+            }
+        }
+        fresh.sort_by_key(|(_, process)| process.joined_at);
+        fresh.into_iter().for_each(|(number, process)| admit(shared, number, &process));
     }
-    fresh.sort_by_key(|(_, process)| process.joined_at);
-    for (number, process) in fresh {
-        let has_left = process.phase == Phase::Left;
-        admit(memory, trace, processes, number, process);
-        if has_left {
-            processes.remove(memory, number);
+
+    /// Enters a process that has asked at the socket, and takes it in.
+    ///
+    /// # Errors
+    /// Why it cannot join, in a line.
+    pub(crate) fn enter(&self, shared: &Shared, joining: &Joining<'_>, pidfd: OwnedFd) -> Result<u16, String> {
+        let Joining { pid, vpid, image, name, program, command_line } = *joining;
+        let memory = shared.memory.view();
+        // What enters itself meanwhile waits for the next look.
+        let _looked = self.lock();
+        let register = memory.register().ok_or("the session takes no programs in")?;
+        let full = || format!("a session has at most {} processes at once", PROCESS_COUNT - 1);
+        let number = register.claim_process(vpid).ok_or_else(full)?;
+        let mut name_bytes = [0; NAME_SIZE_BYTES];
+        name_bytes.iter_mut().zip(name.bytes()).for_each(|(target, byte)| *target = byte);
+        let joined_at = shared.trace.clock.now();
+        let entrant = Entrant {
+            vpid,
+            joined_ns: boot_ns(),
+            joined_at,
+            image,
+            pid,
+            name: name_bytes,
+            program: program.as_bytes(),
+            command_line: command_line.as_bytes(),
+            ..Entrant::default()
+        };
+        if !register.enter(number, &entrant) {
+            return Err("a program has damaged the session's register".into());
         }
+        let pid_seen = Some(pid).filter(|pid| *pid != 0);
+        let stat = pid_seen.and_then(Stat::of);
+        let entering = Entering { number, pid: pid_seen, image, stat, pidfd: Some(pidfd) };
+        shared.processes.admit(entering).into_iter().for_each(|number| memory.take_back(number));
+        let record = StateRecord::Process { process: number.into(), pid, vpid, name, program, command_line };
+        // Without its record the process's events are in the trace all the same, under its bare id.
+        let _ = shared.trace.state_at(joined_at, &[record]);
+        Ok(number)
     }
 }
 
-fn admit(memory: &Memory, trace: &Trace, processes: &Processes, number: u16, process: Process) {
+fn is_gone(vpid: u32) -> bool {
+    !Path::new(&format!("/proc/{vpid}")).exists()
+}
+
+fn admit(shared: &Shared, number: u16, process: &Process) {
+    let memory = shared.memory.view();
     let program = printable(&process.program);
-    let (pid, watch) = find(&process);
-    let is_there = !matches!(watch, Watch::Dead);
-    let stat = if is_there { Stat::of(pid) } else { None };
+    let found = find(process);
+    let pid = found.as_ref().map_or(process.vpid, |(pid, _)| *pid);
+    let stat = found.as_ref().and_then(|(pid, _)| Stat::of(*pid));
     // One that has become another program since has the other's name.
-    let exe = std::fs::read_link(format!("/proc/{pid}/exe")).ok().filter(|_| is_there);
+    let exe = found.as_ref().and_then(|(pid, _)| std::fs::read_link(format!("/proc/{pid}/exe")).ok());
     let is_same = exe.is_some_and(|exe| exe == Path::new(&process.program));
     let name = stat.as_ref().filter(|_| is_same).map(|stat| stat.name.clone());
     let name = name.unwrap_or_else(|| printable(&process.name));
     let whole = is_same.then(|| command_line(pid)).flatten();
     let command_line = whole.unwrap_or_else(|| printable(&process.command_line));
-    processes.add(memory, number, Joined { pid, image: process.image, watch, stat });
     let record = StateRecord::Process {
         process: number.into(),
         pid,
@@ -64,24 +135,44 @@ fn admit(memory: &Memory, trace: &Trace, processes: &Processes, number: u16, pro
         command_line: &command_line,
     };
     // Without its record the process's events are in the trace all the same, under its bare id.
-    let _ = trace.state_at(process.joined_at, &[record]);
+    let _ = shared.trace.state_at(process.joined_at, &[record]);
+    match found {
+        Some((pid, pidfd)) if process.phase == Phase::Ready => {
+            let entering = Entering { number, pid: Some(pid), image: process.image, stat, pidfd };
+            shared.processes.admit(entering).into_iter().for_each(|number| memory.take_back(number));
+        }
+        _ => {
+            shared.processes.count_gone();
+            memory.take_back(number);
+        }
+    }
 }
 
-/// The process's id as the owner sees it, and how its end is noticed. One that is in no namespace of the owner's, or below, is as good as dead:
-/// programs of such namespaces join by the socket, or not at all.
-fn find(process: &Process) -> (u32, Watch) {
+/// The process's id as the owner sees it, and what its end is noticed by, if it is there. One that is in no namespace of the owner's, or below, is as
+/// good as dead: programs of such namespaces join by the socket, or not at all.
+fn find(process: &Process) -> Option<(u32, Option<OwnedFd>)> {
     let joined = process.joined_ns / TICK_NS;
     let pid = match process.pid {
-        0 if process.namespace == pid_namespace() => Some(process.vpid),
-        0 => pid_in_namespace(process.vpid, joined),
-        pid => Some(pid),
+        0 if process.namespace == pid_namespace() => process.vpid,
+        0 => pid_in_namespace(process.vpid, joined)?,
+        pid => pid,
     };
-    let Some(pid) = pid else { return (process.vpid, Watch::Dead) };
-    let watch = Watch::of(pid);
+    let pidfd = match open(pid) {
+        Ok(pidfd) => Some(pidfd),
+        Err(Errno::SRCH | Errno::INVAL) => return None,
+        // There is no descriptor left.
+        Err(_) => None,
+    };
     // One that started after this one joined has only its id. What is asked here is said of the process that is watched, or of one that came
     // after it, which started later still.
     let started = Stat::of(pid).and_then(|stat| stat.field(22).parse::<u64>().ok());
-    (pid, if started.is_some_and(|started| started > joined) { Watch::Dead } else { watch })
+    started.is_none_or(|started| started <= joined).then_some((pid, pidfd))
+}
+
+/// Nanoseconds since the boot, of the clock by which processes start.
+fn boot_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
 /// Longest command line that is noted.

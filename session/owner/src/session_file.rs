@@ -6,8 +6,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
+use dormouse_control::{boot, is_dead, start_of};
+
 use crate::error::Error;
-use crate::sys::{boot, is_dead, start_of};
 use crate::trace::create_file;
 
 /// The file's name. Readers of traces pass over names that begin with a dot.

@@ -35,6 +35,7 @@ use std::time::Duration;
 
 use dormouse_abi::message::Snapshot;
 use dormouse_abi::page::{self, HEADER_SIZE_BYTES};
+use dormouse_control::Take;
 use dormouse_ctf::{Classes, PacketHeader, StateRecord, first_record_since};
 
 use crate::error::Error;
@@ -44,19 +45,6 @@ use crate::pages::{Page, Pages};
 use crate::streams::StreamFiles;
 use crate::summary::Summary;
 use crate::trace::{Trace, make_dir};
-
-/// What to take.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Take {
-    /// The new trace's directory, absolute, which must not exist or be empty. `None`: beside the session's, numbered.
-    pub dir: Option<PathBuf>,
-    /// Events that are older are left out. `None`: none is.
-    pub last: Option<Duration>,
-    /// The newest pages up to so many bytes. `None`: all.
-    pub bytes_max: Option<u64>,
-    /// Who asks, for the trace: `command`, `program`, a signal's name.
-    pub trigger: String,
-}
 
 /// Bytes that are copied before they are written. Writers that are quicker than a disk do not meet one.
 const ARENA_BYTES_MAX: usize = 64 << 20;

@@ -22,7 +22,9 @@ pub struct Summary {
     pub processes: u64,
     /// Bytes of the trace's streams.
     pub bytes: u64,
-    /// Snapshots that events asked for and that were too many.
+    /// Programs that asked to join and were refused. What they would have recorded is not in the trace.
+    pub programs_refused: u64,
+    /// Snapshots that programs asked for and that were too many.
     pub snapshots_refused: u64,
     /// Classes whose events are not in the trace, each once.
     pub classes_refused: Vec<Refusal>,
@@ -40,8 +42,12 @@ impl std::fmt::Display for Summary {
             lost.saturating_add(self.lost_on_disk),
             plural(*processes)
         )?;
+        if self.programs_refused > 0 {
+            let plural = if self.programs_refused == 1 { "" } else { "s" };
+            write!(f, "; {} program{plural} could not join", self.programs_refused)?;
+        }
         if self.snapshots_refused > 0 {
-            write!(f, "; {} snapshots that events asked for were too many", self.snapshots_refused)?;
+            write!(f, "; {} snapshots that programs asked for were too many", self.snapshots_refused)?;
         }
         if !self.classes_refused.is_empty() {
             f.write_str("; refused event classes are named above")?;

@@ -1,5 +1,6 @@
 //! A trace that is being written: its directory, its metadata, which grow, and its state stream.
 
+use std::collections::HashSet;
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::unix::fs::{DirBuilderExt, FileExt};
@@ -67,6 +68,8 @@ struct Inner {
     state_last: u64,
     /// Each once, at most [`REFUSAL_COUNT_MAX`], and then one that says that there are others.
     refusals: Vec<Refusal>,
+    /// The same, to be found quickly: programs may announce as many classes as they like, again and again.
+    refused: HashSet<[String; 3]>,
 }
 
 impl Trace {
@@ -99,6 +102,7 @@ impl Trace {
             state_writer: PacketWriter::state(uuid),
             state_last: 0,
             refusals: Vec::new(),
+            refused: HashSet::new(),
         });
         let trace = Trace { dir, clock, uuid, memory: OnceLock::new(), inner };
         let Plan { options, geometry, .. } = plan;
@@ -184,13 +188,23 @@ impl Trace {
         self.lock().declare(classes)
     }
 
+    /// How many classes there are.
+    pub(crate) fn class_count(&self) -> u32 {
+        self.take_in();
+        self.lock().classes.events().count() as u32
+    }
+
     /// Notes what is refused, each once, in the trace too.
     pub(crate) fn refuse(&self, refused: impl IntoIterator<Item = Refusal>) {
         let only_first = format!("only the first {REFUSAL_COUNT_MAX} are named");
         let mut inner = self.lock();
         let known = inner.refusals.len();
         for refusal in refused {
-            if inner.refusals.len() > REFUSAL_COUNT_MAX || inner.refusals.contains(&refusal) {
+            if inner.refusals.len() > REFUSAL_COUNT_MAX {
+                break;
+            }
+            let Refusal { name, program, reason } = &refusal;
+            if !inner.refused.insert([name.clone(), program.clone(), reason.clone()]) {
                 continue;
             }
             let is_last = inner.refusals.len() == REFUSAL_COUNT_MAX;

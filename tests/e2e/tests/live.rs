@@ -1,15 +1,19 @@
 //! Programs that run already, and the commands that read traces.
 #![cfg(target_os = "linux")]
 
-use std::io::{BufRead, BufReader, Read};
-use std::os::unix::fs::MetadataExt;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use dormouse_abi::environment::program_socket_name;
+use dormouse_abi::message::{Edge, ProgramToTool, ToolToProgram};
 use dormouse_e2e::run::{PATIENCE, Record, babeltrace2_count, dormouse};
 use dormouse_e2e::trace::Trace;
 use dormouse_testing::{Lack, copy_program, skip};
+use dormouse_transport::{Conversation, Deadline, Error as Failure};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
@@ -404,9 +408,96 @@ fn what_cannot_be_reached_is_told_in_one_line() {
     assert!(text.contains("DORMOUSE_LISTEN=0"), "{text}");
 }
 
+/// What a program answers is about itself, and root's tools believe no more of it than others' do.
+#[test]
+fn no_session_ends_because_of_what_another_program_answers() {
+    let live = Live::start(&[]);
+    let (_, dir_text) = live.trace_dir("trace");
+    live.succeed(&["arm", &live.pid(), "*", "-o", &dir_text]);
+    let listed: serde_json::Value =
+        serde_json::from_slice(&live.dormouse(&["list", &live.pid(), "--json"]).stdout).unwrap();
+    let session = listed[0]["session"].as_str().unwrap().to_string();
+    // This process listens in its own name, and says that it is in that session, whose last event was disarmed just now.
+    let me = std::process::id();
+    let path = live.place.path().join("dormouse").join(program_socket_name(me, 0));
+    let listener = UnixListener::bind(&path).unwrap();
+    std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).unwrap();
+    let answer = ProgramToTool::Changed { matched: 1, changed: 1, armed: 0, session };
+    let (said, disarmed) = std::thread::scope(|scope| {
+        let answering = scope.spawn(|| {
+            let mut said = 0;
+            loop {
+                let (stream, _) = listener.accept().unwrap();
+                match Conversation::answer(stream.into(), &[Edge::ToolProgram], Deadline::after(PATIENCE)) {
+                    Ok(mut conversation) => {
+                        let _question: ToolToProgram = conversation.receive().unwrap();
+                        said += usize::from(conversation.send(&answer).is_ok());
+                    }
+                    // It is the test that is no Dormouse.
+                    Err(Failure::Mismatch(_)) => return said,
+                    Err(_) => {}
+                }
+            }
+        });
+        let disarmed = live.dormouse(&["disarm", &me.to_string(), "*"]);
+        UnixStream::connect(&path).unwrap().write_all(&[0]).unwrap();
+        (answering.join().unwrap(), disarmed)
+    });
+    let text = String::from_utf8_lossy(&disarmed.stdout).into_owned();
+    assert!(said > 0 && disarmed.status.success() && !text.contains("events, "), "{said} {text}");
+    assert!(live.succeed(&["list", &live.pid()]).contains("armed    live:tick"));
+    // The program that is in it may.
+    assert!(live.succeed(&["disarm", &live.pid(), "*"]).contains(" events, 0 lost, 1 process,"));
+    live.end();
+}
+
+#[test]
+fn a_session_tells_what_it_uses_and_may_use() {
+    let live = Live::start(&[]);
+    let pid = live.pid();
+    let text = live.fail(&["status", &pid]);
+    assert!(text.contains("is in no session"), "{text}");
+    let (dir, dir_text) = live.trace_dir("trace");
+    live.succeed(&["arm", &pid, "*", "-o", &dir_text]);
+    let status: serde_json::Value = serde_json::from_slice(&live.dormouse(&["status", &pid, "--json"]).stdout).unwrap();
+    for (name, count) in
+        [("processes", 1), ("processes_joined", 1), ("programs_refused", 0), ("classes", 2), ("clients_dropped", 0)]
+    {
+        assert_eq!(status[name], count, "{name}: {status}");
+    }
+    for name in ["descriptors", "processes", "clients", "classes"] {
+        let [count, max] = [name.to_string(), format!("{name}_max")].map(|name| status[name].as_u64().unwrap());
+        assert!(0 < count && count < max, "{name}: {status}");
+    }
+    assert!(status["disk_bytes"].as_u64().unwrap() > 0 && status["disk_bytes_max"].is_null(), "{status}");
+    assert_eq!(status["dir"], dir.canonicalize().unwrap().to_str().unwrap());
+    // The owner has raised its limit of descriptors, and the only session there is needs no name.
+    let owner = status["owner"].as_u64().unwrap();
+    let limits = std::fs::read_to_string(format!("/proc/{owner}/limits")).unwrap();
+    let limit = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
+    let limits: Vec<&str> = limit.split_whitespace().skip(3).take(2).collect();
+    assert_eq!((limits[0], limits[0]), (limits[1], status["descriptors_max"].to_string().as_str()));
+    let text = live.succeed(&["status"]);
+    assert!(text.contains(&format!("owner {owner}, trace ")), "{text}");
+    assert!(text.contains("1 of at most") && text.contains("disk bytes") && text.contains("no bound"), "{text}");
+    live.succeed(&["disarm", &pid, "*"]);
+    live.end();
+}
+
+#[test]
+fn a_command_has_the_limit_of_descriptors_that_its_recorder_was_started_with() {
+    let place = tempfile::tempdir().unwrap();
+    let script = format!(
+        "ulimit -Sn 64 && exec {} record -o {} -- sh -c 'ulimit -Sn'",
+        dormouse().display(),
+        place.path().join("t").display()
+    );
+    let output = Command::new("sh").args(["-c", &script]).env("XDG_RUNTIME_DIR", place.path()).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "64\n", "{}", String::from_utf8_lossy(&output.stderr));
+}
+
 #[test]
 fn another_users_process_is_refused() {
-    use std::os::unix::fs::PermissionsExt;
     use std::os::unix::process::CommandExt;
     if !rustix::process::geteuid().is_root() {
         return skip(Lack::machine("only root can become another user", "run the tests as root"));

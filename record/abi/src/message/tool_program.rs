@@ -89,7 +89,8 @@ messages! {
             /// Patterns.
             patterns: Vec<String> as Patterns,
         },
-        /// Join the session at this socket, then arm what its grants say. The answer is [`ProgramToTool::Changed`].
+        /// Join the session at this socket, then arm what its grants say. The session's memory comes with it as a descriptor: the program may not
+        /// be able to open what the owner can. The answer is [`ProgramToTool::Changed`].
         4, 8 << 10 => Attach {
             /// Path of the session's socket.
             session: String as Path,

@@ -15,7 +15,7 @@ use super::memory::OwnerlessMemory;
 use super::packets::Packets;
 use crate::clock::ticks;
 use crate::pages::{Current, Page, Pages};
-use crate::sys::boot;
+use dormouse_control::boot;
 
 /// Whether a page that begins so can have been begun since the moment, and is not merely damaged.
 pub(super) fn is_begun_since(begin: u64, moment: u64) -> bool {

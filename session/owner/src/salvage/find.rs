@@ -3,11 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use dormouse_abi::message::{ProgramToTool, ToolToProgram};
+use dormouse_control::Program;
 
 use super::copy::Copied;
 use super::directory::Directory;
 use super::memory::{OwnerlessMemory, has_mapped};
-use crate::program::Program;
 
 /// What was found.
 #[derive(Default)]

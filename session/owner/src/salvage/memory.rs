@@ -8,8 +8,7 @@ use std::path::{Path, PathBuf};
 use dormouse_abi::message::{MEMORY_PART_SIZE_BYTES_MAX, ProgramToTool, ToolToProgram};
 use dormouse_abi::session::SessionLayout;
 use dormouse_backing::maps::{self, Map};
-
-use crate::program::Program;
+use dormouse_control::Program;
 
 /// A session's memory, wherever it is.
 #[derive(Debug)]
@@ -81,7 +80,7 @@ impl OwnerlessMemory {
     pub(crate) fn of_program(pid: u32, uuid: [u8; 16]) -> Result<OwnerlessMemory, String> {
         let program = Program::find(pid)?;
         let mut reason = String::new();
-        for index in 0..program.sockets.len() {
+        for index in 0..program.tracer_count() {
             match part(&program, index, uuid, 0, 0) {
                 Ok((size_bytes, _)) => {
                     return Ok(OwnerlessMemory { place: Place::Program { program, index }, uuid, size_bytes });

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use dormouse_consumer::ask_for_budget;
+use dormouse_consumer::{SessionSocket, ask_for_budget};
 use dormouse_e2e::check::check;
 use dormouse_e2e::run::{Record, Running};
 use dormouse_e2e::trace::Trace;
@@ -152,7 +152,7 @@ fn a_live_flight_recorder_grows_and_shrinks() {
         assert!(stats.warnings.is_empty(), "{stats}");
     }
     // Pages beyond the budget go with the next switches.
-    let session = running.session();
+    let session = SessionSocket::at(&running.session()).unwrap();
     running.wait_until("waiting for pages to go", || ask_for_budget(&session, None).unwrap().beyond == 0);
     assert!(running.memory_bytes() < before, "{} of {before}", running.memory_bytes());
     std::fs::write(end, "").unwrap();
@@ -168,9 +168,9 @@ fn a_live_session_grows_and_shrinks() {
     assert!(session.0.memory_bytes() >= before + (12 << 20));
     budget(&session.0, Some("1M")).unwrap();
     // What is written to just now stays, the current and the next page of each stream; what the drain has not looked at yet goes soon.
-    let path = session.0.session();
+    let socket = SessionSocket::at(&session.0.session()).unwrap();
     session.0.wait_until("waiting for pages to go", || {
-        let state = ask_for_budget(&path, None).unwrap();
+        let state = ask_for_budget(&socket, None).unwrap();
         state.beyond <= 2 * u64::from(state.streams) * u64::from(state.page_size_bytes)
     });
     assert!(session.0.memory_bytes() < before);

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use dormouse_consumer::{Take, ask_for_snapshot};
+use dormouse_consumer::{SessionSocket, Take, ask_for_snapshot};
 use dormouse_e2e::run::{Record, Running, babeltrace2_count};
 use dormouse_e2e::trace::Trace;
 use rustix::fs::{FileType, Mode};
@@ -70,7 +70,7 @@ fn many(record: Record) {
             bytes_max: (number % 3 == 2).then_some(100_000),
             trigger: format!("test {number}"),
         };
-        let snapshot = ask_for_snapshot(&session.0.session(), &wanted).unwrap();
+        let snapshot = ask_for_snapshot(&SessionSocket::at(&session.0.session()).unwrap(), &wanted).unwrap();
         assert_eq!((snapshot.pages_refused, Path::new(&snapshot.dir)), (0, &*dir));
         assert_eq!(check(&Trace::read(&dir)), snapshot.events, "snapshot {number}");
         if let (0, Some(count)) = (number % 8, babeltrace2_count(&dir)) {
@@ -124,17 +124,17 @@ fn a_snapshot_has_every_event_that_was_committed() {
 #[test]
 fn what_cannot_be_taken_is_an_error() {
     let session = start(Record::new());
-    let refused = ask_for_snapshot(&session.0.session(), &Take::default()).unwrap_err();
+    let refused = ask_for_snapshot(&SessionSocket::at(&session.0.session()).unwrap(), &Take::default()).unwrap_err();
     assert!(refused.to_string().contains("--mode overwrite"), "{refused}");
     finish(session);
 
     let session = start(Record::new().mode("overwrite"));
     let occupied = Take { dir: Some(session.0.place().into()), ..Take::default() };
-    let refused = ask_for_snapshot(&session.0.session(), &occupied).unwrap_err();
+    let refused = ask_for_snapshot(&SessionSocket::at(&session.0.session()).unwrap(), &occupied).unwrap_err();
     assert!(refused.to_string().contains("is not empty"), "{refused}");
     // Beside the session's trace, numbered.
     for number in 1..3 {
-        let snapshot = ask_for_snapshot(&session.0.session(), &Take::default()).unwrap();
+        let snapshot = ask_for_snapshot(&SessionSocket::at(&session.0.session()).unwrap(), &Take::default()).unwrap();
         let dir = session.0.place().join(format!("trace-snapshot-{number}"));
         assert_eq!(Path::new(&snapshot.dir), dir);
         assert_eq!(Trace::read(&dir).stats().events, snapshot.events);
@@ -385,7 +385,7 @@ fn many_processes_fill_no_disk() {
     let recording = record.run(&[TRACED, "many", "40", "8"]).succeeded();
     let count = (1..).take_while(|number| recording.place().join(format!("trace-snapshot-{number}")).exists()).count();
     assert!((32..40).contains(&count), "{count}: {}", recording.stderr);
-    assert!(recording.stderr.contains("snapshots that events asked for were too many"), "{}", recording.stderr);
+    assert!(recording.stderr.contains("snapshots that programs asked for were too many"), "{}", recording.stderr);
 }
 
 #[test]

@@ -1,0 +1,108 @@
+//! `dormouse status`.
+
+use std::io::Write;
+
+use clap::Args;
+use dormouse_abi::text::printable;
+use dormouse_consumer::{Status as Counts, ask_for_status, find_session};
+use serde_json::json;
+
+use dormouse_terminal::Output;
+
+/// Show what a live session uses, and how much of it there may be
+///
+/// Everything of which a session's owner has several is bounded, except the trace on disk. What a bound has refused is counted.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  dormouse status            of the only session there is
+  dormouse status 1234       of the session that process 1234 is in, or that it owns
+
+DORMOUSE_SOCKET_DIR names one more directory in which dormouse looks for sockets, for programs with another XDG_RUNTIME_DIR.
+
+Exit code: 0; 2 if there is no such session.")]
+pub(crate) struct Status {
+    /// A process in the session, the session's owner, or its socket [default: the only session there is]
+    #[arg(value_name = "PID|SESSION")]
+    target: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Status {
+    pub(crate) fn run(self, out: &mut Output) -> anyhow::Result<u8> {
+        let session = find_session(self.target.as_deref())?;
+        let status = ask_for_status(&session)?;
+        if self.json {
+            out.json(&json!({
+                "session": session.path(),
+                "owner": status.owner,
+                "dir": status.dir,
+                "descriptors": status.descriptors,
+                "descriptors_max": status.descriptors_max,
+                "processes": status.processes,
+                "processes_max": status.processes_max,
+                "processes_joined": status.processes_joined,
+                "programs_refused": status.programs_refused,
+                "clients": status.clients,
+                "clients_max": status.clients_max,
+                "clients_dropped": status.clients_dropped,
+                "classes": status.classes,
+                "classes_max": status.classes_max,
+                "classes_refused": status.classes_refused,
+                "snapshots_taken": status.snapshots_taken,
+                "snapshots_refused": status.snapshots_refused,
+                "disk_bytes": status.disk_bytes,
+                "disk_bytes_max": Some(status.disk_bytes_max).filter(|bytes| *bytes != 0),
+            }))?;
+            return Ok(0);
+        }
+        writeln!(
+            out,
+            "session {}, owner {}, trace {}",
+            session.path().display(),
+            status.owner,
+            printable(&status.dir)
+        )?;
+        for (name, count, max, note) in rows(&status) {
+            let max = max.map_or("no bound".into(), |max| format!("of at most {max}"));
+            writeln!(out, "  {name:<12} {count:>10} {max}{note}")?;
+        }
+        Ok(0)
+    }
+}
+
+/// What there is, its bound, and what else is counted of it.
+fn rows(status: &Counts) -> [(&'static str, u64, Option<u64>, String); 6] {
+    let Counts { processes_joined, programs_refused, clients_dropped, classes_refused, snapshots_refused, .. } = status;
+    let disk_bytes_max = Some(status.disk_bytes_max).filter(|bytes| *bytes != 0);
+    [
+        ("descriptors", status.descriptors, Some(status.descriptors_max), String::new()),
+        (
+            "processes",
+            status.processes.into(),
+            Some(status.processes_max.into()),
+            format!(", {processes_joined} have joined, {programs_refused} programs were refused"),
+        ),
+        (
+            "clients",
+            status.clients.into(),
+            Some(status.clients_max.into()),
+            format!(", {clients_dropped} were dropped because they were slow"),
+        ),
+        (
+            "classes",
+            status.classes.into(),
+            Some(status.classes_max.into()),
+            format!(", {classes_refused} refusals are named in the trace"),
+        ),
+        (
+            "snapshots",
+            status.snapshots_taken,
+            None,
+            format!(", {snapshots_refused} were refused because they were too many"),
+        ),
+        ("disk bytes", status.disk_bytes, disk_bytes_max, String::new()),
+    ]
+}

@@ -1,0 +1,221 @@
+//! What tools ask a session's owner for, and how they know who answers.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use dormouse_abi::message::{
+    BudgetState, Edge, OwnerToTool, ProgramToTool, Snapshot, SnapshotRequest, Status, ToolToOwner, ToolToProgram,
+};
+use dormouse_transport::{Conversation, Deadline, Peer};
+
+use crate::directory::{SocketDirectory, directories_named, directories_of, owner_of};
+use crate::error::Error;
+use crate::program::{Program, within};
+
+/// How long the asker waits: the owner may have to find memory, to write to a disk, and to serve those who have asked before.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How long an owner may take to show that it is there.
+const PATIENCE_TO_CONNECT: Duration = Duration::from_secs(2);
+
+/// What a snapshot takes.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Take {
+    /// The new trace's directory, absolute, which must not exist or be empty. `None`: beside the session's, numbered.
+    pub dir: Option<PathBuf>,
+    /// Events that are older are left out. `None`: none is.
+    pub last: Option<Duration>,
+    /// The newest pages up to so many bytes. `None`: all.
+    pub bytes_max: Option<u64>,
+    /// Who asks, for the trace: `command`, `program`, a signal's name.
+    pub trigger: String,
+}
+
+/// The socket of a session, in a directory that was checked. Whoever answers there is a process of one of the users that are believed.
+#[derive(Debug, Clone)]
+pub struct SessionSocket {
+    directory: Arc<SocketDirectory>,
+    name: String,
+    /// Users who may own the session.
+    owners: Vec<u32>,
+}
+
+impl SessionSocket {
+    /// One that the user names: of a session of the user or root. Root may name anybody's.
+    ///
+    /// # Errors
+    /// One line.
+    pub fn at(path: &Path) -> Result<SessionSocket, Error> {
+        let failed = |why: String| Error::from(format!("session {}: {why}", path.display()));
+        let parent = path.parent().and_then(|parent| parent.canonicalize().ok());
+        let (Some(parent), Some(name)) = (parent, path.file_name().and_then(|name| name.to_str())) else {
+            return Err(failed("there is no such socket".into()));
+        };
+        let me = rustix::process::geteuid();
+        let whose =
+            |path: &Path| path.symlink_metadata().ok().map(|metadata| std::os::unix::fs::MetadataExt::uid(&metadata));
+        let uid = if me.is_root() { whose(&parent).unwrap_or(0) } else { me.as_raw() };
+        let directory = SocketDirectory::open(&parent, uid)?.ok_or_else(|| failed("there is no such socket".into()))?;
+        Ok(SessionSocket { directory: Arc::new(directory), name: name.into(), owners: vec![uid, 0] })
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> PathBuf {
+        self.directory.path_of(&self.name)
+    }
+
+    fn failed(&self, why: impl std::fmt::Display) -> Error {
+        format!("session {}: {why}", self.path().display()).into()
+    }
+
+    fn connect(&self, deadline: &Deadline<'_>) -> Result<std::os::fd::OwnedFd, Error> {
+        let connected = self.directory.connect(&self.name, &self.owners, deadline);
+        let socket = connected.map_err(|error| self.failed(error))?;
+        let peer = Peer::of(&socket).map_err(|error| self.failed(error))?;
+        if !self.owners.contains(&peer.uid) {
+            return Err(self.failed(format!("user {} answers there, to whom it does not belong", peer.uid)));
+        }
+        Ok(socket)
+    }
+
+    /// Whether an owner is there.
+    pub fn is_alive(&self) -> bool {
+        self.connect(&Deadline::after(PATIENCE_TO_CONNECT)).is_ok()
+    }
+
+    fn ask(&self, question: &ToolToOwner) -> Result<OwnerToTool, Error> {
+        let deadline = Deadline::after(PATIENCE);
+        let mut conversation = Conversation::begin(self.connect(&deadline)?, Edge::ToolOwner, deadline);
+        conversation.ask(question).map_err(|failure| self.failed(failure))
+    }
+}
+
+fn refusal(answer: OwnerToTool) -> Error {
+    Error::from(match answer {
+        OwnerToTool::Error { text } => text,
+        _ => "the session owner answered something else than it was asked".into(),
+    })
+}
+
+/// Asks a session's owner for its budget, after it has set it to `bytes`, if any.
+///
+/// # Errors
+/// One line.
+pub fn ask_for_budget(session: &SessionSocket, bytes: Option<u64>) -> Result<BudgetState, Error> {
+    match session.ask(&ToolToOwner::Budget { bytes: bytes.map_or(0, |bytes| bytes.max(1)) })? {
+        OwnerToTool::BudgetIs { state } => Ok(state),
+        other => Err(refusal(other)),
+    }
+}
+
+/// Asks a session's owner how much of everything there is.
+///
+/// # Errors
+/// One line.
+pub fn ask_for_status(session: &SessionSocket) -> Result<Status, Error> {
+    match session.ask(&ToolToOwner::Status)? {
+        OwnerToTool::StatusIs { status } => Ok(status),
+        other => Err(refusal(other)),
+    }
+}
+
+/// Asks the owner of a session of attached programs to end it, and gives its summary. A session that `program` is not in goes on: only then
+/// has somebody named it who is not to be believed.
+///
+/// # Errors
+/// One line.
+pub fn stop_session(session: &SessionSocket, program: &Program) -> Result<String, Error> {
+    match session.ask(&ToolToOwner::Stop { pid: program.pid })? {
+        OwnerToTool::Stopped { summary } => Ok(summary),
+        other => Err(refusal(other)),
+    }
+}
+
+/// Asks a session's owner for a snapshot. `wanted.dir` is made absolute.
+///
+/// # Errors
+/// One line.
+pub fn ask_for_snapshot(session: &SessionSocket, wanted: &Take) -> Result<Snapshot, Error> {
+    let absolute = |dir: &PathBuf| std::path::absolute(dir).map_err(|error| format!("{}: {error}", dir.display()));
+    let dir = wanted.dir.as_ref().map(absolute).transpose()?.unwrap_or_default();
+    let request = SnapshotRequest {
+        dir: dir.to_str().ok_or_else(|| "the directory's name is not UTF-8".to_string())?.into(),
+        last_ns: wanted.last.map_or(0, |last| (last.as_nanos().min(u64::MAX.into()) as u64).max(1)),
+        bytes_max: wanted.bytes_max.map_or(0, |bytes| bytes.max(1)),
+        trigger: wanted.trigger.clone(),
+    };
+    match session.ask(&ToolToOwner::Snapshot { request })? {
+        OwnerToTool::Snapshotted { snapshot } => Ok(snapshot),
+        other => Err(refusal(other)),
+    }
+}
+
+impl Program {
+    /// The session that the program says it is in, if an owner whom the program's user or the caller can believe answers there. What the
+    /// program says is a path: it is taken for no other than that of a session of these users.
+    pub fn session(&self, said: &str) -> Option<SessionSocket> {
+        let candidates = self.owners().map(|uid| (uid, directories_of(uid)));
+        let sessions = candidates.into_iter().filter_map(|(uid, directories)| {
+            let (index, name) = within(said, &directories)?;
+            let directory = SocketDirectory::open(&directories[index], uid).ok()??;
+            Some(SessionSocket { directory: Arc::new(directory), name: name.into(), owners: vec![uid, 0] })
+        });
+        sessions.into_iter().find(SessionSocket::is_alive)
+    }
+}
+
+/// The session that `target` names: by a socket's path, the process id of a program in the session, or that of its owner.
+/// `None`: the only session there is.
+///
+/// # Errors
+/// One line that says what there is.
+pub fn find_session(target: Option<&str>) -> Result<SessionSocket, Error> {
+    let Some(target) = target else {
+        let mut all = sessions(None);
+        return match all.len() {
+            1 => Ok(all.remove(0)),
+            0 => Err("there is no session; `dormouse record --mode overwrite -- CMD` starts one".to_string().into()),
+            _ => Err(format!("there are several sessions; name one: {}", names(&all)).into()),
+        };
+    };
+    let Ok(pid) = target.parse::<u32>() else {
+        let path = PathBuf::from(target);
+        let none = || Error::from(format!("there is no session {target}{}", hint()));
+        return if path.exists() { SessionSocket::at(&path) } else { Err(none()) };
+    };
+    if let Some(session) = sessions(Some(pid)).into_iter().next() {
+        return Ok(session);
+    }
+    let program = Program::find(pid)?;
+    let session = program.ask(&ToolToProgram::List)?.into_iter().find_map(|answer| match answer {
+        ProgramToTool::Classes { session, .. } => program.session(&session),
+        _ => None,
+    });
+    session.ok_or_else(|| format!("process {pid} is in no session{}", hint()).into())
+}
+
+fn hint() -> String {
+    let all = sessions(None);
+    if all.is_empty() { String::new() } else { format!("; there are {}", names(&all)) }
+}
+
+fn names(sessions: &[SessionSocket]) -> String {
+    sessions.iter().map(|session| session.path().display().to_string()).collect::<Vec<_>>().join(", ")
+}
+
+/// Sessions that are alive, where the caller's environment says that they are; or those that process `owner` of this user has, wherever.
+fn sessions(owner: Option<u32>) -> Vec<SessionSocket> {
+    let uid = rustix::process::geteuid().as_raw();
+    let named = || directories_named().into_iter().flatten().collect();
+    let directories = owner.map_or_else(named, |_| directories_of(uid));
+    let opened = directories.into_iter().filter_map(|path| SocketDirectory::open(&path, uid).ok()?);
+    let sessions = opened.flat_map(|directory| {
+        let directory = Arc::new(directory);
+        let names = directory.names().into_iter().filter(|name| name.starts_with("session-"));
+        let names = names.filter(|name| owner_of(name).is_some_and(|pid| owner.is_none_or(|owner| owner == pid)));
+        let session = |name| SessionSocket { directory: Arc::clone(&directory), name, owners: vec![uid, 0] };
+        names.map(session).filter(SessionSocket::is_alive).collect::<Vec<_>>()
+    });
+    sessions.collect()
+}

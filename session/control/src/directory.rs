@@ -1,0 +1,416 @@
+//! Directories of sockets: of this user's sessions and programs, and of other users', for root.
+//!
+//! A directory is opened once, without following a symbolic link, and checked; what is done in it is done by its descriptor. So nobody can
+//! put another directory, or another user's socket, in the place of one that was checked.
+
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Component, Path, PathBuf};
+
+use dormouse_abi::environment;
+use dormouse_transport::{Deadline, Error as Failure, try_connect};
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+
+use crate::error::Error;
+
+/// Environment variable of tools: one more directory in which they look for sockets, of programs that have another `XDG_RUNTIME_DIR`.
+pub const ENV_SOCKET_DIR: &str = "DORMOUSE_SOCKET_DIR";
+
+/// Entries of a directory that are looked at.
+const ENTRY_COUNT_MAX: usize = 10_000;
+
+/// Connections that wait until they are accepted; the kernel has a lower limit where it is configured so.
+const BACKLOG: i32 = 4_096;
+
+/// Longest path of a socket, so that any program can connect to it (unix(7): 108 bytes with the NUL).
+const PATH_LEN_MAX: usize = 107;
+
+/// The directory of the sockets of the calling user's programs.
+pub fn socket_dir() -> PathBuf {
+    let xdg = std::env::var("XDG_RUNTIME_DIR").ok();
+    environment::socket_dir(xdg.as_deref(), rustix::process::geteuid().as_raw()).into()
+}
+
+/// Where sockets of a user's programs and sessions may be. What programs say, in their environment or otherwise, is not asked.
+pub(crate) fn directories_of(uid: u32) -> Vec<PathBuf> {
+    let is_own = uid == rustix::process::geteuid().as_raw();
+    let [own, named] = directories_named();
+    let usual = [PathBuf::from(format!("/run/user/{uid}/dormouse")), environment::socket_dir(None, uid).into()];
+    let mut all: Vec<PathBuf> = own.filter(|_| is_own).into_iter().chain(named).chain(usual).collect();
+    let mut seen = Vec::new();
+    all.retain(|dir| {
+        let is_fresh = !seen.contains(dir);
+        seen.push(dir.clone());
+        is_fresh
+    });
+    all
+}
+
+/// Where the caller's environment says that sockets are: its own, and those that it names besides.
+pub(crate) fn directories_named() -> [Option<PathBuf>; 2] {
+    let named = std::env::var_os(ENV_SOCKET_DIR).filter(|dir| !dir.is_empty()).map(PathBuf::from);
+    [Some(socket_dir()), named].map(|dir| dir.map(|dir| resolved(&dir)))
+}
+
+/// A directory that the caller names, by a path without symbolic links: of the last name too it is the directory that is checked.
+fn resolved(dir: &Path) -> PathBuf {
+    let parent = dir.parent().and_then(|parent| parent.canonicalize().ok());
+    parent.zip(dir.file_name()).map_or_else(|| dir.into(), |(parent, name)| parent.join(name))
+}
+
+/// A directory of sockets that nobody but its owner, or root, can change.
+#[derive(Debug)]
+pub(crate) struct SocketDirectory {
+    fd: OwnedFd,
+    path: PathBuf,
+    /// Whose it is.
+    pub(crate) uid: u32,
+}
+
+impl SocketDirectory {
+    /// Opens one of `uid` or of root.
+    ///
+    /// # Errors
+    /// One line. `None`: there is no such directory.
+    pub(crate) fn open(path: &Path, uid: u32) -> Result<Option<SocketDirectory>, Error> {
+        let failed =
+            |what: String| Error::from(format!("cannot use the directory of sockets {}: {what}", path.display()));
+        let fd = match walk(path) {
+            Ok(fd) => fd,
+            Err(Errno::NOENT) => return Ok(None),
+            Err(Errno::LOOP | Errno::NOTDIR) => {
+                return Err(failed("it, or what leads to it, is a symbolic link".into()));
+            }
+            Err(error) => return Err(failed(error.to_string())),
+        };
+        let stat = rustix::fs::fstat(&fd).map_err(|error| failed(error.to_string()))?;
+        if stat.st_uid != uid && stat.st_uid != 0 {
+            let remedy = "remove it as that user or as root, or set XDG_RUNTIME_DIR to a directory of user";
+            return Err(failed(format!("user {} has made it; {remedy} {uid}", stat.st_uid)));
+        }
+        if stat.st_mode & 0o022 != 0 {
+            return Err(failed("others may write to it; `chmod go-w` mends that".into()));
+        }
+        Ok(Some(SocketDirectory { fd, path: path.into(), uid: stat.st_uid }))
+    }
+
+    /// The calling user's, which is made if there is none.
+    ///
+    /// # Errors
+    /// One line.
+    pub(crate) fn create(path: &Path) -> Result<SocketDirectory, Error> {
+        let failed = |error: String| {
+            let text = "set XDG_RUNTIME_DIR to a directory of your own";
+            Error::from(format!("cannot make the session's socket in {}: {error}; {text}", path.display()))
+        };
+        let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
+        // What is there and is no directory, a symbolic link for example, is told of below.
+        made.or_else(|error| if path.symlink_metadata().is_ok() { Ok(()) } else { Err(failed(error.to_string())) })?;
+        let uid = rustix::process::geteuid().as_raw();
+        let directory = SocketDirectory::open(&resolved(path), uid)?.ok_or_else(|| failed("it is gone".into()))?;
+        if directory.uid == uid { Ok(directory) } else { Err(failed("it is root's".into())) }
+    }
+
+    pub(crate) fn path_of(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+
+    /// Names in it, at most [`ENTRY_COUNT_MAX`], sorted.
+    pub(crate) fn names(&self) -> Vec<String> {
+        let entries = Dir::read_from(&self.fd).into_iter().flatten().flatten();
+        let names = entries.filter_map(|entry| Some(entry.file_name().to_str().ok()?.to_string()));
+        let mut names: Vec<String> = names.filter(|name| name.ends_with(".sock")).take(ENTRY_COUNT_MAX).collect();
+        names.sort();
+        names
+    }
+
+    /// Connects to a socket in it that belongs to one of these users and to which nobody else may connect.
+    pub(crate) fn connect(&self, name: &str, uids: &[u32], deadline: &Deadline<'_>) -> Result<OwnedFd, Refusal> {
+        let file = self.find(name, uids)?;
+        Ok(dormouse_transport::connect(Path::new(&by_descriptor(&file, "")), deadline)?)
+    }
+
+    /// The file of such a socket. Whatever has its name by then, it is this one that is connected to.
+    fn find(&self, name: &str, uids: &[u32]) -> Result<OwnedFd, Refusal> {
+        if name.contains('/') {
+            return Err(Refusal::Unfit("it is no name".into()));
+        }
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = rustix::fs::openat(&self.fd, name, flags, Mode::empty())?;
+        check_socket(&rustix::fs::fstat(&file)?, uids).map_err(Refusal::Unfit)?;
+        Ok(file)
+    }
+
+    /// Makes a socket that is listened to. From its first moment, nobody but the user may connect.
+    pub(crate) fn listen(&self, name: &str) -> std::io::Result<OwnedFd> {
+        if self.path_of(name).as_os_str().len() > PATH_LEN_MAX {
+            let text = format!("its path is longer than {PATH_LEN_MAX} bytes");
+            return Err(std::io::Error::new(std::io::ErrorKind::InvalidInput, text));
+        }
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        // bind(2) makes the file with the socket's own mode: there is no moment at which it has another one.
+        rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
+        rustix::net::bind(&socket, &SocketAddrUnix::new(by_descriptor(&self.fd, name))?)?;
+        rustix::net::listen(&socket, BACKLOG)?;
+        Ok(socket)
+    }
+
+    /// Removes a socket.
+    pub(crate) fn remove(&self, name: &str) {
+        let _ = rustix::fs::unlinkat(&self.fd, name, AtFlags::empty());
+    }
+
+    /// Removes the sockets at which nobody answers any more, of programs and session owners that were killed or called `_exit`. Asks at
+    /// most `count_max` sockets. How many were removed.
+    pub(crate) fn sweep(&self, count_max: usize) -> usize {
+        // A program that is alive is not woken up: only one whose id nobody has here may be dead, or in another PID namespace.
+        let may_be_dead = |name: &String| owner_of(name).is_none_or(|pid| !is_there(pid));
+        let suspects = self.names().into_iter().filter(may_be_dead).take(count_max);
+        suspects.filter(|name| self.is_deserted(name)).map(|name| self.remove(&name)).count()
+    }
+
+    fn is_deserted(&self, name: &str) -> bool {
+        // One that was made just now refuses connections too, until its owner listens.
+        let Ok(stat) = rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW) else { return false };
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime).tv_sec;
+        let is_old = now.saturating_sub(stat.st_mtime as i64) > LISTENED_TO_AFTER_S;
+        let refuses = || {
+            let file = self.find(name, &[stat.st_uid])?;
+            // A backlog that is full is somebody's.
+            Ok(try_connect(Path::new(&by_descriptor(&file, ""))).is_err_and(|errno| errno == Errno::CONNREFUSED))
+        };
+        is_old && FileType::from_raw_mode(stat.st_mode).is_socket() && refuses().unwrap_or_else(|_: Refusal| false)
+    }
+}
+
+/// How many seconds old a socket is that has certainly been listened to, if it ever will be.
+const LISTENED_TO_AFTER_S: i64 = 2;
+
+fn is_there(pid: u32) -> bool {
+    let pid = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw);
+    pid.is_some_and(|pid| rustix::process::test_kill_process(pid) != Err(Errno::SRCH))
+}
+
+/// Whose socket it is, as that process sees its id: `PID.….sock` or `session-PID-….sock`.
+pub(crate) fn owner_of(name: &str) -> Option<u32> {
+    let rest = name.strip_prefix("session-").unwrap_or(name);
+    rest.split_once(['.', '-'])?.0.parse().ok()
+}
+
+fn by_descriptor(fd: &impl AsFd, name: &str) -> String {
+    format!("/proc/self/fd/{}{}{name}", fd.as_fd().as_raw_fd(), if name.is_empty() { "" } else { "/" })
+}
+
+/// Why a socket was not connected to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// It is not what it has to be.
+    Unfit(String),
+    /// As the transport says.
+    Failed(Failure),
+}
+
+impl std::fmt::Display for Refusal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Refusal::Unfit(text) => f.write_str(text),
+            Refusal::Failed(failure) => failure.fmt(f),
+        }
+    }
+}
+
+impl From<Failure> for Refusal {
+    fn from(failure: Failure) -> Refusal {
+        Refusal::Failed(failure)
+    }
+}
+
+impl From<Errno> for Refusal {
+    fn from(errno: Errno) -> Refusal {
+        Refusal::Failed(Failure::System(errno))
+    }
+}
+
+/// Whether a file is a socket of one of these users, to which nobody else may connect.
+fn check_socket(stat: &Stat, uids: &[u32]) -> Result<(), String> {
+    if !FileType::from_raw_mode(stat.st_mode).is_socket() {
+        return Err("it is no socket".into());
+    }
+    if !uids.contains(&stat.st_uid) {
+        return Err(format!("it belongs to user {}", stat.st_uid));
+    }
+    if stat.st_mode & 0o022 != 0 { Err("others may connect to it".into()) } else { Ok(()) }
+}
+
+/// Opens a directory by its absolute path, and follows no symbolic link on the way.
+fn walk(path: &Path) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let mut fd = rustix::fs::open("/", OFlags::PATH | flags, Mode::empty())?;
+    let mut components = path.components();
+    if components.next() != Some(Component::RootDir) {
+        return Err(Errno::INVAL);
+    }
+    let mut components = components.peekable();
+    while let Some(component) = components.next() {
+        let Component::Normal(name) = component else { return Err(Errno::INVAL) };
+        // The last one is read.
+        let access = if components.peek().is_some() { OFlags::PATH } else { OFlags::RDONLY };
+        fd = rustix::fs::openat(&fd, name, access | flags, Mode::empty())?;
+    }
+    Ok(fd)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+    use std::os::unix::net::UnixListener;
+
+    use std::time::Duration;
+
+    use rustix::fs::{CWD, Timespec, Timestamps};
+
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(10);
+
+    fn me() -> u32 {
+        rustix::process::geteuid().as_raw()
+    }
+
+    fn open(path: &Path) -> Result<Option<SocketDirectory>, String> {
+        SocketDirectory::open(path, me()).map_err(String::from)
+    }
+
+    #[test]
+    fn directories_of_others_and_links_are_refused_with_the_remedy() {
+        let place = tempfile::tempdir().unwrap();
+        let (real, link) = (place.path().join("real"), place.path().join("link"));
+        std::fs::create_dir(&real).unwrap();
+        symlink(&real, &link).unwrap();
+        assert!(open(&real).unwrap().is_some());
+        assert!(open(&place.path().join("none")).unwrap().is_none());
+        let text = open(&link).unwrap_err();
+        assert!(text.contains("is a symbolic link"), "{text}");
+        // On the way too.
+        std::fs::create_dir(real.join("dormouse")).unwrap();
+        assert!(open(&real.join("dormouse")).unwrap().is_some());
+        assert!(open(&link.join("dormouse")).unwrap_err().contains("is a symbolic link"));
+        assert!(SocketDirectory::create(&link).unwrap_err().to_string().contains("is a symbolic link"));
+        assert!(open(Path::new("relative")).is_err() && open(&real.join("../real")).is_err());
+        std::fs::set_permissions(&real, PermissionsExt::from_mode(0o777)).unwrap();
+        let text = open(&real).unwrap_err();
+        assert!(text.contains("others may write to it; `chmod go-w` mends that"), "{text}");
+        std::fs::set_permissions(&real, PermissionsExt::from_mode(0o700)).unwrap();
+        if rustix::process::geteuid().is_root() {
+            std::os::unix::fs::chown(&real, Some(65_534), None).unwrap();
+            let text = SocketDirectory::open(&real, 65_533).unwrap_err().to_string();
+            assert!(
+                text.contains("user 65534 has made it; remove it as that user or as root, or set XDG_RUNTIME_DIR"),
+                "{text}"
+            );
+            assert!(SocketDirectory::open(&real, 65_534).unwrap().is_some());
+            assert!(SocketDirectory::create(&real).unwrap_err().to_string().contains("user 65534 has made it"));
+        }
+    }
+
+    #[test]
+    fn a_socket_is_its_users_from_its_first_moment() {
+        let place = tempfile::tempdir().unwrap();
+        // As when the user has no umask: bind(2) alone would let everybody connect.
+        let socket =
+            rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
+        let mode_before = rustix::fs::fstat(&socket).unwrap().st_mode & 0o777;
+        assert_eq!(mode_before, 0o777);
+        let directory = SocketDirectory::create(place.path()).unwrap();
+        let watched = place.path().to_owned();
+        let modes = std::thread::scope(|scope| {
+            let watcher = scope.spawn(move || {
+                let mut modes = std::collections::BTreeSet::new();
+                while !watched.join("199.0.sock").exists() {
+                    let entries = std::fs::read_dir(&watched).unwrap().flatten();
+                    modes.extend(entries.filter_map(|entry| Some(entry.metadata().ok()?.mode() & 0o777)));
+                }
+                modes
+            });
+            let made: Vec<OwnedFd> =
+                (0..200).map(|number| directory.listen(&format!("{number}.0.sock")).unwrap()).collect();
+            drop(made);
+            watcher.join().unwrap()
+        });
+        assert!(modes.iter().all(|mode| *mode == 0o600), "{modes:?}");
+        for name in directory.names() {
+            assert_eq!(place.path().join(name).metadata().unwrap().mode() & 0o777, 0o600);
+        }
+        let long = format!("{}.0.sock", "1".repeat(PATH_LEN_MAX));
+        assert!(directory.listen(&long).unwrap_err().to_string().contains("longer than 107 bytes"));
+    }
+
+    #[test]
+    fn only_sockets_that_are_fit_are_connected_to() {
+        let place = tempfile::tempdir().unwrap();
+        let directory = SocketDirectory::create(place.path()).unwrap();
+        let path = |name: &str| place.path().join(name);
+        let _good = directory.listen("1.0.sock").unwrap();
+        let _open = UnixListener::bind(path("2.0.sock")).unwrap();
+        std::fs::set_permissions(path("2.0.sock"), PermissionsExt::from_mode(0o666)).unwrap();
+        symlink(path("1.0.sock"), path("3.0.sock")).unwrap();
+        std::fs::write(path("4.0.sock"), "").unwrap();
+        rustix::fs::mknodat(CWD, path("5.0.sock"), FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        let connect = |name: &str, uid| {
+            directory.connect(name, &[uid], &Deadline::after(PATIENCE)).map(drop).map_err(|error| error.to_string())
+        };
+        assert_eq!(connect("1.0.sock", me()), Ok(()));
+        assert_eq!(connect("1.0.sock", me().wrapping_add(1)), Err(format!("it belongs to user {}", me())));
+        assert_eq!(connect("2.0.sock", me()), Err("others may connect to it".into()));
+        for name in ["3.0.sock", "4.0.sock", "5.0.sock"] {
+            assert_eq!(connect(name, me()), Err("it is no socket".into()), "{name}");
+        }
+        assert!(connect("../x", me()).is_err() && connect("6.0.sock", me()).is_err());
+        drop(_good);
+        let refusal = directory.connect("1.0.sock", &[me()], &Deadline::after(PATIENCE)).unwrap_err();
+        assert_eq!(refusal, Errno::CONNREFUSED.into());
+    }
+
+    /// As 500 children leave them that call `_exit`.
+    #[test]
+    fn sockets_of_the_dead_are_swept_so_many_at_a_time() {
+        let place = tempfile::tempdir().unwrap();
+        let directory = SocketDirectory::create(place.path()).unwrap();
+        let old = Timespec { tv_sec: 1_000_000_000, tv_nsec: 0 };
+        let age = |name: &str| {
+            let times = Timestamps { last_access: old, last_modification: old };
+            rustix::fs::utimensat(&directory.fd, name, &times, AtFlags::SYMLINK_NOFOLLOW).unwrap();
+        };
+        // Ids that no process has: the kernel's greatest is below.
+        let dead: Vec<String> = (0..500).map(|number| format!("{}.0.sock", 4_200_000 + number)).collect();
+        for name in &dead {
+            drop(directory.listen(name).unwrap());
+            age(name);
+        }
+        let alive =
+            [format!("{}.0.sock", std::process::id()), "4300000.0.sock".into(), "session-4300001-0.sock".into()];
+        let listeners = alive.each_ref().map(|name| directory.listen(name).unwrap());
+        alive.iter().for_each(|name| age(name));
+        drop(directory.listen("4300002.0.sock").unwrap());
+        std::fs::write(place.path().join("4300003.0.sock"), "no socket").unwrap();
+        age("4300003.0.sock");
+        assert_eq!(directory.sweep(100), 100);
+        assert_eq!(directory.sweep(1_000), 400);
+        // One that was made just now, and what is no socket, stay with those that are listened to.
+        assert_eq!(directory.names().len(), 5);
+        // Nobody whose process is alive here was woken up: nothing waits to be accepted.
+        assert_eq!(rustix::net::accept(&listeners[0]).unwrap_err(), Errno::AGAIN);
+        assert!(rustix::net::accept(&listeners[1]).is_ok());
+    }
+
+    #[test]
+    fn sockets_are_told_by_their_names() {
+        assert_eq!(owner_of("7.0.sock"), Some(7));
+        assert_eq!(owner_of("7.4026531836-1.sock"), Some(7));
+        assert_eq!(owner_of("session-8-1.sock"), Some(8));
+        assert_eq!((owner_of("x.0.sock"), owner_of("session-x-1.sock"), owner_of("")), (None, None, None));
+    }
+}

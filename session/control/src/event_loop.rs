@@ -1,0 +1,387 @@
+//! The server's thread: one `epoll` for the session's socket, its clients, and the ends of processes.
+//!
+//! # At the limit of descriptors
+//! One descriptor is kept in reserve. Where accept(2) has none left, the reserve is closed, one client is accepted in its place, and the
+//! socket is not looked at until that client has its answer: a program is refused with the reason, and tools are answered. So nothing spins,
+//! nobody waits for an answer that never comes, and who is refused is counted.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use dormouse_abi::message::{Edge, OwnerToTool};
+use dormouse_transport::Peer;
+use rustix::buffer::spare_capacity;
+use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::net::SocketFlags;
+
+use crate::directory::SocketDirectory;
+use crate::error::Error;
+use crate::limits::{descriptors_max, processes_max};
+use crate::processes::{Processes, WATCHED};
+use crate::server::{Answer, CLIENT_COUNT_MAX, Counts, Job, Next, Server, Service, THREAD_COUNT_MAX};
+
+/// Sockets of dead programs that are asked at a time: when a session begins or ends, and while it lasts.
+const SWEPT_COUNT_MAX: usize = 1_000;
+const SWEPT_COUNT_MEANWHILE: usize = 100;
+/// How often that is.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(10);
+
+/// How long the socket is not looked at when it cannot be accepted from.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// How long clients that have come before a session's end are served then.
+const PATIENCE_AT_END: Duration = Duration::from_millis(500);
+
+/// Events that are taken at a time.
+const EVENT_COUNT: usize = 64;
+
+const LISTENER: u64 = WATCHED - 1;
+const END: u64 = WATCHED - 2;
+
+/// What a session's server counted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ServerCounts {
+    /// Programs that asked to join and were refused.
+    pub programs_refused: u64,
+    /// Snapshots that were too many.
+    pub snapshots_refused: u64,
+}
+
+/// A session's socket, and the thread that serves it.
+#[derive(Debug)]
+pub struct SessionServer {
+    path: PathBuf,
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What the thread and its maker share.
+#[derive(Debug)]
+struct Shared {
+    directory: SocketDirectory,
+    name: String,
+    /// Readable once the thread is to end.
+    end: OwnedFd,
+    counts: Arc<Counts>,
+    /// A tool that has asked for the session's end, and waits for it.
+    stopper: Mutex<Option<OwnedFd>>,
+}
+
+impl Shared {
+    fn stopper(&self) -> MutexGuard<'_, Option<OwnedFd>> {
+        self.stopper.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl SessionServer {
+    /// Makes the socket, in a directory of this user's alone, and the thread. `descriptors_kept` are for files that the session opens later.
+    ///
+    /// # Errors
+    /// One line.
+    pub fn start(
+        dir: &Path,
+        service: Arc<impl Service>,
+        processes: Arc<Processes>,
+        may_be_stopped: bool,
+        descriptors_kept: u64,
+    ) -> Result<SessionServer, Error> {
+        let directory = SocketDirectory::create(dir)?;
+        directory.sweep(SWEPT_COUNT_MAX);
+        let (listener, name) = session_socket(&directory)?;
+        let failed = |error: Errno| Error::from(format!("cannot serve the session's socket: {error}"));
+        let end = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(failed)?;
+        let others = descriptors_kept + (CLIENT_COUNT_MAX + THREAD_COUNT_MAX) as u64;
+        let server =
+            Server::new(service, processes, may_be_stopped, processes_max(descriptors_max(), others), Instant::now());
+        let path = directory.path_of(&name);
+        let counts = Arc::clone(&server.counts);
+        let shared = Arc::new(Shared { directory, name, end, counts, stopper: Mutex::default() });
+        let serving = EventLoop::new(server, listener, Arc::clone(&shared)).map_err(failed)?;
+        let thread = std::thread::Builder::new().name("dormouse-serve".into()).spawn(move || serving.run());
+        Ok(SessionServer { path, shared, thread: Some(thread.map_err(no_thread)?) })
+    }
+
+    /// Where programs join.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What was counted so far.
+    pub fn counts(&self) -> ServerCounts {
+        let Counts { programs_refused, snapshots_refused, .. } = &*self.shared.counts;
+        ServerCounts {
+            programs_refused: programs_refused.load(Ordering::Relaxed),
+            snapshots_refused: snapshots_refused.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Whether a tool has asked for the session's end.
+    pub fn is_stop_requested(&self) -> bool {
+        self.shared.stopper().is_some()
+    }
+
+    /// Tells the tool that asked for the end how it ended.
+    pub fn answer_stop(&self, summary: String) {
+        let stopper = self.shared.stopper().take();
+        if let Some(stopper) = stopper {
+            Answer::Tool(OwnerToTool::Stopped { summary }).tell(stopper);
+        }
+    }
+
+    /// Closes the socket: no program can join any more. Waits for the answers that were begun.
+    pub fn close(&mut self) {
+        // Once: afterwards the name may be another session's.
+        if let Some(thread) = self.thread.take() {
+            self.shared.directory.remove(&self.shared.name);
+            let _ = rustix::io::write(&self.shared.end, &1_u64.to_ne_bytes());
+            let _ = thread.join();
+            self.shared.directory.sweep(SWEPT_COUNT_MAX);
+        }
+    }
+}
+
+impl Drop for SessionServer {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+/// Why a thread cannot be made.
+pub fn no_thread(error: std::io::Error) -> Error {
+    format!("cannot start a thread: {error}; is the limit of processes (ulimit -u) reached?").into()
+}
+
+/// A socket that is listened to, and its name.
+fn session_socket(directory: &SocketDirectory) -> Result<(OwnedFd, String), Error> {
+    let pid = std::process::id();
+    for number in 0_u32.. {
+        let name = format!("session-{pid}-{number}.sock");
+        match directory.listen(&name) {
+            Ok(listener) => return Ok((listener, name)),
+            // Of another session of this process, or left by one of the same id.
+            Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => {}
+            Err(error) => {
+                let (path, text) = (directory.path_of(&name), "set XDG_RUNTIME_DIR to a directory of your own");
+                return Err(format!("cannot make the session's socket {}: {error}; {text}", path.display()).into());
+            }
+        }
+    }
+    Err("there are too many sessions".to_string().into())
+}
+
+struct EventLoop<S: Service> {
+    server: Server<S>,
+    listener: OwnedFd,
+    shared: Arc<Shared>,
+    processes: Arc<Processes>,
+    service: Arc<S>,
+    /// The descriptor in reserve; `None` while a client has it, or nobody can have it.
+    reserve: Option<OwnedFd>,
+    /// Until when the socket is not looked at.
+    paused_until: Option<Instant>,
+    answering: Vec<JoinHandle<()>>,
+    swept_at: Instant,
+    /// Until when clients are served, once the session ends.
+    ends_at: Option<Instant>,
+}
+
+impl<S: Service> EventLoop<S> {
+    fn new(server: Server<S>, listener: OwnedFd, shared: Arc<Shared>) -> Result<EventLoop<S>, Errno> {
+        let (processes, service) = (server.processes(), server.service());
+        let wait_for = |fd: &OwnedFd, token| {
+            epoll::add(processes.epoll(), fd, epoll::EventData::new_u64(token), epoll::EventFlags::IN)
+        };
+        wait_for(&listener, LISTENER)?;
+        wait_for(&shared.end, END)?;
+        let reserve = Some(in_reserve()?);
+        Ok(EventLoop {
+            server,
+            listener,
+            shared,
+            processes,
+            service,
+            reserve,
+            paused_until: None,
+            answering: Vec::new(),
+            swept_at: Instant::now(),
+            ends_at: None,
+        })
+    }
+
+    fn run(mut self) {
+        let mut events = Vec::with_capacity(EVENT_COUNT);
+        while !self.is_over() {
+            let timeout = self.timeout();
+            events.clear();
+            match epoll::wait(self.processes.epoll(), spare_capacity(&mut events), Some(&timeout)) {
+                Ok(_) | Err(Errno::INTR) => {}
+                // Of no wait that is set up as this one is.
+                Err(_) => break,
+            }
+            self.answering.retain(|thread| !thread.is_finished());
+            self.server.threads = self.answering.len();
+            for event in &events {
+                match event.data.u64() {
+                    LISTENER => self.accept(),
+                    END => self.begin_end(),
+                    key if key & WATCHED != 0 => {
+                        self.processes.ended(key & !WATCHED).iter().for_each(|number| self.service.leave(*number));
+                    }
+                    token => self.turn(token),
+                }
+            }
+            self.keep_up();
+        }
+        for thread in self.answering {
+            let _ = thread.join();
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.ends_at.is_some_and(|at| self.server.client_count() == 0 || at <= Instant::now())
+    }
+
+    fn timeout(&self) -> Timespec {
+        let sweeps_at = Some(self.swept_at + SWEEP_INTERVAL);
+        let next = [self.server.next_deadline(), self.paused_until, self.ends_at, sweeps_at];
+        let left =
+            next.into_iter().flatten().min().map_or(SWEEP_INTERVAL, |at| at.saturating_duration_since(Instant::now()));
+        // A deadline is over when the wait is.
+        let left = left + Duration::from_micros(1);
+        Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) }
+    }
+
+    /// What is to be done now and then.
+    fn keep_up(&mut self) {
+        let now = Instant::now();
+        self.server.expire(now);
+        if self.paused_until.is_some_and(|until| until <= now || self.server.client_count() == 0) {
+            self.resume(now);
+        }
+        if now.saturating_duration_since(self.swept_at) >= SWEEP_INTERVAL {
+            self.swept_at = now;
+            self.shared.directory.sweep(SWEPT_COUNT_MEANWHILE);
+        }
+    }
+
+    /// Takes in those who have come.
+    fn accept(&mut self) {
+        for _ in 0..EVENT_COUNT {
+            if self.paused_until.is_some() {
+                return;
+            }
+            match self.accept_one() {
+                Ok(socket) => self.take_in(socket),
+                Err(Errno::INTR | Errno::CONNABORTED) => {}
+                Err(Errno::MFILE | Errno::NFILE) => {
+                    // The client that comes in its place has its turn at once, or soon.
+                    drop(self.reserve.take());
+                    let accepted = self.accept_one();
+                    self.pause();
+                    accepted.into_iter().for_each(|socket| self.take_in(socket));
+                }
+                Err(Errno::AGAIN) => return,
+                Err(_) => self.pause(),
+            }
+        }
+    }
+
+    fn accept_one(&self) -> Result<OwnedFd, Errno> {
+        rustix::net::accept_with(&self.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)
+    }
+
+    fn take_in(&mut self, socket: OwnedFd) {
+        let Ok(peer) = Peer::of(&socket) else { return };
+        let token = self.server.accept(socket, peer, Instant::now());
+        if let Some(socket) = self.server.socket(token) {
+            let (epoll, data) = (self.processes.epoll(), epoll::EventData::new_u64(token));
+            // One that cannot be waited for is ended by its deadline.
+            let _ = epoll::add(epoll, socket, data, epoll::EventFlags::IN);
+        }
+        // Most have asked already.
+        self.turn(token);
+    }
+
+    /// The socket is not looked at for a while.
+    fn pause(&mut self) {
+        let _ = epoll::delete(self.processes.epoll(), &self.listener);
+        self.paused_until = Some(Instant::now() + PAUSE);
+    }
+
+    /// Looks at the socket again, once there is a descriptor in reserve.
+    fn resume(&mut self, now: Instant) {
+        if self.reserve.is_none() {
+            self.reserve = in_reserve().ok();
+        }
+        // Without one, those who have come wait in the backlog.
+        self.paused_until = Some(now + PAUSE).filter(|_| self.reserve.is_none());
+        if self.paused_until.is_none() && self.ends_at.is_none() {
+            let data = epoll::EventData::new_u64(LISTENER);
+            let _ = epoll::add(self.processes.epoll(), &self.listener, data, epoll::EventFlags::IN);
+        }
+    }
+
+    fn turn(&mut self, token: u64) {
+        match self.server.turn(token, Instant::now()) {
+            Next::Wait { to_write } => {
+                let Some(socket) = self.server.socket(token) else { return };
+                let flags = if to_write { epoll::EventFlags::OUT } else { epoll::EventFlags::IN };
+                let _ = epoll::modify(self.processes.epoll(), socket, epoll::EventData::new_u64(token), flags);
+            }
+            Next::Closed => {}
+            Next::Later(socket, edge, job) => {
+                let _ = epoll::delete(self.processes.epoll(), &socket);
+                self.answer_from_thread(socket, edge, job);
+            }
+            Next::Stop(socket) => {
+                let _ = epoll::delete(self.processes.epoll(), &socket);
+                *self.shared.stopper() = Some(socket);
+            }
+        }
+    }
+
+    fn answer_from_thread(&mut self, socket: OwnedFd, edge: Edge, job: Job) {
+        // Handed over once the thread is there: who has asked is told if it is not.
+        let (hand_over, handed_over) = std::sync::mpsc::channel::<OwnedFd>();
+        let run = move || {
+            if let Ok(socket) = handed_over.recv() {
+                job().tell(socket);
+            }
+        };
+        match std::thread::Builder::new().name("dormouse-answer".into()).spawn(run) {
+            Ok(thread) => {
+                let _ = hand_over.send(socket);
+                self.answering.push(thread);
+            }
+            // Not waited for: there is room for a line.
+            Err(error) => Answer::refusal(edge, no_thread(error).into()).tell(socket),
+        }
+    }
+
+    /// Nobody can connect any more; those who have come are answered.
+    fn begin_end(&mut self) {
+        if self.ends_at.is_some() {
+            return;
+        }
+        let _ = rustix::net::shutdown(&self.listener, rustix::net::Shutdown::Both);
+        let _ = epoll::delete(self.processes.epoll(), self.shared.end.as_fd());
+        self.ends_at = Some(Instant::now() + PATIENCE_AT_END);
+        while self.paused_until.is_none()
+            && let Ok(socket) = self.accept_one()
+        {
+            self.take_in(socket);
+        }
+        let _ = epoll::delete(self.processes.epoll(), &self.listener);
+    }
+}
+
+/// A descriptor that is good for nothing but to be closed.
+fn in_reserve() -> Result<OwnedFd, Errno> {
+    rustix::fs::open("/dev/null", OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
+}

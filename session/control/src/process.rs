@@ -1,0 +1,115 @@
+//! What the kernel tells of processes.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+/// What a process calls itself, as `ps` shows it: the name by which it was executed (a link's, where it was a link), or what it has set
+/// by `prctl(PR_SET_NAME)` since. Control characters, and bytes that are not UTF-8, are replaced, so that it can be printed. `None`: there
+/// is no such process, or it may not be looked at.
+pub fn process_name(pid: u32) -> Option<String> {
+    let name = std::fs::read(format!("/proc/{pid}/comm")).ok()?;
+    let name = name.strip_suffix(b"\n").unwrap_or(&name);
+    Some(dormouse_abi::text::printable(&String::from_utf8_lossy(name)))
+}
+
+/// What proc_pid_stat(5) says, at one moment.
+#[derive(Debug, Clone)]
+pub struct Stat {
+    /// See [`process_name`].
+    pub name: String,
+    fields: String,
+}
+
+impl Stat {
+    /// Of a process; `None` if there is none, or it may not be looked at.
+    pub fn of(pid: u32) -> Option<Stat> {
+        let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
+        let stat = String::from_utf8_lossy(&stat);
+        // The name in parentheses may hold anything, parentheses too.
+        let (before, fields) = stat.rsplit_once(')')?;
+        let (_, name) = before.split_once('(')?;
+        Some(Stat { name: dormouse_abi::text::printable(name), fields: fields.into() })
+    }
+
+    /// A field, from the third on; empty where there is none.
+    pub fn field(&self, number: usize) -> &str {
+        self.fields.split_whitespace().nth(number - 3).unwrap_or_default()
+    }
+
+    /// Where code, stack and arguments start, as the kernel has placed them: otherwise for most programs that a process becomes by `exec`.
+    pub(crate) fn layout(&self) -> String {
+        [26, 28, 48].map(|number| self.field(number)).join(" ")
+    }
+}
+
+/// The namespace of process ids that this process is in; 0 where the kernel does not tell.
+pub fn pid_namespace() -> u64 {
+    rustix::fs::stat("/proc/self/ns/pid").map_or(0, |stat| stat.st_ino)
+}
+
+/// The id by which this process sees the one that is `vpid` in a namespace below, of those that started at `joined` ticks after the boot or
+/// before: the last of them.
+pub fn pid_in_namespace(vpid: u32, joined: u64) -> Option<u32> {
+    let entries = std::fs::read_dir("/proc").ok()?.flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let started = |pid: u32| {
+        // In the own namespace it has one id.
+        let identity = Identity::of(pid).filter(|it| it.ids.len() > 1 && it.ids.last() == Some(&vpid))?;
+        Some((identity.start.parse::<u64>().ok().filter(|started| *started <= joined)?, pid))
+    };
+    pids.filter_map(started).max().map(|(_, pid)| pid)
+}
+
+/// When a process started, in clock ticks since the boot; empty if there is none.
+pub fn start_of(pid: u32) -> String {
+    Stat::of(pid).map(|stat| stat.field(22).into()).unwrap_or_default()
+}
+
+/// A pidfd is readable once the last thread of the process has ended.
+pub fn is_dead(pidfd: &impl AsFd) -> bool {
+    let mut fds = [PollFd::new(pidfd, PollFlags::IN)];
+    matches!(poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })), Ok(1))
+}
+
+/// A pidfd of a process that is there, dead or alive.
+///
+/// # Errors
+/// `SRCH` if there is none, or what keeps descriptors from being opened.
+pub fn open(pid: u32) -> rustix::io::Result<OwnedFd> {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(rustix::io::Errno::SRCH)?;
+    pidfd_open(pid, PidfdFlags::empty())
+}
+
+/// Who a process is: two processes that have the same id one after the other differ in this.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Identity {
+    /// The user as whom it runs.
+    pub(crate) uid: u32,
+    /// See [`start_of`].
+    pub(crate) start: String,
+    /// Its id in each PID namespace that it is in, this one's first.
+    pub(crate) ids: Vec<u32>,
+}
+
+impl Identity {
+    /// Of a process; `None` if there is none, or it may not be looked at.
+    pub(crate) fn of(pid: u32) -> Option<Identity> {
+        // Not the owner of the directory, which is root for a process that cannot be dumped.
+        let status = std::fs::read(format!("/proc/{pid}/status")).ok()?;
+        // Its name may be any bytes.
+        let status = String::from_utf8_lossy(&status);
+        let numbers = |name: &str| -> Option<Vec<u32>> {
+            let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+            line.split_whitespace().map(|number| number.parse().ok()).collect()
+        };
+        let ids = numbers("NSpid:").filter(|ids| !ids.is_empty()).unwrap_or_else(|| vec![pid]);
+        Some(Identity { uid: *numbers("Uid:")?.get(1)?, start: start_of(pid), ids })
+    }
+}
+
+/// The identity of this boot; empty where the kernel does not tell.
+pub fn boot() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().into()
+}

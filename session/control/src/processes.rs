@@ -1,0 +1,363 @@
+//! Who has joined a session.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Bound;
+use std::os::fd::OwnedFd;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use dormouse_abi::message::ToolToProgram;
+use rustix::event::epoll;
+use rustix::io::Errno;
+use rustix::process::{Pid, test_kill_process};
+
+use crate::process::{Stat, is_dead, process_name};
+use crate::program::Program;
+
+/// How long all programs together may take to leave at a session's end. Those that do not answer leave at their next page switch.
+const PATIENCE_TO_LEAVE: Duration = Duration::from_secs(2);
+
+/// Everybody who has joined.
+#[derive(Debug)]
+pub struct Processes {
+    /// Wakes the server when one of the pidfds in it is readable; its data are numbers of processes, with [`WATCHED`].
+    epoll: OwnedFd,
+    table: Mutex<Table>,
+}
+
+/// Tells, in what the server waits for, a process from anything else.
+pub(crate) const WATCHED: u64 = 1 << 63;
+
+#[derive(Debug, Default)]
+struct Table {
+    processes: HashMap<u64, Process>,
+    /// Keys of processes whose id can be seen.
+    by_pid: HashMap<u32, u64>,
+    last_key: u64,
+    /// By the number that each has in the session's register.
+    live: BTreeMap<u16, Joined>,
+    joined: u64,
+    /// The last whose name was looked at.
+    last_named: u16,
+}
+
+#[derive(Debug)]
+struct Process {
+    pid: Option<u32>,
+    /// One a process, however often it joins. `None`: there was no descriptor left, and it is asked for by its id.
+    pidfd: Option<OwnedFd>,
+    numbers: Vec<u16>,
+}
+
+impl Process {
+    fn is_dead(&self) -> bool {
+        match (&self.pidfd, self.pid) {
+            (Some(pidfd), _) => is_dead(pidfd),
+            (None, Some(pid)) => !is_there(pid),
+            (None, None) => false,
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Joined {
+    pid: Option<u32>,
+    /// A number of its program: see [`dormouse_abi::register::Process::image`].
+    image: u64,
+    /// See [`Stat::layout`].
+    layout: String,
+    /// See [`crate::process_name`].
+    name: String,
+}
+
+/// A process that joins.
+#[derive(Debug)]
+pub struct Entering {
+    /// Its number in the session's register.
+    pub number: u16,
+    /// Its id here, if it can be seen.
+    pub pid: Option<u32>,
+    /// A number of its program: see [`dormouse_abi::register::Process::image`].
+    pub image: u64,
+    /// What the kernel tells of it.
+    pub stat: Option<Stat>,
+    /// What its end is noticed by; `None` if there is no descriptor left.
+    pub pidfd: Option<OwnedFd>,
+}
+
+impl Processes {
+    /// Nobody.
+    ///
+    /// # Errors
+    /// Without a descriptor.
+    pub fn new() -> std::io::Result<Processes> {
+        Ok(Processes { epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?, table: Mutex::default() })
+    }
+
+    /// What the server waits with.
+    pub(crate) fn epoll(&self) -> &OwnedFd {
+        &self.epoll
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes a process in. Gives the numbers that it had as another program, and that are nobody's any more.
+    ///
+    /// A process that has become another program leaves its former number behind: its threads ended amid their writes, as those of a killed
+    /// process do, but its pidfd does not say so.
+    pub fn admit(&self, Entering { number, pid, image, stat, pidfd }: Entering) -> Vec<u16> {
+        let mut table = self.lock();
+        let mut former = Vec::new();
+        let known = pid.and_then(|pid| table.by_pid.get(&pid).copied());
+        // One whose id is another's by now is not heard of yet.
+        let is_former = known.is_some_and(|key| table.processes.get(&key).is_none_or(Process::is_dead));
+        if let Some(key) = known.filter(|_| is_former) {
+            former.extend(table.remove(key));
+        }
+        let key = known.filter(|_| !is_former).unwrap_or_else(|| self.watch(&mut table, pid, pidfd));
+        former.extend(table.remove_images(key, image));
+        let layout = stat.as_ref().map(Stat::layout).unwrap_or_default();
+        let name = stat.map(|stat| stat.name).unwrap_or_default();
+        if let Some(process) = table.processes.get_mut(&key) {
+            process.numbers.push(number);
+        }
+        table.live.insert(number, Joined { pid, image, layout, name });
+        table.joined += 1;
+        former
+    }
+
+    /// One has joined and is gone already.
+    pub fn count_gone(&self) {
+        self.lock().joined += 1;
+    }
+
+    fn watch(&self, table: &mut Table, pid: Option<u32>, pidfd: Option<OwnedFd>) -> u64 {
+        table.last_key += 1;
+        let key = table.last_key;
+        let is_watched = |pidfd: &OwnedFd| {
+            let data = epoll::EventData::new_u64(WATCHED | key);
+            epoll::add(&self.epoll, pidfd, data, epoll::EventFlags::IN).is_ok()
+        };
+        let pidfd = pidfd.filter(is_watched);
+        table.by_pid.extend(pid.map(|pid| (pid, key)));
+        table.processes.insert(key, Process { pid, pidfd, numbers: Vec::new() });
+        key
+    }
+
+    /// A process has ended, says the kernel. Numbers that it had.
+    pub(crate) fn ended(&self, key: u64) -> Vec<u16> {
+        let mut table = self.lock();
+        // Closed, a pidfd is not waited for any more.
+        if table.processes.get(&key).is_some_and(Process::is_dead) { table.remove(key) } else { Vec::new() }
+    }
+
+    /// Numbers of processes that have ended, of those that no descriptor is left for.
+    pub fn ended_unwatched(&self) -> Vec<u16> {
+        let mut table = self.lock();
+        let is_gone = |(key, process): (&u64, &Process)| (process.pidfd.is_none() && process.is_dead()).then_some(*key);
+        let gone: Vec<u64> = table.processes.iter().filter_map(is_gone).collect();
+        gone.into_iter().flat_map(|key| table.remove(key)).collect()
+    }
+
+    /// A process has left under this number.
+    pub fn forget(&self, number: u16) {
+        let mut table = self.lock();
+        table.live.remove(&number);
+        let of = |(key, process): (&u64, &mut Process)| {
+            let count = process.numbers.len();
+            process.numbers.retain(|other| *other != number);
+            (process.numbers.len() < count && process.numbers.is_empty()).then_some(*key)
+        };
+        if let Some(key) = table.processes.iter_mut().find_map(of) {
+            table.remove(key);
+        }
+    }
+
+    /// Whether a number is that of a process that has been taken in.
+    pub fn is_known(&self, number: u16) -> bool {
+        self.lock().live.contains_key(&number)
+    }
+
+    /// Whether a process is in the session.
+    pub fn has(&self, pid: u32) -> bool {
+        self.lock().by_pid.contains_key(&pid)
+    }
+
+    /// How many processes are in the session.
+    pub fn count(&self) -> u32 {
+        self.lock().processes.len() as u32
+    }
+
+    /// How many have joined so far.
+    pub fn joined(&self) -> u64 {
+        self.lock().joined
+    }
+
+    /// Whether there were some, and there are none.
+    pub fn are_all_dead(&self) -> bool {
+        let table = self.lock();
+        table.joined > 0 && table.live.is_empty()
+    }
+
+    /// What processes call themselves otherwise than before, of so many that are looked at. Others have their turn the next time.
+    pub fn renamed(&self, count_max: usize) -> Vec<(u16, String)> {
+        let looked_at = self.lock().next_named(count_max);
+        // Files are read without the lock: it is the server's too.
+        let differs = |(number, pid, known, layout): (u16, u32, String, String)| {
+            let name = process_name(pid).filter(|name| *name != known)?;
+            // A program that it has become by `exec` joins by itself, or is none of the session's.
+            Stat::of(pid).filter(|stat| stat.layout() == layout).map(|_| (number, pid, name))
+        };
+        let renamed: Vec<(u16, u32, String)> = looked_at.into_iter().filter_map(differs).collect();
+        let mut table = self.lock();
+        let mut named = |(number, pid, name): (u16, u32, String)| {
+            // Its number may be another's by now.
+            let process = table.live.get_mut(&number).filter(|process| process.pid == Some(pid))?;
+            process.name.clone_from(&name);
+            Some((number, name))
+        };
+        renamed.into_iter().filter_map(&mut named).collect()
+    }
+
+    /// Asks every program that listens to leave the session.
+    pub fn detach_all(&self) {
+        let deadline = Instant::now() + PATIENCE_TO_LEAVE;
+        let pids: Vec<u32> = {
+            let table = self.lock();
+            let alive = table.processes.values().filter(|process| !process.is_dead());
+            alive.filter_map(|process| process.pid).collect()
+        };
+        for pid in pids {
+            // One that does not listen, or whose turn does not come, leaves at its next page switch.
+            let Ok(program) = Program::find(pid) else { continue };
+            for index in 0..program.tracer_count() {
+                let left = deadline.saturating_duration_since(Instant::now());
+                if left.is_zero() {
+                    return;
+                }
+                let _ = program.ask_with(index, &ToolToProgram::Detach, None, left.min(PATIENCE_TO_LEAVE / 4));
+            }
+        }
+    }
+}
+
+/// Whether a process of this id is there.
+fn is_there(pid: u32) -> bool {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    pid.is_some_and(|pid| test_kill_process(pid) != Err(Errno::SRCH))
+}
+
+impl Table {
+    fn remove(&mut self, key: u64) -> Vec<u16> {
+        let Some(process) = self.processes.remove(&key) else { return Vec::new() };
+        if let Some(pid) = process.pid.filter(|pid| self.by_pid.get(pid) == Some(&key)) {
+            self.by_pid.remove(&pid);
+        }
+        process.numbers.iter().for_each(|number| drop(self.live.remove(number)));
+        process.numbers
+    }
+
+    /// Takes the numbers from a process that it had as another program.
+    fn remove_images(&mut self, key: u64, image: u64) -> Vec<u16> {
+        let Table { processes, live, .. } = self;
+        let Some(process) = processes.get_mut(&key) else { return Vec::new() };
+        let is_former = |number: &mut u16| live.get(number).is_none_or(|joined| joined.image != image);
+        let former: Vec<u16> = process.numbers.extract_if(.., is_former).collect();
+        former.iter().for_each(|number| drop(live.remove(number)));
+        former
+    }
+
+    /// Whose names are looked at next: number, id, and what is known.
+    fn next_named(&mut self, count_max: usize) -> Vec<(u16, u32, String, String)> {
+        let Table { live, last_named, .. } = self;
+        let behind = (Bound::Excluded(*last_named), Bound::Unbounded);
+        let entry =
+            |(number, joined): (&u16, &Joined)| (*number, joined.pid, joined.name.clone(), joined.layout.clone());
+        let all = live.range(behind).chain(live.range(..=*last_named)).map(entry).take(count_max);
+        let looked_at: Vec<(u16, Option<u32>, String, String)> = all.collect();
+        *last_named = looked_at.last().map_or(*last_named, |(number, ..)| *number);
+        looked_at.into_iter().filter_map(|(number, pid, name, layout)| Some((number, pid?, name, layout))).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Child, Command};
+
+    use rustix::buffer::spare_capacity;
+
+    use super::*;
+    use crate::process;
+
+    fn sleep() -> Child {
+        Command::new("sleep").arg("infinity").spawn().unwrap()
+    }
+
+    /// Numbers of those that have ended, as the server hears of them; `count` ends are waited for.
+    fn ends(processes: &Processes, count: usize) -> Vec<u16> {
+        let mut numbers = Vec::new();
+        for _ in 0..count {
+            let mut events = Vec::with_capacity(1);
+            // No timeout: a watchdog of the test runner's ends a test that hangs.
+            epoll::wait(processes.epoll(), spare_capacity(&mut events), None).unwrap();
+            numbers.extend(processes.ended(events[0].data.u64() & !WATCHED));
+        }
+        numbers.sort();
+        numbers
+    }
+
+    fn entering(number: u16, pid: u32, image: u64) -> Entering {
+        Entering { number, pid: Some(pid), image, stat: Stat::of(pid), pidfd: process::open(pid).ok() }
+    }
+
+    #[test]
+    fn a_process_is_watched_once_and_its_end_is_heard_of() {
+        let processes = Processes::new().unwrap();
+        let mut children = [sleep(), sleep()];
+        let [first, second] = children.each_ref().map(Child::id);
+        for (number, pid) in [(1, first), (2, first), (3, second), (4, first)] {
+            assert_eq!(processes.admit(entering(number, pid, 7)), []);
+        }
+        assert_eq!((processes.count(), processes.joined()), (2, 4));
+        assert!(processes.has(first) && !processes.are_all_dead() && processes.is_known(3));
+        // Nobody's end: nothing is removed.
+        assert_eq!(processes.ended(1), []);
+        processes.forget(2);
+        assert!(!processes.is_known(2) && processes.has(first));
+        children[0].kill().unwrap();
+        assert_eq!(ends(&processes, 1), [1, 4]);
+        assert!(!processes.has(first) && processes.has(second));
+        processes.forget(3);
+        assert!(processes.are_all_dead() && processes.count() == 0);
+        for child in &mut children {
+            let _ = child.kill();
+            child.wait().unwrap();
+        }
+    }
+
+    #[test]
+    fn a_process_that_becomes_another_program_leaves_its_numbers() {
+        let processes = Processes::new().unwrap();
+        let me = std::process::id();
+        for (number, image, former) in [(1, 5, vec![]), (2, 5, vec![]), (3, 6, vec![1, 2]), (4, 6, vec![])] {
+            assert_eq!(processes.admit(entering(number, me, image)), former);
+        }
+        assert_eq!(processes.count(), 1);
+    }
+
+    #[test]
+    fn one_without_a_descriptor_is_looked_for() {
+        let processes = Processes::new().unwrap();
+        let mut child = sleep();
+        processes.admit(Entering { pidfd: None, ..entering(1, child.id(), 5) });
+        // It cannot be seen at all: nothing is known of its end.
+        processes.admit(Entering { pid: None, pidfd: None, ..entering(2, 1, 5) });
+        assert_eq!(processes.ended_unwatched(), []);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(processes.ended_unwatched(), [1]);
+        assert_eq!(processes.count(), 1);
+    }
+}

@@ -1,0 +1,433 @@
+//! Conversations with anybody, by the million: hostile clients with the server, and hostile programs with the tools.
+
+use std::collections::VecDeque;
+use std::io::Write;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use dormouse_abi::message::{
+    BudgetState, Edge, HEAD_SIZE_BYTES, Message, OwnerToProgram, OwnerToTool, Preamble, ProgramToOwner, ProgramToTool,
+    Snapshot, SnapshotRequest, Status, ToolToOwner, ToolToProgram,
+};
+use dormouse_transport::{Conversation, Deadline, Incoming, Peer};
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+
+use crate::client::Take;
+use crate::error::Error;
+use crate::process;
+use crate::processes::{Entering, Processes};
+use crate::program::within;
+use crate::server::{CLIENT_COUNT_MAX, Joining, Next, PATIENCE, Server, Service, THREAD_COUNT_MAX};
+
+/// Environment variable: how many conversations are held.
+const ENV_CONVERSATIONS: &str = "DORMOUSE_CONVERSATIONS";
+/// Environment variable: what replays a failure.
+const ENV_SEED: &str = "DORMOUSE_CONVERSATIONS_SEED";
+
+fn variable(name: &str) -> Option<u64> {
+    std::env::var(name).ok()?.parse().ok()
+}
+
+/// How many conversations, and the generator; its seed is printed where a test fails.
+fn generator() -> (u64, SmallRng) {
+    let seed = variable(ENV_SEED).unwrap_or_else(|| SmallRng::from_os_rng().random());
+    println!("{ENV_SEED}={seed} draws the same again");
+    (variable(ENV_CONVERSATIONS).unwrap_or(20_000), SmallRng::seed_from_u64(seed))
+}
+
+/// A session that notes what it was asked for.
+#[derive(Debug)]
+struct Noted {
+    memory: OwnedFd,
+    processes: Arc<Processes>,
+    joined: AtomicU64,
+    refused: Mutex<Vec<String>>,
+}
+
+impl Service for Noted {
+    fn memory(&self) -> BorrowedFd<'_> {
+        self.memory.as_fd()
+    }
+    fn enter(&self, joining: &Joining<'_>, pidfd: OwnedFd) -> Result<u16, String> {
+        let number = self.joined.fetch_add(1, Ordering::Relaxed) % 4_000 + 1;
+        let pid = Some(joining.pid).filter(|pid| *pid != 0);
+        let number = number as u16;
+        self.processes.admit(Entering { number, pid, image: joining.image, stat: None, pidfd: Some(pidfd) });
+        Ok(number)
+    }
+    fn refuse(&self, _program: &str, reason: &str) {
+        let mut refused = self.refused.lock().unwrap();
+        if refused.len() < 10 {
+            refused.push(reason.into());
+        }
+    }
+    fn leave(&self, number: u16) {
+        assert_ne!(number, 0);
+    }
+    fn snapshot(&self, wanted: &Take) -> Result<Snapshot, Error> {
+        assert!(wanted.dir.as_ref().is_none_or(|dir| dir.is_absolute()));
+        Err("none".to_string().into())
+    }
+    fn budget(&self, _bytes: u64) -> Result<BudgetState, Error> {
+        Err("none".to_string().into())
+    }
+    fn describe(&self, status: &mut Status) {
+        status.classes = 7;
+    }
+}
+
+fn noted() -> Arc<Noted> {
+    let memory = rustix::fs::open("/dev/null", rustix::fs::OFlags::RDWR, rustix::fs::Mode::empty()).unwrap();
+    let processes = Arc::new(Processes::new().unwrap());
+    Arc::new(Noted { memory, processes, joined: AtomicU64::new(0), refused: Mutex::default() })
+}
+
+fn server(may_be_stopped: bool, now: Instant) -> (Server<Noted>, Arc<Noted>) {
+    let service = noted();
+    (Server::new(Arc::clone(&service), Arc::clone(&service.processes), may_be_stopped, 1_000, now), service)
+}
+
+fn me() -> Peer {
+    let (socket, _other) = UnixStream::pair().unwrap();
+    Peer::of(&socket).unwrap()
+}
+
+fn stranger() -> Peer {
+    Peer { uid: me().uid.wrapping_add(1), ..me() }
+}
+
+fn hello() -> ProgramToOwner {
+    ProgramToOwner::Hello { vpid: 7, image: 8, program: "/bin/x".into(), command_line: "x".into() }
+}
+
+/// A connection: the server's end, and the other one, which waits for nothing.
+fn pair() -> (OwnedFd, UnixStream) {
+    let (server, client) = UnixStream::pair().unwrap();
+    client.set_nonblocking(true).unwrap();
+    (server.into(), client)
+}
+
+/// A question as it is sent.
+fn bytes<M: Message>(question: &M) -> Vec<u8> {
+    [Preamble::of(M::EDGE).encode().to_vec(), question.encode()].concat()
+}
+
+/// What has come of an answer: the message, and whether a descriptor came with it.
+fn answer<M: Message>(client: &UnixStream) -> Option<(M, bool)> {
+    let mut incoming = Incoming::new();
+    incoming.preamble(client).ok()??.check_answerer(M::EDGE).unwrap();
+    let (message, fd) = incoming.message_with_fd(client).ok()??;
+    Some((message, fd.is_some()))
+}
+
+/// One question, at once.
+fn ask<A: Message>(server: &mut Server<Noted>, peer: Peer, question: &[u8], now: Instant) -> Option<(A, bool)> {
+    let (socket, mut client) = pair();
+    client.write_all(question).unwrap();
+    let token = server.accept(socket, peer, now);
+    if let Next::Later(socket, _, job) = server.turn(token, now) {
+        job().tell(socket);
+    }
+    answer(&client)
+}
+
+fn text(rng: &mut SmallRng) -> String {
+    (0..rng.random_range(0..40)).map(|_| char::from(rng.random_range(0..128_u8))).collect()
+}
+
+/// Paths that somebody might like to have used.
+fn path(rng: &mut SmallRng) -> String {
+    let pieces = [
+        "/run/user/7/dormouse",
+        "/tmp/dormouse-7",
+        "/",
+        "..",
+        ".",
+        "session-1-0.sock",
+        "7.0.sock",
+        "session-",
+        ".sock",
+        "\0",
+        "//",
+        "/etc/passwd",
+        "/proc/self/fd/3",
+        "session-/../x.sock",
+        "/tmp/dormouse-0",
+        "é",
+    ];
+    let chosen: Vec<&str> = (0..rng.random_range(0..5)).map(|_| pieces[rng.random_range(0..pieces.len())]).collect();
+    chosen.join(["", "/"][rng.random_range(0..2)])
+}
+
+/// Any question to an owner.
+fn question(rng: &mut SmallRng) -> Vec<u8> {
+    let trigger = ["event:x", "duration:y", "command", ""][rng.random_range(0..4)].to_string();
+    let dir = ["", "relative", "/absolute", "/../x"][rng.random_range(0..4)].into();
+    let request = SnapshotRequest { dir, last_ns: rng.random(), bytes_max: rng.random(), trigger };
+    match rng.random_range(0..9) {
+        0..3 => bytes(&hello()),
+        3 => {
+            let (program, command_line) = (text(rng), text(rng));
+            bytes(&ProgramToOwner::Hello { vpid: rng.random(), image: rng.random(), program, command_line })
+        }
+        4 => bytes(&ProgramToOwner::Snapshot { request }),
+        5 => bytes(&ToolToOwner::Stop { pid: [std::process::id(), rng.random()][rng.random_range(0..2)] }),
+        6 => bytes(&ToolToOwner::Snapshot { request }),
+        7 => bytes(&ToolToOwner::Budget { bytes: rng.random() }),
+        _ => bytes(&ToolToOwner::Status),
+    }
+}
+
+/// Damages what somebody sends, mostly not at all.
+fn damage(rng: &mut SmallRng, bytes: &mut Vec<u8>) {
+    match rng.random_range(0..10) {
+        0 | 1 => {
+            let at = rng.random_range(0..bytes.len());
+            bytes[at] ^= 1 << rng.random_range(0..8);
+        }
+        2 => bytes.truncate(rng.random_range(0..bytes.len())),
+        3 => *bytes = (0..rng.random_range(1..200)).map(|_| rng.random()).collect(),
+        // The frame's size.
+        4 => bytes[Preamble::SIZE_BYTES + 1..][..4]
+            .copy_from_slice(&[0, 60_000, u32::MAX][rng.random_range(0..3)].to_le_bytes()),
+        5 => bytes.extend([0; 30]),
+        _ => {}
+    }
+}
+
+/// Somebody who has connected to the server.
+struct Other {
+    token: u64,
+    begun: Instant,
+    /// `None`: it has broken off.
+    client: Option<UnixStream>,
+    to_send: VecDeque<u8>,
+    is_stranger: bool,
+}
+
+impl Other {
+    /// Sends a part of what it has to send, or breaks off.
+    fn act(&mut self, rng: &mut SmallRng) {
+        let Some(client) = &mut self.client else { return };
+        match rng.random_range(0..20) {
+            0 => drop(client.shutdown(std::net::Shutdown::Write)),
+            1 => self.client = None,
+            _ => {
+                let count =
+                    if rng.random() { self.to_send.len() } else { rng.random_range(0..=self.to_send.len().min(30)) };
+                let piece: Vec<u8> = self.to_send.drain(..count).collect();
+                // Whoever was answered already is not listened to.
+                let _ = client.write_all(&piece);
+            }
+        }
+    }
+}
+
+#[test]
+fn whatever_clients_do_the_others_are_answered() {
+    let (count, mut rng) = generator();
+    let mut now = Instant::now();
+    let (mut server, service) = server(true, now);
+    let (me, mut others) = (me(), VecDeque::<Other>::new());
+    let (mut answered, mut with_memory, mut honest) = (0_u64, 0_u64, 0_u64);
+    for conversation in 0..count {
+        let (socket, client) = pair();
+        let mut to_send = question(&mut rng);
+        damage(&mut rng, &mut to_send);
+        let is_stranger = rng.random_range(0..8) == 0;
+        let uid = if is_stranger { stranger().uid } else { [me.uid, 0][rng.random_range(0..2)] };
+        let peer = Peer { pid: me.pid.filter(|_| rng.random_range(0..8) != 0), uid, ..me };
+        server.find_pidfd =
+            |_, peer| if peer.pid.is_none() { Ok(None) } else { Ok(Some(process::open(std::process::id())?)) };
+        let token = server.accept(socket, peer, now);
+        let is_stranger = is_stranger && uid != 0;
+        others.push_back(Other { token, begun: now, client: Some(client), to_send: to_send.into(), is_stranger });
+        // Anybody may act at any time, and have a turn, also one whose conversation is over.
+        for _ in 0..rng.random_range(0..8) {
+            let index = if rng.random() { others.len() - 1 } else { rng.random_range(0..others.len()) };
+            others[index].act(&mut rng);
+            match server.turn(others[index].token, now) {
+                Next::Wait { .. } | Next::Closed | Next::Stop(_) => {}
+                Next::Later(socket, edge, job) => {
+                    assert!(edge != Edge::ToolProgram && !others[index].is_stranger);
+                    // A thread that ends at once, or others that are at work for some time.
+                    job().tell(socket);
+                    server.threads = rng.random_range(0..=THREAD_COUNT_MAX);
+                }
+            }
+        }
+        assert!(server.client_count() <= CLIENT_COUNT_MAX);
+        if rng.random_range(0..16) == 0 {
+            now += Duration::from_millis(rng.random_range(0..400));
+            server.expire(now);
+            assert!(server.next_deadline().is_none_or(|deadline| deadline > now && deadline <= now + PATIENCE));
+        }
+        while others.front().is_some_and(|other| other.begun + PATIENCE <= now) {
+            let Some(other) = others.pop_front() else { break };
+            assert!(server.socket(other.token).is_none(), "conversation {conversation} has not ended");
+            let Some(client) = other.client else { continue };
+            let mut incoming = Incoming::new();
+            let Ok(Some(preamble)) = incoming.preamble(&client) else { continue };
+            answered += 1;
+            if preamble.edge == Edge::ProgramOwner as u32
+                && let Ok(Some((message, fd))) = incoming.message_with_fd::<OwnerToProgram>(&client)
+            {
+                with_memory += u64::from(fd.is_some());
+                assert!(fd.is_none() || matches!(message, OwnerToProgram::Welcome { .. }) && !other.is_stranger);
+                assert!(!other.is_stranger || matches!(message, OwnerToProgram::Error { .. }));
+            }
+        }
+        // Somebody who means well asks in between, in one go.
+        if conversation % 64 == 0 {
+            server.threads = 0;
+            let answer = ask(&mut server, me, &bytes(&ToolToOwner::Status), now);
+            let Some((OwnerToTool::StatusIs { status }, false)) = answer else { panic!("{answer:?}") };
+            assert!(status.classes == 7 && status.clients <= status.clients_max);
+            honest += 1;
+        }
+    }
+    server.expire(now + PATIENCE);
+    assert_eq!(server.client_count(), 0);
+    // The test has tested something. This process has as many numbers as it may have, at the end.
+    let joined = service.joined.load(Ordering::Relaxed);
+    assert!(answered > count / 4 && with_memory > 50 && honest > count / 100, "{answered} {with_memory} {honest}");
+    assert!(joined >= with_memory && server.counts.programs_refused.load(Ordering::Relaxed) > 0);
+    println!(
+        "{answered} answered, {with_memory} joined, {} dropped",
+        server.counts.clients_dropped.load(Ordering::Relaxed)
+    );
+}
+
+#[test]
+fn slow_clients_hold_nobody_up() {
+    let begin = Instant::now();
+    let (mut server, _) = server(false, begin);
+    let at = |ms| begin + Duration::from_millis(ms);
+    // More than may be served at once, and none of them says more than a byte.
+    let mut clients = Vec::new();
+    for number in 0..500 {
+        let (socket, mut client) = pair();
+        client.write_all(b"d").unwrap();
+        clients.push(client);
+        let token = server.accept(socket, me(), at(number));
+        assert!(matches!(server.turn(token, at(number)), Next::Wait { to_write: false }));
+        assert!(server.client_count() <= CLIENT_COUNT_MAX);
+    }
+    let answer = ask::<OwnerToProgram>(&mut server, me(), &bytes(&hello()), at(500));
+    assert!(matches!(answer, Some((OwnerToProgram::Welcome { process: 1, .. }, true))), "{answer:?}");
+    assert_eq!(server.client_count(), CLIENT_COUNT_MAX - 1);
+    // One byte more each second does not buy more time.
+    let (socket, mut client) = pair();
+    let token = server.accept(socket, me(), at(1_000));
+    for (second, byte) in (1..3).zip(b"do") {
+        let now = at(second * 1_000);
+        server.expire(now);
+        client.write_all(&[*byte]).unwrap();
+        assert!(matches!(server.turn(token, now), Next::Wait { .. }), "second {second}");
+    }
+    server.expire(at(3_000));
+    assert!(server.socket(token).is_none() && server.client_count() == 0);
+    // Who asks a thread for its answer does so a limited number of times.
+    server.threads = THREAD_COUNT_MAX;
+    let answer = ask::<OwnerToTool>(&mut server, me(), &bytes(&ToolToOwner::Budget { bytes: 1 }), at(7_000));
+    assert!(
+        matches!(&answer, Some((OwnerToTool::Error { text }, _)) if text.contains("at work on 64 answers")),
+        "{answer:?}"
+    );
+    let answer = ask::<OwnerToTool>(&mut server, me(), &bytes(&ToolToOwner::Status), at(7_000));
+    assert!(matches!(answer, Some((OwnerToTool::StatusIs { .. }, _))), "{answer:?}");
+}
+
+#[test]
+fn strangers_and_those_who_cannot_be_watched_are_refused_with_the_reason() {
+    let now = Instant::now();
+    let (mut server, service) = server(true, now);
+    let of_program = |answer: Option<(OwnerToProgram, bool)>| match answer {
+        Some((OwnerToProgram::Error { text }, false)) => text,
+        other => panic!("{other:?}"),
+    };
+    let of_tool = |answer: Option<(OwnerToTool, bool)>| match answer {
+        Some((OwnerToTool::Error { text }, false)) => text,
+        other => panic!("{other:?}"),
+    };
+    if stranger().uid != 0 {
+        assert!(of_program(ask(&mut server, stranger(), &bytes(&hello()), now)).contains("belongs to another user"));
+    }
+    // A process id of 0, as the kernel gives it for another PID namespace.
+    let hidden = Peer { pid: None, ..me() };
+    server.find_pidfd = |_, _| Ok(None);
+    let text = of_program(ask(&mut server, hidden, &bytes(&hello()), now));
+    assert!(text.contains("in a PID namespace that the session's owner cannot see"), "{text}");
+    // Where there is a pidfd all the same, its end will be heard of.
+    server.find_pidfd = |_, _| Ok(Some(process::open(std::process::id())?));
+    let answer = ask(&mut server, hidden, &bytes(&hello()), now);
+    assert!(matches!(answer, Some((OwnerToProgram::Welcome { .. }, true))), "{answer:?}");
+    // Not the session that this process is in: it has joined as one that cannot be seen.
+    let pid = std::process::id();
+    let stop = bytes(&ToolToOwner::Stop { pid });
+    assert!(of_tool(ask(&mut server, me(), &stop, now)).contains(&format!("process {pid} is not in this session")));
+    assert!(matches!(ask(&mut server, me(), &bytes(&hello()), now), Some((OwnerToProgram::Welcome { .. }, true))));
+    let (socket, mut client) = pair();
+    client.write_all(&stop).unwrap();
+    let token = server.accept(socket, me(), now);
+    assert!(matches!(server.turn(token, now), Next::Stop(_)));
+    assert_eq!(server.counts.programs_refused.load(Ordering::Relaxed), 1);
+    // Of another version, or none at all: told of at the session's end.
+    for preamble in [Preamble { version: 1, ..Preamble::of(Edge::ProgramOwner) }.encode(), [7; 16]] {
+        assert_eq!(ask::<OwnerToProgram>(&mut server, me(), &preamble, now).map(drop), None);
+    }
+    let refused = service.refused.lock().unwrap();
+    assert!(refused.len() == 3 && refused[1].contains("version 1") || refused[1].contains('1'), "{refused:?}");
+}
+
+#[test]
+fn whatever_programs_answer_no_other_place_is_used() {
+    let (count, mut rng) = generator();
+    let directories = [PathBuf::from("/run/user/7/dormouse"), "/tmp/dormouse-7".into()];
+    let (mut used, mut errors) = (0_u64, 0_u64);
+    for _ in 0..count {
+        let (socket, mut program) = pair();
+        let session = path(&mut rng);
+        let mut answer = match rng.random_range(0..4) {
+            0 => bytes(&ProgramToTool::Changed { matched: rng.random(), changed: 0, armed: 0, session }),
+            1 => bytes(&ProgramToTool::Error { text: text(&mut rng) }),
+            _ => bytes(&ProgramToTool::Classes { session, classes: vec![], patching: text(&mut rng) }),
+        };
+        damage(&mut rng, &mut answer);
+        program.write_all(&answer).unwrap();
+        // It says no more, now or later; a program that is silent instead is waited for until the deadline, which is the transport's to test.
+        program.shutdown(std::net::Shutdown::Write).unwrap();
+        let mut conversation = Conversation::begin(socket, Edge::ToolProgram, Deadline::after(Duration::from_secs(60)));
+        let said = match conversation.ask(&ToolToProgram::List) {
+            Ok(ProgramToTool::Classes { session, patching, .. }) => {
+                assert!(!patching.contains(|c: char| c.is_control()));
+                session
+            }
+            Ok(ProgramToTool::Changed { session, .. }) => session,
+            Ok(ProgramToTool::Error { text }) => {
+                assert!(!text.contains(|c: char| c.is_control()));
+                continue;
+            }
+            Ok(_) => continue,
+            // What a message may not hold is not looked at by its type alone.
+            Err(_) => {
+                errors += 1;
+                path(&mut rng)
+            }
+        };
+        if let Some((index, name)) = within(&said, &directories) {
+            used += 1;
+            let path = directories[index].join(name);
+            assert!(path.parent() == Some(&directories[index]) && path.to_str() == Some(said.as_str()), "{said:?}");
+            assert!(!name.contains(['/', '\0']) && name.starts_with("session-"), "{said:?}");
+        }
+    }
+    assert!(used > 0 && errors > count / 20, "{used} {errors}");
+    println!("{used} paths were sockets of sessions, {errors} answers were none");
+    assert_eq!(HEAD_SIZE_BYTES, 5);
+}
