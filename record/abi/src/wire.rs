@@ -19,8 +19,10 @@ pub const FRAME_SIZE_MAX_BYTES: usize = 4 << 20;
 pub const MEMORY_PART_SIZE_BYTES_MAX: u32 = 256 << 10;
 /// Environment variable: path of the session's socket.
 pub const ENV_SESSION: &str = "DORMOUSE_SESSION";
-/// Environment variable: `0` keeps a program from listening.
+/// Environment variable: `thread` (or `1`) has a program listen, `0` keeps it from it.
 pub const ENV_LISTEN: &str = "DORMOUSE_LISTEN";
+/// Environment variable: `0` keeps a program from waking the session owner when pages are full, which takes a system call.
+pub const ENV_KICK: &str = "DORMOUSE_KICK";
 /// Environment variable: `1` forces the path for machines without rseq.
 pub const ENV_NO_RSEQ: &str = "DORMOUSE_NO_RSEQ";
 
