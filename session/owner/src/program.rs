@@ -41,9 +41,10 @@ impl Program {
             return Err(text.into());
         }
         let dir = program_socket_dir(&proc, uid);
-        // A program that writes a title over its environment (setproctitle) no longer says where: perhaps where this one would.
-        let dirs = [dir.clone(), socket_dir()];
-        let mut sockets: Vec<PathBuf> = dirs[..if uid == me.as_raw() { 2 } else { 1 }]
+        // A program that has become another user has no place where its environment says. One that writes a title over its environment
+        // (setproctitle) no longer says where: perhaps where this one would.
+        let dirs = [dir.clone(), wire::socket_dir(None, uid).into(), socket_dir()];
+        let mut sockets: Vec<PathBuf> = dirs[..if uid == me.as_raw() { 3 } else { 2 }]
             .iter()
             .flat_map(std::fs::read_dir)
             .flatten()
@@ -56,8 +57,9 @@ impl Program {
         sockets.dedup();
         if sockets.is_empty() {
             let text = format!(
-                "process {pid} does not listen in {}; it has no Dormouse tracepoints, was started with DORMOUSE_LISTEN=0 (or has \
-                 libdormouse_libc.so and was started without DORMOUSE_LISTEN=1), or has another XDG_RUNTIME_DIR",
+                "process {pid} does not listen in {}; it has no Dormouse tracepoints, was started with DORMOUSE_LISTEN=0 (or by `dormouse \
+                 record` or with libdormouse_libc.so, and without DORMOUSE_LISTEN=thread), has stopped listening, or has another \
+                 XDG_RUNTIME_DIR",
                 dir.display()
             );
             return Err(text.into());

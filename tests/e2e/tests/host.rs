@@ -213,6 +213,29 @@ fn a_program_that_closes_what_it_does_not_know_is_reached() {
     }
 }
 
+/// There the listener's socket is one of the program's.
+#[test]
+fn without_a_table_of_its_own_the_listener_leaves_the_programs_descriptors_alone() {
+    let mut running = Running::start(&["as-before-5.9", "wait"]);
+    running.wait_for("ready");
+    assert!(running.is_listed());
+    running.end();
+    // It is not in the way of the first three either, which shells and servers close and open.
+    let script = format!("exec {HOST} as-before-5.9 look 2>&-");
+    let looked = Running::start_as(Command::new("sh").args(["-c", &script])).end();
+    assert!(looked.starts_with("threads 2 "), "{looked}");
+
+    let mut running = Running::start(&["as-before-5.9", "close-all"]);
+    running.wait_for("ready");
+    running.wait_for("closed");
+    for _ in 0..2 {
+        let output = running.list();
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        assert_eq!(String::from_utf8(output.stderr).unwrap().lines().count(), 1);
+    }
+    assert_eq!(running.end(), "");
+}
+
 #[test]
 fn a_program_at_its_limit_of_descriptors_is_reached_and_does_not_spin() {
     let mut running = Running::start(&["limit"]);
@@ -249,6 +272,7 @@ fn a_program_that_becomes_another_user_listens_as_that_user() {
     let peer = rustix::net::sockopt::socket_peercred(&stream).unwrap();
     assert_eq!(peer.uid.as_raw(), STRANGER);
     drop(stream);
+    assert!(running.is_listed(), "by root");
     assert_eq!(dir.metadata().unwrap().uid(), STRANGER);
     running.end();
     std::fs::remove_dir_all(dir).unwrap();

@@ -15,6 +15,7 @@ fn main() {
         "unshare" => unshare(arguments[1] == "stop"),
         "close-all" => close_all(),
         "limit" => limit(),
+        "as-before-5.9" => without_close_range(&arguments[1..]),
         "become" => become_user(number(1)),
         "children" => children(number(1)),
         "wait" => wait(),
@@ -33,29 +34,36 @@ fn wait() {
     let _ = std::io::stdin().read_to_end(&mut Vec::new());
 }
 
-/// How many threads there are, and how many descriptors but the directory's own.
+/// How many threads there are, and how many descriptors but the directory's own. The first three are no sockets of anybody's.
 fn look() {
+    for fd in 0..3 {
+        let what = std::fs::read_link(format!("/proc/self/fd/{fd}")).expect("the first three are there");
+        assert!(!what.to_string_lossy().starts_with("socket:"), "{fd} is {what:?}");
+    }
     println!("threads {} descriptors {}", entries("/proc/self/task").len(), entries("/proc/self/fd").len() - 1);
 }
 
-/// Instructions for the kernel's filter: what is allowed, and death for everything else.
-fn filter(allowed: &[libc::c_long]) -> Vec<libc::sock_filter> {
+/// Instructions for the kernel's filter: what becomes of some system calls, and what of all others.
+fn filter(calls: &[libc::c_long], theirs: u32, others: u32) -> Vec<libc::sock_filter> {
     let statement = |code: u32, k: u32| libc::sock_filter { code: code as u16, jt: 0, jf: 0, k };
     // The number of the system call is the first word of what a filter sees.
     let mut program = vec![statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0)];
-    for (index, call) in allowed.iter().enumerate() {
-        let jt = (allowed.len() - index) as u8;
+    for (index, call) in calls.iter().enumerate() {
+        let jt = (calls.len() - index) as u8;
         let code = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
         program.push(libc::sock_filter { code, jt, jf: 0, k: *call as u32 });
     }
-    program.push(statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_KILL_PROCESS));
-    program.push(statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW));
+    program.push(statement(libc::BPF_RET | libc::BPF_K, others));
+    program.push(statement(libc::BPF_RET | libc::BPF_K, theirs));
     program
 }
 
 /// From now on the process is killed for any other system call.
-fn enter_filter(allowed: &[libc::c_long]) {
-    let mut program = filter(allowed);
+fn enter_sandbox(allowed: &[libc::c_long]) {
+    enter(filter(allowed, libc::SECCOMP_RET_ALLOW, libc::SECCOMP_RET_KILL_PROCESS));
+}
+
+fn enter(mut program: Vec<libc::sock_filter>) {
     let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
     // SAFETY: numbers only.
     assert_eq!(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) }, 0);
@@ -74,7 +82,7 @@ fn exit() -> ! {
 }
 
 fn strict(events: u64) {
-    enter_filter(&STRICT);
+    enter_sandbox(&STRICT);
     for number in 0..events {
         emit::step(0, number);
     }
@@ -89,7 +97,7 @@ fn strict_fork() {
         // The check of the locks' order.
         allowed.push(libc::SYS_gettid);
     }
-    enter_filter(&allowed);
+    enter_sandbox(&allowed);
     for _ in 0..10 {
         // SAFETY: there is one thread.
         let child = unsafe { libc::fork() };
@@ -122,20 +130,30 @@ fn unshare(stop: bool) {
 /// Closes descriptors that it does not know, as daemons do, and puts a file of its own in place of each.
 fn close_all() {
     println!("ready");
-    // SAFETY: this program's only; nothing else uses them from here on.
-    unsafe { libc::close_range(3, u32::MAX, 0) };
-    for _ in 0..100 {
+    for fd in 3..100 {
+        // SAFETY: this program's only; nothing else uses them from here on.
+        unsafe { libc::close(fd) };
+    }
+    for _ in 3..100 {
         // SAFETY: a path that ends in NUL.
         let fd: RawFd = unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_RDWR) };
         assert!(fd >= 2);
     }
     println!("closed");
     let _ = std::io::stdin().read_to_end(&mut Vec::new());
-    for fd in 3..103 {
+    for fd in 3..100 {
         let mut stat = std::mem::MaybeUninit::<libc::stat>::uninit();
         // SAFETY: room for the answer.
         assert_eq!(unsafe { libc::fstat(fd, stat.as_mut_ptr()) }, 0, "{fd} was closed");
     }
+}
+
+/// Becomes this program with other arguments, on a system without close_range(2).
+fn without_close_range(arguments: &[String]) {
+    use std::os::unix::process::CommandExt;
+    enter(filter(&[libc::SYS_close_range], libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32, libc::SECCOMP_RET_ALLOW));
+    let program = std::env::current_exe().expect("a path");
+    panic!("{}", std::process::Command::new(program).args(arguments).exec());
 }
 
 /// A program at its limit of descriptors.
