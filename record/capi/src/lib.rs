@@ -51,6 +51,7 @@
 mod backing;
 #[path = "../../../mechanisms/imv/capi/face.rs"]
 mod imv;
+mod listen;
 #[path = "../../../mechanisms/percpu/capi/face.rs"]
 mod percpu;
 #[path = "../../../mechanisms/relay/capi/face.rs"]
@@ -76,6 +77,17 @@ const VERSION: &CStr = match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_V
 
 #[cfg(target_arch = "x86_64")]
 tracer::define_vfork!();
+
+/// Before the tracer crate's own constructor, which would start listening: objects that register themselves do so, unless their program has
+/// said before that it does not want that. After those of a program that contains the archive.
+#[used]
+#[unsafe(link_section = ".init_array.00102")]
+static CONSTRUCTOR: extern "C" fn() = {
+    extern "C" fn constructor() {
+        tracer::start(Listen::OnRequest);
+    }
+    constructor
+};
 
 /// The library's version, such as `0.1.0`. Static; wait-free; async-signal-safe.
 #[unsafe(no_mangle)]
@@ -113,7 +125,7 @@ pub unsafe extern "C" fn dormouse_record_views(class: *const CClass, values: *co
     unsafe { tracer::foreign::record_values(class, values, len, Texts::Counted) }
 }
 
-/// Starts the tracer if nothing has, and adds an object's event classes.
+/// Starts the tracer if nothing has, has it listen unless the program does not want that, and adds an object's event classes.
 ///
 /// In a program that contains `libdormouse.a` this is what brings the tracer in: a linker takes from an archive only what
 /// somebody names, and nobody names its constructor.

@@ -370,6 +370,48 @@ fn children_of_vfork_trace_as_themselves() {
     }
 }
 
+/// Compiles a program of one file.
+fn build_one(program: &Path, name: &str, options: &[&str], link: Link) {
+    let mut command = compiler_of(name, compilers()[0]);
+    command.args(options).args(["-O2", "-o"]).arg(program).arg(source(name)).args(link_flags(link)).arg("-pthread");
+    succeed(command.arg(format!("-Wl,-rpath,{}", installed().prefix.join("lib").display())));
+}
+
+/// glibc allocates where a thread gives a value to a key that came late.
+#[test]
+fn nothing_is_allocated_in_a_handler() {
+    let dir = tempfile::tempdir().unwrap();
+    let program = dir.path().join("handler");
+    build_one(&program, "handler.c", &[], Link::Shared);
+    let trace = dir.path().join("trace");
+    let output = succeed(record(&trace).arg("--").arg(&program));
+    assert_eq!(read(&trace), (vec!["handler:ran signal=I32(10)".to_string(); 50], 0));
+    // Stacks of threads that are gone are used again; some are still on their way out when the next one asks.
+    assert!((1..25).contains(&number(&stdout(&output), "stacks")), "{}", stdout(&output));
+}
+
+#[test]
+fn a_program_says_whether_it_listens() {
+    let dir = tempfile::tempdir().unwrap();
+    for link in [Link::Shared, Link::Static] {
+        for (options, threads) in [(&[][..], "2 0 1 0 2\n"), (&["-DDORMOUSE_NO_LISTEN"], "1 0 1 0 2\n")] {
+            let program = dir.path().join("listens");
+            build_one(&program, "listens.c", options, link);
+            let run = |wish: Option<&str>| {
+                let mut command = Command::new(&program);
+                command.env("XDG_RUNTIME_DIR", dir.path()).env_remove("DORMOUSE_LISTEN");
+                stdout(&succeed(command.envs(wish.map(|wish| ("DORMOUSE_LISTEN", wish)))))
+            };
+            assert_eq!(run(None), threads, "{link:?} {options:?}");
+            assert_eq!(run(Some("0")), format!("1 0 1 {} 1\n", -libc::EPERM));
+            // In a session nobody has asked for it.
+            let output = succeed(record(&dir.path().join("trace")).arg("--").arg(&program));
+            assert_eq!(stdout(&output), "1 0 1 0 2\n");
+            std::fs::remove_dir_all(dir.path().join("trace")).unwrap();
+        }
+    }
+}
+
 #[test]
 fn what_cannot_be_recorded_does_not_compile() {
     let dir = tempfile::tempdir().unwrap();

@@ -30,7 +30,7 @@
 //! * **Constructors and destructors** (registering and forgetting objects, `start`) are called with the loader's lock and take Control,
 //!   then Registry.
 //! * **`atexit` handlers** are called without a lock; they take none of ours.
-//! * **Thread-local destructors** (a thread's rseq structure, its alternate stack) are called without a lock and take none.
+//! * **Thread-local destructors** (a thread's rseq structure) are called without a lock and take none.
 //! * **Fork handlers** take Control, then Registry; libc's own come after them.
 //! * **`malloc`** is called under Control. A `malloc` that calls the loader, for example to unwind, must have done so before, or be
 //!   prepared to find the loader's lock taken: that is a limit.

@@ -56,7 +56,7 @@
 //! * Cancellation, exceptions and `longjmp` pass through the wrappers, which have nothing to clean up around the call.
 //! * Each wrapper is async-signal-safe where the original is. A handler's calls are recorded whatever it interrupts, except
 //!   while its thread joins a session (at start and in a forked child).
-//! * No thread (unless `DORMOUSE_LISTEN=1` or a snapshot's trigger by event asks for one), no descriptor, no output.
+//! * No thread (unless `DORMOUSE_LISTEN=thread` or a snapshot's trigger by event asks for one), no descriptor, no output.
 //! * `vfork` goes through a function that tells the tracer; the child's events have the child's ids.
 //!
 //! # Limits
@@ -65,7 +65,7 @@
 //! * `dormouse record` names the library through the system's library directory (`/$LIB/../…`): glibc's loader finds it; musl's does
 //!   not, and starts the program without it. With its plain path in `LD_PRELOAD`, a dynamic program with musl does not start.
 //! * Under valgrind, tools that replace `malloc` and related functions (memcheck, helgrind, drd, massif, dhat) handle these calls themselves.
-//! * A seccomp filter that forbids `futex` or `gettid` does not work with armed events; with one that forbids sockets,
+//! * A seccomp filter that kills for `futex` does not work with armed events, unless `DORMOUSE_KICK=0`; with one that forbids sockets,
 //!   later children are not in the session.
 //! * Calls inside libc do not pass through here: `fread` reads, `pthread_cond_wait` locks, `posix_spawn` closes unseen. Their
 //!   allocations do. `posix_memalign` and related functions are not traced; freeing their blocks is.

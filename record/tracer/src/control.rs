@@ -212,11 +212,11 @@ impl Control {
     }
 
     /// In a forked child: a process of its own in the same session.
-    pub(crate) fn after_fork(&mut self) {
+    pub(crate) fn after_fork(&mut self, parent: u32) {
         marks::after_fork();
         // It has its parent's ids, and what that had armed.
         if let Some(former) = current()
-            && self.joining.join_after_fork(former).is_err()
+            && self.joining.join_after_fork(former, parent).is_err()
         {
             self.leave();
         }

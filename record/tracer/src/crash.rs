@@ -148,56 +148,87 @@ fn alternate_stack() -> Option<libc::stack_t> {
     is_known.then(|| unsafe { stack.assume_init() })
 }
 
+/// The last bytes of an alternate stack's mapping.
+struct StackEnd {
+    /// The thread that has it: its id, for as long as it lives.
+    owner: AtomicU32,
+    /// The one that was mapped before it, or null. Written before others see it.
+    next: *const StackEnd,
+}
+
+/// All alternate stacks that were ever mapped; as many as threads had one at a time. Never freed: a thread that ends takes nothing back, because
+/// what could have it do so (`pthread_setspecific`, a thread-local value with a destructor) may allocate, and this runs in handlers.
+static STACKS: AtomicPtr<StackEnd> = AtomicPtr::new(core::ptr::null_mut());
+
+fn stacks() -> impl Iterator<Item = &'static StackEnd> {
+    // (K) pairs with (K'). SAFETY: null, or never freed.
+    let first = unsafe { STACKS.load(Ordering::Acquire).as_ref() };
+    // SAFETY: null, or never freed; written before (K').
+    core::iter::successors(first, |stack| unsafe { stack.next.as_ref() })
+}
+
 /// Gives the calling thread an alternate stack if it has none, so that an overflow of its own can be told of.
-/// Async-signal-safe.
+/// Async-signal-safe; allocates by mmap(2) alone.
 fn ensure_alternate_stack() {
     let Some(mut stack) = alternate_stack().filter(|stack| stack.ss_flags & libc::SS_DISABLE != 0) else { return };
+    let me = rustix::thread::gettid().as_raw_nonzero().get() as u32;
+    let pid = rustix::process::getpid().as_raw_nonzero().get();
+    let is_free = |stack: &&StackEnd| {
+        let owner = stack.owner.load(Ordering::Relaxed);
+        // This thread has none, so one with its id is of a thread that had the id before.
+        // SAFETY: tgkill(2) of no signal asks only.
+        let is_gone = || owner == me || unsafe { libc::syscall(libc::SYS_tgkill, pid, owner, 0) } != 0;
+        // Relaxed: a thread that is gone does not write to its stack any more, and nobody reads what it wrote.
+        is_gone() && stack.owner.compare_exchange(owner, me, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    };
+    let Some(end) = stacks().find(is_free).or_else(|| map_stack(me)) else { return };
+    let size_bytes = STACK_SIZE_BYTES - size_of::<StackEnd>();
+    let base = core::ptr::from_ref(end).cast::<u8>().wrapping_sub(size_bytes).cast_mut();
+    (stack.ss_sp, stack.ss_size, stack.ss_flags) = (base.cast(), size_bytes, 0);
+    // SAFETY: memory below the end, which is this thread's alone as long as it lives.
+    if unsafe { libc::sigaltstack(&raw const stack, core::ptr::null_mut()) } != 0 {
+        end.owner.store(0, Ordering::Relaxed);
+    }
+}
+
+/// A fresh alternate stack. Async-signal-safe.
+fn map_stack(owner: u32) -> Option<&'static StackEnd> {
     let (protection, flags) =
         (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_STACK);
     // SAFETY: a fresh mapping wherever there is room.
     let base = unsafe { libc::mmap(core::ptr::null_mut(), STACK_SIZE_BYTES, protection, flags, -1, 0) };
     if base == libc::MAP_FAILED {
-        return;
+        return None;
     }
-    (stack.ss_sp, stack.ss_size, stack.ss_flags) = (base, STACK_SIZE_BYTES, 0);
-    // SAFETY: memory that nobody else uses, until `STACK_KEY`'s destructor takes it back at the thread's end.
-    let is_set = unsafe { libc::sigaltstack(&raw const stack, core::ptr::null_mut()) } == 0;
-    // SAFETY: the key was made before stacks were wanted; the value is this thread's.
-    if is_set && unsafe { libc::pthread_setspecific(STACK_KEY.load(Ordering::Relaxed), base) } == 0 {
-        return;
-    }
-    if !is_set {
-        // SAFETY: nobody uses it.
-        unsafe { libc::munmap(base, STACK_SIZE_BYTES) };
+    let end = base.cast::<u8>().wrapping_add(STACK_SIZE_BYTES - size_of::<StackEnd>()).cast::<StackEnd>();
+    let mut next = STACKS.load(Ordering::Relaxed);
+    loop {
+        // SAFETY: inside the fresh mapping, aligned because its end is; nobody else has it until the exchange.
+        unsafe { end.write(StackEnd { owner: AtomicU32::new(owner), next }) };
+        // (K') Release pairs with (K); so does every later exchange of the word, by which this one stays published.
+        match STACKS.compare_exchange_weak(next, end, Ordering::Release, Ordering::Relaxed) {
+            // SAFETY: written above, and never unmapped.
+            Ok(_) => return unsafe { end.as_ref() },
+            Err(now) => next = now,
+        }
     }
 }
 
-static STACK_KEY: AtomicU32 = AtomicU32::new(0);
+/// In a forked child: its one thread keeps the stack that it had under another id, and the others have nobody.
+pub(crate) fn after_fork() {
+    // No system call where there are none.
+    let mut stacks = stacks().peekable();
+    let own = stacks.peek().and_then(|_| alternate_stack()).map(|stack| stack.ss_sp.addr() + stack.ss_size);
+    for stack in stacks {
+        let is_own = own == Some(core::ptr::from_ref(stack).addr());
+        stack.owner.store(if is_own { thread::own_pid() } else { 0 }, Ordering::Relaxed);
+    }
+}
 
 /// From now on threads get alternate stacks.
 fn want_stacks() {
-    extern "C" fn take_back(base: *mut c_void) {
-        // Somebody may have put another in its place, and put this one back later: then it stays.
-        let Some(mut stack) = alternate_stack().filter(|stack| stack.ss_sp == base) else { return };
-        stack.ss_flags = libc::SS_DISABLE;
-        // SAFETY: this thread's own.
-        let is_disabled = unsafe { libc::sigaltstack(&raw const stack, core::ptr::null_mut()) } == 0;
-        if is_disabled {
-            // SAFETY: mapped by `ensure_alternate_stack`; handlers run on the thread's own stack again.
-            unsafe { libc::munmap(base, STACK_SIZE_BYTES) };
-        }
-    }
-    static IS_MADE: AtomicBool = AtomicBool::new(false);
-    if IS_MADE.swap(true, Ordering::Relaxed) {
-        return;
-    }
-    let mut key = 0;
-    // SAFETY: the destructor is a function of this object, which is pinned.
-    if unsafe { libc::pthread_key_create(&raw mut key, Some(take_back)) } == 0 {
-        STACK_KEY.store(key, Ordering::Relaxed);
-        ARE_STACKS_WANTED.store(true, Ordering::Relaxed);
-        thread::at_first_event(meet_thread);
-    }
+    ARE_STACKS_WANTED.store(true, Ordering::Relaxed);
+    thread::at_first_event(meet_thread);
 }
 
 /// Async-signal-safe: system calls, and memory that is never freed.

@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use dormouse_locks::call_loader;
 
 use crate::control::{Locked, lock};
-use crate::{listen, thread, watch};
+use crate::{crash, thread, watch};
 
 static FORK_HANDLERS: AtomicBool = AtomicBool::new(false);
 
@@ -43,13 +43,16 @@ extern "C" fn after_fork_parent() {
 
 extern "C" fn after_fork_child() {
     let _inside = thread::enter_tracer();
+    let parent = thread::own_pid();
     thread::forget();
     let Some(mut locked) = forking().0.take() else { return };
     locked.hold_again();
+    crash::after_fork();
     watch::after_fork();
-    locked.after_fork();
+    locked.after_fork(parent);
     drop(locked);
-    listen::after_fork();
+    #[cfg(feature = "listen")]
+    crate::listen::after_fork();
 }
 
 /// The address of the real `vfork`: not to be called from Rust, because it returns twice.

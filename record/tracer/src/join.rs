@@ -82,7 +82,7 @@ pub(crate) fn ask_for_memory(socket: &Path) -> Result<Handed, String> {
     let identity = Identity::of_this_process();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let hello = ProgramToOwner::Hello {
-        vpid: std::process::id(),
+        vpid: thread::own_pid(),
         image: identity.image,
         program: text(&identity.program),
         command_line: text(&identity.command_line),
@@ -138,7 +138,7 @@ impl Joining {
             return Err("the session is over".into());
         }
         let identity = self.identity.get_or_insert_with(Identity::of_this_process);
-        let vpid = std::process::id();
+        let vpid = thread::own_pid();
         let register = memory.register().ok_or("the session has no register")?;
         for (number, former) in register.namesakes(vpid) {
             // What this process was before `exec`: its threads have ended amid their writes.
@@ -247,7 +247,7 @@ impl Joining {
         }
         let is_left = fenced && !has_users();
         if let Some(register) = former.filter(|_| is_left).and_then(|former| former.memory.register()) {
-            register.leave(former.map_or(0, |former| former.process), std::process::id());
+            register.leave(former.map_or(0, |former| former.process), thread::own_pid());
         }
         if !is_left {
             // Better a mapping too many than one too few.
@@ -255,16 +255,17 @@ impl Joining {
         }
     }
 
-    /// In a forked child, which has the memory: enters it as a process of its own. Waits for nobody.
+    /// In a forked child of `parent`, which has the memory: enters it as a process of its own. Waits for nobody.
     ///
     /// # Errors
     /// One line.
-    pub(crate) fn join_after_fork(&mut self, former: &Attached) -> Result<(), String> {
+    pub(crate) fn join_after_fork(&mut self, former: &Attached, parent: u32) -> Result<(), String> {
         forget_users();
         // The one thread has forgotten its context. The mapping is there, and its page table is empty.
         self.has_threads_with_context = false;
-        // The first process of a namespace has no parent in it.
-        if rustix::process::getppid().is_none()
+        // Ids grow, until they begin anew. One that is smaller than the parent's may be of a new namespace, in which it has no parent.
+        if thread::own_pid() < parent
+            && rustix::process::getppid().is_none()
             && let Some(identity) = &mut self.identity
         {
             identity.namespace = NAMESPACE_UNKNOWN;

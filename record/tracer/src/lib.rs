@@ -15,7 +15,8 @@
 //! # How it is armed
 //! * `dormouse record -e 'http:*' -- ./server` starts the program in a session (environment variable `DORMOUSE_SESSION`).
 //! * `dormouse arm PID 'http:*'` reaches a program that runs already, through the socket in `$XDG_RUNTIME_DIR/dormouse` on
-//!   which one thread of the program sleeps. `DORMOUSE_LISTEN=0` does without.
+//!   which one thread of the program sleeps. A program that `dormouse record` has started has none, unless `DORMOUSE_LISTEN=thread` says so.
+//!   `DORMOUSE_LISTEN=0` does without in any program, `stop_listening` from some point on, and without the feature `listen` the code is left out.
 //! * `dormouse imv list PID` and `dormouse imv set PID NAME VALUE` reach the program's [tunables](imv::tunable) the same way.
 //! * [`snapshot`] and [`Snapshot`] have what a session in overwrite mode retains written as a trace, at once or when something
 //!   happens; `DORMOUSE_SNAPSHOT_ON=crash,exit,USR2,event:shop:order_failed` does so without a line of code.
@@ -27,7 +28,7 @@
 //!                                             or the slow path: stream of the CPU (percpu), record (relay), offer (vring)
 //!
 //!   from below, each line above those before it:
-//!   arch, clock, membarrier, spawn    thread: who writes    presence, session: the memory    value, class, marks    record
+//!   arch, clock, environment, membarrier, spawn    thread: who writes    presence, session: the memory    value, class, marks    record
 //!   join: joining and leaving    control: registry and lock    tunable: what operators set
 //!   snapshot, crash, watch, trigger: what the program asks for, and what asks for it
 //!   listen: the socket    fork    start: constructor
@@ -46,15 +47,19 @@
 //!   data. A child of `vfork` does so too; libdormouse and the preload library take care of it for their own events, but a
 //!   Rust program that calls `vfork` by itself must not trace in the child.
 
+#![cfg_attr(not(feature = "listen"), expect(dead_code, reason = "what tools ask for has nobody who asks"))]
+
 mod arch;
 mod class;
 mod clock;
 mod control;
 mod crash;
+mod environment;
 #[doc(hidden)]
 pub mod foreign;
 mod fork;
 mod join;
+#[cfg(feature = "listen")]
 mod listen;
 mod marks;
 mod membarrier;
@@ -74,6 +79,8 @@ mod watch;
 pub use dormouse_imv as imv;
 #[doc(hidden)]
 pub use fork::{announce_vfork, real_vfork};
+#[cfg(feature = "listen")]
+pub use listen::{listen, stop_listening};
 pub use snapshot::{Prepared, Snapshot, SnapshotError, Taken, snapshot};
 pub use start::{Listen, start};
 #[doc(hidden)]

@@ -1,125 +1,353 @@
 //! The socket on which tools talk to the program, and the one thread that sleeps on it.
+//!
+//! ```text
+//!   IDLE ──start──▶ STARTING ──bound──▶ LISTENING ──stop──▶ STOPPING ──the thread──▶ IDLE
+//!     ▲                │   └───stop───────────────────────────▲
+//!     └──no socket─────┘
+//! ```
+//! The thread has a table of descriptors of its own, where only its socket is: the program has no descriptor more than without it, cannot close or
+//! replace the thread's, and may be at its limit. Where the kernel refuses such a table (before Linux 5.9, some containers) the program's
+//! is used: there the socket is never one of the first three, and before each use the thread looks whether the number still stands for it.
+//!
+//! A socket says on whose behalf it listens: its user at the time of listen(2). When the program becomes another user, libc has every thread
+//! change, which interrupts the thread's wait; it then listens anew, where that user's programs do. So does a forked child.
+//!
+//! Nothing is done at the program's end, where a filter of system calls may be in force. What remains of a dead program's socket is a name
+//! that refuses connections; the next program that listens there takes it away.
 
-use core::sync::atomic::{AtomicBool, Ordering};
-use std::io::ErrorKind;
-use std::os::fd::IntoRawFd;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
-use std::os::unix::net::{UnixListener, UnixStream};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+use std::io::{Error, ErrorKind};
+use std::os::fd::{AsFd, IntoRawFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant, SystemTime};
 
-use dormouse_abi::environment::{program_socket_name, socket_dir};
+use dormouse_abi::environment::{ENV_LISTEN, is_program_socket, program_socket_name, socket_dir};
 use dormouse_abi::message::{Edge, ProgramToTool};
-use dormouse_transport::{Conversation, Deadline, Error, Peer, is_answered};
+use dormouse_transport::{Conversation, Deadline, Peer, is_answered};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::Mode;
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::process::Pid;
+use rustix::thread::futex;
 
 use crate::spawn::spawn;
-use crate::{control, thread};
+use crate::{clock, control, environment, thread};
 
-static LISTENING: AtomicBool = AtomicBool::new(false);
+const IDLE: u32 = 0;
+const STARTING: u32 = 1;
+const LISTENING: u32 = 2;
+const STOPPING: u32 = 3;
+/// Futex.
+static STATE: AtomicU32 = AtomicU32::new(IDLE);
+/// Whether the program has said that it is not to be listened to unless it says so.
+static IS_DECLINED: AtomicBool = AtomicBool::new(false);
+/// Where the thread listens. Never freed: one for each time that it begins to.
+static PLACE: AtomicPtr<PathBuf> = AtomicPtr::new(core::ptr::null_mut());
+/// The thread's id.
+static TID: AtomicU32 = AtomicU32::new(0);
 
-/// How long a tool may take over its question, and over the answer.
+/// How long a tool may take over its question.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// How long a constructor waits for the thread to have its socket, so that the program can be reached from `main` on.
+const START_PATIENCE: Duration = Duration::from_millis(50);
+/// How long the end of the thread may take: it may be talking to a tool.
+const STOP_PATIENCE: Duration = Duration::from_secs(5);
+/// How long the thread waits where the system has no descriptors or memory left: the connection waits too, and a wait for it would be none.
+const NAP: futex::Timespec = futex::Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+/// Connections that may wait.
+const BACKLOG: i32 = 16;
+/// How old a socket is that has certainly been listened to, if it ever will be.
+const LISTENED_TO_AFTER: Duration = Duration::from_secs(2);
 
-/// Starts to listen. Without a place for the socket or a thread, the program simply cannot be reached.
-pub(crate) fn start() {
-    if LISTENING.swap(true, Ordering::Relaxed) {
-        return;
+/// Lets tools reach the program from now on, also in children that it forks: starts a thread that sleeps on a socket, in
+/// `$XDG_RUNTIME_DIR/dormouse` or `/tmp/dormouse-UID`. A linked program does so by itself before `main`, unless it is in a session of
+/// `dormouse record`; a program that enters a sandbox stops that by [`stop_listening`].
+///
+/// Blocking, for 50 ms at most; not async-signal-safe.
+///
+/// # Errors
+/// `DORMOUSE_LISTEN=0` forbids it; the program runs with privileges that its caller has not (`AT_SECURE`); there is no thread to be had,
+/// or no directory for the socket.
+pub fn listen() -> std::io::Result<()> {
+    let refused = |text: &str| Err(Error::new(ErrorKind::PermissionDenied, text));
+    if environment::is_secure() {
+        return refused("a program with privileges that its caller has not does not listen");
     }
-    if !bind().is_some_and(|(listener, path)| spawn(c"dormouse", move || serve(listener, &path))) {
-        LISTENING.store(false, Ordering::Relaxed);
+    if environment::says(ENV_LISTEN) == Some(false) {
+        return refused("DORMOUSE_LISTEN=0 forbids to listen");
+    }
+    IS_DECLINED.store(false, Ordering::Relaxed);
+    begin(Some(START_PATIENCE))
+}
+
+/// Ends what [`listen`] has begun, or what a program that is linked with Dormouse does by itself: when this returns there is neither thread nor
+/// socket. To be called before a program enters a sandbox: the thread would stay outside of it, `unshare(CLONE_NEWUSER)` would refuse a
+/// process that has it, and a change of user would have to be one that all threads can make.
+///
+/// Recording goes on. Blocking, for as long as the answer to a tool takes, five seconds at most; not async-signal-safe.
+///
+/// # Errors
+/// The thread cannot be reached: the directory of its socket is gone, or out of reach after `chroot`.
+pub fn stop_listening() -> std::io::Result<()> {
+    IS_DECLINED.store(true, Ordering::Relaxed);
+    let deadline = Instant::now() + STOP_PATIENCE;
+    loop {
+        // (S) Acquire pairs with (S').
+        match STATE.load(Ordering::Acquire) {
+            IDLE => break,
+            STOPPING => wait_for_change(STOPPING, deadline)?,
+            state if STATE.compare_exchange(state, STOPPING, Ordering::Relaxed, Ordering::Relaxed).is_err() => {}
+            // It looks at the state once it has a socket.
+            STARTING => {}
+            _ => wake()?,
+        }
+    }
+    // Of what it was, the kernel takes some down after its last instruction.
+    let (pid, tid) = (thread::own_pid(), TID.load(Ordering::Relaxed));
+    // SAFETY: tgkill(2) of no signal asks only.
+    while tid != 0 && unsafe { libc::syscall(libc::SYS_tgkill, pid, tid, 0) } == 0 {
+        if Instant::now() >= deadline {
+            return Err(ErrorKind::TimedOut.into());
+        }
+        std::thread::yield_now();
+    }
+    Ok(())
+}
+
+/// Listens unless the program has said that it does not want that. Without a place for the socket or a thread, it simply cannot be reached.
+pub(crate) fn start_by_default() {
+    if !IS_DECLINED.load(Ordering::Relaxed) {
+        let _ = begin(Some(START_PATIENCE));
     }
 }
 
 /// In a forked child, which has no such thread: starts one when the parent had one.
 pub(crate) fn after_fork() {
-    if LISTENING.swap(false, Ordering::Relaxed) {
-        start();
+    if matches!(STATE.swap(IDLE, Ordering::Relaxed), STARTING | LISTENING) {
+        // A child does not wait: whoever wants to reach it has to find it first.
+        let _ = begin(None);
     }
 }
 
-/// Removes the socket at the end of the process.
-pub(crate) extern "C" fn at_exit() {
-    if LISTENING.load(Ordering::Relaxed)
-        && let Some(dir) = directory()
+fn begin(patience: Option<Duration>) -> std::io::Result<()> {
+    if STATE.compare_exchange(IDLE, STARTING, Ordering::Relaxed, Ordering::Relaxed).is_ok() && !spawn(c"dormouse", run)
     {
-        for number in 0..NUMBER_COUNT {
+        STATE.store(IDLE, Ordering::Relaxed);
+        return Err(Error::other("cannot start a thread; is the limit of processes (ulimit -u) reached?"));
+    }
+    if let Some(patience) = patience {
+        // Whoever started it, and a thread that does not run in time is told of by nobody.
+        let _ = wait_for_change(STARTING, Instant::now() + patience);
+        if STATE.load(Ordering::Relaxed) == IDLE {
+            return Err(Error::other("no directory for a socket; set XDG_RUNTIME_DIR to a directory of your own"));
+        }
+    }
+    Ok(())
+}
+
+fn wait_for_change(from: u32, deadline: Instant) -> std::io::Result<()> {
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if STATE.load(Ordering::Relaxed) != from {
+            return Ok(());
+        }
+        if left.is_zero() {
+            return Err(ErrorKind::TimedOut.into());
+        }
+        let timeout = futex::Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+        let _ = futex::wait(&STATE, futex::Flags::PRIVATE, from, Some(&timeout));
+    }
+}
+
+/// Ends the thread's wait by a connection.
+fn wake() -> std::io::Result<()> {
+    // (Q) Acquire pairs with (Q'). SAFETY: null, or never freed.
+    let place = unsafe { PLACE.load(Ordering::Acquire).as_ref() }.ok_or(ErrorKind::NotFound)?;
+    let told = |error: Errno| {
+        // As it was: it goes on.
+        let _ = STATE.compare_exchange(STOPPING, LISTENING, Ordering::Relaxed, Ordering::Relaxed);
+        Error::new(Error::from(error).kind(), format!("cannot reach the listener at {}: {error}", place.display()))
+    };
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).map_err(told)?;
+    match rustix::net::connect(&socket, &SocketAddrUnix::new(place.as_path()).map_err(told)?) {
+        // Where others wait already, it is awake.
+        Ok(()) | Err(Errno::AGAIN) => Ok(()),
+        Err(error) => Err(told(error)),
+    }
+}
+
+/// The thread.
+fn run() {
+    let _inside = thread::enter_tracer();
+    TID.store(rustix::thread::gettid().as_raw_nonzero().get() as u32, Ordering::Relaxed);
+    let is_shared = !leave_descriptors();
+    while let Some(socket) = directories().find_map(|dir| Socket::bind(&dir, is_shared)) {
+        let place = Box::into_raw(Box::new(socket.path.clone()));
+        // (Q') Release pairs with (Q).
+        PLACE.store(place, Ordering::Release);
+        // Unless it is to stop meanwhile. (S') Release pairs with (S).
+        let _ = STATE.compare_exchange(STARTING, LISTENING, Ordering::Release, Ordering::Relaxed);
+        let _ = futex::wake(&STATE, futex::Flags::PRIVATE, u32::MAX);
+        sweep(&socket.path);
+        let end = socket.serve();
+        socket.remove();
+        if end != End::UserHasChanged {
+            break;
+        }
+    }
+    // (S') Release pairs with (S).
+    STATE.store(IDLE, Ordering::Release);
+    let _ = futex::wake(&STATE, futex::Flags::PRIVATE, u32::MAX);
+}
+
+/// Gives the calling thread an empty table of descriptors of its own. False where the kernel refuses.
+fn leave_descriptors() -> bool {
+    // SAFETY: close_range(2) on a table that no other thread has: nobody else's descriptors are closed, and this thread has none yet.
+    unsafe { libc::syscall(libc::SYS_close_range, 0, u32::MAX, libc::CLOSE_RANGE_UNSHARE) == 0 }
+}
+
+/// Where this user's sockets may be: where the environment says, unless that is another user's since the program has changed its own.
+fn directories() -> impl Iterator<Item = PathBuf> {
+    let uid = rustix::process::geteuid().as_raw();
+    let xdg = environment::variable("XDG_RUNTIME_DIR");
+    let dirs = [socket_dir(xdg.as_deref(), uid), socket_dir(None, uid)];
+    dirs.into_iter().map(PathBuf::from).filter(move |dir| {
+        let _ = std::fs::DirBuilder::new().mode(0o700).create(dir);
+        // In /tmp anybody could have made it: only a directory of this user that nobody else can write to will do.
+        let metadata = std::fs::symlink_metadata(dir);
+        metadata.is_ok_and(|metadata| metadata.is_dir() && metadata.uid() == uid && metadata.mode() & 0o022 == 0)
+    })
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    Stopped,
+    UserHasChanged,
+    /// The descriptor is not the socket any more.
+    Lost,
+}
+
+/// A socket that is listened to.
+struct Socket {
+    fd: OwnedFd,
+    path: PathBuf,
+    /// Device and inode, by which it is known.
+    identity: (u64, u64),
+    uid: u32,
+}
+
+impl Socket {
+    fn bind(dir: &Path, is_shared: bool) -> Option<Socket> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let mut fd = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).ok()?;
+        if is_shared {
+            // Programs give the first three to others, closed or not.
+            fd = rustix::io::fcntl_dupfd_cloexec(&fd, 3).ok()?;
+        }
+        // Before it has a name: at no time may others connect.
+        rustix::fs::fchmod(&fd, Mode::RUSR | Mode::WUSR).ok()?;
+        // By the time too, because programs of several PID namespaces may share the directory and have the same id.
+        let path = (0..8).find_map(|_| {
+            let number = clock::monotonic_ns() as u32;
             let path = dir.join(program_socket_name(std::process::id(), number));
-            let _ = std::fs::remove_file(path);
+            rustix::net::bind(&fd, &SocketAddrUnix::new(&path).ok()?).is_ok().then_some(path)
+        })?;
+        let socket = Socket { identity: identity(&fd)?, fd, path, uid: rustix::process::geteuid().as_raw() };
+        if rustix::net::listen(&socket.fd, BACKLOG).is_err() {
+            socket.remove();
+            return None;
+        }
+        Some(socket)
+    }
+
+    /// Answers tools until there is a reason to end.
+    fn serve(&self) -> End {
+        loop {
+            if STATE.load(Ordering::Relaxed) == STOPPING {
+                return End::Stopped;
+            }
+            if rustix::process::geteuid().as_raw() != self.uid {
+                return End::UserHasChanged;
+            }
+            if identity(&self.fd) != Some(self.identity) {
+                return End::Lost;
+            }
+            match rustix::net::accept_with(&self.fd, SocketFlags::CLOEXEC) {
+                // One of this very process only ends a wait.
+                Ok(_) if STATE.load(Ordering::Relaxed) == STOPPING => {}
+                Ok(stream) => drop(converse(stream)),
+                // Interrupted by a change of user too.
+                Err(Errno::AGAIN) => drop(poll(&mut [PollFd::new(&self.fd, PollFlags::IN)], None)),
+                Err(Errno::INTR | Errno::CONNABORTED) => {}
+                Err(Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS) => {
+                    let _ = futex::wait(&STATE, futex::Flags::PRIVATE, LISTENING, Some(&NAP));
+                }
+                Err(_) => return End::Lost,
+            }
+        }
+    }
+
+    /// Takes it down, unless the descriptor is the program's by now. The name goes first: nobody is to find it dead.
+    fn remove(self) {
+        let _ = std::fs::remove_file(&self.path);
+        if identity(&self.fd) != Some(self.identity) {
+            let _ = self.fd.into_raw_fd();
         }
     }
 }
 
-/// A process has hardly more than a few objects with a tracer of their own.
-const NUMBER_COUNT: u32 = 8;
-
-fn directory() -> Option<PathBuf> {
-    let xdg = std::env::var("XDG_RUNTIME_DIR").ok();
-    let dir = PathBuf::from(socket_dir(xdg.as_deref(), rustix::process::geteuid().as_raw()));
-    let _ = std::fs::DirBuilder::new().mode(0o700).create(&dir);
-    // In /tmp anybody could have made it: only a directory of this user that nobody else can write to will do.
-    let metadata = std::fs::symlink_metadata(&dir).ok()?;
-    let ours =
-        metadata.is_dir() && metadata.uid() == rustix::process::geteuid().as_raw() && metadata.mode() & 0o022 == 0;
-    ours.then_some(dir)
+fn identity(fd: impl AsFd) -> Option<(u64, u64)> {
+    rustix::fs::fstat(fd).ok().map(|stat| (stat.st_dev, stat.st_ino))
 }
 
-fn bind() -> Option<(UnixListener, PathBuf)> {
-    let dir = directory()?;
-    for number in 0..NUMBER_COUNT {
-        let path = dir.join(program_socket_name(std::process::id(), number));
-        // A socket that nobody answers is left over from an earlier process of this id.
-        if path.exists() && !is_answered(&path) {
+/// Removes the names of sockets of processes that are not there any more, beside this one.
+fn sweep(own: &Path) {
+    let own_pid = std::process::id();
+    for entry in own.parent().into_iter().flat_map(std::fs::read_dir).flatten().flatten() {
+        let (path, name) = (entry.path(), entry.file_name());
+        let pid = name.to_str().and_then(|name| {
+            let pid = name.split_once('.')?.0.parse().ok()?;
+            is_program_socket(name, pid).then_some(pid)
+        });
+        let Some(pid) = pid else { continue };
+        let is_gone = || {
+            let raw = i32::try_from(pid).ok().and_then(Pid::from_raw);
+            pid == own_pid || raw.is_some_and(|pid| rustix::process::test_kill_process(pid) == Err(Errno::SRCH))
+        };
+        // A process of another PID namespace is not seen here, but it answers; unless it has bound the socket just now.
+        let is_old = || {
+            let made = entry.metadata().and_then(|metadata| metadata.modified());
+            made.is_ok_and(|made| SystemTime::now().duration_since(made).is_ok_and(|age| age >= LISTENED_TO_AFTER))
+        };
+        if path != own && is_gone() && is_old() && !is_answered(&path) {
             let _ = std::fs::remove_file(&path);
         }
-        if let Ok(listener) = UnixListener::bind(&path) {
-            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).ok()?;
-            return Some((listener, path));
-        }
-    }
-    None
-}
-
-fn serve(listener: UnixListener, path: &Path) {
-    let _inside = thread::enter_tracer();
-    // A program that closes descriptors it does not know may put another file in this one's place.
-    while still_ours(&listener, path) {
-        match listener.accept() {
-            Ok((stream, _)) => {
-                let _ = converse(stream);
-            }
-            Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            Err(_) => break,
-        }
-    }
-    LISTENING.store(false, Ordering::Relaxed);
-    if !still_ours(&listener, path) {
-        // The descriptor is the program's by now.
-        let _ = listener.into_raw_fd();
     }
 }
 
-fn still_ours(listener: &UnixListener, path: &Path) -> bool {
-    listener.local_addr().is_ok_and(|address| address.as_pathname() == Some(path))
-}
-
-fn converse(stream: UnixStream) -> Result<(), Error> {
+fn converse(stream: OwnedFd) -> Result<(), dormouse_transport::Error> {
     let is_allowed = Peer::of(&stream)?.is_own_user_or_root();
     let deadline = Deadline::after(PATIENCE);
     if !is_allowed {
         let text = "only the program's own user may talk to it".into();
-        return Conversation::begin(stream.into(), Edge::ToolProgram, deadline).send(&ProgramToTool::Error { text });
+        return Conversation::begin(stream, Edge::ToolProgram, deadline).send(&ProgramToTool::Error { text });
     }
-    let mut conversation = Conversation::answer(stream.into(), &[Edge::ToolProgram], deadline)?;
+    let mut conversation = Conversation::answer(stream, &[Edge::ToolProgram], deadline)?;
     // The memory of a session that it is asked to join comes as a descriptor, which is not needed: it is asked for at the session's socket.
     let answer = match conversation.receive_with_fd() {
         Ok((question, _memory)) => control::answer(question),
-        Err(Error::Malformed(malformed)) => ProgramToTool::Error { text: malformed.to_string() },
+        Err(dormouse_transport::Error::Malformed(malformed)) => ProgramToTool::Error { text: malformed.to_string() },
         Err(error) => return Err(error),
     };
     // What the answer took is not the tool's fault.
     let mut conversation = conversation.until(Deadline::after(PATIENCE));
     match conversation.send(&answer) {
-        Err(error @ Error::TooLong) => conversation.send(&ProgramToTool::Error { text: error.to_string() }),
+        Err(error @ dormouse_transport::Error::TooLong) => {
+            conversation.send(&ProgramToTool::Error { text: error.to_string() })
+        }
         sent => sent,
     }
 }

@@ -1,10 +1,13 @@
 //! Which parts of the session's memory are in this process's page table, so that no record is written to one that is not.
 //!
 //! ```text
-//!   the first record   header, owner words, CPUs' control blocks, and all that is in huge pages: 1 µs for each 2 MiB
-//!   a page drawn       its bytes, unless they are there          one system call, on the slow path that draws a page anyway
-//!   a stream used      control block and ring, unless there      two system calls, the first time on the slow path
+//!   the first record   header, owner words, CPUs' control blocks, and all that is in huge pages
+//!   a page drawn       its bytes, unless they are there          on the slow path that draws a page anyway
+//!   a stream used      control block and ring, unless there      the first time on the slow path
 //! ```
+//!
+//! Each `os_page` is touched by a write of what is there. `madvise(MADV_POPULATE_WRITE)` would be one system call in place of that, for which a
+//! program is killed if a filter of system calls does not know it: records are written without any.
 //!
 //! Each thread's first record goes the slow path, and so does the first of a process. Only who joins another session has threads whose first
 //! record in it may be any: there it is done on joining. A process that joins and records nothing pays nothing.
@@ -19,9 +22,14 @@
 
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::OnceLock;
 
 use dormouse_abi::session::{HUGE_PAGE_SIZE_BYTES, STREAM_STRIDE_BYTES};
 use dormouse_relay::Memory;
+use rustix::thread::{CpuSet, sched_getaffinity};
+
+/// What the smallest `os_page` has.
+const OS_PAGE_SIZE_BYTES: usize = 4096;
 
 /// Memory in huge pages that a process that joins takes into its page table at most: 128 entries of it.
 const AT_ONCE_MAX_BYTES: usize = 256 << 20;
@@ -52,12 +60,17 @@ fn set(bits: &[AtomicU64], index: u32) -> bool {
     word.load(Ordering::Relaxed) & bit == 0 && word.fetch_or(bit, Ordering::Relaxed) & bit == 0
 }
 
-/// # Safety
-/// The memory is mapped until this returns, and the range is inside.
-unsafe fn populate(memory: &Memory, range: Range<usize>) {
-    // SAFETY: the caller's word; whoever writes to a session's memory does so by atomics, or to bytes of its own. Where it fails, the first
-    // write says so, as it would have.
-    let _ = unsafe { dormouse_backing::populate(memory.base().wrapping_add(range.start), range.len()) };
+/// Touches every `step` bytes of a part of the memory, as a writer would. The memory is mapped until this returns.
+fn touch(memory: &Memory, range: Range<usize>, step: usize) {
+    let words = memory.words();
+    for word in range.step_by(step).filter_map(|offset| words.get(offset / size_of::<AtomicU64>())) {
+        // An exchange, because compilers make a mere load of an addition of nothing. Repeated until it succeeds: on some machines one that
+        // fails does not store.
+        let mut value = word.load(Ordering::Relaxed);
+        while let Err(now) = word.compare_exchange_weak(value, value, Ordering::Relaxed, Ordering::Relaxed) {
+            value = now;
+        }
+    }
 }
 
 /// The part of the memory that is in huge pages, as its owner has it; never more than there is.
@@ -70,33 +83,32 @@ fn huge_part(memory: &Memory) -> Range<usize> {
 }
 
 impl Presence {
-    /// Of a process that joins: nothing is there.
+    /// Of a process that joins: nothing is there. A system call, the first time.
     pub(crate) fn new(memory: &Memory) -> Presence {
+        if ALLOWED_CPUS.get().is_none()
+            && let Ok(cpus) = sched_getaffinity(None)
+        {
+            let _ = ALLOWED_CPUS.set(cpus);
+        }
         let geometry = memory.geometry();
         let emptied = AtomicU32::new(memory.header().emptied.load(Ordering::Relaxed));
         let (pages, streams) = (bits(geometry.page_count), bits(geometry.stream_count));
         Presence { has_begun: AtomicBool::new(false), pages, streams, emptied }
     }
 
-    /// Has be there what records are written to without a look at anything here, once. Async-signal-safe; a few system calls.
-    ///
-    /// # Safety
-    /// The memory is mapped until this returns.
-    pub(crate) unsafe fn begin(&self, memory: &Memory) {
+    /// Has be there what records are written to without a look at anything here, once. The memory is mapped until this returns.
+    /// Async-signal-safe; no system call.
+    pub(crate) fn begin(&self, memory: &Memory) {
         // Relaxed: a thread that comes meanwhile does not wait, and may fault.
         if self.has_begun.load(Ordering::Relaxed) || self.has_begun.swap(true, Ordering::Relaxed) {
             return;
         }
         let geometry = memory.geometry();
         let huge = huge_part(memory);
-        if !huge.is_empty() {
-            // SAFETY: the caller's word, and `huge_part`'s.
-            unsafe { populate(memory, huge.clone()) };
-        }
+        touch(memory, huge.clone(), HUGE_PAGE_SIZE_BYTES);
         let is_huge = |begin: usize, size_bytes: usize| huge.start <= begin && begin + size_bytes <= huge.end;
         if !is_huge(0, geometry.streams_offset()) {
-            // SAFETY: the caller's word; the geometry begins with that.
-            unsafe { populate(memory, 0..geometry.streams_offset()) };
+            touch(memory, 0..geometry.streams_offset(), OS_PAGE_SIZE_BYTES);
         }
         let page_size_bytes = geometry.page_size_bytes as usize;
         let of_page = |index: u32| geometry.pages_offset() + index as usize * page_size_bytes;
@@ -109,25 +121,17 @@ impl Presence {
                 set(&self.streams, stream);
             }
         }
-        let mut cpus = allowed_cpus(geometry.cpu_count).peekable();
-        while let Some(first) = cpus.next() {
-            let mut end = first + 1;
-            while cpus.next_if_eq(&end).is_some() {
-                end += 1;
-            }
-            let (begin, end) = (stream_parts(memory, first).0.start, stream_parts(memory, end - 1).0.end);
-            if !is_huge(begin, end - begin) {
-                // SAFETY: the caller's word; control blocks of the geometry.
-                unsafe { populate(memory, begin..end) };
+        let is_allowed = |cpu: &u32| ALLOWED_CPUS.get().is_none_or(|cpus| is_set(cpus, *cpu));
+        for cpu in (0..geometry.cpu_count).filter(is_allowed) {
+            let (control, _) = stream_parts(memory, cpu);
+            if !is_huge(control.start, control.len()) {
+                touch(memory, control, OS_PAGE_SIZE_BYTES);
             }
         }
     }
 
-    /// Page `index` is about to be written to. Async-signal-safe; a system call at most.
-    ///
-    /// # Safety
-    /// The memory is mapped until this returns.
-    pub(crate) unsafe fn make_page_ready(&self, memory: &Memory, index: u32) {
+    /// Page `index` is about to be written to. The memory is mapped until this returns. Async-signal-safe; no system call.
+    pub(crate) fn make_page_ready(&self, memory: &Memory, index: u32) {
         // Whoever has drawn a page that had no memory in between knows that by now: (B) of `dormouse_relay`.
         let emptied = memory.header().emptied.load(Ordering::Relaxed);
         if self.emptied.load(Ordering::Relaxed) != emptied {
@@ -138,31 +142,26 @@ impl Presence {
         if index < geometry.page_count && set(&self.pages, index) {
             let size_bytes = geometry.page_size_bytes as usize;
             let begin = geometry.pages_offset() + index as usize * size_bytes;
-            // SAFETY: the caller's word; a page of the geometry.
-            unsafe { populate(memory, begin..begin + size_bytes) };
+            touch(memory, begin..begin + size_bytes, OS_PAGE_SIZE_BYTES);
         }
     }
 
-    /// A stream's control block and its ring are about to be written to. Async-signal-safe; two system calls at most.
-    ///
-    /// # Safety
-    /// The memory is mapped until this returns.
-    pub(crate) unsafe fn make_stream_ready(&self, memory: &Memory, stream: u32) {
+    /// A stream's control block and its ring are about to be written to. The memory is mapped until this returns. Async-signal-safe; no
+    /// system call.
+    pub(crate) fn make_stream_ready(&self, memory: &Memory, stream: u32) {
         if stream < memory.geometry().stream_count && set(&self.streams, stream) {
             let (control, ring) = stream_parts(memory, stream);
-            // SAFETY: the caller's word; parts of the geometry.
-            unsafe { populate(memory, control) };
-            // SAFETY: the caller's word; the ring is a part of the geometry.
-            unsafe { populate(memory, ring.start..ring.end.min(ring.start + RING_MAX_BYTES)) };
+            touch(memory, control, OS_PAGE_SIZE_BYTES);
+            touch(memory, ring.start..ring.end.min(ring.start + RING_MAX_BYTES), OS_PAGE_SIZE_BYTES);
         }
     }
 }
 
-/// The CPUs that this process may run on just now, of so many; all of them where the system does not tell.
-fn allowed_cpus(count: u32) -> impl Iterator<Item = u32> {
-    let allowed = rustix::thread::sched_getaffinity(None).ok();
-    let known = rustix::thread::CpuSet::MAX_CPU as u32;
-    (0..count).filter(move |cpu| *cpu >= known || allowed.is_none_or(|allowed| allowed.is_set(*cpu as usize)))
+/// The CPUs that this process may run on, as it was when it joined a session first. Unknown where the system does not tell.
+static ALLOWED_CPUS: OnceLock<CpuSet> = OnceLock::new();
+
+fn is_set(cpus: &CpuSet, cpu: u32) -> bool {
+    cpu >= CpuSet::MAX_CPU as u32 || cpus.is_set(cpu as usize)
 }
 
 /// Where a stream's control block is, and its ring, of which a flight recorder has the chain alone.

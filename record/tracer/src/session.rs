@@ -171,14 +171,12 @@ pub(crate) struct Guard {
 impl Attached {
     /// Records are about to be written. The caller holds a [`Guard`], or the mapping.
     pub(crate) fn make_ready(&self) {
-        // SAFETY: the guard keeps the memory mapped, as does who owns the mapping.
-        unsafe { self.presence.begin(&self.memory) };
+        self.presence.begin(&self.memory);
     }
 
     /// Page `index` is about to be touched outside critical sections, or drawn for them. The caller holds a [`Guard`].
     pub(crate) fn make_page_ready(&self, index: u32) {
-        // SAFETY: the guard keeps the memory mapped.
-        unsafe { self.presence.make_page_ready(&self.memory, index) };
+        self.presence.make_page_ready(&self.memory, index);
     }
 
     /// As [`Attached::make_page_ready`], of the page at `unit`, if there is one.
@@ -188,8 +186,7 @@ impl Attached {
 
     /// As [`Attached::make_page_ready`], of a stream's control block and ring.
     pub(crate) fn make_stream_ready(&self, stream: u32) {
-        // SAFETY: the caller's guard keeps the memory mapped.
-        unsafe { self.presence.make_stream_ready(&self.memory, stream) };
+        self.presence.make_stream_ready(&self.memory, stream);
     }
 }
 

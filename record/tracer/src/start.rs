@@ -2,17 +2,18 @@
 
 use core::ffi::{c_char, c_int, c_void};
 use core::sync::atomic::{AtomicU8, Ordering};
-use std::path::PathBuf;
+use std::path::Path;
 
-use dormouse_abi::environment::{ENV_LISTEN, ENV_MEMORY, ENV_NO_RSEQ, ENV_SESSION, parse_memory_name};
+use dormouse_abi::environment::{ENV_KICK, ENV_MEMORY, ENV_NO_RSEQ, ENV_SESSION, parse_memory_name};
 use dormouse_locks::call_loader;
 
-use crate::{control, fork, listen, membarrier, thread, trigger};
+use crate::environment::{says, variable};
+use crate::{control, fork, membarrier, record, thread, trigger};
 
-/// Whether a program listens when its environment does not say.
+/// Whether a program listens when neither its environment nor itself has said.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Listen {
-    /// A linked program: yes.
+    /// A linked program: unless it is in a session already, whose owner has said what is armed.
     ByDefault,
     /// A preloaded library in somebody else's program: no, because that costs a thread.
     OnRequest,
@@ -24,15 +25,24 @@ const DONE: u8 = 2;
 static STATE: AtomicU8 = AtomicU8::new(BEFORE);
 
 /// Starts tracing in this object, once: registers classes, joins the session that the environment names, registers sites, follows
-/// forks and listens. Runs by itself as a constructor; a library that is called before constructors calls it earlier.
+/// forks and listens. Runs by itself as a constructor; a library that is called before constructors calls it earlier. Who has it listen
+/// by default after others have not changes that.
 ///
 /// Returns whether it has been done. Not async-signal-safe.
 pub fn start(listen: Listen) -> bool {
     // (N) pairs with (N'): who finds it done finds everything registered.
     if STATE.compare_exchange(BEFORE, UNDER_WAY, Ordering::Relaxed, Ordering::Relaxed).is_err() {
-        return STATE.load(Ordering::Acquire) == DONE;
+        let is_done = STATE.load(Ordering::Acquire) == DONE;
+        if is_done {
+            start_listening(listen);
+        }
+        return is_done;
     }
     let inside = thread::enter_tracer();
+    thread::know_process();
+    if says(ENV_KICK) == Some(false) {
+        record::be_silent();
+    }
     // Before the process has threads, registering costs microseconds.
     membarrier::register();
     pin();
@@ -40,40 +50,39 @@ pub fn start(listen: Listen) -> bool {
     let _ = dormouse_percpu::Rseq::of_libc();
     {
         let mut control = control::lock();
-        control.joining.no_rseq = flag(ENV_NO_RSEQ) == Some(true);
+        control.joining.no_rseq = says(ENV_NO_RSEQ) == Some(true);
         let (first, last) = crate::arch::own_records();
         // SAFETY: this object's own section; it is pinned.
         unsafe { control.register(first, last) };
     }
-    if let Some(socket) = std::env::var_os(ENV_SESSION).filter(|path| !path.is_empty()) {
-        let memory = std::env::var(ENV_MEMORY).ok().and_then(|name| parse_memory_name(&name));
+    if let Some(socket) = variable(ENV_SESSION) {
+        let memory = variable(ENV_MEMORY).and_then(|name| parse_memory_name(&name));
         // A session that cannot be joined leaves the program as it is without one.
-        let _ = control::join(&PathBuf::from(socket), memory);
+        let _ = control::join(Path::new(&socket), memory);
     }
     // After joining: sites are born as armed ones are, so what the session wants armed need not be written at all, let alone
     // twice. Refused only within a registration of this very thread; sites that stay unpatched read their key.
     let _ = dormouse_imv::ensure_registered();
     fork::follow_forks();
-    if flag(ENV_LISTEN).unwrap_or(listen == Listen::ByDefault) {
-        listen::start();
-        // SAFETY: the handler is a function of this object, which is pinned.
-        unsafe { libc::atexit(listen::at_exit) };
-    }
     trigger::from_environment();
     drop(inside);
     // (N') pairs with (N).
     STATE.store(DONE, Ordering::Release);
+    start_listening(listen);
     true
 }
 
-/// `0` and `1`; anything else is as good as nothing.
-fn flag(name: &str) -> Option<bool> {
-    match std::env::var(name).as_deref() {
-        Ok("0") => Some(false),
-        Ok("1") => Some(true),
-        _ => None,
+#[cfg(feature = "listen")]
+fn start_listening(listen: Listen) {
+    // Each copy of the tracer that is asked twice is asked once too often: it is listening then, or in a session.
+    let by_default = || listen == Listen::ByDefault && crate::session::current().is_none();
+    if !crate::environment::is_secure() && says(dormouse_abi::environment::ENV_LISTEN).unwrap_or_else(by_default) {
+        crate::listen::start_by_default();
     }
 }
+
+#[cfg(not(feature = "listen"))]
+fn start_listening(_: Listen) {}
 
 /// Keeps this object mapped although it may have come by `dlopen`: a thread and handlers run its code from now on.
 fn pin() {

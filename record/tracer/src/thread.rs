@@ -4,11 +4,15 @@
 //! on its parent's thread-local data, not registered for rseq. There the word is 0, the record path takes its slow way, and
 //! [`identify`] finds out by the thread id which of the two is running.
 //!
+//! A filter of system calls may kill a thread for `gettid`. So the id is libc's, and the process's id is found out before `main`:
+//! the kernel is asked only after a `vfork`.
+//!
 //! The record path's sections read a word of their own, the context word. It holds the ids only in threads whose rseq area
 //! lies where the process's offset says, so that nothing else has to be asked before a section is entered.
 
 #[cfg(target_arch = "x86_64")]
-use core::sync::atomic::{AtomicIsize, Ordering};
+use core::sync::atomic::AtomicIsize;
+use core::sync::atomic::{AtomicU32, Ordering};
 use std::sync::OnceLock;
 
 use dormouse_abi::record::context_word;
@@ -50,11 +54,11 @@ pub(crate) fn identify() -> Writer {
         open_sections(words, cached);
         return Writer { context: cached, owns_tls: true };
     }
-    let vtid = rustix::thread::gettid().as_raw_nonzero().get() as u32;
-    let vpid = rustix::process::getpid().as_raw_nonzero().get() as u32;
-    let context = context_word(vpid, vtid);
     let parent = words.vfork_parent.get();
+    let vtid = if parent == 0 { own_tid() } else { kernels_tid() };
     let owns_tls = parent == 0 || parent == vtid;
+    // A child of vfork is a process of one thread.
+    let context = context_word(if owns_tls { own_pid() } else { vtid }, vtid);
     if owns_tls {
         words.vfork_parent.set(0);
         words.ids.set(context);
@@ -64,6 +68,45 @@ pub(crate) fn identify() -> Writer {
         }
     }
     Writer { context, owns_tls }
+}
+
+/// The process's id, once it is known; 0 before. Relaxed: a number of its own.
+static PID: AtomicU32 = AtomicU32::new(0);
+
+/// The process's id: a system call unless [`know_process`] was called. Async-signal-safe.
+pub(crate) fn own_pid() -> u32 {
+    match PID.load(Ordering::Relaxed) {
+        0 => rustix::process::getpid().as_raw_nonzero().get() as u32,
+        pid => pid,
+    }
+}
+
+/// Finds the process's id out, so that no record has to.
+pub(crate) fn know_process() {
+    PID.store(rustix::process::getpid().as_raw_nonzero().get() as u32, Ordering::Relaxed);
+}
+
+fn kernels_tid() -> u32 {
+    rustix::thread::gettid().as_raw_nonzero().get() as u32
+}
+
+/// The calling thread's id as libc knows it, which is without a system call. Not for a child of `vfork`, whose libc data is its parent's.
+/// Async-signal-safe.
+fn own_tid() -> u32 {
+    unsafe extern "C" {
+        /// POSIX. glibc and musl make the answer of the thread's id, which is in their data.
+        safe fn pthread_getcpuclockid(thread: libc::pthread_t, clock: &mut libc::clockid_t) -> core::ffi::c_int;
+    }
+    let mut clock = 0;
+    // SAFETY: has no conditions.
+    let thread = unsafe { libc::pthread_self() };
+    // The kernel's encoding (`MAKE_THREAD_CPUCLOCK`): the id's complement, above three bits of which the third says that it is a thread's.
+    let is_told = pthread_getcpuclockid(thread, &mut clock) == 0 && clock & 4 != 0;
+    // 0 before libc knows it itself.
+    match !(clock >> 3) {
+        tid if is_told && tid > 0 => tid as u32,
+        _ => kernels_tid(),
+    }
 }
 
 /// Gives the thread its context word, if there is rseq at all.
@@ -77,9 +120,10 @@ fn open_sections(words: &arch::Tls, context: u64) {
     let _ = (words, context);
 }
 
-/// Forgets the ids: the thread is now another process's only one.
+/// Forgets the ids: the thread is now another process's only one, whose id is the process's.
 pub(crate) fn forget() {
     let words = words();
+    PID.store(own_tid(), Ordering::Relaxed);
     words.context.set(0);
     words.ids.set(0);
     words.vfork_parent.set(0);

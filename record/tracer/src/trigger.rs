@@ -65,7 +65,7 @@ extern "C" fn at_exit() {
 
 /// Installs what the environment asks for; handlers of crashes when the first event is written.
 pub(crate) fn from_environment() {
-    let Ok(text) = std::env::var(dormouse_abi::trigger::ENV_SNAPSHOT_ON) else { return };
+    let Some(text) = crate::environment::variable(dormouse_abi::trigger::ENV_SNAPSHOT_ON) else { return };
     for trigger in Trigger::parse_list(&text) {
         if trigger == Trigger::Crash {
             crash::on_crash_after_first_event(&Snapshot::new());

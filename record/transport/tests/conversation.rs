@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use dormouse_abi::message::{
     Edge, HEAD_SIZE_BYTES, Message, Mismatch, OwnerToProgram, OwnerToTool, Preamble, ProgramToOwner, ProgramToTool,
-    SnapshotRequest, ToolToOwner, ToolToProgram, VERSION,
+    ToolToOwner, ToolToProgram, VERSION,
 };
 use dormouse_testing::{Lack, skip};
 use dormouse_transport::{Conversation, Deadline, Error, Incoming, Outgoing, Peer};
@@ -90,14 +90,13 @@ fn a_peer_that_hangs_up_is_an_error() {
 
 #[test]
 fn no_message_is_longer_than_its_reader_takes() {
-    let (mut conversation, peer) = pair(Edge::ProgramOwner);
-    let request = SnapshotRequest { dir: "".into(), last_ns: 0, bytes_max: 0, trigger: "".into() };
-    let long = ProgramToOwner::Snapshot { request: SnapshotRequest { trigger: "x".repeat(20_000), ..request } };
-    assert_eq!(conversation.send(&long), Err(Error::TooLong));
-    // What says so follows.
-    conversation.send(&error("too long")).expect("a peer");
-    let mut other = Conversation::begin(peer.into(), Edge::ProgramOwner, deadline());
-    assert_eq!(other.receive(), Ok(error("too long")));
+    let (mut conversation, peer) = pair(Edge::ToolProgram);
+    let patterns = vec!["x".repeat(200); 2_000];
+    assert_eq!(conversation.send(&ToolToProgram::Arm { patterns }), Err(Error::TooLong));
+    // What is said instead follows.
+    conversation.send(&ToolToProgram::List).expect("a peer");
+    let mut other = Conversation::begin(peer.into(), Edge::ToolProgram, deadline());
+    assert_eq!(other.receive(), Ok(ToolToProgram::List));
 
     let (mut conversation, mut peer) = pair(Edge::ToolOwner);
     peer.write_all(&Preamble::of(Edge::ToolOwner).encode()).expect("a peer");

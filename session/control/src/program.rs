@@ -103,8 +103,8 @@ impl Program {
         );
         let reasons = reasons.iter().map(|reason| format!("; {reason}")).collect::<String>();
         let text = format!(
-            "process {pid} does not listen in {looked}; it has no Dormouse tracepoints, was started with DORMOUSE_LISTEN=0 (or has \
-             libdormouse_libc.so and was started without DORMOUSE_LISTEN=1), or {elsewhere}{reasons}"
+            "process {pid} does not listen in {looked}; it has no Dormouse tracepoints, was started with DORMOUSE_LISTEN=0 (or by `dormouse \
+             record` or with libdormouse_libc.so, and without DORMOUSE_LISTEN=thread), has stopped listening, or {elsewhere}{reasons}"
         );
         text.into()
     }

@@ -270,7 +270,7 @@ fn a_process_is_shown_as_it_calls_itself() {
 
     // After it has joined, and in a child that joins afterwards.
     for (word, name) in [("name=1", "worker one"), ("name=2", "a) S\u{fffd}\u{fffd}[2J\u{fffd}")] {
-        let record = Record::new();
+        let record = Record::new().env("DORMOUSE_LISTEN", "thread");
         let end = record.place().join("end");
         let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
         rustix::fs::mknodat(rustix::fs::CWD, &end, rustix::fs::FileType::Fifo, mode, 0).unwrap();
@@ -308,7 +308,7 @@ fn a_process_is_shown_as_it_calls_itself() {
 /// PostgreSQL and Redis write their titles over their environments.
 #[test]
 fn a_program_without_an_environment_is_found_where_the_tool_looks_itself() {
-    let record = Record::new();
+    let record = Record::new().env("DORMOUSE_LISTEN", "thread");
     let end = record.place().join("end");
     let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
     rustix::fs::mknodat(rustix::fs::CWD, &end, rustix::fs::FileType::Fifo, mode, 0).unwrap();

@@ -3,8 +3,9 @@
  * libdormouse, for C11 and C++. Programs that trace include <dormouse/event.h>; this header is what lies below it.
  *
  * What is traced is decided outside the program, by `dormouse record -e 'PATTERN' -- PROGRAM` and `dormouse arm PID
- * 'PATTERN'`. DORMOUSE_LISTEN=0 in its environment keeps it from listening, DORMOUSE_NO_RSEQ=1 forces the path
- * for machines without restartable sequences.
+ * 'PATTERN'`. For the latter a thread of the program sleeps on a socket, unless `dormouse record` has started the program. DORMOUSE_LISTEN=0
+ * in its environment, or -DDORMOUSE_NO_LISTEN for all of its files, does without; dormouse_stop_listening ends it. DORMOUSE_NO_RSEQ=1
+ * forces the path for machines without restartable sequences.
  */
 #ifndef DORMOUSE_DORMOUSE_H
 #define DORMOUSE_DORMOUSE_H
@@ -50,6 +51,35 @@ void dormouse_record_views(const struct dormouse_class *event_class, const volat
  */
 void dormouse_register_events(const struct dormouse_event_record *start, const struct dormouse_event_record *stop);
 void dormouse_unregister_events(const struct dormouse_event_record *start);
+
+/*
+ * Lets tools reach the program from now on, also in children that it forks: starts a thread that sleeps on a socket. Programs do so by
+ * themselves before main, unless they are in a session of `dormouse record` or are compiled with -DDORMOUSE_NO_LISTEN.
+ *
+ * Errors: -EPERM   DORMOUSE_LISTEN=0 forbids it, or the program has privileges that its caller has not (AT_SECURE)
+ *         -EIO     there is no thread to be had, or no directory for the socket
+ *         -ENOSYS  the library was built without it
+ * MT-safe, blocking (50 ms at most), not async-signal-safe.
+ */
+int dormouse_listen(void);
+
+/*
+ * Ends that: when it returns 0 there is neither thread nor socket, and they do not come back by themselves. Call it before the program enters a
+ * sandbox (seccomp, Landlock), a user namespace, or becomes another user. Recording goes on.
+ *
+ * Errors: -EIO        the socket cannot be reached any more, for example after chroot
+ *         -ETIMEDOUT  the thread did not end in time
+ * MT-safe, blocking (five seconds at most, while a tool is answered), not async-signal-safe.
+ */
+int dormouse_stop_listening(void);
+
+#ifdef DORMOUSE_NO_LISTEN
+/* Before the object registers itself, which would start it. */
+__attribute__((constructor(101), unused)) static void dormouse_i_no_listen(void)
+{
+    (void)dormouse_stop_listening();
+}
+#endif
 
 #ifdef __cplusplus
 } /* extern "C" */

@@ -2,7 +2,7 @@
 //! switches pages, offers them, and counts what is lost.
 
 use core::mem::MaybeUninit;
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::OnceLock;
 
 use dormouse_abi::class::CLASS_ID_MAX;
@@ -26,6 +26,14 @@ static ON_MARKED: OnceLock<fn(u32, Writer)> = OnceLock::new();
 /// Has `function`, which is async-signal-safe, called when a record of a class with marks was written. The first one stays.
 pub(crate) fn on_marked(function: fn(u32, Writer)) {
     let _ = ON_MARKED.set(function);
+}
+
+/// Whether the consumer is never woken: it finds full pages when it looks by itself.
+static IS_SILENT: AtomicBool = AtomicBool::new(false);
+
+/// From now on records are written without a system call, the one that wakes the consumer included.
+pub(crate) fn be_silent() {
+    IS_SILENT.store(true, Ordering::Relaxed);
 }
 
 /// Writes a record of up to three words of fields.
@@ -435,6 +443,8 @@ fn offer(attached: &Attached, access: StreamAccess) {
         let kick = &memory.header().kick.0;
         // (Q) pairs with (Q'): the pages are offered before the consumer is told.
         kick.fetch_add(1, Ordering::Release);
-        let _ = rustix::thread::futex::wake(kick, rustix::thread::futex::Flags::empty(), 1);
+        if !IS_SILENT.load(Ordering::Relaxed) {
+            let _ = rustix::thread::futex::wake(kick, rustix::thread::futex::Flags::empty(), 1);
+        }
     }
 }

@@ -114,7 +114,7 @@ fn classes_that_find_no_place_are_named() {
 /// Armed in vain, its events would be lost in silence.
 #[test]
 fn a_class_without_a_place_is_not_armed() {
-    let record = Record::new();
+    let record = Record::new().env(dormouse_abi::environment::ENV_LISTEN, "thread");
     let script = format!("{UNFIT} crowd; mkfifo $0; exec {UNFIT} by-library wait < $0");
     let fifo = record.place().join("fifo");
     let mut running = record.start(&["sh", "-c", &script, fifo.to_str().expect("a path")]);

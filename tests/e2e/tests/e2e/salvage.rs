@@ -88,8 +88,9 @@ const MODES: [(&str, bool); 2] = [("discard", true), ("overwrite", false)];
 
 #[test]
 fn a_program_that_lives_has_everything() {
-    let discard = || Record::new().mode("discard");
-    let overwrite = || Record::new().mode("overwrite");
+    let listening = || Record::new().env(dormouse_abi::environment::ENV_LISTEN, "thread");
+    let discard = || listening().mode("discard");
+    let overwrite = || listening().mode("overwrite");
     for (record, is_discard) in
         [(discard(), true), (discard().rseq(false), true), (overwrite(), false), (overwrite().context("none"), false)]
     {
@@ -395,7 +396,7 @@ fn hostile_buffers_harm_nobody() {
 
 #[test]
 fn what_is_no_dead_session_is_refused() {
-    let record = Record::new();
+    let record = Record::new().env(dormouse_abi::environment::ENV_LISTEN, "thread");
     let end = fifo(&record);
     let mut running = record.start(&[TRACED.as_ref(), "hold".as_ref(), end.as_os_str(), "10".as_ref()]);
     running.wait_for("ready");

@@ -1,0 +1,40 @@
+//! Whether tools may reach the program: functions of `dormouse/dormouse.h`.
+
+use core::ffi::c_int;
+
+#[cfg(feature = "listen")]
+use tracer::{listen, stop_listening};
+
+#[cfg(not(feature = "listen"))]
+fn listen() -> std::io::Result<()> {
+    Err(std::io::Error::from_raw_os_error(libc::ENOSYS))
+}
+
+#[cfg(not(feature = "listen"))]
+fn stop_listening() -> std::io::Result<()> {
+    Ok(())
+}
+
+fn errno_of(result: std::io::Result<()>) -> c_int {
+    use std::io::ErrorKind;
+    result.map_or_else(
+        |error| match error.kind() {
+            ErrorKind::PermissionDenied => -libc::EPERM,
+            ErrorKind::TimedOut => -libc::ETIMEDOUT,
+            _ => -error.raw_os_error().unwrap_or(libc::EIO),
+        },
+        |()| 0,
+    )
+}
+
+/// Lets tools reach the program from now on; answers 0 or a negative errno.
+#[unsafe(no_mangle)]
+pub extern "C" fn dormouse_listen() -> c_int {
+    errno_of(listen())
+}
+
+/// Ends that, thread and socket; answers 0 or a negative errno.
+#[unsafe(no_mangle)]
+pub extern "C" fn dormouse_stop_listening() -> c_int {
+    errno_of(stop_listening())
+}

@@ -1,0 +1,25 @@
+/* How many threads there are: before main, after the listener was stopped, and after it was started again. */
+#include <dirent.h>
+#include <dormouse/event.h>
+#include <stdio.h>
+
+static int threads(void)
+{
+	int count = 0;
+	DIR *dir = opendir("/proc/self/task");
+	for (struct dirent *entry; dir && (entry = readdir(dir));)
+		count += entry->d_name[0] != '.';
+	closedir(dir);
+	return count;
+}
+
+int main(void)
+{
+	DORMOUSE_EVENT(listens, begun, (one, 1));
+	int first = threads();
+	int stopped = dormouse_stop_listening();
+	int second = threads();
+	int started = dormouse_listen();
+	printf("%d %d %d %d %d\n", first, stopped, second, started, threads());
+	return 0;
+}

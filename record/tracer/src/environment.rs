@@ -1,0 +1,26 @@
+//! The environment variables that the library obeys.
+//!
+//! A program with privileges that its caller has not (`AT_SECURE`: set-user-ID, file capabilities) obeys none: they are the caller's.
+
+/// Whether the program has privileges that its caller has not.
+pub(crate) fn is_secure() -> bool {
+    // SAFETY: getauxval(3) has no conditions.
+    (unsafe { libc::getauxval(libc::AT_SECURE) }) != 0
+}
+
+/// A variable that is set, and not empty.
+pub(crate) fn variable(name: &str) -> Option<String> {
+    if is_secure() {
+        return None;
+    }
+    std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+/// A variable that says yes or no; anything else is as good as nothing.
+pub(crate) fn says(name: &str) -> Option<bool> {
+    match variable(name)?.as_str() {
+        "0" => Some(false),
+        "1" | "thread" => Some(true),
+        _ => None,
+    }
+}
