@@ -18,7 +18,8 @@
 //! # The modules
 //! A module uses only those that stand above it, or to its left.
 //! ```text
-//!   error · sys · clock · options       why not, in a line; what the kernel tells of processes; the session's clock; options, and their plan
+//!   error · sys · clock · fault         why not, in a line; what the kernel tells of processes; the session's clock; memory that goes away
+//!   dir · quota · options     directories and their files; how much may be written; options, and their plan
 //!   program · tunable         a program that runs: its sockets, questions to it, its variables
 //!   memory                    the pool that programs map, and the budget: how much of it is there
 //!   pages                     the copy of a page, and the check of a copy; what a stream has of pages
@@ -29,7 +30,7 @@
 //!   drain · snapshot · salvage          pages that are offered, that live writers retain, that have no owner → a trace
 //!   registry                  the processes that have joined
 //!   allowance · server        the socket on which programs join and tools ask
-//!   owner                     a session from its making to its end
+//!   end · owner               how long a session's end may take; a session from its making to its end
 //!   client · command          what tools ask an owner for; the traced command
 //! ```
 //!
@@ -59,8 +60,11 @@ mod allowance;
 mod client;
 mod clock;
 mod command;
+mod dir;
 mod drain;
+mod end;
 mod error;
+mod fault;
 mod files;
 #[cfg(all(test, target_arch = "x86_64"))]
 mod first_touch;
@@ -73,6 +77,7 @@ mod options;
 mod owner;
 mod pages;
 mod program;
+mod quota;
 mod registry;
 mod salvage;
 mod server;
@@ -89,7 +94,7 @@ mod tunable;
 pub use dormouse_abi::wire::{BudgetState, Snapshot, Tunables};
 
 pub use client::{ask_for_budget, ask_for_snapshot, find_session, stop_session};
-pub use command::{LIBC_LIBRARY, Traced, find_libc_library, why_not_preloaded};
+pub use command::{Ended, LIBC_LIBRARY, Traced, find_libc_library, on_ending_signals, why_not_preloaded};
 pub use error::Error;
 pub use files::{TraceFiles, Window};
 pub use options::{Cpus, Mode, Options};

@@ -5,13 +5,14 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use dormouse_abi::wire::Message;
-use dormouse_ctf::StateRecord;
+use dormouse_ctf::{Cause, Losses};
 
 use crate::clock::Clock;
 use crate::drain::{self, Drained};
+use crate::end::{Deadline, END_MAX, since};
 use crate::error::Error;
 use crate::losses;
 use crate::memory::{SessionMemory, create_pool};
@@ -21,6 +22,7 @@ use crate::registry::NAMED_COUNT_MAX;
 use crate::server::{ServerThread, Shared, no_thread};
 use crate::session_file::OwnerFiles;
 use crate::summary::Summary;
+use crate::sys;
 use crate::trace::Trace;
 
 /// How often a waiting owner looks whether its session is over. It looks because one of its three questions is any function of its
@@ -44,18 +46,34 @@ impl Session {
     /// One line; nothing is left behind but an empty directory.
     pub fn create(options: &Options) -> Result<Session, Error> {
         let plan = options.plan()?;
+        sys::survive_file_size_limits();
         let trace = Trace::create(&plan, Clock::new(), new_uuid()?)?;
-        Session::open(&plan, trace).inspect_err(|_| Trace::remove(&options.dir))
+        // What fails from here on takes the trace's files away again.
+        match Session::memory(&plan, &trace) {
+            Ok((memory, files)) => {
+                let shared = Arc::new(Shared::new(memory, trace));
+                Session::open(&plan, Arc::clone(&shared), files).inspect_err(|_| shared.trace.remove())
+            }
+            Err(error) => {
+                trace.remove();
+                Err(error)
+            }
+        }
     }
 
-    fn open(plan: &Plan, trace: Trace) -> Result<Session, Error> {
+    fn memory(plan: &Plan, trace: &Trace) -> Result<(SessionMemory, OwnerFiles), Error> {
         let pool = create_pool(plan).map_err(|error| match plan.options.buffers.clone() {
-            Some(path) => format!("cannot put the buffers into {}: {error}", path.display()).into(),
+            Some(path) => Error::from(format!("cannot put the buffers into {}: {error}", path.display())),
+            None if sys::is_limit_of_file_sizes(&error) => {
+                Error::from(format!("{error}; raise the limit of file sizes (ulimit -f), which counts for memory too"))
+            }
             None => Error::from(error),
         })?;
-        let mut files = OwnerFiles::new(plan.options.buffers.clone());
-        let memory = SessionMemory::new(pool, plan, trace.clock.source, trace.uuid)?;
-        let shared = Arc::new(Shared::new(memory, trace));
+        let files = OwnerFiles::new(plan.options.buffers.clone());
+        Ok((SessionMemory::new(pool, plan, trace.clock.source, trace.uuid)?, files))
+    }
+
+    fn open(plan: &Plan, shared: Arc<Shared>, mut files: OwnerFiles) -> Result<Session, Error> {
         let server = ServerThread::start(plan, Arc::clone(&shared))?;
         // Nobody joins before the session's path is known.
         files.write(&shared.trace.dir, shared.trace.uuid, &server.path)?;
@@ -118,47 +136,62 @@ impl Session {
     pub fn abandon(self) {
         let shared = Arc::clone(&self.shared);
         self.finish();
-        Trace::remove(&shared.trace.dir);
+        shared.trace.remove();
     }
 
     /// Ends the session: no program can join any more, what is committed is written, the trace is complete.
-    pub fn finish(mut self) -> Summary {
-        self.server.close();
-        self.shared.processes.record_names(&self.shared.trace, usize::MAX);
-        self.shared.processes.detach_all();
+    ///
+    /// Programs and tools are waited for 1.5 s at most, all together; what a program writes that has not left by then is not in the trace,
+    /// and the summary says so. A disk is waited for as long as it takes.
+    pub fn finish(self) -> Summary {
+        let Session { shared, mut files, mut server, stop, drainer } = self;
+        let clock = since(Instant::now());
+        let deadline = Deadline::after(END_MAX, &clock);
+        let mut losses = Losses::default();
+        // A peer may take its time over a conversation. One that is left behind is refused: the trace is finished then.
+        deadline.bound("dormouse-close", move || server.close());
+        let Shared { memory, trace, processes, .. } = &*shared;
+        // These wait for a disk.
+        memory.wait_for_turns();
+        processes.record_names(trace, usize::MAX);
+        losses.add(Cause::NotDetached, deadline.ask_all(processes.live_pids(), detach) as u64);
         // (P') pairs with (P): a producer that sees it leaves.
-        self.shared.memory.view().header().stopped.0.store(1, Ordering::SeqCst);
+        let was_stopped = memory.view().header().stopped.0.swap(1, Ordering::SeqCst) != 0;
+        losses.add(Cause::Scribbled, u64::from(was_stopped) + u64::from(!memory.is_layout_intact()));
         // (R') pairs with (R): the drain thread, when it sees it, drains what was committed before.
-        self.stop.store(true, Ordering::SeqCst);
-        self.shared.memory.wake();
-        let drained = self.drainer.take().and_then(|drainer| drainer.join().ok()).unwrap_or_else(|| {
+        stop.store(true, Ordering::SeqCst);
+        memory.wake();
+        let drained = drainer.and_then(|drainer| drainer.join().ok()).unwrap_or_else(|| {
+            losses.add(Cause::Unfinished, 1);
             let write_error = Some("the drain thread has failed; the trace ends where it did".into());
             Drained { summary: Summary { write_error, ..Summary::default() }, ..Drained::default() }
         });
+        let (classes_refused, refused) = trace.refusals();
+        losses.extend(&refused);
+        losses.extend(&drained.summary.losses);
+        losses.add(Cause::AmidWrite, processes.ended_amid_write());
+        losses.add(Cause::MemoryGone, memory.gone());
         let mut summary = Summary {
-            processes: self.shared.processes.joined(),
-            snapshots_refused: self.shared.snapshots_refused.load(Ordering::Relaxed),
-            classes_refused: self.shared.trace.refusals(),
+            processes: processes.joined(),
+            snapshots_refused: shared.snapshots_refused.load(Ordering::Relaxed),
+            classes_refused,
+            losses,
             ..drained.summary
         };
-        let refused = format!("{} packets were not valid and were left out", summary.packets_refused);
-        let mut records = Vec::new();
-        if summary.lost_on_disk > 0 {
-            let reason = "the trace could not be written";
-            records.push(StateRecord::Lost { reason, count: summary.lost_on_disk });
-        }
-        if summary.packets_refused > 0 {
-            records.push(StateRecord::Lost { reason: &refused, count: 0 });
-        }
-        records.extend(losses::records(drained.lost_unstated, &summary.lost_by_class));
-        if let Err(error) = self.shared.trace.finish(&records, drained.totals) {
+        let records: Vec<_> = losses::records(drained.lost_unstated, &summary.losses, &summary.lost_by_class).collect();
+        if let Err(error) = trace.finish(&records, drained.totals) {
             summary.write_error.get_or_insert(error.to_string());
         }
-        self.files.remove();
+        files.remove();
         let refused = summary.classes_refused.iter().map(|refusal| format!("{refusal}\n"));
-        self.shared.answer_stop(refused.collect::<String>() + &summary.to_string());
+        shared.answer_stop(refused.collect::<String>() + &summary.to_string());
         summary
     }
+}
+
+/// Has a process leave the session. False: nobody knows whether it has. One that does not listen leaves at its next page switch.
+fn detach(pid: u32) -> bool {
+    Program::find(pid).and_then(|program| program.ask(&Message::Detach)).is_ok()
 }
 
 fn new_uuid() -> Result<[u8; 16], Error> {

@@ -7,11 +7,9 @@ use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use dormouse_abi::session::claim;
-use dormouse_abi::wire::Message;
 use dormouse_ctf::StateRecord;
 use dormouse_relay::Memory;
 
-use crate::program::Program;
 use crate::sys::{Stat, is_dead};
 use crate::trace::Trace;
 
@@ -27,6 +25,8 @@ struct Table {
     joined: u64,
     /// The last whose name was looked at.
     last_named: u16,
+    /// Streams that were claimed by processes that had ended.
+    ended_amid_write: u64,
 }
 
 #[derive(Debug)]
@@ -65,10 +65,11 @@ impl Processes {
         let name = stat.map(|stat| stat.name.clone()).unwrap_or_default();
         let mut table = self.lock();
         let is_former = |process: &Process| process.pid == pid && process.image != image;
-        table.live.retain(|number, process| {
+        let Table { live, ended_amid_write, .. } = &mut *table;
+        live.retain(|number, process| {
             let is_former = is_former(process);
             if is_former {
-                take_back(memory, *number);
+                *ended_amid_write += take_back(memory, *number);
             }
             !is_former
         });
@@ -103,7 +104,8 @@ impl Processes {
             dead.extend(is_dead.then_some(*number));
             !is_dead
         });
-        dead.into_iter().for_each(|number| take_back(memory, number));
+        let ended_amid_write: u64 = dead.into_iter().map(|number| take_back(memory, number)).sum();
+        self.lock().ended_amid_write += ended_amid_write;
     }
 
     /// Notes in the trace what processes, at most so many, call themselves otherwise than before. Others have their turn the next time.
@@ -134,15 +136,14 @@ impl Processes {
         renamed
     }
 
-    /// Asks every program that listens to leave the session.
-    pub(crate) fn detach_all(&self) {
-        let pids: Vec<u32> = self.lock().live.values().filter(|p| !is_dead(&p.pidfd)).map(|p| p.pid).collect();
-        for pid in pids {
-            // One that does not listen leaves at its next page switch.
-            if let Ok(program) = Program::find(pid) {
-                let _ = program.ask(&Message::Detach);
-            }
-        }
+    /// Process ids of those that are alive.
+    pub(crate) fn live_pids(&self) -> Vec<u32> {
+        self.lock().live.values().filter(|process| !is_dead(&process.pidfd)).map(|process| process.pid).collect()
+    }
+
+    /// Threads that have ended amid a write.
+    pub(crate) fn ended_amid_write(&self) -> u64 {
+        self.lock().ended_amid_write
     }
 }
 
@@ -153,9 +154,10 @@ fn image(stat: &Stat) -> String {
     [26, 28, 48].map(|number| stat.field(number)).join(" ")
 }
 
-/// Takes back what a process held that writes no more.
-fn take_back(memory: &Memory, number: u16) {
+/// Takes back what a process held that writes no more. Gives how many streams it had claimed, each for a write that it has not ended.
+fn take_back(memory: &Memory, number: u16) -> u64 {
     let geometry = memory.geometry();
+    let mut claimed_count = 0;
     for stream in memory.used_streams().filter(|stream| *stream >= geometry.cpu_count) {
         let claimed = &memory.stream(stream).claim;
         // (H) pairs with (I), the claimant's last.
@@ -163,8 +165,10 @@ fn take_back(memory: &Memory, number: u16) {
         if claim::process(word) == Some(number) {
             // What the dead claimant had not committed is above the stream's offset, and means nothing.
             // (I) pairs with (H), the next claimant's.
-            let _ = claimed.compare_exchange(word, 0, Ordering::AcqRel, Ordering::Relaxed);
+            let taken = claimed.compare_exchange(word, 0, Ordering::AcqRel, Ordering::Relaxed);
+            claimed_count += u64::from(taken.is_ok());
         }
     }
     memory.reclaim_drawn(number);
+    claimed_count
 }

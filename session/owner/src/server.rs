@@ -22,7 +22,7 @@ use crate::program::{read_message, socket_dir, sweep};
 use crate::registry::Processes;
 use crate::snapshot::{self, Take};
 use crate::sys::Stat;
-use crate::trace::{Trace, refusal_of};
+use crate::trace::{ALL_CLASSES, Trace, refusal_of};
 
 /// How long a program may take over its hello.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -35,7 +35,7 @@ pub(crate) struct Shared {
     pub(crate) processes: Processes,
     /// A tool that has asked for the session's end, and waits for it.
     stopper: Mutex<Option<UnixStream>>,
-    /// Snapshots that events asked for and that were too many.
+    /// Snapshots that programs asked for and that were too many.
     pub(crate) snapshots_refused: AtomicU64,
 }
 
@@ -149,7 +149,7 @@ struct Server {
     may_be_stopped: bool,
     /// Threads that take their time to answer.
     answering: Vec<JoinHandle<()>>,
-    /// Of snapshots that events ask for.
+    /// Of snapshots that programs ask for.
     allowance: Allowance,
 }
 
@@ -241,10 +241,11 @@ impl Server {
         if wanted.dir.as_ref().is_some_and(|dir| !dir.is_absolute()) {
             return refuse(&mut stream, "a snapshot's directory has to be an absolute path");
         }
-        let is_by_event = ["event:", "duration:"].iter().any(|kind| wanted.trigger.starts_with(kind));
-        if is_by_event && !self.allowance.take(Instant::now()) {
+        // Whoever runs `dormouse snapshot` looks at what they get; what programs trigger has to be bounded.
+        let is_by_program = wanted.trigger != "command";
+        if is_by_program && !self.allowance.take(Instant::now()) {
             self.shared.snapshots_refused.fetch_add(1, Ordering::Relaxed);
-            return refuse(&mut stream, "events have asked for too many snapshots; `dormouse snapshot` takes one");
+            return refuse(&mut stream, "programs have asked for too many snapshots; `dormouse snapshot` takes one");
         }
         let shared = Arc::clone(&self.shared);
         self.answer_from_thread("dormouse-snapshot", stream, move || {
@@ -312,7 +313,7 @@ impl Server {
 
     /// None of a program's classes is recorded.
     fn refuse_program(&self, stream: &mut UnixStream, program: &str, reason: &str) -> std::io::Result<()> {
-        self.shared.trace.refuse([refusal_of("(all classes)", program, reason)]);
+        self.shared.trace.refuse([refusal_of(ALL_CLASSES, program, reason)]);
         refuse(stream, reason)
     }
 }

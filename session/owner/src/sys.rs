@@ -1,8 +1,12 @@
 //! What the kernel tells of processes.
 
 use std::os::fd::OwnedFd;
+use std::path::Path;
 
+use dormouse_backing::BackingError;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
 /// What a process calls itself, as `ps` shows it: the name by which it was executed (a link's, where it was a link), or what it has set
 /// by `prctl(PR_SET_NAME)` since. Control characters, and bytes that are not UTF-8, are replaced, so that it can be printed. `None`: there
@@ -43,6 +47,28 @@ pub(crate) fn start_of(pid: u32) -> String {
 pub(crate) fn is_dead(pidfd: &OwnedFd) -> bool {
     let mut fds = [PollFd::new(pidfd, PollFlags::IN)];
     matches!(poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })), Ok(1))
+}
+
+/// Has a write that would make a file larger than this process may make it (`ulimit -f`) fail, instead of ending the process.
+pub(crate) fn survive_file_size_limits() {
+    // SAFETY: no handler; other parts of this process would die of this signal, and get an error of their own instead.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+}
+
+/// Whether memory could not be made because it is a file to the kernel.
+pub(crate) fn is_limit_of_file_sizes(error: &BackingError) -> bool {
+    matches!(error, BackingError::System { errno: Errno::FBIG, .. })
+}
+
+/// Whether somebody listens at a socket. Does not wait, however many others wait there.
+pub(crate) fn is_listened_to(socket: &Path) -> bool {
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let connect = || {
+        let fd = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        connect(&fd, &SocketAddrUnix::new(socket)?)
+    };
+    // What connect(2) says of a socket whose backlog is full.
+    matches!(connect(), Ok(()) | Err(Errno::AGAIN))
 }
 
 /// The identity of this boot; empty where the kernel does not tell.
