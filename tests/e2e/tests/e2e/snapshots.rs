@@ -385,7 +385,7 @@ fn many_processes_fill_no_disk() {
     let recording = record.run(&[TRACED, "many", "40", "8"]).succeeded();
     let count = (1..).take_while(|number| recording.place().join(format!("trace-snapshot-{number}")).exists()).count();
     assert!((32..40).contains(&count), "{count}: {}", recording.stderr);
-    assert!(recording.stderr.contains("snapshots that events asked for were too many"), "{}", recording.stderr);
+    assert!(recording.stderr.contains("snapshots that programs asked for were too many"), "{}", recording.stderr);
 }
 
 #[test]
