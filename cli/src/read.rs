@@ -5,8 +5,9 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use dormouse_consumer::TraceFiles;
-use dormouse_ctf::Problem;
+use dormouse_ctf::loss::DAMAGED;
 use dormouse_ctf::text::{ClockFormat, Formatter};
+use dormouse_ctf::{Problem, StateRecord, StatedLosses, StreamReader};
 
 use dormouse_terminal::{Output, say};
 
@@ -14,7 +15,7 @@ use dormouse_terminal::{Output, say};
 #[derive(Debug, Args)]
 #[command(
     after_help = "When a session ends, it writes into the metadata what each stream holds. Streams that are missing, empty, too short or \
-                  duplicated are named on standard error. In a trace that was not closed (the session is live, or was killed), missing \
+                  duplicated are named on standard error, and the last line there says what was lost, if anything was. In a trace that was not closed (the session is live, or was killed), missing \
                   streams cannot be noticed.\n\n\
                   Exit code: 0; 1 if the trace is damaged or something is missing (what can be read is printed); 2 if it cannot be read. \
                   If the reader of the output closes it, `view` stops with 0, or with 1 if there was damage before."
@@ -40,7 +41,8 @@ enum ClockArgument {
 /// Print what a trace holds: events by class, by CPU and by process, losses by class, time span
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Lost events are counted by class when a session ends; a trace whose session was killed has only their sum. The counts \
+    after_help = "`lost at least N` means that something has happened which can lose events and that nobody can count; each is named.\n\n\
+                  Lost events are counted by class when a session ends; a trace whose session was killed has only their sum. The counts \
                   of the classes can add up to less than the sum: the class of an event is not known if its program was killed while \
                   writing it, and events that did not fit on the disk are not counted by class.\n\n\
                   NAME is the last name of the process, as ps shows it; a name that it took in its last tenth of a second may be missing. \
@@ -79,11 +81,15 @@ impl View {
         let mut formatter = Formatter::new(&files.metadata, format, offset);
         let mut text = Vec::with_capacity(2 * CHUNK_BYTES);
         files.left_out.iter().for_each(|line| say(format_args!("warning: {line}")));
-        let mut is_damaged = !files.left_out.is_empty();
+        let (is_left_out, mut is_damaged) = (!files.left_out.is_empty(), false);
+        let mut losses = StatedLosses::default();
         let mut events = files.events();
         while let Some(item) = events.next_event() {
             match item {
-                Ok(event) => formatter.event(&event, &mut text),
+                Ok(event) => {
+                    StateRecord::decode(&event).iter().for_each(|record| losses.note(record));
+                    formatter.event(&event, &mut text);
+                }
                 Err(notice) => {
                     // What comes before the notice comes out before it.
                     out.lines(&text)?;
@@ -97,14 +103,22 @@ impl View {
                 text.clear();
             }
             if out.is_over() {
-                return Ok(is_damaged.into());
+                return Ok((is_left_out || is_damaged).into());
             }
         }
         out.lines(&text)?;
         let missing = files.missing(&events);
         missing.iter().for_each(|line| say(format_args!("warning: {line}")));
         is_damaged |= !missing.is_empty();
-        Ok(is_damaged.into())
+        if is_damaged {
+            losses.add(DAMAGED, 0);
+        }
+        let totals = events.streams().iter().filter_map(StreamReader::totals);
+        let stated = totals.fold(0, |sum: u64, totals| sum.saturating_add(totals.events_discarded));
+        if losses.unstated > 0 || stated > 0 || !losses.uncounted.is_empty() {
+            say(losses.told(stated));
+        }
+        Ok((is_left_out || is_damaged).into())
     }
 }
 

@@ -1,6 +1,7 @@
 //! `dormouse record`.
 
 use std::ffi::OsString;
+use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,10 +13,9 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use dormouse_abi::record::RecordKind;
 use dormouse_abi::trigger::{PATTERN_COUNT_MAX, Trigger};
 use dormouse_consumer::{
-    Cpus, Mode, Options, Program, Session, Summary, Traced, find_libc_library, raise_descriptor_limit,
-    why_not_preloaded,
+    Cpus, Ended, Mode, Options, Program, Session, Summary, Traced, find_libc_library, on_ending_signals,
+    raise_descriptor_limit, why_not_preloaded,
 };
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::patterns::{classes, say_unmatched, unmatched};
 use dormouse_terminal::{Output, parse_size, say};
@@ -43,11 +43,20 @@ An event can trigger a snapshot (--snapshot-on):
                                                   in one thread, more than 50 ms from the last begin to an end
 The classes of a trigger are armed, and the event that triggers is in the snapshot. A trigger of a process requests at most one \
 snapshot a second; while it keeps firing, the interval grows, up to an hour, and each snapshot says how often the trigger fired since \
-the one before. All processes of a session together get 32 such snapshots, and one more each minute.
+the one before. All processes of a session together get 32 snapshots by their triggers, crashes and exits too, and one more each minute.
 
 At the end, patterns that matched no event are named.
 
-Exit code: the command's; 128 + N if signal N ended it; 2 if there was nothing to run or record.")]
+The last line says how many events were lost, or `at least N lost because …` where something happened that can lose events and that \
+nobody can count: a program could not join, a packet was not valid, a program was frozen when the recording ended.
+
+Signals are passed on to the command. When it has ended, the recording ends within 3 s, whatever other programs do (a disk that hangs is \
+waited for). If it does not take SIGTERM, SIGINT or SIGHUP because it is frozen, stopped or traced, the recording ends without it. A second \
+such signal ends the recording at once, and `dormouse salvage` makes a trace of what is there; Ctrl-C counts only once the command has \
+ended.
+
+Exit code: the command's; 128 + N if signal N ended it, or was to end it while it was frozen; 2 if there was nothing to run or record; with \
+--fail-on-loss, 3 in place of 0 if events were lost, or may have been.")]
 pub(crate) struct Record {
     /// Directory of the trace, new or empty [default: dormouse-TIME]
     #[arg(short, long, value_name = "DIR")]
@@ -65,6 +74,12 @@ pub(crate) struct Record {
     /// `--mode overwrite`. Not with `--attach`, because a program reads its triggers when it starts
     #[arg(long, value_name = "TRIGGER", value_delimiter = ',', value_parser = Trigger::parse, conflicts_with = "attach")]
     snapshot_on: Vec<Trigger>,
+    /// Exit with 3, where it would be 0, if events were lost or may have been
+    #[arg(long)]
+    fail_on_loss: bool,
+    /// Write what the last line says into FILE, as JSON, when the recording ends; `/dev/fd/3` is the descriptor 3 of whoever runs this
+    #[arg(long, value_name = "FILE")]
+    summary: Option<PathBuf>,
     /// Record the program PID, which already runs, instead of running a command
     #[arg(long, value_name = "PID", conflicts_with_all = ["libc", "command"])]
     attach: Option<u32>,
@@ -104,6 +119,10 @@ pub(crate) struct Settings {
     /// truncated, programs that map it get SIGBUS. With a file on a disk, a write to the memory may wait for the disk
     #[arg(long, value_name = "FILE")]
     buffers: Option<PathBuf>,
+    /// Write at most SIZE to disk for the trace and its snapshots together, at least 256K: events beyond that are lost and counted, snapshots
+    /// are refused [default: no limit]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    disk_max: Option<u64>,
     /// What each event says about its writer: `ids`, the process and the thread, or `none`, which makes an event 11 bytes shorter
     /// [default: ids]
     #[arg(long, value_parser = one_of([RecordKind::Ids, RecordKind::Compact], RecordKind::name), hide_possible_values = true)]
@@ -128,6 +147,7 @@ impl Settings {
             ("--budget-max", self.budget_max.map(|bytes| bytes.to_string().into())),
             ("--pretend-cpus", pretended.map(OsString::from)),
             ("--mode", self.mode.map(|mode| mode.name().into())),
+            ("--disk-max", self.disk_max.map(|bytes| bytes.to_string().into())),
             ("--buffers", self.buffers.clone().map(OsString::from)),
             ("--context", self.context.map(|context| context.name().into())),
         ];
@@ -180,6 +200,7 @@ impl Record {
             command_line,
             may_be_stopped: self.attach.is_some(),
             buffers: self.settings.buffers.clone(),
+            disk_bytes_max: self.settings.disk_max,
             ..defaults
         }
     }
@@ -210,22 +231,56 @@ impl Record {
         let preload = if self.libc { Some(find_libc_library()?) } else { None };
         let command_line: Vec<_> = self.command.iter().map(|argument| argument.to_string_lossy()).collect();
         let options = self.options(dir, command_line.join(" "));
+        let summary_file = self.summary_file()?;
         let session = Session::create(&options)?;
-        let traced = match Traced::start(&self.command, &session, preload.as_deref(), &self.snapshot_on) {
+        let traced = Traced::start(&self.command, &session, preload.as_deref(), &self.snapshot_on, end_at_once(dir));
+        let traced = match traced {
             Ok(traced) => traced,
             Err(error) => {
                 session.abandon();
                 return Err(error.into());
             }
         };
-        let code = traced.wait()?;
+        let pid = traced.pid();
+        let ended = traced.wait();
         let names = session.class_names();
         let summary = session.finish();
         if let Some(why) = self.command.first().filter(|_| self.libc).and_then(|program| why_not_preloaded(program)) {
             say(why);
         }
+        let code = match ended {
+            Ended::Exited(code) => code as u8,
+            Ended::Frozen(signal) => {
+                say(format_args!(
+                    "process {pid} has not taken signal {signal}: it is frozen, stopped or traced; it stays as it is, and its recording \
+                     has ended"
+                ));
+                (128 + signal) as u8
+            }
+        };
         self.report(&summary, &names, dir);
-        Ok(code as u8)
+        self.conclude(&summary, summary_file, dir, code)
+    }
+
+    /// Opened before anything is recorded: that it cannot be written is known in time.
+    fn summary_file(&self) -> anyhow::Result<Option<File>> {
+        let open = |path: &PathBuf| File::create(path).with_context(|| format!("cannot write {}", path.display()));
+        self.summary.as_ref().map(open).transpose()
+    }
+
+    /// Writes the summary for programs, and gives the exit code.
+    fn conclude(&self, summary: &Summary, file: Option<File>, dir: &Path, code: u8) -> anyhow::Result<u8> {
+        let code = if code == 0 && self.fail_on_loss && summary.losses.is_any() { EXIT_LOSS } else { code };
+        if let Some(mut file) = file {
+            let mut json = serde_json::to_value(summary)?;
+            json["dir"] = dir.to_string_lossy().into();
+            json["lost"] = summary.losses.lost().into();
+            json["is_lost_exact"] = summary.losses.is_exact().into();
+            json["exit_code"] = code.into();
+            let text = serde_json::to_string_pretty(&json)?;
+            writeln!(file, "{text}").context("cannot write the file of --summary")?;
+        }
+        Ok(code)
     }
 
     /// The summary comes last.
@@ -256,9 +311,10 @@ impl Record {
         // Before anything is made.
         let program = Program::find(pid)?;
         let interrupted = Arc::new(AtomicBool::new(false));
-        for signal in [SIGINT, SIGTERM, SIGHUP] {
-            signal_hook::flag::register(signal, Arc::clone(&interrupted)).context("cannot handle signals")?;
-        }
+        let interrupt = Arc::clone(&interrupted);
+        // Relaxed: the flag is all that is told.
+        on_ending_signals(move || interrupt.store(true, Ordering::Relaxed), end_at_once(dir))?;
+        let summary_file = self.summary_file()?;
         let session = Session::create(&self.options(dir, format!("--attach {pid}")))?;
         let armed = match session.attach(&program) {
             Ok(armed) => armed,
@@ -275,7 +331,7 @@ impl Record {
             let dir = dir.display();
             say(format_args!("recording {} of process {pid} into {dir}; Ctrl-C ends it", classes(armed)));
         }
-        let is_deserted = session.wait(|| interrupted.load(Ordering::SeqCst));
+        let is_deserted = session.wait(|| interrupted.load(Ordering::Relaxed));
         if is_deserted && !self.background {
             say(format_args!("process {pid} has ended"));
         }
@@ -284,7 +340,22 @@ impl Record {
         if !self.background {
             self.report(&summary, &names, dir);
         }
-        Ok(0)
+        self.conclude(&summary, summary_file, dir, 0)
+    }
+}
+
+/// `--fail-on-loss`: events were lost, or may have been.
+pub(crate) const EXIT_LOSS: u8 = 3;
+
+/// What a second signal does: nothing is waited for any more.
+fn end_at_once(dir: &Path) -> impl Fn(i32) + Send + 'static {
+    let dir = dir.to_owned();
+    move |signal| {
+        say(format_args!(
+            "ended at once by signal {signal}; `dormouse salvage {}` makes a trace of what is there",
+            dir.display()
+        ));
+        signal_hook::low_level::exit(128 + signal)
     }
 }
 

@@ -8,6 +8,7 @@ use clap::Args;
 use dormouse_abi::text::printable;
 use dormouse_consumer::salvage;
 
+use crate::record::EXIT_LOSS;
 use dormouse_terminal::Output;
 
 /// Make a valid trace of a session whose `dormouse record` was killed
@@ -36,6 +37,7 @@ Examples:
                                                   survives the recorder and the server
 
 Exit code: 0 if everything that was committed was recovered; 1 if something was not (the trace is valid, and says what is missing); \
+with --fail-on-loss, 3 in place of these if events were lost, or may have been; \
 2 if there was nothing to salvage, the session is alive, or the new trace cannot be written.")]
 pub(crate) struct Salvage {
     /// Directory that the session was recorded into
@@ -47,6 +49,9 @@ pub(crate) struct Salvage {
     /// Remove the buffers' file (see `dormouse record --buffers`) if everything was recovered
     #[arg(long)]
     remove_buffers: bool,
+    /// Exit with 3 if events were lost, or may have been
+    #[arg(long)]
+    fail_on_loss: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -65,24 +70,27 @@ impl Salvage {
         };
         let mut salvage = salvage(&self.dir, &output)?;
         let is_whole = salvage.missing.is_empty();
-        if self.remove_buffers
-            && is_whole
-            && let Some(path) = salvage.buffers.take()
-        {
-            std::fs::remove_file(&path).with_context(|| format!("cannot remove {}", path.display()))?;
+        if self.remove_buffers && is_whole {
+            salvage.remove_buffers()?;
         }
-        let code = if is_whole { 0 } else { 1 };
+        let code = match is_whole {
+            _ if self.fail_on_loss && salvage.losses.is_any() => EXIT_LOSS,
+            true => 0,
+            false => 1,
+        };
         if self.json {
             let mut json = serde_json::to_value(&salvage)?;
             json["is_whole"] = is_whole.into();
+            json["lost"] = salvage.losses.lost().into();
+            json["is_lost_exact"] = salvage.losses.is_exact().into();
             out.json(&json)?;
             return Ok(code);
         }
-        let (events, lost, disk, memory) =
-            (salvage.events, salvage.lost, salvage.packets_from_disk, salvage.packets_from_memory);
+        let (events, losses, disk, memory) =
+            (salvage.events, &salvage.losses, salvage.packets_from_disk, salvage.packets_from_memory);
         writeln!(
             out,
-            "{events} events, {lost} lost: {disk} packets from disk, {memory} from memory ({}); look at them with \
+            "{events} events, {losses}: {disk} packets from disk, {memory} from memory ({}); look at them with \
              `dormouse view {}`",
             salvage.memory,
             output.display()

@@ -86,7 +86,13 @@ fn read(dir: &Path) -> (i32, u64, Vec<String>) {
     let mut warnings: Vec<String> = list.iter().map(|warning| warning.as_str().expect("text").to_string()).collect();
     // Losses that packets tell of are warnings of `view` alone.
     let is_warning = |line: &&str| !line.contains("discarded between");
-    let mut shown: Vec<_> = errors.lines().filter(is_warning).collect();
+    let is_warning_of_trace = |line: &&str| line.starts_with("dormouse: warning: ");
+    let (mut shown, closing): (Vec<_>, Vec<_>) = errors.lines().filter(is_warning).partition(is_warning_of_trace);
+    // The last line says what was lost, where that is not nothing; `stats` says besides that a trace was not closed.
+    let causes = json["loss_possible"].as_array().expect("an array").iter().map(|cause| cause["cause"].to_string());
+    let is_loss = number("events_lost") > 0 || causes.filter(|cause| !cause.contains("was not closed")).count() > 0;
+    assert_eq!(closing.len(), usize::from(is_loss), "{errors}");
+    assert!(closing.iter().all(|line| line.contains(" lost")), "{errors}");
     shown.sort_unstable();
     warnings.sort();
     assert_eq!(shown, warnings.iter().map(|line| format!("dormouse: warning: {line}")).collect::<Vec<_>>());

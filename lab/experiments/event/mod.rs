@@ -179,7 +179,7 @@ pub(crate) fn in_session(session: Session, options: Options) -> Result<Start, La
         let (emitted, is_ring) = (engine.emitted, options.mode == Mode::Overwrite);
         engine.finish()?;
         let summary = session.finish();
-        let (arrived, lost) = (Some(summary.events), summary.lost + summary.lost_on_disk);
+        let (arrived, lost) = (Some(summary.events), summary.losses.lost());
         let found = Verification { emitted, arrived, lost, is_ring, bytes: summary.bytes, ..Verification::default() };
         if !found.holds() || is_ring && lost > 0 {
             return Err(LabError::Engine(format!("{}: {summary}, of {emitted} emitted", options.mode.name())));

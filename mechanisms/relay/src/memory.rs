@@ -435,17 +435,20 @@ impl Memory {
         }
     }
 
-    /// Takes back what a process held that writes no more, its number last.
-    pub fn take_back(&self, process: u16) {
-        self.release_claims(process);
+    /// Takes back what a process held that writes no more, its number last. Gives how many streams it had claimed, each for a write that it has
+    /// not ended.
+    pub fn take_back(&self, process: u16) -> u64 {
+        let claimed_count = self.release_claims(process);
         self.reclaim_drawn(process);
         if let Some(register) = self.register() {
             register.free(process);
         }
+        claimed_count
     }
 
-    /// Releases the streams that a process has claimed, which writes no more.
-    pub fn release_claims(&self, process: u16) {
+    /// Releases the streams that a process has claimed, which writes no more. Gives how many.
+    pub fn release_claims(&self, process: u16) -> u64 {
+        let mut count = 0;
         for stream in self.used_streams().filter(|stream| *stream >= self.geometry.cpu_count) {
             let claimed = &self.stream(stream).claim;
             // (H) pairs with (I), the claimant's last.
@@ -453,9 +456,11 @@ impl Memory {
             if claim::process(word) == Some(process) {
                 // What the claimant had not committed is above the stream's offset, and means nothing.
                 // (I) pairs with (H), the next claimant's.
-                let _ = claimed.compare_exchange(word, 0, Ordering::AcqRel, Ordering::Relaxed);
+                let released = claimed.compare_exchange(word, 0, Ordering::AcqRel, Ordering::Relaxed);
+                count += u64::from(released.is_ok());
             }
         }
+        count
     }
 
     /// Frees every page that `process` had drawn and not linked. For the session owner, once the process is dead.

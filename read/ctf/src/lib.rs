@@ -50,6 +50,7 @@
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 pub mod class;
+pub mod loss;
 pub mod merge;
 pub mod metadata;
 pub mod packet;
@@ -69,6 +70,7 @@ extern crate self as dormouse_ctf;
 pub mod testing;
 
 pub use class::{Class, Classes};
+pub use loss::{Cause, Losses, StatedLosses};
 pub use merge::Merge;
 pub use metadata::{Metadata, MetadataError, MetadataOptions};
 pub use packet::{PacketHeader, PacketWriter};

@@ -163,6 +163,13 @@ records! {
         /// As in [`StateRecord::Process`].
         name: &'a str,
     },
+    /// Something has happened that can lose events, and nobody has counted these.
+    9 => LossPossible "loss_possible" {
+        /// What.
+        cause: &'a str,
+        /// How many times.
+        count: u64,
+    },
 }
 
 fn class(number: u16, name: &str, fields: &[(&str, Kind)]) -> (u16, ClassDecl) {

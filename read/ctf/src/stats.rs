@@ -8,6 +8,7 @@ use dormouse_abi::record::RecordKind;
 use dormouse_abi::text::printable;
 use serde::{Serialize, Serializer};
 
+use crate::loss::{DAMAGED, StatedLosses, Uncounted};
 use crate::merge::Merge;
 use crate::metadata::Metadata;
 use crate::state::StateRecord;
@@ -23,6 +24,8 @@ pub struct Stats {
     pub state_events: u64,
     /// Events lost: what packets tell, and what the session owner has stated besides.
     pub events_lost: u64,
+    /// What can have lost more events, which nobody has counted; empty: no other event is lost.
+    pub loss_possible: Vec<Uncounted>,
     /// Of these, what the session owner has told of single classes, most first. Together at most as many as `events_lost`, if
     /// programs were honest: those that a program had no time to assign (it was killed) and those that did not fit on the disk are
     /// not among them.
@@ -144,7 +147,8 @@ impl Stats {
     pub fn of_sources<'a, S: Source>(metadata: &Metadata, streams: impl IntoIterator<Item = (&'a str, S)>) -> Stats {
         let has_context = metadata.options.record_kind == RecordKind::Ids;
         let mut warnings = Vec::new();
-        let (mut events, mut state_events, mut stated_lost) = (0, 0, 0u64);
+        let (mut events, mut state_events, mut losses) = (0, 0, StatedLosses::default());
+        let mut is_damaged = false;
         let mut classes: HashMap<u16, ClassStats> = HashMap::new();
         let mut lost: BTreeMap<String, u64> = BTreeMap::new();
         let mut classes_refused = Vec::new();
@@ -163,19 +167,25 @@ impl Stats {
                 Err(notice) if matches!(notice.problem, Problem::Discarded { .. }) => continue,
                 Err(notice) => {
                     warnings.push(format!("{}: {notice}", names[notice.stream]));
+                    is_damaged = true;
                     continue;
                 }
             };
             if event.is_state() {
                 state_events += 1;
-                match StateRecord::decode(&event) {
+                let record = StateRecord::decode(&event);
+                record.iter().for_each(|record| losses.note(record));
+                match record {
                     Some(StateRecord::Process { process, vpid, name, program, .. }) => {
                         processes.join(process, vpid, name, program);
                     }
                     Some(StateRecord::ProcessName { process, name }) => processes.rename(process, name),
                     Some(StateRecord::Lost { reason, count }) => {
-                        stated_lost = stated_lost.saturating_add(count);
                         warnings.push(format!("{}: {count} events lost: {reason}", names[event.stream]));
+                    }
+                    Some(StateRecord::LossPossible { cause, count }) => {
+                        let stream = names[event.stream];
+                        warnings.push(format!("{stream}: an unknown number of events lost: {cause} ({count})"));
                     }
                     Some(StateRecord::LostClass { class, count }) => {
                         let lost = lost.entry(class.into()).or_default();
@@ -221,12 +231,20 @@ impl Stats {
             processes.sort_by(|a, b| b.count.cmp(&a.count).then(a.vpid.cmp(&b.vpid)));
         }
         let found = merge.streams().iter().map(|stream| (stream.size_bytes(), stream.totals()));
-        warnings.extend(metadata.totals.compare(names.into_iter().zip(found)));
+        let missing = metadata.totals.compare(names.into_iter().zip(found));
+        if is_damaged || !missing.is_empty() {
+            losses.add(DAMAGED, 0);
+        }
+        if !metadata.totals.is_closed() {
+            losses.add("the trace was not closed: its session is live or was killed", 0);
+        }
+        warnings.extend(missing);
         let totals: Vec<StreamTotals> = merge.streams().iter().filter_map(StreamReader::totals).collect();
         Stats {
             events,
             state_events,
-            events_lost: totals.iter().fold(stated_lost, |sum, stream| sum.saturating_add(stream.events_discarded)),
+            events_lost: totals.iter().fold(losses.unstated, |sum, stream| sum.saturating_add(stream.events_discarded)),
+            loss_possible: losses.uncounted,
             lost_by_class,
             classes_refused,
             packets: totals.iter().map(|stream| stream.packets).sum(),
@@ -311,7 +329,14 @@ impl fmt::Display for Stats {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let duration = self.span.map_or(0.0, |span| span.duration_ns as f64 / 1e9);
         writeln!(f, "events    {} (and {} of the session itself)", self.events, self.state_events)?;
-        writeln!(f, "lost      {}", self.events_lost)?;
+        match self.loss_possible.is_empty() {
+            true => writeln!(f, "lost      {}", self.events_lost)?,
+            false => writeln!(f, "lost      at least {}", self.events_lost)?,
+        }
+        for Uncounted { cause, count } in &self.loss_possible {
+            let count = if *count > 0 { format!(" ({count})") } else { String::new() };
+            writeln!(f, "          because {}{count}", printable(cause))?;
+        }
         writeln!(f, "duration  {duration:.6} s")?;
         match self.threads {
             Some(threads) => writeln!(f, "threads   {threads}")?,
@@ -392,6 +417,7 @@ mod tests {
         trace.state(32, &StateRecord::ProcessName { process: 7, name: "list" });
         trace.state(32, &StateRecord::ProcessName { process: 6, name: "nobody" });
         trace.state(40, &StateRecord::Lost { reason: "the disk is full", count: 100 });
+        trace.state(40, &StateRecord::LossPossible { cause: "a \x1b[2Jword", count: 2 });
         trace.state(41, &StateRecord::ClassRefused { class: "größe:a", program: "/bin/\x1b[ls", reason: "no name" });
         for (class, count) in [("http:request", 2), ("sched:idle", 3), ("(other classes)", 2), ("http:request", 1)] {
             trace.state(50, &StateRecord::LostClass { class, count });
@@ -415,7 +441,12 @@ mod tests {
         assert_eq!(
             serde_json::to_value(&stats).unwrap(),
             serde_json::json!({
-                "events": 5, "state_events": 11, "events_lost": 108, "packets": 4, "bytes": bytes, "threads": 4,
+                "events": 5, "state_events": 12, "events_lost": 108, "packets": 4, "bytes": bytes, "threads": 4,
+                "loss_possible": [
+                    {"cause": "a \x1b[2Jword", "count": 2},
+                    {"cause": "parts of the trace are missing or damaged", "count": 0},
+                    {"cause": "the trace was not closed: its session is live or was killed", "count": 0},
+                ],
                 "lost_by_class": [
                     {"name": "http:request", "count": 3},
                     {"name": "sched:idle", "count": 3},
@@ -442,13 +473,17 @@ mod tests {
                 "warnings": [
                     "odd: packet 0 at byte 0 is cut off: 1 of 80 bytes",
                     "state: 100 events lost: the disk is full",
+                    "state: an unknown number of events lost: a \x1b[2Jword (2)",
                 ],
             })
         );
         let expected = format!(
             "\
-events    5 (and 11 of the session itself)
-lost      108
+events    5 (and 12 of the session itself)
+lost      at least 108
+          because a \u{fffd}[2Jword (2)
+          because parts of the trace are missing or damaged
+          because the trace was not closed: its session is live or was killed
 duration  1.000000 s
 threads   4
 packets   4
@@ -478,6 +513,8 @@ not recorded: größe:a of /bin/\u{fffd}[ls: no name
 warning: odd: packet 0 at byte 0 is cut off: 1 of 80 bytes
 
 warning: state: 100 events lost: the disk is full
+
+warning: state: an unknown number of events lost: a \u{fffd}[2Jword (2)
 
 note: this trace was not closed, so a stream that is missing cannot be told
 "

@@ -149,6 +149,7 @@ pub struct Register {
     text_next: AtomicU32,
     processes_refused: AtomicU64,
     classes_refused: AtomicU64,
+    ended_amid_write: AtomicU64,
     patterns_len: AtomicU32,
     patterns: [AtomicU8; PATTERNS_SIZE_BYTES],
     slots: [AtomicU64; SLOT_COUNT],
@@ -382,6 +383,16 @@ impl Register {
     pub fn changes(&self) -> u32 {
         // (R11) Acquire pairs with (R10).
         self.changes.load(Ordering::Acquire)
+    }
+
+    /// So many threads of a process have ended amid a write.
+    pub fn add_ended_amid_write(&self, count: u64) {
+        self.ended_amid_write.fetch_add(count, Ordering::Relaxed);
+    }
+
+    /// How many threads have ended amid a write, as far as is known.
+    pub fn ended_amid_write(&self) -> u64 {
+        self.ended_amid_write.load(Ordering::Relaxed)
     }
 
     /// How many processes found no entry, and how many classes found no room.

@@ -1,6 +1,7 @@
 //! The process's own affairs, all under one lock: the registry of classes, the session, what is armed, fork.
 
 use core::sync::atomic::Ordering;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -238,7 +239,7 @@ pub(crate) fn join(socket: &Path, inherited: Option<(i32, [u8; 16])>) -> Result<
     lock().join(|joining| joining.join_handed(handed, socket))
 }
 
-fn attach(session: &Path) -> ProgramToTool {
+fn attach(session: &Path, memory: Option<OwnedFd>) -> ProgramToTool {
     if let Some(attached) = current()
         // (P) pairs with (P').
         && attached.memory.header().stopped.0.load(Ordering::Acquire) == 0
@@ -248,7 +249,11 @@ fn attach(session: &Path) -> ProgramToTool {
         let text = format!("the program is already in the session {}", attached.socket.display());
         return ProgramToTool::Error { text };
     }
-    match join(session, None) {
+    let joined = match memory {
+        Some(memory) => lock().join(|joining| joining.join_brought(memory.as_fd(), session)),
+        None => join(session, None),
+    };
+    match joined {
         Ok(()) => {
             let control = lock();
             control.changed(control.armed_count(), control.armed_count())
@@ -257,13 +262,13 @@ fn attach(session: &Path) -> ProgramToTool {
     }
 }
 
-/// Answers a tool.
-pub(crate) fn answer(question: ToolToProgram) -> ProgramToTool {
+/// Answers a tool, which may have sent a session's memory.
+pub(crate) fn answer(question: ToolToProgram, memory: Option<OwnedFd>) -> ProgramToTool {
     match question {
         ToolToProgram::List => lock().list(),
         ToolToProgram::Arm { patterns } => lock().arm(&patterns),
         ToolToProgram::Disarm { patterns } => lock().set_matching(&patterns, false).0,
-        ToolToProgram::Attach { session } => attach(Path::new(&session)),
+        ToolToProgram::Attach { session } => attach(Path::new(&session), memory),
         ToolToProgram::Detach => lock().detach(),
         // The registry of the tunables has a lock of its own, and the loader is asked where they are.
         ToolToProgram::ListTunables => crate::tunable::list(),

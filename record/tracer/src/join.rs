@@ -120,6 +120,16 @@ impl Joining {
         self.attach(memory, process, socket.into())
     }
 
+    /// Joins the session whose memory a tool of this user's, or of root's, has brought. Waits for nobody.
+    ///
+    /// # Errors
+    /// One line.
+    pub(crate) fn join_brought(&mut self, memory: BorrowedFd<'_>, socket: &Path) -> Result<&'static Attached, String> {
+        let memory = self.adopt(memory, None)?;
+        let process = self.enter(&memory)?;
+        self.attach(memory, process, socket.into())
+    }
+
     /// Joins the session whose owner has handed out its memory.
     ///
     /// # Errors
@@ -143,7 +153,7 @@ impl Joining {
         for (number, former) in register.namesakes(vpid) {
             // What this process was before `exec`: its threads have ended amid their writes.
             if former.namespace == identity.namespace && former.image != identity.image {
-                memory.release_claims(number);
+                register.add_ended_amid_write(memory.release_claims(number));
                 register.leave(number, vpid);
             }
         }

@@ -336,9 +336,9 @@ fn converse(stream: OwnedFd) -> Result<(), dormouse_transport::Error> {
         return Conversation::begin(stream, Edge::ToolProgram, deadline).send(&ProgramToTool::Error { text });
     }
     let mut conversation = Conversation::answer(stream, &[Edge::ToolProgram], deadline)?;
-    // The memory of a session that it is asked to join comes as a descriptor, which is not needed: it is asked for at the session's socket.
+    // The memory of a session that it is asked to join comes as a descriptor.
     let answer = match conversation.receive_with_fd() {
-        Ok((question, _memory)) => control::answer(question),
+        Ok((question, memory)) => control::answer(question, memory),
         Err(dormouse_transport::Error::Malformed(malformed)) => ProgramToTool::Error { text: malformed.to_string() },
         Err(error) => return Err(error),
     };

@@ -134,15 +134,26 @@ impl SessionServer {
         }
     }
 
-    /// Closes the socket: no program can join any more. Waits for the answers that were begun.
-    pub fn close(&mut self) {
+    /// Closes the socket: no program can join any more. What is returned waits for the answers that were begun.
+    pub fn closing(&mut self) -> impl FnOnce() + Send + 'static {
         // Once: afterwards the name may be another session's.
-        if let Some(thread) = self.thread.take() {
+        let thread = self.thread.take();
+        if thread.is_some() {
             self.shared.directory.remove(&self.shared.name);
             let _ = rustix::io::write(&self.shared.end, &1_u64.to_ne_bytes());
-            let _ = thread.join();
-            self.shared.directory.sweep(SWEPT_COUNT_MAX);
         }
+        let shared = Arc::clone(&self.shared);
+        move || {
+            if let Some(thread) = thread {
+                let _ = thread.join();
+                shared.directory.sweep(SWEPT_COUNT_MAX);
+            }
+        }
+    }
+
+    /// Closes the socket, and waits for the answers that were begun.
+    pub fn close(&mut self) {
+        self.closing()();
     }
 }
 

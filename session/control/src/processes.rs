@@ -4,18 +4,12 @@ use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
 use std::os::fd::OwnedFd;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
 
-use dormouse_abi::message::ToolToProgram;
 use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
 
 use crate::process::{Stat, is_dead, process_name};
-use crate::program::Program;
-
-/// How long all programs together may take to leave at a session's end. Those that do not answer leave at their next page switch.
-const PATIENCE_TO_LEAVE: Duration = Duration::from_secs(2);
 
 /// Everybody who has joined.
 #[derive(Debug)]
@@ -221,25 +215,11 @@ impl Processes {
         renamed.into_iter().filter_map(&mut named).collect()
     }
 
-    /// Asks every program that listens to leave the session.
-    pub fn detach_all(&self) {
-        let deadline = Instant::now() + PATIENCE_TO_LEAVE;
-        let pids: Vec<u32> = {
-            let table = self.lock();
-            let alive = table.processes.values().filter(|process| !process.is_dead());
-            alive.filter_map(|process| process.pid).collect()
-        };
-        for pid in pids {
-            // One that does not listen, or whose turn does not come, leaves at its next page switch.
-            let Ok(program) = Program::find(pid) else { continue };
-            for index in 0..program.tracer_count() {
-                let left = deadline.saturating_duration_since(Instant::now());
-                if left.is_zero() {
-                    return;
-                }
-                let _ = program.ask_with(index, &ToolToProgram::Detach, None, left.min(PATIENCE_TO_LEAVE / 4));
-            }
-        }
+    /// Ids of those that are alive and can be seen.
+    pub fn live_pids(&self) -> Vec<u32> {
+        let table = self.lock();
+        let alive = table.processes.values().filter(|process| !process.is_dead());
+        alive.filter_map(|process| process.pid).collect()
     }
 }
 

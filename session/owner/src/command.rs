@@ -1,15 +1,19 @@
 //! Running the traced command: its environment, its signals, its end.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::{OsStr, OsString, c_int};
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus};
+use std::process::{Command, ExitStatus};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
 
 use dormouse_abi::environment::{ENV_MEMORY, ENV_SESSION, memory_name};
 use dormouse_abi::trigger::{ENV_SNAPSHOT_ON, Trigger};
-use dormouse_control::restore_descriptor_limit;
+use dormouse_control::{no_thread, restore_descriptor_limit};
 use object::read::elf::ProgramHeader;
 use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH};
 use signal_hook::iterator::SignalsInfo;
@@ -128,13 +132,74 @@ pub fn why_not_preloaded(program: &OsStr) -> Option<String> {
 /// A traced command that runs.
 #[derive(Debug)]
 pub struct Traced {
-    child: Child,
-    signals: SignalsInfo<WithOrigin>,
+    pid: u32,
+    ended: Receiver<Ended>,
+    phase: Arc<Phase>,
+}
+
+/// How a command, or its recording, has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ended {
+    /// With this exit code: as shells do, 128 and the signal's number for a command that a signal has ended.
+    Exited(i32),
+    /// It has not: this signal asked for its end, and it cannot take it, because it is frozen, stopped or traced. It goes on.
+    Frozen(i32),
+}
+
+/// How long a command that a signal has asked to end may leave that signal pending. One that runs takes it at once, whatever it then does.
+const SIGNAL_PENDING_MAX: Duration = Duration::from_secs(1);
+
+/// Signals that ask a recording to end.
+const ENDING: [c_int; 3] = [SIGHUP, SIGINT, SIGTERM];
+
+/// What signals have asked for so far.
+#[derive(Debug, Default)]
+struct Phase {
+    /// Signals that ask for the end. All orderings are Relaxed: nothing else is published by them.
+    ending_count: AtomicU32,
+    is_command_over: AtomicBool,
+}
+
+impl Phase {
+    /// Takes note of a signal that asks for the end. True if it is the second that this process is to go by: then it ends at once.
+    ///
+    /// What a terminal sends while the command runs is the command's, however often.
+    fn is_second(&self, is_from_terminal: bool) -> bool {
+        if is_from_terminal && !self.is_command_over.load(Ordering::Relaxed) {
+            self.ending_count.fetch_max(1, Ordering::Relaxed);
+            return false;
+        }
+        self.ending_count.fetch_add(1, Ordering::Relaxed) > 0
+    }
+}
+
+/// Calls `first` at the first signal that asks for the end, and `at_once` with each later one.
+///
+/// # Errors
+/// One line.
+pub fn on_ending_signals(
+    first: impl Fn() + Send + 'static,
+    at_once: impl Fn(i32) + Send + 'static,
+) -> Result<(), Error> {
+    let mut signals = SignalsInfo::<WithOrigin>::new(ENDING).map_err(no_signals)?;
+    let phase = Phase { is_command_over: AtomicBool::new(true), ..Phase::default() };
+    let run = move || {
+        for origin in signals.forever() {
+            if phase.is_second(is_from_terminal(&origin)) { at_once(origin.signal) } else { first() }
+        }
+    };
+    std::thread::Builder::new().name("dormouse-signal".into()).spawn(run).map(drop).map_err(no_thread)
+}
+
+fn no_signals(error: std::io::Error) -> Error {
+    format!("cannot handle signals: {error}").into()
 }
 
 impl Traced {
     /// Starts `command` (program and arguments, not empty) so that it and its descendants join the session, and ask for a snapshot at each of
-    /// `triggers`, if there are any. They inherit the session's memory, at a descriptor so high that no program expects to get it.
+    /// `triggers`, if there are any. They inherit the session's memory, at a descriptor so high that no program expects to get it. Signals are passed on to it from here on, as long as this process lives.
+    ///
+    /// `at_once` is called with a second signal that asks for the end: the process is not to wait for anything any more.
     ///
     /// # Errors
     /// One line.
@@ -143,6 +208,7 @@ impl Traced {
         session: &Session,
         preload: Option<&Path>,
         triggers: &[Trigger],
+        at_once: impl Fn(i32) + Send + 'static,
     ) -> Result<Traced, Error> {
         let (program, arguments) = match command {
             [program, arguments @ ..] => (program.as_os_str(), arguments),
@@ -152,10 +218,9 @@ impl Traced {
         let forwarded = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH, SIGCONT];
         // What `nohup` or a shell has had ignored, the command is to find ignored.
         let forwarded = forwarded.into_iter().filter(|signal| !is_ignored(*signal));
-        let signals =
-            SignalsInfo::<WithOrigin>::new(forwarded).map_err(|error| format!("cannot handle signals: {error}"))?;
+        let signals = SignalsInfo::<WithOrigin>::new(forwarded).map_err(no_signals)?;
         let mut process = Command::new(program);
-        let (memory, uuid) = session.memory();
+        let (memory, uuid) = session.memory_to_inherit();
         let (memory, inherited) = (memory.as_raw_fd(), free_descriptor());
         process.args(arguments).env(ENV_SESSION, session.socket()).env(ENV_MEMORY, memory_name(inherited, &uuid));
         if !triggers.is_empty() {
@@ -169,38 +234,38 @@ impl Traced {
             }
             process.env("LD_PRELOAD", list);
         }
-        // SAFETY: between fork and exec only async-signal-safe functions run; `signal` and `setrlimit` are such.
-        unsafe { process.pre_exec(reset_for_command) };
+        let given = Given::of_this_thread();
+        // SAFETY: between fork and exec only async-signal-safe functions run; `restore` calls no others.
+        unsafe { process.pre_exec(move || given.restore()) };
         // SAFETY: between fork and exec only async-signal-safe functions run; `dup2` is one, and both descriptors are numbers.
         unsafe { process.pre_exec(move || inherit(memory, inherited)) };
         let failed = |error| format!("cannot run `{}`: {error}", program.to_string_lossy());
-        let child = process.spawn().map_err(failed)?;
-        Ok(Traced { child, signals })
+        let mut child = process.spawn().map_err(failed)?;
+        let (sender, ended) = channel();
+        let (pid, phase, of_waiter) = (child.id(), Arc::new(Phase::default()), sender.clone());
+        let wait = move || {
+            // Nobody else waits for it, so it can be awaited.
+            let code = child.wait().map_or(1, exit_code);
+            let _ = of_waiter.send(Ended::Exited(code));
+        };
+        std::thread::Builder::new().name("dormouse-wait".into()).spawn(wait).map_err(no_thread)?;
+        let forwarder = Forwarder { pid, signals, phase: Arc::clone(&phase), ended: sender };
+        let forward = move || forwarder.run(&at_once);
+        std::thread::Builder::new().name("dormouse-signal".into()).spawn(forward).map_err(no_thread)?;
+        Ok(Traced { pid, ended, phase })
     }
 
-    /// Waits for the command's end and passes signals on to it meanwhile.
-    ///
-    /// What a terminal sends (to the whole foreground group) reaches the command by itself and is not repeated.
-    ///
-    /// # Errors
-    /// One line, if its end cannot be awaited.
-    pub fn wait(mut self) -> Result<i32, Error> {
-        let handle = self.signals.handle();
-        let pid = rustix::process::Pid::from_child(&self.child);
-        let mut signals = self.signals;
-        let forwarder = std::thread::spawn(move || {
-            for origin in signals.forever() {
-                if !is_from_terminal(&origin)
-                    && let Some(signal) = rustix::process::Signal::from_named_raw(origin.signal)
-                {
-                    let _ = rustix::process::kill_process(pid, signal);
-                }
-            }
-        });
-        let status = self.child.wait().map_err(|error| format!("cannot wait for the command: {error}").into());
-        handle.close();
-        let _ = forwarder.join();
-        status.map(exit_code)
+    /// The command's process id.
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Waits for the command's end, or for it to be asked to end while it is frozen.
+    pub fn wait(self) -> Ended {
+        // The waiter has sent something when it ends.
+        let ended = self.ended.recv().unwrap_or(Ended::Exited(1));
+        self.phase.is_command_over.store(true, Ordering::Relaxed);
+        ended
     }
 }
 
@@ -224,7 +289,120 @@ fn inherit(file: RawFd, number: RawFd) -> std::io::Result<()> {
     }
 }
 
-fn is_ignored(signal: libc::c_int) -> bool {
+/// Passes signals on to the command.
+struct Forwarder {
+    pid: u32,
+    signals: SignalsInfo<WithOrigin>,
+    phase: Arc<Phase>,
+    ended: Sender<Ended>,
+}
+
+impl Forwarder {
+    /// What a terminal sends (to the whole foreground group) reaches the command by itself and is not repeated.
+    fn run(mut self, at_once: &dyn Fn(i32)) {
+        for origin in self.signals.forever() {
+            let signal = origin.signal;
+            let is_from_terminal = is_from_terminal(&origin);
+            if ENDING.contains(&signal) && self.phase.is_second(is_from_terminal) {
+                at_once(signal);
+            }
+            let is_over = self.phase.is_command_over.load(Ordering::Relaxed);
+            if is_over {
+                // Its process id may be another's by now.
+                continue;
+            }
+            let pid = rustix::process::Pid::from_raw(self.pid as i32);
+            if let Some((pid, signal)) =
+                pid.zip(rustix::process::Signal::from_named_raw(signal)).filter(|_| !is_from_terminal)
+            {
+                let _ = rustix::process::kill_process(pid, signal);
+            }
+            if ENDING.contains(&signal) {
+                let (pid, ended) = (self.pid, self.ended.clone());
+                let look = move || {
+                    // The kernel tells nobody that a signal was not taken.
+                    std::thread::sleep(SIGNAL_PENDING_MAX);
+                    if is_left_pending(&status_of(pid), signal) {
+                        let _ = ended.send(Ended::Frozen(signal));
+                    }
+                };
+                // Without a thread for it, the command's own end is waited for.
+                let _ = std::thread::Builder::new().name("dormouse-frozen".into()).spawn(look);
+            }
+        }
+    }
+}
+
+fn status_of(pid: u32) -> String {
+    std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default()
+}
+
+/// Whether a process, by its proc_pid_status(5), has not taken a signal that it does not block: it does not run.
+fn is_left_pending(status: &str, signal: c_int) -> bool {
+    let mask = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name));
+        line.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
+    };
+    let bit = 1 << (signal - 1);
+    (mask("SigPnd:") | mask("ShdPnd:")) & bit != 0 && mask("SigBlk:") & bit == 0
+}
+
+/// What this process was started with, and the command is to find.
+#[derive(Debug, Clone, Copy)]
+struct Given {
+    mask: libc::sigset_t,
+    ignored: [(c_int, bool); 3],
+}
+
+/// Signals that this process, or the language's start-up code, handles otherwise than it found them.
+const CHANGED: [c_int; 3] = [libc::SIGPIPE, libc::SIGXFSZ, libc::SIGBUS];
+
+/// Which of [`CHANGED`] were ignored when this process began: a bit each, in their order.
+static IGNORED: AtomicU32 = AtomicU32::new(0);
+
+extern "C" fn note_ignored() {
+    for (index, signal) in CHANGED.into_iter().enumerate() {
+        IGNORED.fetch_or(u32::from(is_ignored(signal)) << index, Ordering::Relaxed);
+    }
+}
+
+/// Run by the loader, before the language's start-up code has SIGPIPE ignored.
+#[used]
+// SAFETY: the section is an array of such functions (System V ABI, "Initialization and Termination Functions"), and this one needs nothing
+// that is initialised later.
+#[unsafe(link_section = ".init_array")]
+static NOTE_IGNORED: extern "C" fn() = note_ignored;
+
+impl Given {
+    /// The mask is that of the calling thread, which nobody has changed if it is the first one.
+    fn of_this_thread() -> Given {
+        let mut mask = std::mem::MaybeUninit::uninit();
+        // SAFETY: pthread_sigmask(3) without a new mask fills the place for the old one, and does not fail.
+        unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, std::ptr::null(), mask.as_mut_ptr()) };
+        // SAFETY: filled by the line before.
+        let mask = unsafe { mask.assume_init() };
+        let word = IGNORED.load(Ordering::Relaxed);
+        let mut index = 0;
+        let ignored = CHANGED.map(|signal| {
+            index += 1;
+            (signal, word >> (index - 1) & 1 != 0)
+        });
+        Given { mask, ignored }
+    }
+
+    fn restore(self) -> std::io::Result<()> {
+        restore_descriptor_limit();
+        for (signal, is_ignored) in self.ignored {
+            // SAFETY: no handler; async-signal-safe.
+            unsafe { libc::signal(signal, if is_ignored { libc::SIG_IGN } else { libc::SIG_DFL }) };
+        }
+        // SAFETY: a mask that `of_this_thread` has read; async-signal-safe (signal-safety(7)).
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.mask, std::ptr::null_mut()) };
+        Ok(())
+    }
+}
+
+fn is_ignored(signal: c_int) -> bool {
     let mut action = std::mem::MaybeUninit::<libc::sigaction>::uninit();
     // SAFETY: sigaction(2) with room for the answer.
     if unsafe { libc::sigaction(signal, std::ptr::null(), action.as_mut_ptr()) } != 0 {
@@ -232,14 +410,6 @@ fn is_ignored(signal: libc::c_int) -> bool {
     }
     // SAFETY: sigaction(2) has filled it, since it returned 0.
     unsafe { action.assume_init() }.sa_sigaction == libc::SIG_IGN
-}
-
-/// Rust programs ignore SIGPIPE; the command is to find it as a shell would leave it. And its limit of descriptors as it was.
-fn reset_for_command() -> std::io::Result<()> {
-    restore_descriptor_limit();
-    // SAFETY: restores a default disposition.
-    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
-    Ok(())
 }
 
 fn is_from_terminal(origin: &Origin) -> bool {
@@ -250,4 +420,35 @@ fn is_from_terminal(origin: &Origin) -> bool {
 /// As shells do: 128 and the signal's number for a command that a signal ended.
 fn exit_code(status: ExitStatus) -> i32 {
     status.code().or(status.signal().map(|signal| 128 + signal)).unwrap_or(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_second_signal_that_is_for_the_recording_ends_it() {
+        let phase = Phase::default();
+        // Ctrl-C at a prompt of the command, as often as people like.
+        assert_eq!([true; 3].map(|terminal| phase.is_second(terminal)), [false; 3]);
+        assert!(phase.is_second(false), "a terminal's is the first, and this is sent to the recorder");
+        let phase = Phase::default();
+        assert_eq!([false; 2].map(|terminal| phase.is_second(terminal)), [false, true]);
+        let phase = Phase::default();
+        phase.is_command_over.store(true, Ordering::Relaxed);
+        assert_eq!([true; 2].map(|terminal| phase.is_second(terminal)), [false, true]);
+    }
+
+    #[test]
+    fn a_signal_is_left_by_who_does_not_run_and_not_by_who_blocks_it() {
+        let status = |pending: &str, shared: &str, blocked: &str| {
+            format!("Name:\tx\nSigPnd:\t{pending}\nShdPnd:\t{shared}\nSigBlk:\t{blocked}\n")
+        };
+        let none = "0000000000000000";
+        let term = "0000000000004000";
+        let of = |pending, shared, blocked| is_left_pending(&status(pending, shared, blocked), SIGTERM);
+        assert!(of(none, term, none) && of(term, none, none));
+        assert!(!of(none, term, term) && !of(none, none, none) && !of(none, "0000000000000002", none));
+        assert!(!is_left_pending("", SIGTERM));
+    }
 }

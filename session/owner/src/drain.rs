@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use dormouse_abi::page::HEADER_SIZE_BYTES;
-use dormouse_abi::session::UNIT_BYTES;
-use dormouse_ctf::{PacketHeader, Totals};
+use dormouse_abi::session::{STATE_EMPTY, State, UNIT_BYTES};
+use dormouse_ctf::{Cause, PacketHeader, Totals};
 use dormouse_relay::Memory;
 use dormouse_vring::split::Device;
 use dormouse_vring::{DeviceSide, Segment};
@@ -74,6 +74,19 @@ fn wake_page_count(page_count: u32, stream_count: u32) -> u16 {
     (page_count / 2 / stream_count.max(1)).clamp(1, WAKE_PAGE_COUNT_MAX) as u16
 }
 
+/// Whether a stream's state word, or the number of its first page that is wanted, cannot be what writers have stored there.
+fn is_scribbled(memory: &Memory, stream: u32, oldest: u64) -> bool {
+    let geometry = memory.geometry();
+    // Relaxed: the word alone is looked at.
+    let word = memory.stream(stream).state.load(Ordering::Relaxed);
+    let State { seq, unit, offset } = State::from_word(word);
+    let offsets = HEADER_SIZE_BYTES..=geometry.page_size_bytes as usize;
+    let is_possible = memory.page(unit).is_some()
+        && offsets.contains(&(offset as usize))
+        && u32::from(seq.wrapping_sub(oldest as u16)) <= geometry.page_count;
+    word != STATE_EMPTY && !is_possible
+}
+
 /// The device side of one stream.
 #[derive(Default)]
 struct Stream {
@@ -109,7 +122,7 @@ impl<'a> Drainer<'a> {
     }
 
     fn refuse(&mut self) {
-        self.files.tally.packets_refused += 1;
+        self.files.tally.losses.add(Cause::PacketRefused, 1);
     }
 
     /// Writes the pages that are offered: none where they are retained. True when there was any.
@@ -153,7 +166,7 @@ impl<'a> Drainer<'a> {
                 // The ring is not looked at again; pages that are committed are still found by the chain.
                 (*device, *is_refused) = (None, true);
                 self.files.tally.ring_violation.get_or_insert_with(|| format!("stream {stream}: {error}"));
-                self.refuse();
+                self.files.tally.losses.add(Cause::Scribbled, 1);
                 None
             }
         }
@@ -199,11 +212,16 @@ impl<'a> Drainer<'a> {
         self.drain();
         let memory = self.memory;
         let mut lost_unstated = 0u64;
-        for stream in memory.used_streams() {
+        let used: Vec<u32> = memory.used_streams().collect();
+        // One that has been used is used for ever.
+        let forgotten =
+            (0..).zip(&self.streams).filter(|(stream, state)| state.taken > 0 && used.binary_search(stream).is_err());
+        self.files.tally.losses.add(Cause::Scribbled, forgotten.count() as u64);
+        for stream in used {
             self.finish_stream(stream);
             let discarded = memory.discarded(stream);
             let unstated = discarded.saturating_sub(self.files.so_far(stream).events_discarded);
-            self.files.tally.lost = self.files.tally.lost.saturating_add(discarded);
+            self.files.tally.losses.add(Cause::NoPage, discarded);
             lost_unstated = lost_unstated.saturating_add(unstated);
         }
         self.files.finish();
@@ -214,6 +232,11 @@ impl<'a> Drainer<'a> {
     fn finish_stream(&mut self, stream: u32) {
         let is_overwrite = self.memory.is_overwrite();
         let oldest = if is_overwrite { self.pages.oldest(stream) } else { self.streams[stream as usize].taken };
+        let losses = &mut self.files.tally.losses;
+        losses.add(Cause::Scribbled, is_scribbled(&self.memory, stream, oldest).into());
+        // A claim is held for one write. (Relaxed: nothing is read that the claimant has written.)
+        let is_claimed = self.memory.stream(stream).claim.load(Ordering::Relaxed) != 0;
+        losses.add(Cause::AmidWrite, is_claimed.into());
         match self.pages.of_stream(stream, oldest) {
             Some(pages) => pages.for_each(|page| self.write_page(page)),
             // A stream that never had a page, because none was free, has losses to tell all the same.
@@ -270,6 +293,48 @@ mod tests {
     }
 
     #[test]
+    fn what_cannot_be_counted_is_said() {
+        let drained = |harm: &dyn Fn(&mut Writer)| {
+            let place = tempfile::tempdir().unwrap();
+            let owner = Owner::new(&place.path().join("trace"), GEOMETRY, RecordKind::Ids);
+            let mut writer = Writer::new(owner.memory(), owner.declare(&class()) as u16);
+            writer.write(0, 300);
+            harm(&mut writer);
+            Drainer::new(owner.memory(), &owner.trace).finish().summary.losses
+        };
+        let only = |cause: Cause| {
+            let mut losses = dormouse_ctf::Losses::default();
+            losses.add(cause, 1);
+            losses
+        };
+        assert!(!drained(&|_| {}).is_any());
+        // A thread that was killed amid a write.
+        let claimed = |writer: &mut Writer| writer.memory.stream(0).claim.store(1 << 63 | 1, Ordering::Relaxed);
+        assert_eq!(drained(&claimed), only(Cause::AmidWrite));
+        // A page that there is not, and an offset that no page has.
+        let first = GEOMETRY.unit_of_page(0);
+        for state in [State { seq: 0, unit: 1, offset: 4096 }, State { seq: 0, unit: first, offset: 1 }] {
+            let losses = drained(&|writer: &mut Writer| {
+                writer.memory.stream(0).state.store(state.to_word(), Ordering::Relaxed);
+            });
+            assert!(losses.of(Cause::Scribbled) == 1 && !losses.is_exact(), "{state:?}: {losses:?}");
+        }
+    }
+
+    #[test]
+    fn a_stream_that_was_used_and_is_not_any_more_is_missed() {
+        let place = tempfile::tempdir().unwrap();
+        let owner = Owner::new(&place.path().join("trace"), GEOMETRY, RecordKind::Ids);
+        let mut writer = Writer::new(owner.memory(), owner.declare(&class()) as u16);
+        writer.write(0, 300);
+        writer.offer(0);
+        let mut drainer = Drainer::new(owner.memory(), &owner.trace);
+        assert!(drainer.drain());
+        owner.memory().header().used_streams[0].store(0, Ordering::Relaxed);
+        assert_eq!(drainer.finish().summary.losses.of(Cause::Scribbled), 1);
+    }
+
+    #[test]
     fn a_mode_that_a_program_has_written_over_does_not_stop_the_drain() {
         let place = tempfile::tempdir().unwrap();
         let owner = Owner::new(&place.path().join("trace"), GEOMETRY, RecordKind::Ids);
@@ -285,6 +350,6 @@ mod tests {
         let mut drainer = Drainer::new(memory, &owner.trace);
         assert!(drainer.drain(), "pages are offered");
         let written = drainer.finish().summary;
-        assert_eq!((written.events, written.packets_refused), (300, 0));
+        assert_eq!((written.events, written.losses.is_any()), (300, false));
     }
 }

@@ -1,6 +1,7 @@
 //! A trace's files, for those who read it.
 
 use std::collections::HashMap;
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::ErrorKind;
 use std::os::unix::fs::FileExt;
@@ -9,19 +10,18 @@ use std::path::{Path, PathBuf};
 use dormouse_ctf::{Merge, Metadata, Source, Stats, StreamReader};
 use rustix::process::{Resource, getrlimit, setrlimit};
 
+use crate::dir::{Dir, not_read};
 use crate::error::Error;
 
-/// Why a file of a trace cannot be read.
-pub(crate) fn not_read(path: &Path) -> impl FnOnce(std::io::Error) -> Error {
-    move |error| format!("cannot read {}: {error}; check its owner and permissions", path.display()).into()
-}
+/// No metadata of a trace are longer: all the classes that a trace may have, with long names and many fields.
+const METADATA_BYTES_MAX: u64 = 1 << 30;
 
 /// A trace on disk, opened.
 #[derive(Debug)]
 pub struct TraceFiles {
     /// The metadata.
     pub metadata: Metadata,
-    /// Files that are not read, because another one has the same stream: one line each.
+    /// What is not read, because another file has the same stream, or it is no regular file: one line each.
     pub left_out: Vec<String>,
     streams: Vec<Stream>,
 }
@@ -44,21 +44,27 @@ impl TraceFiles {
     /// # Errors
     /// One line.
     pub fn open(dir: &Path) -> Result<TraceFiles, Error> {
-        let (path, bytes) = read_metadata(dir)?;
+        let dir = open_dir(dir)?;
+        let (path, bytes) = read_metadata(&dir)?;
         let metadata = Metadata::decode(&bytes).map_err(|error| format!("{}: {error}", path.display()))?;
-        let mut streams = Vec::new();
-        for entry in std::fs::read_dir(dir).map_err(not_read(dir))? {
-            let entry = entry.map_err(not_read(dir))?;
-            let name = entry.file_name().to_string_lossy().into_owned();
-            let path = entry.path();
-            if name == "metadata" || name.starts_with('.') || !path.is_file() {
+        let (mut streams, mut left_out) = (Vec::new(), Vec::new());
+        for entry in dir.names().map_err(not_read(&dir.path))? {
+            let (name, path) = (entry.to_string_lossy().into_owned(), dir.path_of(&entry));
+            if name == "metadata" || name.starts_with('.') || dir.has_dir(&entry) {
                 continue;
             }
-            let file = open_one_of_many(&path).map_err(not_read(&path))?;
-            let size_bytes = file.metadata().map_err(not_read(&path))?.len();
-            streams.push(Stream { name, file, size_bytes });
+            match open_one_of_many(&dir, &entry) {
+                Ok(file) => {
+                    let size_bytes = file.metadata().map_err(not_read(&path))?.len();
+                    streams.push(Stream { name, file, size_bytes });
+                }
+                Err(error) if error.kind() == ErrorKind::InvalidInput => {
+                    left_out.push(format!("{name}: {error}, and is left out"))
+                }
+                Err(error) => return Err(not_read(&path)(error)),
+            }
         }
-        let mut files = TraceFiles { metadata, left_out: Vec::new(), streams };
+        let mut files = TraceFiles { metadata, left_out, streams };
         files.leave_out_doubles();
         Ok(files)
     }
@@ -122,18 +128,25 @@ impl TraceFiles {
     }
 }
 
+/// Opens the directory of a trace that a user has named.
+pub(crate) fn open_dir(path: &Path) -> Result<Dir, Error> {
+    Dir::open(path).map_err(|error| no_trace(path, error))
+}
+
+fn no_trace(dir: &Path, error: std::io::Error) -> Error {
+    if !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) {
+        return not_read(dir)(error);
+    }
+    let dir = dir.display();
+    format!("there is no trace in {dir}: it has no file `metadata`; `dormouse record -o DIR -- CMD` makes one").into()
+}
+
 /// The metadata of a trace: where they are, and what is there.
-pub(crate) fn read_metadata(dir: &Path) -> Result<(PathBuf, Vec<u8>), Error> {
-    let path = dir.join("metadata");
-    match std::fs::read(&path) {
+pub(crate) fn read_metadata(dir: &Dir) -> Result<(PathBuf, Vec<u8>), Error> {
+    let path = dir.path_of("metadata");
+    match dir.read_all("metadata", METADATA_BYTES_MAX) {
         Ok(bytes) => Ok((path, bytes)),
-        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
-            let dir = dir.display();
-            Err(format!(
-                "there is no trace in {dir}: it has no file `metadata`; `dormouse record -o DIR -- CMD` makes one"
-            )
-            .into())
-        }
+        Err(error) if error.kind() == ErrorKind::NotFound => Err(no_trace(&dir.path, error)),
         Err(error) => Err(not_read(&path)(error)),
     }
 }
@@ -198,15 +211,15 @@ impl Source for Window<'_> {
 }
 
 /// Opens one of the files of a trace, which can be more than a process may have open by default. A process may raise that limit itself.
-fn open_one_of_many(path: &Path) -> std::io::Result<File> {
-    File::open(path).or_else(|error| {
+fn open_one_of_many(dir: &Dir, name: &OsStr) -> std::io::Result<File> {
+    dir.read(name).or_else(|error| {
         let mut limit = getrlimit(Resource::Nofile);
         if error.raw_os_error() != Some(libc::EMFILE) || limit.current == limit.maximum {
             return Err(error);
         }
         limit.current = limit.maximum;
         setrlimit(Resource::Nofile, limit)?;
-        File::open(path)
+        dir.read(name)
     })
 }
 

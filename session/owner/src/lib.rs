@@ -20,7 +20,8 @@
 //! # The modules
 //! A module uses only those that stand above it, or to its left.
 //! ```text
-//!   error · clock · options       why not, in a line; the session's clock; options, and their plan
+//!   error · clock · fault         why not, in a line; the session's clock; memory that goes away
+//!   dir · quota · options     directories and their files; how much may be written; options, and their plan
 //!   memory                    the pool that programs map, and the budget: how much of it is there
 //!   pages                     the copy of a page, and the check of a copy; what a stream has of pages
 //!   summary                   what a session came to
@@ -30,7 +31,7 @@
 //!   drain · snapshot · salvage          pages that are offered, that live writers retain, that have no owner → a trace
 //!   register                     what programs have entered in the memory
 //!   service                      what the server of `dormouse-control` serves on the session's socket
-//!   owner                     a session from its making to its end
+//!   end · owner               how long a session's end may take; a session from its making to its end
 //!   command                   the traced command
 //! ```
 //!
@@ -58,8 +59,11 @@
 
 mod clock;
 mod command;
+mod dir;
 mod drain;
+mod end;
 mod error;
+mod fault;
 mod files;
 #[cfg(all(test, target_arch = "x86_64"))]
 mod first_touch;
@@ -71,6 +75,7 @@ mod memory;
 mod options;
 mod owner;
 mod pages;
+mod quota;
 mod register;
 mod salvage;
 mod service;
@@ -88,7 +93,7 @@ pub use dormouse_control::{
     raise_descriptor_limit, socket_dir, stop_session,
 };
 
-pub use command::{LIBC_LIBRARY, Traced, find_libc_library, why_not_preloaded};
+pub use command::{Ended, LIBC_LIBRARY, Traced, find_libc_library, on_ending_signals, why_not_preloaded};
 pub use error::Error;
 pub use files::{TraceFiles, Window};
 pub use options::{Cpus, Mode, Options};

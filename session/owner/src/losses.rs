@@ -2,7 +2,7 @@
 
 use dormouse_abi::page::STREAM_EVENTS;
 use dormouse_abi::session::LOST_CLASS_COUNT;
-use dormouse_ctf::{Classes, StateRecord};
+use dormouse_ctf::{Cause, Classes, Losses, StateRecord};
 use dormouse_relay::Memory;
 
 /// What was lost of which class, the most first. The counts are a program's word: those of an id that no class has are shown as other classes'.
@@ -21,9 +21,15 @@ pub(crate) fn name_counts(counts: impl IntoIterator<Item = u64>, classes: &Class
     named
 }
 
-/// What the state stream tells of losses: how many no packet could state, and whose all of them were.
-pub(crate) fn records(unstated: u64, by_class: &[(String, u64)]) -> impl Iterator<Item = StateRecord<'_>> {
-    let reason = "no page was free, nor could a packet be written that says so";
-    let unstated = (unstated > 0).then_some(StateRecord::Lost { reason, count: unstated });
-    unstated.into_iter().chain(by_class.iter().map(|(class, count)| StateRecord::LostClass { class, count: *count }))
+/// What the state stream tells of losses: how many no packet could state, what packets know nothing of, and whose events those were for which
+/// there was no page.
+pub(crate) fn records<'a>(
+    unstated: u64,
+    losses: &Losses,
+    by_class: &'a [(String, u64)],
+) -> impl Iterator<Item = StateRecord<'a>> {
+    let unstated = (unstated > 0).then_some(Cause::NoPage.record(unstated));
+    let by_class = by_class.iter().map(|(class, count)| StateRecord::LostClass { class, count: *count });
+    let losses: Vec<StateRecord<'_>> = losses.records().collect();
+    unstated.into_iter().chain(losses).chain(by_class)
 }

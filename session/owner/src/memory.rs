@@ -9,18 +9,19 @@
 
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use dormouse_abi::message::BudgetState;
-use dormouse_abi::session::{Geometry, HUGE_PAGE_SIZE_BYTES, Owner, STREAM_STRIDE_BYTES};
+use dormouse_abi::session::{Geometry, HUGE_PAGE_SIZE_BYTES, Owner, STREAM_STRIDE_BYTES, SessionLayout};
 use dormouse_backing::{BackingError, MemoryOptions, Pool};
 use dormouse_relay::{Memory, Setup};
 use dormouse_vring::split::PlannedDriver;
 use rustix::thread::futex;
 
 use crate::error::Error;
+use crate::fault::Guard;
 use crate::options::{BUDGET_BYTES_MIN, Plan};
 
 /// Streams' memory that is filled from the beginning, at least.
@@ -32,10 +33,16 @@ const ROOM_STAYS: Duration = Duration::from_secs(10);
 /// A session's memory.
 #[derive(Debug)]
 pub(crate) struct SessionMemory {
+    /// Of memory that is a file, which somebody may truncate. Before the pool: it ends first.
+    guard: Option<Guard>,
     pool: Pool,
     view: Memory,
+    /// As the owner has laid it out.
+    layout: SessionLayout,
     /// Held while a snapshot is taken, or pages are moved. Locked before `budget`.
     turn: Mutex<()>,
+    /// How many wait for it.
+    waiting: AtomicUsize,
     budget: Mutex<Budget>,
     /// Whether there are pages that are to be given back, now or later.
     is_shrinking: AtomicBool,
@@ -112,6 +119,7 @@ fn fill(pool: &Pool, plan: &Plan) -> Result<Range<usize>, BackingError> {
 impl SessionMemory {
     /// Lays a session out in a pool that [`create_pool`] has made by the same plan.
     pub(crate) fn new(pool: Pool, plan: &Plan, clock: u32, uuid: [u8; 16]) -> Result<SessionMemory, BackingError> {
+        let guard = plan.options.buffers.is_some().then(|| Guard::new(pool.base(), plan.geometry.size_bytes()));
         let huge = fill(&pool, plan)?;
         let setup = Setup {
             mode: plan.options.mode as u32,
@@ -135,9 +143,12 @@ impl SessionMemory {
         }
         let budget = Budget { page_count: plan.page_limit, room_until: None };
         Ok(SessionMemory {
+            guard,
             pool,
             view,
+            layout: view.header().layout(),
             turn: Mutex::new(()),
+            waiting: AtomicUsize::new(0),
             budget: Mutex::new(budget),
             is_shrinking: AtomicBool::new(false),
         })
@@ -160,11 +171,22 @@ impl SessionMemory {
         unsafe { self.pool.base().write_bytes(0, geometry.size_bytes()) };
         // SAFETY: the same geometry, zeroed by the line before; the view is kept together with the pool.
         self.view = unsafe { Memory::initialise(self.pool.base(), &geometry, &setup) };
+        self.layout = self.view.header().layout();
     }
 
     /// Mapped as long as this lives.
     pub(crate) fn view(&self) -> Memory {
         self.view
+    }
+
+    /// Whether the beginning of the memory, which nobody changes, is as it was: who joins goes by it.
+    pub(crate) fn is_layout_intact(&self) -> bool {
+        self.view.header().layout() == self.layout
+    }
+
+    /// Units of 4 KiB that were found to be gone.
+    pub(crate) fn gone(&self) -> u64 {
+        self.guard.as_ref().map_or(0, Guard::replaced)
     }
 
     /// What programs map.
@@ -182,7 +204,19 @@ impl SessionMemory {
 
     /// Waits for the turn of taking a snapshot, or of moving pages.
     pub(crate) fn turn(&self) -> MutexGuard<'_, ()> {
-        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
+        // Relaxed: who asks wants those of before, and has come to know of them by other ways.
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        let turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        turn
+    }
+
+    /// Waits until snapshots that were asked for before are taken.
+    pub(crate) fn wait_for_turns(&self) {
+        while {
+            drop(self.turn());
+            self.waiting.load(Ordering::Relaxed) > 0
+        } {}
     }
 
     fn lock(&self) -> MutexGuard<'_, Budget> {

@@ -7,6 +7,7 @@ use dormouse_abi::register::PATTERNS_SIZE_BYTES;
 use dormouse_abi::session::{Geometry, MODE_DISCARD, MODE_OVERWRITE, PAGE_COUNT_MAX, STREAM_COUNT_MAX};
 
 use crate::error::Error;
+use crate::quota::DISK_BYTES_MIN;
 
 /// What happens when no page is free.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -54,6 +55,8 @@ pub struct Options {
     /// Where the memory lies on a file system, so that it outlives the owner: a new file, or a directory for one. `None`: in a
     /// memory file without a name, which ends with the last process that maps it.
     pub buffers: Option<PathBuf>,
+    /// Bytes that the trace and its snapshots together may have on disk: events beyond that are lost, and counted. `None`: any number.
+    pub disk_bytes_max: Option<u64>,
 }
 
 impl Options {
@@ -70,6 +73,7 @@ impl Options {
             command_line: String::new(),
             may_be_stopped: false,
             buffers: None,
+            disk_bytes_max: None,
         }
     }
 }
@@ -133,6 +137,11 @@ impl Options {
     /// What comes of these options on this machine.
     pub(crate) fn plan(&self) -> Result<Plan, Error> {
         let (geometry, page_limit) = geometry(self)?;
+        if let Some(bytes) = self.disk_bytes_max.filter(|bytes| *bytes < DISK_BYTES_MIN) {
+            return Err(
+                format!("a trace of at most {bytes} bytes is too small; give at least 256K with --disk-max").into()
+            );
+        }
         let mut options = self.clone();
         options.cpus.online.retain(|cpu| *cpu < geometry.cpu_count);
         options.buffers = self.buffers.as_deref().map(buffers_file).transpose()?;

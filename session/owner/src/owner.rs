@@ -4,17 +4,19 @@ use std::collections::BTreeSet;
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use dormouse_abi::message::{ProgramToTool, ToolToProgram};
 use dormouse_control::{Processes, Program, SessionServer, no_thread, socket_dir};
-use dormouse_ctf::StateRecord;
+use dormouse_ctf::{Cause, Losses};
 
 use crate::clock::Clock;
 use crate::drain::{self, Drained};
+use crate::end::{Deadline, END_MAX, since};
 use crate::error::Error;
+use crate::fault;
 use crate::losses;
 use crate::memory::{SessionMemory, create_pool};
 use crate::options::{Options, Plan};
@@ -51,29 +53,48 @@ impl Session {
     /// One line; nothing is left behind but an empty directory.
     pub fn create(options: &Options) -> Result<Session, Error> {
         let plan = options.plan()?;
+        fault::survive_file_size_limits();
         let trace = Trace::create(&plan, Clock::new(), new_uuid()?)?;
-        Session::open(&plan, trace).inspect_err(|_| Trace::remove(&options.dir))
+        // What fails from here on takes the trace's files away again.
+        match Session::memory(&plan, &trace) {
+            Ok((memory, files)) => {
+                let processes = Processes::new().map_err(|error| {
+                    trace.remove();
+                    format!("cannot watch processes: {error}")
+                })?;
+                trace.follow(memory.view());
+                let register = TakenIn::default();
+                let (processes, ended_amid_write) = (Arc::new(processes), AtomicU64::new(0));
+                let shared = Arc::new(Shared { memory, trace, processes, register, ended_amid_write });
+                Session::open(&plan, Arc::clone(&shared), files).inspect_err(|_| shared.trace.remove())
+            }
+            Err(error) => {
+                trace.remove();
+                Err(error)
+            }
+        }
     }
 
-    fn open(plan: &Plan, trace: Trace) -> Result<Session, Error> {
+    fn memory(plan: &Plan, trace: &Trace) -> Result<(SessionMemory, OwnerFiles), Error> {
         let pool = create_pool(plan).map_err(|error| match plan.options.buffers.clone() {
-            Some(path) => format!("cannot put the buffers into {}: {error}", path.display()).into(),
+            Some(path) => Error::from(format!("cannot put the buffers into {}: {error}", path.display())),
+            None if fault::is_limit_of_file_sizes(&error) => {
+                Error::from(format!("{error}; raise the limit of file sizes (ulimit -f), which counts for memory too"))
+            }
             None => Error::from(error.to_string()),
         })?;
-        let mut files = OwnerFiles::new(plan.options.buffers.clone());
-        let memory =
-            SessionMemory::new(pool, plan, trace.clock.source, trace.uuid).map_err(|error| error.to_string())?;
-        let processes = Processes::new().map_err(|error| format!("cannot watch processes: {error}"))?;
-        let processes = Arc::new(processes);
-        trace.follow(memory.view());
-        let shared =
-            Arc::new(Shared { memory, trace, processes: Arc::clone(&processes), register: TakenIn::default() });
+        let files = OwnerFiles::new(plan.options.buffers.clone());
+        let memory = SessionMemory::new(pool, plan, trace.clock.source, trace.uuid);
+        Ok((memory.map_err(|error| error.to_string())?, files))
+    }
+
+    fn open(plan: &Plan, shared: Arc<Shared>, mut files: OwnerFiles) -> Result<Session, Error> {
         // A file for each stream.
         let descriptors_kept = u64::from(plan.geometry.stream_count) + DESCRIPTORS_BESIDE;
         let server = SessionServer::start(
             &socket_dir(),
             Arc::clone(&shared),
-            processes,
+            Arc::clone(&shared.processes),
             plan.options.may_be_stopped,
             descriptors_kept,
         )?;
@@ -82,9 +103,9 @@ impl Session {
         let stop = Arc::new(AtomicBool::new(false));
         let (of_drainer, stopped) = (Arc::clone(&shared), Arc::clone(&stop));
         let run = move || {
-            let Shared { memory, trace, .. } = &*of_drainer;
+            let Shared { memory, trace, register, .. } = &*of_drainer;
             drain::run(memory, trace, &stopped, || {
-                of_drainer.register.look(&of_drainer);
+                register.look(&of_drainer);
                 trace.take_in();
                 of_drainer.record_names(NAMED_COUNT_MAX);
                 memory.give_back_excess();
@@ -101,7 +122,7 @@ impl Session {
     }
 
     /// Its memory, and what names it to those who inherit it.
-    pub(crate) fn memory(&self) -> (BorrowedFd<'_>, [u8; 16]) {
+    pub(crate) fn memory_to_inherit(&self) -> (BorrowedFd<'_>, [u8; 16]) {
         (self.shared.memory.file(), self.shared.trace.uuid)
     }
 
@@ -145,51 +166,64 @@ impl Session {
     pub fn abandon(self) {
         let shared = Arc::clone(&self.shared);
         self.finish();
-        Trace::remove(&shared.trace.dir);
+        shared.trace.remove();
     }
 
     /// Ends the session: no program can join any more, what is committed is written, the trace is complete.
-    pub fn finish(mut self) -> Summary {
-        self.server.close();
-        self.shared.register.look(&self.shared);
-        self.shared.record_names(usize::MAX);
-        self.shared.processes.detach_all();
+    ///
+    /// Programs and tools are waited for 1.5 s at most, all together; what a program writes that has not left by then is not in the trace,
+    /// and the summary says so. A disk is waited for as long as it takes.
+    pub fn finish(self) -> Summary {
+        let Session { shared, mut files, mut server, stop, drainer } = self;
+        let clock = since(Instant::now());
+        let deadline = Deadline::after(END_MAX, &clock);
+        let mut losses = Losses::default();
+        // A peer may take its time over a conversation. One that is left behind is refused: the trace is finished then.
+        deadline.bound("dormouse-close", server.closing());
+        let Shared { memory, trace, processes, register, .. } = &*shared;
+        // These wait for a disk.
+        memory.wait_for_turns();
+        register.look(&shared);
+        shared.record_names(usize::MAX);
+        losses.add(Cause::NotDetached, deadline.ask_all(processes.live_pids(), detach) as u64);
         // (P') pairs with (P): a producer that sees it leaves.
-        self.shared.memory.view().header().stopped.0.store(1, Ordering::SeqCst);
+        let was_stopped = memory.view().header().stopped.0.swap(1, Ordering::SeqCst) != 0;
+        losses.add(Cause::Scribbled, u64::from(was_stopped) + u64::from(!memory.is_layout_intact()));
         // (R') pairs with (R): the drain thread, when it sees it, drains what was committed before.
-        self.stop.store(true, Ordering::SeqCst);
-        self.shared.memory.wake();
-        let drained = self.drainer.take().and_then(|drainer| drainer.join().ok()).unwrap_or_else(|| {
+        stop.store(true, Ordering::SeqCst);
+        memory.wake();
+        let drained = drainer.and_then(|drainer| drainer.join().ok()).unwrap_or_else(|| {
+            losses.add(Cause::Unfinished, 1);
             let write_error = Some("the drain thread has failed; the trace ends where it did".into());
             Drained { summary: Summary { write_error, ..Summary::default() }, ..Drained::default() }
         });
-        self.shared.trace.refuse_excess();
-        let counts = self.server.counts();
+        trace.refuse_excess();
+        let (classes_refused, refused) = trace.refusals();
+        losses.extend(&refused);
+        losses.extend(&drained.summary.losses);
+        losses.add(Cause::AmidWrite, shared.ended_amid_write());
+        losses.add(Cause::MemoryGone, memory.gone());
         let mut summary = Summary {
-            processes: self.shared.processes.joined(),
-            programs_refused: counts.programs_refused,
-            snapshots_refused: counts.snapshots_refused,
-            classes_refused: self.shared.trace.refusals(),
+            processes: processes.joined(),
+            snapshots_refused: server.counts().snapshots_refused,
+            classes_refused,
+            losses,
             ..drained.summary
         };
-        let refused = format!("{} packets were not valid and were left out", summary.packets_refused);
-        let mut records = Vec::new();
-        if summary.lost_on_disk > 0 {
-            let reason = "the trace could not be written";
-            records.push(StateRecord::Lost { reason, count: summary.lost_on_disk });
-        }
-        if summary.packets_refused > 0 {
-            records.push(StateRecord::Lost { reason: &refused, count: 0 });
-        }
-        records.extend(losses::records(drained.lost_unstated, &summary.lost_by_class));
-        if let Err(error) = self.shared.trace.finish(&records, drained.totals) {
+        let records: Vec<_> = losses::records(drained.lost_unstated, &summary.losses, &summary.lost_by_class).collect();
+        if let Err(error) = trace.finish(&records, drained.totals) {
             summary.write_error.get_or_insert(error.to_string());
         }
-        self.files.remove();
+        files.remove();
         let refused = summary.classes_refused.iter().map(|refusal| format!("{refusal}\n"));
-        self.server.answer_stop(refused.collect::<String>() + &summary.to_string());
+        server.answer_stop(refused.collect::<String>() + &summary.to_string());
         summary
     }
+}
+
+/// Has a process leave the session. False: nobody knows whether it has. One that does not listen leaves at its next page switch.
+fn detach(pid: u32) -> bool {
+    Program::find(pid).and_then(|program| program.ask(&ToolToProgram::Detach)).is_ok()
 }
 
 fn new_uuid() -> Result<[u8; 16], Error> {

@@ -41,7 +41,7 @@ impl TakenIn {
     pub(crate) fn look(&self, shared: &Shared) {
         let memory = shared.memory.view();
         let mut looked = self.lock();
-        shared.processes.ended_unwatched().into_iter().for_each(|number| memory.take_back(number));
+        shared.processes.ended_unwatched().into_iter().for_each(|number| shared.take_back(number));
         let Some(register) = memory.register() else { return };
         let changes = register.changes();
         if looked.changes.replace(changes) == Some(changes) && looked.claimed.is_empty() {
@@ -55,11 +55,11 @@ impl TakenIn {
                 (Phase::Ready | Phase::Left, false) => fresh.push((number, process)),
                 (Phase::Left, true) => {
                     shared.processes.forget(number);
-                    memory.take_back(number);
+                    shared.take_back(number);
                 }
                 // It has been killed amid its entry.
                 (Phase::Claimed, _) if claimed_before.contains(&number) && is_gone(process.vpid) => {
-                    memory.take_back(number);
+                    shared.take_back(number);
                 }
                 (Phase::Claimed, _) => drop(looked.claimed.insert(number)),
                 (Phase::Ready, true) => {}
@@ -101,7 +101,7 @@ impl TakenIn {
         let pid_seen = Some(pid).filter(|pid| *pid != 0);
         let stat = pid_seen.and_then(Stat::of);
         let entering = Entering { number, pid: pid_seen, image, stat, pidfd: Some(pidfd) };
-        shared.processes.admit(entering).into_iter().for_each(|number| memory.take_back(number));
+        shared.processes.admit(entering).into_iter().for_each(|number| shared.take_back(number));
         let record = StateRecord::Process { process: number.into(), pid, vpid, name, program, command_line };
         // Without its record the process's events are in the trace all the same, under its bare id.
         let _ = shared.trace.state_at(joined_at, &[record]);
@@ -114,7 +114,6 @@ fn is_gone(vpid: u32) -> bool {
 }
 
 fn admit(shared: &Shared, number: u16, process: &Process) {
-    let memory = shared.memory.view();
     let program = printable(&process.program);
     let found = find(process);
     let pid = found.as_ref().map_or(process.vpid, |(pid, _)| *pid);
@@ -139,11 +138,11 @@ fn admit(shared: &Shared, number: u16, process: &Process) {
     match found {
         Some((pid, pidfd)) if process.phase == Phase::Ready => {
             let entering = Entering { number, pid: Some(pid), image: process.image, stat, pidfd };
-            shared.processes.admit(entering).into_iter().for_each(|number| memory.take_back(number));
+            shared.processes.admit(entering).into_iter().for_each(|number| shared.take_back(number));
         }
         _ => {
             shared.processes.count_gone();
-            memory.take_back(number);
+            shared.take_back(number);
         }
     }
 }

@@ -3,9 +3,10 @@
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use dormouse_abi::message::{BudgetState, Snapshot, Status};
-use dormouse_abi::register::CLASS_COUNT;
+use dormouse_abi::register::{CLASS_COUNT, Register};
 use dormouse_control::{Joining, Processes, Service, Take};
 use dormouse_ctf::StateRecord;
 
@@ -13,7 +14,7 @@ use crate::error::Error;
 use crate::memory::SessionMemory;
 use crate::register::TakenIn;
 use crate::snapshot;
-use crate::trace::{Trace, refusal_of};
+use crate::trace::{ALL_CLASSES, Trace, refusal_of};
 
 /// Processes whose names are looked at in one round: a short file for each.
 pub(crate) const NAMED_COUNT_MAX: usize = 16;
@@ -25,9 +26,22 @@ pub(crate) struct Shared {
     pub(crate) trace: Trace,
     pub(crate) processes: Arc<Processes>,
     pub(crate) register: TakenIn,
+    /// Of processes that are gone.
+    pub(crate) ended_amid_write: AtomicU64,
 }
 
 impl Shared {
+    /// Takes back what a process held that writes no more, its number last.
+    pub(crate) fn take_back(&self, number: u16) {
+        self.ended_amid_write.fetch_add(self.memory.view().take_back(number), Ordering::Relaxed);
+    }
+
+    /// Threads that have ended amid a write.
+    pub(crate) fn ended_amid_write(&self) -> u64 {
+        let by_programs = self.memory.view().register().map_or(0, Register::ended_amid_write);
+        self.ended_amid_write.load(Ordering::Relaxed).saturating_add(by_programs)
+    }
+
     /// Notes in the trace what processes, at most so many, call themselves otherwise than before.
     pub(crate) fn record_names(&self, count_max: usize) {
         for (number, name) in self.processes.renamed(count_max) {
@@ -47,11 +61,11 @@ impl Service for Shared {
     }
 
     fn refuse(&self, program: &str, reason: &str) {
-        self.trace.refuse([refusal_of("(all classes)", program, reason)]);
+        self.trace.refuse([refusal_of(ALL_CLASSES, program, reason)]);
     }
 
     fn leave(&self, number: u16) {
-        self.memory.view().take_back(number);
+        self.take_back(number);
     }
 
     /// One after another, for each has room for all that is retained.
@@ -68,12 +82,12 @@ impl Service for Shared {
     }
 
     fn describe(&self, status: &mut Status) {
-        let files = std::fs::read_dir(&self.trace.dir).into_iter().flatten().flatten();
+        let files = std::fs::read_dir(&self.trace.dir.path).into_iter().flatten().flatten();
         // `st_blocks` counts 512 bytes, whatever the file system's blocks are.
         status.disk_bytes = files.filter_map(|file| file.metadata().ok()).map(|file| file.blocks() * 512).sum();
-        status.dir = self.trace.dir.to_string_lossy().into_owned();
+        status.dir = self.trace.dir.path.to_string_lossy().into_owned();
         status.classes = self.trace.class_count();
         status.classes_max = CLASS_COUNT as u32;
-        status.classes_refused = self.trace.refusals().len() as u32;
+        status.classes_refused = self.trace.refusals().0.len() as u32;
     }
 }

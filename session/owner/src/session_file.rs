@@ -3,16 +3,19 @@
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use dormouse_control::{boot, is_dead, start_of};
+use dormouse_transport::is_answered;
 
+use crate::dir::Dir;
 use crate::error::Error;
-use crate::trace::create_file;
 
 /// The file's name. Readers of traces pass over names that begin with a dot.
 pub(crate) const FILE_NAME: &str = ".session";
+
+/// No session file is longer: it has two paths and a few numbers.
+pub(crate) const LEN_MAX: u64 = 64 << 10;
 
 /// First entry of the file.
 const FORMAT: &str = "dormouse-session=1";
@@ -81,7 +84,7 @@ impl SessionFile {
         let pidfd = pid.and_then(|pid| rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).ok());
         // A dead process may be waited for a long time.
         let is_running = pidfd.is_some_and(|pidfd| !is_dead(&pidfd));
-        is_running && start_of(self.owner) == self.owner_start || UnixStream::connect(&self.socket).is_ok()
+        is_running && start_of(self.owner) == self.owner_start || is_answered(&self.socket)
     }
 }
 
@@ -96,12 +99,11 @@ impl OwnerFiles {
     }
 
     /// Writes the session file: says in the trace's directory where everything is.
-    pub(crate) fn write(&mut self, dir: &Path, uuid: [u8; 16], socket: &Path) -> Result<(), Error> {
+    pub(crate) fn write(&mut self, dir: &Dir, uuid: [u8; 16], socket: &Path) -> Result<(), Error> {
         let (owner, buffers) = (std::process::id(), self.0.first().cloned());
         let (boot, owner_start, socket) = (boot(), start_of(owner), socket.into());
-        let path = dir.join(FILE_NAME);
-        create_file(&path, &SessionFile { uuid, boot, owner, owner_start, socket, buffers }.encode())?;
-        self.0.push(path);
+        dir.create(FILE_NAME, &SessionFile { uuid, boot, owner, owner_start, socket, buffers }.encode())?;
+        self.0.push(dir.path_of(FILE_NAME));
         Ok(())
     }
 
@@ -178,7 +180,7 @@ mod tests {
         let buffers = dir.path().join("buffers");
         std::fs::write(&buffers, "").unwrap();
         let mut files = OwnerFiles::new(Some(buffers.clone()));
-        files.write(dir.path(), [7; 16], Path::new("/none")).unwrap();
+        files.write(&Dir::open(dir.path()).unwrap(), [7; 16], Path::new("/none")).unwrap();
         let file = SessionFile::decode(&std::fs::read(dir.path().join(FILE_NAME)).unwrap()).unwrap();
         assert_eq!((file.uuid, file.buffers), ([7; 16], Some(buffers.clone())));
         files.remove();

@@ -36,15 +36,16 @@ use std::time::Duration;
 use dormouse_abi::message::Snapshot;
 use dormouse_abi::page::{self, HEADER_SIZE_BYTES};
 use dormouse_control::Take;
-use dormouse_ctf::{Classes, PacketHeader, StateRecord, first_record_since};
+use dormouse_ctf::{Cause, Classes, PacketHeader, StateRecord, first_record_since};
 
+use crate::dir::Dir;
 use crate::error::Error;
 use crate::memory::SessionMemory;
 use crate::options::first_free;
 use crate::pages::{Page, Pages};
 use crate::streams::StreamFiles;
 use crate::summary::Summary;
-use crate::trace::{Trace, make_dir};
+use crate::trace::{DISK_MAX_REACHED, Trace};
 
 /// Bytes that are copied before they are written. Writers that are quicker than a disk do not meet one.
 const ARENA_BYTES_MAX: usize = 64 << 20;
@@ -96,14 +97,14 @@ fn take_while(
 ) -> Result<Snapshot, Error> {
     let view = memory.view();
     if !view.is_overwrite() {
-        let dir = trace.dir.display();
+        let dir = trace.dir.path.display();
         return Err(format!(
             "the session writes its events to {dir} as they come and keeps none; a snapshot needs `--mode overwrite`"
         )
         .into());
     }
-    let dir = wanted.dir.clone().unwrap_or_else(|| free_dir_beside(&trace.dir));
-    make_dir(&dir)?;
+    let dir = wanted.dir.clone().unwrap_or_else(|| free_dir_beside(&trace.dir.path));
+    let dir = Dir::make(&dir)?;
     let pages = Pages { memory: view };
     let room = memory.make_room();
     let stream_count = view.geometry().stream_count as usize;
@@ -121,17 +122,19 @@ fn take_while(
     let moment = taking.run(wanted, meanwhile);
     let Taking { files, pages_missed, .. } = taking;
     files.finish();
-    let Summary { events, bytes, packets_refused, write_error, .. } = &files.tally;
-    if let Some(error) = write_error {
+    let Summary { events, bytes, losses, write_error, .. } = &files.tally;
+    let no_room = || (losses.of(Cause::DiskMax) > 0).then(|| DISK_MAX_REACHED.to_string());
+    if let Some(error) = write_error.clone().or_else(no_room) {
         files.remove();
-        return Err(error.clone().into());
+        return Err(error.into());
     }
-    let record = StateRecord::Snapshot { trigger: &wanted.trigger, pages_missed, pages_refused: *packets_refused };
+    let pages_refused = losses.of(Cause::PacketRefused);
+    let record = StateRecord::Snapshot { trigger: &wanted.trigger, pages_missed, pages_refused };
     trace.branch(&dir, &record, files.totals()).inspect_err(|_| files.remove())?;
     let ticks = moment.saturating_sub(files.begin().unwrap_or(moment));
     let span_ns = nanoseconds(ticks, trace.clock.last_calibration().frequency_hz);
-    let dir = dir.to_string_lossy().into_owned();
-    Ok(Snapshot { dir, events: *events, bytes: *bytes, span_ns, pages_missed, pages_refused: *packets_refused })
+    let (path, events, bytes) = (dir.path.to_string_lossy().into_owned(), *events, *bytes);
+    Ok(Snapshot { dir: path, events, bytes, span_ns, pages_missed, pages_refused })
 }
 
 /// Memory for copies, which is there before the streams are looked at: for what is retained now and for a little more or, where that is held,
@@ -313,7 +316,7 @@ impl Taking<'_> {
             self.used = begin + len.next_multiple_of(8);
             self.copied.push(Copied { page: *page, begin });
         } else {
-            self.files.tally.packets_refused += 1;
+            self.files.tally.losses.add(Cause::PacketRefused, 1);
         }
     }
 
@@ -328,7 +331,7 @@ impl Taking<'_> {
             }
             let copy = &mut self.arena[begin..(begin + len.next_multiple_of(8))];
             let Some(header) = self.pages.check(&page, copy, cut.moment) else {
-                self.files.tally.packets_refused += 1;
+                self.files.tally.losses.add(Cause::PacketRefused, 1);
                 continue;
             };
             // The packet ends with its content.

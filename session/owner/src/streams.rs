@@ -1,14 +1,14 @@
 //! The event streams' files of a trace that is being written.
 
-use std::path::{Path, PathBuf};
-
 use dormouse_abi::page::HEADER_SIZE_BYTES;
-use dormouse_ctf::{Classes, PacketHeader, StreamTotals, Totals, count_records};
+use dormouse_ctf::{Cause, Classes, PacketHeader, StreamTotals, Totals, count_records};
 
+use crate::dir::{Dir, not_written};
 use crate::error::Error;
 use crate::pages::Pages;
+use crate::quota::KEPT_FOR_STATE_BYTES;
 use crate::summary::Summary;
-use crate::trace::{GrowingFile, Trace, not_written};
+use crate::trace::{GrowingFile, Trace};
 
 /// Space that is set aside at a time in a stream's file: one look for free blocks for many pages, and all in one place. Next to none
 /// in files that last as long as one input of a fuzzer.
@@ -16,7 +16,7 @@ const RESERVE_BYTES: u64 = if cfg!(feature = "fuzzing") { 1 } else { 4 << 20 };
 
 /// The file of one event stream, made with its first packet.
 pub(crate) struct StreamFile {
-    path: PathBuf,
+    name: String,
     file: Option<GrowingFile>,
     /// Up to where the file system has set space aside; `u64::MAX` where it cannot.
     set_aside: u64,
@@ -27,16 +27,23 @@ pub(crate) struct StreamFile {
 
 impl StreamFile {
     /// None yet.
-    pub(crate) fn new(path: PathBuf) -> StreamFile {
-        StreamFile { path, file: None, set_aside: 0, begin: 0, totals: StreamTotals::default() }
+    pub(crate) fn new(name: String) -> StreamFile {
+        StreamFile { name, file: None, set_aside: 0, begin: 0, totals: StreamTotals::default() }
     }
 
-    /// Appends a packet of so many events, whose header is to be `header` and whose bytes are `packet`: all or nothing.
-    pub(crate) fn append(&mut self, header: &PacketHeader, packet: &mut [u8], events: u64) -> Result<(), Error> {
+    /// Appends a packet of so many events to the file in `dir`, whose header is to be `header` and whose bytes are `packet`: all or
+    /// nothing.
+    pub(crate) fn append(
+        &mut self,
+        dir: &Dir,
+        header: &PacketHeader,
+        packet: &mut [u8],
+        events: u64,
+    ) -> Result<(), Error> {
         packet[..HEADER_SIZE_BYTES].copy_from_slice(&header.encode());
         let file = match &mut self.file {
             Some(file) => file,
-            None => self.file.insert(GrowingFile::create(&self.path, &[])?),
+            None => self.file.insert(GrowingFile::create(dir, &self.name, &[])?),
         };
         let size_bytes = packet.len() as u64;
         if file.len + size_bytes > self.set_aside {
@@ -44,7 +51,7 @@ impl StreamFile {
             let fresh = RESERVE_BYTES.max(size_bytes);
             self.set_aside = file.set_space_aside(fresh).map_or(u64::MAX, |()| file.len + fresh);
         }
-        file.append(packet).map_err(|error| not_written(&self.path, error))?;
+        file.append(packet).map_err(|error| not_written(&dir.path_of(&self.name), &error))?;
         if self.totals.packets == 0 {
             self.begin = header.timestamp_begin;
         }
@@ -66,9 +73,9 @@ impl StreamFile {
     }
 
     /// Removes the file, if it was made.
-    pub(crate) fn remove(&self) {
+    pub(crate) fn remove(&self, dir: &Dir) {
         if self.file.is_some() {
-            let _ = std::fs::remove_file(&self.path);
+            dir.remove(&self.name);
         }
     }
 }
@@ -76,25 +83,27 @@ impl StreamFile {
 /// What such files hold, by their names.
 pub(crate) fn totals_of<'a>(files: impl IntoIterator<Item = &'a StreamFile>) -> Totals {
     let files = files.into_iter().filter(|file| file.totals.packets > 0);
-    let name = |file: &StreamFile| file.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    Totals(files.map(|file| (name(file), file.totals)).collect())
+    Totals(files.map(|file| (file.name.clone(), file.totals)).collect())
 }
 
 /// The event streams' files of a session's trace, or of a snapshot.
 pub(crate) struct StreamFiles<'a> {
     trace: &'a Trace,
+    dir: &'a Dir,
     files: Vec<StreamFile>,
     classes: Classes,
+    /// Nothing more is written: packets behind a gap are worth less than a whole beginning.
+    is_full: bool,
     /// What was written, and what was not.
     pub(crate) tally: Summary,
 }
 
 impl<'a> StreamFiles<'a> {
     /// None yet. `dir` is where they are to be; classes are those of the session's trace.
-    pub(crate) fn new(pages: Pages, trace: &'a Trace, dir: &Path) -> StreamFiles<'a> {
+    pub(crate) fn new(pages: Pages, trace: &'a Trace, dir: &'a Dir) -> StreamFiles<'a> {
         let streams = 0..pages.memory.geometry().stream_count;
-        let files = streams.map(|stream| StreamFile::new(dir.join(pages.name_of(stream)))).collect();
-        StreamFiles { trace, files, classes: trace.classes(), tally: Summary::default() }
+        let files = streams.map(|stream| StreamFile::new(pages.name_of(stream))).collect();
+        StreamFiles { trace, dir, files, classes: trace.classes(), is_full: false, tally: Summary::default() }
     }
 
     /// What a stream has here so far.
@@ -112,16 +121,21 @@ impl<'a> StreamFiles<'a> {
             counted = count_records(packet, content_len, &self.classes);
         }
         let Ok(events) = counted else {
-            self.tally.packets_refused += 1;
-            return;
+            return self.tally.losses.add(Cause::PacketRefused, 1);
         };
-        match self.files[stream as usize].append(header, packet, events) {
+        let size_bytes = packet.len() as u64;
+        self.is_full = self.is_full || !self.trace.quota.take(size_bytes, KEPT_FOR_STATE_BYTES);
+        if self.is_full {
+            return self.tally.losses.add(Cause::DiskMax, events);
+        }
+        match self.files[stream as usize].append(self.dir, header, packet, events) {
             Ok(()) => {
-                self.tally.bytes += packet.len() as u64;
+                self.tally.bytes += size_bytes;
                 self.tally.events += events;
             }
             Err(error) => {
-                self.tally.lost_on_disk += events;
+                self.trace.quota.give_back(size_bytes);
+                self.tally.losses.add(Cause::WriteFailed, events);
                 self.tally.write_error.get_or_insert(error.to_string());
             }
         }
@@ -136,6 +150,7 @@ impl<'a> StreamFiles<'a> {
         if file.clear().is_err() {
             return 0;
         }
+        self.trace.quota.give_back(size_bytes);
         target.set_aside = 0;
         let StreamTotals { events, packets, .. } = std::mem::take(&mut target.totals);
         self.tally.bytes -= size_bytes;
@@ -155,7 +170,8 @@ impl<'a> StreamFiles<'a> {
 
     /// Removes the files that were made.
     pub(crate) fn remove(&self) {
-        self.files.iter().for_each(StreamFile::remove);
+        self.files.iter().for_each(|file| file.remove(self.dir));
+        self.trace.quota.give_back(self.tally.bytes);
     }
 
     /// Gives back what was set aside and not used.

@@ -1,29 +1,24 @@
 //! What a session came to, and its line for people.
 
-use dormouse_ctf::Refusal;
+use dormouse_ctf::{Cause, Losses, Refusal};
+use serde::Serialize;
 
 /// What a session came to.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Summary {
     /// Events in the trace.
     pub events: u64,
-    /// Events that found no free page or were larger than a page.
-    pub lost: u64,
-    /// Whose events those were, the greatest count first. A program that was killed, or was losing events while the session ended,
+    /// Events that are not, by cause; and what can have lost more.
+    pub losses: Losses,
+    /// Whose events those were that found no free page or were larger than a page, the greatest count first. A program that was killed, or was losing events while the session ended,
     /// may have left some out.
     pub lost_by_class: Vec<(String, u64)>,
-    /// Events that were committed but could not be written to the trace.
-    pub lost_on_disk: u64,
-    /// Packets that failed a check, and are not in the trace.
-    pub packets_refused: u64,
     /// The first stream in whose ring a producer has violated the protocol, and how. Its pages were found without the ring.
     pub ring_violation: Option<String>,
     /// Processes that joined.
     pub processes: u64,
     /// Bytes of the trace's streams.
     pub bytes: u64,
-    /// Programs that asked to join and were refused. What they would have recorded is not in the trace.
-    pub programs_refused: u64,
     /// Snapshots that programs asked for and that were too many.
     pub snapshots_refused: u64,
     /// Classes whose events are not in the trace, each once.
@@ -35,17 +30,8 @@ pub struct Summary {
 impl std::fmt::Display for Summary {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let plural = |count: u64| if count == 1 { "" } else { "es" };
-        let Summary { events, lost, processes, bytes, .. } = self;
-        write!(
-            f,
-            "{events} events, {} lost, {processes} process{}, {bytes} bytes",
-            lost.saturating_add(self.lost_on_disk),
-            plural(*processes)
-        )?;
-        if self.programs_refused > 0 {
-            let plural = if self.programs_refused == 1 { "" } else { "s" };
-            write!(f, "; {} program{plural} could not join", self.programs_refused)?;
-        }
+        let Summary { events, losses, processes, bytes, .. } = self;
+        write!(f, "{events} events, {losses}, {processes} process{}, {bytes} bytes", plural(*processes))?;
         if self.snapshots_refused > 0 {
             write!(f, "; {} snapshots that programs asked for were too many", self.snapshots_refused)?;
         }
@@ -53,10 +39,11 @@ impl std::fmt::Display for Summary {
             f.write_str("; refused event classes are named above")?;
         }
         if let Some(error) = &self.write_error {
-            write!(f, "; {} events could not be written: {error}", self.lost_on_disk)?;
+            write!(f, "; {} events could not be written: {error}", losses.of(Cause::WriteFailed))?;
         }
-        if self.packets_refused > 0 {
-            write!(f, "; {} packets were not valid and were left out", self.packets_refused)?;
+        let left_out = losses.of(Cause::DiskMax);
+        if left_out > 0 {
+            write!(f, "; {left_out} events were left out: {}", Cause::DiskMax.text())?;
         }
         if let Some(violation) = &self.ring_violation {
             write!(f, "; protocol violation in the ring of {violation}")?;

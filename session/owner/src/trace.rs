@@ -1,10 +1,9 @@
 //! A trace that is being written: its directory, its metadata, which grow, and its state stream.
 
 use std::collections::HashSet;
-use std::fs::{DirBuilder, File, OpenOptions};
-use std::io::{Read, Write};
-use std::os::unix::fs::{DirBuilderExt, FileExt};
-use std::path::{Path, PathBuf};
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::FileExt;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use dormouse_abi::class::ClassDecl;
@@ -12,19 +11,24 @@ use dormouse_abi::page::STREAM_STATE;
 use dormouse_abi::record::RecordKind;
 use dormouse_abi::register::{CLASS_COUNT, PROCESS_COUNT};
 use dormouse_abi::text::shown;
-use dormouse_ctf::{Classes, Metadata, MetadataOptions, PacketWriter, Refusal, StateRecord, StreamTotals, Totals};
+use dormouse_ctf::{
+    Cause, Classes, Losses, Metadata, MetadataOptions, PacketWriter, Refusal, StateRecord, StreamTotals, Totals,
+};
 use dormouse_relay::Memory;
 use rustix::fs::FallocateFlags;
 
 use crate::clock::Clock;
+use crate::dir::{Dir, not_read, not_written};
 use crate::error::Error;
 use crate::options::Plan;
+use crate::quota::{KEPT_FOR_END_BYTES, KEPT_FOR_STATE_BYTES, Quota};
 use crate::register::{class_of, program_of};
 
-/// Why a file of a trace cannot be written.
-pub(crate) fn not_written(path: &Path, error: std::io::Error) -> Error {
-    format!("cannot write {}: {error}; free space or give another directory with -o", path.display()).into()
-}
+/// Why there is no room for more.
+pub(crate) const DISK_MAX_REACHED: &str = "the session has written as much as its --disk-max allows";
+
+/// The class of a refusal that concerns all that a program has.
+pub(crate) const ALL_CLASSES: &str = "(all classes)";
 
 /// Space that is set aside for the state stream, so that a full disk can still be told of.
 const STATE_RESERVE_BYTES: u64 = 64 << 10;
@@ -44,8 +48,10 @@ pub(crate) const REFUSAL_COUNT_MAX: usize = 1_000;
 /// The trace of a session.
 #[derive(Debug)]
 pub(crate) struct Trace {
-    pub(crate) dir: PathBuf,
+    pub(crate) dir: Dir,
     pub(crate) clock: Clock,
+    /// Of the trace, and of snapshots of its session.
+    pub(crate) quota: Quota,
     /// The trace's identity.
     pub(crate) uuid: [u8; 16],
     /// Where programs enter their classes. Whoever has the trace keeps it mapped.
@@ -70,24 +76,42 @@ struct Inner {
     refusals: Vec<Refusal>,
     /// The same, to be found quickly: programs may announce as many classes as they like, again and again.
     refused: HashSet<[String; 3]>,
+    /// What was refused, each time.
+    losses: Losses,
+    /// Nothing is written any more.
+    is_finished: bool,
 }
 
 impl Trace {
     /// Makes the directory, the metadata's beginning and the state stream with its first record.
     pub(crate) fn create(plan: &Plan, clock: Clock, uuid: [u8; 16]) -> Result<Trace, Error> {
-        let dir = &plan.options.dir;
-        make_dir(dir)?;
+        let dir = Dir::make(&plan.options.dir)?;
         let options = metadata_options(&clock, uuid, plan.options.context);
         let preamble = Metadata::new(options.clone()).preamble();
         // Whoever has made this file has made the trace: only then is the rest this session's to remove.
-        let metadata = GrowingFile::create(&dir.join("metadata"), preamble.as_bytes())?;
-        let begun = Trace::begin(plan, clock, options, metadata);
-        begun.inspect_err(|_| Trace::remove(dir))
+        let metadata = GrowingFile::create(&dir, "metadata", preamble.as_bytes())?;
+        let state = GrowingFile::create(&dir, "state", &[]).inspect_err(|_| remove_files(&dir))?;
+        let trace = Trace::begin(plan, clock, options, dir, [metadata, state]);
+        let record = StateRecord::Session {
+            mode: plan.options.mode.name(),
+            budget_bytes: plan.options.budget_bytes,
+            page_size_bytes: plan.geometry.page_size_bytes.into(),
+            command_line: &plan.options.command_line,
+        };
+        trace.state(&[record]).inspect_err(|_| trace.remove())?;
+        Ok(trace)
     }
 
-    fn begin(plan: &Plan, clock: Clock, options: MetadataOptions, metadata: GrowingFile) -> Result<Trace, Error> {
-        let (dir, uuid) = (plan.options.dir.clone(), options.uuid);
-        let state = GrowingFile::create(&dir.join("state"), &[])?;
+    fn begin(
+        plan: &Plan,
+        clock: Clock,
+        options: MetadataOptions,
+        dir: Dir,
+        [metadata, state]: [GrowingFile; 2],
+    ) -> Trace {
+        let (uuid, quota) = (options.uuid, Quota::new(plan.options.disk_bytes_max));
+        // There is room for it, by the least that the maximum can be.
+        quota.take(metadata.len, 0);
         // Where the file system cannot set space aside, a full disk may swallow the note about itself.
         let _ = state.set_space_aside(STATE_RESERVE_BYTES);
         let inner = Mutex::new(Inner {
@@ -103,16 +127,10 @@ impl Trace {
             state_last: 0,
             refusals: Vec::new(),
             refused: HashSet::new(),
+            losses: Losses::default(),
+            is_finished: false,
         });
-        let trace = Trace { dir, clock, uuid, memory: OnceLock::new(), inner };
-        let Plan { options, geometry, .. } = plan;
-        trace.state(&[StateRecord::Session {
-            mode: options.mode.name(),
-            budget_bytes: options.budget_bytes,
-            page_size_bytes: geometry.page_size_bytes.into(),
-            command_line: &options.command_line,
-        }])?;
-        Ok(trace)
+        Trace { dir, clock, uuid, quota, memory: OnceLock::new(), inner }
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -120,10 +138,8 @@ impl Trace {
     }
 
     /// Removes the files of a trace that has no streams of events.
-    pub(crate) fn remove(dir: &Path) {
-        for name in ["metadata", "state"] {
-            let _ = std::fs::remove_file(dir.join(name));
-        }
+    pub(crate) fn remove(&self) {
+        remove_files(&self.dir);
     }
 
     /// Programs enter their classes in this memory from now on.
@@ -158,7 +174,7 @@ impl Trace {
         }
         inner.seen_count = count;
         inner.unseen = unseen;
-        if let Err(reason) = inner.declare(&fresh) {
+        if let Err(reason) = inner.declare(&fresh, &self.quota) {
             let of = fresh.iter().map(|(id, decl)| (decl, register.class(*id).map_or(0, |class| class.process)));
             refused.extend(
                 of.map(|(decl, process)| refusal_of(&decl.full_name(), &program_of(register, process), &reason)),
@@ -174,9 +190,13 @@ impl Trace {
         let (processes, classes) = register.refused();
         let classes_full = format!("a trace has at most {CLASS_COUNT} classes; record fewer programs at once");
         let processes_full = format!("a session has at most {} processes at once", PROCESS_COUNT - 1);
-        let all = [(classes, "classes", classes_full), (processes, "processes", processes_full)];
-        let refused = all.iter().filter(|(count, ..)| *count > 0);
-        self.refuse(refused.map(|(count, what, why)| refusal_of(&format!("({count} {what})"), "(any program)", why)));
+        let all = [
+            (classes, "classes", classes_full, Cause::ClassRefused),
+            (processes, "processes", processes_full, Cause::ProgramRefused),
+        ];
+        for (count, what, why, cause) in all.iter().filter(|(count, ..)| *count > 0) {
+            self.refuse_as(*cause, *count, [refusal_of(&format!("({count} {what})"), "(any program)", why)]);
+        }
     }
 
     /// Declares classes.
@@ -185,7 +205,7 @@ impl Trace {
     /// See [`Inner::declare`].
     #[cfg(any(test, feature = "fuzzing"))]
     pub(crate) fn declare(&self, classes: &[(u16, ClassDecl)]) -> Result<(), String> {
-        self.lock().declare(classes)
+        self.lock().declare(classes, &self.quota)
     }
 
     /// How many classes there are.
@@ -196,15 +216,22 @@ impl Trace {
 
     /// Notes what is refused, each once, in the trace too.
     pub(crate) fn refuse(&self, refused: impl IntoIterator<Item = Refusal>) {
+        for refusal in refused {
+            let is_program = refusal.name == ALL_CLASSES;
+            self.refuse_as(if is_program { Cause::ProgramRefused } else { Cause::ClassRefused }, 1, [refusal]);
+        }
+    }
+
+    fn refuse_as(&self, cause: Cause, count: u64, refused: impl IntoIterator<Item = Refusal>) {
         let only_first = format!("only the first {REFUSAL_COUNT_MAX} are named");
         let mut inner = self.lock();
         let known = inner.refusals.len();
         for refusal in refused {
-            if inner.refusals.len() > REFUSAL_COUNT_MAX {
-                break;
-            }
+            inner.losses.add(cause, count);
             let Refusal { name, program, reason } = &refusal;
-            if !inner.refused.insert([name.clone(), program.clone(), reason.clone()]) {
+            if inner.refusals.len() > REFUSAL_COUNT_MAX
+                || !inner.refused.insert([name.clone(), program.clone(), reason.clone()])
+            {
                 continue;
             }
             let is_last = inner.refusals.len() == REFUSAL_COUNT_MAX;
@@ -219,9 +246,10 @@ impl Trace {
         }
     }
 
-    /// What has been refused.
-    pub(crate) fn refusals(&self) -> Vec<Refusal> {
-        self.lock().refusals.clone()
+    /// What has been refused, and how many times.
+    pub(crate) fn refusals(&self) -> (Vec<Refusal>, Losses) {
+        let inner = self.lock();
+        (inner.refusals.clone(), inner.losses.clone())
     }
 
     /// Appends a packet of state records, of now.
@@ -231,14 +259,31 @@ impl Trace {
 
     /// Appends a packet of state records of a moment that is past: not before what is there already.
     pub(crate) fn state_at(&self, moment: u64, records: &[StateRecord<'_>]) -> Result<(), Error> {
-        let mut inner = self.lock();
+        self.append(&mut self.lock(), moment, records, KEPT_FOR_END_BYTES)
+    }
+
+    fn append(&self, inner: &mut Inner, moment: u64, records: &[StateRecord<'_>], kept: u64) -> Result<(), Error> {
+        if inner.is_finished {
+            return Err(SESSION_OVER.to_string().into());
+        }
+        let before = inner.state_writer.clone();
         let now = self.clock.now().min(moment).max(inner.state_last);
         for record in records {
             inner.state_writer.push(now, record);
         }
         let packet = inner.state_writer.finish();
-        let appended = inner.state.append(&packet);
-        appended.map_err(|error| not_written(&self.dir.join("state"), error))?;
+        let size_bytes = packet.len() as u64;
+        let appended = if self.quota.take(size_bytes, kept) {
+            let appended = inner.state.append(&packet).inspect_err(|_| self.quota.give_back(size_bytes));
+            appended.map_err(|error| not_written(&self.dir.path_of("state"), &error))
+        } else {
+            Err(DISK_MAX_REACHED.to_string().into())
+        };
+        if appended.is_err() {
+            // The next packet has the number that this one would have had.
+            inner.state_writer = before;
+            return appended;
+        }
         inner.state_totals.packets += 1;
         inner.state_totals.events += records.len() as u64;
         inner.state_last = now;
@@ -246,28 +291,43 @@ impl Trace {
     }
 
     /// Tells what was lost, states the clock's pace as it is known by now, and closes the trace with what is in it. Where the totals of the event
-    /// streams are not known, it stays open.
+    /// streams are not known, it stays open. Nothing is written to it any more: who is still being answered is refused.
+    ///
+    /// # Errors
+    /// Either could not be written. The trace is valid, but does not say what was lost, or stays open.
     pub(crate) fn finish(&self, losses: &[StateRecord<'_>], totals: Option<Totals>) -> Result<(), Error> {
-        if !losses.is_empty() {
-            self.state(losses)?;
-        }
-        let metadata = {
-            let inner = self.lock();
-            // Releases what was set aside and not used.
-            inner.state.release_space();
-            let totals = totals.map(|totals| with_state(totals, inner.state_totals)).unwrap_or_default();
-            inner.metadata_with(&self.clock, totals)
-        };
+        let mut inner = self.lock();
+        let told = if losses.is_empty() { Ok(()) } else { self.append(&mut inner, u64::MAX, losses, 0) };
+        inner.is_finished = true;
+        // Releases what was set aside and not used.
+        inner.state.release_space();
+        // A trace that does not say what it has lost is not closed: readers would say that nothing is.
+        let totals = totals.filter(|_| told.is_ok()).map(|totals| with_state(totals, inner.state_totals));
+        let metadata = inner.metadata_with(&self.clock, totals.unwrap_or_default());
+        drop(inner);
         // If this fails, the metadata that are there are valid; their clock is a little less exact.
-        let _ = write_metadata(&self.dir, &metadata);
-        Ok(())
+        told.and(write_metadata(&self.dir, &metadata))
     }
 
     /// Makes another directory a trace of the same session, with the state stream as it is now and one record more. Its event
     /// streams, which the caller has written, hold `totals`.
-    pub(crate) fn branch(&self, dir: &Path, record: &StateRecord<'_>, totals: Totals) -> Result<(), Error> {
+    pub(crate) fn branch(&self, dir: &Dir, record: &StateRecord<'_>, totals: Totals) -> Result<(), Error> {
+        self.branch_while(dir, record, totals, || {})
+    }
+
+    /// As [`Trace::branch`]. What happens `meanwhile`, before files are read and written, is nothing but in tests.
+    fn branch_while(
+        &self,
+        dir: &Dir,
+        record: &StateRecord<'_>,
+        totals: Totals,
+        meanwhile: impl FnOnce(),
+    ) -> Result<(), Error> {
         let (state_len, last_packet, metadata) = {
             let inner = self.lock();
+            if inner.is_finished {
+                return Err(SESSION_OVER.to_string().into());
+            }
             let mut writer = inner.state_writer.clone();
             writer.push(self.clock.now().max(inner.state_last), record);
             let StreamTotals { events, packets, .. } = inner.state_totals;
@@ -275,14 +335,21 @@ impl Trace {
             (inner.state.len, writer.finish(), inner.metadata_with(&self.clock, with_state(totals, state_totals)))
         };
         // Nobody waits for a disk here: what is in the stream stays, and others may append to it meanwhile.
-        let path = self.dir.join("state");
+        meanwhile();
         let mut state = vec![0; state_len as usize];
-        let read = File::open(&path).and_then(|mut file| file.read_exact(&mut state));
-        read.map_err(|error| format!("cannot read {}: {error}", path.display()))?;
+        let read = self.dir.read("state").and_then(|mut file| file.read_exact(&mut state));
+        read.map_err(not_read(&self.dir.path_of("state")))?;
         state.extend(last_packet);
-        create_file(&dir.join("state"), &state)?;
-        // Last: a directory without metadata is no trace.
-        write_metadata(dir, &metadata).inspect_err(|_| Trace::remove(dir))
+        let size_bytes = (state.len() + metadata.text().len()) as u64;
+        if !self.quota.take(size_bytes, KEPT_FOR_STATE_BYTES) {
+            return Err(DISK_MAX_REACHED.to_string().into());
+        }
+        // Last the metadata: a directory without them is no trace.
+        let written = dir.create("state", &state).and_then(|_| write_metadata(dir, &metadata));
+        written.inspect_err(|_| {
+            remove_files(dir);
+            self.quota.give_back(size_bytes);
+        })
     }
 }
 
@@ -291,13 +358,25 @@ impl Inner {
     ///
     /// # Errors
     /// The metadata on disk lack them, and get them only if there is space at the end.
-    fn declare(&mut self, classes: &[(u16, ClassDecl)]) -> Result<(), String> {
+    fn declare(&mut self, classes: &[(u16, ClassDecl)], quota: &Quota) -> Result<(), String> {
+        if classes.is_empty() {
+            return Ok(());
+        }
+        if self.is_finished {
+            return Err(SESSION_OVER.into());
+        }
         let blocks: String = classes.iter().map(|(id, decl)| Metadata::class(*id, decl)).collect();
+        let size_bytes = blocks.len() as u64;
+        // The metadata at the end have no class for which there was no room.
+        if !quota.take(size_bytes, KEPT_FOR_END_BYTES) {
+            return Err(DISK_MAX_REACHED.into());
+        }
         for (id, decl) in classes {
             self.classes.insert(*id, decl.clone());
         }
         // Half a block would make all of the metadata unreadable.
         self.metadata.append(blocks.as_bytes()).map_err(|error| {
+            quota.give_back(size_bytes);
             format!("the metadata cannot be written: {error}; free space or give another directory with -o")
         })
     }
@@ -309,30 +388,24 @@ impl Inner {
     }
 }
 
-/// Replaces the metadata that are there, if any.
-fn write_metadata(dir: &Path, metadata: &Metadata) -> Result<(), Error> {
-    let path = dir.join("metadata");
-    let fresh = dir.join(".metadata.new");
-    let written = create_file(&fresh, metadata.text().as_bytes())
-        .and_then(|_| std::fs::rename(&fresh, &path).map_err(|error| not_written(&path, error)));
-    written.inspect_err(|_| drop(std::fs::remove_file(&fresh)))
+const SESSION_OVER: &str = "the session has ended";
+
+/// Replaces the metadata that are there, if any: nobody ever sees a part of them.
+fn write_metadata(dir: &Dir, metadata: &Metadata) -> Result<(), Error> {
+    let fresh = ".metadata.new";
+    let written = dir.create(fresh, metadata.text().as_bytes()).and_then(|_| dir.rename(fresh, "metadata"));
+    written.inspect_err(|_| dir.remove(fresh))
+}
+
+/// Removes what makes a directory a trace.
+pub(crate) fn remove_files(dir: &Dir) {
+    ["metadata", "state"].iter().for_each(|name| dir.remove(name));
 }
 
 /// Totals of all streams.
 pub(crate) fn with_state(mut totals: Totals, state: StreamTotals) -> Totals {
     totals.0.insert("state".into(), state);
     totals
-}
-
-/// Makes a trace's directory, which may be there if it is empty.
-pub(crate) fn make_dir(dir: &Path) -> Result<(), Error> {
-    let failed = |error| format!("cannot make the directory {}: {error}; give another one with -o", dir.display());
-    DirBuilder::new().recursive(true).mode(0o755).create(dir).map_err(failed)?;
-    if std::fs::read_dir(dir).map_err(failed)?.next().is_some() {
-        let text = format!("{} exists and is not empty; give another directory with -o, or remove it", dir.display());
-        return Err(text.into());
-    }
-    Ok(())
 }
 
 /// A file that grows by whole pieces, or not at all.
@@ -344,8 +417,8 @@ pub(crate) struct GrowingFile {
 }
 
 impl GrowingFile {
-    pub(crate) fn create(path: &Path, bytes: &[u8]) -> Result<GrowingFile, Error> {
-        Ok(GrowingFile { file: create_file(path, bytes)?, len: bytes.len() as u64 })
+    pub(crate) fn create(dir: &Dir, name: &str, bytes: &[u8]) -> Result<GrowingFile, Error> {
+        Ok(GrowingFile { file: dir.create(name, bytes)?, len: bytes.len() as u64 })
     }
 
     pub(crate) fn append(&mut self, bytes: &[u8]) -> std::io::Result<()> {
@@ -372,13 +445,6 @@ impl GrowingFile {
     }
 }
 
-pub(crate) fn create_file(path: &Path, bytes: &[u8]) -> Result<File, Error> {
-    let failed = |error| not_written(path, error);
-    let mut file = OpenOptions::new().write(true).create_new(true).open(path).map_err(failed)?;
-    file.write_all(bytes).map_err(failed).inspect_err(|_| drop(std::fs::remove_file(path)))?;
-    Ok(file)
-}
-
 fn metadata_options(clock: &Clock, uuid: [u8; 16], record_kind: RecordKind) -> MetadataOptions {
     let part = |text: &str| text.parse().unwrap_or(0);
     MetadataOptions {
@@ -393,34 +459,66 @@ fn metadata_options(clock: &Clock, uuid: [u8; 16], record_kind: RecordKind) -> M
 
 #[cfg(test)]
 mod tests {
-    use rustix::fs::{CWD, FileType, Mode, mknodat};
-
     use super::*;
     use crate::options::Options;
+    use crate::quota::DISK_BYTES_MIN;
 
-    /// Reads the state stream from a FIFO, so that it waits for the test in the middle.
+    fn trace(place: &std::path::Path, disk_bytes_max: Option<u64>) -> Trace {
+        let plan = Options { disk_bytes_max, ..Options::new(place.join("trace")) }.plan().unwrap();
+        Trace::create(&plan, Clock::new(), [7; 16]).unwrap()
+    }
+
+    fn read(dir: &Dir, name: &str) -> Vec<u8> {
+        std::fs::read(dir.path_of(name)).unwrap()
+    }
+
+    const TAKEN: StateRecord<'_> = StateRecord::Snapshot { trigger: "test", pages_missed: 0, pages_refused: 0 };
+
     #[test]
     fn a_branch_keeps_nobody_waiting_for_files() {
         let place = tempfile::tempdir().unwrap();
-        let plan = Options::new(place.path().join("trace")).plan().unwrap();
-        let trace = Trace::create(&plan, Clock::new(), [7; 16]).unwrap();
-        let (path, branch) = (plan.options.dir.join("state"), place.path().join("branch"));
-        let state = std::fs::read(&path).unwrap();
-        std::fs::remove_file(&path).unwrap();
-        mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
-        make_dir(&branch).unwrap();
-        let record = StateRecord::Snapshot { trigger: "test", pages_missed: 0, pages_refused: 0 };
-        std::thread::scope(|scope| {
-            let branching = scope.spawn(|| trace.branch(&branch, &record, Totals::default()));
-            // Returns once the branch has opened it for reading.
-            let mut fifo = OpenOptions::new().write(true).open(&path).unwrap();
-            assert!(trace.inner.try_lock().is_ok(), "the trace is locked while a file is read");
-            fifo.write_all(&state).unwrap();
-            branching.join().unwrap().unwrap();
-        });
-        let branched = std::fs::read(branch.join("state")).unwrap();
+        let trace = trace(place.path(), None);
+        let (state, branch) = (read(&trace.dir, "state"), Dir::make(&place.path().join("branch")).unwrap());
+        let is_free = || assert!(trace.inner.try_lock().is_ok(), "the trace is locked while files are read");
+        trace.branch_while(&branch, &TAKEN, Totals::default(), is_free).unwrap();
+        let branched = read(&branch, "state");
         assert!(branched.starts_with(&state) && branched.len() > state.len());
-        let metadata = Metadata::parse(&std::fs::read_to_string(branch.join("metadata")).unwrap()).unwrap();
+        let metadata = Metadata::parse(&String::from_utf8(read(&branch, "metadata")).unwrap()).unwrap();
         assert_eq!(metadata.totals.0["state"].packets, 2);
+    }
+
+    #[test]
+    fn nothing_is_written_to_a_trace_that_is_finished() {
+        let place = tempfile::tempdir().unwrap();
+        let trace = trace(place.path(), None);
+        trace.finish(&[], Some(Totals::default())).unwrap();
+        let before = [read(&trace.dir, "metadata"), read(&trace.dir, "state")];
+        let branch = Dir::make(&place.path().join("branch")).unwrap();
+        assert!(trace.declare(&[(0, crate::testing::class())]).is_err() && trace.state(&[TAKEN]).is_err());
+        assert!(trace.branch(&branch, &TAKEN, Totals::default()).is_err());
+        trace.refuse([refusal_of("p:e", "program", "reason")]);
+        assert_eq!([read(&trace.dir, "metadata"), read(&trace.dir, "state")], before);
+        assert_eq!(branch.names().unwrap().len(), 0);
+    }
+
+    /// However much there is to say, a session can say at its end what it has lost.
+    #[test]
+    fn a_trace_stays_below_its_maximum_and_has_room_for_its_end() {
+        let place = tempfile::tempdir().unwrap();
+        let trace = trace(place.path(), Some(DISK_BYTES_MIN));
+        let long = "x".repeat(1000);
+        let name = StateRecord::ProcessName { process: 1, name: &long };
+        let error = (0..).find_map(|_| trace.state(&[name]).err()).unwrap();
+        assert_eq!(error.to_string(), DISK_MAX_REACHED);
+        let class = |number: u16| ClassDecl { name: format!("n{number}"), ..crate::testing::class() };
+        assert_eq!((0..).find_map(|number| trace.declare(&[(number, class(number))]).err()).unwrap(), DISK_MAX_REACHED);
+        trace.finish(&[Cause::DiskMax.record(7)], Some(Totals::default())).unwrap();
+        let (state, metadata) = (read(&trace.dir, "state"), read(&trace.dir, "metadata"));
+        assert!(state.len() + metadata.len() <= DISK_BYTES_MIN as usize);
+        let metadata = Metadata::parse(&String::from_utf8(metadata).unwrap()).unwrap();
+        let stats = dormouse_ctf::Stats::collect(&metadata, &[("state", &state)]);
+        assert_eq!(stats.events_lost, 7);
+        // No gap where a packet found no room.
+        assert_eq!(stats.loss_possible, []);
     }
 }

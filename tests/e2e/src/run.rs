@@ -305,6 +305,11 @@ impl Running {
         self.wait_until("killing programs", || pids.iter().all(|pid| has_ended(*pid)));
     }
 
+    /// Numbers after a word at the beginning of a line of what the traced command has written by now.
+    pub fn numbers(&self, word: &str) -> Vec<u64> {
+        numbers_after(&self.stdout(), word)
+    }
+
     /// The trace's directory.
     pub fn dir(&self) -> &Path {
         &self.dir
@@ -340,6 +345,10 @@ impl Running {
             place: self.place,
         }
     }
+}
+
+fn numbers_after(text: &str, word: &str) -> Vec<u64> {
+    text.lines().filter_map(|line| line.strip_prefix(word)?.trim().parse().ok()).collect()
 }
 
 /// Whether a process is no more, but perhaps for whoever waits for it.
@@ -415,8 +424,7 @@ impl Recording {
 
     /// Numbers after a word at the beginning of a line of the output: `emitted 7`.
     pub fn numbers(&self, word: &str) -> Vec<u64> {
-        let numbers = self.stdout.lines().filter_map(|line| line.strip_prefix(word)?.trim().parse().ok());
-        numbers.collect()
+        numbers_after(&self.stdout, word)
     }
 }
 

@@ -42,6 +42,8 @@ pub(super) struct Copied {
     pub(super) oldest: Vec<Option<u64>>,
     /// When the streams were looked at, by the session's clock, if that still goes on.
     pub(super) moment: Option<u64>,
+    /// Whether a process has the memory.
+    is_live: bool,
     pub(super) pages_missed: u64,
     pub(super) pages_refused: u64,
     /// Streams of which nothing could be copied in time, or nothing from before the moment.
@@ -132,7 +134,29 @@ impl Copied {
             copying.fill(begin..geometry.size_bytes())?;
         }
         let Copying { mapping, .. } = copying;
-        Ok(Copied { pages, _mapping: mapping, found, oldest, moment, pages_missed, pages_refused, streams_outrun })
+        let is_live = source.is_live();
+        Ok(Copied {
+            pages,
+            _mapping: mapping,
+            found,
+            oldest,
+            moment,
+            is_live,
+            pages_missed,
+            pages_refused,
+            streams_outrun,
+        })
+    }
+
+    /// Streams that a thread had claimed, each for one write, when it ended. One that lives ends its write after the moment.
+    pub(super) fn claimed_count(&self) -> u64 {
+        if self.is_live {
+            return 0;
+        }
+        let memory = self.pages.memory;
+        // Relaxed: a private copy.
+        let is_claimed = |stream: &u32| memory.stream(*stream).claim.load(Ordering::Relaxed) != 0;
+        memory.used_streams().filter(is_claimed).count() as u64
     }
 
     /// The packets of a stream, in the order in which they were found, with their headers, and whether each was still written to.

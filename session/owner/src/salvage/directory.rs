@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
+use std::io::ErrorKind;
 use std::path::Path;
 
 use dormouse_abi::page::STREAM_STATE;
@@ -10,10 +11,12 @@ use dormouse_ctf::{Metadata, MetadataError, PacketHeader, StateRecord, StreamRea
 use memmap2::Mmap;
 
 use super::packets::{Packets, Stop, content, is_whole, may_follow};
+use crate::dir::not_read;
 use crate::error::Error;
-use crate::files::{is_stream_name, not_read, read_metadata};
+use crate::fault::Guard;
+use crate::files::{is_stream_name, open_dir, read_metadata};
 use crate::register::class_of;
-use crate::session_file::{FILE_NAME, SessionFile};
+use crate::session_file::{FILE_NAME, LEN_MAX, SessionFile};
 
 /// A directory that an owner has left.
 pub(super) struct Directory {
@@ -21,11 +24,19 @@ pub(super) struct Directory {
     pub(super) session_file: Option<SessionFile>,
     pub(super) state: StateStream,
     /// Of events, by name.
-    pub(super) streams: BTreeMap<String, Option<Mmap>>,
+    pub(super) streams: BTreeMap<String, Option<Mapped>>,
     /// Processes that only the memory's register knows, by their numbers.
     pub(super) entered: Vec<(u16, Process)>,
     /// What is not whole in it, one line each.
     pub(super) missing: Vec<String>,
+    /// The user whose it is: what the session file and the state stream say is their word.
+    pub(super) owner: u32,
+}
+
+/// A file, mapped. What is truncated meanwhile reads as zeroes.
+pub(super) struct Mapped {
+    guard: Guard,
+    map: Mmap,
 }
 
 /// What the state stream says, and as far as it is whole.
@@ -41,13 +52,15 @@ pub(super) struct StateStream {
 
 impl Directory {
     pub(super) fn open(dir: &Path) -> Result<Directory, Error> {
-        let (path, bytes) = read_metadata(dir)?;
+        let dir = open_dir(dir)?;
+        let (path, bytes) = read_metadata(&dir)?;
         let (metadata, metadata_text) =
             whole_declarations(&bytes).map_err(|error| format!("{}: {error}", path.display()))?;
-        let session_file = match std::fs::read(dir.join(FILE_NAME)) {
+        let session_file = match dir.read_all(FILE_NAME, LEN_MAX) {
             Ok(bytes) => SessionFile::decode(&bytes).filter(|file| file.uuid == metadata.options.uuid),
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(not_read(&dir.path_of(FILE_NAME))(error)),
             Err(_) => {
-                let dir = dir.display();
+                let dir = dir.path.display();
                 return Err(format!(
                     "the session of {dir} has ended properly, and its trace is as whole as it can be: `dormouse view {dir}`"
                 )
@@ -55,7 +68,7 @@ impl Directory {
             }
         };
         if let Some(file) = session_file.as_ref().filter(|file| file.is_owner_alive()) {
-            let (dir, owner, socket) = (dir.display(), file.owner, file.socket.display());
+            let (dir, owner, socket) = (dir.path.display(), file.owner, file.socket.display());
             return Err(format!(
                 "the session of {dir} is alive, process {owner} owns it: let it finish, or take what it holds with \
                  `dormouse snapshot {socket}`"
@@ -68,16 +81,20 @@ impl Directory {
             missing.push(format!("the last {cut_bytes} bytes of the metadata, a declaration that is cut off"));
         }
         let (mut state, mut streams) = (None, BTreeMap::new());
-        for entry in std::fs::read_dir(dir).map_err(not_read(dir))? {
-            let entry = entry.map_err(not_read(dir))?;
-            let (name, path) = (entry.file_name().to_string_lossy().into_owned(), entry.path());
-            if name == "state" {
-                state = map(&path).map_err(not_read(&path))?;
-            } else if is_stream_name(&name) && path.is_file() {
-                streams.insert(name, map(&path).map_err(not_read(&path))?);
+        for entry in dir.names().map_err(not_read(&dir.path))? {
+            let name = entry.to_string_lossy().into_owned();
+            let is_state = name == "state";
+            if !is_state && !is_stream_name(&name) {
+                continue;
+            }
+            match dir.read(&entry).and_then(|file| map(&file)) {
+                Ok(mapped) if is_state => state = mapped,
+                Ok(mapped) => drop(streams.insert(name, mapped)),
+                Err(error) if error.kind() == ErrorKind::InvalidInput => missing.push(format!("{name}: {error}")),
+                Err(error) => return Err(not_read(&dir.path_of(&name))(error)),
             }
         }
-        let bytes = state.as_deref().unwrap_or_default();
+        let bytes = state.as_ref().map_or(&[][..], |state| &state.map);
         let state = StateStream::read(&metadata, bytes);
         let cut_bytes = bytes.len() - state.bytes.len();
         if cut_bytes > 0 {
@@ -85,7 +102,8 @@ impl Directory {
         } else if state.last.is_none() {
             missing.push("the state stream".into());
         }
-        Ok(Directory { metadata, session_file, state, streams, entered: Vec::new(), missing })
+        let owner = dir.owner().map_err(not_read(&dir.path))?;
+        Ok(Directory { metadata, session_file, state, streams, entered: Vec::new(), missing, owner })
     }
 
     /// Adds what the owner was killed before it took it in: classes, and processes.
@@ -105,7 +123,18 @@ impl Directory {
 
     /// What is there of a stream's file.
     pub(super) fn stream(&self, name: &str) -> &[u8] {
-        self.streams.get(name).and_then(|map| map.as_deref()).unwrap_or_default()
+        self.streams.get(name).and_then(Option::as_ref).map_or(&[], |mapped| &mapped.map)
+    }
+
+    /// Units of 4 KiB of the streams that were truncated while they were read.
+    pub(super) fn truncated(&self) -> u64 {
+        self.streams.values().flatten().map(|mapped| mapped.guard.replaced()).sum()
+    }
+
+    /// Whether the directory may say that something of a user's belongs to its session. Whoever salvages another user's directory must not
+    /// be made to copy a third one's memory into the trace.
+    pub(super) fn may_name(&self, user: u32) -> bool {
+        self.owner == 0 || self.owner == rustix::process::geteuid().as_raw() || self.owner == user
     }
 
     /// The session's.
@@ -151,14 +180,14 @@ impl StateStream {
     }
 }
 
-fn map(path: &Path) -> std::io::Result<Option<Mmap>> {
-    let file = File::open(path)?;
+fn map(file: &File) -> std::io::Result<Option<Mapped>> {
     if file.metadata()?.len() == 0 {
         return Ok(None);
     }
-    // SAFETY: a file of a session that is over, which no program writes any more. If it is truncated meanwhile, this process gets SIGBUS
-    // and no wrong answer.
-    unsafe { Mmap::map(&file) }.map(Some)
+    // SAFETY: a file of a session that is over, which no program of it writes any more. If it is truncated meanwhile, the guard has zeroes
+    // read there.
+    let map = unsafe { Mmap::map(file) }?;
+    Ok(Some(Mapped { guard: Guard::new(map.as_ptr(), map.len()), map }))
 }
 
 /// Metadata up to the declaration, if any, that is cut off.

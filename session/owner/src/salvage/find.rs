@@ -1,5 +1,7 @@
 //! Where a session's memory is, when its owner is dead: in a file, or in programs that live.
 
+use std::fs::File;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use dormouse_abi::message::{ProgramToTool, ToolToProgram};
@@ -20,7 +22,7 @@ pub(super) struct Found {
     /// Programs that still write to the session.
     pub(super) writers: Vec<u32>,
     /// The file that the memory lies in, if that is a session's.
-    pub(super) buffers: Option<PathBuf>,
+    pub(super) buffers: Option<(PathBuf, File)>,
 }
 
 /// Reasons that are worth telling.
@@ -33,11 +35,21 @@ impl Found {
         let mut found = Found::default();
         let mut reasons: Vec<String> = Vec::new();
         if let Some(path) = buffers {
-            let memory = OwnerlessMemory::of_file(path, uuid);
-            found.buffers = memory.is_ok().then(|| path.into());
+            let memory = OwnerlessMemory::of_file(path, uuid).and_then(|memory| {
+                let file = memory.file().map_err(|error| format!("{}: {error}", path.display()))?;
+                if !directory.may_name(file.metadata().map_or(u32::MAX, |metadata| metadata.uid())) {
+                    return Err(format!("{} is another user's than the trace", path.display()));
+                }
+                found.buffers = Some((path.into(), file));
+                Ok(memory)
+            });
             found.copy(memory, directory, &mut reasons);
         }
-        for pid in pids.iter().copied().filter(|pid| Path::new("/proc").join(pid.to_string()).exists()) {
+        let may_be_its = |pid: &u32| {
+            let process = std::fs::metadata(Path::new("/proc").join(pid.to_string()));
+            process.is_ok_and(|process| directory.may_name(process.uid()))
+        };
+        for pid in pids.iter().copied().filter(may_be_its) {
             let (answers, writes) = question(pid, directory);
             found.writers.extend(writes.then_some(pid));
             if found.copied.is_none() && answers {
@@ -50,7 +62,7 @@ impl Found {
         }
         // The state stream may have lost who else there is.
         let others = if found.copied.is_none() { processes() } else { Vec::new() };
-        for pid in others.into_iter().filter(|pid| !pids.contains(pid)) {
+        for pid in others.into_iter().filter(|pid| !pids.contains(pid)).filter(may_be_its) {
             if found.copied.is_none() && has_mapped(pid, buffers) {
                 // A process that has a session's memory, but not this one's, is most likely in another session.
                 let memory = OwnerlessMemory::of_program(pid, uuid);

@@ -124,6 +124,14 @@ impl OwnerlessMemory {
         if uuid == self.uuid { Ok(self) } else { Err(format!("{self} is not the memory of this session")) }
     }
 
+    /// The file that it is, once more.
+    pub(crate) fn file(&self) -> std::io::Result<File> {
+        match &self.place {
+            Place::File { file, .. } => file.try_clone(),
+            _ => Err(std::io::ErrorKind::NotFound.into()),
+        }
+    }
+
     /// Whether a process has it, and not only a file.
     pub(crate) fn is_live(&self) -> bool {
         !matches!(self.place, Place::File { .. })

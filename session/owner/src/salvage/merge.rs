@@ -1,33 +1,35 @@
 //! Directory and memory put together, packet by packet, into a trace of its own.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::fs::File;
+use std::path::PathBuf;
 
 use dormouse_abi::page::STREAM_EVENTS;
 use dormouse_abi::register::Process;
 use dormouse_abi::text::printable;
-use dormouse_ctf::{Metadata, PacketHeader, PacketWriter, StateRecord, StreamReader};
+use dormouse_ctf::{Cause, Losses, Metadata, PacketHeader, PacketWriter, StateRecord, StreamReader};
 use serde::Serialize;
 
 use super::copy::{Copied, is_begun_since};
 use super::directory::Directory;
 use super::find::Found;
 use super::packets::{Packets, Stop, content, is_whole, may_follow};
+use crate::dir::{Dir, remove_opened};
 use crate::error::Error;
 use crate::losses;
 use crate::pages::DISCARDED_MAX;
 use crate::streams::{StreamFile, totals_of};
-use crate::trace::{Trace, create_file, with_state};
+use crate::trace::{remove_files, with_state};
 
 /// What a salvage came to.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Default, Serialize)]
 pub struct Salvage {
     /// The new trace.
     pub dir: PathBuf,
     /// Events in it.
     pub events: u64,
-    /// Events that the session itself has lost, as far as is known.
-    pub lost: u64,
+    /// Events that the session itself has lost, as far as is known, by cause; and what can have lost more.
+    pub losses: Losses,
     /// Bytes of its streams.
     pub bytes: u64,
     /// Packets of events that came from the directory.
@@ -48,20 +50,37 @@ pub struct Salvage {
     pub writers: Vec<u32>,
     /// The file that the memory lies in, if it is on a file system and was found.
     pub buffers: Option<PathBuf>,
+    /// The same, open.
+    #[serde(skip)]
+    buffers_file: Option<File>,
+}
+
+impl Salvage {
+    /// Removes the file that the memory lies in, if it was found and is still the same.
+    ///
+    /// # Errors
+    /// One line.
+    pub fn remove_buffers(&mut self) -> Result<(), Error> {
+        if let Some((path, file)) = self.buffers.take().zip(self.buffers_file.take()) {
+            remove_opened(&path, &file).map_err(|error| format!("cannot remove {}: {error}", path.display()))?;
+        }
+        Ok(())
+    }
 }
 
 /// Writes the trace to `output`, an empty directory.
 ///
 /// # Errors
 /// The disk's; nothing is left behind then.
-pub(super) fn merge(directory: &Directory, found: Found, output: &Path) -> Result<Salvage, Error> {
+pub(super) fn merge(directory: &Directory, found: Found, output: &Dir) -> Result<Salvage, Error> {
     let Found { copied, memory, missing, writers, buffers } = found;
-    let mut result = Salvage { dir: output.into(), memory, writers, buffers, ..Salvage::default() };
+    let (buffers, buffers_file) = buffers.unzip();
+    let mut result = Salvage { dir: output.path.clone(), memory, writers, buffers, buffers_file, ..Salvage::default() };
     result.missing.extend(directory.missing.iter().cloned().chain(missing));
-    let mut merge = Merge { directory, copied: copied.as_ref(), files: Vec::new(), result };
+    let mut merge = Merge { directory, output, copied: copied.as_ref(), files: Vec::new(), result };
     merge.run().inspect_err(|_| {
-        merge.files.iter().for_each(StreamFile::remove);
-        Trace::remove(output);
+        merge.files.iter().for_each(|file| file.remove(output));
+        remove_files(output);
     })?;
     Ok(merge.result)
 }
@@ -86,6 +105,7 @@ struct Stream {
 
 struct Merge<'a> {
     directory: &'a Directory,
+    output: &'a Dir,
     copied: Option<&'a Copied>,
     /// Of the streams that are written.
     files: Vec<StreamFile>,
@@ -94,8 +114,7 @@ struct Merge<'a> {
 
 impl Merge<'_> {
     fn run(&mut self) -> Result<(), Error> {
-        let Merge { directory, copied, .. } = *self;
-        let output = self.result.dir.clone();
+        let Merge { directory, output, copied, .. } = *self;
         let is_discard = copied.map_or(directory.state.is_discard, |copied| !copied.pages.memory.is_overwrite());
         let mut names: BTreeMap<String, Option<u32>> =
             directory.streams.keys().map(|name| (name.clone(), None)).collect();
@@ -112,7 +131,7 @@ impl Merge<'_> {
         }
         let mut unstated = 0u64;
         for (name, stream_number) in &names {
-            let file = StreamFile::new(output.join(name));
+            let file = StreamFile::new(name.clone());
             let mut stream = Stream { file, last: None, expected: None };
             let written = self.stream(&mut stream, name, copied.zip(*stream_number), is_discard);
             stream.file.finish();
@@ -125,6 +144,10 @@ impl Merge<'_> {
         }
         if packets_refused > 0 {
             self.result.missing.push(format!("{packets_refused} packets, or their ends, that were not valid"));
+        }
+        let truncated = directory.truncated();
+        if truncated > 0 {
+            self.result.missing.push(format!("{truncated} units of 4 KiB of files that were truncated meanwhile"));
         }
         let missing = self.result.missing.join("; ");
         let memory = self.result.memory.clone();
@@ -146,11 +169,15 @@ impl Merge<'_> {
             })
             .chain([record])
             .collect();
-        self.result.lost = self.result.lost.saturating_add(unstated);
+        let losses = &mut self.result.losses;
+        losses.add(Cause::NoPage, unstated);
+        losses.add(Cause::AmidWrite, copied.map_or(0, |copied| copied.claimed_count()));
         let by_class = copied
             .map(|copied| losses::by_class(&copied.pages.memory, &directory.metadata.classes))
             .unwrap_or_default();
-        records.extend(losses::records(unstated, &by_class));
+        records.extend(losses::records(unstated, losses, &by_class));
+        // The record of the salvage says so already.
+        losses.add(Cause::OwnerKilled, self.result.missing.len() as u64);
         let now = copied.and_then(|copied| copied.moment).unwrap_or(0);
         let state = &directory.state;
         let now = now.max(state.last.map_or(0, |last| last.timestamp_end));
@@ -159,14 +186,14 @@ impl Merge<'_> {
         records.iter().for_each(|record| writer.push(now, record));
         let mut bytes = state.bytes.clone();
         bytes.extend(writer.finish());
-        create_file(&output.join("state"), &bytes)?;
+        output.create("state", &bytes)?;
         self.result.bytes += bytes.len() as u64;
         let mut reader = StreamReader::new(&directory.metadata, 0, &bytes);
         reader.by_ref().for_each(drop);
         let totals = with_state(totals_of(&self.files), reader.totals().unwrap_or_default());
         // Last: a directory without metadata is no trace.
         let text = Metadata { totals, ..directory.metadata.clone() }.text();
-        create_file(&output.join("metadata"), text.as_bytes())?;
+        output.create("metadata", text.as_bytes())?;
         Ok(())
     }
 
@@ -222,7 +249,7 @@ impl Merge<'_> {
             self.result.missing.push(format!("the last {unread_bytes} bytes of {name}, which are no packet"));
         }
         let stated = stream.last.map_or(0, |last| last.events_discarded);
-        self.result.lost = self.result.lost.saturating_add(stated);
+        self.result.losses.add(Cause::NoPage, stated);
         let discarded = memory.map_or(0, |(copied, number)| copied.pages.memory.discarded(number).min(DISCARDED_MAX));
         let mut unstated = discarded.saturating_sub(stated);
         if let (Some((copied, number)), None, true) = (memory, stream.last, unstated > 0) {
@@ -231,7 +258,7 @@ impl Merge<'_> {
             let packet = &header.encode()[..];
             stream.expected = None;
             self.put(stream, Candidate { header, packet, is_from_disk: false, is_current: false }, None)?;
-            self.result.lost = self.result.lost.saturating_add(discarded);
+            self.result.losses.add(Cause::NoPage, discarded);
             unstated = 0;
         }
         Ok(unstated)
@@ -280,7 +307,7 @@ impl Merge<'_> {
         // No packet is longer than a page, or than what is on disk of it. Behind the records are zeroes.
         let mut packet = packet[..found.len].to_vec();
         packet.resize(header.packet_size_bytes as usize, 0);
-        stream.file.append(&header, &mut packet, found.events)?;
+        stream.file.append(self.output, &header, &mut packet, found.events)?;
         self.result.bytes += packet.len() as u64;
         self.result.events += found.events;
         self.result.packets_from_disk += u64::from(is_from_disk);

@@ -26,6 +26,9 @@
 //! Everything: directory and memory may hold any bytes. Each packet is read to its end, by the reader that people will use, and has to
 //! follow the one before. What cannot be read is left out, and the trace says so (`dormouse:salvage`).
 //!
+//! The directory may be another user's, who wants to harm the one who salvages. So nothing in it is opened but regular files that lie there, what
+//! it names elsewhere (buffers, processes) has to be that user's too, and what is written is in a directory of the salvaging user alone.
+//!
 //! # Limits
 //! The copy takes as much memory as the pages that are not on disk. The clock's frequency is the one that was measured when the session
 //! began. After a crash of the machine, files are as whole as the kernel had written them: zeroes in place of bytes can look like values.
@@ -41,8 +44,9 @@ mod tests;
 
 use std::path::Path;
 
+use crate::dir::Dir;
 use crate::error::Error;
-use crate::trace::make_dir;
+use crate::fault::survive_file_size_limits;
 
 use directory::Directory;
 use find::Found;
@@ -53,11 +57,12 @@ pub use merge::Salvage;
 /// # Errors
 /// One line; nothing is left behind but an empty directory.
 pub fn salvage(dir: &Path, output: &Path) -> Result<Salvage, Error> {
+    survive_file_size_limits();
     let mut directory = Directory::open(dir)?;
-    make_dir(output)?;
+    let output = Dir::make(output)?;
     let found = Found::of(&directory);
     if let Some(register) = found.copied.as_ref().and_then(|copied| copied.pages.memory.register()) {
         directory.take_in(register);
     }
-    merge::merge(&directory, found, output)
+    merge::merge(&directory, found, &output)
 }

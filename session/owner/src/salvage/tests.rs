@@ -14,6 +14,7 @@ use super::directory::{Directory, StateStream};
 use super::find::Found;
 use super::memory::OwnerlessMemory;
 use super::merge::{Salvage, merge};
+use crate::dir::Dir;
 use crate::testing::{EVERYTHING, FIELDS, GEOMETRY, Writer, assert_no_hole, numbers};
 
 #[repr(C, align(4096))]
@@ -51,6 +52,7 @@ impl Bench {
             streams: BTreeMap::new(),
             entered: Vec::new(),
             missing: Vec::new(),
+            owner: 0,
         };
         Bench { directory, _backing: backing, writer }
     }
@@ -68,7 +70,8 @@ impl Bench {
         });
         let place = tempfile::tempdir().unwrap();
         let copied = Some(Copied::of(&memory, &self.directory).unwrap());
-        let result = merge(&self.directory, Found { copied, ..Found::default() }, place.path()).unwrap();
+        let output = Dir::open(place.path()).unwrap();
+        let result = merge(&self.directory, Found { copied, ..Found::default() }, &output).unwrap();
         (result, numbers(place.path()), asked.get())
     }
 }

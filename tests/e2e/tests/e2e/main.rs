@@ -4,6 +4,7 @@
 mod budgets;
 mod compact;
 mod dormant;
+mod ends;
 mod failures;
 mod faults;
 mod forks;

@@ -1,0 +1,252 @@
+//! What is lost, and what can be lost without anybody having counted it.
+//!
+//! Some causes have a count of events: no page was free, a disk was full. Of others only the occasions are known: a packet that is not valid,
+//! a program that could not join. "N lost" is said where all causes are of the first kind, "at least N lost because …" elsewhere.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::{Serialize, Serializer};
+
+use crate::state::StateRecord;
+
+/// Why events are not in a trace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Cause {
+    /// No page was free, or they were larger than a page. Packets state most of them.
+    NoPage,
+    /// A write to the trace failed.
+    WriteFailed,
+    /// The trace is as large as it may become.
+    DiskMax,
+    /// A program asked to join and was refused.
+    ProgramRefused,
+    /// An event class was refused.
+    ClassRefused,
+    /// A packet failed a check.
+    PacketRefused,
+    /// A word that says where events are was written over by a program.
+    Scribbled,
+    /// A thread ended, or the session did, between the beginning and the end of its write.
+    AmidWrite,
+    /// A program did not confirm that it has left when the session ended.
+    NotDetached,
+    /// Memory of the session is no more: its file was truncated, or the file's disk is full.
+    MemoryGone,
+    /// The owner was killed, and not all that it left was found.
+    OwnerKilled,
+    /// The session owner could not do its work to the end.
+    Unfinished,
+}
+
+/// Cause, its name for programs, whether its count is one of events, and what people read.
+const CAUSES: [(Cause, &str, bool, &str); 12] = [
+    (Cause::NoPage, "no_page", true, "no page was free, nor could a packet be written that says so"),
+    (Cause::WriteFailed, "write_failed", true, "the trace could not be written"),
+    (Cause::DiskMax, "disk_max", true, "the trace has reached --disk-max"),
+    (Cause::ProgramRefused, "program_refused", false, "programs could not join"),
+    (Cause::ClassRefused, "class_refused", false, "event classes were refused"),
+    (Cause::PacketRefused, "packet_refused", false, "packets were not valid and were left out"),
+    (Cause::Scribbled, "scribbled", false, "control words were written over"),
+    (Cause::AmidWrite, "amid_write", false, "threads were stopped amid a write"),
+    (Cause::NotDetached, "not_detached", false, "programs have not confirmed that they left"),
+    (
+        Cause::MemoryGone,
+        "memory_gone",
+        false,
+        "units of 4 KiB of the buffers are gone: the file was truncated or its disk is full",
+    ),
+    (Cause::OwnerKilled, "owner_killed", false, "the owner was killed and not all was found"),
+    (Cause::Unfinished, "unfinished", false, "the trace ends where its owner failed"),
+];
+
+impl Cause {
+    fn row(self) -> &'static (Cause, &'static str, bool, &'static str) {
+        &CAUSES[self as usize]
+    }
+
+    /// For programs.
+    pub fn name(self) -> &'static str {
+        self.row().1
+    }
+
+    /// Whether a count of this cause is one of events.
+    pub fn is_counted(self) -> bool {
+        self.row().2
+    }
+
+    /// For people: what has happened.
+    pub fn text(self) -> &'static str {
+        self.row().3
+    }
+}
+
+impl Serialize for Cause {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.name())
+    }
+}
+
+/// What a session has lost, by cause.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[serde(transparent)]
+pub struct Losses(BTreeMap<Cause, u64>);
+
+impl Losses {
+    /// Counts `count` events or occasions more.
+    pub fn add(&mut self, cause: Cause, count: u64) {
+        if count > 0 {
+            let sum = self.0.entry(cause).or_default();
+            *sum = sum.saturating_add(count);
+        }
+    }
+
+    /// Adds all that others have counted.
+    pub fn extend(&mut self, others: &Losses) {
+        others.0.iter().for_each(|(cause, count)| self.add(*cause, *count));
+    }
+
+    /// Events or occasions.
+    pub fn of(&self, cause: Cause) -> u64 {
+        self.0.get(&cause).copied().unwrap_or(0)
+    }
+
+    /// Events that are known to be lost.
+    pub fn lost(&self) -> u64 {
+        let counted = self.0.iter().filter(|(cause, _)| cause.is_counted());
+        counted.fold(0, |sum: u64, (_, count)| sum.saturating_add(*count))
+    }
+
+    /// Whether no more than these can be lost.
+    pub fn is_exact(&self) -> bool {
+        self.uncounted().next().is_none()
+    }
+
+    /// Whether events are lost, or may be.
+    pub fn is_any(&self) -> bool {
+        !self.0.is_empty()
+    }
+
+    fn uncounted(&self) -> impl Iterator<Item = (Cause, u64)> {
+        self.0.iter().filter(|(cause, _)| !cause.is_counted()).map(|(cause, count)| (*cause, *count))
+    }
+
+    /// What the state stream tells of causes whose counts no packet has: all but [`Cause::NoPage`], of which the caller knows what
+    /// packets state.
+    pub fn records(&self) -> impl Iterator<Item = StateRecord<'static>> + use<'_> {
+        self.0.iter().filter(|(cause, _)| **cause != Cause::NoPage).map(|(cause, count)| cause.record(*count))
+    }
+}
+
+impl Cause {
+    /// As the state stream tells it.
+    pub fn record(self, count: u64) -> StateRecord<'static> {
+        let reason = self.text();
+        if self.is_counted() {
+            StateRecord::Lost { reason, count }
+        } else {
+            StateRecord::LossPossible { cause: reason, count }
+        }
+    }
+}
+
+impl fmt::Display for Losses {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&told(self.lost(), self.uncounted().map(|(cause, count)| (cause.text(), count))))
+    }
+}
+
+/// Why nobody knows what else was lost, as a reader finds out by itself.
+pub const DAMAGED: &str = "parts of the trace are missing or damaged";
+
+/// `0 lost`, or `at least 0 lost because packets were not valid and were left out (2)`. A count of 0 is none.
+fn told<'a>(lost: u64, uncounted: impl Iterator<Item = (&'a str, u64)>) -> String {
+    let cause = |(text, count): (&str, u64)| if count > 0 { format!("{text} ({count})") } else { text.to_string() };
+    let causes: Vec<String> = uncounted.map(cause).collect();
+    if causes.is_empty() {
+        format!("{lost} lost")
+    } else {
+        format!("at least {lost} lost because {}", causes.join(" and "))
+    }
+}
+
+/// What a trace says of its losses, as a reader finds it: causes are texts here, because later versions may have others.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct StatedLosses {
+    /// Events that no packet states.
+    pub unstated: u64,
+    /// What loses events that nobody counts.
+    pub uncounted: Vec<Uncounted>,
+}
+
+/// Something that can have lost events which nobody has counted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Uncounted {
+    /// What it is.
+    pub cause: String,
+    /// How many times; 0 where that is not known.
+    pub count: u64,
+}
+
+impl StatedLosses {
+    /// Takes note of a record of the state stream.
+    pub fn note(&mut self, record: &StateRecord<'_>) {
+        match record {
+            StateRecord::Lost { count, .. } => self.unstated = self.unstated.saturating_add(*count),
+            StateRecord::LossPossible { cause, count } => self.add(cause, *count),
+            StateRecord::Salvage { missing, .. } if !missing.is_empty() => self.add(Cause::OwnerKilled.text(), 0),
+            _ => {}
+        }
+    }
+
+    /// One cause more.
+    pub fn add(&mut self, cause: &str, count: u64) {
+        match self.uncounted.iter_mut().find(|known| known.cause == cause) {
+            Some(known) => known.count = known.count.saturating_add(count),
+            None => self.uncounted.push(Uncounted { cause: cause.into(), count }),
+        }
+    }
+
+    /// In words, with the events that packets state.
+    pub fn told(&self, stated: u64) -> String {
+        told(
+            self.unstated.saturating_add(stated),
+            self.uncounted.iter().map(|known| (known.cause.as_str(), known.count)),
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_has_each_cause_at_its_place() {
+        for (index, (cause, ..)) in CAUSES.iter().enumerate() {
+            assert_eq!(*cause as usize, index);
+        }
+    }
+
+    #[test]
+    fn only_what_is_proven_is_said() {
+        let mut losses = Losses::default();
+        assert_eq!((losses.to_string().as_str(), losses.is_any()), ("0 lost", false));
+        losses.add(Cause::PacketRefused, 0);
+        assert!(losses.is_exact() && !losses.is_any());
+        losses.add(Cause::NoPage, 3);
+        losses.add(Cause::WriteFailed, 4);
+        assert_eq!(losses.to_string(), "7 lost");
+        losses.add(Cause::PacketRefused, 2);
+        losses.add(Cause::NotDetached, 1);
+        assert_eq!(
+            losses.to_string(),
+            "at least 7 lost because packets were not valid and were left out (2) and programs have not confirmed that they left (1)"
+        );
+        // What is written is what a reader says.
+        let mut stated = StatedLosses::default();
+        losses.records().for_each(|record| stated.note(&record));
+        assert_eq!(stated.told(losses.of(Cause::NoPage)), losses.to_string());
+        losses.add(Cause::NoPage, u64::MAX);
+        assert_eq!(losses.lost(), u64::MAX);
+    }
+}

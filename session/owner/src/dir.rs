@@ -1,0 +1,267 @@
+//! A trace's directory, open: its files are found below the descriptor, whatever happens to its path meanwhile.
+//!
+//! The path that a user names may lead through links. What is *in* the directory may be somebody else's doing: a file of a trace is a regular
+//! file that lies there, never a link to one elsewhere, nor a FIFO, a socket or a device, which would keep whoever opens it waiting.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{ErrorKind, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, RawDir, fchmod, fstat, mkdirat, openat, renameat, unlinkat};
+use rustix::io::Errno;
+
+use crate::error::Error;
+
+/// A directory that is open.
+#[derive(Debug)]
+pub(crate) struct Dir {
+    fd: OwnedFd,
+    /// By which it was found, for messages.
+    pub(crate) path: PathBuf,
+}
+
+/// Why a file of a trace cannot be written.
+pub(crate) fn not_written(path: &Path, error: &std::io::Error) -> Error {
+    let remedy = match error.raw_os_error() {
+        Some(libc::EFBIG) => "raise the limit of file sizes (ulimit -f)",
+        _ => "free space or give another directory with -o",
+    };
+    format!("cannot write {}: {error}; {remedy}", path.display()).into()
+}
+
+/// Why a file of a trace cannot be read.
+pub(crate) fn not_read(path: &Path) -> impl FnOnce(std::io::Error) -> Error {
+    move |error| format!("cannot read {}: {error}; check its owner and permissions", path.display()).into()
+}
+
+fn not_made(path: &Path) -> impl FnOnce(std::io::Error) -> Error {
+    move |error| format!("cannot make the directory {}: {error}; give another one with -o", path.display()).into()
+}
+
+const DIR_FLAGS: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+
+/// The error of a name at which there is something that is no file of a trace.
+fn no_file() -> std::io::Error {
+    std::io::Error::new(ErrorKind::InvalidInput, "it is not a regular file")
+}
+
+impl Dir {
+    /// Opens one that a user has named, for reading.
+    pub(crate) fn open(path: &Path) -> std::io::Result<Dir> {
+        Ok(Dir { fd: openat(CWD, path, DIR_FLAGS, Mode::empty())?, path: path.into() })
+    }
+
+    /// Makes one that is this user's alone, whatever the umask; one that is there will do if it is empty and this user's.
+    ///
+    /// Nobody but this user can change what is in it from here on, though another user may own the directory that it lies in.
+    pub(crate) fn make(path: &Path) -> Result<Dir, Error> {
+        if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+            std::fs::create_dir_all(parent).map_err(not_made(path))?;
+        }
+        let is_new = match mkdirat(CWD, path, Mode::RWXU) {
+            Ok(()) => true,
+            Err(Errno::EXIST) => false,
+            Err(error) => return Err(not_made(path)(error.into())),
+        };
+        // A directory that was just made is no link, unless somebody has put one in its place.
+        let flags = if is_new { DIR_FLAGS | OFlags::NOFOLLOW } else { DIR_FLAGS };
+        let fd = openat(CWD, path, flags, Mode::empty()).map_err(|error| not_made(path)(error.into()))?;
+        let dir = Dir { fd, path: path.into() };
+        let shown = path.display();
+        if dir.owner().map_err(not_made(path))? != rustix::process::geteuid().as_raw() {
+            let text = format!(
+                "{shown} is another user's, who could change what is written there; give another directory with -o"
+            );
+            return Err(text.into());
+        }
+        if !dir.names().map_err(not_made(path))?.is_empty() {
+            let text = format!("{shown} exists and is not empty; give another directory with -o, or remove it");
+            return Err(text.into());
+        }
+        fchmod(&dir.fd, Mode::RWXU).map_err(|error| not_made(path)(error.into()))?;
+        Ok(dir)
+    }
+
+    /// Whose it is.
+    pub(crate) fn owner(&self) -> std::io::Result<u32> {
+        Ok(fstat(&self.fd)?.st_uid)
+    }
+
+    /// The path of a file in it, for messages.
+    pub(crate) fn path_of(&self, name: impl AsRef<OsStr>) -> PathBuf {
+        self.path.join(name.as_ref())
+    }
+
+    /// Names of what is in it, sorted.
+    pub(crate) fn names(&self) -> std::io::Result<Vec<OsString>> {
+        // A descriptor of its own, because reading moves its position.
+        let fd = openat(&self.fd, c".", DIR_FLAGS, Mode::empty())?;
+        let mut buffer = Vec::with_capacity(16 << 10);
+        let mut entries = RawDir::new(fd, buffer.spare_capacity_mut());
+        let mut names = Vec::new();
+        while let Some(entry) = entries.next() {
+            let entry = entry?;
+            let name = entry.file_name().to_bytes();
+            if name != b"." && name != b".." {
+                names.push(OsStr::from_bytes(name).to_owned());
+            }
+        }
+        names.sort();
+        Ok(names)
+    }
+
+    /// Makes a file, writes `bytes` and leaves it open for writing. It is this user's alone, whatever the umask.
+    pub(crate) fn create(&self, name: impl AsRef<OsStr>, bytes: &[u8]) -> Result<File, Error> {
+        let name = name.as_ref();
+        let failed = |error: std::io::Error| not_written(&self.path_of(name), &error);
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let mode = Mode::RUSR | Mode::WUSR;
+        let fd = openat(&self.fd, name, flags, mode).map_err(|error| failed(error.into()))?;
+        let mut file = File::from(fd);
+        let made = fchmod(file.as_fd(), mode).map_err(Into::into).and_then(|()| file.write_all(bytes));
+        made.map_err(failed).inspect_err(|_| self.remove(name))?;
+        Ok(file)
+    }
+
+    /// Opens a file to read it. Never waits, and follows no link.
+    pub(crate) fn read(&self, name: impl AsRef<OsStr>) -> std::io::Result<File> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let file = match openat(&self.fd, name.as_ref(), flags, Mode::empty()) {
+            Ok(fd) => File::from(fd),
+            // What open(2) says of a link that is not to be followed, and of a socket or a device without a driver.
+            Err(Errno::LOOP | Errno::NXIO | Errno::NODEV) => return Err(no_file()),
+            Err(error) => return Err(error.into()),
+        };
+        match file.metadata()?.is_file() {
+            true => Ok(file),
+            false => Err(no_file()),
+        }
+    }
+
+    /// All of a file that is not longer than `len_max`.
+    pub(crate) fn read_all(&self, name: &str, len_max: u64) -> std::io::Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        self.read(name)?.take(len_max + 1).read_to_end(&mut bytes)?;
+        match bytes.len() as u64 <= len_max {
+            true => Ok(bytes),
+            false => Err(std::io::Error::new(ErrorKind::InvalidData, format!("it is longer than {len_max} bytes"))),
+        }
+    }
+
+    /// Whether there is a directory of this name, which is no file of a trace, and does not pretend to be one.
+    pub(crate) fn has_dir(&self, name: &OsStr) -> bool {
+        let stat = rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW);
+        stat.is_ok_and(|stat| rustix::fs::FileType::from_raw_mode(stat.st_mode).is_dir())
+    }
+
+    /// Gives a file another name, in place of what has that.
+    pub(crate) fn rename(&self, from: &str, to: &str) -> Result<(), Error> {
+        renameat(&self.fd, from, &self.fd, to).map_err(|error| not_written(&self.path_of(to), &error.into()))
+    }
+
+    /// Removes a file, if it is there.
+    pub(crate) fn remove(&self, name: impl AsRef<OsStr>) {
+        let _ = unlinkat(&self.fd, name.as_ref(), AtFlags::empty());
+    }
+}
+
+/// Removes the file at a path if it is still the one that is open: never another, whoever can change directories on the way.
+pub(crate) fn remove_opened(path: &Path, file: &File) -> std::io::Result<()> {
+    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return Err(no_file()) };
+    let parent = openat(CWD, parent, DIR_FLAGS, Mode::empty())?;
+    let (stat, opened) = (rustix::fs::statat(&parent, name, AtFlags::SYMLINK_NOFOLLOW)?, file.metadata()?);
+    if (stat.st_dev, stat.st_ino) != (opened.dev(), opened.ino()) {
+        return Err(std::io::Error::other("it is another file by now"));
+    }
+    // Whoever swaps the name in this moment can write to its directory, and could remove the other file themselves.
+    Ok(unlinkat(&parent, name, AtFlags::empty())?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use rustix::fs::{FileType, mknodat};
+
+    use super::*;
+
+    fn mode(path: &Path) -> u32 {
+        std::fs::symlink_metadata(path).unwrap().mode() & 0o7777
+    }
+
+    #[test]
+    fn what_is_made_is_this_users_alone() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("a/b");
+        let dir = Dir::make(&path).unwrap();
+        dir.create("file", b"x").unwrap();
+        assert_eq!((mode(&path), mode(&path.join("file"))), (0o700, 0o600));
+        // An empty one that others could write to.
+        let open = place.path().join("open");
+        std::fs::create_dir(&open).unwrap();
+        std::fs::set_permissions(&open, std::fs::Permissions::from_mode(0o777)).unwrap();
+        Dir::make(&open).unwrap();
+        assert_eq!(mode(&open), 0o700);
+        assert!(Dir::make(&path).unwrap_err().to_string().contains("is not empty"));
+    }
+
+    #[test]
+    fn files_are_made_where_the_directory_is_and_not_where_its_path_leads() {
+        let place = tempfile::tempdir().unwrap();
+        let (path, moved, other) = (place.path().join("dir"), place.path().join("moved"), place.path().join("other"));
+        let dir = Dir::make(&path).unwrap();
+        std::fs::create_dir(&other).unwrap();
+        std::fs::rename(&path, &moved).unwrap();
+        symlink(&other, &path).unwrap();
+        dir.create("file", b"x").unwrap();
+        dir.create("new", b"y").unwrap();
+        dir.rename("new", "file").unwrap();
+        assert_eq!(std::fs::read(moved.join("file")).unwrap(), b"y");
+        assert_eq!(std::fs::read_dir(&other).unwrap().count(), 0);
+        // Nor is anything written where a link lies.
+        symlink(other.join("target"), moved.join("link")).unwrap();
+        assert!(dir.create("link", b"x").is_err());
+        assert_eq!(std::fs::read_dir(&other).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn only_files_are_opened() {
+        let place = tempfile::tempdir().unwrap();
+        let at = |name: &str| place.path().join(name);
+        std::fs::write(at("file"), "text").unwrap();
+        symlink("file", at("link")).unwrap();
+        std::fs::create_dir(at("dir")).unwrap();
+        mknodat(CWD, at("fifo"), FileType::Fifo, Mode::RUSR, 0).unwrap();
+        let _listener = std::os::unix::net::UnixListener::bind(at("socket")).unwrap();
+        let dir = Dir::open(place.path()).unwrap();
+        assert_eq!(dir.read_all("file", 4).unwrap(), b"text");
+        assert_eq!(dir.read_all("file", 3).unwrap_err().kind(), ErrorKind::InvalidData);
+        assert_eq!(dir.read("none").unwrap_err().kind(), ErrorKind::NotFound);
+        for name in ["link", "dir", "fifo", "socket"] {
+            assert_eq!(dir.read(name).unwrap_err().to_string(), "it is not a regular file", "{name}");
+        }
+        assert!(dir.has_dir(OsStr::new("dir")) && !dir.has_dir(OsStr::new("link")));
+        assert_eq!(dir.names().unwrap(), ["dir", "fifo", "file", "link", "socket"]);
+        // The directory that a user names may be a link.
+        symlink(".", at("here")).unwrap();
+        assert_eq!(Dir::open(&at("here")).unwrap().read_all("file", 4).unwrap(), b"text");
+    }
+
+    #[test]
+    fn only_the_file_that_was_opened_is_removed() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("file");
+        std::fs::write(&path, "1").unwrap();
+        let file = File::open(&path).unwrap();
+        std::fs::rename(&path, place.path().join("kept")).unwrap();
+        std::fs::write(&path, "2").unwrap();
+        assert!(remove_opened(&path, &file).is_err());
+        std::fs::rename(place.path().join("kept"), &path).unwrap();
+        remove_opened(&path, &file).unwrap();
+        assert!(!path.exists());
+    }
+}

@@ -1,0 +1,136 @@
+//! The end of a session: how long it may take, whatever programs do.
+//!
+//! ```text
+//!   Session::finish ── server closed? ─┐ each in a thread of its own, which is left behind when the time is up
+//!                   ── programs left? ─┤
+//!                                      ▼
+//!   stopped = 1 (who has not left does so at its next page)  ──▶  drain  ──▶  files
+//! ```
+//! [`END_MAX`] bounds what waits for others. What waits for a disk cannot be bounded: to leave then is to lose what was to be written.
+
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How long a session's end waits for programs and tools, all together.
+pub(crate) const END_MAX: Duration = Duration::from_millis(1500);
+
+/// Programs that are asked at once, each by a thread that may come to wait for one.
+const ASKING_MAX: usize = 64;
+
+/// How often a wait looks at the clock.
+const LOOK_INTERVAL: Duration = Duration::from_millis(10);
+
+/// Until when something may last.
+pub(crate) struct Deadline<'a> {
+    end: Duration,
+    /// Time since a moment that stays the same.
+    now: &'a dyn Fn() -> Duration,
+}
+
+/// The clock that goes on by itself.
+pub(crate) fn since(begin: Instant) -> impl Fn() -> Duration {
+    move || begin.elapsed()
+}
+
+impl<'a> Deadline<'a> {
+    /// So long from now on.
+    pub(crate) fn after(duration: Duration, now: &'a dyn Fn() -> Duration) -> Deadline<'a> {
+        Deadline { end: now() + duration, now }
+    }
+
+    fn is_over(&self) -> bool {
+        (self.now)() >= self.end
+    }
+
+    /// The next that comes; `None` once the deadline is over, or nothing comes any more.
+    fn next<T>(&self, from: &Receiver<T>) -> Option<T> {
+        loop {
+            match from.recv_timeout(LOOK_INTERVAL) {
+                Ok(item) => return Some(item),
+                Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => return None,
+                Err(std::sync::mpsc::RecvTimeoutError::Timeout) if self.is_over() => return None,
+                Err(std::sync::mpsc::RecvTimeoutError::Timeout) => {}
+            }
+        }
+    }
+
+    /// Does something that may wait for others, and waits for it until the deadline. False: it goes on, in a thread that is left behind.
+    pub(crate) fn bound(&self, name: &str, action: impl FnOnce() + Send + 'static) -> bool {
+        let (done, is_done) = channel();
+        let run = move || {
+            action();
+            let _ = done.send(());
+        };
+        // Where no thread is to be had, it is not done: it is dropped, which is as much as can be.
+        std::thread::Builder::new().name(name.into()).spawn(run).is_ok() && self.next(&is_done).is_some()
+    }
+
+    /// Asks each of `whom` something, many at once, and waits for their answers until the deadline. Gives how many have not said yes.
+    pub(crate) fn ask_all<T: Send + 'static>(
+        &self,
+        whom: Vec<T>,
+        ask: impl Fn(T) -> bool + Clone + Send + 'static,
+    ) -> usize {
+        let count = whom.len();
+        let (sender, answers) = channel();
+        let whom = Arc::new(Mutex::new(whom));
+        for _ in 0..count.min(ASKING_MAX) {
+            let (whom, ask, sender) = (Arc::clone(&whom), ask.clone(), sender.clone());
+            let next = move || whom.lock().unwrap_or_else(PoisonError::into_inner).pop();
+            let run = move || {
+                while let Some(one) = next() {
+                    let _ = sender.send(ask(one));
+                }
+            };
+            // Fewer threads take longer, and none leaves all to themselves.
+            let _ = std::thread::Builder::new().name("dormouse-end".into()).spawn(run);
+        }
+        drop(sender);
+        let answers = std::iter::from_fn(|| self.next(&answers)).take(count);
+        count - answers.filter(|has_agreed| *has_agreed).count()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::sync::mpsc::sync_channel;
+
+    use super::*;
+
+    /// A clock that a test puts forward: by a second each time that somebody looks.
+    fn leaping() -> impl Fn() -> Duration {
+        let seconds = Cell::new(0);
+        move || Duration::from_secs(seconds.replace(seconds.get() + 1))
+    }
+
+    #[test]
+    fn who_does_not_answer_is_left_behind_with_the_deadline() {
+        let clock = leaping();
+        let deadline = Deadline::after(Duration::from_secs(4), &clock);
+        // Nobody ever sends: these wait until the test has ended.
+        let (kept, never) = sync_channel::<()>(0);
+        let never = Arc::new(Mutex::new(never));
+        let ask = move |number: u32| match number % 10 {
+            0 => never.lock().is_ok_and(|never| never.recv().is_ok()),
+            1 => false,
+            _ => true,
+        };
+        assert_eq!(deadline.ask_all((0..100).collect(), ask), 20);
+        let (also_kept, never) = sync_channel::<()>(0);
+        assert!(!deadline.bound("never", move || assert!(never.recv().is_err())));
+        assert!(deadline.is_over());
+        drop((kept, also_kept));
+    }
+
+    #[test]
+    fn who_answers_is_not_waited_for_longer() {
+        // A clock that stands still: only answers end the wait.
+        let clock = || Duration::ZERO;
+        let deadline = Deadline::after(END_MAX, &clock);
+        assert_eq!(deadline.ask_all((0..1000).collect(), |number| number != 500), 1);
+        assert_eq!(deadline.ask_all(Vec::new(), |_: u32| true), 0);
+        assert!(deadline.bound("at once", || {}));
+    }
+}

@@ -1,0 +1,210 @@
+//! Memory that is a file, and what happens when somebody truncates the file: the kernel sends SIGBUS to who touches what is gone, which would
+//! end the session owner. Here the page of the fault is replaced by one of zeroes, and counted.
+//!
+//! ```text
+//!   fault at an address ── in a guarded range? ── no ──▶ whoever handled SIGBUS before (by default: the process dies)
+//!                                 │ yes
+//!                                 ▼
+//!   one `os_page` of zeroes, private to this process, is mapped there; the count of the range grows; the access is repeated
+//! ```
+//!
+//! A file system that is full has the same effect where a file has holes. What stood in the page is lost; whoever reads zeroes finds no page of
+//! a session, no packet, and no event there, and says that memory is gone ([`Guard::replaced`]).
+//!
+//! # Ordering
+//! A range is published by its length and withdrawn by it: (L) the length's store, behind that of the base, pairs with (L'), the handler's
+//! load, before that of the base. (N) the list's head, behind what it leads to, pairs with (N').
+
+use std::mem::MaybeUninit;
+use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Once, OnceLock};
+
+use dormouse_backing::BackingError;
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
+
+const OS_PAGE_BYTES: usize = 4096;
+
+/// A range, or the place of one that is no more. They are never freed: a handler may be walking the list at any time.
+#[derive(Debug)]
+struct Range {
+    base: AtomicUsize,
+    /// 0: none.
+    len: AtomicUsize,
+    /// 1 while it belongs to a guard.
+    is_taken: AtomicUsize,
+    replaced: AtomicU64,
+    next: *const Range,
+}
+
+// SAFETY: `next` is written before the range is published and never again; all else is atomics.
+unsafe impl Sync for Range {}
+
+static RANGES: AtomicPtr<Range> = AtomicPtr::new(std::ptr::null_mut());
+
+/// Keeps faults in a range from ending the process, as long as it lives. It has to end before the range is mapped otherwise.
+#[derive(Debug)]
+pub(crate) struct Guard(&'static Range);
+
+fn ranges() -> impl Iterator<Item = &'static Range> {
+    // (N') pairs with (N).
+    let mut next: *const Range = RANGES.load(Ordering::Acquire);
+    std::iter::from_fn(move || {
+        // SAFETY: null, or a range that was leaked, whose fields were written before it was published.
+        let range = unsafe { next.as_ref() }?;
+        next = range.next;
+        Some(range)
+    })
+}
+
+impl Guard {
+    /// Guards `len` bytes from `base` on, which this process has mapped from a file, to read and to write.
+    pub(crate) fn new(base: *const u8, len: usize) -> Guard {
+        static HANDLER: Once = Once::new();
+        HANDLER.call_once(install);
+        let take = |range: &&Range| range.is_taken.swap(1, Ordering::Relaxed) == 0;
+        let range = ranges().find(take).unwrap_or_else(add);
+        range.replaced.store(0, Ordering::Relaxed);
+        range.base.store(base.addr(), Ordering::Relaxed);
+        // (L) pairs with (L').
+        range.len.store(len, Ordering::Release);
+        Guard(range)
+    }
+
+    /// How many `os_page`s of it were replaced so far.
+    pub(crate) fn replaced(&self) -> u64 {
+        self.0.replaced.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        // Relaxed: nobody touches the memory any more, so nobody looks for the range.
+        self.0.len.store(0, Ordering::Relaxed);
+        // A guard that takes the place writes base and length anew; one that sees this sees the length's end too, because (L) comes after.
+        self.0.is_taken.store(0, Ordering::Relaxed);
+    }
+}
+
+/// A place for one more range.
+fn add() -> &'static Range {
+    let range = Box::leak(Box::new(Range {
+        base: AtomicUsize::new(0),
+        len: AtomicUsize::new(0),
+        is_taken: AtomicUsize::new(1),
+        replaced: AtomicU64::new(0),
+        next: std::ptr::null(),
+    }));
+    loop {
+        let head = RANGES.load(Ordering::Relaxed);
+        range.next = head;
+        // (N) pairs with (N').
+        if RANGES.compare_exchange(head, range, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            return range;
+        }
+    }
+}
+
+/// What SIGBUS did before.
+static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
+
+fn install() {
+    let mut before = MaybeUninit::<libc::sigaction>::uninit();
+    // SAFETY: sigaction(2) without a new action fills the place for the old one; it does not fail for a signal that exists.
+    unsafe { libc::sigaction(libc::SIGBUS, std::ptr::null(), before.as_mut_ptr()) };
+    // SAFETY: filled by the line before.
+    let before = *BEFORE.get_or_init(|| unsafe { before.assume_init() });
+    let action = libc::sigaction {
+        sa_sigaction: handle as *const () as usize,
+        sa_flags: libc::SA_SIGINFO | libc::SA_ONSTACK,
+        ..before
+    };
+    // SAFETY: a handler for this signal of the signature that SA_SIGINFO asks for, which calls nothing that is not async-signal-safe.
+    unsafe { libc::sigaction(libc::SIGBUS, &action, std::ptr::null_mut()) };
+}
+
+extern "C" fn handle(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    // SAFETY: the kernel gives the handler a valid description (sigaction(2), SA_SIGINFO).
+    let info_read = unsafe { &*info };
+    // SAFETY: of the description's variants, this one is set for SIGBUS.
+    let address = unsafe { info_read.si_addr() }.addr();
+    let holds = |range: &&Range| {
+        // (L') pairs with (L).
+        let len = range.len.load(Ordering::Acquire);
+        let base = range.base.load(Ordering::Relaxed);
+        address.checked_sub(base).is_some_and(|offset| offset < len)
+    };
+    if ranges().find(holds).is_some_and(|range| replace(range, address)) {
+        return;
+    }
+    if let Some(before) = BEFORE.get()
+        && before.sa_flags & libc::SA_SIGINFO != 0
+    {
+        // SAFETY: a handler with this flag has this signature (sigaction(2)).
+        let former: extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void) =
+            unsafe { std::mem::transmute(before.sa_sigaction) };
+        return former(signal, info, context);
+    }
+    // SAFETY: no handler; async-signal-safe. The access is repeated, and ends the process as it would have.
+    unsafe { libc::signal(libc::SIGBUS, libc::SIG_DFL) };
+}
+
+/// Maps zeroes in place of the `os_page` at an address of a range. False if there are too many mappings.
+fn replace(range: &Range, address: usize) -> bool {
+    let page = std::ptr::with_exposed_provenance_mut(address & !(OS_PAGE_BYTES - 1));
+    let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
+    // SAFETY: `page` is an `os_page` of a guarded range, which this process has mapped and reaches through atomics and raw copies alone; that
+    // its bytes change under them is what they are for. The system call is all that happens: no lock, no memory is taken.
+    let mapped = unsafe { mmap_anonymous(page, OS_PAGE_BYTES, ProtFlags::READ | ProtFlags::WRITE, flags) };
+    range.replaced.fetch_add(1, Ordering::Relaxed);
+    mapped.is_ok()
+}
+
+/// Has a write that would make a file larger than this process may make it (`ulimit -f`) fail, instead of ending the process.
+pub(crate) fn survive_file_size_limits() {
+    // SAFETY: no handler; other parts of this process would die of this signal, and get an error of their own instead.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+}
+
+/// Whether memory could not be made because it is a file to the kernel.
+pub(crate) fn is_limit_of_file_sizes(error: &BackingError) -> bool {
+    matches!(error, BackingError::System { errno: Errno::FBIG, .. })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicU8;
+
+    use memmap2::{MmapOptions, MmapRaw};
+
+    use super::*;
+
+    fn byte(map: &MmapRaw, offset: usize) -> u8 {
+        // SAFETY: inside the mapping, which outlives the load; whatever is written there is a byte.
+        unsafe { AtomicU8::from_ptr(map.as_mut_ptr().wrapping_add(offset)) }.load(Ordering::Relaxed)
+    }
+
+    #[test]
+    fn what_is_truncated_is_zeroes_and_counted() {
+        for _ in 0..3 {
+            let file = tempfile::tempfile().unwrap();
+            file.set_len(8 * OS_PAGE_BYTES as u64).unwrap();
+            let map = MmapOptions::new().map_raw(&file).unwrap();
+            let guard = Guard::new(map.as_ptr(), map.len());
+            let write = |offset: usize| {
+                // SAFETY: inside the mapping, which outlives the store.
+                unsafe { AtomicU8::from_ptr(map.as_mut_ptr().wrapping_add(offset)) }.store(7, Ordering::Relaxed);
+            };
+            (0..8).for_each(|page| write(page * OS_PAGE_BYTES));
+            assert_eq!(guard.replaced(), 0);
+            file.set_len(3 * OS_PAGE_BYTES as u64).unwrap();
+            let found: Vec<u8> = (0..8).map(|page| byte(&map, page * OS_PAGE_BYTES)).collect();
+            assert_eq!((found, guard.replaced()), (vec![7, 7, 7, 0, 0, 0, 0, 0], 5));
+            // And they can be written to.
+            write(5 * OS_PAGE_BYTES);
+            assert_eq!((byte(&map, 5 * OS_PAGE_BYTES), guard.replaced()), (7, 5));
+        }
+        // A place is used again.
+        assert!(ranges().filter(|range| range.is_taken.load(Ordering::Relaxed) == 0).count() >= 1);
+    }
+}
