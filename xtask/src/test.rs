@@ -247,6 +247,8 @@ impl Test {
             tests.args(targets.into_iter().flat_map(|target| ["--test", target]));
             // Only tests of the documentation have such names. `--doc` would have cargo compile again, with fewer features.
             tests.arg("--").args(&self.filters).args(is_all.then_some("(line "));
+            // Exhaustive tests print what they have measured.
+            tests.args(self.variable.map(|_| "--show-output"));
             jobs.push(tests.into());
         }
         for Job { command, .. } in &mut jobs {

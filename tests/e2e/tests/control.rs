@@ -6,15 +6,16 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use dormouse_e2e::program::Program;
-use dormouse_e2e::run::{PATIENCE, Record, Recording, Running, plugin, watched};
+use dormouse_e2e::run::{PATIENCE, Record, Recording, Running, dormouse, plugin, watched};
 use dormouse_e2e::trace::Trace;
 use dormouse_e2e::{Random, seed};
 use dormouse_testing::{Lack, has, skip};
@@ -83,7 +84,7 @@ fn fill_backlog(socket: &Path) -> Option<Vec<OwnedFd>> {
 fn measure(owner: Owner) {
     let count = setting("DORMOUSE_WAITS", 200);
     // Each fork, start and load: generous beside what is promised, and far below a wait of seconds for each.
-    let patience = Duration::from_secs(10) + Duration::from_millis(500) * count as u32;
+    let patience = Duration::from_secs(10) + Duration::from_millis(250) * count as u32;
     plugin();
     let record = Record::new();
     let fifo = fifo(&record);
@@ -339,12 +340,42 @@ fn the_first_three_descriptors_are_the_programs() {
 }
 
 #[test]
-fn a_frozen_program_does_not_keep_a_recording_from_ending() {
+fn frozen_programs_do_not_keep_a_recording_from_ending() {
+    const CHILDREN: u64 = 10;
     const EVENTS: u64 = 1_000;
     for listen in ["0", "1"] {
         let record = Record::new().patience(BOUND).env(dormouse_abi::wire::ENV_LISTEN, listen);
-        let recording = record.run(&[CROWD, "freeze", &EVENTS.to_string()]).succeeded();
-        all_or_said(&recording, recording.trace().values("e2e:word").len() as u64, EVENTS);
+        let recording = record.run(&[CROWD, "freeze", &CHILDREN.to_string(), &EVENTS.to_string()]).succeeded();
+        all_or_said(&recording, recording.trace().values("e2e:word").len() as u64, CHILDREN * EVENTS);
+    }
+}
+
+/// Who closes the tracer's descriptor and listens itself has the same number: whoever connects there means the program.
+#[test]
+fn a_socket_of_the_programs_is_not_answered_by_the_tracer() {
+    const CONNECTIONS: u64 = 100;
+    for listen in ["0", "1"] {
+        let record = Record::new().patience(BOUND).env(dormouse_abi::wire::ENV_LISTEN, listen);
+        let own = record.place().join("own");
+        let own_text = own.to_str().expect("a path of text");
+        let mut running = record.start(&words(&[CROWD, "usurp", own_text, &CONNECTIONS.to_string()]));
+        running.wait_for("ready");
+        let pid = Trace::read(running.dir()).processes()[0].vpid.to_string();
+        for connection in 0..CONNECTIONS {
+            if connection % 10 == 0 {
+                // Whether it can still be listed is another question.
+                let run = running.place().join("run");
+                watched(Command::new(dormouse()).args(["list", &pid]).env("XDG_RUNTIME_DIR", run), BOUND);
+            }
+            let mut stream = UnixStream::connect(&own).expect("the program listens");
+            stream.set_read_timeout(Some(BOUND)).expect("a duration");
+            stream.write_all(&[7]).expect("the program reads");
+            let mut byte = [0];
+            let answered = stream.read_exact(&mut byte);
+            assert!(answered.is_ok() && byte == [7], "DORMOUSE_LISTEN={listen}, connection {connection}: {answered:?}");
+        }
+        let recording = running.wait().succeeded();
+        assert_eq!(recording.stdout, "ready\nserved\n");
     }
 }
 

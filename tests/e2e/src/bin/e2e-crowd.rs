@@ -19,7 +19,8 @@ fn main() {
         "one" => one(),
         "listed" => listed(),
         "exits" => exits(number(1)),
-        "freeze" => freeze(number(1)),
+        "freeze" => freeze(number(1), number(2)),
+        "usurp" => usurp(Path::new(&arguments[1]), number(2)),
         "descriptors" => descriptors(),
         "load" => load(Path::new(&arguments[1]), Path::new(&arguments[2]), number(3) as u32),
         "waits" => waits(Path::new(&arguments[1]), number(2), &arguments[3]),
@@ -124,17 +125,34 @@ fn exits(count: u64) {
     println!("emitted {count}");
 }
 
-/// Leaves a stopped child behind.
-fn freeze(events: u64) {
-    let pid = fork();
-    if pid == 0 {
-        (0..events).for_each(|number| dormouse::event!(e2e.word, number));
-        // SAFETY: sends a signal to this very process.
-        unsafe { libc::raise(libc::SIGSTOP) };
-        end_at_once();
+/// Leaves stopped children behind, each of which has emitted so many events.
+fn freeze(children: u64, events: u64) {
+    for _ in 0..children {
+        let pid = fork();
+        if pid == 0 {
+            (0..events).for_each(|number| dormouse::event!(e2e.word, number));
+            // SAFETY: sends a signal to this very process.
+            unsafe { libc::raise(libc::SIGSTOP) };
+            end_at_once();
+        }
+        assert!(libc::WIFSTOPPED(wait(pid, libc::WUNTRACED)));
     }
-    assert!(libc::WIFSTOPPED(wait(pid, libc::WUNTRACED)));
-    println!("emitted {events}\nstopped {pid}");
+    println!("emitted {}", children * events);
+}
+
+/// Closes all descriptors that it does not know, listens itself, and gives back a byte of each connection.
+fn usurp(path: &Path, connections: u64) {
+    // SAFETY: takes numbers; this program has opened none of these descriptors.
+    assert_eq!(unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, 0) }, 0);
+    let listener = std::os::unix::net::UnixListener::bind(path).expect("a socket");
+    println!("ready");
+    for _ in 0..connections {
+        let (mut stream, _) = listener.accept().expect("a connection");
+        let mut byte = [0];
+        stream.read_exact(&mut byte).expect("a byte");
+        stream.write_all(&byte).expect("somebody reads");
+    }
+    println!("served");
 }
 
 /// What the first three descriptors are.
