@@ -53,6 +53,8 @@ fn words(words: &[&str]) -> Vec<OsString> {
 /// What a session's owner does while a program forks, starts others and loads a library.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Owner {
+    /// The program is in no session, and does not listen: what all of this takes by itself.
+    None,
     Well,
     Stopped,
     Killed,
@@ -90,11 +92,13 @@ fn measure(owner: Owner) {
     let fifo = fifo(&record);
     let plugin = plugin().to_str().expect("a path of text");
     let fifo_text = fifo.to_str().expect("a path of text");
-    let mut running = record.start(&words(&[CROWD, "waits", fifo_text, &count.to_string(), plugin]));
+    let command = words(&[CROWD, "waits", fifo_text, &count.to_string(), plugin]);
+    let apart = words(&["env", "-u", "DORMOUSE_SESSION", "DORMOUSE_LISTEN=0"]);
+    let mut running = record.start(&if owner == Owner::None { [apart, command].concat() } else { command });
     running.wait_for("ready");
     let mut waiting = None;
     match owner {
-        Owner::Well => (),
+        Owner::None | Owner::Well => (),
         Owner::Killed => running.kill_owner(),
         Owner::Stopped => running.kill(Signal::STOP),
         Owner::BacklogFull => {
@@ -117,12 +121,14 @@ fn measure(owner: Owner) {
     for line in running.stdout().lines().filter_map(|line| line.split_once(' ')) {
         samples.entry(line.0.into()).or_default().push(line.1.parse().expect("a number"));
     }
-    let mut table = format!("owner {owner:?}\n{:14} {:>6} {:>12} {:>12}\n", "µs", "n", "median", "worst");
+    let mut table =
+        format!("owner {owner:?}\n{:14} {:>6} {:>12} {:>12} {:>8}\n", "µs", "n", "median", "worst", "> 50 ms");
     for (what, times) in &mut samples {
         times.sort_unstable();
         let us = |ns: u64| ns as f64 / 1000.0;
         let (median, worst) = (us(times[times.len() / 2]), us(times[times.len() - 1]));
-        table += &format!("{what:14} {:6} {median:12.1} {worst:12.1}\n", times.len());
+        let over = times.iter().filter(|ns| **ns > 50_000_000).count();
+        table += &format!("{what:14} {:6} {median:12.1} {worst:12.1} {over:8}\n", times.len());
     }
     print!("{table}");
     assert!(!hangs, "hangs: not {count} of each within {patience:?}\n{table}");
@@ -148,6 +154,11 @@ fn all_or_said(recording: &Recording, counted: u64, emitted: u64) {
 /// What constructors, `fork`, `exec` and `dlopen` of traced programs take, whatever the owner does.
 mod waits {
     use super::*;
+
+    #[test]
+    fn without_an_owner() {
+        measure(Owner::None);
+    }
 
     #[test]
     fn with_an_owner_that_is_well() {
