@@ -214,16 +214,29 @@ impl Usage {
     }
 }
 
-/// Numbers of processes that the end of a recording says were refused: `N processes refused`, with a word or two between.
+/// How many processes the end of a recording says were refused: `N processes were refused`, or `refused N processes`.
 fn refused(stderr: &str) -> u64 {
     let words: Vec<&str> = stderr.split_whitespace().collect();
-    let number_at = |index: usize| {
-        let before = &words[index.saturating_sub(4)..index];
-        let noun = before.iter().rposition(|word| word.starts_with("process") || word.starts_with("program"))?;
-        before[..noun].last()?.parse::<u64>().ok()
+    let is_noun = |word: &str| word.starts_with("process") || word.starts_with("program");
+    let number = |index: usize| {
+        let near = index.saturating_sub(3)..words.len().min(index + 3);
+        let noun = near.clone().find(|place| is_noun(words[*place]) && near.contains(&place.wrapping_sub(1)))?;
+        words[noun - 1].parse::<u64>().ok()
     };
-    let places = (0..words.len()).filter(|index| words[*index].starts_with("refused"));
-    places.filter_map(number_at).sum()
+    (0..words.len()).filter(|index| words[*index].starts_with("refused")).filter_map(number).sum()
+}
+
+#[test]
+fn refused_processes_are_read_from_what_is_said() {
+    for (text, count) in [
+        ("dormouse: 9 events, 0 lost, 4 processes, 80 bytes; look at it with `dormouse stats`", 0),
+        ("dormouse: 9 events, 0 lost, 4 processes, 80 bytes; refused event classes are named above", 0),
+        ("dormouse: 136 processes were refused: no descriptors are left (ulimit -n)", 136),
+        ("dormouse: 9 events, 4 processes, 80 bytes; 1 process refused", 1),
+        ("dormouse: the session has refused 7 processes", 7),
+    ] {
+        assert_eq!(refused(text), count, "{text}");
+    }
 }
 
 /// A recording of a crowd; prints the owner's resources by phase.

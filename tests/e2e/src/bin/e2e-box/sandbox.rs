@@ -318,7 +318,7 @@ fn memory_bytes() -> Result<u64, Error> {
 fn fill_descriptors(free: usize) -> Result<(), Error> {
     let mut opened = Vec::new();
     loop {
-        // Not closed on exec. SAFETY: takes a number.
+        // SAFETY: takes a number. What it gives stays open over `exec`.
         let fd = unsafe { libc::dup(0) };
         if fd < 0 {
             break;
