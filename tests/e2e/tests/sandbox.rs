@@ -147,7 +147,11 @@ impl Sandbox {
         program.step();
         let said = if armed.status.success() {
             let disarmed = program.dormouse(&["disarm", &pid, "e2e:boxed"], &run);
-            assert!(disarmed.status.success(), "{disarmed:?}");
+            if !disarmed.status.success() {
+                let ended = program.end();
+                check_end(ended.status, &ended.stdout, &ended.stderr);
+                panic!("armed and alive, and cannot be disarmed: {disarmed:?}");
+            }
             disarmed.stdout
         } else {
             assert_eq!(armed.stderr.iter().filter(|byte| **byte == b'\n').count(), 1, "{armed:?}");
