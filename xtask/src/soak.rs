@@ -24,6 +24,12 @@ enum Part {
     Snapshots,
     /// Plugins are loaded and unloaded for ten minutes while their program is listed, armed and snapshot
     Plugins,
+    /// Ten thousand forks, starts and loads of traced programs, by what their session's owner does
+    Waits,
+    /// A thousand processes join and leave a session for ten minutes
+    Crowd,
+    /// A session's owner is killed under load sixty times, and what it leaves is salvaged
+    Owners,
     /// 16 GiB through the queues of qemu-storage-daemon
     Device,
     /// Ten thousand cases of each property of the virtqueues
@@ -45,6 +51,9 @@ impl Part {
             Part::Toggles => ("dormouse-imv", Some("update"), "toggled", ("DORMOUSE_TOGGLES", "1000000")),
             Part::Snapshots => ("dormouse-e2e", Some("e2e"), "snapshots::", ("DORMOUSE_SNAPSHOTS", "1000")),
             Part::Plugins => ("dormouse-capi", Some("loader"), "storm", ("DORMOUSE_STORM_SECONDS", "600")),
+            Part::Waits => ("dormouse-e2e", Some("control"), "waits::", ("DORMOUSE_WAITS", "10000")),
+            Part::Crowd => ("dormouse-e2e", Some("control"), "join_and_leave", ("DORMOUSE_CROWD_SECONDS", "600")),
+            Part::Owners => ("dormouse-e2e", Some("control"), "killed_under_load", ("DORMOUSE_OWNER_KILLS", "60")),
             Part::Device => ("dormouse-vring-vhost", Some("qsd"), "", ("DORMOUSE_VRING_MIB", "16384")),
             Part::Queues => ("dormouse-vring", None, "", ("PROPTEST_CASES", "10000")),
             Part::Fuzz => return None,

@@ -55,6 +55,8 @@ pub(crate) const DPDK: Tool = Tool { program: "dpdk-testpmd", others: &[], packa
 /// Runs programs and watches each of their accesses to memory.
 pub(crate) const VALGRIND: Tool =
     Tool { program: "valgrind", others: &[], package: "valgrind libc6-dbg", is_required: false };
+/// Runs programs in namespaces, as Flatpak does.
+pub(crate) const BUBBLEWRAP: Tool = Tool { program: "bwrap", others: &[], package: "bubblewrap", is_required: false };
 /// Compiles and links with musl.
 pub(crate) const MUSL_GCC: Tool = Tool { program: "musl-gcc", others: &[], package: "musl-tools", is_required: false };
 /// LTTng's daemon and its client.

@@ -13,13 +13,13 @@ use crate::aarch64;
 use crate::load::Load;
 use crate::run::{WORKSPACES, cargo, line, root, target_dir};
 use crate::system::{
-    self, BABELTRACE2, CC, CHROMIUM, CLANG, CMAKE, CPP, DPDK, GIT, GROFF, LLD, MAKE, MUSL_GCC, PKG_CONFIG,
+    self, BABELTRACE2, BUBBLEWRAP, CC, CHROMIUM, CLANG, CMAKE, CPP, DPDK, GIT, GROFF, LLD, MAKE, MUSL_GCC, PKG_CONFIG,
     STORAGE_DAEMON, Tool, VALGRIND,
 };
 use crate::tally::{Counts, Job, Tally, show};
 
 /// What the tests run. Where all of it is there, a test that misses some of it fails.
-const TOOLS: [Tool; 17] = [
+const TOOLS: [Tool; 18] = [
     CC,
     CPP,
     CLANG,
@@ -34,6 +34,7 @@ const TOOLS: [Tool; 17] = [
     STORAGE_DAEMON,
     DPDK,
     VALGRIND,
+    BUBBLEWRAP,
     MUSL_GCC,
     aarch64::QEMU,
     aarch64::CROSS_CC,
@@ -247,6 +248,8 @@ impl Test {
             tests.args(targets.into_iter().flat_map(|target| ["--test", target]));
             // Only tests of the documentation have such names. `--doc` would have cargo compile again, with fewer features.
             tests.arg("--").args(&self.filters).args(is_all.then_some("(line "));
+            // Exhaustive tests print what they have measured.
+            tests.args(self.variable.map(|_| "--show-output"));
             jobs.push(tests.into());
         }
         for Job { command, .. } in &mut jobs {

@@ -9,6 +9,7 @@
 //!
 //! * [`emit`]: events that carry their own proof: a number, and a check made of it.
 //! * [`run`]: builds and runs the command; whatever hangs is killed and fails with a message.
+//! * [`program`]: a program that no recording has started.
 //! * [`trace`]: reads a trace.
 //! * [`check`]: what holds for every trace.
 //!
@@ -17,6 +18,7 @@
 
 pub mod check;
 pub mod emit;
+pub mod program;
 pub mod run;
 pub mod trace;
 

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
@@ -89,7 +89,8 @@ pub struct Record {
     options: Vec<OsString>,
     environment: Vec<(OsString, OsString)>,
     input: Vec<u8>,
-    cgroup: Option<PathBuf>,
+    within: Vec<OsString>,
+    patience: Duration,
 }
 
 impl Default for Record {
@@ -102,7 +103,15 @@ impl Record {
     /// With the command's own defaults, into a fresh directory.
     pub fn new() -> Record {
         let place = tempfile::tempdir().expect("a temporary directory");
-        Record { place, output: None, options: Vec::new(), environment: Vec::new(), input: Vec::new(), cgroup: None }
+        Record {
+            place,
+            output: None,
+            options: Vec::new(),
+            environment: Vec::new(),
+            input: Vec::new(),
+            within: Vec::new(),
+            patience: PATIENCE,
+        }
     }
 
     /// Adds an option.
@@ -138,9 +147,22 @@ impl Record {
         if rseq { self } else { self.env(dormouse_abi::environment::ENV_NO_RSEQ, "1") }
     }
 
+    /// What the command is run by: a program and its arguments, which becomes the command that follows.
+    pub fn within<S: AsRef<OsStr>>(mut self, prefix: &[S]) -> Record {
+        self.within = prefix.iter().map(|word| word.as_ref().into()).collect();
+        self
+    }
+
     /// The control group that the command and what it traces run in.
-    pub fn cgroup(mut self, dir: impl Into<PathBuf>) -> Record {
-        self.cgroup = Some(dir.into());
+    pub fn cgroup(self, dir: &Path) -> Record {
+        // A shell that moves itself there, and becomes the command.
+        let script = "echo $$ > \"$0\" && exec \"$@\"";
+        self.within(&["sh".as_ref(), "-c".as_ref(), script.as_ref(), dir.join("cgroup.procs").as_os_str()])
+    }
+
+    /// What takes longer hangs.
+    pub fn patience(mut self, patience: Duration) -> Record {
+        self.patience = patience;
         self
     }
 
@@ -168,12 +190,9 @@ impl Record {
         std::fs::write(place.join("stdin"), &self.input).expect("a file");
         std::fs::create_dir_all(place.join("run")).expect("a directory");
         let dir = self.output.unwrap_or_else(|| place.join("trace"));
-        let mut child = Command::new(dormouse());
-        if let Some(cgroup) = &self.cgroup {
-            // A shell that moves itself there, and becomes the command.
-            child = Command::new("sh");
-            child.args(["-c", "echo $$ > \"$0\" && exec \"$@\""]).arg(cgroup.join("cgroup.procs")).arg(dormouse());
-        }
+        let mut words = self.within.iter().map(OsString::as_os_str).chain([dormouse().as_os_str()]);
+        let mut child = Command::new(words.next().expect("the command at least"));
+        child.args(words);
         // Whoever runs the tests may ignore signals, and programs would inherit that.
         let default_signals = || {
             for signal in [libc::SIGINT, libc::SIGQUIT, libc::SIGHUP, libc::SIGTERM] {
@@ -199,7 +218,8 @@ impl Record {
             .process_group(0)
             .spawn()
             .expect("dormouse runs");
-        Running { group: Group(Pid::from_child(&child)), child, dir, place: self.place, started: Instant::now() }
+        let (group, started) = (Group(Pid::from_child(&child)), Instant::now());
+        Running { group, child, dir, place: self.place, started, patience: self.patience }
     }
 
     /// Runs the command to its end.
@@ -233,6 +253,7 @@ pub struct Running {
     place: TempDir,
     /// When the test began to wait for something.
     started: Instant,
+    patience: Duration,
 }
 
 impl Running {
@@ -246,7 +267,7 @@ impl Running {
     }
 
     /// Runs another command of `dormouse`, where it finds the session.
-    pub fn dormouse<S: AsRef<OsStr>>(&self, arguments: &[S]) -> std::process::Output {
+    pub fn dormouse<S: AsRef<OsStr>>(&self, arguments: &[S]) -> Output {
         let mut command = Command::new(dormouse());
         command.args(arguments).env("XDG_RUNTIME_DIR", self.place.path().join("run"));
         command.output().expect("dormouse runs")
@@ -288,6 +309,11 @@ impl Running {
         }
     }
 
+    /// The process of `dormouse` itself.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Sends a signal to `dormouse` itself.
     pub fn kill(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).expect("dormouse is there");
@@ -320,7 +346,7 @@ impl Running {
     }
 
     fn check_patience(&mut self, doing: &str) {
-        if self.started.elapsed() > PATIENCE {
+        if self.started.elapsed() > self.patience {
             self.kill_all();
             panic!("hangs while {doing}; stdout: {:?}; stderr: {:?}", self.stdout(), self.text("stderr"));
         }
@@ -349,6 +375,26 @@ impl Running {
 
 fn numbers_after(text: &str, word: &str) -> Vec<u64> {
     text.lines().filter_map(|line| line.strip_prefix(word)?.trim().parse().ok()).collect()
+}
+
+/// Runs a command to its end, and kills it where that takes longer than it may.
+///
+/// # Panics
+/// It hangs, or does not run.
+pub fn watched(command: &mut Command, patience: Duration) -> Output {
+    let pipes = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = pipes.spawn().expect("a command runs");
+    let started = Instant::now();
+    let mut hangs = false;
+    while child.try_wait().expect("the child can be awaited").is_none() && !hangs {
+        hangs = started.elapsed() > patience;
+        // Between two looks.
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    let _ = child.kill();
+    let output = child.wait_with_output().expect("the child can be awaited");
+    assert!(!hangs, "{command:?} hangs; stderr: {:?}", String::from_utf8_lossy(&output.stderr));
+    output
 }
 
 /// Whether a process is no more, but perhaps for whoever waits for it.

@@ -20,8 +20,9 @@ pub const ENV_SKIPS: &str = "DORMOUSE_SKIPS";
 pub const ENV_REQUIRE_TOOLS: &str = "DORMOUSE_REQUIRE_TOOLS";
 
 /// Programs that tests run, and Debian's packages that have them, where these are called otherwise.
-const PACKAGES: [(&str, &str); 15] = [
+const PACKAGES: [(&str, &str); 18] = [
     ("aarch64-linux-gnu-gcc", "gcc-aarch64-linux-gnu libc6-dev-arm64-cross"),
+    ("bwrap", "bubblewrap"),
     ("c++", "g++"),
     ("cc", "gcc libc6-dev"),
     ("clang++", "clang"),
@@ -36,6 +37,8 @@ const PACKAGES: [(&str, &str); 15] = [
     ("qemu-aarch64", "qemu-user"),
     ("qemu-storage-daemon", "qemu-system-common"),
     ("readelf", "binutils"),
+    ("setpriv", "util-linux"),
+    ("unshare", "util-linux"),
 ];
 
 /// The rooms that have headers for C and C++, each in a directory `include` of its own. Installed, they are in one.

@@ -1,0 +1,244 @@
+//! Programs to trace whose number or end is what matters, and one that measures what it waits for, by the name of what they do.
+
+use std::ffi::{CStr, CString, c_int};
+use std::io::{PipeReader, PipeWriter, Read, Write};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use dormouse_e2e::emit;
+use rustix::time::{ClockId, clock_gettime};
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let main_ns = now_ns();
+    let number = |index: usize| arguments[index].parse::<u64>().expect("a number");
+    match arguments[0].as_str() {
+        "crowd" => crowd(Path::new(&arguments[1]), number(2), Duration::from_secs(number(3))),
+        "one" => one(),
+        "listed" => listed(),
+        "exits" => exits(number(1)),
+        "freeze" => freeze(number(1), number(2)),
+        "usurp" => usurp(Path::new(&arguments[1]), number(2)),
+        "descriptors" => descriptors(),
+        "load" => load(Path::new(&arguments[1]), Path::new(&arguments[2]), number(3) as u32),
+        "waits" => waits(Path::new(&arguments[1]), number(2), &arguments[3]),
+        "sample" => sample(number(1), main_ns, &arguments[2]),
+        other => panic!("no program `{other}`"),
+    }
+}
+
+fn myself(arguments: &[&str]) -> Command {
+    let mut command = Command::new(std::env::current_exe().expect("a program has a path"));
+    command.args(arguments);
+    command
+}
+
+fn fork() -> libc::pid_t {
+    // SAFETY: the program has no other thread of its own, and its children go on as any program does.
+    let pid = unsafe { libc::fork() };
+    assert!(pid >= 0, "cannot fork: {}", std::io::Error::last_os_error());
+    pid
+}
+
+fn wait(pid: libc::pid_t, flags: c_int) -> c_int {
+    let mut status = 0;
+    // SAFETY: room for an answer (waitpid(2)).
+    assert!(unsafe { libc::waitpid(pid, &mut status, flags) } > 0, "{}", std::io::Error::last_os_error());
+    status
+}
+
+/// Ends without a handler's being run.
+fn end_at_once() -> ! {
+    // SAFETY: takes a number.
+    unsafe { libc::_exit(0) }
+}
+
+/// Goes on to its next phase at each byte of a FIFO: so many children are live; one ends and one starts, again and again for a time; all
+/// have ended; this process ends.
+fn crowd(fifo: &Path, live: u64, time: Duration) {
+    println!("ready");
+    let mut phases = std::fs::File::open(fifo).expect("a FIFO");
+    let mut next_phase = || phases.read_exact(&mut [0]).expect("somebody writes");
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    let mut crowd = Crowd { reader, writer, started: 1 };
+    next_phase();
+    (0..live).for_each(|_| crowd.start_one());
+    println!("live");
+    next_phase();
+    let begin = Instant::now();
+    while begin.elapsed() < time {
+        crowd.end_one();
+        crowd.start_one();
+    }
+    println!("churned");
+    next_phase();
+    (0..live).for_each(|_| crowd.end_one());
+    println!("started {}\ngone", crowd.started);
+    next_phase();
+}
+
+/// Children that read from one pipe: whichever gets a byte ends.
+struct Crowd {
+    reader: PipeReader,
+    writer: PipeWriter,
+    started: u64,
+}
+
+impl Crowd {
+    fn start_one(&mut self) {
+        let stdin = self.reader.try_clone().expect("a descriptor");
+        // Awaited by `end_one`, whichever it is.
+        drop(myself(&["one"]).stdin(Stdio::from(stdin)).spawn().expect("another process"));
+        self.started += 1;
+    }
+
+    fn end_one(&mut self) {
+        self.writer.write_all(&[0]).expect("the pipe is this program's");
+        assert_eq!(wait(-1, 0), 0, "a child ends well");
+    }
+}
+
+/// One of a crowd.
+fn one() {
+    dormouse::event!(e2e.one);
+    let _ = std::io::stdin().read(&mut [0]);
+}
+
+/// Has event classes that other programs have not, and waits.
+fn listed() {
+    println!("ready");
+    let _ = std::io::stdin().read(&mut [0]);
+}
+
+/// Children that emit an event and end without handlers.
+fn exits(count: u64) {
+    for number in 0..count {
+        let pid = fork();
+        if pid == 0 {
+            dormouse::event!(e2e.word, number);
+            end_at_once();
+        }
+        wait(pid, 0);
+    }
+    println!("emitted {count}");
+}
+
+/// Leaves stopped children behind, each of which has emitted so many events.
+fn freeze(children: u64, events: u64) {
+    for _ in 0..children {
+        let pid = fork();
+        if pid == 0 {
+            (0..events).for_each(|number| dormouse::event!(e2e.word, number));
+            // SAFETY: sends a signal to this very process.
+            unsafe { libc::raise(libc::SIGSTOP) };
+            end_at_once();
+        }
+        assert!(libc::WIFSTOPPED(wait(pid, libc::WUNTRACED)));
+    }
+    println!("emitted {}", children * events);
+}
+
+/// Closes all descriptors that it does not know, listens itself, and gives back a byte of each connection.
+fn usurp(path: &Path, connections: u64) {
+    // SAFETY: takes numbers; this program has opened none of these descriptors.
+    assert_eq!(unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, 0) }, 0);
+    let listener = std::os::unix::net::UnixListener::bind(path).expect("a socket");
+    println!("ready");
+    for _ in 0..connections {
+        let (mut stream, _) = listener.accept().expect("a connection");
+        let mut byte = [0];
+        stream.read_exact(&mut byte).expect("a byte");
+        stream.write_all(&byte).expect("somebody reads");
+    }
+    println!("served");
+}
+
+/// What the first three descriptors are.
+fn descriptors() {
+    for fd in 0..3 {
+        let link = std::fs::read_link(format!("/proc/self/fd/{fd}"));
+        println!("{fd} {}", link.map_or("nothing".into(), |path| path.to_string_lossy().into_owned()));
+    }
+}
+
+/// Emits from several threads until a file is there, says how much that was, and waits until somebody opens a FIFO's other end.
+fn load(file: &Path, fifo: &Path, threads: u32) {
+    println!("ready");
+    let emitted = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for thread in 0..threads {
+            let emitted = &emitted;
+            scope.spawn(move || {
+                for number in (0..).take_while(|number| number % 4096 != 0 || !file.exists()) {
+                    emit::step(thread, number);
+                    emitted.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+    });
+    println!("events {}\nemitted", emitted.into_inner());
+    std::fs::File::open(fifo).expect("a FIFO");
+}
+
+/// Nanoseconds of the monotonic clock.
+fn now_ns() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// When the program's first function ran, before every constructor.
+static PREINIT_NS: AtomicU64 = AtomicU64::new(0);
+
+extern "C" fn before_constructors() {
+    PREINIT_NS.store(now_ns(), Ordering::Relaxed);
+}
+
+#[used]
+#[unsafe(link_section = ".preinit_array")]
+static PREINIT: extern "C" fn() = before_constructors;
+
+/// Once somebody opens the other end of a FIFO, forks and starts processes so many times, and says in nanoseconds how long each took.
+fn waits(fifo: &Path, count: u64, plugin: &str) {
+    dormouse::event!(e2e.word, number = u64::MAX);
+    println!("ready");
+    std::fs::File::open(fifo).expect("a FIFO");
+    let (mut reader, mut writer) = std::io::pipe().expect("a pipe");
+    for number in 0..count {
+        let begin = now_ns();
+        let pid = fork();
+        let ns = now_ns() - begin;
+        if pid == 0 {
+            writer.write_all(&ns.to_ne_bytes()).expect("the pipe is this program's");
+            dormouse::event!(e2e.word, number);
+            end_at_once();
+        }
+        println!("fork,parent {ns}");
+        let mut of_child = [0; 8];
+        reader.read_exact(&mut of_child).expect("the child writes");
+        println!("fork,child {}", u64::from_ne_bytes(of_child));
+        wait(pid, 0);
+    }
+    for _ in 0..count {
+        let mut sample = myself(&["sample", &now_ns().to_string(), plugin]).spawn().expect("another process");
+        assert!(sample.wait().expect("a child").success());
+    }
+    println!("finished");
+}
+
+/// How long this process took to come up, and takes to load a library.
+fn sample(begin_ns: u64, main_ns: u64, plugin: &str) {
+    println!("constructor {}", main_ns - PREINIT_NS.load(Ordering::Relaxed));
+    println!("exec {}", main_ns - begin_ns);
+    let path = CString::new(plugin).expect("no NUL");
+    let begin = now_ns();
+    open_library(&path);
+    println!("dlopen {}", now_ns() - begin);
+}
+
+fn open_library(path: &CStr) {
+    // SAFETY: a library whose constructors are those of a tracer.
+    let library = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW) };
+    assert!(!library.is_null(), "the library is loaded");
+}

@@ -1,0 +1,132 @@
+//! A program that no recording has started: it waits on its input, and tools are to reach it.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::Write;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process_group};
+use tempfile::TempDir;
+
+use crate::run::{dormouse, watched};
+
+/// A program that does a step for each byte that it reads, and writes `ready` before and `done` after each.
+#[derive(Debug)]
+pub struct Program {
+    child: Child,
+    place: TempDir,
+    patience: Duration,
+}
+
+/// How a program has ended, and what it has written.
+#[derive(Debug)]
+pub struct Ended {
+    /// Its exit code or signal.
+    pub status: ExitStatus,
+    /// Standard output.
+    pub stdout: String,
+    /// Standard error.
+    pub stderr: String,
+}
+
+impl Program {
+    /// Starts a command with a process group of its own, whose directory of sockets lies in a directory that ends with it.
+    pub fn start<S: AsRef<OsStr>>(command: &[S], patience: Duration) -> Program {
+        let place = tempfile::tempdir().expect("a temporary directory");
+        let runtime_dir = place.path().join("run");
+        std::fs::create_dir(&runtime_dir).expect("a directory");
+        Program::start_in(command, patience, place, &runtime_dir)
+    }
+
+    /// As [`Program::start`], with a directory of sockets that is there.
+    pub fn start_beside<S: AsRef<OsStr>>(command: &[S], patience: Duration, runtime_dir: &Path) -> Program {
+        Program::start_in(command, patience, tempfile::tempdir().expect("a temporary directory"), runtime_dir)
+    }
+
+    fn start_in<S: AsRef<OsStr>>(command: &[S], patience: Duration, place: TempDir, runtime_dir: &Path) -> Program {
+        let file = |name: &str| File::create(place.path().join(name)).expect("a file");
+        let child = Command::new(&command[0])
+            .args(&command[1..])
+            .env("XDG_RUNTIME_DIR", runtime_dir)
+            .stdin(Stdio::piped())
+            .stdout(file("stdout"))
+            .stderr(file("stderr"))
+            .process_group(0)
+            .spawn()
+            .expect("the program runs");
+        Program { child, place, patience }
+    }
+
+    /// A directory that lasts as long as the program.
+    pub fn place(&self) -> &Path {
+        self.place.path()
+    }
+
+    fn text(&self, name: &str) -> String {
+        String::from_utf8_lossy(&std::fs::read(self.place.path().join(name)).unwrap_or_default()).into_owned()
+    }
+
+    fn wait_until(&mut self, what: &str, mut is_so: impl FnMut(&mut Program) -> bool) {
+        let started = Instant::now();
+        while !is_so(self) {
+            let (stdout, stderr) = (self.text("stdout"), self.text("stderr"));
+            assert!(started.elapsed() < self.patience, "hangs: {what}; stdout: {stdout:?}; stderr: {stderr:?}");
+            // Between two looks.
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    /// Waits until the program waits for a byte, or has ended.
+    pub fn wait_for_ready(&mut self) {
+        self.wait_until("waiting for `ready`", |program| {
+            program.text("stdout").ends_with("ready\n") || program.child.try_wait().expect("a child").is_some()
+        });
+    }
+
+    /// Has the program do its step, and waits for its end.
+    pub fn step(&mut self) {
+        let before = self.text("stdout").len();
+        // A program that has ended reads no more, which its end tells.
+        let _ = self.child.stdin.as_mut().expect("a pipe").write_all(b"\n");
+        self.wait_until("doing a step", |program| {
+            let stdout = program.text("stdout");
+            stdout.len() > before && stdout.ends_with("ready\n") || program.child.try_wait().expect("a child").is_some()
+        });
+    }
+
+    /// The process that does the work: the last of those of which each has started the next.
+    pub fn pid(&self) -> u32 {
+        let mut pid = self.child.id();
+        loop {
+            let path = format!("/proc/{pid}/task/{pid}/children");
+            let children = std::fs::read_to_string(path).unwrap_or_default();
+            match children.split_whitespace().next().and_then(|child| child.parse().ok()) {
+                Some(child) => pid = child,
+                None => return pid,
+            }
+        }
+    }
+
+    /// Runs a command of `dormouse`.
+    pub fn dormouse<S: AsRef<OsStr>>(&self, arguments: &[S], runtime_dir: &Path) -> Output {
+        watched(Command::new(dormouse()).args(arguments).env("XDG_RUNTIME_DIR", runtime_dir), self.patience)
+    }
+
+    /// Lets the program come to its end.
+    pub fn end(mut self) -> Ended {
+        drop(self.child.stdin.take());
+        self.wait_until("ending", |program| program.child.try_wait().expect("a child").is_some());
+        let status = self.child.wait().expect("the child can be awaited");
+        Ended { status, stdout: self.text("stdout"), stderr: self.text("stderr") }
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = kill_process_group(Pid::from_child(&self.child), Signal::KILL);
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,506 @@
+//! What a program waits for, whatever its session's owner does; what the owner has room for; and what both leave behind.
+//!
+//! No time is asserted: tables of times and of an owner's resources are printed (`--nocapture`), and what takes seconds where milliseconds
+//! are due is taken for a hang.
+#![cfg(target_os = "linux")]
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use dormouse_e2e::program::Program;
+use dormouse_e2e::run::{PATIENCE, Record, Recording, Running, dormouse, plugin, watched};
+use dormouse_e2e::trace::Trace;
+use dormouse_e2e::{Random, seed};
+use dormouse_testing::{Lack, has, skip};
+use rustix::fs::{FileType, Mode};
+use rustix::process::Signal;
+
+/// The program that measures, and whose number or end is what matters.
+const CROWD: &str = env!("CARGO_BIN_EXE_e2e-crowd");
+/// The program with tracepoints that waits for input.
+const BOX: &str = env!("CARGO_BIN_EXE_e2e-box");
+/// The program without, which also enters sandboxes for others.
+const ENTER: &str = env!("CARGO_BIN_EXE_e2e-box-enter");
+
+/// What is bounded to seconds and takes longer hangs.
+const BOUND: Duration = Duration::from_secs(30);
+
+fn setting(name: &str, default: u64) -> u64 {
+    std::env::var(name).map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{name}={text} is no number")))
+}
+
+fn fifo(record: &Record) -> PathBuf {
+    let path = record.place().join("phases");
+    rustix::fs::mknodat(rustix::fs::CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).expect("a FIFO");
+    path
+}
+
+fn writer(fifo: &Path) -> std::fs::File {
+    std::fs::File::options().write(true).open(fifo).expect("somebody reads")
+}
+
+fn words(words: &[&str]) -> Vec<OsString> {
+    words.iter().map(OsString::from).collect()
+}
+
+/// What a session's owner does while a program forks, starts others and loads a library.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Owner {
+    /// The program is in no session, and does not listen: what all of this takes by itself.
+    None,
+    Well,
+    Stopped,
+    Killed,
+    /// Stopped, with as many connections as wait for it at most.
+    BacklogFull,
+}
+
+/// Connects until nobody is let in any more. `None`: this process's descriptors do not suffice.
+fn fill_backlog(socket: &Path) -> Option<Vec<OwnedFd>> {
+    use rustix::io::Errno;
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).expect("a limit up to the hard one");
+    let address = SocketAddrUnix::new(socket).expect("a path that is not too long");
+    let mut waiting = Vec::new();
+    loop {
+        let (flags, kind) = (SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, SocketType::STREAM);
+        let Ok(socket) = socket_with(AddressFamily::UNIX, kind, flags, None) else { return None };
+        match connect(&socket, &address) {
+            Ok(()) => waiting.push(socket),
+            Err(Errno::AGAIN) => return Some(waiting),
+            Err(error) => panic!("cannot connect: {error}"),
+        }
+    }
+}
+
+/// Runs the program that measures, and prints the worst and the median of what it measured.
+fn measure(owner: Owner) {
+    let count = setting("DORMOUSE_WAITS", 200);
+    // Each fork, start and load: generous beside what is promised, and far below a wait of seconds for each.
+    let patience = Duration::from_secs(10) + Duration::from_millis(250) * count as u32;
+    plugin();
+    let record = Record::new();
+    let fifo = fifo(&record);
+    let plugin = plugin().to_str().expect("a path of text");
+    let fifo_text = fifo.to_str().expect("a path of text");
+    let command = words(&[CROWD, "waits", fifo_text, &count.to_string(), plugin]);
+    let apart = words(&["env", "-u", "DORMOUSE_SESSION", "DORMOUSE_LISTEN=0"]);
+    let mut running = record.start(&if owner == Owner::None { [apart, command].concat() } else { command });
+    running.wait_for("ready");
+    let mut waiting = None;
+    match owner {
+        Owner::None | Owner::Well => (),
+        Owner::Killed => running.kill_owner(),
+        Owner::Stopped => running.kill(Signal::STOP),
+        Owner::BacklogFull => {
+            running.kill(Signal::STOP);
+            waiting = fill_backlog(&running.session());
+            if waiting.is_none() {
+                return skip(Lack::machine("too few descriptors to fill a backlog", "raise `ulimit -Hn`"));
+            }
+        }
+    }
+    drop(writer(&fifo));
+    let started = Instant::now();
+    let mut hangs = false;
+    while !running.stdout().ends_with("finished\n") && !hangs {
+        hangs = started.elapsed() > patience;
+        // Between two looks, of which each reads all that was written so far.
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let mut samples: BTreeMap<String, Vec<u64>> = BTreeMap::new();
+    for line in running.stdout().lines().filter_map(|line| line.split_once(' ')) {
+        samples.entry(line.0.into()).or_default().push(line.1.parse().expect("a number"));
+    }
+    let mut table =
+        format!("owner {owner:?}\n{:14} {:>6} {:>12} {:>12} {:>8}\n", "µs", "n", "median", "worst", "> 50 ms");
+    for (what, times) in &mut samples {
+        times.sort_unstable();
+        let us = |ns: u64| ns as f64 / 1000.0;
+        let (median, worst) = (us(times[times.len() / 2]), us(times[times.len() - 1]));
+        let over = times.iter().filter(|ns| **ns > 50_000_000).count();
+        table += &format!("{what:14} {:6} {median:12.1} {worst:12.1} {over:8}\n", times.len());
+    }
+    print!("{table}");
+    assert!(!hangs, "hangs: not {count} of each within {patience:?}\n{table}");
+    if matches!(owner, Owner::Well | Owner::Stopped | Owner::BacklogFull) {
+        drop(waiting);
+        running.kill(Signal::CONT);
+        let recording = running.wait().succeeded();
+        // One before, and one of each child that was forked.
+        all_or_said(&recording, recording.trace().values("e2e:word").len() as u64, count + 1);
+    }
+}
+
+/// Whether a recording has all of these events or counts them as lost, or says that it has lost more than it could count.
+fn all_or_said(recording: &Recording, counted: u64, emitted: u64) {
+    let lost = recording.summary().lost;
+    assert!(
+        counted + lost == emitted || counted + lost < emitted && recording.stderr.contains("at least"),
+        "{emitted} events: {counted} recorded, {lost} counted as lost, and that is said to be all: {}",
+        recording.stderr
+    );
+}
+
+/// What constructors, `fork`, `exec` and `dlopen` of traced programs take, whatever the owner does.
+mod waits {
+    use super::*;
+
+    #[test]
+    fn without_an_owner() {
+        measure(Owner::None);
+    }
+
+    #[test]
+    fn with_an_owner_that_is_well() {
+        measure(Owner::Well);
+    }
+
+    #[test]
+    fn with_an_owner_that_is_stopped() {
+        measure(Owner::Stopped);
+    }
+
+    #[test]
+    fn with_an_owner_that_is_killed() {
+        measure(Owner::Killed);
+    }
+
+    #[test]
+    fn with_an_owner_whose_backlog_is_full() {
+        measure(Owner::BacklogFull);
+    }
+}
+
+/// What a process has and has used, as `/proc` tells.
+#[derive(Debug, Clone, Copy)]
+struct Usage {
+    /// Descriptors that are no files of the trace.
+    descriptors: usize,
+    threads: u64,
+    rss_kib: u64,
+    /// Of user and system, in clock ticks.
+    cpu_ticks: u64,
+}
+
+impl Usage {
+    fn of(pid: u32) -> Usage {
+        let proc = PathBuf::from(format!("/proc/{pid}"));
+        let links = std::fs::read_dir(proc.join("fd")).expect("the owner is there").flatten();
+        // Streams of the trace are opened as they are first written.
+        let is_file = |link: &Path| link.is_absolute() && !link.starts_with("/dev") && !link.starts_with("/memfd:");
+        let descriptors =
+            links.filter_map(|entry| std::fs::read_link(entry.path()).ok()).filter(|link| !is_file(link)).count();
+        let status = std::fs::read_to_string(proc.join("status")).expect("the owner is there");
+        let number = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name)).expect("a line of proc(5)");
+            line.split_whitespace().next().and_then(|word| word.parse().ok()).expect("a number")
+        };
+        let stat = std::fs::read_to_string(proc.join("stat")).expect("the owner is there");
+        let fields: Vec<&str> = stat.rsplit_once(") ").expect("a name").1.split(' ').collect();
+        // proc(5): utime and stime are the 14th and 15th field, of which the first two are before.
+        let ticks = |index: usize| fields[index].parse::<u64>().expect("a number");
+        let cpu_ticks = ticks(11) + ticks(12);
+        Usage { descriptors, threads: number("Threads:"), rss_kib: number("VmRSS:"), cpu_ticks }
+    }
+}
+
+/// How many processes the end of a recording says were refused: `N processes were refused`, or `refused N processes`.
+fn refused(stderr: &str) -> u64 {
+    let words: Vec<&str> = stderr.split_whitespace().collect();
+    let is_noun = |word: &str| word.starts_with("process") || word.starts_with("program");
+    let number = |index: usize| {
+        let near = index.saturating_sub(3)..words.len().min(index + 3);
+        let noun = near.clone().find(|place| is_noun(words[*place]) && near.contains(&place.wrapping_sub(1)))?;
+        words[noun - 1].parse::<u64>().ok()
+    };
+    (0..words.len()).filter(|index| words[*index].starts_with("refused")).filter_map(number).sum()
+}
+
+#[test]
+fn refused_processes_are_read_from_what_is_said() {
+    for (text, count) in [
+        ("dormouse: 9 events, 0 lost, 4 processes, 80 bytes; look at it with `dormouse stats`", 0),
+        ("dormouse: 9 events, 0 lost, 4 processes, 80 bytes; refused event classes are named above", 0),
+        ("dormouse: 136 processes were refused: no descriptors are left (ulimit -n)", 136),
+        ("dormouse: 9 events, 4 processes, 80 bytes; 1 process refused", 1),
+        ("dormouse: the session has refused 7 processes", 7),
+    ] {
+        assert_eq!(refused(text), count, "{text}");
+    }
+}
+
+/// A recording of a crowd; prints the owner's resources by phase.
+fn crowd(record: Record, live: u64, seconds: u64) -> Recording {
+    let fifo = fifo(&record);
+    let fifo_text = fifo.to_str().expect("a path of text");
+    let mut running = record.start(&words(&[CROWD, "crowd", fifo_text, &live.to_string(), &seconds.to_string()]));
+    running.wait_for("ready");
+    let mut phases = writer(&fifo);
+    let pid = running.pid();
+    let before = Usage::of(pid);
+    println!(
+        "{:24} {:>11} {:>7} {:>9} {:>9} {:>7}",
+        "owner", "descriptors", "threads", "RSS KiB", "CPU ticks", "seconds"
+    );
+    let mut last = (before, Instant::now());
+    let mut show = |phase: &str| {
+        let usage = Usage::of(pid);
+        let Usage { descriptors, threads, rss_kib, cpu_ticks } = usage;
+        let (ticks, seconds) = (cpu_ticks - last.0.cpu_ticks, last.1.elapsed().as_secs_f64());
+        println!("{phase:24} {descriptors:11} {threads:7} {rss_kib:9} {ticks:9} {seconds:7.1}");
+        last = (usage, Instant::now());
+        usage
+    };
+    show("before");
+    let mut next = |running: &mut Running, until: &str| {
+        phases.write_all(&[0]).expect("the program reads");
+        running.wait_for(until);
+    };
+    next(&mut running, "live\n");
+    show(&format!("{live} have started"));
+    // What the owner does for processes that do nothing.
+    std::thread::sleep(Duration::from_secs(2));
+    show(&format!("{live} at rest"));
+    next(&mut running, "churned\n");
+    show("joining and leaving");
+    next(&mut running, "gone\n");
+    running.wait_until("the owner's letting go of those that have ended", || {
+        let now = Usage::of(pid);
+        now.descriptors <= before.descriptors && now.threads <= before.threads
+    });
+    show("all have ended");
+    phases.write_all(&[0]).expect("the program reads");
+    let recording = running.wait().succeeded();
+    println!("{}", recording.stderr.trim());
+    let started = recording.numbers("started ")[0];
+    let (joined, refused) = (recording.summary().processes, refused(&recording.stderr));
+    assert_eq!(joined + refused, started, "joined {joined} and refused {refused} of {started}: {}", recording.stderr);
+    recording
+}
+
+#[test]
+fn processes_join_and_leave_and_nothing_stays() {
+    let seconds = setting("DORMOUSE_CROWD_SECONDS", 3);
+    // A watchdog beyond what the crowd takes by itself.
+    let record = Record::new().patience(PATIENCE + Duration::from_secs(2 * seconds));
+    let recording = crowd(record, 1_000, seconds);
+    let started = recording.numbers("started ")[0];
+    all_or_said(&recording, recording.trace().values("e2e:one").len() as u64, started - 1);
+}
+
+#[test]
+fn an_owner_without_descriptors_counts_whom_it_refuses() {
+    let limited = ["sh", "-c", "ulimit -n 64 && exec \"$@\"", "sh"];
+    let recording = crowd(Record::new().patience(BOUND).within(&limited), 200, 1);
+    let started = recording.numbers("started ")[0];
+    all_or_said(&recording, recording.trace().values("e2e:one").len() as u64, started - 1);
+}
+
+/// Sockets in a directory of sockets.
+fn sockets(run: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(run.join("dormouse")).into_iter().flatten().flatten();
+    entries
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .filter(|name| name.ends_with(".sock"))
+        .collect()
+}
+
+/// Children that run no handler at their end leave nothing, in a session or in none.
+#[test]
+fn children_that_end_without_handlers_leave_no_sockets() {
+    const CHILDREN: u64 = 500;
+    let place = tempfile::tempdir().expect("a directory");
+    let run = place.path().join("run");
+    std::fs::create_dir(&run).expect("a directory");
+    let children = [CROWD, "exits", &CHILDREN.to_string()];
+    let record = || Record::new().env("XDG_RUNTIME_DIR", &run);
+    let recording = record().run(&children).succeeded();
+    all_or_said(&recording, recording.trace().values("e2e:word").len() as u64, CHILDREN);
+    let after_session = sockets(&run);
+    let alone = watched(Command::new(CROWD).args(&children[1..]).env("XDG_RUNTIME_DIR", &run), PATIENCE);
+    assert!(alone.status.success(), "{alone:?}");
+    let after_none = sockets(&run);
+    println!("sockets after a session: {}; after none: {}", after_session.len(), after_none.len());
+    // As though they had been made long ago: nobody removes what may not be listened to yet.
+    for name in &after_none {
+        let long_ago = rustix::fs::Timespec { tv_sec: 0, tv_nsec: 0 };
+        let times = rustix::fs::Timestamps { last_access: long_ago, last_modification: long_ago };
+        let path = run.join("dormouse").join(name);
+        rustix::fs::utimensat(rustix::fs::CWD, &path, &times, rustix::fs::AtFlags::SYMLINK_NOFOLLOW)
+            .expect("it is ours");
+    }
+    // The next session sweeps.
+    record().run(&["true"]).succeeded();
+    assert_eq!(sockets(&run), [""; 0], "after a sweep");
+    assert!(after_session.is_empty(), "{} sockets are left when a session has ended", after_session.len());
+}
+
+/// Whoever starts a program without standard input does not mean the tracer's socket to be it.
+#[test]
+fn the_first_three_descriptors_are_the_programs() {
+    let closing = |closed: &str| format!("exec \"$0\" descriptors {closed}");
+    for closed in ["<&-", "<&- 2>&-"] {
+        let place = tempfile::tempdir().expect("a directory");
+        let mut alone = Command::new("sh");
+        alone.args(["-c", &closing(closed), CROWD]).env("XDG_RUNTIME_DIR", place.path());
+        let alone = String::from_utf8(watched(&mut alone, BOUND).stdout).expect("a text");
+        let recorded = Record::new().run(&["sh", "-c", &closing(closed), CROWD]).succeeded().stdout;
+        for (how, stdout) in [("alone", alone), ("recorded", recorded)] {
+            // Rust's standard library opens what is closed.
+            assert!(stdout.starts_with("0 /dev/null\n"), "{how}, {closed}: {stdout:?}");
+            assert!(!stdout.contains("socket") && !stdout.contains("memfd"), "{how}, {closed}: {stdout:?}");
+        }
+    }
+}
+
+#[test]
+fn frozen_programs_do_not_keep_a_recording_from_ending() {
+    const CHILDREN: u64 = 10;
+    const EVENTS: u64 = 1_000;
+    for listen in ["0", "1"] {
+        let record = Record::new().patience(BOUND).env(dormouse_abi::environment::ENV_LISTEN, listen);
+        let recording = record.run(&[CROWD, "freeze", &CHILDREN.to_string(), &EVENTS.to_string()]).succeeded();
+        all_or_said(&recording, recording.trace().values("e2e:word").len() as u64, CHILDREN * EVENTS);
+    }
+}
+
+/// Who closes the tracer's descriptor and listens itself has the same number: whoever connects there means the program.
+#[test]
+fn a_socket_of_the_programs_is_not_answered_by_the_tracer() {
+    const CONNECTIONS: u64 = 100;
+    for listen in ["0", "1"] {
+        let record = Record::new().patience(BOUND).env(dormouse_abi::environment::ENV_LISTEN, listen);
+        let own = record.place().join("own");
+        let own_text = own.to_str().expect("a path of text");
+        let mut running = record.start(&words(&[CROWD, "usurp", own_text, &CONNECTIONS.to_string()]));
+        running.wait_for("ready");
+        let pid = Trace::read(running.dir()).processes()[0].vpid.to_string();
+        for connection in 0..CONNECTIONS {
+            if connection % 10 == 0 {
+                // Whether it can still be listed is another question.
+                let run = running.place().join("run");
+                watched(Command::new(dormouse()).args(["list", &pid]).env("XDG_RUNTIME_DIR", run), BOUND);
+            }
+            let mut stream = UnixStream::connect(&own).expect("the program listens");
+            stream.set_read_timeout(Some(BOUND)).expect("a duration");
+            stream.write_all(&[7]).expect("the program reads");
+            let mut byte = [0];
+            let answered = stream.read_exact(&mut byte);
+            assert!(answered.is_ok() && byte == [7], "DORMOUSE_LISTEN={listen}, connection {connection}: {answered:?}");
+        }
+        let recording = running.wait().succeeded();
+        assert_eq!(recording.stdout, "ready\nserved\n");
+    }
+}
+
+/// Both are process 1, as they see themselves.
+#[test]
+fn programs_of_two_pid_namespaces_are_told_apart() {
+    let permitted = watched(Command::new(ENTER).args(["pid-namespace", "calls", "1"]), BOUND);
+    if !permitted.status.success() {
+        let reason = String::from_utf8_lossy(&permitted.stderr).trim().to_owned();
+        return skip(Lack::machine(reason, "run the tests as root"));
+    }
+    let place = tempfile::tempdir().expect("a directory");
+    let starts = [("boxed", [BOX, "none", "100"]), ("other", [CROWD, "listed", ""])];
+    let programs = starts.map(|(_, program)| {
+        let command = [&[ENTER, "pid-namespace", "exec"], &program[..]].concat();
+        let mut program = Program::start_beside(&command, BOUND, place.path());
+        program.wait_for_ready();
+        program
+    });
+    for ((name, _), program) in starts.iter().zip(&programs) {
+        let pid = program.pid().to_string();
+        let listed = program.dormouse(&["list", &pid], place.path());
+        let text = String::from_utf8_lossy(&listed.stdout);
+        assert!(listed.status.success(), "process {pid}: {}", String::from_utf8_lossy(&listed.stderr));
+        assert!(text.contains(&format!("process {pid} ")), "{text}");
+        let is_own = text.contains("e2e:boxed") == (*name == "boxed");
+        assert!(is_own, "process {pid} is answered for by another: {text}");
+    }
+}
+
+#[test]
+fn root_arms_the_program_of_another_user() {
+    const EVENTS: u64 = 10_000;
+    let as_nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
+    if !has("setpriv") {
+        return;
+    }
+    let place = tempfile::tempdir().expect("a directory");
+    std::fs::set_permissions(place.path(), PermissionsExt::from_mode(0o755)).expect("it is ours");
+    let nobodys = place.path().join("run");
+    std::fs::create_dir(&nobodys).expect("a directory");
+    let is_given = std::os::unix::fs::chown(&nobodys, Some(65534), Some(65534)).is_ok();
+    if !is_given
+        || !watched(Command::new(as_nobody[0]).args(&as_nobody[1..]).args([ENTER, "none", "calls", "1"]), BOUND)
+            .status
+            .success()
+    {
+        return skip(Lack::machine(
+            "this user cannot become another",
+            "run the tests as root, where others may execute what is built",
+        ));
+    }
+    let events = EVENTS.to_string();
+    let mut program = Program::start_beside(&[&as_nobody[..], &[BOX, "none", &events]].concat(), BOUND, &nobodys);
+    program.wait_for_ready();
+    let (pid, dir, roots) = (program.pid().to_string(), place.path().join("trace"), place.path().join("roots"));
+    std::fs::create_dir(&roots).expect("a directory");
+    let armed = program.dormouse(&["arm", &pid, "e2e:boxed", "-o", dir.to_str().expect("a path of text")], &roots);
+    assert!(armed.status.success(), "{}", String::from_utf8_lossy(&armed.stderr));
+    program.step();
+    let disarmed = program.dormouse(&["disarm", &pid, "*"], &roots);
+    assert!(disarmed.status.success(), "{}", String::from_utf8_lossy(&disarmed.stderr));
+    assert_eq!(Trace::read(&dir).values("e2e:boxed").len() as u64, EVENTS);
+    let ended = program.end();
+    assert!(ended.status.success() && ended.stderr.is_empty(), "{ended:?}");
+}
+
+/// The owner is killed under load, again and again: what programs have committed, and whatever they emit afterwards, is in the salvaged trace
+/// or counted there.
+#[test]
+fn an_owner_that_is_killed_under_load_loses_nothing_unsaid() {
+    let mut random = Random(seed("owners killed"));
+    for round in 0..setting("DORMOUSE_OWNER_KILLS", 5) {
+        let record = Record::new();
+        let (fifo, end) = (fifo(&record), record.place().join("end"));
+        let text = |path: &Path| path.to_str().expect("a path of text").to_owned();
+        let mut running = record.start(&words(&[CROWD, "load", &text(&end), &text(&fifo), "2"]));
+        running.wait_for("ready");
+        let dir = running.dir().to_owned();
+        running.wait_until("the program's joining", || !Trace::read(&dir).processes().is_empty());
+        // The moment is drawn, before or after the first packets.
+        std::thread::sleep(Duration::from_micros(random.below(50_000)));
+        running.kill_owner();
+        std::thread::sleep(Duration::from_micros(random.below(20_000)));
+        std::fs::write(&end, "").expect("a file");
+        // Its last line, whole.
+        running.wait_for("emitted\n");
+        let stdout = running.stdout();
+        let emitted =
+            stdout.lines().find_map(|line| line.strip_prefix("events ")).and_then(|number| number.parse().ok());
+        let emitted: u64 = emitted.expect("a number of events");
+        let salvaged = running.place().join("salvaged");
+        let done = running.dormouse(&["salvage", "--json", "-o", &text(&salvaged), &text(&dir)]);
+        let json: serde_json::Value = serde_json::from_slice(&done.stdout)
+            .unwrap_or_else(|_| panic!("round {round}: {}", String::from_utf8_lossy(&done.stderr)));
+        let trace = Trace::read(&salvaged);
+        let stats = trace.stats();
+        let counted: usize = trace.steps().into_values().map(|numbers| numbers.len()).sum();
+        println!("round {round}: emitted {emitted}, in the trace {counted}, counted as lost {}", stats.events_lost);
+        assert_eq!(counted as u64 + stats.events_lost, emitted, "round {round}: {json}");
+        let pids: Vec<u32> = trace.processes().iter().map(|process| process.vpid).collect();
+        running.kill_programs(&pids);
+    }
+}

@@ -1,0 +1,332 @@
+//! Programs in sandboxes: each is recorded, every event of it, or refused with the reason. None is killed, hangs, or is made to print.
+//!
+//! ```text
+//!   sandbox   entered by the program itself, before it is executed, or by a tool that people use
+//!   linked    dormouse record SANDBOX e2e-box               a program with tracepoints
+//!   libc      dormouse record --libc SANDBOX e2e-box-enter  a program without
+//!   armed     SANDBOX e2e-box, then dormouse arm            a program that runs already
+//! ```
+//! What a sandbox does to a program that nobody traces is tried first: where this machine does not permit it, the test is skipped.
+#![cfg(target_os = "linux")]
+
+use std::ffi::OsString;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Command, ExitStatus};
+use std::time::Duration;
+
+use dormouse_e2e::program::Program;
+use dormouse_e2e::run::{Record, Recording, dormouse, libc_library, watched};
+use dormouse_e2e::trace::Trace;
+use dormouse_testing::{Lack, copy_program, has, skip};
+
+/// The program with tracepoints.
+const BOX: &str = env!("CARGO_BIN_EXE_e2e-box");
+/// The program without, which also enters sandboxes for others.
+const ENTER: &str = env!("CARGO_BIN_EXE_e2e-box-enter");
+
+/// What takes longer hangs.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Some hundreds of kilobytes: several pages.
+const EVENTS: u64 = 20_000;
+/// What the programs write for one byte of input.
+const STDOUT: &str = "ready\ndone\nready\n";
+/// How a program ends that cannot enter its sandbox.
+const CANNOT_ENTER: i32 = 77;
+
+/// How a sandbox is entered.
+enum Enter {
+    /// By the program itself.
+    Main(&'static str),
+    /// By a program that then executes the one that is traced.
+    Exec(&'static str),
+    /// By a tool.
+    Tool(&'static [&'static str]),
+}
+
+/// A sandbox, and the words of which a refusal has one: they name what is in the way.
+struct Sandbox(Enter, &'static [&'static str]);
+
+impl Sandbox {
+    /// A command that enters the sandbox and does its work there.
+    fn command(&self, program: &str, work: &[&str]) -> Vec<OsString> {
+        let in_none = [&[program, "none"], work].concat();
+        let words = match self.0 {
+            Enter::Main(name) => [&[program, name], work].concat(),
+            Enter::Exec(name) => [&[ENTER, name, "exec"], &in_none[..]].concat(),
+            Enter::Tool(tool) => [tool, &in_none].concat(),
+        };
+        words.iter().map(OsString::from).collect()
+    }
+
+    fn linked_command(&self) -> Vec<OsString> {
+        self.command(BOX, &[&EVENTS.to_string()])
+    }
+
+    fn libc_command(&self) -> Vec<OsString> {
+        self.command(ENTER, &["calls", &EVENTS.to_string()])
+    }
+
+    /// Whether a program that nobody traces enters the sandbox, and does its work; otherwise the test is skipped.
+    fn is_permitted(&self) -> bool {
+        if let Enter::Tool(tool) = self.0
+            && !has(tool[0])
+        {
+            return false;
+        }
+        let mut program = Program::start(&self.libc_command(), PATIENCE);
+        program.wait_for_ready();
+        program.step();
+        let ended = program.end();
+        let is_refused = match self.0 {
+            Enter::Tool(_) => !ended.status.success(),
+            _ => ended.status.code() == Some(CANNOT_ENTER),
+        };
+        if is_refused {
+            let reason = ended.stderr.trim().to_owned();
+            skip(Lack::machine(reason, "run the tests as root, on a system that permits it"));
+            return false;
+        }
+        assert!(ended.status.success() && ended.stdout == STDOUT, "without a tracer: {ended:?}");
+        true
+    }
+
+    /// What was recorded is all that there was, or a line that begins with `dormouse: ` says why not.
+    fn check_count(&self, counted: u64, lost: u64, said: &str) {
+        let Sandbox(_, words) = self;
+        // A list of guesses names nothing.
+        let names_it = |line: &str| {
+            line.starts_with("dormouse: ")
+                && !line.contains("is static")
+                && words.iter().any(|word| line.contains(word))
+        };
+        // Each event once, in the trace or among those that it says are lost; what was refused is none of them.
+        assert!(
+            counted + lost == EVENTS || counted + lost < EVENTS && said.lines().any(names_it),
+            "{EVENTS} events: {counted} recorded, {lost} counted as lost, and no line names one of {words:?}: {said:?}"
+        );
+    }
+
+    fn check_recording(&self, recording: &Recording, counted: u64) {
+        check_end(recording.status, &recording.stdout, &recording.stderr);
+        self.check_count(counted, recording.summary().lost, &recording.stderr);
+    }
+
+    fn linked(&self) {
+        if self.is_permitted() {
+            let record = Record::new().patience(PATIENCE).input(b"\n").option("-e").option("e2e:boxed");
+            let recording = record.run(&self.linked_command());
+            self.check_recording(&recording, boxed(&recording.trace()));
+        }
+    }
+
+    fn libc(&self) {
+        libc_library();
+        if self.is_permitted() {
+            let record =
+                Record::new().patience(PATIENCE).input(b"\n").option("--libc").option("-e").option("libc:write");
+            let recording = record.run(&self.libc_command());
+            let values = recording.trace().values("libc:write");
+            self.check_recording(
+                &recording,
+                values.iter().filter(|line| line.contains(" count=u64 0 ")).count() as u64,
+            );
+        }
+    }
+
+    fn armed(&self) {
+        if !self.is_permitted() {
+            return;
+        }
+        let mut program = Program::start(&self.linked_command(), PATIENCE);
+        program.wait_for_ready();
+        let place = tempfile::tempdir().expect("a directory");
+        let (pid, dir, run) = (program.pid().to_string(), place.path().join("trace"), program.place().join("run"));
+        let armed = program.dormouse(&["arm", &pid, "e2e:boxed", "-o", dir.to_str().expect("a path of text")], &run);
+        program.step();
+        let said = if armed.status.success() {
+            let disarmed = program.dormouse(&["disarm", &pid, "e2e:boxed"], &run);
+            if !disarmed.status.success() {
+                let ended = program.end();
+                check_end(ended.status, &ended.stdout, &ended.stderr);
+                panic!("armed and alive, and cannot be disarmed: {disarmed:?}");
+            }
+            disarmed.stdout
+        } else {
+            assert_eq!(armed.stderr.iter().filter(|byte| **byte == b'\n').count(), 1, "{armed:?}");
+            armed.stderr
+        };
+        let ended = program.end();
+        check_end(ended.status, &ended.stdout, &ended.stderr);
+        let said = String::from_utf8_lossy(&said);
+        if armed.status.success() {
+            let trace = Trace::read(&dir);
+            self.check_count(boxed(&trace), trace.stats().events_lost, &said);
+        } else {
+            self.check_count(0, 0, &said);
+        }
+    }
+}
+
+/// A program that was let be: no signal, its own exit code, its own output.
+fn check_end(status: ExitStatus, stdout: &str, stderr: &str) {
+    // As a shell says it, and `dormouse record`.
+    let signal = status.signal().or(status.code().filter(|code| *code > 128).map(|code| code - 128));
+    assert_eq!(signal, None, "killed by this signal; stdout: {stdout:?}; stderr: {stderr:?}");
+    assert_eq!(status.code(), Some(0), "does not end as without a tracer; stdout: {stdout:?}; stderr: {stderr:?}");
+    assert_eq!(stdout, STDOUT, "stderr: {stderr:?}");
+    let printed = stderr.lines().find(|line| !line.starts_with("dormouse: "));
+    assert_eq!(printed, None, "the program was made to print");
+}
+
+/// Events of the program with tracepoints: all numbers from zero on, each once.
+fn boxed(trace: &Trace) -> u64 {
+    let values = trace.values("e2e:boxed");
+    let mut numbers: Vec<u64> = values
+        .iter()
+        .map(|line| line.strip_prefix("number=u64 ").expect("a number").parse().expect("a number"))
+        .collect();
+    numbers.sort_unstable();
+    assert!(numbers.windows(2).all(|pair| pair[0] < pair[1]), "an event comes twice");
+    numbers.len() as u64
+}
+
+macro_rules! sandboxes {
+    ($($(#[$doc:meta])* $name:ident: $enter:expr, $words:expr;)*) => {$(
+        $(#[$doc])*
+        mod $name {
+            use super::*;
+
+            pub(super) const SANDBOX: Sandbox = Sandbox($enter, &$words);
+
+            #[test]
+            fn linked() {
+                SANDBOX.linked();
+            }
+
+            #[test]
+            fn libc() {
+                SANDBOX.libc();
+            }
+
+            #[test]
+            fn armed() {
+                SANDBOX.armed();
+            }
+        }
+    )*};
+}
+
+sandboxes! {
+    seccomp: Enter::Main("strict"), ["seccomp"];
+    seccomp_before_exec: Enter::Exec("loader"), ["seccomp"];
+    landlock: Enter::Main("landlock"), ["Landlock"];
+    landlock_before_exec: Enter::Exec("landlock-look"), ["Landlock"];
+    user_namespace: Enter::Main("user-namespace"), ["user namespace"];
+    user_namespace_before_exec: Enter::Exec("user-namespace"), ["user namespace"];
+    user_namespace_by_unshare: Enter::Tool(&["unshare", "--user", "--map-root-user"]), ["user namespace"];
+    pid_namespace: Enter::Main("pid-namespace"), ["PID namespace"];
+    pid_namespace_before_exec: Enter::Exec("pid-namespace"), ["PID namespace"];
+    mount_namespace: Enter::Main("mount-namespace"), ["mount namespace"];
+    mount_namespace_before_exec: Enter::Exec("mount-namespace"), ["mount namespace"];
+    network_namespace: Enter::Main("network-namespace"), ["network namespace"];
+    network_namespace_before_exec: Enter::Exec("network-namespace"), ["network namespace"];
+    all_namespaces: Enter::Main("namespaces"), ["namespace"];
+    all_namespaces_before_exec: Enter::Exec("namespaces"), ["namespace"];
+    all_namespaces_by_unshare:
+        Enter::Tool(&[
+            "unshare", "--user", "--map-root-user", "--pid", "--mount", "--net", "--fork", "--mount-proc",
+        ]),
+        ["namespace"];
+    bubblewrap:
+        Enter::Tool(&[
+            "bwrap", "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "--tmpfs", "/tmp", "--unshare-all",
+            "--die-with-parent",
+        ]),
+        ["namespace"];
+    chroot: Enter::Main("chroot-empty"), ["chroot"];
+    chroot_before_exec: Enter::Exec("chroot"), ["chroot"];
+    other_user: Enter::Main("nobody"), ["user 65534"];
+    other_user_before_exec: Enter::Exec("nobody"), ["user 65534"];
+    other_user_by_setpriv: Enter::Tool(&["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]), ["user 65534"];
+    /// As nginx's.
+    worker_of_other_user: Enter::Main("worker"), ["user 65534"];
+    kept_capabilities: Enter::Main("keep-capabilities"), ["user 65534"];
+    no_new_privileges: Enter::Main("no-new-privileges"), [];
+    no_new_privileges_before_exec: Enter::Exec("no-new-privileges"), [];
+    read_only_root: Enter::Main("read-only"), ["ead-only"];
+    read_only_root_before_exec: Enter::Exec("read-only"), ["ead-only"];
+    no_descriptor_left: Enter::Main("descriptors"), ["descriptor"];
+    one_descriptor_left_before_exec: Enter::Exec("descriptors-but-one"), ["descriptor"];
+    no_thread: Enter::Main("threads"), ["thread", "user 65534"];
+    no_thread_before_exec: Enter::Exec("threads"), ["thread", "user 65534"];
+    no_memory: Enter::Main("memory"), ["memory"];
+    no_memory_before_exec: Enter::Exec("memory-of-program"), ["memory"];
+    descriptors_closed: Enter::Main("closed"), ["descriptor"];
+    descriptors_closed_before_exec: Enter::Exec("closed"), ["descriptor"];
+}
+
+/// A thread of the tracer's before a program's first function would keep its user or its user namespace from being changed.
+#[test]
+fn tools_that_are_asked_to_listen_do_what_they_do() {
+    libc_library();
+    for (Sandbox(enter, words), name) in
+        [(other_user_by_setpriv::SANDBOX, "setpriv"), (user_namespace_by_unshare::SANDBOX, "unshare")]
+    {
+        let sandbox = Sandbox(enter, words);
+        if sandbox.is_permitted() {
+            let record = Record::new().patience(PATIENCE).input(b"\n").option("--libc").env("DORMOUSE_LISTEN", "1");
+            let recording = record.run(&sandbox.libc_command());
+            println!("{name}: {}", recording.stderr);
+            check_end(recording.status, &recording.stdout, &recording.stderr);
+        }
+    }
+}
+
+/// A program that the system runs with more privileges than whoever started it has (`AT_SECURE`): what that user says in the environment is
+/// nothing to it.
+#[test]
+fn a_set_user_id_program_ignores_its_environment() {
+    libc_library();
+    let place = tempfile::tempdir().expect("a directory");
+    std::fs::set_permissions(place.path(), PermissionsExt::from_mode(0o755)).expect("it is ours");
+    let nobodys = place.path().join("nobodys");
+    std::fs::create_dir(&nobodys).expect("a directory");
+    if std::os::unix::fs::chown(&nobodys, Some(65534), Some(65534)).is_err() {
+        return skip(Lack::machine("this user cannot become another", "run the tests as root"));
+    }
+    let as_nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
+    let cannot = |what: &Path| {
+        let run = watched(Command::new(as_nobody[0]).args(&as_nobody[1..]).arg(what).arg("--version"), PATIENCE);
+        (!run.status.success()).then(|| String::from_utf8_lossy(&run.stderr).trim().to_owned())
+    };
+    if let Some(reason) = cannot(dormouse()) {
+        return skip(Lack::machine(reason, "build where other users may execute what is built"));
+    }
+    for (index, (program, work, options)) in
+        [(BOX, &["none"][..], &[][..]), (ENTER, &["none", "calls"], &["--libc"])].into_iter().enumerate()
+    {
+        let copy = place.path().join(format!("copy-{index}"));
+        copy_program(Path::new(program), &copy);
+        std::fs::set_permissions(&copy, PermissionsExt::from_mode(0o4755)).expect("it is ours");
+        let mut command: Vec<OsString> = vec![copy.into()];
+        command.extend(work.iter().map(OsString::from));
+        command.push("7".into());
+        let alone: Vec<OsString> = as_nobody.iter().map(OsString::from).chain(command.iter().cloned()).collect();
+        let mut alone = Program::start_beside(&alone, PATIENCE, &nobodys);
+        alone.wait_for_ready();
+        let sockets = std::fs::read_dir(nobodys.join("dormouse")).into_iter().flatten().flatten();
+        let sockets: Vec<_> = sockets.map(|entry| entry.path()).collect();
+        assert!(sockets.is_empty(), "a program with root's rights makes sockets where its user says: {sockets:?}");
+        drop(alone);
+        let record = Record::new().patience(PATIENCE).input(b"\n").within(&as_nobody).env("XDG_RUNTIME_DIR", &nobodys);
+        let record = options.iter().fold(record.output(nobodys.join(format!("trace-{index}"))), Record::option);
+        let recording = record.run(&command);
+        check_end(recording.status, &recording.stdout, &recording.stderr);
+        let said = &recording.stderr;
+        assert_eq!((recording.summary().events, recording.summary().processes), (0, 0), "{said}");
+        let names_it = ["privileges", "set-user-ID"].iter().any(|word| said.contains(word));
+        assert!(names_it && !said.contains("is static"), "guesses in place of a reason: {said}");
+    }
+}
