@@ -98,7 +98,8 @@ impl Service for Shared {
         let files = std::fs::read_dir(&self.trace.dir).into_iter().flatten().flatten();
         // `st_blocks` counts 512 bytes, whatever the file system's blocks are.
         status.disk_bytes = files.filter_map(|file| file.metadata().ok()).map(|file| file.blocks() * 512).sum();
-        status.dir = self.trace.dir.to_string_lossy().into_owned();
+        let dir = std::path::absolute(&self.trace.dir).unwrap_or_else(|_| self.trace.dir.clone());
+        status.dir = dir.to_string_lossy().into_owned();
         status.classes = self.trace.class_count();
         status.classes_max = u32::from(CLASS_ID_MAX) + 1;
         status.classes_refused = self.trace.refusals().len() as u32;
