@@ -160,7 +160,7 @@ fn a_peer_that_reads_little_is_given_up() {
     rustix::net::sockopt::set_socket_send_buffer_size(&own, 1).expect("a buffer");
     let mut buffer = [0; 8192];
     let clock = Simulated::new(PATIENCE, |left| {
-        peer.read(&mut buffer).expect("a peer");
+        assert!(peer.read(&mut buffer).expect("a peer") > 0);
         left.min(Duration::from_millis(3))
     });
     let mut conversation = Conversation::begin(own.into(), Edge::ProgramOwner, clock.deadline());
