@@ -63,6 +63,8 @@ pub(crate) enum Target {
     Read,
     /// Snapshots between writes, and after noise in the memory
     Snapshot,
+    /// Messages of hostile programs, owners and tools, in pieces
+    Message,
     /// Virtqueues' devices whose driver is hostile, between any two of their accesses
     VringDevice,
     /// Virtqueues' drivers whose device is

@@ -145,7 +145,17 @@ const RULES: [Rule; 40] = [
     ("dormouse-lab-schemes", &["dormouse-abi", "dormouse-percpu"]),
     ("dormouse-e2e", &E2E),
     ("dormouse-e2e-plugin", &EVERYTHING),
-    ("dormouse-fuzz", &["dormouse-abi", "dormouse-consumer", "dormouse-ctf", "dormouse-relay", "dormouse-vring"]),
+    (
+        "dormouse-fuzz",
+        &[
+            "dormouse-abi",
+            "dormouse-consumer",
+            "dormouse-ctf",
+            "dormouse-relay",
+            "dormouse-transport",
+            "dormouse-vring",
+        ],
+    ),
     ("dormouse-install", &[]),
     ("xtask", &["dormouse-install", "dormouse-testing"]),
 ];

@@ -255,3 +255,56 @@ pub const CLASS_ID_NONE: u32 = u32::MAX;
 pub const CLASS_ID_MAX: u16 = 0xFFEF;
 
 const _: () = assert!(size_of::<CClass>() == 8);
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec;
+
+    use super::*;
+
+    #[test]
+    fn classes_that_no_trace_can_hold_are_told_apart() {
+        let announcement = |name: &str, field: &str, type_byte| Announcement {
+            provider: "p".into(),
+            name: name.into(),
+            fields: vec![("first".into(), 1), (field.into(), type_byte)],
+        };
+        let class = announcement("e", "second", SEQUENCE | Kind::U16 as u8);
+        let decl = class.check().unwrap();
+        assert_eq!((decl.full_name().as_str(), Announcement::from(&decl)), ("p:e", class.clone()));
+
+        let long = "n".repeat(NAME_LEN_MAX + 1);
+        for name in ["größe", "", "9", "a b", "\u{1b}[2J", &long] {
+            let error = announcement(name, "f", 1).check().unwrap_err();
+            assert!(error.starts_with(&format!("`{}` is no name", shown(name))), "{error}");
+            assert_eq!(announcement("e", name, 1).check(), Err(error.clone()));
+            assert_eq!(Announcement { provider: name.into(), ..class.clone() }.check(), Err(error.clone()));
+            assert!(!error.contains(char::is_control));
+        }
+        for type_byte in [0, 15, SEQUENCE, SEQUENCE | Kind::Str as u8] {
+            let error = announcement("e", "f", type_byte).check().unwrap_err();
+            assert!(error.starts_with(&format!("its field f is of the unknown type {type_byte};")), "{error}");
+        }
+        let many = |count| Announcement { fields: vec![("f".into(), 1); count], ..class.clone() };
+        assert!(many(FIELD_COUNT_MAX).check().is_ok());
+        assert_eq!(many(FIELD_COUNT_MAX + 1).check(), Err("it has 33 fields, and a class at most 32".into()));
+    }
+
+    #[test]
+    fn patterns() {
+        for (pattern, text, expected) in [
+            ("*", "a:b", true),
+            ("a:*", "a:b", true),
+            ("a.*", "a:b", true),
+            ("a:?", "a:b", true),
+            ("a:?", "a:bc", false),
+            ("*:b*d", "x:bad", true),
+            ("*:b*d", "x:badly", false),
+            ("a:b", "a:b", true),
+            ("", "a:b", false),
+            ("a*b*c", "aXbXbXc", true),
+        ] {
+            assert_eq!(matches(pattern, text), expected, "{pattern} {text}");
+        }
+    }
+}

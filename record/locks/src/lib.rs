@@ -44,7 +44,7 @@
 //! # Limits
 //! The check sees calls that go through [`call_loader`], not calls that libraries make themselves. For those, a test makes a thread stay in a
 //! constructor while the program is asked for everything that it can do (`capi/tests/loader.rs`): a call of the loader would then hang.
-//! Under Control the program also waits for the owner's answer, for some seconds at most.
+//! Under Control the program also waits for the owner's answer, for 50 ms at most each time.
 //!
 //! # Source
 //! glibc 2.36, `elf/dl-open.c`, `elf/dl-iteratephdr.c`, `elf/dl-tls.c`, `stdlib/cxa_thread_atexit_impl.c`, `sysdeps/nptl/fork.h`;

@@ -195,3 +195,31 @@ impl Outgoing {
         Ok(false)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::os::unix::net::UnixStream;
+
+    use dormouse_abi::message::ProgramToTool;
+
+    use super::*;
+
+    /// Its head may say what it likes.
+    #[test]
+    fn no_more_is_allocated_than_has_come() {
+        let (own, mut peer) = UnixStream::pair().expect("sockets");
+        let mut incoming = Incoming::new();
+        let mut sent = 0;
+        peer.write_all(&[1, 0, 0, 0, 1]).expect("a peer");
+        for len in [0, 1, 5_000, 100_000] {
+            peer.write_all(&vec![0; len]).expect("a peer");
+            sent += len;
+            while incoming.bytes.len() < HEAD_SIZE_BYTES + sent {
+                assert_eq!(incoming.message::<ProgramToTool>(&own), Ok(None));
+            }
+            let capacity = incoming.bytes.capacity();
+            assert!(capacity <= 2 * (HEAD_SIZE_BYTES + sent + PIECE_SIZE_BYTES), "{capacity} bytes for {sent}");
+        }
+    }
+}

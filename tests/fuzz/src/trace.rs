@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use dormouse_abi::class::{FieldType, Kind, ClassDecl};
+use dormouse_abi::class::{ClassDecl, FieldType, Kind};
 use dormouse_abi::record::RecordKind;
 use dormouse_ctf::metadata::Clock;
 use dormouse_ctf::{Metadata, MetadataOptions, Problem, StreamReader, Value};

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use arbitrary::Arbitrary;
-use dormouse_abi::class::{FieldType, Kind, ClassDecl};
+use dormouse_abi::class::{ClassDecl, FieldType, Kind};
 use dormouse_abi::page::{CPU_UNKNOWN, HEADER_SIZE_BYTES};
 use dormouse_abi::record::{self, RecordKind};
 use dormouse_abi::session::{MODE_DISCARD, MODE_OVERWRITE};

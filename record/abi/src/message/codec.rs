@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use core::marker::PhantomData;
 
 use crate::class::{Announcement, ClassDecl};
-use crate::text::{is_printable, printable};
+use crate::text::is_printable;
 
 /// Bytes that are no frame of this protocol, or that would harm their reader.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -91,17 +91,22 @@ impl Codec for Bytes {
 /// Where text was cut.
 const MARK: &str = "…";
 
-/// Writes text of at most `len_max` bytes; longer text is cut at a character's end, and marked.
-fn put_text(text: &str, len_max: usize, frame: &mut Vec<u8>) {
-    let (mut len, mut mark) = (text.len(), "");
-    if len > len_max {
-        (len, mark) = (len_max - MARK.len(), MARK);
-        while !text.is_char_boundary(len) {
-            len -= 1;
-        }
+/// How much of a text has at most `len_max` bytes, and the mark behind it: longer text is cut at a character's end.
+fn cut(text: &str, len_max: usize) -> (&str, &'static str) {
+    if text.len() <= len_max {
+        return (text, "");
     }
-    u16::put(&((len + mark.len()) as u16), frame);
-    frame.extend_from_slice(&text.as_bytes()[..len]);
+    let mut len = len_max - MARK.len();
+    while !text.is_char_boundary(len) {
+        len -= 1;
+    }
+    (&text[..len], MARK)
+}
+
+fn put_text(text: &str, len_max: usize, frame: &mut Vec<u8>) {
+    let (text, mark) = cut(text, len_max);
+    u16::put(&((text.len() + mark.len()) as u16), frame);
+    frame.extend_from_slice(text.as_bytes());
     frame.extend_from_slice(mark.as_bytes());
 }
 
@@ -114,6 +119,16 @@ fn take_text<'a>(len_max: usize, frame: &mut &'a [u8]) -> Result<&'a str, Malfor
     core::str::from_utf8(text).map_err(|_| Malformed("a text is not UTF-8"))
 }
 
+/// The same, printable: what is put in place of a character may be longer than that.
+fn take_printable(len_max: usize, is_fit: fn(char) -> bool, frame: &mut &[u8]) -> Result<String, Malformed> {
+    let text = take_text(len_max, frame)?.chars().map(|c| if is_fit(c) { c } else { char::REPLACEMENT_CHARACTER });
+    let mut text: String = text.collect();
+    let (kept, mark) = cut(&text, len_max);
+    text.truncate(kept.len());
+    text.push_str(mark);
+    Ok(text)
+}
+
 /// A line for people, of at most so many bytes: made printable.
 pub(super) struct Line<const LEN_MAX: usize>;
 
@@ -123,7 +138,7 @@ impl<const LEN_MAX: usize> Codec for Line<LEN_MAX> {
         put_text(value, LEN_MAX, frame);
     }
     fn take(frame: &mut &[u8]) -> Result<String, Malformed> {
-        take_text(LEN_MAX, frame).map(printable)
+        take_printable(LEN_MAX, is_printable, frame)
     }
 }
 
@@ -136,13 +151,12 @@ impl<const LEN_MAX: usize> Codec for Lines<LEN_MAX> {
         put_text(value, LEN_MAX, frame);
     }
     fn take(frame: &mut &[u8]) -> Result<String, Malformed> {
-        let text = take_text(LEN_MAX, frame)?;
-        Ok(text.chars().map(|c| if c == '\n' || is_printable(c) { c } else { char::REPLACEMENT_CHARACTER }).collect())
+        take_printable(LEN_MAX, |c| c == '\n' || is_printable(c), frame)
     }
 }
 
-/// Bytes of the longest path that Linux knows, with its NUL: one that is cut is longer than any that can be opened.
-const PATH_LEN_MAX: usize = 4096;
+/// Longer than any path that Linux opens (4,095 bytes), also where it is cut: nobody opens another path by mistake.
+const PATH_LEN_MAX: usize = 4104;
 
 /// A path that the reader opens or prints. Without what cannot be printed: nobody is to act on another path than people see.
 pub(super) struct Path;

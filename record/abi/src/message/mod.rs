@@ -35,6 +35,8 @@ mod frame;
 mod preamble;
 mod program_owner;
 mod snapshot;
+#[cfg(test)]
+mod tests;
 mod tool_owner;
 mod tool_program;
 

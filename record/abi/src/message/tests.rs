@@ -1,0 +1,395 @@
+//! Each direction of each edge, with messages that are drawn: they come back, and what is cut or changed is malformed or another message.
+
+use alloc::string::String;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::fmt::Debug;
+
+use proptest::collection::vec as list;
+use proptest::prelude::*;
+
+use super::*;
+use crate::class::{Announcement, ClassDecl, FIELD_COUNT_MAX, FieldType, NAME_LEN_MAX};
+use crate::site::TunableType;
+use crate::text::{is_printable, printable};
+use crate::tunable::{TUNABLE_SET_COUNT_MAX, TunableRange, TunableValue};
+
+/// Text of any characters, of which so many bytes are sent.
+fn text(len_max: usize) -> impl Strategy<Value = String> {
+    list(prop_oneof![4 => any::<char>(), 1 => proptest::char::range('\0', '\u{a0}'), 1 => Just('\u{202e}')], 0..12)
+        .prop_flat_map(move |chars| {
+            let text: String = chars.into_iter().collect();
+            // Now and then as long as it may be, and longer.
+            let longer = "é".repeat(len_max) + &text;
+            prop_oneof![8 => Just(text), 1 => Just(longer)]
+        })
+}
+
+/// The same, as it arrives.
+fn line(len_max: usize) -> impl Strategy<Value = String> {
+    text(len_max).prop_map(move |text| {
+        let mut line = printable(&text);
+        line.truncate(line.floor_char_boundary(len_max));
+        line
+    })
+}
+
+fn path() -> impl Strategy<Value = String> {
+    prop_oneof![Just(String::new()), "/[a-zA-Zß日 ._-]{0,40}"]
+}
+
+fn name() -> impl Strategy<Value = String> {
+    "[a-zA-Z_][a-zA-Z0-9_]{0,20}"
+}
+
+fn announcement() -> impl Strategy<Value = Announcement> {
+    (line(300), line(300), list((line(300), any::<u8>()), 0..4)).prop_map(|(provider, name, fields)| Announcement {
+        provider,
+        name,
+        fields,
+    })
+}
+
+fn decl() -> impl Strategy<Value = ClassDecl> {
+    let types: Vec<FieldType> = (0..=u8::MAX).filter_map(FieldType::from_u8).collect();
+    let fields = list((name(), proptest::sample::select(types)), 0..FIELD_COUNT_MAX);
+    (name(), name(), fields).prop_map(|(provider, name, fields)| ClassDecl { provider, name, fields })
+}
+
+fn request() -> impl Strategy<Value = SnapshotRequest> {
+    (path(), any::<u64>(), any::<u64>(), line(1024)).prop_map(|(dir, last_ns, bytes_max, trigger)| SnapshotRequest {
+        dir,
+        last_ns,
+        bytes_max,
+        trigger,
+    })
+}
+
+fn snapshot() -> impl Strategy<Value = Snapshot> {
+    (line(4096), any::<[u64; 5]>()).prop_map(|(dir, [events, bytes, span_ns, pages_missed, pages_refused])| Snapshot {
+        dir,
+        events,
+        bytes,
+        span_ns,
+        pages_missed,
+        pages_refused,
+    })
+}
+
+fn program_to_owner() -> impl Strategy<Value = ProgramToOwner> {
+    prop_oneof![
+        (any::<u32>(), line(4096), line(4096), list(announcement(), 0..4)).prop_map(
+            |(vpid, program, command_line, classes)| ProgramToOwner::Hello { vpid, program, command_line, classes }
+        ),
+        (any::<u16>(), list(announcement(), 0..4))
+            .prop_map(|(process, classes)| ProgramToOwner::MoreClasses { process, classes }),
+        request().prop_map(|request| ProgramToOwner::Snapshot { request }),
+    ]
+}
+
+fn owner_to_program() -> impl Strategy<Value = OwnerToProgram> {
+    let grant = any::<(u32, bool)>().prop_map(|(id, armed)| Grant { id, armed });
+    prop_oneof![
+        (any::<u16>(), list(grant, 0..20)).prop_map(|(process, grants)| OwnerToProgram::Welcome { process, grants }),
+        snapshot().prop_map(|snapshot| OwnerToProgram::Snapshotted { snapshot }),
+        line(4096).prop_map(|text| OwnerToProgram::Error { text }),
+    ]
+}
+
+fn tool_to_owner() -> impl Strategy<Value = ToolToOwner> {
+    prop_oneof![
+        any::<u32>().prop_map(|pid| ToolToOwner::Stop { pid }),
+        Just(ToolToOwner::Status),
+        request().prop_map(|request| ToolToOwner::Snapshot { request }),
+        any::<u64>().prop_map(|bytes| ToolToOwner::Budget { bytes }),
+    ]
+}
+
+fn owner_to_tool() -> impl Strategy<Value = OwnerToTool> {
+    let state = any::<([u32; 2], [u64; 7], bool)>().prop_map(|([page_size_bytes, streams], numbers, is_overwrite)| {
+        let [bytes, bytes_max, room, free, drawn, queued, beyond] = numbers;
+        BudgetState { page_size_bytes, streams, bytes, bytes_max, room, free, drawn, queued, beyond, is_overwrite }
+    });
+    let status = (line(4096), any::<([u32; 8], [u64; 9])>()).prop_map(|(dir, (counts, numbers))| {
+        let [owner, processes, processes_max, clients, clients_max, classes, classes_max, classes_refused] = counts;
+        let [
+            descriptors,
+            descriptors_max,
+            processes_joined,
+            programs_refused,
+            clients_dropped,
+            taken,
+            refused,
+            disk,
+            disk_max,
+        ] = numbers;
+        Status {
+            owner,
+            dir,
+            descriptors,
+            descriptors_max,
+            processes,
+            processes_max,
+            processes_joined,
+            programs_refused,
+            clients,
+            clients_max,
+            clients_dropped,
+            classes,
+            classes_max,
+            classes_refused,
+            snapshots_taken: taken,
+            snapshots_refused: refused,
+            disk_bytes: disk,
+            disk_bytes_max: disk_max,
+        }
+    });
+    prop_oneof![
+        status.prop_map(|status| OwnerToTool::StatusIs { status }),
+        list(line(300), 0..4).prop_map(|lines| OwnerToTool::Stopped { summary: lines.join("\n") }),
+        snapshot().prop_map(|snapshot| OwnerToTool::Snapshotted { snapshot }),
+        state.prop_map(|state| OwnerToTool::BudgetIs { state }),
+        line(4096).prop_map(|text| OwnerToTool::Error { text }),
+    ]
+}
+
+fn tool_to_program() -> impl Strategy<Value = ToolToProgram> {
+    let patterns = || list(line(1024), 0..4);
+    prop_oneof![
+        Just(ToolToProgram::List),
+        patterns().prop_map(|patterns| ToolToProgram::Arm { patterns }),
+        patterns().prop_map(|patterns| ToolToProgram::Disarm { patterns }),
+        path().prop_map(|session| ToolToProgram::Attach { session }),
+        Just(ToolToProgram::Detach),
+        Just(ToolToProgram::ListTunables),
+        list((line(300), line(300)), 0..4).prop_map(|values| ToolToProgram::SetTunables { values }),
+        (any::<[u8; 16]>(), any::<u64>(), 0..=MEMORY_PART_SIZE_BYTES_MAX)
+            .prop_map(|(uuid, offset, size_bytes)| ToolToProgram::ReadMemory { uuid, offset, size_bytes }),
+    ]
+}
+
+fn value() -> impl Strategy<Value = TunableValue> {
+    (proptest::sample::select(&TunableType::ALL[..]), any::<u64>())
+        .prop_map(|(value_type, bits)| TunableValue { value_type, bits })
+}
+
+fn tunable() -> impl Strategy<Value = TunableStatus> {
+    ("[!-~]{1,30}", line(512), line(4096), value(), any::<([u64; 2], [u32; 2])>()).prop_map(
+        |(name, description, object, value, ([min, max], [site_count, patched_count]))| TunableStatus {
+            name,
+            description,
+            object,
+            value,
+            range: TunableRange { value_type: value.value_type, min, max },
+            site_count,
+            patched_count,
+        },
+    )
+}
+
+fn program_to_tool() -> impl Strategy<Value = ProgramToTool> {
+    let class = (decl(), any::<bool>(), any::<[u32; 2]>())
+        .prop_map(|(decl, armed, [site_count, patched_count])| ClassStatus { decl, armed, site_count, patched_count });
+    let tracer = (line(300), line(1024), any::<[u32; 2]>(), list(tunable(), 0..4)).prop_map(
+        |(writer, reason, [site_count, patched_count], tunables)| Tunables {
+            writer,
+            reason,
+            site_count,
+            patched_count,
+            tunables,
+        },
+    );
+    let change = ("[!-~]{1,30}", value(), any::<u64>()).prop_map(|(name, former, bits)| TunableChange {
+        name,
+        former,
+        value: TunableValue { bits, ..former },
+    });
+    prop_oneof![
+        (path(), list(class, 0..4), line(4096)).prop_map(|(session, classes, patching)| ProgramToTool::Classes {
+            session,
+            classes,
+            patching
+        }),
+        (any::<[u32; 3]>(), path()).prop_map(|([matched, changed, armed], session)| ProgramToTool::Changed {
+            matched,
+            changed,
+            armed,
+            session
+        }),
+        tracer.prop_map(|tracer| ProgramToTool::Tunables { tracer }),
+        list(change, 0..4).prop_map(|changes| ProgramToTool::TunablesSet { changes }),
+        (any::<u64>(), list(any::<u8>(), 0..300))
+            .prop_map(|(memory_size_bytes, bytes)| ProgramToTool::MemoryPart { memory_size_bytes, bytes }),
+        line(4096).prop_map(|text| ProgramToTool::Error { text }),
+    ]
+}
+
+/// A message comes back; no part of its frame is one; and with a bit changed it is none, or one that comes back.
+fn check<M: Message + Debug + PartialEq>(message: &M, bit: usize, cut: usize) {
+    let frame = message.encode();
+    let head = frame.first_chunk().expect("a head");
+    assert_eq!(M::frame_size_bytes(head), Ok(frame.len()));
+    assert_eq!(M::decode(&frame).as_ref(), Ok(message));
+    assert!(M::decode(&frame[..cut % frame.len()]).is_err());
+    // Nor if its head says that this is all.
+    let mut short = frame[..HEAD_SIZE_BYTES + cut % (frame.len() - HEAD_SIZE_BYTES).max(1)].to_vec();
+    if short.len() < frame.len() {
+        let size_bytes = (short.len() - HEAD_SIZE_BYTES) as u32;
+        short[1..HEAD_SIZE_BYTES].copy_from_slice(&size_bytes.to_le_bytes());
+        assert!(M::decode(&short).is_err(), "{message:?} cut to {}", short.len());
+    }
+    let mut changed = frame.clone();
+    changed[bit / 8 % frame.len()] ^= 1 << (bit % 8);
+    check_bytes::<M>(&changed);
+    let longer = [&frame[..], &[0]].concat();
+    assert!(M::decode(&longer).is_err());
+}
+
+/// What is decoded is what its own frame says.
+fn check_bytes<M: Message + Debug + PartialEq>(bytes: &[u8]) {
+    if let Ok(message) = M::decode(bytes) {
+        assert_eq!(M::decode(&message.encode()).as_ref(), Ok(&message));
+    }
+}
+
+macro_rules! directions {
+    ($($test:ident: $messages:ident, $type:ty;)*) => {
+        proptest! {
+            $(
+                #[test]
+                fn $test(message in $messages(), bit: usize, cut: usize) {
+                    check::<$type>(&message, bit, cut);
+                }
+            )*
+
+            #[test]
+            fn any_bytes_are_a_message_or_malformed(number in 0u8..12, body in list(any::<u8>(), 0..200), bytes in list(any::<u8>(), 0..40)) {
+                let size_bytes = (body.len() as u32).to_le_bytes();
+                let frame = [&[number], &size_bytes[..], &body].concat();
+                $(
+                    check_bytes::<$type>(&frame);
+                    check_bytes::<$type>(&bytes);
+                )*
+                let _ = Preamble::decode(&bytes);
+            }
+        }
+    };
+}
+directions! {
+    what_a_program_asks_an_owner: program_to_owner, ProgramToOwner;
+    what_an_owner_answers_a_program: owner_to_program, OwnerToProgram;
+    what_a_tool_asks_an_owner: tool_to_owner, ToolToOwner;
+    what_an_owner_answers_a_tool: owner_to_tool, OwnerToTool;
+    what_a_tool_asks_a_program: tool_to_program, ToolToProgram;
+    what_a_program_answers_a_tool: program_to_tool, ProgramToTool;
+}
+
+proptest! {
+    #[test]
+    fn text_arrives_printable_and_none_too_long(text in text(4096)) {
+        let Ok(OwnerToProgram::Error { text: arrived }) =
+            OwnerToProgram::decode(&OwnerToProgram::Error { text: text.clone() }.encode())
+        else { panic!("{text:?}") };
+        prop_assert!(arrived.chars().all(is_printable));
+        if printable(&text).len() <= 4096 {
+            prop_assert_eq!(arrived, printable(&text));
+        } else {
+            let kept = arrived.strip_suffix('…').expect("a mark");
+            prop_assert!(printable(&text).starts_with(kept) && (4090..=4096).contains(&arrived.len()));
+        }
+        let Ok(OwnerToTool::Stopped { summary }) =
+            OwnerToTool::decode(&OwnerToTool::Stopped { summary: text.clone() }.encode())
+        else { panic!("{text:?}") };
+        prop_assert!(summary.split('\n').all(|line| line.chars().all(is_printable)));
+        prop_assert_eq!(summary.matches('\n').count(), text.matches('\n').count());
+        // A path stays as it is, or is none.
+        let attached = ToolToProgram::decode(&ToolToProgram::Attach { session: text.clone() }.encode());
+        match attached {
+            Ok(ToolToProgram::Attach { session }) => {
+                prop_assert!(session.chars().all(is_printable) && (session == text || session.len() > 4096));
+            }
+            Ok(other) => panic!("{other:?}"),
+            Err(_) => prop_assert!(!text.chars().all(is_printable)),
+        }
+    }
+}
+
+fn tunables(tunable: TunableStatus) -> Result<ProgramToTool, Malformed> {
+    let (writer, reason) = ("none".into(), "forced".into());
+    let tracer = Tunables { writer, reason, site_count: 0, patched_count: 0, tunables: vec![tunable] };
+    ProgramToTool::decode(&ProgramToTool::Tunables { tracer }.encode())
+}
+
+fn batch_size() -> TunableStatus {
+    TunableStatus {
+        name: "server.batch_size".into(),
+        description: "requests handled at once".into(),
+        object: "/usr/bin/server".into(),
+        value: TunableValue { value_type: TunableType::U32, bits: 16 },
+        range: TunableRange { value_type: TunableType::U32, min: 1, max: 1024 },
+        site_count: 2,
+        patched_count: 2,
+    }
+}
+
+#[test]
+fn what_would_harm_a_reader_of_tunables_is_malformed_or_made_printable() {
+    assert!(tunables(batch_size()).is_ok());
+    for name in ["a b", "", "größe", "\x1b[2J", &"n".repeat(256)] {
+        assert!(tunables(TunableStatus { name: name.into(), ..batch_size() }).is_err(), "{name:?}");
+    }
+    let hostile = TunableStatus { description: "\x1b[2J".into(), object: "a\nb".into(), ..batch_size() };
+    let Ok(ProgramToTool::Tunables { tracer }) = tunables(hostile) else { panic!("no tunables") };
+    assert_eq!(
+        (tracer.tunables[0].description.as_str(), tracer.tunables[0].object.as_str()),
+        ("\u{fffd}[2J", "a\u{fffd}b")
+    );
+
+    let set = |count| ToolToProgram::SetTunables { values: vec![("a".into(), "1".into()); count] };
+    assert!(ToolToProgram::decode(&set(TUNABLE_SET_COUNT_MAX).encode()).is_ok());
+    assert_eq!(ToolToProgram::decode(&set(TUNABLE_SET_COUNT_MAX + 1).encode()), Err(Malformed("a list is too long")));
+}
+
+#[test]
+fn no_listing_has_classes_that_no_trace_can_hold() {
+    let listed = |name: &str| {
+        let decl = ClassDecl { provider: "p".into(), name: name.into(), fields: Vec::new() };
+        let classes = vec![ClassStatus { decl, armed: false, site_count: 0, patched_count: 0 }];
+        ProgramToTool::decode(&ProgramToTool::Classes { session: "".into(), classes, patching: "".into() }.encode())
+    };
+    assert!(listed("e").is_ok());
+    assert!(listed("größe").is_err());
+    // One that is announced is refused later, by its name: that of one that is too long is cut, and stays too long.
+    let class = Announcement { provider: "p".into(), name: "n".repeat(70_000), fields: Vec::new() };
+    assert!(class.size_bytes() < 400);
+    let announced = ProgramToOwner::decode(&ProgramToOwner::MoreClasses { process: 1, classes: vec![class] }.encode());
+    let Ok(ProgramToOwner::MoreClasses { classes, .. }) = announced else { panic!("{announced:?}") };
+    assert!(classes[0].name.len() > NAME_LEN_MAX && classes[0].name.ends_with('…') && classes[0].check().is_err());
+}
+
+#[test]
+fn a_message_has_a_bound_of_its_own() {
+    let head = |number: u8, size_bytes: u32| {
+        let mut head = [number; HEAD_SIZE_BYTES];
+        head[1..].copy_from_slice(&size_bytes.to_le_bytes());
+        head
+    };
+    // A join is small, a list of classes may be long.
+    assert!(ProgramToOwner::frame_size_bytes(&head(1, 64 << 10)).is_ok());
+    assert!(ProgramToOwner::frame_size_bytes(&head(1, (64 << 10) + 1)).is_err());
+    assert!(ProgramToTool::frame_size_bytes(&head(1, 16 << 20)).is_ok());
+    assert!(ToolToOwner::frame_size_bytes(&head(1, 5)).is_err());
+    assert!(ToolToOwner::frame_size_bytes(&head(77, 0)).is_err());
+    let question = ToolToProgram::ReadMemory { uuid: [0; 16], offset: 0, size_bytes: MEMORY_PART_SIZE_BYTES_MAX + 1 };
+    assert!(ToolToProgram::decode(&question.encode()).is_err(), "no program is asked for more than it has room for");
+    let part = ProgramToTool::MemoryPart { memory_size_bytes: 1, bytes: vec![0; MEMORY_PART_SIZE_BYTES_MAX as usize] };
+    assert!(ProgramToTool::decode(&part.encode()).is_ok());
+}
+
+#[test]
+fn a_count_beyond_the_frame_is_malformed() {
+    let frame = [2, 4, 0, 0, 0, 255, 255, 0, 0];
+    assert_eq!(ToolToProgram::decode(&frame), Err(Malformed("a list is too long")));
+    let frame = [1, 6, 0, 0, 0, 0, 0, 255, 255, 255, 255];
+    assert_eq!(OwnerToProgram::decode(&frame), Err(Malformed("it ends too early")));
+}
