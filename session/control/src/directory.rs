@@ -176,13 +176,13 @@ impl SocketDirectory {
         // One that was made just now refuses connections too, until its owner listens.
         let Ok(stat) = rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW) else { return false };
         let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime).tv_sec;
-        let is_old = now.saturating_sub(stat.st_mtime as i64) > LISTENED_TO_AFTER_S;
-        let refuses = || {
+        let is_old = now.saturating_sub(stat.st_mtime) > LISTENED_TO_AFTER_S;
+        let refuses = || -> Result<bool, Refusal> {
             let file = self.find(name, &[stat.st_uid])?;
             // A backlog that is full is somebody's.
             Ok(try_connect(Path::new(&by_descriptor(&file, ""))).is_err_and(|errno| errno == Errno::CONNREFUSED))
         };
-        is_old && FileType::from_raw_mode(stat.st_mode).is_socket() && refuses().unwrap_or_else(|_: Refusal| false)
+        is_old && FileType::from_raw_mode(stat.st_mode).is_socket() && refuses().unwrap_or(false)
     }
 }
 

@@ -85,7 +85,8 @@ impl Service for Shared {
         let files = std::fs::read_dir(&self.trace.dir.path).into_iter().flatten().flatten();
         // `st_blocks` counts 512 bytes, whatever the file system's blocks are.
         status.disk_bytes = files.filter_map(|file| file.metadata().ok()).map(|file| file.blocks() * 512).sum();
-        status.dir = self.trace.dir.path.to_string_lossy().into_owned();
+        let dir = std::path::absolute(&self.trace.dir.path).unwrap_or_else(|_| self.trace.dir.path.clone());
+        status.dir = dir.to_string_lossy().into_owned();
         status.classes = self.trace.class_count();
         status.classes_max = CLASS_COUNT as u32;
         status.classes_refused = self.trace.refusals().0.len() as u32;

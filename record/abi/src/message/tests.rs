@@ -99,7 +99,42 @@ fn owner_to_tool() -> impl Strategy<Value = OwnerToTool> {
         let [bytes, bytes_max, room, free, drawn, queued, beyond] = numbers;
         BudgetState { page_size_bytes, streams, bytes, bytes_max, room, free, drawn, queued, beyond, is_overwrite }
     });
+    let status = (line(4096), any::<([u32; 8], [u64; 9])>()).prop_map(|(dir, (counts, numbers))| {
+        let [owner, processes, processes_max, clients, clients_max, classes, classes_max, classes_refused] = counts;
+        let [
+            descriptors,
+            descriptors_max,
+            processes_joined,
+            programs_refused,
+            clients_dropped,
+            taken,
+            refused,
+            disk,
+            disk_max,
+        ] = numbers;
+        Status {
+            owner,
+            dir,
+            descriptors,
+            descriptors_max,
+            processes,
+            processes_max,
+            processes_joined,
+            programs_refused,
+            clients,
+            clients_max,
+            clients_dropped,
+            classes,
+            classes_max,
+            classes_refused,
+            snapshots_taken: taken,
+            snapshots_refused: refused,
+            disk_bytes: disk,
+            disk_bytes_max: disk_max,
+        }
+    });
     prop_oneof![
+        status.prop_map(|status| OwnerToTool::StatusIs { status }),
         list(line(300), 0..4).prop_map(|lines| OwnerToTool::Stopped { summary: lines.join("\n") }),
         snapshot().prop_map(|snapshot| OwnerToTool::Snapshotted { snapshot }),
         state.prop_map(|state| OwnerToTool::BudgetIs { state }),
