@@ -103,7 +103,15 @@ const RULES: [Rule; 40] = [
     ("dormouse-control", &["dormouse-abi", "dormouse-transport"]),
     (
         "dormouse-consumer",
-        &["dormouse-abi", "dormouse-control", "dormouse-relay", "dormouse-vring", "dormouse-backing", "dormouse-ctf"],
+        &[
+            "dormouse-abi",
+            "dormouse-control",
+            "dormouse-relay",
+            "dormouse-vring",
+            "dormouse-backing",
+            "dormouse-ctf",
+            "dormouse-transport",
+        ],
     ),
     // Beside both too: what stands behind any process's memory.
     ("dormouse-pages", &["dormouse-backing", "dormouse-terminal"]),

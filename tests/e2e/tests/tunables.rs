@@ -10,7 +10,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use dormouse_abi::environment::program_socket_name;
+use dormouse_abi::environment::is_program_socket;
 use dormouse_abi::message::{Edge, Message, Preamble, ProgramToTool, ToolToProgram};
 use dormouse_e2e::run::{PATIENCE, dormouse, pantry, plugin};
 use dormouse_testing::{Lack, copy_program, skip};
@@ -313,10 +313,10 @@ fn two_operators_at_once_leave_one_of_both_states() {
 fn hostile_questions_are_refused_and_the_next_is_answered() {
     let pantry = Pantry::start(&[]);
     let directory = pantry.place.path().join("dormouse");
-    let send = |bytes: &[u8]| {
-        let socket = directory.join(program_socket_name(pantry.child.id(), 0));
-        answer(&socket, bytes)
-    };
+    let entries = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap());
+    let mut own = entries.filter(|entry| is_program_socket(entry.file_name().to_str().unwrap(), pantry.child.id()));
+    let socket = own.next().expect("it listens").path();
+    let send = |bytes: &[u8]| answer(&socket, bytes);
     let ask = |frame: &[u8]| {
         let answer = send(&[&Preamble::of(Edge::ToolProgram).encode(), frame].concat())?;
         ProgramToTool::decode(answer.get(Preamble::SIZE_BYTES..)?).ok()

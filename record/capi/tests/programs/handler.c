@@ -39,18 +39,21 @@ void *realloc(void *block, size_t size)
 	return __libc_realloc(block, size);
 }
 
+static __thread stack_t found;
+
 static void handle(int signal)
 {
 	is_in_handler = 1;
 	DORMOUSE_EVENT(handler, ran, (signal, signal));
+	/* The kernel puts back what there was when the handler returns. */
+	sigaltstack(NULL, &found);
 	is_in_handler = 0;
 }
 
 static void *work(void *stack)
 {
-	stack_t found;
 	raise(SIGUSR1);
-	if (sigaltstack(NULL, &found) != 0 || (found.ss_flags & SS_DISABLE))
+	if (found.ss_flags & SS_DISABLE)
 		exit(2);
 	*(void **)stack = found.ss_sp;
 	return NULL;
