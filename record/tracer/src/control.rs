@@ -214,12 +214,11 @@ impl Control {
 
     /// In a forked child: a process of its own in the same session.
     pub(crate) fn after_fork(&mut self, parent: u32) {
-        marks::after_fork();
-        // It has its parent's ids, and what that had armed.
-        if let Some(former) = current()
-            && self.joining.join_after_fork(former, parent).is_err()
-        {
+        // It has its parent's ids with their marks, and what that had armed.
+        let is_joined = current().is_some_and(|former| self.joining.join_after_fork(former, parent).is_ok());
+        if !is_joined {
             self.leave();
+            marks::after_fork();
         }
     }
 }

@@ -21,7 +21,7 @@ pub(crate) fn are_used() -> bool {
     ARE_USED.load(Ordering::Relaxed)
 }
 
-/// In a forked child, before its classes are marked.
+/// In a forked child that is in no session: no class has an id, nor marks.
 pub(crate) fn after_fork() {
     ARE_USED.store(false, Ordering::Relaxed);
 }

@@ -428,8 +428,8 @@ impl<S: Service> Server<S> {
         if wanted.dir.as_ref().is_some_and(|dir| !dir.is_absolute()) {
             return refuse(edge, "a snapshot's directory has to be an absolute path");
         }
-        // Whoever runs `dormouse snapshot` looks at what they get; what programs trigger has to be bounded.
-        let is_by_program = wanted.trigger != "command";
+        // Whoever asks for one, by `dormouse snapshot` or in a program's code, looks at what they get; what is triggered has to be bounded.
+        let is_by_program = !["command", "program"].contains(&wanted.trigger.as_str());
         if is_by_program && self.threads < THREAD_COUNT_MAX && !self.allowance.take(now) {
             add(&self.counts.snapshots_refused);
             return refuse(edge, "programs have asked for too many snapshots; `dormouse snapshot` takes one");

@@ -234,11 +234,12 @@ impl Traced {
             }
             process.env("LD_PRELOAD", list);
         }
-        let given = Given::of_this_thread();
-        // SAFETY: between fork and exec only async-signal-safe functions run; `restore` calls no others.
-        unsafe { process.pre_exec(move || given.restore()) };
         // SAFETY: between fork and exec only async-signal-safe functions run; `dup2` is one, and both descriptors are numbers.
         unsafe { process.pre_exec(move || inherit(memory, inherited)) };
+        let given = Given::of_this_thread();
+        // Behind that: the number may be above the command's own limit, which keeps no descriptor from being used.
+        // SAFETY: between fork and exec only async-signal-safe functions run; `restore` calls no others.
+        unsafe { process.pre_exec(move || given.restore()) };
         let failed = |error| format!("cannot run `{}`: {error}", program.to_string_lossy());
         let mut child = process.spawn().map_err(failed)?;
         let (sender, ended) = channel();

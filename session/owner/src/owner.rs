@@ -146,6 +146,8 @@ impl Session {
                 other => return Err(program.refusal(other)),
             }
         }
+        // Who asks about it next finds it.
+        self.shared.register.look(&self.shared);
         Ok(total)
     }
 

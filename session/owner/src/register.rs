@@ -103,6 +103,7 @@ impl TakenIn {
         let entering = Entering { number, pid: pid_seen, image, stat, pidfd: Some(pidfd) };
         shared.processes.admit(entering).into_iter().for_each(|number| shared.take_back(number));
         let record = StateRecord::Process { process: number.into(), pid, vpid, name, program, command_line };
+        shared.trace.note_program(number, program);
         // Without its record the process's events are in the trace all the same, under its bare id.
         let _ = shared.trace.state_at(joined_at, &[record]);
         Ok(number)
@@ -133,6 +134,7 @@ fn admit(shared: &Shared, number: u16, process: &Process) {
         program: &program,
         command_line: &command_line,
     };
+    shared.trace.note_program(number, &program);
     // Without its record the process's events are in the trace all the same, under its bare id.
     let _ = shared.trace.state_at(process.joined_at, &[record]);
     match found {
@@ -187,10 +189,14 @@ fn command_line(pid: u32) -> Option<String> {
 }
 
 /// A class as it has been entered, if it can be in a trace; `None` where there is none, or none yet.
-pub(crate) fn class_of(register: &Register, id: u16) -> Option<Result<ClassDecl, Refusal>> {
+pub(crate) fn class_of(
+    register: &Register,
+    id: u16,
+    program_of: impl Fn(u16) -> String,
+) -> Option<Result<ClassDecl, Refusal>> {
     let class = register.class(id)?;
     let announced = Announcement::from_text(&class.text);
-    let refused = |name: &str, reason: &str| refusal_of(name, &program_of(register, class.process), reason);
+    let refused = |name: &str, reason: &str| refusal_of(name, &program_of(class.process), reason);
     Some(match &announced {
         Some(announced) => announced.check().map_err(|reason| refused(&announced.full_name(), &reason)),
         None => Err(refused("(a class)", "what it says of itself cannot be read")),

@@ -1,6 +1,6 @@
 //! A trace that is being written: its directory, its metadata, which grow, and its state stream.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::FileExt;
@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use dormouse_abi::class::ClassDecl;
 use dormouse_abi::page::STREAM_STATE;
 use dormouse_abi::record::RecordKind;
-use dormouse_abi::register::{CLASS_COUNT, PROCESS_COUNT};
+use dormouse_abi::register::{CLASS_COUNT, PROCESS_COUNT, Register};
 use dormouse_abi::text::shown;
 use dormouse_ctf::{
     Cause, Classes, Losses, Metadata, MetadataOptions, PacketWriter, Refusal, StateRecord, StreamTotals, Totals,
@@ -65,6 +65,8 @@ struct Inner {
     /// Ids of the register that were looked at; of these, those that had no text yet.
     seen_count: usize,
     unseen: Vec<u16>,
+    /// The programs of processes that have been taken in, by the numbers that the processes have, or had.
+    programs: BTreeMap<u16, String>,
     changes: Option<u32>,
     classes: Classes,
     metadata: GrowingFile,
@@ -119,6 +121,7 @@ impl Trace {
             options,
             seen_count: 0,
             unseen: Vec::new(),
+            programs: BTreeMap::new(),
             changes: None,
             metadata,
             state,
@@ -153,6 +156,11 @@ impl Trace {
         self.lock().classes.clone()
     }
 
+    /// The process with this number is of a program.
+    pub(crate) fn note_program(&self, number: u16, program: &str) {
+        self.lock().programs.insert(number, program.into());
+    }
+
     /// Declares the classes that programs have entered since the last look.
     pub(crate) fn take_in(&self) {
         let Some(register) = self.memory.get().and_then(Memory::register) else { return };
@@ -166,7 +174,7 @@ impl Trace {
         let ids = std::mem::take(&mut inner.unseen).into_iter().chain((inner.seen_count..count).map(|id| id as u16));
         let mut unseen = Vec::new();
         for id in ids {
-            match class_of(register, id) {
+            match class_of(register, id, |number| inner.program_of(register, number)) {
                 Some(Ok(decl)) => fresh.push((id, decl)),
                 Some(Err(refusal)) => refused.push(refusal),
                 None => unseen.push(id),
@@ -175,10 +183,8 @@ impl Trace {
         inner.seen_count = count;
         inner.unseen = unseen;
         if let Err(reason) = inner.declare(&fresh, &self.quota) {
-            let of = fresh.iter().map(|(id, decl)| (decl, register.class(*id).map_or(0, |class| class.process)));
-            refused.extend(
-                of.map(|(decl, process)| refusal_of(&decl.full_name(), &program_of(register, process), &reason)),
-            );
+            let program = |id: u16| inner.program_of(register, register.class(id).map_or(0, |class| class.process));
+            refused.extend(fresh.iter().map(|(id, decl)| refusal_of(&decl.full_name(), &program(*id), &reason)));
         }
         drop(inner);
         self.refuse(refused);
@@ -354,6 +360,10 @@ impl Trace {
 }
 
 impl Inner {
+    fn program_of(&self, register: &Register, number: u16) -> String {
+        self.programs.get(&number).cloned().unwrap_or_else(|| program_of(register, number))
+    }
+
     /// Declares classes in the metadata too, with one write.
     ///
     /// # Errors

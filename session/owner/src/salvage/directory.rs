@@ -15,7 +15,7 @@ use crate::dir::not_read;
 use crate::error::Error;
 use crate::fault::Guard;
 use crate::files::{is_stream_name, open_dir, read_metadata};
-use crate::register::class_of;
+use crate::register::{class_of, program_of};
 use crate::session_file::{FILE_NAME, LEN_MAX, SessionFile};
 
 /// A directory that an owner has left.
@@ -110,7 +110,7 @@ impl Directory {
     pub(super) fn take_in(&mut self, register: &Register) {
         let known: BTreeSet<u16> = self.metadata.classes.events().map(|class| class.id).collect();
         for id in (0..register.class_count() as u16).filter(|id| !known.contains(id)) {
-            if let Some(Ok(decl)) = class_of(register, id) {
+            if let Some(Ok(decl)) = class_of(register, id, |number| program_of(register, number)) {
                 self.metadata.classes.insert(id, decl);
             }
         }

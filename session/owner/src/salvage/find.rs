@@ -77,9 +77,8 @@ impl Found {
             }
             let reasons = reasons.join("; ");
             found.memory = format!("none: {reasons}");
-            // Where nobody has joined, there was nothing in it.
-            let is_lost = !pids.is_empty() || directory.state.last.is_none();
-            found.missing = is_lost.then(|| format!("what was only in memory, which is gone: {reasons}"));
+            // Also where the state stream names nobody: who joins is named a moment later.
+            found.missing = Some(format!("what was only in memory, which is gone: {reasons}"));
         }
         found
     }

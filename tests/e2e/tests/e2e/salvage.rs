@@ -35,6 +35,7 @@ fn kill_owner(mut running: Running, is_discard: bool) -> Running {
     let dir = running.dir().to_owned();
     let has_packets = || files(&dir).iter().any(|(name, bytes)| name.starts_with('c') && !bytes.is_empty());
     running.wait_until("waiting for packets on disk", || !is_discard || has_packets());
+    running.wait_until("the program's being taken in", || !pids(&dir).is_empty());
     running.kill_owner();
     running
 }
