@@ -25,6 +25,7 @@
 //!   memory                    the pool that programs map, and the budget: how much of it is there
 //!   pages                     the copy of a page, and the check of a copy; what a stream has of pages
 //!   summary                   what a session came to
+//!   announced                 what programs say of themselves and their classes, checked
 //!   trace · streams · session_file      a trace on disk that is written: metadata and state; events; what `salvage` starts from
 //!   files                     a trace on disk that is read
 //!   losses                    losses by class
@@ -57,6 +58,7 @@
 // Who calls says what there is to say.
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
+mod announced;
 mod clock;
 mod command;
 mod dir;

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -64,8 +64,7 @@ impl Session {
                 })?;
                 trace.follow(memory.view());
                 let register = TakenIn::default();
-                let (processes, ended_amid_write) = (Arc::new(processes), AtomicU64::new(0));
-                let shared = Arc::new(Shared { memory, trace, processes, register, ended_amid_write });
+                let shared = Arc::new(Shared { memory, trace, processes: Arc::new(processes), register });
                 Session::open(&plan, Arc::clone(&shared), files).inspect_err(|_| shared.trace.remove())
             }
             Err(error) => {
@@ -103,9 +102,9 @@ impl Session {
         let stop = Arc::new(AtomicBool::new(false));
         let (of_drainer, stopped) = (Arc::clone(&shared), Arc::clone(&stop));
         let run = move || {
-            let Shared { memory, trace, register, .. } = &*of_drainer;
+            let Shared { memory, trace, .. } = &*of_drainer;
             drain::run(memory, trace, &stopped, || {
-                register.look(&of_drainer);
+                of_drainer.look();
                 trace.take_in();
                 of_drainer.record_names(NAMED_COUNT_MAX);
                 memory.give_back_excess();
@@ -147,7 +146,7 @@ impl Session {
             }
         }
         // Who asks about it next finds it.
-        self.shared.register.look(&self.shared);
+        self.shared.look();
         Ok(total)
     }
 
@@ -185,7 +184,7 @@ impl Session {
         let Shared { memory, trace, processes, register, .. } = &*shared;
         // These wait for a disk.
         memory.wait_for_turns();
-        register.look(&shared);
+        shared.look();
         shared.record_names(usize::MAX);
         losses.add(Cause::NotDetached, deadline.ask_all(processes.live_pids(), detach) as u64);
         // (P') pairs with (P): a producer that sees it leaves.
@@ -203,7 +202,7 @@ impl Session {
         let (classes_refused, refused) = trace.refusals();
         losses.extend(&refused);
         losses.extend(&drained.summary.losses);
-        losses.add(Cause::AmidWrite, shared.ended_amid_write());
+        losses.add(Cause::AmidWrite, register.ended_amid_write(&memory.view()));
         losses.add(Cause::MemoryGone, memory.gone());
         let mut summary = Summary {
             processes: processes.joined(),

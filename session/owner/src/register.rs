@@ -4,24 +4,36 @@ use std::collections::BTreeSet;
 use std::io::Read;
 use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use dormouse_abi::class::{Announcement, ClassDecl};
 use dormouse_abi::register::{Entrant, NAME_SIZE_BYTES, PROCESS_COUNT, Phase, Process, Register};
 use dormouse_abi::text::printable;
-use dormouse_control::{Entering, Joining, Stat, open, pid_in_namespace, pid_namespace};
-use dormouse_ctf::{Refusal, StateRecord};
+use dormouse_control::{Entering, Joining, Processes, Stat, open, pid_in_namespace, pid_namespace};
+use dormouse_ctf::StateRecord;
+use dormouse_relay::Memory;
 use rustix::io::Errno;
 
-use crate::service::Shared;
-use crate::trace::refusal_of;
+use crate::trace::Trace;
 
 /// Ticks of `starttime` of proc_pid_stat(5) are hundredths of a second in all that it says to programs.
 const TICK_NS: u64 = 10_000_000;
 
 /// What of the register has been looked at. One looks at a time.
 #[derive(Debug, Default)]
-pub(crate) struct TakenIn(Mutex<Looked>);
+pub(crate) struct TakenIn {
+    looked: Mutex<Looked>,
+    /// Threads of processes that are gone which have ended amid a write.
+    ended_amid_write: AtomicU64,
+}
+
+/// What the register is of, and who is in it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Parts<'a> {
+    pub(crate) memory: Memory,
+    pub(crate) trace: &'a Trace,
+    pub(crate) processes: &'a Processes,
+}
 
 #[derive(Debug, Default)]
 struct Looked {
@@ -33,15 +45,15 @@ struct Looked {
 
 impl TakenIn {
     fn lock(&self) -> MutexGuard<'_, Looked> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.looked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes in the processes that have come since the last look, in the order in which they came, and lets go of those that have left, or have
     /// ended without anybody's being told.
-    pub(crate) fn look(&self, shared: &Shared) {
-        let memory = shared.memory.view();
+    pub(crate) fn look(&self, parts: Parts<'_>) {
+        let Parts { memory, processes, .. } = parts;
         let mut looked = self.lock();
-        shared.processes.ended_unwatched().into_iter().for_each(|number| shared.take_back(number));
+        processes.ended_unwatched().into_iter().for_each(|number| self.take_back(&memory, number));
         let Some(register) = memory.register() else { return };
         let changes = register.changes();
         if looked.changes.replace(changes) == Some(changes) && looked.claimed.is_empty() {
@@ -51,31 +63,31 @@ impl TakenIn {
         let mut fresh: Vec<(u16, Process)> = Vec::new();
         for number in 1..PROCESS_COUNT as u16 {
             let Some(process) = register.process(number) else { continue };
-            match (process.phase, shared.processes.is_known(number)) {
+            match (process.phase, processes.is_known(number)) {
                 (Phase::Ready | Phase::Left, false) => fresh.push((number, process)),
                 (Phase::Left, true) => {
-                    shared.processes.forget(number);
-                    shared.take_back(number);
+                    processes.forget(number);
+                    self.take_back(&memory, number);
                 }
                 // It has been killed amid its entry.
                 (Phase::Claimed, _) if claimed_before.contains(&number) && is_gone(process.vpid) => {
-                    shared.take_back(number);
+                    self.take_back(&memory, number);
                 }
                 (Phase::Claimed, _) => drop(looked.claimed.insert(number)),
                 (Phase::Ready, true) => {}
             }
         }
         fresh.sort_by_key(|(_, process)| process.joined_at);
-        fresh.into_iter().for_each(|(number, process)| admit(shared, number, &process));
+        fresh.into_iter().for_each(|(number, process)| self.admit(parts, number, &process));
     }
 
     /// Enters a process that has asked at the socket, and takes it in.
     ///
     /// # Errors
     /// Why it cannot join, in a line.
-    pub(crate) fn enter(&self, shared: &Shared, joining: &Joining<'_>, pidfd: OwnedFd) -> Result<u16, String> {
+    pub(crate) fn enter(&self, parts: Parts<'_>, joining: &Joining<'_>, pidfd: OwnedFd) -> Result<u16, String> {
+        let Parts { memory, trace, processes } = parts;
         let Joining { pid, vpid, image, name, program, command_line } = *joining;
-        let memory = shared.memory.view();
         // What enters itself meanwhile waits for the next look.
         let _looked = self.lock();
         let register = memory.register().ok_or("the session takes no programs in")?;
@@ -83,7 +95,7 @@ impl TakenIn {
         let number = register.claim_process(vpid).ok_or_else(full)?;
         let mut name_bytes = [0; NAME_SIZE_BYTES];
         name_bytes.iter_mut().zip(name.bytes()).for_each(|(target, byte)| *target = byte);
-        let joined_at = shared.trace.clock.now();
+        let joined_at = trace.clock.now();
         let entrant = Entrant {
             vpid,
             joined_ns: boot_ns(),
@@ -101,52 +113,63 @@ impl TakenIn {
         let pid_seen = Some(pid).filter(|pid| *pid != 0);
         let stat = pid_seen.and_then(Stat::of);
         let entering = Entering { number, pid: pid_seen, image, stat, pidfd: Some(pidfd) };
-        shared.processes.admit(entering).into_iter().for_each(|number| shared.take_back(number));
+        processes.admit(entering).into_iter().for_each(|number| self.take_back(&memory, number));
         let record = StateRecord::Process { process: number.into(), pid, vpid, name, program, command_line };
-        shared.trace.note_program(number, program);
+        trace.note_program(number, program);
         // Without its record the process's events are in the trace all the same, under its bare id.
-        let _ = shared.trace.state_at(joined_at, &[record]);
+        let _ = trace.state_at(joined_at, &[record]);
         Ok(number)
+    }
+
+    fn admit(&self, Parts { memory, trace, processes }: Parts<'_>, number: u16, process: &Process) {
+        let program = printable(&process.program);
+        let found = find(process);
+        let pid = found.as_ref().map_or(process.vpid, |(pid, _)| *pid);
+        let stat = found.as_ref().and_then(|(pid, _)| Stat::of(*pid));
+        // One that has become another program since has the other's name.
+        let exe = found.as_ref().and_then(|(pid, _)| std::fs::read_link(format!("/proc/{pid}/exe")).ok());
+        let is_same = exe.is_some_and(|exe| exe == Path::new(&process.program));
+        let name = stat.as_ref().filter(|_| is_same).map(|stat| stat.name.clone());
+        let name = name.unwrap_or_else(|| printable(&process.name));
+        let whole = is_same.then(|| command_line(pid)).flatten();
+        let command_line = whole.unwrap_or_else(|| printable(&process.command_line));
+        let record = StateRecord::Process {
+            process: number.into(),
+            pid,
+            vpid: process.vpid,
+            name: &name,
+            program: &program,
+            command_line: &command_line,
+        };
+        trace.note_program(number, &program);
+        // Without its record the process's events are in the trace all the same, under its bare id.
+        let _ = trace.state_at(process.joined_at, &[record]);
+        match found {
+            Some((pid, pidfd)) if process.phase == Phase::Ready => {
+                let entering = Entering { number, pid: Some(pid), image: process.image, stat, pidfd };
+                processes.admit(entering).into_iter().for_each(|number| self.take_back(&memory, number));
+            }
+            _ => {
+                processes.count_gone();
+                self.take_back(&memory, number);
+            }
+        }
+    }
+
+    /// Takes back what a process held that writes no more, its number last.
+    pub(crate) fn take_back(&self, memory: &Memory, number: u16) {
+        self.ended_amid_write.fetch_add(memory.take_back(number), Ordering::Relaxed);
+    }
+
+    /// Threads that have ended amid a write.
+    pub(crate) fn ended_amid_write(&self, memory: &Memory) -> u64 {
+        let by_programs = memory.register().map_or(0, Register::ended_amid_write);
+        self.ended_amid_write.load(Ordering::Relaxed).saturating_add(by_programs)
     }
 }
 
 fn is_gone(vpid: u32) -> bool {
     !Path::new(&format!("/proc/{vpid}")).exists()
-}
-
-fn admit(shared: &Shared, number: u16, process: &Process) {
-    let program = printable(&process.program);
-    let found = find(process);
-    let pid = found.as_ref().map_or(process.vpid, |(pid, _)| *pid);
-    let stat = found.as_ref().and_then(|(pid, _)| Stat::of(*pid));
-    // One that has become another program since has the other's name.
-    let exe = found.as_ref().and_then(|(pid, _)| std::fs::read_link(format!("/proc/{pid}/exe")).ok());
-    let is_same = exe.is_some_and(|exe| exe == Path::new(&process.program));
-    let name = stat.as_ref().filter(|_| is_same).map(|stat| stat.name.clone());
-    let name = name.unwrap_or_else(|| printable(&process.name));
-    let whole = is_same.then(|| command_line(pid)).flatten();
-    let command_line = whole.unwrap_or_else(|| printable(&process.command_line));
-    let record = StateRecord::Process {
-        process: number.into(),
-        pid,
-        vpid: process.vpid,
-        name: &name,
-        program: &program,
-        command_line: &command_line,
-    };
-    shared.trace.note_program(number, &program);
-    // Without its record the process's events are in the trace all the same, under its bare id.
-    let _ = shared.trace.state_at(process.joined_at, &[record]);
-    match found {
-        Some((pid, pidfd)) if process.phase == Phase::Ready => {
-            let entering = Entering { number, pid: Some(pid), image: process.image, stat, pidfd };
-            shared.processes.admit(entering).into_iter().for_each(|number| shared.take_back(number));
-        }
-        _ => {
-            shared.processes.count_gone();
-            shared.take_back(number);
-        }
-    }
 }
 
 /// The process's id as the owner sees it, and what its end is noticed by, if it is there. One that is in no namespace of the owner's, or below, is as
@@ -186,25 +209,4 @@ fn command_line(pid: u32) -> Option<String> {
     let arguments = bytes.split(|byte| *byte == 0).filter(|argument| !argument.is_empty());
     let text = arguments.map(String::from_utf8_lossy).collect::<Vec<_>>().join(" ");
     (!text.is_empty()).then(|| printable(&text))
-}
-
-/// A class as it has been entered, if it can be in a trace; `None` where there is none, or none yet.
-pub(crate) fn class_of(
-    register: &Register,
-    id: u16,
-    program_of: impl Fn(u16) -> String,
-) -> Option<Result<ClassDecl, Refusal>> {
-    let class = register.class(id)?;
-    let announced = Announcement::from_text(&class.text);
-    let refused = |name: &str, reason: &str| refusal_of(name, &program_of(class.process), reason);
-    Some(match &announced {
-        Some(announced) => announced.check().map_err(|reason| refused(&announced.full_name(), &reason)),
-        None => Err(refused("(a class)", "what it says of itself cannot be read")),
-    })
-}
-
-/// The program that a process says it is.
-pub(crate) fn program_of(register: &Register, number: u16) -> String {
-    let known = register.process(number).map(|process| printable(&process.program));
-    known.filter(|program| !program.is_empty()).unwrap_or_else(|| "an unknown program".into())
 }

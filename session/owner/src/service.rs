@@ -3,18 +3,18 @@
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use dormouse_abi::message::{BudgetState, Snapshot, Status};
-use dormouse_abi::register::{CLASS_COUNT, Register};
+use dormouse_abi::register::CLASS_COUNT;
 use dormouse_control::{Joining, Processes, Service, Take};
 use dormouse_ctf::StateRecord;
 
+use crate::announced::refusal_of;
 use crate::error::Error;
 use crate::memory::SessionMemory;
-use crate::register::TakenIn;
+use crate::register::{Parts, TakenIn};
 use crate::snapshot;
-use crate::trace::{ALL_CLASSES, Trace, refusal_of};
+use crate::trace::{ALL_CLASSES, Trace};
 
 /// Processes whose names are looked at in one round: a short file for each.
 pub(crate) const NAMED_COUNT_MAX: usize = 16;
@@ -26,20 +26,16 @@ pub(crate) struct Shared {
     pub(crate) trace: Trace,
     pub(crate) processes: Arc<Processes>,
     pub(crate) register: TakenIn,
-    /// Of processes that are gone.
-    pub(crate) ended_amid_write: AtomicU64,
 }
 
 impl Shared {
-    /// Takes back what a process held that writes no more, its number last.
-    pub(crate) fn take_back(&self, number: u16) {
-        self.ended_amid_write.fetch_add(self.memory.view().take_back(number), Ordering::Relaxed);
+    fn parts(&self) -> Parts<'_> {
+        Parts { memory: self.memory.view(), trace: &self.trace, processes: &self.processes }
     }
 
-    /// Threads that have ended amid a write.
-    pub(crate) fn ended_amid_write(&self) -> u64 {
-        let by_programs = self.memory.view().register().map_or(0, Register::ended_amid_write);
-        self.ended_amid_write.load(Ordering::Relaxed).saturating_add(by_programs)
+    /// Takes in what programs have entered in the register since the last look.
+    pub(crate) fn look(&self) {
+        self.register.look(self.parts());
     }
 
     /// Notes in the trace what processes, at most so many, call themselves otherwise than before.
@@ -57,7 +53,7 @@ impl Service for Shared {
     }
 
     fn enter(&self, joining: &Joining<'_>, pidfd: OwnedFd) -> Result<u16, String> {
-        self.register.enter(self, joining, pidfd)
+        self.register.enter(self.parts(), joining, pidfd)
     }
 
     fn refuse(&self, program: &str, reason: &str) {
@@ -65,7 +61,7 @@ impl Service for Shared {
     }
 
     fn leave(&self, number: u16) {
-        self.take_back(number);
+        self.register.take_back(&self.memory.view(), number);
     }
 
     /// One after another, for each has room for all that is retained.

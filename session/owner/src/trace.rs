@@ -10,19 +10,18 @@ use dormouse_abi::class::ClassDecl;
 use dormouse_abi::page::STREAM_STATE;
 use dormouse_abi::record::RecordKind;
 use dormouse_abi::register::{CLASS_COUNT, PROCESS_COUNT, Register};
-use dormouse_abi::text::shown;
 use dormouse_ctf::{
     Cause, Classes, Losses, Metadata, MetadataOptions, PacketWriter, Refusal, StateRecord, StreamTotals, Totals,
 };
 use dormouse_relay::Memory;
 use rustix::fs::FallocateFlags;
 
+use crate::announced::{class_of, program_of, refusal_of};
 use crate::clock::Clock;
 use crate::dir::{Dir, not_read, not_written};
 use crate::error::Error;
 use crate::options::Plan;
 use crate::quota::{KEPT_FOR_END_BYTES, KEPT_FOR_STATE_BYTES, Quota};
-use crate::register::{class_of, program_of};
 
 /// Why there is no room for more.
 pub(crate) const DISK_MAX_REACHED: &str = "the session has written as much as its --disk-max allows";
@@ -32,11 +31,6 @@ pub(crate) const ALL_CLASSES: &str = "(all classes)";
 
 /// Space that is set aside for the state stream, so that a full disk can still be told of.
 const STATE_RESERVE_BYTES: u64 = 64 << 10;
-
-/// What a program says is made fit to be printed; the reason is.
-pub(crate) fn refusal_of(class: &str, program: &str, reason: &str) -> Refusal {
-    Refusal { name: shown(class), program: shown(program), reason: reason.into() }
-}
 
 fn refusal_record(Refusal { name, program, reason }: &Refusal) -> StateRecord<'_> {
     StateRecord::ClassRefused { class: name, program, reason }

@@ -11,11 +11,11 @@ use dormouse_ctf::{Metadata, MetadataError, PacketHeader, StateRecord, StreamRea
 use memmap2::Mmap;
 
 use super::packets::{Packets, Stop, content, is_whole, may_follow};
+use crate::announced::{class_of, program_of};
 use crate::dir::not_read;
 use crate::error::Error;
 use crate::fault::Guard;
 use crate::files::{is_stream_name, open_dir, read_metadata};
-use crate::register::{class_of, program_of};
 use crate::session_file::{FILE_NAME, LEN_MAX, SessionFile};
 
 /// A directory that an owner has left.
