@@ -61,7 +61,7 @@ const SHORT: Duration = Duration::from_millis(5);
 
 /// Larger than any buffer of a socket.
 fn long_question() -> ToolToProgram {
-    ToolToProgram::SetTunables { values: vec![("name".into(), "x".repeat(4_000)); 200] }
+    ToolToProgram::SetTunables { values: vec![("name".repeat(50), "x".repeat(4_000)); 1_000] }
 }
 
 fn short_question() -> ToolToProgram {

@@ -73,6 +73,8 @@ pub struct Entering {
     pub pid: Option<u32>,
     /// A number of its program: see [`dormouse_abi::register::Process::image`].
     pub image: u64,
+    /// What it called itself when it joined.
+    pub name: String,
     /// What the kernel tells of it.
     pub stat: Option<Stat>,
     /// What its end is noticed by; `None` if there is no descriptor left.
@@ -101,7 +103,7 @@ impl Processes {
     ///
     /// A process that has become another program leaves its former number behind: its threads ended amid their writes, as those of a killed
     /// process do, but its pidfd does not say so.
-    pub fn admit(&self, Entering { number, pid, image, stat, pidfd }: Entering) -> Vec<u16> {
+    pub fn admit(&self, Entering { number, pid, image, name, stat, pidfd }: Entering) -> Vec<u16> {
         let mut table = self.lock();
         let mut former = Vec::new();
         let known = pid.and_then(|pid| table.by_pid.get(&pid).copied());
@@ -113,7 +115,6 @@ impl Processes {
         let key = known.filter(|_| !is_former).unwrap_or_else(|| self.watch(&mut table, pid, pidfd));
         former.extend(table.remove_images(key, image));
         let layout = stat.as_ref().map(Stat::layout).unwrap_or_default();
-        let name = stat.map(|stat| stat.name).unwrap_or_default();
         if let Some(process) = table.processes.get_mut(&key) {
             process.numbers.push(number);
         }
@@ -289,7 +290,8 @@ mod tests {
     }
 
     fn entering(number: u16, pid: u32, image: u64) -> Entering {
-        Entering { number, pid: Some(pid), image, stat: Stat::of(pid), pidfd: process::open(pid).ok() }
+        let (stat, pidfd) = (Stat::of(pid), process::open(pid).ok());
+        Entering { number, pid: Some(pid), image, name: "x".into(), stat, pidfd }
     }
 
     #[test]

@@ -57,7 +57,14 @@ impl Service for Noted {
         let number = self.joined.fetch_add(1, Ordering::Relaxed) % 4_000 + 1;
         let pid = Some(joining.pid).filter(|pid| *pid != 0);
         let number = number as u16;
-        self.processes.admit(Entering { number, pid, image: joining.image, stat: None, pidfd: Some(pidfd) });
+        self.processes.admit(Entering {
+            number,
+            pid,
+            image: joining.image,
+            name: joining.name.into(),
+            stat: None,
+            pidfd: Some(pidfd),
+        });
         Ok(number)
     }
     fn refuse(&self, _program: &str, reason: &str) {

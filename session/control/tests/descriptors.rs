@@ -29,7 +29,14 @@ impl Service for Nothing {
     fn enter(&self, joining: &Joining<'_>, pidfd: OwnedFd) -> Result<u16, String> {
         let number = self.joined.fetch_add(1, Ordering::Relaxed) as u16 + 1;
         let pid = Some(joining.pid);
-        self.processes.admit(Entering { number, pid, image: joining.image, stat: None, pidfd: Some(pidfd) });
+        self.processes.admit(Entering {
+            number,
+            pid,
+            image: joining.image,
+            name: joining.name.into(),
+            stat: None,
+            pidfd: Some(pidfd),
+        });
         Ok(number)
     }
     fn refuse(&self, _program: &str, _reason: &str) {

@@ -112,9 +112,11 @@ impl TakenIn {
         }
         let pid_seen = Some(pid).filter(|pid| *pid != 0);
         let stat = pid_seen.and_then(Stat::of);
-        let entering = Entering { number, pid: pid_seen, image, stat, pidfd: Some(pidfd) };
+        let (name, pidfd) = (name.to_string(), Some(pidfd));
+        let entering = Entering { number, pid: pid_seen, image, name, stat, pidfd };
         processes.admit(entering).into_iter().for_each(|number| self.take_back(&memory, number));
-        let record = StateRecord::Process { process: number.into(), pid, vpid, name, program, command_line };
+        let record =
+            StateRecord::Process { process: number.into(), pid, vpid, name: joining.name, program, command_line };
         trace.note_program(number, program);
         // Without its record the process's events are in the trace all the same, under its bare id.
         let _ = trace.state_at(joined_at, &[record]);
@@ -126,11 +128,10 @@ impl TakenIn {
         let found = find(process);
         let pid = found.as_ref().map_or(process.vpid, |(pid, _)| *pid);
         let stat = found.as_ref().and_then(|(pid, _)| Stat::of(*pid));
-        // One that has become another program since has the other's name.
+        // Not of one that has become another program since.
         let exe = found.as_ref().and_then(|(pid, _)| std::fs::read_link(format!("/proc/{pid}/exe")).ok());
         let is_same = exe.is_some_and(|exe| exe == Path::new(&process.program));
-        let name = stat.as_ref().filter(|_| is_same).map(|stat| stat.name.clone());
-        let name = name.unwrap_or_else(|| printable(&process.name));
+        let name = printable(&process.name);
         let whole = is_same.then(|| command_line(pid)).flatten();
         let command_line = whole.unwrap_or_else(|| printable(&process.command_line));
         let record = StateRecord::Process {
@@ -146,7 +147,7 @@ impl TakenIn {
         let _ = trace.state_at(process.joined_at, &[record]);
         match found {
             Some((pid, pidfd)) if process.phase == Phase::Ready => {
-                let entering = Entering { number, pid: Some(pid), image: process.image, stat, pidfd };
+                let entering = Entering { number, pid: Some(pid), image: process.image, name, stat, pidfd };
                 processes.admit(entering).into_iter().for_each(|number| self.take_back(&memory, number));
             }
             _ => {

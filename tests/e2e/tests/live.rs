@@ -316,7 +316,9 @@ fn a_program_without_an_environment_is_found_where_the_tool_looks_itself() {
     let command = [&[TRACED.as_ref(), "script".as_ref(), end.as_os_str()], &words[..]].concat();
     let mut running = record.start(&command);
     running.wait_for("ready");
-    let pid = Trace::read(running.dir()).processes()[0].vpid;
+    let dir = running.dir().to_path_buf();
+    running.wait_until("the program's being taken in", || !Trace::read(&dir).processes().is_empty());
+    let pid = Trace::read(&dir).processes()[0].vpid;
     let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap();
     assert!(!environment.windows(3).any(|window| window == b"XDG"));
     let output = running.dormouse(&["list", &pid.to_string()]);

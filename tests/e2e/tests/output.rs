@@ -31,6 +31,8 @@ const COMMANDS: &[&[&str]] = &[
     &["record", "-e", "nobody:*", "-o", "{new}", "--", "sh", "-c", QUIET],
     &["snapshot", "{pid}", "-o", "{new}"],
     &["snapshot", "{pid}", "-o", "{new}", "--json"],
+    &["status", "{pid}"],
+    &["status", "{pid}", "--json"],
     &["budget", "{pid}"],
     &["budget", "{pid}", "--set", "8M", "--json"],
     &["salvage", "{dead}", "-o", "{new}"],
