@@ -68,7 +68,7 @@ struct ProcessEntry {
     namespace: AtomicU64,
     image: AtomicU64,
     pid: AtomicU32,
-    _unused: AtomicU32,
+    is_forked: AtomicU32,
     /// Bytes of the program's path, and of the command line behind it.
     program_len: AtomicU32,
     command_line_len: AtomicU32,
@@ -109,6 +109,8 @@ pub struct Process {
     pub pid: u32,
     /// What it called itself when its program started, as `ps` shows it.
     pub name: String,
+    /// Whether it is a forked child: it may have called itself otherwise since its program started.
+    pub is_forked: bool,
     /// Path of the executable.
     pub program: String,
     /// The command line, arguments separated by blanks; cut where there is no room for it.
@@ -126,6 +128,7 @@ pub struct Entrant<'a> {
     pub image: u64,
     pub pid: u32,
     pub name: [u8; NAME_SIZE_BYTES],
+    pub is_forked: bool,
     pub program: &'a [u8],
     pub command_line: &'a [u8],
 }
@@ -233,7 +236,8 @@ impl Register {
     #[must_use]
     pub fn enter(&self, number: u16, entrant: &Entrant<'_>) -> bool {
         let Some(entry) = self.processes.get(usize::from(number)) else { return false };
-        let Entrant { vpid, joined_ns, joined_at, namespace, image, pid, name, program, command_line } = *entrant;
+        let Entrant { vpid, joined_ns, joined_at, namespace, image, pid, name, is_forked, program, command_line } =
+            *entrant;
         let program = &program[..program.len().min(PROCESS_TEXT_SIZE_BYTES / 2)];
         let command_line = &command_line[..command_line.len().min(PROCESS_TEXT_SIZE_BYTES - program.len())];
         store(&entry.name, &name);
@@ -246,6 +250,7 @@ impl Register {
         entry.namespace.store(namespace, Ordering::Relaxed);
         entry.image.store(image, Ordering::Relaxed);
         entry.pid.store(pid, Ordering::Relaxed);
+        entry.is_forked.store(is_forked.into(), Ordering::Relaxed);
         let (claimed, ready) = (word(CLAIMED, vpid), word(READY, vpid));
         // (R3) Release pairs with (R4): the entry is whole.
         let is_entered = entry.state.compare_exchange(claimed, ready, Ordering::Release, Ordering::Relaxed).is_ok();
@@ -290,6 +295,7 @@ impl Register {
             image: entry.image.load(Ordering::Relaxed),
             pid: entry.pid.load(Ordering::Relaxed),
             name: text(&entry.name),
+            is_forked: entry.is_forked.load(Ordering::Relaxed) != 0,
             program: text(&entry.text[..program_len]),
             command_line: text(&entry.text[program_len..end]),
         })
@@ -430,6 +436,7 @@ mod tests {
             image: 6,
             pid: 70,
             name: *b"x\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0",
+            is_forked: true,
             program: b"/bin/x",
             command_line: b"x -y",
         };
@@ -443,6 +450,7 @@ mod tests {
             image: 6,
             pid: 70,
             name: "x".into(),
+            is_forked: true,
             program: "/bin/x".into(),
             command_line: "x -y".into(),
         };

@@ -38,6 +38,7 @@ struct Identity {
     /// Of the random bytes that the kernel gives to each program that is executed.
     image: u64,
     name: [u8; NAME_SIZE_BYTES],
+    is_forked: bool,
     program: Vec<u8>,
     command_line: Vec<u8>,
 }
@@ -57,6 +58,7 @@ impl Identity {
             namespace: rustix::fs::stat("/proc/self/ns/pid").map_or(NAMESPACE_UNKNOWN, |stat| stat.st_ino),
             image: image(),
             name: thread::program_name(),
+            is_forked: false,
             program: program.into_os_string().into_vec(),
             command_line: command_line(),
         }
@@ -166,6 +168,7 @@ impl Joining {
             image: identity.image,
             pid: 0,
             name: identity.name,
+            is_forked: identity.is_forked,
             program: &identity.program,
             command_line: &identity.command_line,
         };
@@ -273,12 +276,12 @@ impl Joining {
         forget_users();
         // The one thread has forgotten its context. The mapping is there, and its page table is empty.
         self.has_threads_with_context = false;
-        // Ids grow, until they begin anew. One that is smaller than the parent's may be of a new namespace, in which it has no parent.
-        if thread::own_pid() < parent
-            && rustix::process::getppid().is_none()
-            && let Some(identity) = &mut self.identity
-        {
-            identity.namespace = NAMESPACE_UNKNOWN;
+        if let Some(identity) = &mut self.identity {
+            identity.is_forked = true;
+            // Ids grow, until they begin anew. One that is smaller than the parent's may be of a new namespace, in which it has no parent.
+            if thread::own_pid() < parent && rustix::process::getppid().is_none() {
+                identity.namespace = NAMESPACE_UNKNOWN;
+            }
         }
         let process = self.enter(&former.memory)?;
         self.attach(former.memory, process, former.socket.clone()).map(|_| ())

@@ -131,7 +131,8 @@ impl TakenIn {
         // Not of one that has become another program since.
         let exe = found.as_ref().and_then(|(pid, _)| std::fs::read_link(format!("/proc/{pid}/exe")).ok());
         let is_same = exe.is_some_and(|exe| exe == Path::new(&process.program));
-        let name = printable(&process.name);
+        let now = stat.as_ref().filter(|_| is_same && process.is_forked).map(|stat| stat.name.clone());
+        let name = now.unwrap_or_else(|| printable(&process.name));
         let whole = is_same.then(|| command_line(pid)).flatten();
         let command_line = whole.unwrap_or_else(|| printable(&process.command_line));
         let record = StateRecord::Process {
