@@ -246,6 +246,8 @@ fn crowd(record: Record, live: u64, seconds: u64) -> Recording {
     let mut running = record.start(&words(&[CROWD, "crowd", fifo_text, &live.to_string(), &seconds.to_string()]));
     running.wait_for("ready");
     let mut phases = writer(&fifo);
+    let dir = running.dir().to_path_buf();
+    running.wait_until("the first's being taken in", || !Trace::read(&dir).processes().is_empty());
     let pid = running.pid();
     let before = Usage::of(pid);
     println!(
@@ -384,7 +386,9 @@ fn a_socket_of_the_programs_is_not_answered_by_the_tracer() {
         let own_text = own.to_str().expect("a path of text");
         let mut running = record.start(&words(&[CROWD, "usurp", own_text, &CONNECTIONS.to_string()]));
         running.wait_for("ready");
-        let pid = Trace::read(running.dir()).processes()[0].vpid.to_string();
+        let dir = running.dir().to_path_buf();
+        running.wait_until("the program's being taken in", || !Trace::read(&dir).processes().is_empty());
+        let pid = Trace::read(&dir).processes()[0].vpid.to_string();
         for connection in 0..CONNECTIONS {
             if connection % 10 == 0 {
                 // Whether it can still be listed is another question.
@@ -457,10 +461,16 @@ fn root_arms_the_program_of_another_user() {
     program.wait_for_ready();
     let (pid, dir, roots) = (program.pid().to_string(), place.path().join("trace"), place.path().join("roots"));
     std::fs::create_dir(&roots).expect("a directory");
-    let armed = program.dormouse(&["arm", &pid, "e2e:boxed", "-o", dir.to_str().expect("a path of text")], &roots);
+    // The program's word on where its sockets are is not believed: the tool is told.
+    let dormouse = |arguments: &[&str]| {
+        let mut command = Command::new(dormouse());
+        command.args(arguments).env("XDG_RUNTIME_DIR", &roots).env("DORMOUSE_SOCKET_DIR", nobodys.join("dormouse"));
+        watched(&mut command, BOUND)
+    };
+    let armed = dormouse(&["arm", &pid, "e2e:boxed", "-o", dir.to_str().expect("a path of text")]);
     assert!(armed.status.success(), "{}", String::from_utf8_lossy(&armed.stderr));
     program.step();
-    let disarmed = program.dormouse(&["disarm", &pid, "*"], &roots);
+    let disarmed = dormouse(&["disarm", &pid, "*"]);
     assert!(disarmed.status.success(), "{}", String::from_utf8_lossy(&disarmed.stderr));
     assert_eq!(Trace::read(&dir).values("e2e:boxed").len() as u64, EVENTS);
     let ended = program.end();
