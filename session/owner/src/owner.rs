@@ -181,12 +181,13 @@ impl Session {
         let mut losses = Losses::default();
         // A peer may take its time over a conversation. One that is left behind is refused: the trace is finished then.
         deadline.bound("dormouse-close", server.closing());
+        let socket = server.path().to_path_buf();
         let Shared { memory, trace, processes, register, .. } = &*shared;
         // These wait for a disk.
         memory.wait_for_turns();
         shared.look();
         shared.record_names(usize::MAX);
-        losses.add(Cause::NotDetached, deadline.ask_all(processes.live_pids(), detach) as u64);
+        losses.add(Cause::NotDetached, deadline.ask_all(processes.live_pids(), move |pid| detach(pid, &socket)) as u64);
         // (P') pairs with (P): a producer that sees it leaves.
         let was_stopped = memory.view().header().stopped.0.swap(1, Ordering::SeqCst) != 0;
         losses.add(Cause::Scribbled, u64::from(was_stopped) + u64::from(!memory.is_layout_intact()));
@@ -222,9 +223,16 @@ impl Session {
     }
 }
 
-/// Has a process leave the session. False: nobody knows whether it has. One that does not listen leaves at its next page switch.
-fn detach(pid: u32) -> bool {
-    Program::find(pid).and_then(|program| program.ask(&ToolToProgram::Detach)).is_ok()
+/// Has a process leave the session at `socket`. False: nobody knows whether it has. One that does not listen leaves at its next page switch.
+///
+/// Who is in the session is a program's word. One that is not, or is in another session, is let be.
+fn detach(pid: u32, socket: &Path) -> bool {
+    let is_here = |answer: &ProgramToTool| matches!(answer, ProgramToTool::Classes { session, .. } if Path::new(session) == socket);
+    let leave = |program: Program| {
+        let is_member = program.ask(&ToolToProgram::List)?.iter().any(is_here);
+        if is_member { program.ask(&ToolToProgram::Detach).map(|_| ()) } else { Ok(()) }
+    };
+    Program::find(pid).and_then(leave).is_ok()
 }
 
 fn new_uuid() -> Result<[u8; 16], Error> {
