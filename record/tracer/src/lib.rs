@@ -198,7 +198,7 @@ pub mod __private {
 #[unsafe(link_section = ".init_array")]
 static CONSTRUCTOR: extern "C" fn() = {
     extern "C" fn constructor() {
-        start(Listen::ByDefault);
+        start::by_itself();
     }
     constructor
 };

@@ -72,6 +72,13 @@ pub fn start(listen: Listen) -> bool {
     true
 }
 
+/// As the crate's own constructor does it: not where a library has done it before, which knows whether the program is to listen.
+pub(crate) fn by_itself() {
+    if STATE.load(Ordering::Relaxed) == BEFORE {
+        start(Listen::ByDefault);
+    }
+}
+
 #[cfg(feature = "listen")]
 fn start_listening(listen: Listen) {
     // Each copy of the tracer that is asked twice is asked once too often: it is listening then, or in a session.
