@@ -228,10 +228,13 @@ impl Control {
 /// # Errors
 /// One line.
 pub(crate) fn join(socket: &Path, inherited: Option<(i32, [u8; 16])>) -> Result<(), String> {
-    if let Some(memory) = inherited
-        && lock().join(|joining| joining.join_inherited(memory, socket)).is_ok()
-    {
-        return Ok(());
+    if let Some(memory) = inherited {
+        let mut control = lock();
+        let joined = control.join(|joining| joining.join_inherited(memory, socket));
+        // Where it is the session's memory, and has no room, its owner has none either.
+        if joined.is_ok() || control.joining.is_mapped(memory.1) {
+            return joined;
+        }
     }
     // Under no lock: it may have to wait.
     let handed = ask_for_memory(socket)?;

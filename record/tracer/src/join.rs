@@ -223,6 +223,11 @@ impl Joining {
         }
     }
 
+    /// Whether the memory of the session with this identity is mapped.
+    pub(crate) fn is_mapped(&self, uuid: [u8; 16]) -> bool {
+        self.mapped.as_ref().is_some_and(|(_, memory)| memory.uuid() == uuid)
+    }
+
     /// A part of the mapped memory, for a tool that salvages what a dead owner has left. Whatever writers do meanwhile, the
     /// tool checks what it gets.
     ///

@@ -21,7 +21,8 @@ use dormouse_vring::split::{Device, PlannedDriver};
 use crate::trace::{self, Record};
 
 /// Small enough that pages are short all the time.
-pub const GEOMETRY: Geometry = Geometry { page_size_bytes: 4096, page_count: 7, cpu_count: 0, stream_count: 3, has_register: false };
+pub const GEOMETRY: Geometry =
+    Geometry { page_size_bytes: 4096, page_count: 7, cpu_count: 0, stream_count: 3, has_register: false };
 
 /// The process that lives, and the one that is killed again and again.
 const PROCESSES: [u16; 2] = [9, 10];

@@ -44,7 +44,10 @@ fn receive<M: Message + Debug + PartialEq>(input: &Input, bytes: &[u8]) {
                 }
             }
         }
-        while is_known {
+        if !is_known {
+            continue;
+        }
+        loop {
             match incoming.message::<M>(&own) {
                 Ok(Some(message)) => {
                     let head = undecoded.first_chunk::<HEAD_SIZE_BYTES>().expect("a head");
