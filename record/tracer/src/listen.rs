@@ -54,6 +54,8 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const START_PATIENCE: Duration = Duration::from_millis(50);
 /// How long the end of the thread may take: it may be talking to a tool.
 const STOP_PATIENCE: Duration = Duration::from_secs(5);
+/// How long a thread may take that is ending already.
+const WAKE_PATIENCE: Duration = Duration::from_millis(500);
 /// How long the thread waits where the system has no descriptors or memory left: the connection waits too, and a wait for it would be none.
 const NAP: futex::Timespec = futex::Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 /// Connections that may wait.
@@ -175,6 +177,8 @@ fn wake() -> std::io::Result<()> {
     match rustix::net::connect(&socket, &SocketAddrUnix::new(place.as_path()).map_err(told)?) {
         // Where others wait already, it is awake.
         Ok(()) | Err(Errno::AGAIN) => Ok(()),
+        // It was awake, has seen that it is to stop, and has taken its socket down.
+        Err(_) if wait_for_change(STOPPING, Instant::now() + WAKE_PATIENCE).is_ok() => Ok(()),
         Err(error) => Err(told(error)),
     }
 }

@@ -30,6 +30,12 @@ pub struct Process {
     pub program: String,
 }
 
+/// Whether a session's owner has noted a process of this name. For a trace that is being written, whose files are not of one moment.
+pub fn has_joined(dir: &Path, name: &str) -> bool {
+    let wanted = [&[0], name.as_bytes(), &[0]].concat();
+    std::fs::read(dir.join("state")).is_ok_and(|state| state.windows(wanted.len()).any(|bytes| bytes == wanted))
+}
+
 impl Trace {
     /// Reads a trace's files. Panics when the metadata are not valid.
     pub fn read(dir: &Path) -> Trace {

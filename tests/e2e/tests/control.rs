@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use dormouse_e2e::program::Program;
 use dormouse_e2e::run::{PATIENCE, Record, Recording, Running, dormouse, plugin, watched};
-use dormouse_e2e::trace::Trace;
+use dormouse_e2e::trace::{Trace, has_joined};
 use dormouse_e2e::{Random, seed};
 use dormouse_testing::{Lack, has, skip};
 use rustix::fs::{FileType, Mode};
@@ -247,7 +247,7 @@ fn crowd(record: Record, live: u64, seconds: u64) -> Recording {
     running.wait_for("ready");
     let mut phases = writer(&fifo);
     let dir = running.dir().to_path_buf();
-    running.wait_until("the first's being taken in", || !Trace::read(&dir).processes().is_empty());
+    running.wait_until("the first's being taken in", || has_joined(&dir, "e2e-crowd"));
     let pid = running.pid();
     let before = Usage::of(pid);
     println!(
@@ -387,7 +387,7 @@ fn a_socket_of_the_programs_is_not_answered_by_the_tracer() {
         let mut running = record.start(&words(&[CROWD, "usurp", own_text, &CONNECTIONS.to_string()]));
         running.wait_for("ready");
         let dir = running.dir().to_path_buf();
-        running.wait_until("the program's being taken in", || !Trace::read(&dir).processes().is_empty());
+        running.wait_until("the program's being taken in", || has_joined(&dir, "e2e-crowd"));
         let pid = Trace::read(&dir).processes()[0].vpid.to_string();
         for connection in 0..CONNECTIONS {
             if connection % 10 == 0 {
@@ -489,7 +489,7 @@ fn an_owner_that_is_killed_under_load_loses_nothing_unsaid() {
         let mut running = record.start(&words(&[CROWD, "load", &text(&end), &text(&fifo), "2"]));
         running.wait_for("ready");
         let dir = running.dir().to_owned();
-        running.wait_until("the program's joining", || !Trace::read(&dir).processes().is_empty());
+        running.wait_until("the program's joining", || has_joined(&dir, "e2e-crowd"));
         // The moment is drawn, before or after the first packets.
         std::thread::sleep(Duration::from_micros(random.below(50_000)));
         running.kill_owner();

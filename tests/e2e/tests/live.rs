@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use dormouse_abi::environment::program_socket_name;
 use dormouse_abi::message::{Edge, ProgramToTool, ToolToProgram};
 use dormouse_e2e::run::{PATIENCE, Record, babeltrace2_count, dormouse};
-use dormouse_e2e::trace::Trace;
+use dormouse_e2e::trace::{Trace, has_joined};
 use dormouse_testing::{Lack, copy_program, skip};
 use dormouse_transport::{Conversation, Deadline, Error as Failure};
 use rustix::process::{Pid, Signal, kill_process};
@@ -317,7 +317,7 @@ fn a_program_without_an_environment_is_found_where_the_tool_looks_itself() {
     let mut running = record.start(&command);
     running.wait_for("ready");
     let dir = running.dir().to_path_buf();
-    running.wait_until("the program's being taken in", || !Trace::read(&dir).processes().is_empty());
+    running.wait_until("the program's being taken in", || has_joined(&dir, "e2e-traced"));
     let pid = Trace::read(&dir).processes()[0].vpid;
     let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap();
     assert!(!environment.windows(3).any(|window| window == b"XDG"));

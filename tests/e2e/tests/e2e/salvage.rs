@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 
 use dormouse_consumer::salvage;
 use dormouse_e2e::run::{Record, Running, babeltrace2_count};
-use dormouse_e2e::trace::Trace;
+use dormouse_e2e::trace::{Trace, has_joined};
 use dormouse_e2e::{Random, seed};
 use dormouse_testing::{Lack, skip};
 use rustix::fs::{FileType, Mode};
@@ -35,7 +35,7 @@ fn kill_owner(mut running: Running, is_discard: bool) -> Running {
     let dir = running.dir().to_owned();
     let has_packets = || files(&dir).iter().any(|(name, bytes)| name.starts_with('c') && !bytes.is_empty());
     running.wait_until("waiting for packets on disk", || !is_discard || has_packets());
-    running.wait_until("the program's being taken in", || !pids(&dir).is_empty());
+    running.wait_until("the program's being taken in", || has_joined(&dir, "e2e-traced"));
     running.kill_owner();
     running
 }
@@ -411,7 +411,7 @@ fn what_is_no_dead_session_is_refused() {
     refused(&running, running.place(), &output, "there is no trace");
     assert!(!output.exists());
     let dir = running.dir().to_path_buf();
-    running.wait_until("taking the program in", || !pids(&dir).is_empty());
+    running.wait_until("taking the program in", || has_joined(&dir, "e2e-traced"));
     running.kill_owner();
     refused(&running, running.dir(), running.place(), "is not empty");
     let pids = pids(running.dir());
