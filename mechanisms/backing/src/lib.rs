@@ -93,7 +93,7 @@ pub use audit::{try_pagemap_scan, unbacked_os_pages};
 pub use available::available_bytes;
 pub use check::{Missing, NotBacked, assert_backed, check_backed, check_backed_raw};
 pub use error::BackingError;
-pub use mapping::{Mapping, populate};
+pub use mapping::Mapping;
 pub use numa::node_of_cpu;
 pub use options::{Huge, MemoryOptions, Nodes, Obtained};
 pub use pool::{Pool, PrivatePool};

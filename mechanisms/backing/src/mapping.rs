@@ -406,33 +406,6 @@ impl Drop for Mapping {
     }
 }
 
-/// Puts the `os_page`s that overlap `size_bytes` bytes at `base` into this process's page table, writable, so that writing to them does not
-/// fault: for a part of a [`Mapping`] at a time. Pages that are not allocated are allocated, without a check whether there is enough memory;
-/// [`Pool::prefault`](crate::Pool::prefault) checks.
-///
-/// One system call; before Linux 5.14 an atomic exchange of a byte of each `os_page` for itself. About 1 µs for each page, small or
-/// huge. Async-signal-safe; `errno` keeps its value.
-///
-/// # Errors
-/// The kernel's, for example that there is no memory.
-///
-/// # Safety
-/// The bytes are mapped for reading and writing, and stay so until it returns; others change them, if at all, as memory that processes share.
-pub unsafe fn populate(base: *mut u8, size_bytes: usize) -> Result<(), BackingError> {
-    let start = base.wrapping_sub(base.addr() % os_page_size());
-    let size_bytes = (base.addr() + size_bytes).next_multiple_of(os_page_size()) - start.addr();
-    // SAFETY: whole `os_page`s, of which the caller's word holds as of the bytes.
-    match unsafe { populate_by_advice(start, size_bytes) } {
-        Err(Errno::INVAL) => {
-            // SAFETY: whole `os_page`s, which are mapped for reading and writing by the caller's word; others change them as
-            // shared memory at most.
-            unsafe { touch(start, size_bytes) };
-            Ok(())
-        }
-        result => result.map_err(BackingError::system("prefault the memory")),
-    }
-}
-
 /// # Safety
 /// As [`populate`]; whole `os_page`s.
 unsafe fn populate_by_advice(start: *mut u8, size_bytes: usize) -> Result<(), Errno> {

@@ -11,7 +11,7 @@
 //!   ┌─────────────────────────────────────────┐
 //!   │ site  0F 1F 44 00 00         (dormant)   │    constructor
 //!   │ class {enabled, id, names, fields}       │───────────────────▶ dormouse_imv_register     imv: patches sites
-//!   │ section dormouse_sites:  site, key       │───────────────────▶ dormouse_register_events  control: announces classes
+//!   │ section dormouse_sites:  site, key       │───────────────────▶ dormouse_register_events  control: enters classes
 //!   │ section dormouse_events: class           │
 //!   │                                          │    armed
 //!   │ values on the stack: numbers,            │───────────────────▶ dormouse_record_words     write: one rseq section

@@ -3,7 +3,7 @@
 //! # The problem
 //! A program that cannot be rebuilt is to show what it allocates, opens, reads, writes and locks. The loader lets a library
 //! stand in front of libc (`LD_PRELOAD`). But then everything calls that library, its own tracer included: it must
-//! not trace itself, not allocate while the allocator is being looked up, not change `errno`, not add threads or descriptors.
+//! not trace itself, not allocate while the allocator is being looked up, not change `errno`, not add threads, or descriptors of its own.
 //!
 //! # The picture
 //! ```text
@@ -50,13 +50,14 @@
 //!
 //! # Cost
 //! Dormant: a call through a pointer and the gate's `nop`; `free` and `realloc` also compare an
-//! address. Armed: one event. A process that starts joins its session over a socket, as does a forked child.
+//! address. Armed: one event. A process that starts, and a forked child, enter themselves in the session's memory.
 //!
 //! # What does not change
 //! * Cancellation, exceptions and `longjmp` pass through the wrappers, which have nothing to clean up around the call.
 //! * Each wrapper is async-signal-safe where the original is. A handler's calls are recorded whatever it interrupts, except
 //!   while its thread joins a session (at start and in a forked child).
-//! * No thread (unless `DORMOUSE_LISTEN=thread` or a snapshot's trigger by event asks for one), no descriptor, no output.
+//! * No thread (unless `DORMOUSE_LISTEN=thread` or a snapshot's trigger by event asks for one), no descriptor but the session's memory, which
+//!   `dormouse record` hands down, no output.
 //! * `vfork` goes through a function that tells the tracer; the child's events have the child's ids.
 //!
 //! # Limits
@@ -65,8 +66,7 @@
 //! * `dormouse record` names the library through the system's library directory (`/$LIB/../…`): glibc's loader finds it; musl's does
 //!   not, and starts the program without it. With its plain path in `LD_PRELOAD`, a dynamic program with musl does not start.
 //! * Under valgrind, tools that replace `malloc` and related functions (memcheck, helgrind, drd, massif, dhat) handle these calls themselves.
-//! * A seccomp filter that kills for `futex` does not work with armed events, unless `DORMOUSE_KICK=0`; with one that forbids sockets,
-//!   later children are not in the session.
+//! * A seccomp filter that kills for `futex` does not work with armed events, unless `DORMOUSE_KICK=0`.
 //! * Calls inside libc do not pass through here: `fread` reads, `pthread_cond_wait` locks, `posix_spawn` closes unseen. Their
 //!   allocations do. `posix_memalign` and related functions are not traced; freeing their blocks is.
 //! * Events of several threads are in the order of their records, not of the calls' effects: a trace may show one thread lock a mutex

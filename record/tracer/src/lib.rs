@@ -13,7 +13,8 @@
 //! one restartable sequence that reserves, stamps, writes and commits a record in memory that outlives the program.
 //!
 //! # How it is armed
-//! * `dormouse record -e 'http:*' -- ./server` starts the program in a session (environment variable `DORMOUSE_SESSION`).
+//! * `dormouse record -e 'http:*' -- ./server` starts the program in a session, whose memory it inherits (`DORMOUSE_MEMORY`; its socket is
+//!   `DORMOUSE_SESSION`).
 //! * `dormouse arm PID 'http:*'` reaches a program that runs already, through the socket in `$XDG_RUNTIME_DIR/dormouse` on
 //!   which one thread of the program sleeps. A program that `dormouse record` has started has none, unless `DORMOUSE_LISTEN=thread` says so.
 //!   `DORMOUSE_LISTEN=0` does without in any program, `stop_listening` from some point on, and without the feature `listen` the code is left out.

@@ -493,6 +493,7 @@ fn an_owner_that_is_killed_under_load_loses_nothing_unsaid() {
         // The moment is drawn, before or after the first packets.
         std::thread::sleep(Duration::from_micros(random.below(50_000)));
         running.kill_owner();
+        // Programs go on without an owner for a while, which is drawn too.
         std::thread::sleep(Duration::from_micros(random.below(20_000)));
         std::fs::write(&end, "").expect("a file");
         // Its last line, whole.

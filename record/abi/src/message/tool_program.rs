@@ -89,7 +89,7 @@ messages! {
             /// Patterns.
             patterns: Vec<String> as Patterns,
         },
-        /// Join the session at this socket, then arm what its grants say. The session's memory comes with it as a descriptor: the program may not
+        /// Join the session at this socket, then arm what matches its patterns. The session's memory comes with it as a descriptor: the program may not
         /// be able to open what the owner can. The answer is [`ProgramToTool::Changed`].
         4, 8 << 10 => Attach {
             /// Path of the session's socket.
