@@ -1,6 +1,7 @@
 //! What the kernel tells of processes.
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -50,16 +51,23 @@ pub fn pid_namespace() -> u64 {
 }
 
 /// The id by which this process sees the one that is `vpid` in a namespace below, of those that started at `joined` ticks after the boot or
-/// before: the last of them.
-pub fn pid_in_namespace(vpid: u32, joined: u64) -> Option<u32> {
+/// before: the last of them. `namespace` is the inode of that namespace, or 0: then one that has this id in the own namespace will do too.
+pub fn pid_in_namespace(vpid: u32, namespace: u64, joined: u64) -> Option<u32> {
     let entries = std::fs::read_dir("/proc").ok()?.flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    let started = |pid: u32| {
-        // In the own namespace it has one id.
-        let identity = Identity::of(pid).filter(|it| it.ids.len() > 1 && it.ids.last() == Some(&vpid))?;
-        Some((identity.start.parse::<u64>().ok().filter(|started| *started <= joined)?, pid))
+    // One that may not be looked at may be it: two namespaces have the same ids.
+    let is_there = |pid: u32| {
+        namespace == 0
+            || std::fs::metadata(format!("/proc/{pid}/ns/pid")).map_or(true, |there| there.ino() == namespace)
     };
-    pids.filter_map(started).max().map(|(_, pid)| pid)
+    let started = |pid: u32| {
+        let identity = Identity::of(pid)?;
+        let is_below = identity.ids.len() > 1;
+        let is_it = identity.ids.last() == Some(&vpid) && (is_below || namespace == 0) && is_there(pid);
+        let started = identity.start.parse::<u64>().ok().filter(|started| is_it && *started <= joined)?;
+        Some((is_below, started, pid))
+    };
+    pids.filter_map(started).max().map(|(_, _, pid)| pid)
 }
 
 /// When a process started, in clock ticks since the boot; empty if there is none.

@@ -180,7 +180,7 @@ fn find(process: &Process) -> Option<(u32, Option<OwnedFd>)> {
     let joined = process.joined_ns / TICK_NS;
     let pid = match process.pid {
         0 if process.namespace == pid_namespace() => process.vpid,
-        0 => pid_in_namespace(process.vpid, joined)?,
+        0 => pid_in_namespace(process.vpid, process.namespace, joined)?,
         pid => pid,
     };
     let pidfd = match open(pid) {
