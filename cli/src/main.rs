@@ -12,11 +12,14 @@ mod patterns;
 mod read;
 mod record;
 mod salvage;
+mod session_owner;
 mod snapshot;
 mod status;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
+use anyhow::bail;
 use clap::{CommandFactory, Parser, Subcommand};
 use dormouse_terminal::{EXIT_CODES, Output, say};
 
@@ -38,6 +41,8 @@ enum Command {
     Budget(budget::Budget),
     Status(status::Status),
     Salvage(salvage::Salvage),
+    #[command(hide = true)]
+    SessionOwner(session_owner::SessionOwner),
     Imv(imv::Imv),
     View(read::View),
     Stats(read::StatsCommand),
@@ -55,11 +60,20 @@ impl Arguments {
             Command::Budget(budget) => budget.run(out),
             Command::Status(status) => status.run(out),
             Command::Salvage(salvage) => salvage.run(out),
+            Command::SessionOwner(owner) => owner.run(recording),
             Command::Imv(imv) => imv.run(out),
             Command::View(view) => view.run(out),
             Command::Stats(stats) => stats.run(out),
             Command::Doctor(doctor) => doctor.run(out),
         }
+    }
+}
+
+/// What the arguments of `dormouse record` say.
+fn recording(arguments: Vec<OsString>) -> anyhow::Result<record::Record> {
+    match Arguments::try_parse_from(arguments)?.command {
+        Command::Record(record) => Ok(record),
+        _ => bail!("only `dormouse record` has a session"),
     }
 }
 

@@ -2,10 +2,8 @@
 
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::Write;
+use std::io::{Seek, Write};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, bail};
 use clap::Args;
@@ -13,8 +11,8 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use dormouse_abi::record::RecordKind;
 use dormouse_abi::trigger::{PATTERN_COUNT_MAX, Trigger};
 use dormouse_consumer::{
-    Cpus, Ended, Mode, Options, Program, Session, Summary, Traced, find_libc_library, on_ending_signals,
-    raise_descriptor_limit, why_not_preloaded,
+    Cpus, Ended, Ending, Inheritance, Mode, NewSession, Options, Outcome, Program, Remote, Summary, SupervisedOwner,
+    Supervisor, Traced, find_libc_library, on_ending_signals, raise_descriptor_limit, why_not_preloaded,
 };
 
 use crate::patterns::{classes, say_unmatched, unmatched};
@@ -231,20 +229,21 @@ impl Record {
         let preload = if self.libc { Some(find_libc_library()?) } else { None };
         let command_line: Vec<_> = self.command.iter().map(|argument| argument.to_string_lossy()).collect();
         let options = self.options(dir, command_line.join(" "));
-        let summary_file = self.summary_file()?;
-        let session = Session::create(&options)?;
-        let traced = Traced::start(&self.command, &session, preload.as_deref(), &self.snapshot_on, end_at_once(dir));
+        let remote = Remote::default();
+        let supervisor = self.supervise(&options, &remote)?;
+        let at_once = end_at_once(dir, remote.clone());
+        let traced =
+            Traced::start(&self.command, supervisor.entrance(), preload.as_deref(), &self.snapshot_on, at_once);
         let traced = match traced {
             Ok(traced) => traced,
             Err(error) => {
-                session.abandon();
+                supervisor.abandon();
                 return Err(error.into());
             }
         };
         let pid = traced.pid();
+        supervisor.note_command(pid);
         let ended = traced.wait();
-        let names = session.class_names();
-        let summary = session.finish();
         if let Some(why) = self.command.first().filter(|_| self.libc).and_then(|program| why_not_preloaded(program)) {
             say(why);
         }
@@ -258,8 +257,48 @@ impl Record {
                 (128 + signal) as u8
             }
         };
-        self.report(&summary, &names, dir);
-        self.conclude(&summary, summary_file, dir, code)
+        remote.finish(code);
+        Ok(concluded(supervisor.wait(), dir, code))
+    }
+
+    /// Starts the session, and an owner, which says at the end what was recorded.
+    fn supervise(&self, options: &Options, remote: &Remote) -> anyhow::Result<Supervisor> {
+        let summary = self.summary_file()?;
+        // The owner is the same command, with what it needs in front.
+        let arguments = std::env::args_os().skip(1).collect();
+        Ok(Supervisor::start(NewSession::create(options)?, arguments, summary, remote)?)
+    }
+
+    /// What the owner does of it, in a process of its own.
+    pub(crate) fn own(self, inheritance: Inheritance) -> anyhow::Result<u8> {
+        raise_descriptor_limit();
+        let dir = inheritance.dir().to_owned();
+        let mut owner = SupervisedOwner::take_up(inheritance)?;
+        if let Some(pid) = self.attach {
+            let armed;
+            (owner, armed) = owner.attach(pid)?;
+            if self.background {
+                let_go_of_terminal()?;
+            }
+            owner.tell_armed(armed);
+        }
+        let ending = owner.wait(self.attach.is_some());
+        if let Some(pid) = self.attach.filter(|_| ending == Ending::Deserted && !self.background) {
+            say(format_args!("process {pid} has ended"));
+        }
+        let (session, summary_file, tell_done) = owner.into_parts();
+        let names = session.class_names();
+        let summary = session.finish();
+        if !self.background {
+            self.report(&summary, &names, &dir);
+        }
+        let code = match ending {
+            Ending::Asked(code) => code,
+            Ending::Deserted => 0,
+        };
+        let code = self.conclude(&summary, summary_file, &dir, code)?;
+        tell_done(code);
+        Ok(code)
     }
 
     /// Opened before anything is recorded: that it cannot be written is known in time.
@@ -272,6 +311,8 @@ impl Record {
     fn conclude(&self, summary: &Summary, file: Option<File>, dir: &Path, code: u8) -> anyhow::Result<u8> {
         let code = if code == 0 && self.fail_on_loss && summary.losses.is_any() { EXIT_LOSS } else { code };
         if let Some(mut file) = file {
+            // An owner that was killed here may have begun; a pipe has no beginning.
+            let _ = file.set_len(0).and_then(|()| file.rewind());
             let mut json = serde_json::to_value(summary)?;
             json["dir"] = dir.to_string_lossy().into();
             json["lost"] = summary.losses.lost().into();
@@ -310,19 +351,13 @@ impl Record {
     fn attach(self, pid: u32, dir: &Path, out: &mut Output) -> anyhow::Result<u8> {
         // Before anything is made.
         let program = Program::find(pid)?;
-        let interrupted = Arc::new(AtomicBool::new(false));
-        let interrupt = Arc::clone(&interrupted);
-        // Relaxed: the flag is all that is told.
-        on_ending_signals(move || interrupt.store(true, Ordering::Relaxed), end_at_once(dir))?;
-        let summary_file = self.summary_file()?;
-        let session = Session::create(&self.options(dir, format!("--attach {pid}")))?;
-        let armed = match session.attach(&program) {
-            Ok(armed) => armed,
-            Err(error) => {
-                session.abandon();
-                return Err(error.into());
-            }
-        };
+        let remote = Remote::default();
+        let interrupt = remote.clone();
+        on_ending_signals(move || interrupt.finish(0), end_at_once(dir, remote.clone()))?;
+        let options = self.options(dir, format!("--attach {pid}"));
+        let (supervisor, armed) = self.supervise(&options, &remote)?.attached()?;
+        // The owner has found it by itself, and watches it.
+        drop(program);
         if self.background {
             writeln!(out, "ready {armed}")?;
             out.flush()?;
@@ -331,16 +366,19 @@ impl Record {
             let dir = dir.display();
             say(format_args!("recording {} of process {pid} into {dir}; Ctrl-C ends it", classes(armed)));
         }
-        let is_deserted = session.wait(|| interrupted.load(Ordering::Relaxed));
-        if is_deserted && !self.background {
-            say(format_args!("process {pid} has ended"));
+        Ok(concluded(supervisor.wait(), dir, 0))
+    }
+}
+
+/// The exit code of a recording whose ownership has ended so. One that is complete has been told of.
+fn concluded(outcome: Outcome, dir: &Path, code: u8) -> u8 {
+    match outcome {
+        Outcome::Done(code) => code,
+        Outcome::Failed(why) | Outcome::GivenUp(why) => {
+            let dir = dir.display();
+            say(format_args!("{why}; `dormouse salvage {dir}` makes a trace of what is there"));
+            if code == 0 { 2 } else { code }
         }
-        let names = session.class_names();
-        let summary = session.finish();
-        if !self.background {
-            self.report(&summary, &names, dir);
-        }
-        self.conclude(&summary, summary_file, dir, 0)
     }
 }
 
@@ -348,9 +386,10 @@ impl Record {
 pub(crate) const EXIT_LOSS: u8 = 3;
 
 /// What a second signal does: nothing is waited for any more.
-fn end_at_once(dir: &Path) -> impl Fn(i32) + Send + 'static {
+fn end_at_once(dir: &Path, remote: Remote) -> impl Fn(i32) + Send + 'static {
     let dir = dir.to_owned();
     move |signal| {
+        remote.kill();
         say(format_args!(
             "ended at once by signal {signal}; `dormouse salvage {}` makes a trace of what is there",
             dir.display()

@@ -38,6 +38,7 @@ impl Status {
             out.json(&json!({
                 "session": session.path(),
                 "owner": status.owner,
+                "owner_restarts": status.owner_restarts,
                 "dir": status.dir,
                 "descriptors": status.descriptors,
                 "descriptors_max": status.descriptors_max,
@@ -60,9 +61,10 @@ impl Status {
         }
         writeln!(
             out,
-            "session {}, owner {}, trace {}",
+            "session {}, owner {}{}, trace {}",
             session.path().display(),
             status.owner,
+            restarted(status.owner_restarts),
             printable(&status.dir)
         )?;
         for (name, count, max, note) in rows(&status) {
@@ -70,6 +72,14 @@ impl Status {
             writeln!(out, "  {name:<12} {count:>10} {max}{note}")?;
         }
         Ok(0)
+    }
+}
+
+fn restarted(count: u64) -> String {
+    match count {
+        0 => String::new(),
+        1 => " (started again 1 time)".into(),
+        count => format!(" (started again {count} times)"),
     }
 }
 

@@ -112,6 +112,21 @@ impl Pool {
         Ok(Pool { file, mapping })
     }
 
+    /// Of a file that another pool has made, all of `size_bytes`. Nothing of it is made present.
+    ///
+    /// # Errors
+    /// [`BackingError::Size`], [`BackingError::System`].
+    pub fn of_file(file: OwnedFd, size_bytes: usize) -> Result<Pool, BackingError> {
+        let size_bytes = whole_pages(size_bytes, os_page_size())?;
+        let mapping = Mapping::map_len(file.as_fd(), size_bytes)?;
+        Ok(Pool { file, mapping })
+    }
+
+    /// The file alone, without the mapping.
+    pub fn into_file(self) -> OwnedFd {
+        self.file
+    }
+
     /// The memory file, to be passed on.
     pub fn file(&self) -> BorrowedFd<'_> {
         self.file.as_fd()

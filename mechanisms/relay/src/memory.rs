@@ -41,6 +41,32 @@ pub struct Setup<'a> {
     pub kept_each: u32,
 }
 
+impl Setup<'_> {
+    /// What the header of a session of this geometry says for ever.
+    pub fn layout(&self, geometry: &Geometry) -> SessionLayout {
+        SessionLayout {
+            magic: MAGIC,
+            version: VERSION,
+            mode: self.mode,
+            size_bytes: geometry.size_bytes() as u64,
+            page_size_bytes: geometry.page_size_bytes,
+            page_count: geometry.page_count,
+            cpu_count: geometry.cpu_count,
+            stream_count: geometry.stream_count,
+            ring_size: geometry.ring_size(),
+            clock: self.clock,
+            register_offset: geometry.register_offset().unwrap_or(0) as u64,
+            streams_offset: geometry.streams_offset() as u64,
+            rings_offset: geometry.rings_offset() as u64,
+            ring_stride_bytes: geometry.ring_stride_bytes() as u64,
+            pages_offset: geometry.pages_offset() as u64,
+            uuid: self.uuid,
+            kept_page_count: self.kept_for.len() as u32 * self.kept_each,
+            record_kind: self.kind as u32,
+        }
+    }
+}
+
 /// Where a page is, as its owner word says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Census {
@@ -106,8 +132,24 @@ impl Memory {
         }
         // SAFETY: mapped, aligned and large enough by the caller's word and the check above; a header is atomics.
         let layout = unsafe { &*base.cast::<SessionHeader>() }.layout();
-        let geometry = Geometry::from_layout(&layout, size_bytes)?;
-        Ok(Memory::view(base, geometry, &layout))
+        // SAFETY: the caller's word.
+        unsafe { Memory::with_layout(base, size_bytes, &layout) }
+    }
+
+    /// As [`Memory::from_raw`], by a layout that the caller knows, whatever the header says by now.
+    ///
+    /// # Errors
+    /// A sentence that says why no such memory is a session's.
+    ///
+    /// # Safety
+    /// That of [`Memory::from_raw`].
+    pub unsafe fn with_layout(
+        base: *mut u8,
+        size_bytes: usize,
+        layout: &SessionLayout,
+    ) -> Result<Memory, &'static str> {
+        let geometry = Geometry::from_layout(layout, size_bytes)?;
+        Ok(Memory::view(base, geometry, layout))
     }
 
     /// Of a layout that is valid.
@@ -129,28 +171,8 @@ impl Memory {
     /// `geometry` is valid; its `size_bytes` bytes at `base` are mapped for reading and writing, aligned to 4 KiB, zero,
     /// nobody else's yet, and stay mapped while any copy of the view is used. The streams of `setup` are the geometry's, its pages fit.
     pub unsafe fn initialise(base: *mut u8, geometry: &Geometry, setup: &Setup<'_>) -> Memory {
-        let kept_page_count = setup.kept_for.len() as u32 * setup.kept_each;
-        debug_assert!(kept_page_count <= setup.page_limit && setup.page_limit <= geometry.page_count);
-        let layout = SessionLayout {
-            magic: MAGIC,
-            version: VERSION,
-            mode: setup.mode,
-            size_bytes: geometry.size_bytes() as u64,
-            page_size_bytes: geometry.page_size_bytes,
-            page_count: geometry.page_count,
-            cpu_count: geometry.cpu_count,
-            stream_count: geometry.stream_count,
-            ring_size: geometry.ring_size(),
-            clock: setup.clock,
-            register_offset: geometry.register_offset().unwrap_or(0) as u64,
-            streams_offset: geometry.streams_offset() as u64,
-            rings_offset: geometry.rings_offset() as u64,
-            ring_stride_bytes: geometry.ring_stride_bytes() as u64,
-            pages_offset: geometry.pages_offset() as u64,
-            uuid: setup.uuid,
-            kept_page_count,
-            record_kind: setup.kind as u32,
-        };
+        let layout = setup.layout(geometry);
+        debug_assert!(layout.kept_page_count <= setup.page_limit && setup.page_limit <= geometry.page_count);
         // SAFETY: the caller's word; the geometry begins with room for a header.
         unsafe { base.cast::<SessionHeader>().write(SessionHeader::new(layout, setup.page_limit)) };
         let memory = Memory::view(base, *geometry, &layout);
@@ -627,6 +649,26 @@ impl Memory {
             // (J') pairs with (J).
             self.header().freed.0.fetch_add(1, Ordering::Release);
         }
+    }
+
+    /// Session owner that takes a session up: ends the holds of an owner that has ended amid them, and frees the pages that it was moving others to.
+    pub fn end_holds(&self) {
+        for index in 0..self.geometry.page_count {
+            let Some(Owner::Drawn { process: OWNER, stream }) = self.owner_of(index) else { continue };
+            let (stream, unit) = (u32::from(stream), self.geometry.unit_of_page(index));
+            let seq = self.page_field(unit, page::OFFSET_SEQ);
+            // The slot says which page of the stream is where: of two copies, the one that counts.
+            if stream < self.geometry.stream_count && self.chain(stream, seq) == unit && self.is_closed(stream, seq) {
+                self.let_go(stream, seq, unit);
+            }
+        }
+        self.reclaim_drawn(OWNER);
+    }
+
+    /// Whether a stream's page of this number is closed, and not given up.
+    fn is_closed(&self, stream: u32, seq: u64) -> bool {
+        let Retained { oldest, count } = self.retained_by(stream);
+        seq.checked_sub(oldest).is_some_and(|place| place < u64::from(count))
     }
 
     /// Where the pages are at about this moment.

@@ -61,6 +61,14 @@ const CAUSES: [(Cause, &str, bool, &str); 12] = [
 ];
 
 impl Cause {
+    /// How many there are.
+    pub const COUNT: usize = CAUSES.len();
+
+    /// All of them, each at the place that its number is.
+    pub fn all() -> [Cause; Cause::COUNT] {
+        CAUSES.map(|(cause, ..)| cause)
+    }
+
     fn row(self) -> &'static (Cause, &'static str, bool, &'static str) {
         &CAUSES[self as usize]
     }

@@ -15,8 +15,14 @@ impl Allowance {
     const MAX: u32 = 32;
     const EACH: Duration = Duration::from_secs(60);
 
-    pub(crate) fn new(now: Instant) -> Allowance {
+    fn new(now: Instant) -> Allowance {
         Allowance { left: Allowance::MAX, added: now }
+    }
+
+    /// Of a session in which so many were taken, nobody knows when.
+    pub(crate) fn after(taken: u64, now: Instant) -> Allowance {
+        let left = u64::from(Allowance::MAX).saturating_sub(taken) as u32;
+        Allowance { left, added: now }
     }
 
     /// Whether there is one left, which is then taken.
@@ -47,6 +53,8 @@ mod tests {
         assert_eq!((0..100).filter(|_| allowance.take(at(1))).count(), 32);
         assert!(!allowance.take(at(60)), "the last was taken a second ago when it was full");
         assert!(allowance.take(at(61)) && !allowance.take(at(62)));
+        let later = Allowance::after(30, begin).left + Allowance::after(u64::MAX, begin).left;
+        assert_eq!(later, 2);
         assert!(allowance.take(at(121)) && !allowance.take(at(122)));
         assert_eq!((0..100).filter(|_| allowance.take(at(1_000_000))).count(), 32);
     }

@@ -5,9 +5,8 @@
 //! socket is not looked at until that client has its answer: a program is refused with the reason, and tools are answered. So nothing spins,
 //! nobody waits for an answer that never comes, and who is refused is counted.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -24,7 +23,7 @@ use crate::directory::SocketDirectory;
 use crate::error::Error;
 use crate::limits::{descriptors_max, processes_max};
 use crate::processes::{Processes, WATCHED};
-use crate::server::{Answer, CLIENT_COUNT_MAX, Counts, Job, Next, Server, Service, THREAD_COUNT_MAX};
+use crate::server::{Answer, CLIENT_COUNT_MAX, Job, Next, Server, Service, THREAD_COUNT_MAX};
 
 /// Sockets of dead programs that are asked at a time: when a session begins or ends, and while it lasts.
 const SWEPT_COUNT_MAX: usize = 1_000;
@@ -44,13 +43,52 @@ const EVENT_COUNT: usize = 64;
 const LISTENER: u64 = WATCHED - 1;
 const END: u64 = WATCHED - 2;
 
-/// What a session's server counted.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct ServerCounts {
-    /// Programs that asked to join and were refused.
-    pub programs_refused: u64,
-    /// Snapshots that were too many.
-    pub snapshots_refused: u64,
+/// A session's socket, which is listened to. It lasts longer than who serves it: those who come meanwhile wait.
+#[derive(Debug)]
+pub struct SessionListener {
+    directory: SocketDirectory,
+    name: String,
+    listener: OwnedFd,
+}
+
+impl SessionListener {
+    /// Makes the socket, in a directory of this user's alone.
+    ///
+    /// # Errors
+    /// One line.
+    pub fn create(dir: &Path) -> Result<SessionListener, Error> {
+        let directory = SocketDirectory::create(dir)?;
+        directory.sweep(SWEPT_COUNT_MAX);
+        let (listener, name) = session_socket(&directory)?;
+        Ok(SessionListener { directory, name, listener })
+    }
+
+    /// The socket at this path, which another process has made, and which this one has inherited.
+    ///
+    /// # Errors
+    /// One line.
+    pub fn inherited(path: &Path, listener: OwnedFd) -> Result<SessionListener, Error> {
+        let (dir, name) = (path.parent(), path.file_name().and_then(|name| name.to_str()));
+        let (Some(dir), Some(name)) = (dir, name) else {
+            return Err("the session's socket has no name".to_string().into());
+        };
+        Ok(SessionListener { directory: SocketDirectory::create(dir)?, name: name.into(), listener })
+    }
+
+    /// Where programs join.
+    pub fn path(&self) -> PathBuf {
+        self.directory.path_of(&self.name)
+    }
+
+    /// The socket, for a process that inherits it.
+    pub fn socket(&self) -> BorrowedFd<'_> {
+        self.listener.as_fd()
+    }
+
+    /// Removes the socket: nobody comes any more.
+    pub fn remove(&self) {
+        self.directory.remove(&self.name);
+    }
 }
 
 /// A session's socket, and the thread that serves it.
@@ -68,7 +106,6 @@ struct Shared {
     name: String,
     /// Readable once the thread is to end.
     end: OwnedFd,
-    counts: Arc<Counts>,
     /// A tool that has asked for the session's end, and waits for it.
     stopper: Mutex<Option<OwnedFd>>,
 }
@@ -80,28 +117,25 @@ impl Shared {
 }
 
 impl SessionServer {
-    /// Makes the socket, in a directory of this user's alone, and the thread. `descriptors_kept` are for files that the session opens later.
+    /// Makes the thread. `descriptors_kept` are for files that the session opens later.
     ///
     /// # Errors
     /// One line.
     pub fn start(
-        dir: &Path,
+        listening: SessionListener,
         service: Arc<impl Service>,
         processes: Arc<Processes>,
         may_be_stopped: bool,
         descriptors_kept: u64,
     ) -> Result<SessionServer, Error> {
-        let directory = SocketDirectory::create(dir)?;
-        directory.sweep(SWEPT_COUNT_MAX);
-        let (listener, name) = session_socket(&directory)?;
+        let SessionListener { directory, name, listener } = listening;
         let failed = |error: Errno| Error::from(format!("cannot serve the session's socket: {error}"));
         let end = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(failed)?;
         let others = descriptors_kept + (CLIENT_COUNT_MAX + THREAD_COUNT_MAX) as u64;
         let server =
             Server::new(service, processes, may_be_stopped, processes_max(descriptors_max(), others), Instant::now());
         let path = directory.path_of(&name);
-        let counts = Arc::clone(&server.counts);
-        let shared = Arc::new(Shared { directory, name, end, counts, stopper: Mutex::default() });
+        let shared = Arc::new(Shared { directory, name, end, stopper: Mutex::default() });
         let serving = EventLoop::new(server, listener, Arc::clone(&shared)).map_err(failed)?;
         let thread = std::thread::Builder::new().name("dormouse-serve".into()).spawn(move || serving.run());
         Ok(SessionServer { path, shared, thread: Some(thread.map_err(no_thread)?) })
@@ -110,15 +144,6 @@ impl SessionServer {
     /// Where programs join.
     pub fn path(&self) -> &Path {
         &self.path
-    }
-
-    /// What was counted so far.
-    pub fn counts(&self) -> ServerCounts {
-        let Counts { programs_refused, snapshots_refused, .. } = &*self.shared.counts;
-        ServerCounts {
-            programs_refused: programs_refused.load(Ordering::Relaxed),
-            snapshots_refused: snapshots_refused.load(Ordering::Relaxed),
-        }
     }
 
     /// Whether a tool has asked for the session's end.

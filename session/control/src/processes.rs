@@ -119,13 +119,12 @@ impl Processes {
             process.numbers.push(number);
         }
         table.live.insert(number, Joined { pid, image, layout, name });
-        table.joined += 1;
         former
     }
 
-    /// One has joined and is gone already.
-    pub fn count_gone(&self) {
-        self.lock().joined += 1;
+    /// So many have joined, whether they are still there or not.
+    pub fn count_joined(&self, count: u64) {
+        self.lock().joined += count;
     }
 
     fn watch(&self, table: &mut Table, pid: Option<u32>, pidfd: Option<OwnedFd>) -> u64 {
@@ -301,6 +300,7 @@ mod tests {
         let [first, second] = children.each_ref().map(Child::id);
         for (number, pid) in [(1, first), (2, first), (3, second), (4, first)] {
             assert_eq!(processes.admit(entering(number, pid, 7)), []);
+            processes.count_joined(1);
         }
         assert_eq!((processes.count(), processes.joined()), (2, 4));
         assert!(processes.has(first) && !processes.are_all_dead() && processes.is_known(3));

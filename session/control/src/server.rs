@@ -58,6 +58,8 @@ pub struct Joining<'a> {
 
 /// The session that a server serves. Its calls come from the server's threads, several at a time.
 pub trait Service: Send + Sync + 'static {
+    /// What the session's servers have counted, this one and those before it.
+    fn counts(&self) -> &Counts;
     /// The session's memory, as programs map it.
     fn memory(&self) -> BorrowedFd<'_>;
     /// Enters a process in the session's register, under the number that is returned, and takes it in.
@@ -83,13 +85,20 @@ pub trait Service: Send + Sync + 'static {
     fn describe(&self, status: &mut Status);
 }
 
-/// What a server counts.
+/// What servers of a session count. All zeroes at first.
+#[repr(C)]
 #[derive(Debug, Default)]
-pub(crate) struct Counts {
-    pub(crate) programs_refused: AtomicU64,
-    pub(crate) clients_dropped: AtomicU64,
-    pub(crate) snapshots_taken: AtomicU64,
-    pub(crate) snapshots_refused: AtomicU64,
+pub struct Counts {
+    /// Programs that asked to join and were refused.
+    pub programs_refused: AtomicU64,
+    /// Conversations that were ended because they were slow.
+    pub clients_dropped: AtomicU64,
+    /// Snapshots that were written.
+    pub snapshots_taken: AtomicU64,
+    /// Of these, those that events have asked for.
+    pub snapshots_triggered: AtomicU64,
+    /// Snapshots that were too many.
+    pub snapshots_refused: AtomicU64,
 }
 
 fn add(count: &AtomicU64) {
@@ -185,7 +194,6 @@ pub(crate) type FindPidfd = fn(&OwnedFd, &Peer) -> std::io::Result<Option<OwnedF
 pub(crate) struct Server<S> {
     service: Arc<S>,
     processes: Arc<Processes>,
-    pub(crate) counts: Arc<Counts>,
     /// Whether tools may end the session.
     may_be_stopped: bool,
     processes_max: u32,
@@ -207,13 +215,14 @@ impl<S: Service> Server<S> {
         processes_max: u32,
         now: Instant,
     ) -> Server<S> {
+        // What a server before this one has granted is not granted again.
+        let granted = service.counts().snapshots_triggered.load(Ordering::Relaxed);
         Server {
             service,
             processes,
-            counts: Arc::default(),
             may_be_stopped,
             processes_max,
-            allowance: Allowance::new(now),
+            allowance: Allowance::after(granted, now),
             clients: BTreeMap::new(),
             last_token: 0,
             threads: 0,
@@ -256,7 +265,7 @@ impl<S: Service> Server<S> {
     /// One that has had all the time that it takes to ask is slow, or has other intentions; one that does not take its answer likewise.
     fn drop_slowest(&mut self) {
         if self.clients.pop_first().is_some() {
-            add(&self.counts.clients_dropped);
+            add(&self.service.counts().clients_dropped);
         }
     }
 
@@ -344,7 +353,7 @@ impl<S: Service> Server<S> {
         if let Failure::Mismatch(mismatch) = failure {
             let is_tool = matches!(mismatch, Mismatch::Version { edge: Some(Edge::ToolOwner), .. } | Mismatch::Edge);
             if !is_tool && client.peer.is_own_user_or_root() {
-                add(&self.counts.programs_refused);
+                add(&self.service.counts().programs_refused);
                 self.service.refuse(&program_of(&client.peer), &mismatch.to_string());
             }
         }
@@ -430,15 +439,18 @@ impl<S: Service> Server<S> {
         }
         // Whoever asks for one, by `dormouse snapshot` or in a program's code, looks at what they get; what is triggered has to be bounded.
         let is_by_program = !["command", "program"].contains(&wanted.trigger.as_str());
-        if is_by_program && self.threads < THREAD_COUNT_MAX && !self.allowance.take(now) {
-            add(&self.counts.snapshots_refused);
-            return refuse(edge, "programs have asked for too many snapshots; `dormouse snapshot` takes one");
+        if is_by_program && self.threads < THREAD_COUNT_MAX {
+            if !self.allowance.take(now) {
+                add(&self.service.counts().snapshots_refused);
+                return refuse(edge, "programs have asked for too many snapshots; `dormouse snapshot` takes one");
+            }
+            add(&self.service.counts().snapshots_triggered);
         }
-        let (service, counts) = (Arc::clone(&self.service), Arc::clone(&self.counts));
+        let service = Arc::clone(&self.service);
         let planned = self.later(edge, THREAD_COUNT_MAX, move || {
             let taken = service.snapshot(&wanted);
             if taken.is_ok() {
-                add(&counts.snapshots_taken);
+                add(&service.counts().snapshots_taken);
             }
             match (taken, edge) {
                 (Ok(snapshot), Edge::ProgramOwner) => Answer::Program(OwnerToProgram::Snapshotted { snapshot }),
@@ -447,7 +459,7 @@ impl<S: Service> Server<S> {
             }
         });
         if matches!(planned, Planned::Now(_)) {
-            add(&self.counts.snapshots_refused);
+            add(&self.service.counts().snapshots_refused);
         }
         planned
     }
@@ -462,7 +474,7 @@ impl<S: Service> Server<S> {
 
     /// None of a program's classes is recorded.
     fn refuse_program(&self, program: &str, reason: &str) -> Planned {
-        add(&self.counts.programs_refused);
+        add(&self.service.counts().programs_refused);
         self.service.refuse(program, reason);
         refuse(Edge::ProgramOwner, reason)
     }
@@ -475,12 +487,12 @@ impl<S: Service> Server<S> {
             processes: self.processes.count(),
             processes_max: self.processes_max,
             processes_joined: self.processes.joined(),
-            programs_refused: count(&self.counts.programs_refused),
+            programs_refused: count(&self.service.counts().programs_refused),
             clients: self.clients.len() as u32 + 1,
             clients_max: CLIENT_COUNT_MAX as u32,
-            clients_dropped: count(&self.counts.clients_dropped),
-            snapshots_taken: count(&self.counts.snapshots_taken),
-            snapshots_refused: count(&self.counts.snapshots_refused),
+            clients_dropped: count(&self.service.counts().clients_dropped),
+            snapshots_taken: count(&self.service.counts().snapshots_taken),
+            snapshots_refused: count(&self.service.counts().snapshots_refused),
             ..Status::default()
         }
     }

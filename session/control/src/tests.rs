@@ -22,7 +22,7 @@ use crate::error::Error;
 use crate::process;
 use crate::processes::{Entering, Processes};
 use crate::program::within;
-use crate::server::{CLIENT_COUNT_MAX, Joining, Next, PATIENCE, Server, Service, THREAD_COUNT_MAX};
+use crate::server::{CLIENT_COUNT_MAX, Counts, Joining, Next, PATIENCE, Server, Service, THREAD_COUNT_MAX};
 
 /// Environment variable: how many conversations are held.
 const ENV_CONVERSATIONS: &str = "DORMOUSE_CONVERSATIONS";
@@ -47,9 +47,13 @@ struct Noted {
     processes: Arc<Processes>,
     joined: AtomicU64,
     refused: Mutex<Vec<String>>,
+    counts: Counts,
 }
 
 impl Service for Noted {
+    fn counts(&self) -> &Counts {
+        &self.counts
+    }
     fn memory(&self) -> BorrowedFd<'_> {
         self.memory.as_fd()
     }
@@ -91,7 +95,13 @@ impl Service for Noted {
 fn noted() -> Arc<Noted> {
     let memory = rustix::fs::open("/dev/null", rustix::fs::OFlags::RDWR, rustix::fs::Mode::empty()).unwrap();
     let processes = Arc::new(Processes::new().unwrap());
-    Arc::new(Noted { memory, processes, joined: AtomicU64::new(0), refused: Mutex::default() })
+    Arc::new(Noted {
+        memory,
+        processes,
+        joined: AtomicU64::new(0),
+        refused: Mutex::default(),
+        counts: Counts::default(),
+    })
 }
 
 fn server(may_be_stopped: bool, now: Instant) -> (Server<Noted>, Arc<Noted>) {
@@ -303,10 +313,10 @@ fn whatever_clients_do_the_others_are_answered() {
     // The test has tested something. This process has as many numbers as it may have, at the end.
     let joined = service.joined.load(Ordering::Relaxed);
     assert!(answered > count / 4 && with_memory > 50 && honest > count / 100, "{answered} {with_memory} {honest}");
-    assert!(joined >= with_memory && server.counts.programs_refused.load(Ordering::Relaxed) > 0);
+    assert!(joined >= with_memory && service.counts.programs_refused.load(Ordering::Relaxed) > 0);
     println!(
         "{answered} answered, {with_memory} joined, {} dropped",
-        server.counts.clients_dropped.load(Ordering::Relaxed)
+        service.counts.clients_dropped.load(Ordering::Relaxed)
     );
 }
 
@@ -383,7 +393,7 @@ fn strangers_and_those_who_cannot_be_watched_are_refused_with_the_reason() {
     client.write_all(&stop).unwrap();
     let token = server.accept(socket, me(), now);
     assert!(matches!(server.turn(token, now), Next::Stop(_)));
-    assert_eq!(server.counts.programs_refused.load(Ordering::Relaxed), 1);
+    assert_eq!(service.counts.programs_refused.load(Ordering::Relaxed), 1);
     // Of another version, or none at all: told of at the session's end.
     for preamble in [Preamble { version: 1, ..Preamble::of(Edge::ProgramOwner) }.encode(), [7; 16]] {
         assert_eq!(ask::<OwnerToProgram>(&mut server, me(), &preamble, now).map(drop), None);

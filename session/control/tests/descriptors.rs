@@ -8,7 +8,7 @@ use std::time::Duration;
 use dormouse_abi::message::{
     BudgetState, OwnerToProgram, OwnerToTool, ProgramToOwner, Question, Snapshot, Status, ToolToOwner,
 };
-use dormouse_control::{Entering, Error, Joining, Processes, Service, SessionServer, Take};
+use dormouse_control::{Counts, Entering, Error, Joining, Processes, Service, SessionListener, SessionServer, Take};
 use dormouse_transport::{Conversation, Deadline};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -20,9 +20,13 @@ struct Nothing {
     joined: AtomicU64,
     refused: AtomicU64,
     left: AtomicU64,
+    counts: Counts,
 }
 
 impl Service for Nothing {
+    fn counts(&self) -> &Counts {
+        &self.counts
+    }
     fn memory(&self) -> BorrowedFd<'_> {
         rustix::stdio::stdin()
     }
@@ -78,8 +82,16 @@ fn who_comes_at_the_limit_of_descriptors_is_answered_and_counted() {
     setrlimit(Resource::Nofile, Rlimit { current: Some(100), ..limit }).unwrap();
     let processes = Arc::new(Processes::new().unwrap());
     let [joined, refused, left] = [0; 3].map(AtomicU64::new);
-    let service = Arc::new(Nothing { processes: Arc::clone(&processes), joined, refused, left });
-    let mut server = SessionServer::start(place.path(), Arc::clone(&service), Arc::clone(&processes), true, 0).unwrap();
+    let service =
+        Arc::new(Nothing { processes: Arc::clone(&processes), joined, refused, left, counts: Counts::default() });
+    let mut server = SessionServer::start(
+        SessionListener::create(place.path()).unwrap(),
+        Arc::clone(&service),
+        Arc::clone(&processes),
+        true,
+        0,
+    )
+    .unwrap();
     let sockets: Vec<OwnedFd> = (0..9).map(|_| socket()).collect();
     let mut taken: Vec<OwnedFd> = Vec::new();
     while let Ok(fd) = rustix::io::fcntl_dupfd_cloexec(&sockets[0], 0) {
@@ -99,7 +111,10 @@ fn who_comes_at_the_limit_of_descriptors_is_answered_and_counted() {
         kept.push(conversation);
         refused += 1;
     }
-    assert_eq!((server.counts().programs_refused, service.refused.load(Ordering::Relaxed)), (refused, refused));
+    assert_eq!(
+        (service.counts.programs_refused.load(Ordering::Relaxed), service.refused.load(Ordering::Relaxed)),
+        (refused, refused)
+    );
     let mut conversation = connect::<ToolToOwner>(sockets.next().unwrap(), &server);
     let answer = conversation.ask(&ToolToOwner::Status).unwrap();
     let OwnerToTool::StatusIs { status } = answer else { panic!("{answer:?}") };

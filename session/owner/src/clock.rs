@@ -76,6 +76,17 @@ impl Clock {
         clock
     }
 
+    /// What [`Clock::from_words`] makes the same clock of.
+    pub(crate) fn to_words(&self) -> [u64; 5] {
+        let Reading { ticks, monotonic_ns, realtime_ns } = self.start;
+        [self.source.into(), ticks, monotonic_ns, realtime_ns, self.estimate_hz]
+    }
+
+    /// The clock of a session that has begun.
+    pub(crate) fn from_words([source, ticks, monotonic_ns, realtime_ns, estimate_hz]: [u64; 5]) -> Clock {
+        Clock { source: source as u32, start: Reading { ticks, monotonic_ns, realtime_ns }, estimate_hz }
+    }
+
     /// Now, in ticks.
     pub(crate) fn now(&self) -> u64 {
         ticks(self.source)

@@ -20,8 +20,8 @@ use signal_hook::iterator::SignalsInfo;
 use signal_hook::iterator::exfiltrator::WithOrigin;
 use signal_hook::low_level::siginfo::{Cause, Origin, Sent};
 
+use crate::begin::Entrance;
 use crate::error::Error;
-use crate::owner::Session;
 
 /// File name of the library that traces libc's functions in unmodified programs.
 pub const LIBC_LIBRARY: &str = "libdormouse_libc.so";
@@ -205,7 +205,7 @@ impl Traced {
     /// One line.
     pub fn start(
         command: &[OsString],
-        session: &Session,
+        entrance: Entrance<'_>,
         preload: Option<&Path>,
         triggers: &[Trigger],
         at_once: impl Fn(i32) + Send + 'static,
@@ -220,9 +220,9 @@ impl Traced {
         let forwarded = forwarded.into_iter().filter(|signal| !is_ignored(*signal));
         let signals = SignalsInfo::<WithOrigin>::new(forwarded).map_err(no_signals)?;
         let mut process = Command::new(program);
-        let (memory, uuid) = session.memory_to_inherit();
+        let Entrance { memory, uuid, socket } = entrance;
         let (memory, inherited) = (memory.as_raw_fd(), free_descriptor());
-        process.args(arguments).env(ENV_SESSION, session.socket()).env(ENV_MEMORY, memory_name(inherited, &uuid));
+        process.args(arguments).env(ENV_SESSION, socket).env(ENV_MEMORY, memory_name(inherited, &uuid));
         if !triggers.is_empty() {
             process.env(ENV_SNAPSHOT_ON, triggers.iter().map(Trigger::to_string).collect::<Vec<_>>().join(","));
         }

@@ -6,7 +6,7 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -125,6 +125,26 @@ impl Dir {
         let made = fchmod(file.as_fd(), mode).map_err(Into::into).and_then(|()| file.write_all(bytes));
         made.map_err(failed).inspect_err(|_| self.remove(name))?;
         Ok(file)
+    }
+
+    /// The directory that a process has inherited, by which it was found at this path.
+    pub(crate) fn inherited(fd: OwnedFd, path: &Path) -> Dir {
+        Dir { fd, path: path.into() }
+    }
+
+    /// For a process that inherits it.
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// Opens a file that this user's session has made, to go on writing it. Follows no link.
+    pub(crate) fn go_on(&self, name: &str) -> std::io::Result<File> {
+        let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let file = File::from(openat(&self.fd, name, flags, Mode::empty())?);
+        match file.metadata()?.is_file() {
+            true => Ok(file),
+            false => Err(no_file()),
+        }
     }
 
     /// Opens a file to read it. Never waits, and follows no link.

@@ -11,7 +11,10 @@ use dormouse_vring::split::Device;
 use dormouse_vring::{DeviceSide, Segment};
 use rustix::thread::futex;
 
+use crate::error::Error;
+use crate::ledger::Entry;
 use crate::losses;
+#[cfg(any(test, feature = "fuzzing"))]
 use crate::memory::SessionMemory;
 use crate::pages::{Page, Pages};
 use crate::streams::StreamFiles;
@@ -39,9 +42,8 @@ pub(crate) struct Drained {
 }
 
 /// Writes what is offered until `stop` is set, then what is left. Meanwhile it does the `upkeep` now and then.
-pub(crate) fn run(memory: &SessionMemory, trace: &Trace, stop: &AtomicBool, upkeep: impl Fn()) -> Drained {
-    let view = memory.view();
-    let mut drainer = Drainer::new(view, trace);
+pub(crate) fn run(mut drainer: Drainer<'_>, stop: &AtomicBool, upkeep: impl Fn()) -> Drained {
+    let view = drainer.memory;
     let mut kept_up_at = Instant::now();
     // (R) pairs with (R').
     while !stop.load(Ordering::SeqCst) {
@@ -64,7 +66,7 @@ pub(crate) fn run(memory: &SessionMemory, trace: &Trace, stop: &AtomicBool, upke
 /// What [`run`] does at the end, and before it in one round.
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) fn run_once(memory: &SessionMemory, trace: &Trace) -> Drained {
-    let mut drainer = Drainer::new(memory.view(), trace);
+    let mut drainer = Drainer::new(memory.view(), trace).expect("files of our own");
     drainer.drain();
     drainer.finish()
 }
@@ -88,7 +90,6 @@ fn is_scribbled(memory: &Memory, stream: u32, oldest: u64) -> bool {
 }
 
 /// The device side of one stream.
-#[derive(Default)]
 struct Stream {
     /// The ring, once the stream is in use.
     device: Option<Device>,
@@ -98,7 +99,8 @@ struct Stream {
     taken: u64,
 }
 
-struct Drainer<'a> {
+/// Drains a session's memory into its trace.
+pub(crate) struct Drainer<'a> {
     memory: Memory,
     pages: Pages,
     trace: &'a Trace,
@@ -109,16 +111,22 @@ struct Drainer<'a> {
 }
 
 impl<'a> Drainer<'a> {
-    fn new(memory: Memory, trace: &'a Trace) -> Drainer<'a> {
+    /// From where the trace's ledger says that draining has come to: at first, from the beginning.
+    ///
+    /// # Errors
+    /// The trace's files cannot be gone on with.
+    pub(crate) fn new(memory: Memory, trace: &'a Trace) -> Result<Drainer<'a>, Error> {
         let (pages, geometry) = (Pages { memory }, memory.geometry());
-        Drainer {
-            memory,
-            pages,
-            trace,
-            streams: std::iter::repeat_with(Stream::default).take(geometry.stream_count as usize).collect(),
-            files: StreamFiles::new(pages, trace, &trace.dir),
-            copy: vec![0; geometry.page_size_bytes as usize],
-        }
+        let stream = |stream| {
+            let Entry { taken, is_refused, .. } = trace.ledger.entry(stream);
+            Stream { device: None, is_refused, taken }
+        };
+        let mut files = StreamFiles::take_up(pages, trace)?;
+        let streams: Vec<Stream> = (0..geometry.stream_count).map(stream).collect();
+        let refused = streams.iter().position(|stream| stream.is_refused);
+        files.tally.ring_violation =
+            refused.map(|stream| format!("stream {stream}: an owner before this one has found it"));
+        Ok(Drainer { memory, pages, trace, streams, files, copy: vec![0; geometry.page_size_bytes as usize] })
     }
 
     fn refuse(&mut self) {
@@ -139,8 +147,11 @@ impl<'a> Drainer<'a> {
                 let Some((id, Segment { addr, len })) = self.pop(stream) else { break };
                 any = true;
                 self.write_offered(stream, addr, len);
-                if let Some(device) = &mut self.streams[stream as usize].device {
+                let Stream { device, is_refused, taken } = &mut self.streams[stream as usize];
+                if let Some(device) = device {
                     device.push_used_id(id, 0);
+                    // Behind the element, before the index that shows it: see the ledger.
+                    self.files.commit(stream, *taken, *is_refused);
                     device.publish_used();
                 }
                 // (J') pairs with (J): after the used index, which a producer that sees the new count then sees too.
@@ -154,8 +165,11 @@ impl<'a> Drainer<'a> {
         let memory = self.memory;
         let Stream { device, is_refused, taken } = &mut self.streams[stream as usize];
         if device.is_none() && !*is_refused {
+            let (ring, size) = (memory.ring(stream), memory.geometry().ring_size());
             // SAFETY: the geometry places a ring of this size there, mapped as long as the session; its device is this one.
-            *device = unsafe { Device::at(memory.ring(stream), memory.geometry().ring_size()) }.ok();
+            *device = unsafe { Device::at_base(ring, size, *taken as u16) }.ok();
+            // An owner that was killed may have committed the last page, and not shown it.
+            device.iter_mut().for_each(Device::publish_used);
         }
         match device.as_mut()?.pop_single() {
             Ok(buffer) => {
@@ -167,6 +181,7 @@ impl<'a> Drainer<'a> {
                 (*device, *is_refused) = (None, true);
                 self.files.tally.ring_violation.get_or_insert_with(|| format!("stream {stream}: {error}"));
                 self.files.tally.losses.add(Cause::Scribbled, 1);
+                self.files.commit(stream, *taken, true);
                 None
             }
         }
@@ -300,7 +315,7 @@ mod tests {
             let mut writer = Writer::new(owner.memory(), owner.declare(&class()) as u16);
             writer.write(0, 300);
             harm(&mut writer);
-            Drainer::new(owner.memory(), &owner.trace).finish().summary.losses
+            Drainer::new(owner.memory(), &owner.trace).unwrap().finish().summary.losses
         };
         let only = |cause: Cause| {
             let mut losses = dormouse_ctf::Losses::default();
@@ -328,7 +343,7 @@ mod tests {
         let mut writer = Writer::new(owner.memory(), owner.declare(&class()) as u16);
         writer.write(0, 300);
         writer.offer(0);
-        let mut drainer = Drainer::new(owner.memory(), &owner.trace);
+        let mut drainer = Drainer::new(owner.memory(), &owner.trace).unwrap();
         assert!(drainer.drain());
         owner.memory().header().used_streams[0].store(0, Ordering::Relaxed);
         assert_eq!(drainer.finish().summary.losses.of(Cause::Scribbled), 1);
@@ -347,7 +362,7 @@ mod tests {
         unsafe { AtomicU32::from_ptr(mode) }.store(MODE_OVERWRITE, Ordering::Relaxed);
         // Nor is any page given up in this mode.
         memory.stream(0).reclaimed.store(u64::MAX, Ordering::Relaxed);
-        let mut drainer = Drainer::new(memory, &owner.trace);
+        let mut drainer = Drainer::new(memory, &owner.trace).unwrap();
         assert!(drainer.drain(), "pages are offered");
         let written = drainer.finish().summary;
         assert_eq!((written.events, written.losses.is_any()), (300, false));

@@ -3,6 +3,7 @@
 
 use std::cell::RefCell;
 use std::path::Path;
+use std::sync::Arc;
 
 use dormouse_abi::class::ClassDecl;
 use dormouse_abi::message::Snapshot;
@@ -13,7 +14,8 @@ use dormouse_relay::Memory;
 
 use crate::clock::Clock;
 use crate::error::Error;
-use crate::memory::{SessionMemory, create_pool};
+use crate::ledger::Ledger;
+use crate::memory::{SessionMemory, create_pool, setup};
 use crate::options::{Cpus, Options, Plan};
 use crate::trace::Trace;
 use crate::{drain, snapshot};
@@ -34,9 +36,12 @@ impl Owner {
         let cpus = Cpus::pretended(0, 0);
         let plan = Options { context: kind, cpus, ..Options::new(dir.into()) }.plan().expect("options of our own");
         let plan = Plan { geometry, page_limit: geometry.page_count, ..plan };
-        let trace = Trace::create(&plan, Clock::new(), UUID).expect("a directory for the trace");
+        let clock = Clock::new();
+        let layout = setup(&plan, clock.source, UUID).layout(&geometry);
+        let ledger = Arc::new(Ledger::create(layout).expect("memory"));
+        let trace = Trace::create(&plan, clock, UUID, Arc::clone(&ledger)).expect("a directory for the trace");
         let pool = create_pool(&plan).expect("memory");
-        let memory = SessionMemory::new(pool, &plan, trace.clock.source, UUID).expect("memory");
+        let memory = SessionMemory::new(pool, &plan, ledger).expect("memory");
         Owner { memory: RefCell::new(memory), trace }
     }
 

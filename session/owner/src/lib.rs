@@ -59,6 +59,7 @@
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 mod announced;
+mod begin;
 mod clock;
 mod command;
 mod dir;
@@ -72,8 +73,11 @@ mod first_touch;
 #[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]
 pub mod fuzzing;
+mod inheritance;
+mod ledger;
 mod losses;
 mod memory;
+mod notify;
 mod options;
 mod owner;
 mod pages;
@@ -85,6 +89,8 @@ mod session_file;
 mod snapshot;
 mod streams;
 mod summary;
+mod supervised;
+mod supervisor;
 #[cfg(test)]
 mod testing;
 mod trace;
@@ -95,10 +101,14 @@ pub use dormouse_control::{
     raise_descriptor_limit, socket_dir, stop_session,
 };
 
+pub use begin::{Entrance, NewSession};
 pub use command::{Ended, LIBC_LIBRARY, Traced, find_libc_library, on_ending_signals, why_not_preloaded};
 pub use error::Error;
 pub use files::{TraceFiles, Window};
+pub use inheritance::Inheritance;
 pub use options::{Cpus, Mode, Options};
 pub use owner::Session;
 pub use salvage::{Salvage, salvage};
 pub use summary::Summary;
+pub use supervised::{Ending, SupervisedOwner};
+pub use supervisor::{COMMAND, Outcome, Remote, Supervisor};

@@ -8,9 +8,9 @@
 //! others. The second half goes some time after the last snapshot.
 
 use std::ops::Range;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use dormouse_abi::message::BudgetState;
@@ -22,6 +22,7 @@ use rustix::thread::futex;
 
 use crate::error::Error;
 use crate::fault::Guard;
+use crate::ledger::Ledger;
 use crate::options::{BUDGET_BYTES_MIN, Plan};
 
 /// Streams' memory that is filled from the beginning, at least.
@@ -35,6 +36,8 @@ const ROOM_STAYS: Duration = Duration::from_secs(10);
 pub(crate) struct SessionMemory {
     /// Of memory that is a file, which somebody may truncate. Before the pool: it ends first.
     guard: Option<Guard>,
+    /// What owners before this one have found to be gone.
+    gone_before: u64,
     pool: Pool,
     view: Memory,
     /// As the owner has laid it out.
@@ -46,6 +49,7 @@ pub(crate) struct SessionMemory {
     budget: Mutex<Budget>,
     /// Whether there are pages that are to be given back, now or later.
     is_shrinking: AtomicBool,
+    ledger: Arc<Ledger>,
 }
 
 #[derive(Debug)]
@@ -116,20 +120,26 @@ fn fill(pool: &Pool, plan: &Plan) -> Result<Range<usize>, BackingError> {
     Ok(begin..begin + pool.use_huge_pages(pages))
 }
 
+/// How the memory of a session begins.
+pub(crate) fn setup(plan: &Plan, clock: u32, uuid: [u8; 16]) -> Setup<'_> {
+    Setup {
+        mode: plan.options.mode as u32,
+        clock,
+        uuid,
+        kind: plan.options.context,
+        page_limit: plan.page_limit,
+        kept_for: &plan.options.cpus.online,
+        kept_each: plan.kept_each,
+    }
+}
+
 impl SessionMemory {
     /// Lays a session out in a pool that [`create_pool`] has made by the same plan.
-    pub(crate) fn new(pool: Pool, plan: &Plan, clock: u32, uuid: [u8; 16]) -> Result<SessionMemory, BackingError> {
+    pub(crate) fn new(pool: Pool, plan: &Plan, ledger: Arc<Ledger>) -> Result<SessionMemory, BackingError> {
         let guard = plan.options.buffers.is_some().then(|| Guard::new(pool.base(), plan.geometry.size_bytes()));
         let huge = fill(&pool, plan)?;
-        let setup = Setup {
-            mode: plan.options.mode as u32,
-            clock,
-            uuid,
-            kind: plan.options.context,
-            page_limit: plan.page_limit,
-            kept_for: &plan.options.cpus.online,
-            kept_each: plan.kept_each,
-        };
+        let SessionLayout { clock, uuid, .. } = ledger.layout();
+        let setup = setup(plan, clock, uuid);
         // SAFETY: this process's alone until the server hands it out, mapped as long as the pool, which is kept together with the view;
         // the geometry is valid, and its pages and streams are what the setup goes by.
         let view = unsafe { Memory::initialise(pool.base(), &plan.geometry, &setup) };
@@ -141,17 +151,45 @@ impl SessionMemory {
             // They fit: `Options::plan`.
             let _ = register.set_patterns(plan.options.patterns.iter().map(String::as_str));
         }
-        let budget = Budget { page_count: plan.page_limit, room_until: None };
-        Ok(SessionMemory {
+        ledger.set_budget_page_count(plan.page_limit.into());
+        Ok(SessionMemory::of(pool, guard, view, ledger))
+    }
+
+    /// The memory in `file` of a session that has begun, as the ledger has it. `is_named`: others may truncate the file.
+    pub(crate) fn take_up(file: OwnedFd, ledger: Arc<Ledger>, is_named: bool) -> Result<SessionMemory, Error> {
+        let geometry = ledger.geometry().map_err(str::to_string)?;
+        let pool = Pool::of_file(file, geometry.size_bytes()).map_err(|error| error.to_string())?;
+        let guard = is_named.then(|| Guard::new(pool.base(), geometry.size_bytes()));
+        // SAFETY: mapped as long as the pool, which is kept together with the view.
+        let view = unsafe { Memory::with_layout(pool.base(), geometry.size_bytes(), &ledger.layout()) };
+        let view = view.map_err(str::to_string)?;
+        view.end_holds();
+        let memory = SessionMemory::of(pool, guard, view, ledger);
+        // An owner may have been killed while there were more pages than the budget has, for a snapshot, or while it gave some back.
+        memory.lock().room_until = Some(Instant::now() + ROOM_STAYS);
+        memory.is_shrinking.store(true, Ordering::Relaxed);
+        Ok(memory)
+    }
+
+    fn of(pool: Pool, guard: Option<Guard>, view: Memory, ledger: Arc<Ledger>) -> SessionMemory {
+        let page_count = u32::try_from(ledger.budget_page_count()).unwrap_or(u32::MAX);
+        SessionMemory {
             guard,
+            gone_before: ledger.memory_gone(),
             pool,
             view,
-            layout: view.header().layout(),
+            layout: ledger.layout(),
             turn: Mutex::new(()),
             waiting: AtomicUsize::new(0),
-            budget: Mutex::new(budget),
+            budget: Mutex::new(Budget { page_count, room_until: None }),
             is_shrinking: AtomicBool::new(false),
-        })
+            ledger,
+        }
+    }
+
+    /// The memory's file alone.
+    pub(crate) fn into_file(self) -> OwnedFd {
+        self.pool.into_file()
     }
 
     /// Lays it out anew, empty, in a mode of [`dormouse_abi::session`]. Nobody has it.
@@ -186,7 +224,13 @@ impl SessionMemory {
 
     /// Units of 4 KiB that were found to be gone.
     pub(crate) fn gone(&self) -> u64 {
-        self.guard.as_ref().map_or(0, Guard::replaced)
+        self.gone_before.saturating_add(self.guard.as_ref().map_or(0, Guard::replaced))
+    }
+
+    /// What is to be done now and then.
+    pub(crate) fn keep_up(&self) {
+        self.ledger.set_memory_gone(self.gone());
+        self.give_back_excess();
     }
 
     /// What programs map.
@@ -253,7 +297,7 @@ impl SessionMemory {
     }
 
     /// Gives pages back that are beyond the budget by now, unless a snapshot is being taken.
-    pub(crate) fn give_back_excess(&self) {
+    fn give_back_excess(&self) {
         if self.is_shrinking.load(Ordering::Relaxed)
             && let Ok(_turn) = self.turn.try_lock()
         {
@@ -315,6 +359,7 @@ impl SessionMemory {
             memory.set_page_limit(limit);
             self.give_back();
         }
+        self.ledger.set_budget_page_count(limit.into());
         *budget = Budget { page_count: limit, room_until: None };
         Ok(())
     }

@@ -1,26 +1,27 @@
 //! The owner of a session, from its making to its end.
 
 use std::collections::BTreeSet;
-use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use dormouse_abi::message::{ProgramToTool, ToolToProgram};
-use dormouse_control::{Processes, Program, SessionServer, no_thread, socket_dir};
+use dormouse_control::{Processes, Program, SessionListener, SessionServer, no_thread};
 use dormouse_ctf::{Cause, Losses};
 
-use crate::clock::Clock;
-use crate::drain::{self, Drained};
+use crate::begin::{Estate, NewSession};
+use crate::drain::{self, Drained, Drainer};
 use crate::end::{Deadline, END_MAX, since};
 use crate::error::Error;
 use crate::fault;
+use crate::ledger::Ledger;
 use crate::losses;
-use crate::memory::{SessionMemory, create_pool};
-use crate::options::{Options, Plan};
-use crate::register::TakenIn;
+use crate::memory::SessionMemory;
+use crate::options::Options;
+use crate::register::{TakenIn, ended_amid_write};
 use crate::service::{NAMED_COUNT_MAX, Shared};
 use crate::session_file::OwnerFiles;
 use crate::summary::Summary;
@@ -52,77 +53,75 @@ impl Session {
     /// # Errors
     /// One line; nothing is left behind but an empty directory.
     pub fn create(options: &Options) -> Result<Session, Error> {
-        let plan = options.plan()?;
+        let NewSession { estate, .. } = NewSession::create(options)?;
+        Session::take_up(estate)
+    }
+
+    /// Takes up a session that nobody owns: one that is new, or one whose owner was killed. It goes on from where that had got to.
+    ///
+    /// # Errors
+    /// One line. Of a session in which nothing has happened yet, nothing is left behind but an empty directory.
+    pub(crate) fn take_up(estate: Estate) -> Result<Session, Error> {
+        let Estate { dir, memory, ledger, listener, buffers, files } = estate;
+        let ledger = Arc::new(ledger);
         fault::survive_file_size_limits();
-        let trace = Trace::create(&plan, Clock::new(), new_uuid()?)?;
-        // What fails from here on takes the trace's files away again.
-        match Session::memory(&plan, &trace) {
-            Ok((memory, files)) => {
-                let processes = Processes::new().map_err(|error| {
-                    trace.remove();
-                    format!("cannot watch processes: {error}")
-                })?;
-                trace.follow(memory.view());
-                let register = TakenIn::default();
-                let shared = Arc::new(Shared { memory, trace, processes: Arc::new(processes), register });
-                Session::open(&plan, Arc::clone(&shared), files).inspect_err(|_| shared.trace.remove())
+        ledger.count_owner();
+        let is_new = ledger.restarts() == 0;
+        let trace = Trace::take_up(dir, Arc::clone(&ledger))?;
+        let memory = SessionMemory::take_up(memory, Arc::clone(&ledger), buffers.is_some());
+        let memory = memory.inspect_err(|_| {
+            if is_new {
+                trace.remove()
             }
-            Err(error) => {
-                trace.remove();
-                Err(error)
-            }
-        }
-    }
-
-    fn memory(plan: &Plan, trace: &Trace) -> Result<(SessionMemory, OwnerFiles), Error> {
-        let pool = create_pool(plan).map_err(|error| match plan.options.buffers.clone() {
-            Some(path) => Error::from(format!("cannot put the buffers into {}: {error}", path.display())),
-            None if fault::is_limit_of_file_sizes(&error) => {
-                Error::from(format!("{error}; raise the limit of file sizes (ulimit -f), which counts for memory too"))
-            }
-            None => Error::from(error.to_string()),
         })?;
-        let files = OwnerFiles::new(plan.options.buffers.clone());
-        let memory = SessionMemory::new(pool, plan, trace.clock.source, trace.uuid);
-        Ok((memory.map_err(|error| error.to_string())?, files))
+        let processes = Processes::new().map_err(|error| format!("cannot watch processes: {error}"))?;
+        processes.count_joined(ledger.written().joined);
+        trace.follow(memory.view());
+        let register = TakenIn::default();
+        let shared = Arc::new(Shared { memory, trace, processes: Arc::new(processes), register });
+        Session::open(listener, Arc::clone(&shared), files).inspect_err(|_| {
+            if is_new {
+                shared.trace.remove()
+            }
+        })
     }
 
-    fn open(plan: &Plan, shared: Arc<Shared>, mut files: OwnerFiles) -> Result<Session, Error> {
+    fn open(listener: SessionListener, shared: Arc<Shared>, files: OwnerFiles) -> Result<Session, Error> {
+        // Who has joined is watched before anybody new is.
+        shared.look();
         // A file for each stream.
-        let descriptors_kept = u64::from(plan.geometry.stream_count) + DESCRIPTORS_BESIDE;
-        let server = SessionServer::start(
-            &socket_dir(),
-            Arc::clone(&shared),
-            Arc::clone(&shared.processes),
-            plan.options.may_be_stopped,
-            descriptors_kept,
-        )?;
-        // Nobody joins before the session's path is known.
-        files.write(&shared.trace.dir, shared.trace.uuid, server.path())?;
+        let descriptors_kept = u64::from(shared.memory.view().geometry().stream_count) + DESCRIPTORS_BESIDE;
+        let may_be_stopped = shared.trace.ledger.may_be_stopped() != 0;
+        let processes = Arc::clone(&shared.processes);
+        let server = SessionServer::start(listener, Arc::clone(&shared), processes, may_be_stopped, descriptors_kept)?;
         let stop = Arc::new(AtomicBool::new(false));
         let (of_drainer, stopped) = (Arc::clone(&shared), Arc::clone(&stop));
+        let (is_ready, ready) = channel();
         let run = move || {
             let Shared { memory, trace, .. } = &*of_drainer;
-            drain::run(memory, trace, &stopped, || {
+            let drainer = match Drainer::new(memory.view(), trace) {
+                Ok(drainer) => drainer,
+                Err(error) => {
+                    let _ = is_ready.send(Err(error));
+                    return Drained::default();
+                }
+            };
+            let _ = is_ready.send(Ok(()));
+            drain::run(drainer, &stopped, || {
                 of_drainer.look();
                 trace.take_in();
                 of_drainer.record_names(NAMED_COUNT_MAX);
-                memory.give_back_excess();
+                memory.keep_up();
             })
         };
-        let drainer = std::thread::Builder::new().name("dormouse-drain".into()).spawn(run);
-        let drainer = Some(drainer.map_err(no_thread)?);
-        Ok(Session { shared, files, server, stop, drainer })
+        let drainer = std::thread::Builder::new().name("dormouse-drain".into()).spawn(run).map_err(no_thread)?;
+        ready.recv().map_err(|_| "the drain thread has failed".to_string())??;
+        Ok(Session { shared, files, server, stop, drainer: Some(drainer) })
     }
 
     /// Where programs join: the value of `DORMOUSE_SESSION`.
     pub fn socket(&self) -> &Path {
         self.server.path()
-    }
-
-    /// Its memory, and what names it to those who inherit it.
-    pub(crate) fn memory_to_inherit(&self) -> (BorrowedFd<'_>, [u8; 16]) {
-        (self.shared.memory.file(), self.shared.trace.uuid)
     }
 
     /// The names, `provider:name`, of the classes that programs have announced so far, sorted.
@@ -153,7 +152,7 @@ impl Session {
     /// Waits until `is_over`, a tool asks for the session's end, or every process is dead. True in the last case.
     pub fn wait(&self, is_over: impl Fn() -> bool) -> bool {
         loop {
-            if is_over() || self.server.is_stop_requested() {
+            if is_over() || self.server.is_stop_requested() || self.is_ending() {
                 return false;
             }
             if self.shared.processes.are_all_dead() {
@@ -161,6 +160,30 @@ impl Session {
             }
             std::thread::sleep(LOOK_INTERVAL);
         }
+    }
+
+    /// Whether an owner before this one was killed while it ended the session.
+    pub(crate) fn is_ending(&self) -> bool {
+        self.shared.trace.ledger.is_ending() != 0
+    }
+
+    /// Whether a tool has asked for the session's end.
+    pub(crate) fn is_stop_requested(&self) -> bool {
+        self.server.is_stop_requested()
+    }
+
+    /// Whether there were processes, and there are none.
+    pub(crate) fn is_deserted(&self) -> bool {
+        self.shared.processes.are_all_dead()
+    }
+
+    pub(crate) fn ledger(&self) -> &Ledger {
+        &self.shared.trace.ledger
+    }
+
+    /// Whether no process is in the session.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.shared.processes.count() == 0
     }
 
     /// Ends a session whose command cannot run, and takes its trace away: nothing is left behind but an empty directory.
@@ -176,20 +199,25 @@ impl Session {
     /// and the summary says so. A disk is waited for as long as it takes.
     pub fn finish(self) -> Summary {
         let Session { shared, mut files, mut server, stop, drainer } = self;
+        shared.trace.ledger.set_ending(1);
         let clock = since(Instant::now());
         let deadline = Deadline::after(END_MAX, &clock);
         let mut losses = Losses::default();
         // A peer may take its time over a conversation. One that is left behind is refused: the trace is finished then.
         deadline.bound("dormouse-close", server.closing());
         let socket = server.path().to_path_buf();
-        let Shared { memory, trace, processes, register, .. } = &*shared;
+        let Shared { memory, trace, processes, .. } = &*shared;
+        let ledger = &trace.ledger;
         // These wait for a disk.
         memory.wait_for_turns();
         shared.look();
         shared.record_names(usize::MAX);
         losses.add(Cause::NotDetached, deadline.ask_all(processes.live_pids(), move |pid| detach(pid, &socket)) as u64);
+        // An owner that was killed while it ended the session has told them already.
+        let is_told = ledger.is_stopped() != 0;
+        ledger.set_stopped(1);
         // (P') pairs with (P): a producer that sees it leaves.
-        let was_stopped = memory.view().header().stopped.0.swap(1, Ordering::SeqCst) != 0;
+        let was_stopped = memory.view().header().stopped.0.swap(1, Ordering::SeqCst) != 0 && !is_told;
         losses.add(Cause::Scribbled, u64::from(was_stopped) + u64::from(!memory.is_layout_intact()));
         // (R') pairs with (R): the drain thread, when it sees it, drains what was committed before.
         stop.store(true, Ordering::SeqCst);
@@ -203,11 +231,12 @@ impl Session {
         let (classes_refused, refused) = trace.refusals();
         losses.extend(&refused);
         losses.extend(&drained.summary.losses);
-        losses.add(Cause::AmidWrite, register.ended_amid_write(&memory.view()));
+        losses.add(Cause::AmidWrite, ended_amid_write(&memory.view(), ledger));
         losses.add(Cause::MemoryGone, memory.gone());
         let mut summary = Summary {
             processes: processes.joined(),
-            snapshots_refused: server.counts().snapshots_refused,
+            snapshots_refused: ledger.counts().snapshots_refused.load(Ordering::Relaxed),
+            owner_restarts: ledger.restarts(),
             classes_refused,
             losses,
             ..drained.summary
@@ -233,14 +262,4 @@ fn detach(pid: u32, socket: &Path) -> bool {
         if is_member { program.ask(&ToolToProgram::Detach).map(|_| ()) } else { Ok(()) }
     };
     Program::find(pid).and_then(leave).is_ok()
-}
-
-fn new_uuid() -> Result<[u8; 16], Error> {
-    let mut uuid = [0u8; 16];
-    rustix::rand::getrandom(&mut uuid, rustix::rand::GetRandomFlags::empty())
-        .map_err(|error| format!("random numbers: {error}"))?;
-    // RFC 9562, version 4.
-    uuid[6] = uuid[6] & 0x0F | 0x40;
-    uuid[8] = uuid[8] & 0x3F | 0x80;
-    Ok(uuid)
 }

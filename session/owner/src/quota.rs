@@ -9,14 +9,14 @@ pub(crate) const KEPT_FOR_END_BYTES: u64 = 32 << 10;
 /// The smallest that leaves room for events.
 pub(crate) const DISK_BYTES_MIN: u64 = 256 << 10;
 
-/// What is left of it. All orderings are Relaxed: the number is all there is.
-#[derive(Debug)]
-pub(crate) struct Quota(AtomicU64);
+/// What is left of it, in the session's ledger. All orderings are Relaxed: the number is all there is.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Quota<'a>(pub(crate) &'a AtomicU64);
 
-impl Quota {
-    /// `None`: as much as there is.
-    pub(crate) fn new(bytes_max: Option<u64>) -> Quota {
-        Quota(AtomicU64::new(bytes_max.unwrap_or(u64::MAX)))
+impl Quota<'_> {
+    /// Of a session that begins. `None`: as much as there is.
+    pub(crate) fn begin(self, bytes_max: Option<u64>) {
+        self.0.store(bytes_max.unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
     /// Takes so many bytes, if `kept` are left then.
@@ -37,11 +37,13 @@ mod tests {
 
     #[test]
     fn what_is_kept_is_kept() {
-        let quota = Quota::new(Some(100));
+        let words = [100, 0].map(AtomicU64::new);
+        let [quota, endless] = words.each_ref().map(Quota);
+        quota.begin(Some(100));
         assert!(quota.take(60, 40) && !quota.take(1, 40) && quota.take(40, 0) && !quota.take(1, 0));
         quota.give_back(50);
         assert!(!quota.take(20, 40) && quota.take(10, 40));
-        let endless = Quota::new(None);
+        endless.begin(None);
         assert!(endless.take(1 << 60, KEPT_FOR_STATE_BYTES));
         endless.give_back(u64::MAX);
     }

@@ -4,16 +4,17 @@ use std::collections::BTreeSet;
 use std::io::Read;
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use dormouse_abi::register::{Entrant, NAME_SIZE_BYTES, PROCESS_COUNT, Phase, Process, Register};
+use dormouse_abi::register::{Entrant, NAME_SIZE_BYTES, NAMESPACE_UNKNOWN, PROCESS_COUNT, Phase, Process, Register};
 use dormouse_abi::text::printable;
 use dormouse_control::{Entering, Joining, Processes, Stat, open, pid_in_namespace, pid_namespace};
 use dormouse_ctf::StateRecord;
 use dormouse_relay::Memory;
 use rustix::io::Errno;
 
+use crate::ledger::Ledger;
 use crate::trace::Trace;
 
 /// Ticks of `starttime` of proc_pid_stat(5) are hundredths of a second in all that it says to programs.
@@ -23,8 +24,12 @@ const TICK_NS: u64 = 10_000_000;
 #[derive(Debug, Default)]
 pub(crate) struct TakenIn {
     looked: Mutex<Looked>,
-    /// Threads of processes that are gone which have ended amid a write.
-    ended_amid_write: AtomicU64,
+}
+
+/// Threads of a session's processes that have ended amid a write.
+pub(crate) fn ended_amid_write(memory: &Memory, ledger: &Ledger) -> u64 {
+    let by_programs = memory.register().map_or(0, Register::ended_amid_write);
+    ledger.ended_amid_write().load(Ordering::Relaxed).saturating_add(by_programs)
 }
 
 /// What the register is of, and who is in it.
@@ -53,7 +58,7 @@ impl TakenIn {
     pub(crate) fn look(&self, parts: Parts<'_>) {
         let Parts { memory, processes, .. } = parts;
         let mut looked = self.lock();
-        processes.ended_unwatched().into_iter().for_each(|number| self.take_back(&memory, number));
+        processes.ended_unwatched().into_iter().for_each(|number| self.take_back(parts, number));
         let Some(register) = memory.register() else { return };
         let changes = register.changes();
         if looked.changes.replace(changes) == Some(changes) && looked.claimed.is_empty() {
@@ -67,11 +72,11 @@ impl TakenIn {
                 (Phase::Ready | Phase::Left, false) => fresh.push((number, process)),
                 (Phase::Left, true) => {
                     processes.forget(number);
-                    self.take_back(&memory, number);
+                    self.take_back(parts, number);
                 }
                 // It has been killed amid its entry.
                 (Phase::Claimed, _) if claimed_before.contains(&number) && is_gone(process.vpid) => {
-                    self.take_back(&memory, number);
+                    self.take_back(parts, number);
                 }
                 (Phase::Claimed, _) => drop(looked.claimed.insert(number)),
                 (Phase::Ready, true) => {}
@@ -114,16 +119,18 @@ impl TakenIn {
         let stat = pid_seen.and_then(Stat::of);
         let (name, pidfd) = (name.to_string(), Some(pidfd));
         let entering = Entering { number, pid: pid_seen, image, name, stat, pidfd };
-        processes.admit(entering).into_iter().for_each(|number| self.take_back(&memory, number));
+        processes.admit(entering).into_iter().for_each(|number| self.take_back(parts, number));
         let record =
             StateRecord::Process { process: number.into(), pid, vpid, name: joining.name, program, command_line };
         trace.note_program(number, program);
-        // Without its record the process's events are in the trace all the same, under its bare id.
-        let _ = trace.state_at(joined_at, &[record]);
+        trace.note_process(number, joined_at, &record);
+        processes.count_joined(1);
         Ok(number)
     }
 
-    fn admit(&self, Parts { memory, trace, processes }: Parts<'_>, number: u16, process: &Process) {
+    fn admit(&self, parts: Parts<'_>, number: u16, process: &Process) {
+        let Parts { trace, processes, .. } = parts;
+        let is_noted = trace.ledger.is_noted(number, process.joined_at);
         let program = printable(&process.program);
         let found = find(process);
         let pid = found.as_ref().map_or(process.vpid, |(pid, _)| *pid);
@@ -143,30 +150,32 @@ impl TakenIn {
             program: &program,
             command_line: &command_line,
         };
-        trace.note_program(number, &program);
-        // Without its record the process's events are in the trace all the same, under its bare id.
-        let _ = trace.state_at(process.joined_at, &[record]);
+        if !is_noted {
+            trace.note_program(number, &program);
+            trace.note_process(number, process.joined_at, &record);
+            processes.count_joined(1);
+        }
         match found {
             Some((pid, pidfd)) if process.phase == Phase::Ready => {
                 let entering = Entering { number, pid: Some(pid), image: process.image, name, stat, pidfd };
-                processes.admit(entering).into_iter().for_each(|number| self.take_back(&memory, number));
+                processes.admit(entering).into_iter().for_each(|number| self.take_back(parts, number));
             }
-            _ => {
-                processes.count_gone();
-                self.take_back(&memory, number);
+            // An owner that is dead had a descriptor of it, and nobody can find it any more: it is in the session until it leaves.
+            None if is_noted
+                && process.pid == 0
+                && process.namespace == NAMESPACE_UNKNOWN
+                && process.phase == Phase::Ready =>
+            {
+                let entering = Entering { number, pid: None, image: process.image, name, stat, pidfd: None };
+                processes.admit(entering);
             }
+            _ => self.take_back(parts, number),
         }
     }
 
     /// Takes back what a process held that writes no more, its number last.
-    pub(crate) fn take_back(&self, memory: &Memory, number: u16) {
-        self.ended_amid_write.fetch_add(memory.take_back(number), Ordering::Relaxed);
-    }
-
-    /// Threads that have ended amid a write.
-    pub(crate) fn ended_amid_write(&self, memory: &Memory) -> u64 {
-        let by_programs = memory.register().map_or(0, Register::ended_amid_write);
-        self.ended_amid_write.load(Ordering::Relaxed).saturating_add(by_programs)
+    pub(crate) fn take_back(&self, Parts { memory, trace, .. }: Parts<'_>, number: u16) {
+        trace.ledger.ended_amid_write().fetch_add(memory.take_back(number), Ordering::Relaxed);
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use dormouse_abi::message::{BudgetState, Snapshot, Status};
 use dormouse_abi::register::CLASS_COUNT;
-use dormouse_control::{Joining, Processes, Service, Take};
+use dormouse_control::{Counts, Joining, Processes, Service, Take};
 use dormouse_ctf::StateRecord;
 
 use crate::announced::refusal_of;
@@ -48,6 +48,10 @@ impl Shared {
 }
 
 impl Service for Shared {
+    fn counts(&self) -> &Counts {
+        self.trace.ledger.counts()
+    }
+
     fn memory(&self) -> BorrowedFd<'_> {
         self.memory.file()
     }
@@ -61,7 +65,7 @@ impl Service for Shared {
     }
 
     fn leave(&self, number: u16) {
-        self.register.take_back(&self.memory.view(), number);
+        self.register.take_back(self.parts(), number);
     }
 
     /// One after another, for each has room for all that is retained.
@@ -82,6 +86,7 @@ impl Service for Shared {
         // `st_blocks` counts 512 bytes, whatever the file system's blocks are.
         status.disk_bytes = files.filter_map(|file| file.metadata().ok()).map(|file| file.blocks() * 512).sum();
         let dir = std::path::absolute(&self.trace.dir.path).unwrap_or_else(|_| self.trace.dir.path.clone());
+        status.owner_restarts = self.trace.ledger.restarts();
         status.dir = dir.to_string_lossy().into_owned();
         status.classes = self.trace.class_count();
         status.classes_max = CLASS_COUNT as u32;

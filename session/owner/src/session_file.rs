@@ -107,6 +107,16 @@ impl OwnerFiles {
         Ok(())
     }
 
+    /// Those of a session that another process has begun.
+    pub(crate) fn inherited(dir: &Dir, buffers: Option<PathBuf>) -> OwnerFiles {
+        OwnerFiles(buffers.into_iter().chain([dir.path_of(FILE_NAME)]).collect())
+    }
+
+    /// Leaves them to another process.
+    pub(crate) fn leave(&mut self) {
+        self.0.clear();
+    }
+
     /// Removes them, once: later, another session's may be at the same paths.
     pub(crate) fn remove(&mut self) {
         for path in self.0.drain(..) {

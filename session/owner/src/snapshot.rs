@@ -131,6 +131,7 @@ fn take_while(
     let pages_refused = losses.of(Cause::PacketRefused);
     let record = StateRecord::Snapshot { trigger: &wanted.trigger, pages_missed, pages_refused };
     trace.branch(&dir, &record, files.totals()).inspect_err(|_| files.remove())?;
+    trace.ledger.add_snapshot_bytes(*bytes);
     let ticks = moment.saturating_sub(files.begin().unwrap_or(moment));
     let span_ns = nanoseconds(ticks, trace.clock.last_calibration().frequency_hz);
     let (path, events, bytes) = (dir.path.to_string_lossy().into_owned(), *events, *bytes);

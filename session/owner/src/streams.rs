@@ -5,6 +5,7 @@ use dormouse_ctf::{Cause, Classes, PacketHeader, StreamTotals, Totals, count_rec
 
 use crate::dir::{Dir, not_written};
 use crate::error::Error;
+use crate::ledger::{Entry, Tally};
 use crate::pages::Pages;
 use crate::quota::KEPT_FOR_STATE_BYTES;
 use crate::summary::Summary;
@@ -29,6 +30,17 @@ impl StreamFile {
     /// None yet.
     pub(crate) fn new(name: String) -> StreamFile {
         StreamFile { name, file: None, set_aside: 0, begin: 0, totals: StreamTotals::default() }
+    }
+
+    /// The file in `dir` as far as the ledger has it.
+    fn take_up(dir: &Dir, name: String, stream: u32, entry: &Entry) -> Result<StreamFile, Error> {
+        if entry.packets == 0 {
+            // What an owner that was killed has begun.
+            dir.remove(&name);
+            return Ok(StreamFile::new(name));
+        }
+        let file = GrowingFile::take_up(dir, &name, entry.len)?;
+        Ok(StreamFile { name, file: Some(file), set_aside: 0, begin: entry.begin, totals: entry.totals(stream) })
     }
 
     /// Appends a packet of so many events to the file in `dir`, whose header is to be `header` and whose bytes are `packet`: all or
@@ -106,6 +118,29 @@ impl<'a> StreamFiles<'a> {
         StreamFiles { trace, dir, files, classes: trace.classes(), is_full: false, tally: Summary::default() }
     }
 
+    /// Those of the session's trace, as far as its ledger has them.
+    pub(crate) fn take_up(pages: Pages, trace: &'a Trace) -> Result<StreamFiles<'a>, Error> {
+        let (dir, ledger) = (&trace.dir, &trace.ledger);
+        let take_up = |stream| StreamFile::take_up(dir, pages.name_of(stream), stream, &ledger.entry(stream));
+        let files = (0..pages.memory.geometry().stream_count).map(take_up).collect::<Result<_, _>>()?;
+        let Tally { events, bytes, is_full, losses } = ledger.tally();
+        let text = "the owner before this one has ended since then, with the reason";
+        let write_error = (losses.of(Cause::WriteFailed) > 0).then(|| text.to_string());
+        let tally = Summary { events, bytes, losses, write_error, ..Summary::default() };
+        Ok(StreamFiles { trace, dir, files, classes: trace.classes(), is_full, tally })
+    }
+
+    /// Commits what has become of a page of a stream, of which so many were taken.
+    pub(crate) fn commit(&self, stream: u32, taken: u64, is_refused: bool) {
+        let StreamFile { file, begin, totals, .. } = &self.files[stream as usize];
+        let StreamTotals { packets, events, events_discarded, .. } = *totals;
+        let len = file.as_ref().map_or(0, |file| file.len);
+        let entry = Entry { len, begin: *begin, packets, events, events_discarded, taken, is_refused };
+        let Summary { events, bytes, losses, .. } = &self.tally;
+        let tally = Tally { events: *events, bytes: *bytes, is_full: self.is_full, losses: losses.clone() };
+        self.trace.ledger.commit_drained(stream, entry, &tally);
+    }
+
     /// What a stream has here so far.
     pub(crate) fn so_far(&self, stream: u32) -> &StreamTotals {
         &self.files[stream as usize].totals
@@ -124,7 +159,7 @@ impl<'a> StreamFiles<'a> {
             return self.tally.losses.add(Cause::PacketRefused, 1);
         };
         let size_bytes = packet.len() as u64;
-        self.is_full = self.is_full || !self.trace.quota.take(size_bytes, KEPT_FOR_STATE_BYTES);
+        self.is_full = self.is_full || !self.trace.quota().take(size_bytes, KEPT_FOR_STATE_BYTES);
         if self.is_full {
             return self.tally.losses.add(Cause::DiskMax, events);
         }
@@ -134,7 +169,7 @@ impl<'a> StreamFiles<'a> {
                 self.tally.events += events;
             }
             Err(error) => {
-                self.trace.quota.give_back(size_bytes);
+                self.trace.quota().give_back(size_bytes);
                 self.tally.losses.add(Cause::WriteFailed, events);
                 self.tally.write_error.get_or_insert(error.to_string());
             }
@@ -150,7 +185,7 @@ impl<'a> StreamFiles<'a> {
         if file.clear().is_err() {
             return 0;
         }
-        self.trace.quota.give_back(size_bytes);
+        self.trace.quota().give_back(size_bytes);
         target.set_aside = 0;
         let StreamTotals { events, packets, .. } = std::mem::take(&mut target.totals);
         self.tally.bytes -= size_bytes;
@@ -171,7 +206,7 @@ impl<'a> StreamFiles<'a> {
     /// Removes the files that were made.
     pub(crate) fn remove(&self) {
         self.files.iter().for_each(|file| file.remove(self.dir));
-        self.trace.quota.give_back(self.tally.bytes);
+        self.trace.quota().give_back(self.tally.bytes);
     }
 
     /// Gives back what was set aside and not used.

@@ -25,6 +25,8 @@ pub struct Summary {
     pub classes_refused: Vec<Refusal>,
     /// Why something could not be written, the first time.
     pub write_error: Option<String>,
+    /// How often its owner was started again.
+    pub owner_restarts: u64,
 }
 
 impl std::fmt::Display for Summary {
@@ -40,6 +42,10 @@ impl std::fmt::Display for Summary {
         }
         if let Some(error) = &self.write_error {
             write!(f, "; {} events could not be written: {error}", losses.of(Cause::WriteFailed))?;
+        }
+        if self.owner_restarts > 0 {
+            let times = if self.owner_restarts == 1 { "time" } else { "times" };
+            write!(f, "; its owner was started again {} {times}", self.owner_restarts)?;
         }
         let left_out = losses.of(Cause::DiskMax);
         if left_out > 0 {

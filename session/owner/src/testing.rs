@@ -1,22 +1,31 @@
 //! A thread that writes to a session, now to one stream and now to another, and what has to hold for every trace of it.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use dormouse_abi::class::{ClassDecl, FieldType, Kind};
 use dormouse_abi::page;
 use dormouse_abi::record::context_word;
-use dormouse_abi::session::{Geometry, State, UNIT_BYTES};
+use dormouse_abi::session::{CLOCK_MONOTONIC, Geometry, State, UNIT_BYTES};
 use dormouse_abi::txn::Txn;
 use dormouse_ctf::{Merge, Metadata, PacketHeader, StreamReader, Value};
 use dormouse_relay::{Memory, Record, Segment, Written, write_exclusive};
 use dormouse_vring::split::PlannedDriver;
 
 use crate::clock::ticks;
+use crate::ledger::Ledger;
+use crate::memory::setup;
+use crate::options::Plan;
 
 /// Of the memory that is written to.
 pub(crate) const GEOMETRY: Geometry =
     Geometry { page_size_bytes: 4096, page_count: 8, cpu_count: 0, stream_count: 2, has_register: false };
+
+/// A ledger of a session that begins so.
+pub(crate) fn ledger(plan: &Plan) -> Arc<Ledger> {
+    Arc::new(Ledger::create(setup(plan, CLOCK_MONOTONIC, [7; 16]).layout(&plan.geometry)).unwrap())
+}
 
 /// Of the one class there is.
 pub(crate) const FIELDS: [(&str, FieldType); 1] = [("n", FieldType::scalar(Kind::U64))];

@@ -3,15 +3,16 @@
 use std::collections::{BTreeMap, HashSet};
 use std::fs::File;
 use std::io::Read;
-use std::os::unix::fs::FileExt;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use dormouse_abi::class::ClassDecl;
-use dormouse_abi::page::STREAM_STATE;
+use dormouse_abi::page::{STREAM_EVENTS, STREAM_STATE};
 use dormouse_abi::record::RecordKind;
 use dormouse_abi::register::{CLASS_COUNT, PROCESS_COUNT, Register};
 use dormouse_ctf::{
-    Cause, Classes, Losses, Metadata, MetadataOptions, PacketWriter, Refusal, StateRecord, StreamTotals, Totals,
+    Cause, Classes, Losses, Metadata, MetadataOptions, PacketHeader, PacketWriter, Refusal, StateRecord, StreamReader,
+    StreamTotals, Totals,
 };
 use dormouse_relay::Memory;
 use rustix::fs::FallocateFlags;
@@ -20,6 +21,7 @@ use crate::announced::{class_of, program_of, refusal_of};
 use crate::clock::Clock;
 use crate::dir::{Dir, not_read, not_written};
 use crate::error::Error;
+use crate::ledger::{Ledger, Written, key_of};
 use crate::options::Plan;
 use crate::quota::{KEPT_FOR_END_BYTES, KEPT_FOR_STATE_BYTES, Quota};
 
@@ -36,6 +38,10 @@ fn refusal_record(Refusal { name, program, reason }: &Refusal) -> StateRecord<'_
     StateRecord::ClassRefused { class: name, program, reason }
 }
 
+fn key_of_refusal(Refusal { name, program, reason }: &Refusal) -> [String; 3] {
+    [name, program, reason].map(String::clone)
+}
+
 /// Refusals that are told one by one: programs may announce as many classes as they like.
 pub(crate) const REFUSAL_COUNT_MAX: usize = 1_000;
 
@@ -44,8 +50,8 @@ pub(crate) const REFUSAL_COUNT_MAX: usize = 1_000;
 pub(crate) struct Trace {
     pub(crate) dir: Dir,
     pub(crate) clock: Clock,
-    /// Of the trace, and of snapshots of its session.
-    pub(crate) quota: Quota,
+    /// What of it is there, for whoever takes the session up.
+    pub(crate) ledger: Arc<Ledger>,
     /// The trace's identity.
     pub(crate) uuid: [u8; 16],
     /// Where programs enter their classes. Whoever has the trace keeps it mapped.
@@ -74,20 +80,29 @@ struct Inner {
     refused: HashSet<[String; 3]>,
     /// What was refused, each time.
     losses: Losses,
+    /// Whether the register has been looked at. Who takes a session up looks at all of it once more, and counts nothing again.
+    has_looked: bool,
     /// Nothing is written any more.
     is_finished: bool,
 }
 
 impl Trace {
     /// Makes the directory, the metadata's beginning and the state stream with its first record.
-    pub(crate) fn create(plan: &Plan, clock: Clock, uuid: [u8; 16]) -> Result<Trace, Error> {
+    pub(crate) fn create(plan: &Plan, clock: Clock, uuid: [u8; 16], ledger: Arc<Ledger>) -> Result<Trace, Error> {
         let dir = Dir::make(&plan.options.dir)?;
         let options = metadata_options(&clock, uuid, plan.options.context);
         let preamble = Metadata::new(options.clone()).preamble();
         // Whoever has made this file has made the trace: only then is the rest this session's to remove.
         let metadata = GrowingFile::create(&dir, "metadata", preamble.as_bytes())?;
         let state = GrowingFile::create(&dir, "state", &[]).inspect_err(|_| remove_files(&dir))?;
-        let trace = Trace::begin(plan, clock, options, dir, [metadata, state]);
+        ledger.set_clock(clock.to_words());
+        ledger.set_metadata_inode(metadata.inode());
+        ledger.set_disk_bytes_max(plan.options.disk_bytes_max.unwrap_or(0));
+        let trace = Trace::begin(clock, options, dir, ledger, [metadata, state]);
+        trace.quota().begin(plan.options.disk_bytes_max);
+        // There is room for it, by the least that the maximum can be.
+        trace.quota().take(preamble.len() as u64, 0);
+        trace.ledger.commit_written(Written { metadata_len: preamble.len() as u64, ..Written::default() });
         let record = StateRecord::Session {
             mode: plan.options.mode.name(),
             budget_bytes: plan.options.budget_bytes,
@@ -98,16 +113,59 @@ impl Trace {
         Ok(trace)
     }
 
+    /// The trace in `dir`, as far as the ledger has it. At the session's end there may be more: that is done again.
+    pub(crate) fn take_up(dir: Dir, ledger: Arc<Ledger>) -> Result<Trace, Error> {
+        let clock = Clock::from_words(ledger.clock());
+        let Written { metadata_len, state_len, .. } = ledger.written();
+        let mut metadata = GrowingFile::take_up_if(&dir, "metadata", metadata_len, ledger.metadata_inode())?;
+        let mut state = GrowingFile::take_up(&dir, "state", state_len)?;
+        let text = metadata.read().map_err(not_read(&dir.path_of("metadata")))?;
+        let parsed = Metadata::decode(&text);
+        let parsed = parsed.map_err(|error| format!("{}: {error}", dir.path_of("metadata").display()))?;
+        let bytes = state.read().map_err(not_read(&dir.path_of("state")))?;
+        let (uuid, lens) = (parsed.options.uuid, metadata.len + state.len);
+        let trace = Trace::begin(clock, parsed.options.clone(), dir, ledger, [metadata, state]);
+        trace.quota().begin(trace.ledger.left_of_disk(lens));
+        let mut inner = trace.lock();
+        inner.classes = parsed.classes.clone();
+        inner.has_looked = false;
+        inner.losses = trace.ledger.refused();
+        let mut reader = StreamReader::new(&parsed, 0, &bytes);
+        for record in reader.by_ref().flatten().filter_map(|event| StateRecord::decode(&event)) {
+            match record {
+                StateRecord::Process { process, program, .. } => {
+                    drop(inner.programs.insert(process as u16, program.into()));
+                }
+                StateRecord::ClassRefused { class, program, reason } => {
+                    drop(inner.note_refusal(refusal_of(class, program, reason)));
+                }
+                _ => {}
+            }
+        }
+        inner.state_totals = reader.totals().unwrap_or(inner.state_totals);
+        let mut last = None;
+        let mut rest = &bytes[..];
+        while let Ok(header) = PacketHeader::decode(rest) {
+            rest = rest.get(header.packet_size_bytes as usize..).unwrap_or(&[]);
+            last = Some(header);
+        }
+        let is_whole = rest.is_empty() && inner.state_totals.packets > 0;
+        let Some(last) = last.filter(|last| is_whole && last.uuid == uuid) else {
+            return Err(format!("{} was written over", trace.dir.path_of("state").display()).into());
+        };
+        (inner.state_writer, inner.state_last) = (PacketWriter::behind(&last), last.timestamp_end);
+        drop(inner);
+        Ok(trace)
+    }
+
     fn begin(
-        plan: &Plan,
         clock: Clock,
         options: MetadataOptions,
         dir: Dir,
+        ledger: Arc<Ledger>,
         [metadata, state]: [GrowingFile; 2],
     ) -> Trace {
-        let (uuid, quota) = (options.uuid, Quota::new(plan.options.disk_bytes_max));
-        // There is room for it, by the least that the maximum can be.
-        quota.take(metadata.len, 0);
+        let uuid = options.uuid;
         // Where the file system cannot set space aside, a full disk may swallow the note about itself.
         let _ = state.set_space_aside(STATE_RESERVE_BYTES);
         let inner = Mutex::new(Inner {
@@ -125,9 +183,15 @@ impl Trace {
             refusals: Vec::new(),
             refused: HashSet::new(),
             losses: Losses::default(),
+            has_looked: true,
             is_finished: false,
         });
-        Trace { dir, clock, uuid, quota, memory: OnceLock::new(), inner }
+        Trace { dir, clock, uuid, ledger, memory: OnceLock::new(), inner }
+    }
+
+    /// Of the trace, and of snapshots of its session.
+    pub(crate) fn quota(&self) -> Quota<'_> {
+        Quota(self.ledger.quota_left())
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -167,7 +231,7 @@ impl Trace {
         let count = register.class_count();
         let ids = std::mem::take(&mut inner.unseen).into_iter().chain((inner.seen_count..count).map(|id| id as u16));
         let mut unseen = Vec::new();
-        for id in ids {
+        for id in ids.filter(|id| inner.classes.get(STREAM_EVENTS, *id).is_none()) {
             match class_of(register, id, |number| inner.program_of(register, number)) {
                 Some(Ok(decl)) => fresh.push((id, decl)),
                 Some(Err(refusal)) => refused.push(refusal),
@@ -176,9 +240,12 @@ impl Trace {
         }
         inner.seen_count = count;
         inner.unseen = unseen;
-        if let Err(reason) = inner.declare(&fresh, &self.quota) {
+        if let Err(reason) = inner.declare(&fresh, &self.ledger) {
             let program = |id: u16| inner.program_of(register, register.class(id).map_or(0, |class| class.process));
             refused.extend(fresh.iter().map(|(id, decl)| refusal_of(&decl.full_name(), &program(*id), &reason)));
+        }
+        if !std::mem::replace(&mut inner.has_looked, true) {
+            refused.retain(|refusal| !inner.refused.contains(&key_of_refusal(refusal)));
         }
         drop(inner);
         self.refuse(refused);
@@ -195,7 +262,8 @@ impl Trace {
             (processes, "processes", processes_full, Cause::ProgramRefused),
         ];
         for (count, what, why, cause) in all.iter().filter(|(count, ..)| *count > 0) {
-            self.refuse_as(*cause, *count, [refusal_of(&format!("({count} {what})"), "(any program)", why)]);
+            // At the end: not for the ledger.
+            self.refuse_as(*cause, *count, refusal_of(&format!("({count} {what})"), "(any program)", why));
         }
     }
 
@@ -205,7 +273,7 @@ impl Trace {
     /// See [`Inner::declare`].
     #[cfg(any(test, feature = "fuzzing"))]
     pub(crate) fn declare(&self, classes: &[(u16, ClassDecl)]) -> Result<(), String> {
-        self.lock().declare(classes, &self.quota)
+        self.lock().declare(classes, &self.ledger)
     }
 
     /// How many classes there are.
@@ -218,31 +286,20 @@ impl Trace {
     pub(crate) fn refuse(&self, refused: impl IntoIterator<Item = Refusal>) {
         for refusal in refused {
             let is_program = refusal.name == ALL_CLASSES;
-            self.refuse_as(if is_program { Cause::ProgramRefused } else { Cause::ClassRefused }, 1, [refusal]);
+            let cause = if is_program { Cause::ProgramRefused } else { Cause::ClassRefused };
+            self.ledger.add_refused(cause, 1);
+            self.refuse_as(cause, 1, refusal);
         }
     }
 
-    fn refuse_as(&self, cause: Cause, count: u64, refused: impl IntoIterator<Item = Refusal>) {
-        let only_first = format!("only the first {REFUSAL_COUNT_MAX} are named");
+    fn refuse_as(&self, cause: Cause, count: u64, refusal: Refusal) {
         let mut inner = self.lock();
-        let known = inner.refusals.len();
-        for refusal in refused {
-            inner.losses.add(cause, count);
-            let Refusal { name, program, reason } = &refusal;
-            if inner.refusals.len() > REFUSAL_COUNT_MAX
-                || !inner.refused.insert([name.clone(), program.clone(), reason.clone()])
-            {
-                continue;
-            }
-            let is_last = inner.refusals.len() == REFUSAL_COUNT_MAX;
-            let others = || refusal_of("(other classes)", "(any program)", &only_first);
-            inner.refusals.push(if is_last { others() } else { refusal });
-        }
-        let fresh: Vec<Refusal> = inner.refusals[known..].to_vec();
+        inner.losses.add(cause, count);
+        let fresh = inner.note_refusal(refusal);
         drop(inner);
-        if !fresh.is_empty() {
+        if let Some(fresh) = fresh {
             // Where it cannot be written, the session's summary still has it.
-            let _ = self.state(&fresh.iter().map(refusal_record).collect::<Vec<_>>());
+            let _ = self.state(&[refusal_record(&fresh)]);
         }
     }
 
@@ -259,9 +316,23 @@ impl Trace {
 
     /// Appends a packet of state records of a moment that is past: not before what is there already.
     pub(crate) fn state_at(&self, moment: u64, records: &[StateRecord<'_>]) -> Result<(), Error> {
-        self.append(&mut self.lock(), moment, records, KEPT_FOR_END_BYTES)
+        let mut inner = self.lock();
+        self.append(&mut inner, moment, records, KEPT_FOR_END_BYTES)?;
+        self.ledger.commit_written(Written { state_len: inner.state.len, ..self.ledger.written() });
+        Ok(())
     }
 
+    /// Notes a process that has joined, once, with its record.
+    pub(crate) fn note_process(&self, number: u16, joined_at: u64, record: &StateRecord<'_>) {
+        let mut inner = self.lock();
+        // Without its record the process's events are in the trace all the same, under its bare id.
+        let _ = self.append(&mut inner, joined_at, std::slice::from_ref(record), KEPT_FOR_END_BYTES);
+        let written = self.ledger.written();
+        let (joined, process) = (written.joined + 1, (number, key_of(joined_at)));
+        self.ledger.commit_written(Written { state_len: inner.state.len, joined, process, ..written });
+    }
+
+    /// What is appended is kept once it is committed.
     fn append(&self, inner: &mut Inner, moment: u64, records: &[StateRecord<'_>], kept: u64) -> Result<(), Error> {
         if inner.is_finished {
             return Err(SESSION_OVER.to_string().into());
@@ -273,8 +344,8 @@ impl Trace {
         }
         let packet = inner.state_writer.finish();
         let size_bytes = packet.len() as u64;
-        let appended = if self.quota.take(size_bytes, kept) {
-            let appended = inner.state.append(&packet).inspect_err(|_| self.quota.give_back(size_bytes));
+        let appended = if self.quota().take(size_bytes, kept) {
+            let appended = inner.state.append(&packet).inspect_err(|_| self.quota().give_back(size_bytes));
             appended.map_err(|error| not_written(&self.dir.path_of("state"), &error))
         } else {
             Err(DISK_MAX_REACHED.to_string().into())
@@ -341,15 +412,17 @@ impl Trace {
         read.map_err(not_read(&self.dir.path_of("state")))?;
         state.extend(last_packet);
         let size_bytes = (state.len() + metadata.text().len()) as u64;
-        if !self.quota.take(size_bytes, KEPT_FOR_STATE_BYTES) {
+        if !self.quota().take(size_bytes, KEPT_FOR_STATE_BYTES) {
             return Err(DISK_MAX_REACHED.to_string().into());
         }
         // Last the metadata: a directory without them is no trace.
         let written = dir.create("state", &state).and_then(|_| write_metadata(dir, &metadata));
         written.inspect_err(|_| {
             remove_files(dir);
-            self.quota.give_back(size_bytes);
-        })
+            self.quota().give_back(size_bytes);
+        })?;
+        self.ledger.add_snapshot_bytes(size_bytes);
+        Ok(())
     }
 }
 
@@ -362,7 +435,8 @@ impl Inner {
     ///
     /// # Errors
     /// The metadata on disk lack them, and get them only if there is space at the end.
-    fn declare(&mut self, classes: &[(u16, ClassDecl)], quota: &Quota) -> Result<(), String> {
+    fn declare(&mut self, classes: &[(u16, ClassDecl)], ledger: &Ledger) -> Result<(), String> {
+        let quota = Quota(ledger.quota_left());
         if classes.is_empty() {
             return Ok(());
         }
@@ -382,7 +456,22 @@ impl Inner {
         self.metadata.append(blocks.as_bytes()).map_err(|error| {
             quota.give_back(size_bytes);
             format!("the metadata cannot be written: {error}; free space or give another directory with -o")
-        })
+        })?;
+        ledger.commit_written(Written { metadata_len: self.metadata.len, ..ledger.written() });
+        Ok(())
+    }
+
+    /// Adds a refusal, or in its place the last, if it is new.
+    fn note_refusal(&mut self, refusal: Refusal) -> Option<Refusal> {
+        if self.refusals.len() > REFUSAL_COUNT_MAX || !self.refused.insert(key_of_refusal(&refusal)) {
+            return None;
+        }
+        let is_last = self.refusals.len() == REFUSAL_COUNT_MAX;
+        let only_first = format!("only the first {REFUSAL_COUNT_MAX} are named");
+        let others = || refusal_of("(other classes)", "(any program)", &only_first);
+        let fresh = if is_last { others() } else { refusal };
+        self.refusals.push(fresh.clone());
+        Some(fresh)
     }
 
     /// All classes, the clock as it is known by now, and what is in the trace.
@@ -423,6 +512,35 @@ pub(crate) struct GrowingFile {
 impl GrowingFile {
     pub(crate) fn create(dir: &Dir, name: &str, bytes: &[u8]) -> Result<GrowingFile, Error> {
         Ok(GrowingFile { file: dir.create(name, bytes)?, len: bytes.len() as u64 })
+    }
+
+    /// The first `len` bytes of a file that another owner has begun. What is behind them goes.
+    pub(crate) fn take_up(dir: &Dir, name: &str, len: u64) -> Result<GrowingFile, Error> {
+        GrowingFile::take_up_if(dir, name, len, 0)
+    }
+
+    /// The same of the file `inode`, if that is not 0; all of it, if it is another file by now.
+    fn take_up_if(dir: &Dir, name: &str, len: u64, inode: u64) -> Result<GrowingFile, Error> {
+        let opened = dir.go_on(name).and_then(|file| Ok((file.metadata()?, file)));
+        let (found, file) = opened.map_err(|error| not_written(&dir.path_of(name), &error))?;
+        let len = if inode == 0 || found.ino() == inode { len } else { found.len() };
+        if found.len() < len {
+            return Err(format!("{} was truncated", dir.path_of(name).display()).into());
+        }
+        let file = GrowingFile { file, len };
+        file.release_space();
+        Ok(file)
+    }
+
+    fn inode(&self) -> u64 {
+        self.file.metadata().map_or(0, |metadata| metadata.ino())
+    }
+
+    /// All of it.
+    fn read(&mut self) -> std::io::Result<Vec<u8>> {
+        let mut bytes = vec![0; self.len as usize];
+        self.file.read_exact_at(&mut bytes, 0)?;
+        Ok(bytes)
     }
 
     pub(crate) fn append(&mut self, bytes: &[u8]) -> std::io::Result<()> {
@@ -469,7 +587,7 @@ mod tests {
 
     fn trace(place: &std::path::Path, disk_bytes_max: Option<u64>) -> Trace {
         let plan = Options { disk_bytes_max, ..Options::new(place.join("trace")) }.plan().unwrap();
-        Trace::create(&plan, Clock::new(), [7; 16]).unwrap()
+        Trace::create(&plan, Clock::new(), [7; 16], crate::testing::ledger(&plan)).unwrap()
     }
 
     fn read(dir: &Dir, name: &str) -> Vec<u8> {

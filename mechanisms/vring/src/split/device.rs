@@ -39,7 +39,20 @@ pub struct Device<B = Direct> {
 }
 
 impl Device {
-    /// The device of an empty ring whose areas are contiguous, see [`super::contiguous`]; with event indexes, and no other feature.
+    /// The device of an empty ring whose areas are contiguous: see [`Device::at_base`].
+    ///
+    /// # Errors
+    /// [`RingError::Size`] and [`RingError::Alignment`].
+    ///
+    /// # Safety
+    /// That of [`Device::at_base`].
+    pub unsafe fn at(ring: *mut u8, size: u32) -> Result<Device, RingError> {
+        // SAFETY: the caller's promise.
+        unsafe { Device::at_base(ring, size, 0) }
+    }
+
+    /// The device of a ring whose areas are contiguous, see [`super::contiguous`], and of which everything before `base` has been taken and used;
+    /// with event indexes, and no other feature.
     ///
     /// Wait-free, async-signal-safe.
     ///
@@ -49,11 +62,11 @@ impl Device {
     /// # Safety
     /// The [`dormouse_abi::vring::RingLayout::size_bytes`] bytes at `ring` are mapped readable and writable as long as the device lives,
     /// Rust code accesses them only atomically, and nobody else of this program writes the device's side.
-    pub unsafe fn at(ring: *mut u8, size: u32) -> Result<Device, RingError> {
+    pub unsafe fn at_base(ring: *mut u8, size: u32, base: u16) -> Result<Device, RingError> {
         let areas = contiguous(ring, size)?;
         // SAFETY: the caller's promise.
         let bus = unsafe { Direct::new(areas) };
-        Device::new(bus, size, Features { event_idx: true, ..Features::default() })
+        Device::with_base(bus, size, Features { event_idx: true, ..Features::default() }, base)
     }
 }
 

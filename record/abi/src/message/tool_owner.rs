@@ -36,6 +36,8 @@ pub struct BudgetState {
 pub struct Status {
     /// Process id of the owner, as it sees it itself.
     pub owner: u32,
+    /// How often it was started again.
+    pub owner_restarts: u64,
     /// The trace's directory.
     pub dir: String,
     /// Descriptors that the owner has open.
@@ -74,7 +76,7 @@ pub struct Status {
 
 structures! {
     Status {
-        owner: u32, dir: Line<4096>, descriptors: u64, descriptors_max: u64, processes: u32, processes_max: u32, processes_joined: u64,
+        owner: u32, owner_restarts: u64, dir: Line<4096>, descriptors: u64, descriptors_max: u64, processes: u32, processes_max: u32, processes_joined: u64,
         programs_refused: u64, clients: u32, clients_max: u32, clients_dropped: u64, classes: u32, classes_max: u32, classes_refused: u32,
         snapshots_taken: u64, snapshots_refused: u64, disk_bytes: u64, disk_bytes_max: u64,
     }

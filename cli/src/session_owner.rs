@@ -1,0 +1,26 @@
+//! `dormouse session-owner`: what `dormouse record` starts to own its session, and starts again if that dies.
+
+use std::ffi::OsString;
+
+use clap::Args;
+use dormouse_consumer::Inheritance;
+
+use crate::record::Record;
+
+/// The owner of a session, which `dormouse record` starts by itself
+#[derive(Debug, Args)]
+pub(crate) struct SessionOwner {
+    /// What is inherited, and then the arguments of `dormouse` that the session was started with
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    arguments: Vec<OsString>,
+}
+
+impl SessionOwner {
+    /// `parse` makes the recording of arguments of `dormouse` again.
+    pub(crate) fn run(self, parse: impl FnOnce(Vec<OsString>) -> anyhow::Result<Record>) -> anyhow::Result<u8> {
+        let count = Inheritance::ARGUMENT_COUNT.min(self.arguments.len());
+        let (inherited, given) = self.arguments.split_at(count);
+        let inheritance = Inheritance::from_arguments(inherited)?;
+        parse([OsString::from("dormouse")].iter().chain(given).cloned().collect())?.own(inheritance)
+    }
+}

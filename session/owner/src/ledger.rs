@@ -1,0 +1,458 @@
+//! What an owner has got done, where the next one finds it if this one is killed: memory that only owners of the session have.
+//!
+//! # How
+//! ```text
+//!   page k of a stream is offered
+//!     its packet is appended to the stream's file
+//!     its element is written to the used ring, and not shown
+//!     commit: length of the file, what it holds, k + 1 pages taken, what was lost ── one store shows all of it
+//!     the used index is stored: the page is the programs' again
+//! ```
+//! So what a ledger says of a file is on disk, and a page whose packet it does not have is still there. Who takes the session up cuts each file to
+//! its length in the ledger, goes on with page number `taken`, and stores the used index again: no packet is written twice, and none is missing, at
+//! whatever instruction the one before was killed. The end of a session commits nothing, so it can be done again as often as need be.
+//!
+//! # Ordering
+//! A [`Commit`] has two places. The one that does not count is written, and then the number that says which of them counts: (K) Release pairs
+//! with (K'), Acquire. One thread at a time commits. Other words are Relaxed: each is all there is of what it says.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use dormouse_abi::page::STREAM_EVENTS;
+use dormouse_abi::register::PROCESS_COUNT;
+use dormouse_abi::session::{Geometry, STREAM_COUNT_MAX, SessionHeader, SessionLayout};
+use dormouse_control::Counts;
+use dormouse_ctf::{Cause, Losses, StreamTotals};
+use memmap2::{MmapOptions, MmapRaw};
+use rustix::fs::{MemfdFlags, SealFlags};
+
+use crate::error::Error;
+
+/// Words of which all or none is there.
+#[repr(C)]
+#[derive(Debug)]
+struct Commit<const N: usize> {
+    /// How many there were.
+    count: AtomicU64,
+    places: [[AtomicU64; N]; 2],
+}
+
+impl<const N: usize> Commit<N> {
+    fn store(&self, words: [u64; N]) {
+        let next = self.count.load(Ordering::Relaxed) + 1;
+        let place = &self.places[next as usize % 2];
+        place.iter().zip(words).for_each(|(place, word)| place.store(word, Ordering::Relaxed));
+        // (K) pairs with (K').
+        self.count.store(next, Ordering::Release);
+    }
+
+    fn load(&self) -> [u64; N] {
+        // (K') pairs with (K).
+        let count = self.count.load(Ordering::Acquire);
+        self.places[count as usize % 2].each_ref().map(|word| word.load(Ordering::Relaxed))
+    }
+}
+
+/// How far a stream has got.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Entry {
+    /// Bytes of its file.
+    pub(crate) len: u64,
+    /// `timestamp_begin` of the first packet.
+    pub(crate) begin: u64,
+    pub(crate) packets: u64,
+    pub(crate) events: u64,
+    pub(crate) events_discarded: u64,
+    /// Pages that were taken from the ring, and dealt with.
+    pub(crate) taken: u64,
+    /// Whether the ring is not looked at any more.
+    pub(crate) is_refused: bool,
+}
+
+const ENTRY_WORDS: usize = 8;
+
+impl Entry {
+    fn to_words(self) -> [u64; ENTRY_WORDS] {
+        let Entry { len, begin, packets, events, events_discarded, taken, is_refused } = self;
+        [len, begin, packets, events, events_discarded, taken, is_refused.into(), 0]
+    }
+
+    fn from_words([len, begin, packets, events, events_discarded, taken, is_refused, _]: [u64; ENTRY_WORDS]) -> Entry {
+        Entry { len, begin, packets, events, events_discarded, taken, is_refused: is_refused != 0 }
+    }
+
+    /// What the file holds.
+    pub(crate) fn totals(&self, stream: u32) -> StreamTotals {
+        let Entry { packets, events, events_discarded, .. } = *self;
+        StreamTotals { stream_id: STREAM_EVENTS, stream_instance_id: stream, events, packets, events_discarded }
+    }
+}
+
+/// What draining came to so far.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Tally {
+    pub(crate) events: u64,
+    pub(crate) bytes: u64,
+    pub(crate) is_full: bool,
+    pub(crate) losses: Losses,
+}
+
+/// Stream, its entry, the tally.
+const DRAINED_WORDS: usize = 1 + ENTRY_WORDS + 3 + Cause::COUNT;
+
+/// What the trace has, beside its streams of events.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Written {
+    /// Bytes of the metadata, and of the state stream.
+    pub(crate) metadata_len: u64,
+    pub(crate) state_len: u64,
+    /// Processes that have joined.
+    pub(crate) joined: u64,
+    /// The last of them: its number, and what tells it from others that have had that.
+    pub(crate) process: (u16, u64),
+}
+
+#[repr(C)]
+#[derive(Debug)]
+struct Head {
+    /// Only the layout is used: that in the session's memory may have been written over.
+    header: SessionHeader,
+    clock: [AtomicU64; 5],
+    metadata_inode: AtomicU64,
+    may_be_stopped: AtomicU64,
+    owners: AtomicU64,
+    is_ending: AtomicU64,
+    is_stopped: AtomicU64,
+    attached: AtomicU64,
+    command: AtomicU64,
+    command_start: AtomicU64,
+    disk_bytes_max: AtomicU64,
+    quota_left: AtomicU64,
+    snapshots_bytes: AtomicU64,
+    budget_page_count: AtomicU64,
+    ended_amid_write: AtomicU64,
+    memory_gone: AtomicU64,
+    refused: [AtomicU64; Cause::COUNT],
+    counts: Counts,
+    written: Commit<5>,
+    drained: Commit<DRAINED_WORDS>,
+    processes: [AtomicU64; PROCESS_COUNT],
+}
+
+/// A session's ledger. All zeroes is one of a session in which nothing has happened.
+#[derive(Debug)]
+pub(crate) struct Ledger {
+    file: OwnedFd,
+    map: MmapRaw,
+}
+
+/// What tells a process from others that have had its number.
+pub(crate) fn key_of(joined_at: u64) -> u64 {
+    // Zero is nobody.
+    joined_at | 1
+}
+
+/// Of the words that are one thing each: how they are read and written.
+macro_rules! words {
+    ($($(#[$doc:meta])* $name:ident, $set:ident;)*) => {$(
+        $(#[$doc])*
+        pub(crate) fn $name(&self) -> u64 {
+            self.head().$name.load(Ordering::Relaxed)
+        }
+
+        /// Sets it.
+        pub(crate) fn $set(&self, value: u64) {
+            self.head().$name.store(value, Ordering::Relaxed);
+        }
+    )*};
+}
+
+impl Ledger {
+    /// Of a session of this layout.
+    pub(crate) fn create(layout: SessionLayout) -> Result<Ledger, Error> {
+        let size_bytes = size_of::<Head>() + layout.stream_count as usize * size_of::<[u64; ENTRY_WORDS]>();
+        let failed = |error: rustix::io::Errno| Error::from(format!("cannot make the session's ledger: {error}"));
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let file = rustix::fs::memfd_create("dormouse-ledger", flags).map_err(failed)?;
+        rustix::fs::ftruncate(&file, size_bytes as u64).map_err(failed)?;
+        let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
+        rustix::fs::fcntl_add_seals(&file, seals).map_err(failed)?;
+        let ledger = Ledger::map(file)?;
+        // SAFETY: the mapping begins with room for a head, which begins with a header; nobody else has it yet.
+        unsafe { ledger.map.as_mut_ptr().cast::<SessionHeader>().write(SessionHeader::new(layout, 0)) };
+        Ok(ledger)
+    }
+
+    /// One that another process has made.
+    pub(crate) fn inherited(file: OwnedFd) -> Result<Ledger, Error> {
+        let ledger = Ledger::map(file)?;
+        let streams = ledger.layout().stream_count;
+        let is_whole = streams <= STREAM_COUNT_MAX && ledger.streams().len() == streams as usize;
+        if !is_whole {
+            return Err("this is no session's ledger".to_string().into());
+        }
+        // Whoever committed may have been killed before it did what follows.
+        let (stream, entry) = ledger.last_drained();
+        ledger.apply(stream, entry);
+        ledger.note(ledger.written());
+        Ok(ledger)
+    }
+
+    fn map(file: OwnedFd) -> Result<Ledger, Error> {
+        let failed = |error: std::io::Error| Error::from(format!("cannot map the session's ledger: {error}"));
+        let sealed = rustix::fs::fcntl_get_seals(&file).is_ok_and(|seals| seals.contains(SealFlags::SHRINK));
+        let map = MmapOptions::new().map_raw(std::os::fd::AsRawFd::as_raw_fd(&file)).map_err(failed)?;
+        if !sealed || map.len() < size_of::<Head>() {
+            return Err("this is no session's ledger".to_string().into());
+        }
+        Ok(Ledger { file, map })
+    }
+
+    fn head(&self) -> &Head {
+        // SAFETY: the mapping is as long as a head, by the check in `map`, sealed so that it stays so, and aligned to an `os_page`; a head is atomics,
+        // and any bytes are one.
+        unsafe { &*self.map.as_ptr().cast::<Head>() }
+    }
+
+    fn streams(&self) -> &[[AtomicU64; ENTRY_WORDS]] {
+        let count = (self.map.len() - size_of::<Head>()) / size_of::<[u64; ENTRY_WORDS]>();
+        let begin = self.map.as_ptr().wrapping_add(size_of::<Head>()).cast();
+        // SAFETY: so many entries fit behind the head, whose size is a multiple of its alignment; they are atomics, and any bytes are one.
+        unsafe { std::slice::from_raw_parts(begin, count) }
+    }
+
+    /// For a process that inherits it.
+    pub(crate) fn file(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+
+    /// As the session was made.
+    pub(crate) fn layout(&self) -> SessionLayout {
+        self.head().header.layout()
+    }
+
+    /// The geometry of that.
+    pub(crate) fn geometry(&self) -> Result<Geometry, &'static str> {
+        let layout = self.layout();
+        Geometry::from_layout(&layout, layout.size_bytes as usize)
+    }
+
+    words! {
+        /// The inode of the metadata as they grow: at the session's end there are others in their place.
+        metadata_inode, set_metadata_inode;
+        /// Whether a tool may end the session.
+        may_be_stopped, set_may_be_stopped;
+        /// Whether the session's end has begun.
+        is_ending, set_ending;
+        /// Whether programs were told that it has.
+        is_stopped, set_stopped;
+        /// Events that were armed when the program that was to be attached joined, plus one; 0: it has not.
+        attached, set_attached;
+        /// The command's process id; 0: there is none.
+        command, set_command;
+        /// When that started, as the kernel counts.
+        command_start, set_command_start;
+        /// Bytes that trace and snapshots may have; 0: any number.
+        disk_bytes_max, set_disk_bytes_max;
+        /// Pages of the budget.
+        budget_page_count, set_budget_page_count;
+        /// Units of 4 KiB of the memory that were found to be gone.
+        memory_gone, set_memory_gone;
+    }
+
+    /// See [`crate::clock::Clock`].
+    pub(crate) fn clock(&self) -> [u64; 5] {
+        self.head().clock.each_ref().map(|word| word.load(Ordering::Relaxed))
+    }
+
+    /// Sets it.
+    pub(crate) fn set_clock(&self, words: [u64; 5]) {
+        self.head().clock.iter().zip(words).for_each(|(place, word)| place.store(word, Ordering::Relaxed));
+    }
+
+    /// An owner begins.
+    pub(crate) fn count_owner(&self) {
+        self.head().owners.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How often an owner took the place of one that had ended.
+    pub(crate) fn restarts(&self) -> u64 {
+        self.head().owners.load(Ordering::Relaxed).saturating_sub(1)
+    }
+
+    /// Another number than before: an owner has got something done.
+    pub(crate) fn progress(&self) -> u64 {
+        let Head { written, drained, .. } = self.head();
+        let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        count(&written.count).wrapping_add(count(&drained.count))
+    }
+
+    /// Threads that have ended amid a write, as the owners have found.
+    pub(crate) fn ended_amid_write(&self) -> &AtomicU64 {
+        &self.head().ended_amid_write
+    }
+
+    /// What is left of what may be written to disk.
+    pub(crate) fn quota_left(&self) -> &AtomicU64 {
+        &self.head().quota_left
+    }
+
+    /// A snapshot has so many bytes more.
+    pub(crate) fn add_snapshot_bytes(&self, bytes: u64) {
+        self.head().snapshots_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// What is left of what may be written to disk, beside what is there: so many bytes of metadata and state, streams, snapshots. `None`: any
+    /// number.
+    pub(crate) fn left_of_disk(&self, written: u64) -> Option<u64> {
+        let streams: u64 = (0..self.streams().len() as u32).map(|stream| self.entry(stream).len).sum();
+        let used = written.saturating_add(streams).saturating_add(self.head().snapshots_bytes.load(Ordering::Relaxed));
+        Some(self.disk_bytes_max()).filter(|max| *max != 0).map(|max| max.saturating_sub(used))
+    }
+
+    /// What the servers have counted.
+    pub(crate) fn counts(&self) -> &Counts {
+        &self.head().counts
+    }
+
+    /// Counts what was refused.
+    pub(crate) fn add_refused(&self, cause: Cause, count: u64) {
+        self.head().refused[cause as usize].fetch_add(count, Ordering::Relaxed);
+    }
+
+    /// What was refused.
+    pub(crate) fn refused(&self) -> Losses {
+        let mut losses = Losses::default();
+        let counts = self.head().refused.each_ref().map(|count| count.load(Ordering::Relaxed));
+        Cause::all().into_iter().zip(counts).for_each(|(cause, count)| losses.add(cause, count));
+        losses
+    }
+
+    /// What the trace has, beside its streams of events.
+    pub(crate) fn written(&self) -> Written {
+        let [metadata_len, state_len, joined, number, key] = self.head().written.load();
+        Written { metadata_len, state_len, joined, process: (number as u16, key) }
+    }
+
+    /// Commits that. One at a time.
+    pub(crate) fn commit_written(&self, written: Written) {
+        let Written { metadata_len, state_len, joined, process: (number, key) } = written;
+        self.head().written.store([metadata_len, state_len, joined, number.into(), key]);
+        self.note(written);
+    }
+
+    fn note(&self, Written { process: (number, key), .. }: Written) {
+        if let Some(place) = self.head().processes.get(usize::from(number)) {
+            place.store(key, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether the process that has this number, and joined then, has been noted in the trace.
+    pub(crate) fn is_noted(&self, number: u16, joined_at: u64) -> bool {
+        let known = self.head().processes.get(usize::from(number));
+        known.is_some_and(|known| known.load(Ordering::Relaxed) == key_of(joined_at))
+    }
+
+    fn last_drained(&self) -> (u32, Entry) {
+        let [stream, rest @ ..] = self.head().drained.load();
+        (stream as u32, Entry::from_words(*rest.first_chunk().unwrap_or(&[0; ENTRY_WORDS])))
+    }
+
+    fn apply(&self, stream: u32, entry: Entry) {
+        // Before the first commit there is none.
+        if self.head().drained.count.load(Ordering::Relaxed) > 0
+            && let Some(place) = self.streams().get(stream as usize)
+        {
+            place.iter().zip(entry.to_words()).for_each(|(place, word)| place.store(word, Ordering::Relaxed));
+        }
+    }
+
+    /// How far a stream has got.
+    pub(crate) fn entry(&self, stream: u32) -> Entry {
+        let words = self.streams().get(stream as usize);
+        words.map_or_else(Entry::default, |words| {
+            Entry::from_words(words.each_ref().map(|word| word.load(Ordering::Relaxed)))
+        })
+    }
+
+    /// What draining came to.
+    pub(crate) fn tally(&self) -> Tally {
+        let words = self.head().drained.load();
+        let [events, bytes, is_full, causes @ ..] = words.last_chunk::<{ 3 + Cause::COUNT }>().unwrap_or(&[0; _]);
+        let mut losses = Losses::default();
+        Cause::all().into_iter().zip(causes).for_each(|(cause, count)| losses.add(cause, *count));
+        Tally { events: *events, bytes: *bytes, is_full: *is_full != 0, losses }
+    }
+
+    /// Commits what became of a stream's page. One at a time.
+    pub(crate) fn commit_drained(&self, stream: u32, entry: Entry, tally: &Tally) {
+        let mut words = [0; DRAINED_WORDS];
+        let causes = Cause::all().map(|cause| tally.losses.of(cause));
+        let counts = [tally.events, tally.bytes, tally.is_full.into()];
+        let all = [u64::from(stream)].into_iter().chain(entry.to_words()).chain(counts).chain(causes);
+        words.iter_mut().zip(all).for_each(|(place, word)| *place = word);
+        self.head().drained.store(words);
+        self.apply(stream, entry);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use dormouse_abi::session::CLOCK_MONOTONIC;
+
+    use super::*;
+    use crate::memory::setup;
+    use crate::options::Options;
+
+    fn ledger() -> Ledger {
+        let plan = Options::new(std::path::PathBuf::new()).plan().unwrap();
+        Ledger::create(setup(&plan, CLOCK_MONOTONIC, [7; 16]).layout(&plan.geometry)).unwrap()
+    }
+
+    fn inherited(ledger: &Ledger) -> Ledger {
+        Ledger::inherited(ledger.file().try_clone_to_owned().unwrap()).unwrap()
+    }
+
+    #[test]
+    fn who_takes_over_finds_the_last_commit_whole_at_whatever_store_it_was_ended() {
+        let ledger = ledger();
+        let mut tally = Tally { events: 1, bytes: 2, is_full: true, losses: Losses::default() };
+        tally.losses.add(Cause::MemoryGone, 7);
+        let entry =
+            |len| Entry { len, begin: 1, packets: 2, events: 3, events_discarded: 4, taken: 5, is_refused: true };
+        ledger.commit_drained(1, entry(10), &tally);
+        ledger.commit_drained(1, entry(11), &tally);
+        // Another commit as far as its last store: it is none.
+        let Head { drained, .. } = ledger.head();
+        drained.places[1].iter().for_each(|word| word.store(u64::MAX, Ordering::Relaxed));
+        let next = inherited(&ledger);
+        assert_eq!((next.entry(1), next.tally()), (entry(11), tally.clone()));
+        // With its last store, and without what follows.
+        let mut words = [0; DRAINED_WORDS];
+        words[..2].copy_from_slice(&[0, 99]);
+        drained.store(words);
+        let next = inherited(&ledger);
+        assert_eq!((next.entry(0).len, next.entry(1)), (99, entry(11)));
+        assert_eq!(next.progress(), 3);
+    }
+
+    #[test]
+    fn a_process_is_noted_with_the_record_of_it() {
+        let ledger = ledger();
+        assert!(!ledger.is_noted(7, 0) && !ledger.is_noted(0, 0));
+        let written = Written { metadata_len: 1, state_len: 2, joined: 3, process: (7, key_of(40)) };
+        ledger.head().written.store([1, 2, 3, 7, key_of(40)]);
+        assert!(!ledger.is_noted(7, 40));
+        let next = inherited(&ledger);
+        assert!(next.is_noted(7, 40) && !next.is_noted(7, 90) && !next.is_noted(8, 40));
+        assert_eq!(next.written(), written);
+    }
+
+    #[test]
+    fn what_is_no_ledger_is_refused() {
+        let memory = rustix::fs::memfd_create("x", MemfdFlags::CLOEXEC).unwrap();
+        rustix::fs::ftruncate(&memory, 1 << 20).unwrap();
+        assert!(Ledger::inherited(memory).is_err());
+    }
+}

@@ -1,0 +1,161 @@
+//! An owner that is a process of its own: what it does beside its session's work.
+//!
+//! It ends the session when its supervisor says so. If the supervisor is dead, it goes on: the programs do. It ends the session when the recorded
+//! command and all processes in the session have ended, or a signal asks for it.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::Duration;
+
+use dormouse_control::{Program, is_dead, no_thread, open, start_of};
+
+use crate::command::on_ending_signals;
+use crate::error::Error;
+use crate::inheritance::{Inheritance, Said, finish_code};
+use crate::owner::Session;
+
+/// How often it looks whether its session is over, where nobody tells it: a tool has asked for its end, or its programs have ended.
+const LOOK_INTERVAL: Duration = Duration::from_millis(50);
+
+/// What its supervisor says.
+#[derive(Debug)]
+enum Heard {
+    Finish(u8),
+    /// Nothing more.
+    End,
+}
+
+/// Why a session is to end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ending {
+    /// Somebody has asked for it; what was recorded has ended with this exit code, or has not.
+    Asked(u8),
+    /// All its processes have ended.
+    Deserted,
+}
+
+/// A session's owner, and its connection to the supervisor.
+#[derive(Debug)]
+pub struct SupervisedOwner {
+    session: Session,
+    control: UnixStream,
+    heard: Receiver<Heard>,
+    sender: Sender<Heard>,
+    /// What the summary for programs is written to.
+    summary: Option<File>,
+}
+
+impl SupervisedOwner {
+    /// Takes up the session that this process has inherited.
+    ///
+    /// # Errors
+    /// One line, which the supervisor has been told.
+    pub fn take_up(inheritance: Inheritance) -> Result<SupervisedOwner, Error> {
+        let (estate, mut control, summary) = inheritance.take()?;
+        let session =
+            Session::take_up(estate).inspect_err(|error| tell(&mut control, &Said::Failed(error.to_string())))?;
+        let (sender, heard) = channel();
+        let (lines, to) = (control.try_clone().map_err(|error| error.to_string())?, sender.clone());
+        let hear = move || {
+            let codes = BufReader::new(lines).lines().map_while(Result::ok).filter_map(|line| finish_code(&line));
+            codes.map(Heard::Finish).chain([Heard::End]).for_each(|heard| drop(to.send(heard)));
+        };
+        std::thread::Builder::new().name("dormouse-hear".into()).spawn(hear).map_err(no_thread)?;
+        tell(&mut control, &Said::Ready);
+        Ok(SupervisedOwner { session, control, heard, sender, summary })
+    }
+
+    /// The session.
+    pub fn session(&self) -> &Session {
+        &self.session
+    }
+
+    /// Has the program join, unless an owner before this one has had it. Gives the number of its events that are armed, which
+    /// [`SupervisedOwner::tell_armed`] tells the supervisor.
+    ///
+    /// # Errors
+    /// It cannot be; the supervisor has been told, and nothing is left behind but an empty directory.
+    pub fn attach(self, pid: u32) -> Result<(SupervisedOwner, u32), Error> {
+        let ledger = self.session.ledger();
+        if let Some(count) = ledger.attached().checked_sub(1) {
+            return Ok((self, count as u32));
+        }
+        match Program::find(pid).and_then(|program| self.session.attach(&program)) {
+            Ok(count) => {
+                ledger.set_attached(u64::from(count) + 1);
+                Ok((self, count))
+            }
+            Err(error) => {
+                let SupervisedOwner { session, mut control, .. } = self;
+                session.abandon();
+                tell(&mut control, &Said::Refused(error.to_string()));
+                Err(error)
+            }
+        }
+    }
+
+    /// Tells the supervisor that the program has joined.
+    pub fn tell_armed(&mut self, count: u32) {
+        tell(&mut self.control, &Said::Armed(count));
+    }
+
+    /// Waits until the session is to end. `is_attached`: it ends with its processes.
+    pub fn wait(&self, is_attached: bool) -> Ending {
+        let mut orphan: Option<Orphan> = None;
+        loop {
+            match self.heard.recv_timeout(LOOK_INTERVAL) {
+                Ok(Heard::Finish(code)) => return Ending::Asked(code),
+                Ok(Heard::End) if orphan.is_some() => return Ending::Asked(0),
+                Ok(Heard::End) | Err(RecvTimeoutError::Disconnected) => {
+                    orphan.get_or_insert_with(|| Orphan::new(&self.session, self.sender.clone()));
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            if self.session.is_ending() || self.session.is_stop_requested() {
+                return Ending::Asked(0);
+            }
+            if is_attached && self.session.is_deserted()
+                || orphan.as_ref().is_some_and(|orphan| orphan.is_over(&self.session))
+            {
+                return Ending::Deserted;
+            }
+        }
+    }
+
+    /// Its session, what the summary for programs is written to, and what tells the supervisor, once all is said.
+    pub fn into_parts(self) -> (Session, Option<File>, impl FnOnce(u8)) {
+        let SupervisedOwner { session, mut control, summary, .. } = self;
+        (session, summary, move |code| tell(&mut control, &Said::Done(code)))
+    }
+}
+
+/// An owner without a supervisor.
+struct Orphan {
+    /// The recorded command, if it is alive.
+    command: Option<OwnedFd>,
+}
+
+impl Orphan {
+    fn new(session: &Session, sender: Sender<Heard>) -> Orphan {
+        let ledger = session.ledger();
+        let pid = u32::try_from(ledger.command()).ok().filter(|pid| *pid != 0);
+        // Its id may be another's by now.
+        let is_same = |pid: &u32| start_of(*pid) == ledger.command_start().to_string();
+        let command = pid.and_then(|pid| open(pid).ok().filter(|_| is_same(&pid)));
+        // What was the supervisor's to decide. Without a thread for it, the signals stay ignored.
+        let _ = on_ending_signals(move || drop(sender.send(Heard::End)), |signal| std::process::exit(128 + signal));
+        Orphan { command }
+    }
+
+    fn is_over(&self, session: &Session) -> bool {
+        self.command.as_ref().is_none_or(is_dead) && session.is_empty()
+    }
+}
+
+fn tell(control: &mut UnixStream, said: &Said) {
+    // Nobody is there any more: the session goes on.
+    let _ = control.write_all(said.to_line().as_bytes());
+}
