@@ -314,13 +314,37 @@ impl Running {
         self.child.id()
     }
 
-    /// Sends a signal to `dormouse` itself.
+    /// The process that owns the session, which `dormouse` has started; `None` between two of them.
+    pub fn owner(&self) -> Option<u32> {
+        owner_of(self.child.id())
+    }
+
+    /// Sends a signal to `dormouse` itself; one that stops it, or lets it go on, to the session's owner as well.
     pub fn kill(&self, signal: Signal) {
+        if [Signal::STOP, Signal::CONT].contains(&signal) {
+            self.kill_owner_alone(signal);
+        }
         kill_process(Pid::from_child(&self.child), signal).expect("dormouse is there");
     }
 
-    /// Kills `dormouse` itself, and nothing that it has started, and waits for its end.
+    /// Sends a signal to the session's owner alone. False: there was none.
+    pub fn kill_owner_alone(&self, signal: Signal) -> bool {
+        let owner = self.owner().and_then(|pid| Pid::from_raw(pid as i32));
+        owner.is_some_and(|owner| kill_process(owner, signal).is_ok())
+    }
+
+    /// Kills `dormouse` itself and the session's owner, and nothing else that it has started, and waits for their ends.
     pub fn kill_owner(&mut self) {
+        // Nobody else is started meanwhile.
+        kill_process(Pid::from_child(&self.child), Signal::STOP).expect("dormouse is there");
+        let owner = self.owner();
+        self.kill_owner_alone(Signal::KILL);
+        self.kill_supervisor();
+        self.wait_until("the owner's end", || owner.is_none_or(has_ended));
+    }
+
+    /// Kills `dormouse` itself, and nothing that it has started, and waits for its end.
+    pub fn kill_supervisor(&mut self) {
         self.kill(Signal::KILL);
         self.child.wait().expect("the child can be awaited");
     }
@@ -395,6 +419,19 @@ pub fn watched(command: &mut Command, patience: Duration) -> Output {
     let output = child.wait_with_output().expect("the child can be awaited");
     assert!(!hangs, "{command:?} hangs; stderr: {:?}", String::from_utf8_lossy(&output.stderr));
     output
+}
+
+/// The process that owns the session that process `pid` has started.
+pub fn owner_of(pid: u32) -> Option<u32> {
+    let is_owner = |owner: &u32| {
+        let proc = PathBuf::from(format!("/proc/{owner}"));
+        let command_line = std::fs::read(proc.join("cmdline")).unwrap_or_default();
+        let stat = std::fs::read_to_string(proc.join("stat")).unwrap_or_default();
+        let parent = stat.rsplit_once(") ").and_then(|(_, rest)| rest.split(' ').nth(1)?.parse().ok());
+        parent == Some(pid) && command_line.split(|byte| *byte == 0).nth(1) == Some(b"session-owner")
+    };
+    let entries = std::fs::read_dir("/proc").expect("/proc").flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).find(is_owner)
 }
 
 /// Whether a process is no more, but perhaps for whoever waits for it.

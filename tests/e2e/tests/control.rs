@@ -248,7 +248,7 @@ fn crowd(record: Record, live: u64, seconds: u64) -> Recording {
     let mut phases = writer(&fifo);
     let dir = running.dir().to_path_buf();
     running.wait_until("the first's being taken in", || has_joined(&dir, "e2e-crowd"));
-    let pid = running.pid();
+    let pid = running.owner().expect("the session has an owner");
     let before = Usage::of(pid);
     println!(
         "{:24} {:>11} {:>7} {:>9} {:>9} {:>7}",

@@ -23,6 +23,8 @@ fn main() {
         "usurp" => usurp(Path::new(&arguments[1]), number(2)),
         "descriptors" => descriptors(),
         "load" => load(Path::new(&arguments[1]), Path::new(&arguments[2]), number(3) as u32),
+        "family" => family(Path::new(&arguments[1]), number(2) as u32),
+        "steps" => steps(number(1), number(2) as u32),
         "waits" => waits(Path::new(&arguments[1]), number(2), &arguments[3]),
         "sample" => sample(number(1), main_ns, &arguments[2]),
         other => panic!("no program `{other}`"),
@@ -180,6 +182,48 @@ fn load(file: &Path, fifo: &Path, threads: u32) {
     });
     println!("events {}\nemitted", emitted.into_inner());
     std::fs::File::open(fifo).expect("a FIFO");
+}
+
+/// How many events a child of a family emits.
+const CHILD_EVENTS: u64 = 300;
+
+/// Emits from several threads, with pauses, and from children that are forked, and from programs that are started, until a file is there; then says how
+/// many events that were.
+fn family(file: &Path, threads: u32) {
+    println!("ready");
+    let emitted = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for thread in 0..threads {
+            let emitted = &emitted;
+            scope.spawn(move || {
+                for number in (0..).take_while(|number| number % 512 != 0 || !file.exists()) {
+                    emit::step(thread, number);
+                    emitted.fetch_add(1, Ordering::Relaxed);
+                    if number % 512 == 511 {
+                        // So that a trace of a minute has a size that a test can read.
+                        std::thread::sleep(Duration::from_millis(10));
+                    }
+                }
+            });
+        }
+        while !file.exists() {
+            let mut started = myself(&["steps", &CHILD_EVENTS.to_string(), "0"]).spawn().expect("another process");
+            assert!(started.wait().expect("a child").success());
+            let pid = fork();
+            if pid == 0 {
+                steps(CHILD_EVENTS, threads + 1);
+                end_at_once();
+            }
+            wait(pid, 0);
+            emitted.fetch_add(2 * CHILD_EVENTS, Ordering::Relaxed);
+        }
+    });
+    println!("events {}\nemitted", emitted.into_inner());
+}
+
+/// Emits so many events of one thread.
+fn steps(count: u64, thread: u32) {
+    (0..count).for_each(|number| emit::step(thread, number));
 }
 
 /// Nanoseconds of the monotonic clock.
