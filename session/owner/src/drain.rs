@@ -17,6 +17,7 @@ use crate::losses;
 #[cfg(any(test, feature = "fuzzing"))]
 use crate::memory::SessionMemory;
 use crate::pages::{Page, Pages};
+use crate::points::point;
 use crate::streams::StreamFiles;
 use crate::summary::Summary;
 use crate::trace::Trace;
@@ -153,6 +154,7 @@ impl<'a> Drainer<'a> {
                     // Behind the element, before the index that shows it: see the ledger.
                     self.files.commit(stream, *taken, *is_refused);
                     device.publish_used();
+                    point();
                 }
                 // (J') pairs with (J): after the used index, which a producer that sees the new count then sees too.
                 memory.header().freed.0.fetch_add(1, Ordering::Release);
@@ -289,14 +291,19 @@ impl<'a> Drainer<'a> {
 #[cfg(test)]
 mod tests {
     use std::mem::offset_of;
+    use std::sync::Arc;
     use std::sync::atomic::AtomicU32;
 
     use dormouse_abi::record::RecordKind;
-    use dormouse_abi::session::{MODE_OVERWRITE, SessionLayout};
+    use dormouse_abi::session::{MODE_DISCARD, MODE_OVERWRITE, SessionLayout};
 
     use super::*;
+    use crate::dir::Dir;
+    use crate::files::TraceFiles;
     use crate::fuzzing::Owner;
-    use crate::testing::{GEOMETRY, Writer, class};
+    use crate::ledger::Ledger;
+    use crate::points::killed_at;
+    use crate::testing::{GEOMETRY, Writer, class, numbers};
 
     #[test]
     fn pages_that_wait_leave_half_of_them_to_writers() {
@@ -334,6 +341,61 @@ mod tests {
             });
             assert!(losses.of(Cause::Scribbled) == 1 && !losses.is_exact(), "{state:?}: {losses:?}");
         }
+    }
+
+    /// What an owner does to the end of its session, from where its ledger says.
+    fn own(memory: Memory, trace: &Trace) -> Drained {
+        let mut drainer = Drainer::new(memory, trace).unwrap();
+        assert!(!memory.is_overwrite() || !drainer.drain());
+        while drainer.drain() {}
+        let drained = drainer.finish();
+        trace.finish(&[Cause::PacketRefused.record(1)], drained.totals.clone()).unwrap();
+        drained
+    }
+
+    /// An owner is killed at each point that there is, the next one at another, and a third one does the rest.
+    fn each_event_is_there_once(mode: u32) {
+        for at in 0.. {
+            let place = tempfile::tempdir().unwrap();
+            let dir = place.path().join("trace");
+            let owner = Owner::new(&dir, GEOMETRY, RecordKind::Ids);
+            let class_id = owner.declare(&class());
+            owner.reset(mode);
+            let mut writer = Writer::new(owner.memory(), class_id as u16);
+            for stream in [0, 1] {
+                writer.write(stream, 300);
+            }
+            let all: Vec<u64> = (0..writer.next).collect();
+            if mode != MODE_OVERWRITE {
+                [0, 1].into_iter().for_each(|stream| writer.offer(stream));
+            }
+            let memory = owner.memory();
+            let take_up = || {
+                let ledger = Ledger::inherited(owner.trace.ledger.file().try_clone_to_owned().unwrap()).unwrap();
+                Trace::take_up(Dir::open(&dir).unwrap(), Arc::new(ledger)).unwrap()
+            };
+            let first = killed_at(at, || own(memory, &owner.trace));
+            let second = killed_at(at / 2, || own(memory, &take_up()));
+            let drained = own(memory, &take_up());
+            assert_eq!(numbers(&dir), all, "killed at {at}");
+            assert_eq!((drained.summary.events, drained.lost_unstated), (all.len() as u64, 0), "killed at {at}");
+            assert!(!drained.summary.losses.is_any(), "killed at {at}: {drained:?}");
+            let files = TraceFiles::open(&dir).unwrap();
+            let stats = files.stats();
+            // What the end says is said once.
+            let said: Vec<u64> = stats.loss_possible.iter().map(|possible| possible.count).collect();
+            assert_eq!((stats.warnings.len(), said), (1, vec![1]), "killed at {at}: {:?}", stats.warnings);
+            if first.is_some() {
+                assert!(second.is_some() && at > 5, "{at}");
+                return;
+            }
+        }
+    }
+
+    #[test]
+    fn each_event_is_there_once_wherever_an_owner_is_killed() {
+        each_event_is_there_once(MODE_DISCARD);
+        each_event_is_there_once(MODE_OVERWRITE);
     }
 
     #[test]

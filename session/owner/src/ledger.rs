@@ -28,6 +28,7 @@ use memmap2::{MmapOptions, MmapRaw};
 use rustix::fs::{MemfdFlags, SealFlags};
 
 use crate::error::Error;
+use crate::points::point;
 
 /// Words of which all or none is there.
 #[repr(C)]
@@ -43,8 +44,10 @@ impl<const N: usize> Commit<N> {
         let next = self.count.load(Ordering::Relaxed) + 1;
         let place = &self.places[next as usize % 2];
         place.iter().zip(words).for_each(|(place, word)| place.store(word, Ordering::Relaxed));
+        point();
         // (K) pairs with (K').
         self.count.store(next, Ordering::Release);
+        point();
     }
 
     fn load(&self) -> [u64; N] {

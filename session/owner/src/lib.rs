@@ -81,6 +81,7 @@ mod notify;
 mod options;
 mod owner;
 mod pages;
+mod points;
 mod quota;
 mod register;
 mod salvage;

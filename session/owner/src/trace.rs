@@ -23,6 +23,7 @@ use crate::dir::{Dir, not_read, not_written};
 use crate::error::Error;
 use crate::ledger::{Ledger, Written, key_of};
 use crate::options::Plan;
+use crate::points::point;
 use crate::quota::{KEPT_FOR_END_BYTES, KEPT_FOR_STATE_BYTES, Quota};
 
 /// Why there is no room for more.
@@ -376,6 +377,7 @@ impl Trace {
         let totals = totals.filter(|_| told.is_ok()).map(|totals| with_state(totals, inner.state_totals));
         let metadata = inner.metadata_with(&self.clock, totals.unwrap_or_default());
         drop(inner);
+        point();
         // If this fails, the metadata that are there are valid; their clock is a little less exact.
         told.and(write_metadata(&self.dir, &metadata))
     }
@@ -544,7 +546,14 @@ impl GrowingFile {
     }
 
     pub(crate) fn append(&mut self, bytes: &[u8]) -> std::io::Result<()> {
+        #[cfg(test)]
+        {
+            // A write may be ended in its middle.
+            self.file.write_all_at(&bytes[..bytes.len() / 2], self.len)?;
+            point();
+        }
         self.file.write_all_at(bytes, self.len).inspect_err(|_| self.release_space())?;
+        point();
         self.len += bytes.len() as u64;
         Ok(())
     }

@@ -435,7 +435,7 @@ pub fn owner_of(pid: u32) -> Option<u32> {
 }
 
 /// Whether a process is no more, but perhaps for whoever waits for it.
-fn has_ended(pid: u32) -> bool {
+pub fn has_ended(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with(['Z', 'X']))
 }

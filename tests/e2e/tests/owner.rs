@@ -4,15 +4,23 @@
 #![cfg(target_os = "linux")]
 
 use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
-use dormouse_e2e::run::{PATIENCE, Record, Recording, Running};
+use dormouse_e2e::program::Program;
+use dormouse_e2e::run::{PATIENCE, Record, Recording, Running, dormouse, has_ended, owner_of, watched};
 use dormouse_e2e::trace::has_joined;
 use dormouse_e2e::{Random, seed};
-use rustix::process::Signal;
+use dormouse_testing::has;
+use rustix::process::{Pid, Signal, kill_process};
 
 /// The program that forks and starts others while its threads emit.
 const CROWD: &str = env!("CARGO_BIN_EXE_e2e-crowd");
+/// The program with tracepoints that waits for input.
+const BOX: &str = env!("CARGO_BIN_EXE_e2e-box");
 
 /// How many owners are killed in each test: as many as there are seconds, in the exhaustive form.
 fn kill_count() -> u64 {
@@ -115,10 +123,246 @@ fn a_flight_recorder_keeps_all_that_it_retains() {
     assert!(recorded > 0 && recorded <= emitted && recording.summary().lost == 0, "{}", recording.stderr);
 }
 
-/// A session whose program waits, and has been taken in.
-fn waiting() -> Running {
-    let mut running = Record::new().start(&["sh", "-c", &format!("{CROWD} one; echo over; read line")]);
+/// A session whose program has emitted some events, and emits more and ends when its input does; it has been taken in.
+fn waiting(record: Record) -> Running {
+    let end = record.place().join("end");
+    let end_text = end.to_str().expect("a path of text").to_owned();
+    let mut running = record.start(&[CROWD, "family", &end_text, "1"]);
     let dir = running.dir().to_owned();
     running.wait_until("the program's joining", || has_joined(&dir, "e2e-crowd"));
     running
+}
+
+/// Lets the program of such a session come to its end.
+fn let_end(running: &Running) {
+    std::fs::write(running.place().join("end"), "").expect("a file");
+}
+
+fn status(running: &Running) -> serde_json::Value {
+    let output = running.dormouse(&["status", "--json"]);
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&output.stderr)))
+}
+
+/// Programs and tools that ask meanwhile wait at the same socket.
+#[test]
+fn the_next_owner_answers_at_the_same_socket_and_says_so() {
+    let mut running = waiting(Record::new());
+    let socket = std::fs::metadata(running.session()).expect("the session's socket").ino();
+    let (first, before) = (running.owner(), status(&running));
+    assert_eq!(before["owner"].as_u64(), first.map(u64::from));
+    assert!(before["owner_restarts"] == 0 && running.kill_owner_alone(Signal::KILL));
+    // The question may come to the one that is being killed, which gives no answer.
+    let pid = running.pid().to_string();
+    running.wait_until("the next owner", || {
+        owner_of(pid.parse().expect("a number")).is_some_and(|owner| Some(owner) != first)
+    });
+    let after = status(&running);
+    assert_eq!((&after["owner_restarts"], &after["processes"]), (&1.into(), &before["processes"]));
+    let text = running.dormouse(&["status", &pid]);
+    assert!(String::from_utf8_lossy(&text.stdout).contains("(started again 1 time), trace "), "{text:?}");
+    assert_eq!(std::fs::metadata(running.session()).expect("the session's socket").ino(), socket);
+    let_end(&running);
+    assert!(running.wait().succeeded().stderr.contains("; its owner was started again 1 time"));
+}
+
+/// What a terminal sends to all processes, and a service manager to all of a group, is the supervisor's to answer.
+#[test]
+fn signals_do_not_end_an_owner_that_has_a_supervisor() {
+    let mut running = waiting(Record::new());
+    let owner = running.owner().expect("an owner");
+    for signal in [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM, Signal::USR1, Signal::USR2, Signal::TSTP] {
+        assert!(running.kill_owner_alone(signal));
+    }
+    assert_eq!(
+        (status(&running)["owner"].as_u64(), &status(&running)["owner_restarts"]),
+        (Some(owner.into()), &0.into())
+    );
+    let_end(&running);
+    all_there(&running.wait().succeeded());
+}
+
+fn all_there(recording: &Recording) {
+    let emitted = recording.numbers("events ")[0];
+    let recorded: u64 = recording.trace().steps().values().map(|numbers| numbers.len() as u64).sum();
+    assert_eq!(recorded, emitted, "{}", recording.stderr);
+}
+
+/// An owner whose supervisor is killed goes on as long as the command does, and completes the trace.
+#[test]
+fn an_owner_without_a_supervisor_goes_on_to_the_end() {
+    let mut running = waiting(Record::new());
+    running.kill_supervisor();
+    // It has no supervisor that would start another one.
+    let session = running.session();
+    assert_eq!(status(&running)["owner_restarts"], 0);
+    let_end(&running);
+    running.wait_for("emitted\n");
+    running.wait_until("the session's end", || !session.exists());
+    let dir = running.dir().to_owned();
+    running.wait_until("the trace's completion", || !dir.join(".session").exists());
+    let emitted = running.numbers("events ")[0];
+    let trace = dormouse_e2e::trace::Trace::read(&dir);
+    let recorded: u64 = trace.steps().values().map(|numbers| numbers.len() as u64).sum();
+    assert_eq!((recorded, trace.stats().loss_possible.len()), (emitted, 0));
+}
+
+/// One that dies again and again, and gets nothing done, is given up. What programs have committed can be salvaged.
+#[test]
+fn an_owner_that_gets_nothing_done_is_given_up() {
+    let record = Record::new();
+    let end = record.place().join("end");
+    // Stopped, the program commits nothing.
+    let script = format!("'{CROWD}' family '{}' 1 & echo program $!; wait", end.display());
+    let mut running = record.start(&["sh", "-c", &script]);
+    let dir = running.dir().to_owned();
+    running.wait_until("the program's joining", || has_joined(&dir, "e2e-crowd"));
+    let program = Pid::from_raw(running.numbers("program ")[0] as i32).expect("a process id");
+    kill_process(program, Signal::STOP).expect("the program is there");
+    let supervisor = running.pid();
+    let mut last = Instant::now();
+    // Ten owners are started within seconds; then there is none any more. Each is killed before it can have lived long.
+    running.wait_until("the owner's being given up", || {
+        if running_owner_is_killed(supervisor) {
+            last = Instant::now();
+        }
+        last.elapsed() > Duration::from_secs(5)
+    });
+    kill_process(program, Signal::CONT).expect("the program is there");
+    let_end(&running);
+    let place = tempfile::tempdir().expect("a directory");
+    let recording = running.wait();
+    let said = "its owner has ended 10 times without getting anything done: ";
+    assert!(recording.code() == 2 && recording.stderr.contains(said), "{}", recording.stderr);
+    let salvaged = dormouse_consumer::salvage(&recording.dir, &place.path().join("salvaged")).expect("a trace");
+    assert!(salvaged.events > 0, "{salvaged:?}");
+}
+
+fn running_owner_is_killed(supervisor: u32) -> bool {
+    let owner = owner_of(supervisor).and_then(|pid| Pid::from_raw(pid as i32));
+    owner.is_some_and(|owner| kill_process(owner, Signal::KILL).is_ok())
+}
+
+/// A program that runs already is recorded on as well, and its session ended by a tool.
+#[test]
+fn a_program_that_is_attached_stays_so() {
+    let mut program = Program::start(&[BOX, "none", "1000"], PATIENCE);
+    program.wait_for_ready();
+    let (pid, run, dir) = (program.pid().to_string(), program.place().join("run"), program.place().join("trace"));
+    let succeed = |program: &Program, arguments: &[&str]| {
+        let output = program.dormouse(arguments, &run);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).expect("text")
+    };
+    succeed(&program, &["arm", &pid, "e2e:boxed", "-o", dir.to_str().expect("a path of text")]);
+    let owner = |program: &Program| -> u64 {
+        let status: serde_json::Value =
+            serde_json::from_str(&succeed(program, &["status", &pid, "--json"])).expect("JSON");
+        status["owner"].as_u64().expect("a number")
+    };
+    let first = owner(&program);
+    kill_process(Pid::from_raw(first as i32).expect("a process id"), Signal::KILL).expect("the owner is there");
+    let begun = Instant::now();
+    // The question may come to the one that is being killed, which gives no answer.
+    while !has_ended(first as u32) {
+        assert!(begun.elapsed() < PATIENCE, "hangs");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    assert_ne!(owner(&program), first);
+    program.step();
+    let said = succeed(&program, &["disarm", &pid, "*"]);
+    assert!(said.contains("1000 events, 0 lost, 1 process, ") && said.contains("started again 1 time"), "{said}");
+    assert_eq!(dormouse_e2e::trace::Trace::read(&dir).values("e2e:boxed").len(), 1000);
+    let ended = program.end();
+    assert!(ended.status.success() && ended.stderr.is_empty(), "{ended:?}");
+}
+
+/// What a service manager has been told so far, and what it is told next.
+struct Manager(UnixDatagram);
+
+impl Manager {
+    fn at(path: &Path) -> Manager {
+        let socket = UnixDatagram::bind(path).expect("a socket");
+        // A watchdog.
+        socket.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        Manager(socket)
+    }
+
+    fn next(&self) -> String {
+        let mut bytes = [0; 4096];
+        let len = self.0.recv(&mut bytes).expect("somebody says something");
+        String::from_utf8(bytes[..len].to_vec()).expect("text")
+    }
+
+    fn has_heard_nothing(&self) -> bool {
+        self.0.set_nonblocking(true).expect("a socket");
+        self.0.recv(&mut [0]).is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock)
+    }
+}
+
+#[test]
+fn a_service_manager_hears_when_programs_can_join_and_when_the_session_ends() {
+    let record = Record::new();
+    let notify = record.place().join("notify");
+    let manager = Manager::at(&notify);
+    let end = record.place().join("end");
+    // The command runs only then.
+    let script = format!("while test ! -e '{}'; do sleep 0.05; done", end.display());
+    let mut running = record.env("NOTIFY_SOCKET", &notify).start(&["sh", "-c", &script]);
+    let first = manager.next();
+    let lines: Vec<&str> = first.lines().collect();
+    assert!(
+        lines.contains(&"READY=1") && lines.iter().any(|line| line.starts_with("STATUS=recording into ")),
+        "{first}"
+    );
+    // It is true by then: somebody answers.
+    assert_eq!(status(&running)["owner_restarts"], 0);
+    assert!(running.kill_owner_alone(Signal::KILL));
+    assert_eq!(manager.next().trim_end(), "STATUS=the owner was started again 1 times");
+    let session = running.session();
+    running.wait_until("the next owner", || session.exists());
+    let_end(&running);
+    assert_eq!(manager.next().trim_end(), "STOPPING=1");
+    running.wait().succeeded();
+    assert!(manager.has_heard_nothing());
+}
+
+#[test]
+fn a_service_manager_is_not_told_of_a_session_that_does_not_begin() {
+    let place = tempfile::tempdir().expect("a directory");
+    let manager = Manager::at(&place.path().join("notify"));
+    let mut command = Command::new(dormouse());
+    command.args(["record", "--attach", &std::process::id().to_string(), "-o"]).arg(place.path().join("trace"));
+    command.env("NOTIFY_SOCKET", place.path().join("notify")).env("XDG_RUNTIME_DIR", place.path());
+    let output = watched(&mut command, PATIENCE);
+    assert_eq!(output.status.code(), Some(2), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(manager.has_heard_nothing());
+}
+
+/// The units that are installed are what systemd takes for units.
+#[test]
+fn systemd_finds_nothing_wrong_with_the_units() {
+    if !has("systemd-analyze") {
+        return;
+    }
+    let place = tempfile::tempdir().expect("a directory");
+    let units = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../cli/systemd");
+    for (manager, name, instance) in
+        [("user", "dormouse.service", "dormouse.service"), ("system", "dormouse@.service", "dormouse@x.service")]
+    {
+        let text = std::fs::read_to_string(units.join(manager).join(name)).expect("a unit");
+        let program = dormouse().to_str().expect("a path of text");
+        // It is not installed where the unit looks for it.
+        let found = text.replace("ExecStart=dormouse ", &format!("ExecStart={program} "));
+        assert_ne!(found, text, "{name} does not start dormouse");
+        let verify = |text: &str| {
+            std::fs::write(place.path().join(instance), text).expect("a file");
+            let mut command = Command::new("systemd-analyze");
+            command.arg(format!("--{manager}")).args(["--man=no", "verify"]).arg(place.path().join(instance));
+            let output = watched(command.env("XDG_RUNTIME_DIR", place.path()), PATIENCE);
+            (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
+        };
+        assert_eq!(verify(&found), (true, String::new()), "{name}");
+        // It would say so.
+        assert!(verify(&found.replace("Type=notify", "Type=notifi")).1.contains("Failed to parse service type"));
+    }
 }

@@ -99,9 +99,10 @@ fn owner_to_tool() -> impl Strategy<Value = OwnerToTool> {
         let [bytes, bytes_max, room, free, drawn, queued, beyond] = numbers;
         BudgetState { page_size_bytes, streams, bytes, bytes_max, room, free, drawn, queued, beyond, is_overwrite }
     });
-    let status = (line(4096), any::<([u32; 8], [u64; 9])>()).prop_map(|(dir, (counts, numbers))| {
+    let status = (line(4096), any::<([u32; 8], [u64; 10])>()).prop_map(|(dir, (counts, numbers))| {
         let [owner, processes, processes_max, clients, clients_max, classes, classes_max, classes_refused] = counts;
         let [
+            owner_restarts,
             descriptors,
             descriptors_max,
             processes_joined,
@@ -114,6 +115,7 @@ fn owner_to_tool() -> impl Strategy<Value = OwnerToTool> {
         ] = numbers;
         Status {
             owner,
+            owner_restarts,
             dir,
             descriptors,
             descriptors_max,

@@ -1,0 +1,42 @@
+//! Points at which a test has an owner end as a kill would: what it has done by then is done, and nothing else. Empty but in tests.
+
+#[cfg(not(test))]
+#[inline(always)]
+pub(crate) fn point() {}
+
+#[cfg(test)]
+pub(crate) use kill::{killed_at, point};
+
+#[cfg(test)]
+mod kill {
+    use std::cell::Cell;
+    use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+    thread_local! {
+        /// Points that are passed before the one that ends this thread's owner.
+        static LEFT: Cell<u64> = const { Cell::new(u64::MAX) };
+    }
+
+    struct Killed;
+
+    pub(crate) fn point() {
+        let left = LEFT.get();
+        LEFT.set(left.wrapping_sub(1));
+        if left == 0 {
+            // Without a message: it is no failure.
+            resume_unwind(Box::new(Killed));
+        }
+    }
+
+    /// Does what an owner does up to the point with this number; `None` if it ends there.
+    pub(crate) fn killed_at<T>(number: u64, action: impl FnOnce() -> T) -> Option<T> {
+        LEFT.set(number);
+        let done = catch_unwind(AssertUnwindSafe(action));
+        LEFT.set(u64::MAX);
+        match done {
+            Ok(done) => Some(done),
+            Err(payload) if payload.is::<Killed>() => None,
+            Err(payload) => resume_unwind(payload),
+        }
+    }
+}
