@@ -296,7 +296,11 @@ impl Record {
             Ending::Asked(code) => code,
             Ending::Deserted => 0,
         };
-        let code = self.conclude(&summary, summary_file, &dir, code)?;
+        // The next owner could say no more.
+        let code = self.conclude(&summary, summary_file, &dir, code).unwrap_or_else(|error| {
+            say(format_args!("{error:#}"));
+            2
+        });
         tell_done(code);
         Ok(code)
     }

@@ -28,8 +28,10 @@ enum Part {
     Waits,
     /// A thousand processes join and leave a session for ten minutes
     Crowd,
-    /// A session's owner is killed under load sixty times, and what it leaves is salvaged
+    /// A session's owner is killed under load sixty times, and started again
     Owners,
+    /// A session's owner and its supervisor are killed under load sixty times, and what they leave is salvaged
+    Recorders,
     /// 16 GiB through the queues of qemu-storage-daemon
     Device,
     /// Ten thousand cases of each property of the virtqueues
@@ -53,7 +55,8 @@ impl Part {
             Part::Plugins => ("dormouse-capi", Some("loader"), "storm", ("DORMOUSE_STORM_SECONDS", "600")),
             Part::Waits => ("dormouse-e2e", Some("control"), "waits::", ("DORMOUSE_WAITS", "10000")),
             Part::Crowd => ("dormouse-e2e", Some("control"), "join_and_leave", ("DORMOUSE_CROWD_SECONDS", "600")),
-            Part::Owners => ("dormouse-e2e", Some("control"), "killed_under_load", ("DORMOUSE_OWNER_KILLS", "60")),
+            Part::Owners => ("dormouse-e2e", Some("owner"), "killed::", ("DORMOUSE_OWNER_KILLS", "60")),
+            Part::Recorders => ("dormouse-e2e", Some("control"), "killed_under_load", ("DORMOUSE_OWNER_KILLS", "60")),
             Part::Device => ("dormouse-vring-vhost", Some("qsd"), "", ("DORMOUSE_VRING_MIB", "16384")),
             Part::Queues => ("dormouse-vring", None, "", ("PROPTEST_CASES", "10000")),
             Part::Fuzz => return None,

@@ -20,8 +20,9 @@
 //! # The modules
 //! A module uses only those that stand above it, or to its left.
 //! ```text
-//!   error · clock · fault         why not, in a line; the session's clock; memory that goes away
+//!   error · clock · fault · points         why not, in a line; the session's clock; memory that goes away; where tests end an owner
 //!   dir · quota · options     directories and their files; how much may be written; options, and their plan
+//!   ledger                    what an owner has got done, for the next one
 //!   memory                    the pool that programs map, and the budget: how much of it is there
 //!   pages                     the copy of a page, and the check of a copy; what a stream has of pages
 //!   summary                   what a session came to
@@ -32,15 +33,20 @@
 //!   drain · snapshot · salvage          pages that are offered, that live writers retain, that have no owner → a trace
 //!   register                     what programs have entered in the memory
 //!   service                      what the server of `dormouse-control` serves on the session's socket
-//!   end · owner               how long a session's end may take; a session from its making to its end
+//!   begin                     a session that begins: what all its owners take up
+//!   end · owner               how long a session's end may take; a session from its being taken up to its end
 //!   command                   the traced command
+//!   inheritance · notify      what an owner that is a process is started with, and says; what a service manager is told
+//!   supervisor · supervised   the owner as a process that is started again: its two sides
 //! ```
 //!
 //! # States of a session
 //! *open* (programs join, pages flow) → *stopped* (the flag in the header: producers leave at their next page switch) →
 //! *drained* (what the state words cover is on disk, nothing else is touched).
 //!
-//! *killed*: the directory has what was drained, `.session` says where the memory is, and [`salvage()`] puts both together.
+//! An owner that is killed in any of them is followed by one that takes the session up (`ledger`, `supervisor`).
+//!
+//! *without an owner*: the directory has what was drained, `.session` says where the memory is, and [`salvage()`] puts both together.
 //!
 //! # What is checked
 //! Ring indices and descriptors (by `vring`), page addresses and sizes, every packet's header, class ids and field types by
@@ -52,7 +58,7 @@
 //! space that was set aside for many. `dormouse lab run compile-job` states what that comes to (`armed-discard.owner`).
 //!
 //! # Limits
-//! One owner for each session; in overwrite mode the trace is what is retained when the session ends, and [`ask_for_snapshot`] takes
+//! One owner at a time for each session; in overwrite mode the trace is what is retained when the session ends, and [`ask_for_snapshot`] takes
 //! it before. A snapshot copies: it needs memory for what is retained, up to 64 MiB.
 
 // Who calls says what there is to say.

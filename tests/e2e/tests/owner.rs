@@ -35,7 +35,7 @@ fn life() -> Duration {
 
 /// A family that is recorded, whose owner is killed again and again while it emits. Gives how many events it says to have emitted, and how many
 /// owners were killed.
-fn killed(record: Record, name: &str) -> (Recording, u64, u64) {
+fn record_killed(record: Record, name: &str) -> (Recording, u64, u64) {
     let mut random = Random(seed(name));
     let end = record.place().join("end");
     let end_text = end.to_str().expect("a path of text").to_owned();
@@ -48,6 +48,11 @@ fn killed(record: Record, name: &str) -> (Recording, u64, u64) {
         kills += u64::from(running.kill_owner_alone(Signal::KILL));
     }
     std::fs::write(&end, "").expect("a file");
+    // While the session ends, too, for as long as it has an owner.
+    for _ in 0..5 {
+        std::thread::sleep(Duration::from_micros(random.below(60_000)));
+        kills += u64::from(running.kill_owner_alone(Signal::KILL));
+    }
     let recording = running.wait().succeeded();
     let emitted = recording.numbers("events ")[0];
     (recording, emitted, kills)
@@ -66,7 +71,7 @@ fn assert_restarts_are_told(recording: &Recording, kills: u64) {
 
 /// In discard mode every event is in the trace once, or counted.
 fn all_or_counted(record: Record, name: &str) {
-    let (recording, emitted, kills) = killed(record, name);
+    let (recording, emitted, kills) = record_killed(record, name);
     assert_restarts_are_told(&recording, kills);
     let trace = recording.trace();
     // Each at most once, and whole.
@@ -83,44 +88,49 @@ fn all_or_counted(record: Record, name: &str) {
     assert_eq!(trace.processes().len() as u64, summary.processes);
 }
 
-#[test]
-fn an_owner_that_is_killed_again_and_again_loses_nothing() {
-    all_or_counted(Record::new(), "owners killed, discard");
-}
+/// Owners are killed at moments that are drawn, while programs emit, fork and start others.
+mod killed {
+    use super::*;
 
-#[test]
-fn nor_does_one_with_next_to_no_memory() {
-    all_or_counted(Record::new().budget("256K"), "owners killed, little memory");
-}
-
-#[test]
-fn nor_does_one_whose_buffers_are_a_file() {
-    let place = tempfile::tempdir_in("/dev/shm").expect("a directory of tmpfs");
-    let buffers = place.path().join("buffers");
-    all_or_counted(Record::new().option("--buffers").option(&buffers), "owners killed, buffers");
-    assert!(!buffers.exists(), "the file of the buffers stays");
-}
-
-#[test]
-fn nor_does_one_without_rseq() {
-    all_or_counted(Record::new().rseq(false), "owners killed, atomics");
-}
-
-/// A flight recorder keeps what its memory holds: of each thread that it has anything of, everything since then.
-#[test]
-fn a_flight_recorder_keeps_all_that_it_retains() {
-    let (recording, emitted, kills) = killed(Record::new().mode("overwrite"), "owners killed, overwrite");
-    assert_restarts_are_told(&recording, kills);
-    let trace = recording.trace();
-    let since = trace.complete_since();
-    let mut recorded = 0;
-    for ((process, thread), numbers) in trace.steps_since(since) {
-        let hole = numbers.windows(2).find(|pair| pair[1] != pair[0] + 1);
-        assert_eq!(hole, None, "process {process}, thread {thread}");
-        recorded += numbers.len() as u64;
+    #[test]
+    fn an_owner_that_is_killed_again_and_again_loses_nothing() {
+        all_or_counted(Record::new(), "owners killed, discard");
     }
-    println!("{kills} owners killed, {emitted} events emitted, {recorded} retained");
-    assert!(recorded > 0 && recorded <= emitted && recording.summary().lost == 0, "{}", recording.stderr);
+
+    #[test]
+    fn nor_does_one_with_next_to_no_memory() {
+        all_or_counted(Record::new().budget("256K"), "owners killed, little memory");
+    }
+
+    #[test]
+    fn nor_does_one_whose_buffers_are_a_file() {
+        let place = tempfile::tempdir_in("/dev/shm").expect("a directory of tmpfs");
+        let buffers = place.path().join("buffers");
+        all_or_counted(Record::new().option("--buffers").option(&buffers), "owners killed, buffers");
+        assert!(!buffers.exists(), "the file of the buffers stays");
+    }
+
+    #[test]
+    fn nor_does_one_without_rseq() {
+        all_or_counted(Record::new().rseq(false), "owners killed, atomics");
+    }
+
+    /// A flight recorder keeps what its memory holds: of each thread that it has anything of, everything since then.
+    #[test]
+    fn a_flight_recorder_keeps_all_that_it_retains() {
+        let (recording, emitted, kills) = record_killed(Record::new().mode("overwrite"), "owners killed, overwrite");
+        assert_restarts_are_told(&recording, kills);
+        let trace = recording.trace();
+        let since = trace.complete_since();
+        let mut recorded = 0;
+        for ((process, thread), numbers) in trace.steps_since(since) {
+            let hole = numbers.windows(2).find(|pair| pair[1] != pair[0] + 1);
+            assert_eq!(hole, None, "process {process}, thread {thread}");
+            recorded += numbers.len() as u64;
+        }
+        println!("{kills} owners killed, {emitted} events emitted, {recorded} retained");
+        assert!(recorded > 0 && recorded <= emitted && recording.summary().lost == 0, "{}", recording.stderr);
+    }
 }
 
 /// A session whose program has emitted some events, and emits more and ends when its input does; it has been taken in.

@@ -13,6 +13,7 @@
 //!   DIR/lib/pkgconfig/dormouse.pc, …                         each finds its prefix from where it lies
 //!   DIR/lib/cmake/Dormouse/…                                 likewise
 //!   DIR/share/man/man1/dormouse.1, …; man3/dormouse-imv.3, … manual pages of the commands and of the libraries
+//!   DIR/lib/systemd/user/dormouse.service, system/dormouse@.service     units, which look for the command in usual places
 //!   DIR/share/bash-completion/…, zsh/…, fish/…               completions
 //!   DIR/share/dormouse/manifest                              files and directories that were made, one on a line
 //! ```
@@ -155,6 +156,7 @@ impl Installation {
     pub fn command(&mut self) -> Result<()> {
         let (library, _) = PRELOADED;
         self.copy(&self.built.join(library), &format!("lib/dormouse/{library}"))?;
+        self.copy_tree(&root().join("cli/systemd"), "lib/systemd")?;
         COMMANDS.iter().try_for_each(|(name, _)| self.program(name))?;
         // The command's own come first: it has a page for each program that it finds, and that program a better one.
         COMMANDS.iter().try_for_each(|(name, _)| self.texts(name))
