@@ -9,8 +9,6 @@ pub const ENV_SESSION: &str = "DORMOUSE_SESSION";
 pub const ENV_MEMORY: &str = "DORMOUSE_MEMORY";
 /// Environment variable: `thread` (or `1`) has a program listen, `0` keeps it from it.
 pub const ENV_LISTEN: &str = "DORMOUSE_LISTEN";
-/// Environment variable: `0` keeps a program from waking the session owner when pages are full, which takes a system call.
-pub const ENV_KICK: &str = "DORMOUSE_KICK";
 /// Environment variable: `1` forces the path for machines without rseq.
 pub const ENV_NO_RSEQ: &str = "DORMOUSE_NO_RSEQ";
 

@@ -231,10 +231,13 @@ pub(crate) fn join(socket: &Path, inherited: Option<(i32, [u8; 16])>) -> Result<
     if let Some(memory) = inherited {
         let mut control = lock();
         let joined = control.join(|joining| joining.join_inherited(memory, socket));
-        // Where it is the session's memory, and has no room, its owner has none either.
-        if joined.is_ok() || control.joining.is_mapped(memory.1) {
+        // Where it is the session's memory, and has no room, its owner has none either; and who cannot map it need not ask for it.
+        if joined.is_ok() || control.joining.is_mapped(memory.1) || control.joining.has_told {
             return joined;
         }
+    }
+    if dormouse_imv::is_filtered() {
+        return Err("a filter of system calls may kill for asking the session's owner".into());
     }
     // Under no lock: it may have to wait.
     let handed = ask_for_memory(socket)?;

@@ -64,6 +64,7 @@ mod join;
 mod listen;
 mod marks;
 mod membarrier;
+mod own;
 mod presence;
 mod record;
 mod session;
