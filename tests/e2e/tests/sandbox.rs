@@ -193,17 +193,12 @@ fn boxed(trace: &Trace) -> u64 {
 }
 
 /// What is not kept yet, and why: by the names of tests.
-const OPEN: [(&str, &str); 20] = [
+const OPEN: [(&str, &str); 13] = [
     ("all_namespaces::armed", THREAD),
     ("kept_capabilities::armed", THREAD),
     ("seccomp::armed", THREAD),
     ("user_namespace::armed", THREAD),
     ("tools_that_are_asked_to_listen_do_what_they_do", THREAD),
-    ("seccomp::libc", "a wake of the owner kills it, but for DORMOUSE_KICK=0"),
-    ("seccomp::linked", "a wake of the owner kills it, but for DORMOUSE_KICK=0"),
-    ("seccomp_before_exec::armed", "what a constructor calls kills it"),
-    ("seccomp_before_exec::libc", "what a constructor calls kills it"),
-    ("seccomp_before_exec::linked", "what a constructor calls kills it"),
     ("all_namespaces_before_exec::armed", GUESSES),
     ("bubblewrap::armed", GUESSES),
     ("chroot_before_exec::armed", GUESSES),
@@ -211,8 +206,6 @@ const OPEN: [(&str, &str); 20] = [
     ("mount_namespace_before_exec::armed", GUESSES),
     ("read_only_root_before_exec::armed", GUESSES),
     ("worker_of_other_user::armed", GUESSES),
-    ("no_memory_before_exec::libc", "a program that cannot map the memory is not counted"),
-    ("no_memory_before_exec::linked", "a program that cannot map the memory is not counted"),
     ("a_set_user_id_program_ignores_its_environment", "that it joins no session is told by guesses"),
 ];
 const THREAD: &str = "a program that listens has a thread before its first function";
