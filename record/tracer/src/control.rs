@@ -94,12 +94,20 @@ impl Control {
         }
         self.found.classes.append(&mut fresh.classes);
         self.found.unfit.append(&mut fresh.unfit);
+        self.follow();
+    }
+
+    /// Has the gates be known that a tool may want enabled.
+    pub(crate) fn follow(&self) {
+        #[cfg(feature = "listen")]
+        crate::wake::follow(&self.found.classes);
     }
 
     /// Forgets an object's classes; their static memory is about to go.
     pub(crate) fn unregister(&mut self, start: *const EventRecord) {
         self.found.classes.retain(|class| class.object != start as usize);
         self.found.unfit.retain(|unfit| unfit.object != start as usize);
+        self.follow();
     }
 
     /// Joins a session in place of any other.

@@ -81,13 +81,17 @@ pub(crate) fn by_itself() {
 
 #[cfg(feature = "listen")]
 fn start_listening(listen: Listen) {
+    use crate::listen::Way;
     // Each copy of the tracer that is asked twice is asked once too often: it is listening then, or in a session.
     // A filter may kill for starting a thread, or the thread for answering.
-    let by_default = || {
+    let is_by_default = || {
         listen == Listen::ByDefault && crate::session::current().is_none() && !dormouse_imv::is_filtered()
     };
-    if !crate::environment::is_secure() && says(dormouse_abi::environment::ENV_LISTEN).unwrap_or_else(by_default) {
-        crate::listen::start_by_default();
+    let way = crate::environment::way_to_listen().unwrap_or_else(|| is_by_default().then_some(Way::Thread));
+    // Where the tracepoints are libc's functions, one may be passed within an allocator, or under the loader's lock.
+    let is_fit = way != Some(Way::Signal) || listen == Listen::ByDefault;
+    if let Some(way) = way.filter(|_| is_fit && !crate::environment::is_secure()) {
+        crate::listen::start_by_default(way);
     }
 }
 

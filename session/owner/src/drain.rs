@@ -19,7 +19,7 @@ use crate::trace::Trace;
 
 /// Writers wake nobody, so the drain thread sleeps no longer than it takes for a burst to fill this part of the budget, at
 /// [`BURST_BYTES_PER_MS`]. docs/limits.md has what that costs and what is lost.
-const BURST_PART: u64 = 4;
+const BURST_PART: u64 = 2;
 
 /// About what one thread writes at full speed: 25 million events of 42 bytes a second.
 const BURST_BYTES_PER_MS: u64 = 1 << 20;
@@ -284,7 +284,7 @@ mod tests {
 
     #[test]
     fn a_nap_is_shorter_than_a_burst_that_fills_the_budget() {
-        for (mebibytes, at_rest, busy) in [(1, 250, 62), (16, 4_000, 1_000), (64, 16_000, 4_000), (4096, 50_000, 12_500)] {
+        for (mebibytes, at_rest, busy) in [(1, 500, 125), (16, 8_000, 2_000), (64, 32_000, 8_000), (4096, 50_000, 12_500)] {
             let naps = [false, true].map(|busy| nap(mebibytes << 20, busy).as_micros());
             assert_eq!(naps, [at_rest, busy]);
             assert!(at_rest as u64 * BURST_BYTES_PER_MS / 1000 <= (mebibytes << 20) / BURST_PART);

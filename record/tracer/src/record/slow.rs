@@ -73,6 +73,10 @@ pub(crate) unsafe extern "C" fn record_runs_slowly(
 /// # Safety
 /// `id` may be read, and so may the segments' sources.
 unsafe fn record_slowly(id: *const u32, segments: &[Segment]) {
+    #[cfg(feature = "listen")]
+    if crate::wake::is_wanted() {
+        crate::listen::start_woken();
+    }
     let Some(attached) = current_before_id() else { return };
     // SAFETY: the caller's word; all access to ids is atomic.
     let id = unsafe { AtomicU32::from_ptr(id.cast_mut()) };
