@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::{Context, bail};
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
+use dormouse_abi::environment::ENV_LISTEN;
 use dormouse_abi::record::RecordKind;
 use dormouse_abi::trigger::{PATTERN_COUNT_MAX, Trigger};
 use dormouse_consumer::{
@@ -89,6 +90,18 @@ pub(crate) struct Record {
     /// The command and its arguments
     #[arg(last = true, required_unless_present = "attach", value_name = "CMD")]
     command: Vec<OsString>,
+}
+
+/// What `DORMOUSE_LISTEN` does to programs that were not written for it, if it is set to something.
+fn listening_of_preloaded() -> Option<&'static str> {
+    match std::env::var(ENV_LISTEN).ok()?.as_str() {
+        "1" | "thread" => Some(
+            "DORMOUSE_LISTEN=thread starts a thread in every program before its first function: there `unshare -U` fails, a change of user may abort \
+             (setpriv), and Python warns of fork; without it programs are recorded all the same",
+        ),
+        "signal" => Some("DORMOUSE_LISTEN=signal is not for --libc, whose tracepoints lie in the allocator: programs are recorded, and do not listen"),
+        _ => None,
+    }
 }
 
 fn parse_cpus(text: &str) -> Result<(u32, u32), String> {
@@ -233,6 +246,9 @@ impl Record {
         let options = self.options(dir, command_line.join(" "));
         let summary_file = self.summary_file()?;
         let session = Session::create(&options)?;
+        if let Some(what) = listening_of_preloaded().filter(|_| self.libc) {
+            say(what);
+        }
         let traced = Traced::start(&self.command, &session, preload.as_deref(), &self.snapshot_on, end_at_once(dir));
         let traced = match traced {
             Ok(traced) => traced,

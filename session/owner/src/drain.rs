@@ -27,7 +27,7 @@ const BURST_BYTES_PER_MS: u64 = 1 << 20;
 /// Between two looks at the rings, where no pages come: with a large budget too, what is offered is on disk so soon.
 const NAP_MAX: Duration = Duration::from_millis(50);
 
-/// As long as pages come, so much of that.
+/// After pages have come, so much of that.
 const BUSY_PART: u32 = 4;
 
 /// How often there is time for what else is to be done.
@@ -49,16 +49,20 @@ pub(crate) fn run(memory: &SessionMemory, trace: &Trace, stop: &AtomicBool, upke
     let view = memory.view();
     let mut drainer = Drainer::new(view, trace);
     let mut kept_up_at = Instant::now();
+    let mut has_come = false;
     // (R) pairs with (R').
     while !stop.load(Ordering::SeqCst) {
-        let busy = drainer.drain();
+        let is_busy = drainer.drain();
+        has_come |= is_busy;
         // It has a system call for each live process: not at every page.
         if kept_up_at.elapsed() >= UPKEEP_INTERVAL {
             upkeep();
             kept_up_at = Instant::now();
         }
-        // A writer makes no system call, so it cannot wake this thread: it looks by itself. Who has set `stop` wakes it.
-        std::thread::park_timeout(drainer.nap(busy));
+        if !is_busy {
+            // A writer makes no system call, so it cannot wake this thread: it looks by itself. Who has set `stop` wakes it.
+            std::thread::park_timeout(drainer.nap(std::mem::take(&mut has_come)));
+        }
     }
     drainer.finish()
 }
@@ -72,10 +76,10 @@ pub(crate) fn run_once(memory: &SessionMemory, trace: &Trace) -> Drained {
 }
 
 /// How long to sleep with a budget of so many bytes.
-fn nap(budget_bytes: u64, busy: bool) -> Duration {
+fn nap(budget_bytes: u64, has_come: bool) -> Duration {
     let micros = budget_bytes.saturating_mul(1000) / BURST_PART / BURST_BYTES_PER_MS;
     let nap = Duration::from_micros(micros).min(NAP_MAX);
-    if busy { nap / BUSY_PART } else { nap }
+    if has_come { nap / BUSY_PART } else { nap }
 }
 
 /// Whether a stream's state word, or the number of its first page that is wanted, cannot be what writers have stored there.
@@ -177,11 +181,11 @@ impl<'a> Drainer<'a> {
     }
 
     /// How long until the next look.
-    fn nap(&self, busy: bool) -> Duration {
+    fn nap(&self, has_come: bool) -> Duration {
         if self.memory.is_overwrite() {
             return NAP_MAX;
         }
-        nap(u64::from(self.memory.page_limit()) * u64::from(self.memory.geometry().page_size_bytes), busy)
+        nap(u64::from(self.memory.page_limit()) * u64::from(self.memory.geometry().page_size_bytes), has_come)
     }
 
     fn write_offered(&mut self, stream: u32, address: u64, len: u32) {
