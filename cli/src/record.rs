@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
+use dormouse_abi::environment::ENV_LISTEN;
 use dormouse_abi::record::RecordKind;
 use dormouse_abi::trigger::{PATTERN_COUNT_MAX, Trigger};
 use dormouse_consumer::{
@@ -87,6 +88,18 @@ pub(crate) struct Record {
     /// The command and its arguments
     #[arg(last = true, required_unless_present = "attach", value_name = "CMD")]
     command: Vec<OsString>,
+}
+
+/// What `DORMOUSE_LISTEN` does to programs that were not written for it, if it is set to something.
+fn listening_of_preloaded() -> Option<&'static str> {
+    match std::env::var(ENV_LISTEN).ok()?.as_str() {
+        "1" | "thread" => Some(
+            "DORMOUSE_LISTEN=thread starts a thread in every program before its first function: there `unshare -U` fails, a change of user may abort \
+             (setpriv), and Python warns of fork; without it programs are recorded all the same",
+        ),
+        "signal" => Some("DORMOUSE_LISTEN=signal is not for --libc, whose tracepoints lie in the allocator: programs are recorded, and do not listen"),
+        _ => None,
+    }
 }
 
 fn parse_cpus(text: &str) -> Result<(u32, u32), String> {
@@ -229,6 +242,9 @@ impl Record {
         let preload = if self.libc { Some(find_libc_library()?) } else { None };
         let command_line: Vec<_> = self.command.iter().map(|argument| argument.to_string_lossy()).collect();
         let options = self.options(dir, command_line.join(" "));
+        if let Some(what) = listening_of_preloaded().filter(|_| self.libc) {
+            say(what);
+        }
         let remote = Remote::default();
         let supervisor = self.supervise(&options, &remote)?;
         let at_once = end_at_once(dir, remote.clone());

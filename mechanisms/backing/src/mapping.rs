@@ -89,6 +89,25 @@ impl Mapping {
         Mapping::map_len(file, len)
     }
 
+    /// As [`Mapping::map_file`], of a file of `user`'s (or root's) that this process has inherited, by fstat(2) and mmap(2) alone: for processes
+    /// whose filter of system calls may kill them for any other.
+    ///
+    /// # Errors
+    /// As [`Mapping::map_file`].
+    pub fn map_inherited(file: impl AsFd, user: u32) -> Result<Mapping, BackingError> {
+        let file = file.as_fd();
+        let stat = rustix::fs::fstat(file).map_err(BackingError::system("read the memory's size"))?;
+        let is_regular = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+        if !is_regular || ![0, user].contains(&stat.st_uid) {
+            return Err(BackingError::NotOurs);
+        }
+        let len = usize::try_from(stat.st_size).map_err(|_| BackingError::Size { size_bytes: usize::MAX })?;
+        // What statfs(2) would say of hugetlbfs; other file systems that have such blocks do not mind.
+        let block_size_bytes = usize::try_from(stat.st_blksize).unwrap_or(0);
+        let hugetlb = (block_size_bytes >= HUGE_PAGE_SIZE_BYTES).then_some(block_size_bytes);
+        Mapping::with_capacity(Some(file), len, hugetlb, MemoryOptions::new().prefault(false))
+    }
+
     /// Whether the memory is sealed against shrinking: no access is a `SIGBUS`.
     pub fn is_sealed(&self) -> bool {
         self.is_sealed

@@ -129,6 +129,7 @@
 #![cfg_attr(not(test), no_std)]
 
 mod arch;
+mod filter;
 mod records;
 mod registry;
 mod segment;
@@ -148,6 +149,7 @@ use core::sync::atomic::{AtomicI32, Ordering};
 pub use arch::is_same_text;
 pub use dormouse_abi::site::TunableRecord;
 pub use dormouse_abi::tunable::{TunableRange, TunableValue, Unfit};
+pub use filter::is_filtered;
 pub use registry::{
     Change, ForeignUpdate, SiteCount, Status, disable, enable, ensure_registered, hand_over, key_sites,
     register_object, register_tunables, status, unregister_object, unregister_tunables, update, visit_key_sites,

@@ -17,6 +17,7 @@ use rustix::mm::MprotectFlags;
 use rustix::thread::{MembarrierCommand, membarrier};
 
 use crate::arch::publish_store;
+use crate::filter::is_filtered;
 use crate::segment::{Segment, os_page_ceil, os_page_floor};
 use crate::site::Store;
 
@@ -79,10 +80,14 @@ impl Ladder {
                 *self = Ladder { writer, reason: "forced by DORMOUSE_IMV_WRITER", forced: true };
             }
         }
-        if self.writer != Writer::None && register_barrier().is_err() {
-            self.writer = Writer::None;
-            self.reason = "the kernel offers no membarrier(PRIVATE_EXPEDITED_SYNC_CORE)";
-        }
+        let refusal = match self.writer {
+            Writer::None => return,
+            // Who forces a writer knows the filter.
+            _ if !self.forced && is_filtered() => "a filter of system calls is in force, which may kill for membarrier(2)",
+            _ if register_barrier().is_err() => "the kernel offers no membarrier(PRIVATE_EXPEDITED_SYNC_CORE)",
+            _ => return,
+        };
+        (self.writer, self.reason) = (Writer::None, refusal);
     }
 
     /// Writes `stores`, which lie within `span`, as far as the system allows. The caller checks the sites afterwards.

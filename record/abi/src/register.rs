@@ -13,6 +13,8 @@
 //! A class is found by the fingerprint of its text, by open addressing. Who adds one takes the next id first, writes the text, and shows it by one
 //! compare-and-swap of a slot. Who loses that to another leaves an id that nobody uses.
 //!
+//! A program whose address space has no room for the memory says so by one pwrite(2) of an [`Unmapped`] entry.
+//!
 //! What is full refuses, and counts it. Whoever has the memory can scribble over all of it, so a reader loads each word once and checks it.
 
 use alloc::string::String;
@@ -133,6 +135,50 @@ pub struct Entrant<'a> {
     pub command_line: &'a [u8],
 }
 
+/// Entries of programs that could not map the memory.
+const UNMAPPED_COUNT: usize = 256;
+/// Bytes of such an entry.
+pub const UNMAPPED_SIZE_BYTES: usize = 128;
+/// Bytes of the program's path in it.
+const UNMAPPED_TEXT_SIZE_BYTES: usize = UNMAPPED_SIZE_BYTES - 8;
+
+#[repr(C)]
+#[derive(Debug)]
+struct UnmappedEntry {
+    /// Zero, or the errno times 2^32, and the process's id.
+    state: AtomicU64,
+    /// The program's path, filled up with NUL.
+    program: [AtomicU8; UNMAPPED_TEXT_SIZE_BYTES],
+}
+
+const _: () = assert!(size_of::<UnmappedEntry>() == UNMAPPED_SIZE_BYTES);
+
+/// A program that could not map the memory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unmapped {
+    /// Its id as it sees it itself.
+    pub vpid: u32,
+    /// What mmap(2) said.
+    pub errno: i32,
+    /// Path of the executable.
+    pub program: String,
+}
+
+impl Unmapped {
+    /// What a program writes into the memory that it cannot map, and how many bytes behind the register's beginning: one of few places, that
+    /// goes by its id. Who comes before the session owner has looked takes the place of a former one.
+    pub fn to_write(vpid: u32, errno: i32, program: &[u8]) -> (usize, [u8; UNMAPPED_SIZE_BYTES]) {
+        let mut entry = [0; UNMAPPED_SIZE_BYTES];
+        let state = u64::from(errno.cast_unsigned()) << 32 | u64::from(vpid);
+        entry[..8].copy_from_slice(&state.to_ne_bytes());
+        // Of a long path, the end says more.
+        let program = &program[program.len().saturating_sub(UNMAPPED_TEXT_SIZE_BYTES)..];
+        entry[8..8 + program.len()].copy_from_slice(program);
+        let index = vpid as usize % UNMAPPED_COUNT;
+        (core::mem::offset_of!(Register, unmapped) + index * UNMAPPED_SIZE_BYTES, entry)
+    }
+}
+
 /// A class as a program has entered it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Class {
@@ -158,6 +204,7 @@ pub struct Register {
     slots: [AtomicU64; SLOT_COUNT],
     processes: [ProcessEntry; PROCESS_COUNT],
     classes: [ClassEntry; CLASS_COUNT],
+    unmapped: [UnmappedEntry; UNMAPPED_COUNT],
     text: [AtomicU8; CLASS_TEXT_SIZE_BYTES],
 }
 
@@ -391,6 +438,21 @@ impl Register {
         self.changes.load(Ordering::Acquire)
     }
 
+    /// Takes what programs have written that could not map the memory.
+    pub fn take_unmapped(&self) -> Vec<Unmapped> {
+        let take = |entry: &UnmappedEntry| {
+            let state = entry.state.load(Ordering::Relaxed);
+            if state == 0 {
+                return None;
+            }
+            let program = String::from_utf8_lossy(&load(&entry.program)).trim_end_matches('\0').into();
+            // What another program writes meanwhile stays for the next look. Relaxed: the kernel has written all of it.
+            let _ = entry.state.compare_exchange(state, 0, Ordering::Relaxed, Ordering::Relaxed);
+            Some(Unmapped { vpid: state as u32, errno: ((state >> 32) as u32).cast_signed(), program })
+        };
+        self.unmapped.iter().filter_map(take).collect()
+    }
+
     /// So many threads of a process have ended amid a write.
     pub fn add_ended_amid_write(&self, count: u64) {
         self.ended_amid_write.fetch_add(count, Ordering::Relaxed);
@@ -499,6 +561,27 @@ mod tests {
         }
         let shown: Vec<usize> = (0..register.class_count()).filter(|id| register.class(*id as u16).is_some()).collect();
         assert_eq!(shown.len(), texts.len());
+    }
+
+    #[test]
+    fn who_cannot_map_the_memory_is_found_once() {
+        let register = register();
+        let write = |vpid, errno, program: &[u8]| {
+            let (offset, entry) = Unmapped::to_write(vpid, errno, program);
+            assert!(offset.is_multiple_of(8) && offset + entry.len() <= size_of::<Register>());
+            let target = core::ptr::from_ref(&*register).cast::<AtomicU8>().wrapping_add(offset);
+            // SAFETY: inside the register, by the assertion; all of it are atomics.
+            store(unsafe { core::slice::from_raw_parts(target, entry.len()) }, &entry);
+        };
+        let unmapped = |vpid, program: &str| Unmapped { vpid, errno: 12, program: program.into() };
+        assert_eq!(register.take_unmapped(), []);
+        write(7, 12, b"/bin/a");
+        write(8, 12, format!("/{}b", "x".repeat(200)).as_bytes());
+        write(8 + UNMAPPED_COUNT as u32, 12, b"/bin/c");
+        assert_eq!(register.take_unmapped(), [unmapped(7, "/bin/a"), unmapped(8 + UNMAPPED_COUNT as u32, "/bin/c")]);
+        assert_eq!(register.take_unmapped(), []);
+        write(9, 12, format!("/{}b", "x".repeat(200)).as_bytes());
+        assert_eq!(register.take_unmapped(), [unmapped(9, &format!("{}b", "x".repeat(UNMAPPED_TEXT_SIZE_BYTES - 1)))]);
     }
 
     #[test]

@@ -36,7 +36,7 @@ use crate::vring::RingLayout;
 /// "DORMOUSE", little-endian.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"DORMOUSE");
 /// Layout version; a producer that does not know it does not join.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 /// Bytes of the session header.
 pub const HEADER_SIZE_BYTES: usize = 4096;
 /// Bytes from one stream's control block to the next.
@@ -104,6 +104,14 @@ pub struct SessionLayout {
     pub record_kind: u32,
 }
 
+impl SessionLayout {
+    /// What the first bytes of a session's memory say: not more than a program may have written there.
+    pub fn from_bytes(bytes: &[u8; size_of::<SessionLayout>()]) -> SessionLayout {
+        // SAFETY: as many bytes, all of them fields, and integers without padding, of which any bytes are a value; `transmute` copies.
+        unsafe { core::mem::transmute::<[u8; size_of::<SessionLayout>()], SessionLayout>(*bytes) }
+    }
+}
+
 /// Words of [`SessionLayout`].
 const LAYOUT_WORD_COUNT: usize = size_of::<SessionLayout>() / 8;
 const _: () = assert!(size_of::<SessionLayout>() == 112 && align_of::<SessionLayout>() == 8);
@@ -122,8 +130,6 @@ pub struct SessionHeader {
     pub emptied: AtomicU32,
     /// Not zero once the owner has ended the session: producers leave at their next page.
     pub stopped: Line<AtomicU32>,
-    /// Futex: producers add one and wake when the consumer asked for it.
-    pub kick: Line<AtomicU32>,
     /// How many pages became free; a producer that found none searches again when it has changed.
     pub freed: Line<AtomicU64>,
     /// Pages that may be drawn: the first ones, at most `page_count`. The owner changes it while the session is live.
@@ -142,7 +148,6 @@ impl SessionHeader {
             huge_end: AtomicU32::new(0),
             emptied: AtomicU32::new(0),
             stopped: Line(AtomicU32::new(0)),
-            kick: Line(AtomicU32::new(0)),
             freed: Line(AtomicU64::new(0)),
             page_limit: Line(AtomicU32::new(page_limit)),
             used_streams: [const { AtomicU64::new(0) }; USED_WORD_COUNT],

@@ -11,6 +11,20 @@ fn listen() -> std::io::Result<()> {
 }
 
 #[cfg(not(feature = "listen"))]
+fn listen_by_number(_: c_int) -> std::io::Result<()> {
+    listen()
+}
+
+#[cfg(feature = "listen")]
+fn listen_by_number(way: c_int) -> std::io::Result<()> {
+    match way {
+        1 => tracer::listen_by(tracer::Way::Thread),
+        2 => tracer::listen_by(tracer::Way::Signal),
+        _ => Err(std::io::Error::from_raw_os_error(libc::EINVAL)),
+    }
+}
+
+#[cfg(not(feature = "listen"))]
 fn stop_listening() -> std::io::Result<()> {
     Ok(())
 }
@@ -31,6 +45,12 @@ fn errno_of(result: std::io::Result<()>) -> c_int {
 #[unsafe(no_mangle)]
 pub extern "C" fn dormouse_listen() -> c_int {
     errno_of(listen())
+}
+
+/// The same by a thread (1) or a signal (2), as the header has them.
+#[unsafe(no_mangle)]
+pub extern "C" fn dormouse_listen_by(way: c_int) -> c_int {
+    errno_of(listen_by_number(way))
 }
 
 /// Ends that, thread and socket; answers 0 or a negative errno.

@@ -63,10 +63,12 @@
 //! # Limits
 //! * Not traced, because the loader does not preload there: static programs, set-user-ID programs, programs with another libc
 //!   than glibc, children that were given an environment without `LD_PRELOAD` or `DORMOUSE_SESSION`.
-//! * `dormouse record` names the library through the system's library directory (`/$LIB/../…`): glibc's loader finds it; musl's does
-//!   not, and starts the program without it. With its plain path in `LD_PRELOAD`, a dynamic program with musl does not start.
+//! * Where musl is installed (`/lib/ld-musl-*`), `dormouse record` names the library through the system's library directory (`/$LIB/../…`):
+//!   glibc's loader finds it; musl's does not, and starts the program without it. With its plain path in `LD_PRELOAD`, a dynamic program with
+//!   musl does not start.
 //! * Under valgrind, tools that replace `malloc` and related functions (memcheck, helgrind, drd, massif, dhat) handle these calls themselves.
-//! * A seccomp filter that kills for `futex` does not work with armed events, unless `DORMOUSE_KICK=0`.
+//! * Under a seccomp filter that was entered before `exec`, programs are recorded by the loader's own system calls; where musl is installed,
+//!   the loader also calls `readlink`, because of `$LIB` below.
 //! * Calls inside libc do not pass through here: `fread` reads, `pthread_cond_wait` locks, `posix_spawn` closes unseen. Their
 //!   allocations do. `posix_memalign` and related functions are not traced; freeing their blocks is.
 //! * Events of several threads are in the order of their records, not of the calls' effects: a trace may show one thread lock a mutex

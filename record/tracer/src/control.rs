@@ -94,12 +94,20 @@ impl Control {
         }
         self.found.classes.append(&mut fresh.classes);
         self.found.unfit.append(&mut fresh.unfit);
+        self.follow();
+    }
+
+    /// Has the gates be known that a tool may want enabled.
+    pub(crate) fn follow(&self) {
+        #[cfg(feature = "listen")]
+        crate::wake::follow(&self.found.classes);
     }
 
     /// Forgets an object's classes; their static memory is about to go.
     pub(crate) fn unregister(&mut self, start: *const EventRecord) {
         self.found.classes.retain(|class| class.object != start as usize);
         self.found.unfit.retain(|unfit| unfit.object != start as usize);
+        self.follow();
     }
 
     /// Joins a session in place of any other.
@@ -231,10 +239,13 @@ pub(crate) fn join(socket: &Path, inherited: Option<(i32, [u8; 16])>) -> Result<
     if let Some(memory) = inherited {
         let mut control = lock();
         let joined = control.join(|joining| joining.join_inherited(memory, socket));
-        // Where it is the session's memory, and has no room, its owner has none either.
-        if joined.is_ok() || control.joining.is_mapped(memory.1) {
+        // Where it is the session's memory, and has no room, its owner has none either; and who cannot map it need not ask for it.
+        if joined.is_ok() || control.joining.is_mapped(memory.1) || control.joining.has_told {
             return joined;
         }
+    }
+    if dormouse_imv::is_filtered() {
+        return Err("a filter of system calls may kill for asking the session's owner".into());
     }
     // Under no lock: it may have to wait.
     let handed = ask_for_memory(socket)?;

@@ -16,11 +16,23 @@ pub(crate) fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
+/// What `DORMOUSE_LISTEN` says, if anything: not to listen, or how.
+#[cfg(feature = "listen")]
+pub(crate) fn way_to_listen() -> Option<Option<crate::listen::Way>> {
+    use crate::listen::Way;
+    match variable(dormouse_abi::environment::ENV_LISTEN)?.as_str() {
+        "0" => Some(None),
+        "1" | "thread" => Some(Some(Way::Thread)),
+        "signal" => Some(Some(Way::Signal)),
+        _ => None,
+    }
+}
+
 /// A variable that says yes or no; anything else is as good as nothing.
 pub(crate) fn says(name: &str) -> Option<bool> {
     match variable(name)?.as_str() {
         "0" => Some(false),
-        "1" | "thread" => Some(true),
+        "1" => Some(true),
         _ => None,
     }
 }

@@ -7,15 +7,17 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use dormouse_abi::message::{Edge, MEMORY_PART_SIZE_BYTES_MAX, OwnerToProgram, ProgramToOwner, ProgramToTool};
-use dormouse_abi::register::{Entrant, NAME_SIZE_BYTES, NAMESPACE_UNKNOWN};
+use dormouse_abi::register::{Entrant, NAME_SIZE_BYTES, NAMESPACE_UNKNOWN, Unmapped};
+use dormouse_abi::session::{Geometry, SessionLayout};
 use dormouse_backing::{BackingError, Mapping};
+use dormouse_imv::is_filtered;
 use dormouse_percpu::Rseq;
 use dormouse_relay::Memory;
 use dormouse_transport::{Conversation, Deadline};
+use rustix::io::Errno;
 
-use crate::membarrier;
 use crate::session::{Attached, current, forget_users, has_users, set_current};
-use crate::thread;
+use crate::{membarrier, own, thread};
 
 /// How this process joins sessions, and what it says of itself.
 #[derive(Debug)]
@@ -28,6 +30,8 @@ pub(crate) struct Joining {
     has_threads_with_context: bool,
     /// Found out once: a forked child is of the same program.
     identity: Option<Identity>,
+    /// Whether the session's owner has been told that this process cannot map its memory.
+    pub(crate) has_told: bool,
 }
 
 /// What a process says of itself in a session's register.
@@ -53,14 +57,18 @@ fn image() -> u64 {
 
 impl Identity {
     fn of_this_process() -> Identity {
-        let program = std::fs::read_link("/proc/self/exe").unwrap_or_default();
+        let program = if is_filtered() {
+            own::lowest_mapping()
+        } else {
+            std::fs::read_link("/proc/self/exe").unwrap_or_default().into_os_string().into_vec()
+        };
         Identity {
             namespace: rustix::fs::stat("/proc/self/ns/pid").map_or(NAMESPACE_UNKNOWN, |stat| stat.st_ino),
             image: image(),
             name: thread::program_name(),
             is_forked: false,
-            program: program.into_os_string().into_vec(),
-            command_line: command_line(),
+            program,
+            command_line: own::command_line(),
         }
     }
 }
@@ -102,7 +110,7 @@ pub(crate) fn deadline() -> Deadline<'static> {
 impl Joining {
     /// In no session.
     pub(crate) const fn new() -> Joining {
-        Joining { no_rseq: false, mapped: None, has_threads_with_context: false, identity: None }
+        Joining { no_rseq: false, mapped: None, has_threads_with_context: false, identity: None, has_told: false }
     }
 
     /// Joins the session whose memory this program has inherited, if that is what is at this descriptor. Waits for nobody.
@@ -138,8 +146,8 @@ impl Joining {
     /// One line.
     pub(crate) fn join_handed(&mut self, handed: Handed, socket: &Path) -> Result<&'static Attached, String> {
         let Handed { process, memory, identity } = handed;
-        let memory = self.adopt(memory.as_fd(), None)?;
         self.identity = Some(identity);
+        let memory = self.adopt(memory.as_fd(), None)?;
         self.attach(memory, process, socket.into())
     }
 
@@ -197,11 +205,12 @@ impl Joining {
     /// Maps the memory, or keeps the mapping when it is of the same session. With a uuid, it has to be that session's.
     fn adopt(&mut self, fd: BorrowedFd<'_>, uuid: Option<[u8; 16]>) -> Result<Memory, String> {
         // The session's owner is this program's user or root, and has put its buffers where they are: `is_of_own_user`, or it has been inherited.
-        let fresh = Mapping::map(fd, false).or_else(|error| match error {
-            BackingError::NotSealed | BackingError::NotMemory => Mapping::map_file(fd),
-            error => Err(error),
-        });
-        let fresh = fresh.map_err(|error| match error {
+        let map = || match Mapping::map(fd, false) {
+            Err(BackingError::NotSealed | BackingError::NotMemory) => Mapping::map_file(fd),
+            mapped => mapped,
+        };
+        let fresh = if is_filtered() { Mapping::map_inherited(fd, user()) } else { map() };
+        let fresh = fresh.inspect_err(|error| self.tell_of(*error, fd, uuid)).map_err(|error| match error {
             // Not in libc's words, for which it may call the loader, under the tracer's lock.
             BackingError::System { purpose, errno } => {
                 format!("{purpose}: {}", dormouse_transport::Error::System(errno))
@@ -220,6 +229,22 @@ impl Joining {
                 self.mapped = Some((fresh, memory));
                 Ok(memory)
             }
+        }
+    }
+
+    /// Has the session's owner know why this process is not in the session, if its memory cannot be mapped. Under a filter nobody is told.
+    fn tell_of(&mut self, error: BackingError, fd: BorrowedFd<'_>, uuid: Option<[u8; 16]>) {
+        let BackingError::System { errno: errno @ (Errno::NOMEM | Errno::AGAIN), .. } = error else { return };
+        let mut layout = [0; size_of::<SessionLayout>()];
+        if is_filtered() || rustix::io::pread(fd, &mut layout, 0) != Ok(layout.len()) {
+            return;
+        }
+        let layout = SessionLayout::from_bytes(&layout);
+        let is_session = Geometry::from_layout(&layout, layout.size_bytes as usize).is_ok();
+        if is_session && layout.register_offset != 0 && uuid.is_none_or(|uuid| uuid == layout.uuid) {
+            let program = &self.identity.get_or_insert_with(Identity::of_this_process).program;
+            let (offset, entry) = Unmapped::to_write(thread::own_pid(), errno.raw_os_error(), program);
+            self.has_told = rustix::io::pwrite(fd, &entry, layout.register_offset + offset as u64).is_ok();
         }
     }
 
@@ -293,10 +318,10 @@ impl Joining {
     }
 }
 
-fn command_line() -> Vec<u8> {
-    let bytes = std::fs::read("/proc/self/cmdline").unwrap_or_default();
-    let arguments: Vec<&[u8]> = bytes.split(|byte| *byte == 0).filter(|argument| !argument.is_empty()).collect();
-    arguments.join(&b' ')
+/// The user that this program was executed as.
+fn user() -> u32 {
+    // SAFETY: asks for an entry of the auxiliary vector.
+    unsafe { libc::getauxval(libc::AT_EUID) as u32 }
 }
 
 pub(crate) fn refusal(answer: OwnerToProgram) -> String {

@@ -64,6 +64,7 @@ mod join;
 mod listen;
 mod marks;
 mod membarrier;
+mod own;
 mod presence;
 mod record;
 mod session;
@@ -74,6 +75,8 @@ mod thread;
 mod trigger;
 mod tunable;
 mod value;
+#[cfg(feature = "listen")]
+mod wake;
 mod watch;
 
 /// Static branches, immediate values and tunables, as this crate uses them itself.
@@ -81,7 +84,7 @@ pub use dormouse_imv as imv;
 #[doc(hidden)]
 pub use fork::{announce_vfork, real_vfork};
 #[cfg(feature = "listen")]
-pub use listen::{listen, stop_listening};
+pub use listen::{Way, listen, listen_by, stop_listening};
 pub use snapshot::{Prepared, Snapshot, SnapshotError, Taken, snapshot};
 pub use start::{Listen, start};
 #[doc(hidden)]

@@ -5,6 +5,13 @@
 //!     ▲                │   └───stop───────────────────────────▲
 //!     └──no socket─────┘
 //! ```
+//! By a signal, the thread is there only while tools talk, or the program is in a session (`wake`):
+//!
+//! ```text
+//!   IDLE ──socket, handler──▶ SIGNAL ──a tool connects, a tracepoint is passed──▶ STARTING ──▶ LISTENING ──nobody comes──▶ SIGNAL
+//!     ▲                         │ stop
+//!     └─────────────────────────┘
+//! ```
 //! The thread has a table of descriptors of its own, where only its socket is: the program has no descriptor more than without it, cannot close or
 //! replace the thread's, and may be at its limit. Where the kernel refuses such a table (before Linux 5.9, some containers) the program's
 //! is used: there the socket is never one of the first three, and before each use the thread looks whether the number still stands for it.
@@ -15,14 +22,15 @@
 //! Nothing is done at the program's end, where a filter of system calls may be in force. What remains of a dead program's socket is a name
 //! that refuses connections; the next program that listens there takes it away.
 
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+use core::ffi::{c_int, c_void};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering};
 use std::io::{Error, ErrorKind};
-use std::os::fd::{AsFd, IntoRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
-use dormouse_abi::environment::{ENV_LISTEN, is_program_socket, program_socket_name, socket_dir};
+use dormouse_abi::environment::{is_program_socket, program_socket_name, socket_dir};
 use dormouse_abi::message::{Edge, ProgramToTool};
 use dormouse_transport::{Conversation, Deadline, Peer, is_answered};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -33,18 +41,24 @@ use rustix::process::Pid;
 use rustix::thread::futex;
 
 use crate::spawn::spawn;
-use crate::{clock, control, environment, thread};
+use crate::{clock, control, environment, thread, wake};
 
 const IDLE: u32 = 0;
 const STARTING: u32 = 1;
 const LISTENING: u32 = 2;
 const STOPPING: u32 = 3;
+/// No thread: there will be one when a tool has connected and a tracepoint is passed.
+const SIGNAL: u32 = 4;
 /// Futex.
 static STATE: AtomicU32 = AtomicU32::new(IDLE);
 /// Whether the program has said that it is not to be listened to unless it says so.
 static IS_DECLINED: AtomicBool = AtomicBool::new(false);
 /// Where the thread listens. Never freed: one for each time that it begins to.
 static PLACE: AtomicPtr<PathBuf> = AtomicPtr::new(core::ptr::null_mut());
+/// The socket, while the state is [`SIGNAL`]; null otherwise.
+static WAITING: AtomicPtr<Socket> = AtomicPtr::new(core::ptr::null_mut());
+/// The number of that socket, also while the thread that it has called listens to it; -1 without one.
+static SIGNALLING_FD: AtomicI32 = AtomicI32::new(-1);
 /// The thread's id.
 static TID: AtomicU32 = AtomicU32::new(0);
 
@@ -60,6 +74,8 @@ const WAKE_PATIENCE: Duration = Duration::from_millis(500);
 const NAP: futex::Timespec = futex::Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 /// Connections that may wait.
 const BACKLOG: i32 = 16;
+/// How long a thread that a signal has called stays when nobody comes.
+const STAY: futex::Timespec = futex::Timespec { tv_sec: 2, tv_nsec: 0 };
 /// How old a socket is that has certainly been listened to, if it ever will be.
 const LISTENED_TO_AFTER: Duration = Duration::from_secs(2);
 
@@ -73,15 +89,42 @@ const LISTENED_TO_AFTER: Duration = Duration::from_secs(2);
 /// `DORMOUSE_LISTEN=0` forbids it; the program runs with privileges that its caller has not (`AT_SECURE`); there is no thread to be had,
 /// or no directory for the socket.
 pub fn listen() -> std::io::Result<()> {
+    listen_by(environment::way_to_listen().flatten().unwrap_or(Way::Thread))
+}
+
+/// How a program comes to know of tools.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    /// A thread sleeps on the socket.
+    Thread,
+    /// The kernel sends `SIGURG` when a tool connects, and the next thread that passes a tracepoint outside of signal handlers starts the listening
+    /// thread, which ends again when no tool has come for two seconds, unless the program is in a session. The price: a call that sleeps may return
+    /// `EINTR`, the program has a descriptor more, and a tool waits for a tracepoint. Not for programs that have a handler of their own for
+    /// `SIGURG` or any with `SA_NODEFER`, or tracepoints in their allocator.
+    Signal,
+}
+
+/// As [`listen`], in this way, whatever the environment says but for `DORMOUSE_LISTEN=0`. What listens in the other way is stopped before.
+///
+/// # Errors
+/// As [`listen`] and [`stop_listening`]; the program has a handler of its own for `SIGURG`.
+pub fn listen_by(way: Way) -> std::io::Result<()> {
     let refused = |text: &str| Err(Error::new(ErrorKind::PermissionDenied, text));
     if environment::is_secure() {
         return refused("a program with privileges that its caller has not does not listen");
     }
-    if environment::says(ENV_LISTEN) == Some(false) {
+    if environment::way_to_listen() == Some(None) {
         return refused("DORMOUSE_LISTEN=0 forbids to listen");
     }
+    let is_by_signal = SIGNALLING_FD.load(Ordering::Relaxed) >= 0;
+    if STATE.load(Ordering::Relaxed) != IDLE && is_by_signal != (way == Way::Signal) {
+        stop_listening()?;
+    }
     IS_DECLINED.store(false, Ordering::Relaxed);
-    begin(Some(START_PATIENCE))
+    match way {
+        Way::Thread => begin(Some(START_PATIENCE)),
+        Way::Signal => wait_for_signal(),
+    }
 }
 
 /// Ends what [`listen`] has begun, or what a program that is linked with Dormouse does by itself: when this returns there is neither thread nor
@@ -100,6 +143,12 @@ pub fn stop_listening() -> std::io::Result<()> {
         match STATE.load(Ordering::Acquire) {
             IDLE => break,
             STOPPING => wait_for_change(STOPPING, deadline)?,
+            SIGNAL => {
+                if STATE.compare_exchange(SIGNAL, STOPPING, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+                    take_waiting().into_iter().for_each(Socket::remove);
+                    end_signals();
+                }
+            }
             state if STATE.compare_exchange(state, STOPPING, Ordering::Relaxed, Ordering::Relaxed).is_err() => {}
             // It looks at the state once it has a socket.
             STARTING => {}
@@ -119,17 +168,181 @@ pub fn stop_listening() -> std::io::Result<()> {
 }
 
 /// Listens unless the program has said that it does not want that. Without a place for the socket or a thread, it simply cannot be reached.
-pub(crate) fn start_by_default() {
-    if !IS_DECLINED.load(Ordering::Relaxed) {
-        let _ = begin(Some(START_PATIENCE));
+pub(crate) fn start_by_default(way: Way) {
+    if !IS_DECLINED.load(Ordering::Relaxed) && STATE.load(Ordering::Relaxed) == IDLE {
+        let _ = match way {
+            Way::Thread => begin(Some(START_PATIENCE)),
+            Way::Signal => wait_for_signal(),
+        };
     }
 }
 
 /// In a forked child, which has no such thread: starts one when the parent had one.
 pub(crate) fn after_fork() {
-    if matches!(STATE.swap(IDLE, Ordering::Relaxed), STARTING | LISTENING) {
+    wake::after_fork();
+    let is_listening = matches!(STATE.swap(IDLE, Ordering::Relaxed), STARTING | LISTENING | SIGNAL);
+    let signalling = SIGNALLING_FD.swap(-1, Ordering::Relaxed);
+    if signalling >= 0 {
+        WAITING.store(core::ptr::null_mut(), Ordering::Relaxed);
+        // SAFETY: the parent's socket, whose value is forgotten here. If the program has put another file there, it has closed a descriptor that it
+        // does not know.
+        unsafe { libc::close(signalling) };
+    }
+    if is_listening {
         // A child does not wait: whoever wants to reach it has to find it first.
-        let _ = begin(None);
+        let _ = if signalling >= 0 { wait_for_signal() } else { begin(None) };
+    }
+}
+
+/// Has the kernel send a signal when a tool connects.
+fn wait_for_signal() -> std::io::Result<()> {
+    if STATE.compare_exchange(IDLE, STARTING, Ordering::Relaxed, Ordering::Relaxed).is_err() {
+        return Ok(());
+    }
+    let begun = begin_signals();
+    if begun.is_err() {
+        STATE.store(IDLE, Ordering::Release);
+    }
+    begun
+}
+
+fn begin_signals() -> std::io::Result<()> {
+    // SAFETY: integers, sets of bits and a pointer that may be null, of which zeroes are values.
+    let mut action: libc::sigaction = unsafe { core::mem::zeroed() };
+    // SAFETY: only asks, with room for the answer.
+    unsafe { libc::sigaction(libc::SIGURG, core::ptr::null(), &raw mut action) };
+    let ours = on_signal as extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void);
+    if ![libc::SIG_DFL, libc::SIG_IGN, ours as usize].contains(&action.sa_sigaction) {
+        return Err(Error::new(ErrorKind::PermissionDenied, "the program has a handler of its own for SIGURG"));
+    }
+    let socket = directories().find_map(|dir| Socket::bind(&dir, true));
+    let socket = socket.ok_or_else(|| Error::other("no directory for a socket; set XDG_RUNTIME_DIR to a directory of your own"))?;
+    wake::prepare();
+    control::lock().follow();
+    action.sa_sigaction = ours as usize;
+    action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART | libc::SA_ONSTACK;
+    // SAFETY: the handler is of this type, async-signal-safe, and of this object, which is pinned.
+    unsafe { libc::sigaction(libc::SIGURG, &raw const action, core::ptr::null_mut()) };
+    let fd = socket.fd.as_raw_fd();
+    // SAFETY: numbers only, as fcntl(2) wants them; the socket is this process's.
+    unsafe { libc::fcntl(fd, libc::F_SETOWN, thread::own_pid() as c_int) };
+    // SAFETY: numbers only, as fcntl(2) wants them.
+    unsafe { libc::fcntl(fd, F_SETSIG, libc::SIGURG) };
+    SIGNALLING_FD.store(fd, Ordering::Relaxed);
+    wait_again(socket);
+    Ok(())
+}
+
+/// `F_SETSIG` of fcntl(2), which the crate `libc` does not have for every libc.
+const F_SETSIG: c_int = 10;
+
+/// Leaves the socket to the signal; whoever has connected in between has sent none.
+fn wait_again(socket: Socket) {
+    let fd = socket.fd.as_raw_fd();
+    // SAFETY: numbers only, as fcntl(2) wants them.
+    unsafe { libc::fcntl(fd, libc::F_SETFL, libc::O_NONBLOCK | libc::O_ASYNC) };
+    let place = Box::into_raw(Box::new(socket.path.clone()));
+    // (Q') Release pairs with (Q).
+    PLACE.store(place, Ordering::Release);
+    WAITING.store(Box::into_raw(Box::new(socket)), Ordering::Relaxed);
+    // (S') Release pairs with (S), and with (T).
+    let is_wanted = [STARTING, LISTENING]
+        .into_iter()
+        .any(|from| STATE.compare_exchange(from, SIGNAL, Ordering::AcqRel, Ordering::Relaxed).is_ok());
+    if !is_wanted {
+        take_waiting().into_iter().for_each(Socket::remove);
+        return end_signals();
+    }
+    let _ = futex::wake(&STATE, futex::Flags::PRIVATE, u32::MAX);
+    // SAFETY: looked at as a number: if it is another file by now, nothing is done but a look at a tracepoint.
+    let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+    // Does not wait.
+    let now = futex::Timespec { tv_sec: 0, tv_nsec: 0 };
+    if poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&now)) == Ok(1) {
+        wake::want();
+    }
+}
+
+fn take_waiting() -> Option<Socket> {
+    let waiting = WAITING.swap(core::ptr::null_mut(), Ordering::Relaxed);
+    // SAFETY: null, or of `wait_again`, and whoever swaps it away has it alone.
+    (!waiting.is_null()).then(|| *unsafe { Box::from_raw(waiting) })
+}
+
+/// After the socket is gone.
+fn end_signals() {
+    SIGNALLING_FD.store(-1, Ordering::Relaxed);
+    wake::rest();
+    // The handler stays: a signal may be under way, which would be none of the program's.
+    // (S') Release pairs with (S).
+    STATE.store(IDLE, Ordering::Release);
+    let _ = futex::wake(&STATE, futex::Flags::PRIVATE, u32::MAX);
+}
+
+/// Somebody has connected, or has sent the program such a signal for another reason, which it ignores.
+extern "C" fn on_signal(_: c_int, info: *mut libc::siginfo_t, _: *mut c_void) {
+    // SAFETY: the thread's errno, which lives as long as the thread.
+    let errno_at = unsafe { libc::__errno_location() };
+    // SAFETY: the same.
+    let errno = unsafe { errno_at.read() };
+    // SAFETY: the kernel's word for what has happened. Those that are sent by programs have a code of at most 0.
+    let is_of_descriptor = unsafe { (*info).si_code } > 0;
+    if is_of_descriptor && STATE.load(Ordering::Relaxed) == SIGNAL {
+        wake::want();
+    }
+    // SAFETY: the same as above.
+    unsafe { errno_at.write(errno) };
+}
+
+/// A thread that passes a tracepoint, in ordinary context, while somebody waits: starts the listening thread.
+#[cold]
+pub(crate) fn start_woken() {
+    // (T) Acquire pairs with (S'): the socket is there.
+    if STATE.compare_exchange(SIGNAL, STARTING, Ordering::Acquire, Ordering::Relaxed).is_err() {
+        return;
+    }
+    let inside = thread::enter_tracer();
+    let Some(socket) = take_waiting() else { return };
+    let socket = Box::into_raw(Box::new(socket));
+    let run_there = SendPtr(socket);
+    if !spawn(c"dormouse", move || run_woken(run_there)) {
+        // The next tracepoint tries again.
+        WAITING.store(socket, Ordering::Relaxed);
+        let _ = STATE.compare_exchange(STARTING, SIGNAL, Ordering::Release, Ordering::Relaxed);
+    }
+    drop(inside);
+}
+
+struct SendPtr(*mut Socket);
+// SAFETY: a box that the thread alone has once it runs.
+unsafe impl Send for SendPtr {}
+
+/// The thread that a signal has called.
+fn run_woken(socket: SendPtr) {
+    let SendPtr(socket) = socket;
+    // SAFETY: made by `start_woken` for this thread alone.
+    let socket = *unsafe { Box::from_raw(socket) };
+    let _inside = thread::enter_tracer();
+    TID.store(rustix::thread::gettid().as_raw_nonzero().get() as u32, Ordering::Relaxed);
+    wake::rest();
+    // No more signals while it is looked at.
+    // SAFETY: numbers only, as fcntl(2) wants them.
+    unsafe { libc::fcntl(socket.fd.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) };
+    // Unless it is to stop meanwhile. (S') Release pairs with (S).
+    let _ = STATE.compare_exchange(STARTING, LISTENING, Ordering::Release, Ordering::Relaxed);
+    sweep(&socket.path);
+    match socket.serve(Some(&STAY)) {
+        End::Idle => wait_again(socket),
+        End::UserHasChanged => {
+            socket.remove();
+            if begin_signals().is_err() {
+                end_signals();
+            }
+        }
+        End::Stopped | End::Lost => {
+            socket.remove();
+            end_signals();
+        }
     }
 }
 
@@ -196,7 +409,7 @@ fn run() {
         let _ = STATE.compare_exchange(STARTING, LISTENING, Ordering::Release, Ordering::Relaxed);
         let _ = futex::wake(&STATE, futex::Flags::PRIVATE, u32::MAX);
         sweep(&socket.path);
-        let end = socket.serve();
+        let end = socket.serve(None);
         socket.remove();
         if end != End::UserHasChanged {
             break;
@@ -230,6 +443,8 @@ fn directories() -> impl Iterator<Item = PathBuf> {
 enum End {
     Stopped,
     UserHasChanged,
+    /// Nobody has come for a while, and nobody has to be waited for.
+    Idle,
     /// The descriptor is not the socket any more.
     Lost,
 }
@@ -267,8 +482,8 @@ impl Socket {
         Some(socket)
     }
 
-    /// Answers tools until there is a reason to end.
-    fn serve(&self) -> End {
+    /// Answers tools until there is a reason to end; where it is said how long to stay, also that nobody comes.
+    fn serve(&self, stay: Option<&futex::Timespec>) -> End {
         loop {
             if STATE.load(Ordering::Relaxed) == STOPPING {
                 return End::Stopped;
@@ -284,7 +499,12 @@ impl Socket {
                 Ok(_) if STATE.load(Ordering::Relaxed) == STOPPING => {}
                 Ok(stream) => drop(converse(stream)),
                 // Interrupted by a change of user too.
-                Err(Errno::AGAIN) => drop(poll(&mut [PollFd::new(&self.fd, PollFlags::IN)], None)),
+                Err(Errno::AGAIN) => {
+                    let is_over = poll(&mut [PollFd::new(&self.fd, PollFlags::IN)], stay) == Ok(0);
+                    if is_over && crate::session::current().is_none() {
+                        return End::Idle;
+                    }
+                }
                 Err(Errno::INTR | Errno::CONNABORTED) => {}
                 Err(Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS) => {
                     let _ = futex::wait(&STATE, futex::Flags::PRIVATE, LISTENING, Some(&NAP));

@@ -2,14 +2,16 @@
 
 use core::sync::atomic::{AtomicBool, Ordering};
 
+use dormouse_imv::is_filtered;
 use rustix::thread::{MembarrierCommand, membarrier};
 
 static IS_READY: AtomicBool = AtomicBool::new(false);
 
-/// Announces that the process will use it: cheap while there is one thread, milliseconds later.
+/// Announces that the process will use it: cheap while there is one thread, milliseconds later. Not under a filter, which may not know it.
 pub(crate) fn register() {
+    let is_registered = !is_filtered() && membarrier(MembarrierCommand::RegisterPrivateExpeditedRseq).is_ok();
     // Relaxed: the kernel has done what there is to do.
-    IS_READY.store(membarrier(MembarrierCommand::RegisterPrivateExpeditedRseq).is_ok(), Ordering::Relaxed);
+    IS_READY.store(is_registered, Ordering::Relaxed);
 }
 
 /// Whether it can be used: the kernel has it, and [`register`] has been called.
@@ -19,5 +21,5 @@ pub(crate) fn is_ready() -> bool {
 
 /// Restarts every critical section that runs in this process. False where the kernel cannot.
 pub(crate) fn restart_sections() -> bool {
-    membarrier(MembarrierCommand::PrivateExpeditedRseq).is_ok()
+    is_ready() && membarrier(MembarrierCommand::PrivateExpeditedRseq).is_ok()
 }

@@ -25,6 +25,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::OnceLock;
 
 use dormouse_abi::session::{HUGE_PAGE_SIZE_BYTES, STREAM_STRIDE_BYTES};
+use dormouse_imv::is_filtered;
 use dormouse_relay::Memory;
 use rustix::thread::{CpuSet, sched_getaffinity};
 
@@ -85,7 +86,8 @@ fn huge_part(memory: &Memory) -> Range<usize> {
 impl Presence {
     /// Of a process that joins: nothing is there. A system call, the first time.
     pub(crate) fn new(memory: &Memory) -> Presence {
-        if ALLOWED_CPUS.get().is_none()
+        if !is_filtered()
+            && ALLOWED_CPUS.get().is_none()
             && let Ok(cpus) = sched_getaffinity(None)
         {
             let _ = ALLOWED_CPUS.set(cpus);
@@ -157,7 +159,8 @@ impl Presence {
     }
 }
 
-/// The CPUs that this process may run on, as it was when it joined a session first. Unknown where the system does not tell.
+/// The CPUs that this process may run on, as it was when it joined a session first. Unknown where the system does not tell, or a filter may kill
+/// for the question.
 static ALLOWED_CPUS: OnceLock<CpuSet> = OnceLock::new();
 
 fn is_set(cpus: &CpuSet, cpu: u32) -> bool {

@@ -89,6 +89,22 @@ pub(crate) fn set_current(attached: Option<&'static Attached>) {
     }
 }
 
+/// Has all records go the slow path, whatever session there is, or as before. Async-signal-safe.
+#[cfg(feature = "listen")]
+pub(crate) fn divert(on: bool) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        let section = match current() {
+            Some(attached) if !on => &raw const attached.session,
+            _ => &raw const NO_SESSION,
+        };
+        // (X) Release pairs with the sections' load in `define_record!`. Who joins or leaves a session meanwhile has its way: it is set anew then.
+        CURRENT_SECTION.store(section.cast_mut(), Ordering::Release);
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = on;
+}
+
 /// How many threads touch the memory outside critical sections just now, in parts that lie in cache lines of their own, so that
 /// threads that switch pages at once do not wait for each other.
 static USERS: [Line<AtomicU64>; 16] = [const { Line(AtomicU64::new(0)) }; 16];

@@ -4,11 +4,11 @@ use core::ffi::{c_char, c_int, c_void};
 use core::sync::atomic::{AtomicU8, Ordering};
 use std::path::Path;
 
-use dormouse_abi::environment::{ENV_KICK, ENV_MEMORY, ENV_NO_RSEQ, ENV_SESSION, parse_memory_name};
+use dormouse_abi::environment::{ENV_MEMORY, ENV_NO_RSEQ, ENV_SESSION, parse_memory_name};
 use dormouse_locks::call_loader;
 
 use crate::environment::{says, variable};
-use crate::{control, fork, membarrier, record, thread, trigger};
+use crate::{control, fork, membarrier, thread, trigger};
 
 /// Whether a program listens when neither its environment nor itself has said.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,9 +40,6 @@ pub fn start(listen: Listen) -> bool {
     }
     let inside = thread::enter_tracer();
     thread::know_process();
-    if says(ENV_KICK) == Some(false) {
-        record::be_silent();
-    }
     // Before the process has threads, registering costs microseconds.
     membarrier::register();
     pin();
@@ -64,7 +61,10 @@ pub fn start(listen: Listen) -> bool {
     // twice. Refused only within a registration of this very thread; sites that stay unpatched read their key.
     let _ = dormouse_imv::ensure_registered();
     fork::follow_forks();
-    trigger::from_environment();
+    // What a trigger does may be what a filter kills for.
+    if !dormouse_imv::is_filtered() {
+        trigger::from_environment();
+    }
     drop(inside);
     // (N') pairs with (N).
     STATE.store(DONE, Ordering::Release);
@@ -81,10 +81,17 @@ pub(crate) fn by_itself() {
 
 #[cfg(feature = "listen")]
 fn start_listening(listen: Listen) {
+    use crate::listen::Way;
     // Each copy of the tracer that is asked twice is asked once too often: it is listening then, or in a session.
-    let by_default = || listen == Listen::ByDefault && crate::session::current().is_none();
-    if !crate::environment::is_secure() && says(dormouse_abi::environment::ENV_LISTEN).unwrap_or_else(by_default) {
-        crate::listen::start_by_default();
+    // A filter may kill for starting a thread, or the thread for answering.
+    let is_by_default = || {
+        listen == Listen::ByDefault && crate::session::current().is_none() && !dormouse_imv::is_filtered()
+    };
+    let way = crate::environment::way_to_listen().unwrap_or_else(|| is_by_default().then_some(Way::Thread));
+    // Where the tracepoints are libc's functions, one may be passed within an allocator, or under the loader's lock.
+    let is_fit = way != Some(Way::Signal) || listen == Listen::ByDefault;
+    if let Some(way) = way.filter(|_| is_fit && !crate::environment::is_secure()) {
+        crate::listen::start_by_default(way);
     }
 }
 

@@ -16,8 +16,9 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use std::sync::OnceLock;
 
 use dormouse_abi::record::context_word;
+use dormouse_imv::is_filtered;
 
-use crate::arch;
+use crate::{arch, own};
 
 /// Where threads' rseq areas lie from their thread pointers; 0 without rseq. Set before the first session and never changed, since
 /// libc places them once for all. A thread has a context word only once it has seen another value than 0.
@@ -83,7 +84,11 @@ pub(crate) fn own_pid() -> u32 {
 
 /// Finds the process's id out, so that no record has to.
 pub(crate) fn know_process() {
-    PID.store(rustix::process::getpid().as_raw_nonzero().get() as u32, Ordering::Relaxed);
+    let of_status = || own::pid_in(&own::read(c"/proc/self/status"));
+    let of_kernel = || rustix::process::getpid().as_raw_nonzero().get() as u32;
+    // A constructor's thread is the first one of its process; a library that is loaded later is in none of a filter's programs.
+    let pid = if is_filtered() { of_status().unwrap_or_else(own_tid) } else { of_kernel() };
+    PID.store(pid, Ordering::Relaxed);
 }
 
 fn kernels_tid() -> u32 {
@@ -188,6 +193,9 @@ impl Drop for Inside {
 
 /// What the calling thread is called: of a constructor, that is what its program was executed as.
 pub(crate) fn program_name() -> [u8; 16] {
+    if is_filtered() {
+        return own::name_in(&own::read(c"/proc/self/status"));
+    }
     let mut name = [0; 16];
     // SAFETY: room for the 16 bytes that prctl(2) writes.
     unsafe { libc::prctl(libc::PR_GET_NAME, name.as_mut_ptr()) };

@@ -35,6 +35,12 @@ pub struct Program {
     sockets: Vec<(Arc<SocketDirectory>, String)>,
 }
 
+/// Whether a process has entered a filter of system calls, as far as it can be seen.
+fn has_filter(pid: u32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    status.lines().any(|line| line.strip_prefix("Seccomp:").is_some_and(|mode| mode.trim() != "0"))
+}
+
 impl Program {
     /// Finds a process's sockets: those that the process itself listens to, in directories where its user's sockets may be.
     ///
@@ -96,6 +102,14 @@ impl Program {
 
     fn not_found(&self, paths: &[PathBuf], reasons: Vec<String>) -> Error {
         let pid = self.pid;
+        if has_filter(pid) {
+            let text = format!(
+                "process {pid} has entered a filter of system calls (seccomp), and does not listen: a program that is executed under one does not by \
+                 itself. Start it with DORMOUSE_LISTEN=thread if the filter permits threads and sockets, or with DORMOUSE_SECCOMP=0 if it answers with \
+                 errors, as that of a container does"
+            );
+            return text.into();
+        }
         let looked = paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ");
         let elsewhere = self.other_directory(paths).map_or_else(
             || format!("has another XDG_RUNTIME_DIR: {ENV_SOCKET_DIR}=DIR/dormouse names it to dormouse"),

@@ -9,7 +9,6 @@ use dormouse_ctf::{Cause, PacketHeader, Totals};
 use dormouse_relay::Memory;
 use dormouse_vring::split::Device;
 use dormouse_vring::{DeviceSide, Segment};
-use rustix::thread::futex;
 
 use crate::error::Error;
 use crate::ledger::Entry;
@@ -22,11 +21,18 @@ use crate::streams::StreamFiles;
 use crate::summary::Summary;
 use crate::trace::Trace;
 
-/// How long the drain thread sleeps at most: pages of killed writers and dead processes are found by looking.
-const NAP: rustix::time::Timespec = rustix::time::Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+/// Writers wake nobody, so the drain thread sleeps no longer than it takes for a burst to fill this part of the budget, at
+/// [`BURST_BYTES_PER_MS`]. docs/limits.md has what that costs and what is lost.
+const BURST_PART: u64 = 2;
 
-/// Pages of one stream that are worth waking up for: fewer come along at the next nap's end.
-const WAKE_PAGE_COUNT_MAX: u32 = 8;
+/// About what one thread writes at full speed: 25 million events of 42 bytes a second.
+const BURST_BYTES_PER_MS: u64 = 1 << 20;
+
+/// Between two looks at the rings, where no pages come: with a large budget too, what is offered is on disk so soon.
+const NAP_MAX: Duration = Duration::from_millis(50);
+
+/// After pages have come, so much of that.
+const BUSY_PART: u32 = 4;
 
 /// How often there is time for what else is to be done.
 const UPKEEP_INTERVAL: Duration = Duration::from_millis(50);
@@ -46,19 +52,19 @@ pub(crate) struct Drained {
 pub(crate) fn run(mut drainer: Drainer<'_>, stop: &AtomicBool, upkeep: impl Fn()) -> Drained {
     let view = drainer.memory;
     let mut kept_up_at = Instant::now();
+    let mut has_come = false;
     // (R) pairs with (R').
     while !stop.load(Ordering::SeqCst) {
-        // (Q') pairs with (Q).
-        let kick = view.header().kick.0.load(Ordering::SeqCst);
-        let busy = drainer.drain();
+        let is_busy = drainer.drain();
+        has_come |= is_busy;
         // It has a system call for each live process: not at every page.
         if kept_up_at.elapsed() >= UPKEEP_INTERVAL {
             upkeep();
             kept_up_at = Instant::now();
         }
-        if !busy && !drainer.arm_notifications() {
-            // A kick between the load and the wait makes the wait return at once.
-            let _ = futex::wait(&view.header().kick.0, futex::Flags::empty(), kick, Some(&NAP));
+        if !is_busy {
+            // A writer makes no system call, so it cannot wake this thread: it looks by itself. Who has set `stop` wakes it.
+            std::thread::park_timeout(drainer.nap(std::mem::take(&mut has_come)));
         }
     }
     drainer.finish()
@@ -72,9 +78,11 @@ pub(crate) fn run_once(memory: &SessionMemory, trace: &Trace) -> Drained {
     drainer.finish()
 }
 
-/// How many pages of a stream may wait for the consumer: with all streams that are in use, less than half of what there is.
-fn wake_page_count(page_count: u32, stream_count: u32) -> u16 {
-    (page_count / 2 / stream_count.max(1)).clamp(1, WAKE_PAGE_COUNT_MAX) as u16
+/// How long to sleep with a budget of so many bytes.
+fn nap(budget_bytes: u64, has_come: bool) -> Duration {
+    let micros = budget_bytes.saturating_mul(1000) / BURST_PART / BURST_BYTES_PER_MS;
+    let nap = Duration::from_micros(micros).min(NAP_MAX);
+    if has_come { nap / BUSY_PART } else { nap }
 }
 
 /// Whether a stream's state word, or the number of its first page that is wanted, cannot be what writers have stored there.
@@ -189,17 +197,12 @@ impl<'a> Drainer<'a> {
         }
     }
 
-    /// Asks for a kick when a stream has some pages. True when one has so many already.
-    fn arm_notifications(&mut self) -> bool {
+    /// How long until the next look.
+    fn nap(&self, has_come: bool) -> Duration {
         if self.memory.is_overwrite() {
-            return false;
+            return NAP_MAX;
         }
-        let in_use = self.streams.iter().filter(|stream| stream.device.is_some()).count();
-        let count = wake_page_count(self.memory.page_limit(), in_use as u32);
-        self.streams.iter_mut().filter_map(|stream| stream.device.as_mut()).fold(false, |any, device| {
-            // Every ring is armed, also after the first that has something.
-            device.arm_notification_after(count) | any
-        })
+        nap(u64::from(self.memory.page_limit()) * u64::from(self.memory.geometry().page_size_bytes), has_come)
     }
 
     fn write_offered(&mut self, stream: u32, address: u64, len: u32) {
@@ -306,12 +309,13 @@ mod tests {
     use crate::testing::{GEOMETRY, Writer, class, numbers};
 
     #[test]
-    fn pages_that_wait_leave_half_of_them_to_writers() {
-        for (page_count, stream_count, expected) in [(16, 18, 1), (256, 18, 7), (4096, 18, 8), (256, 256, 1)] {
-            let count = wake_page_count(page_count, stream_count);
-            assert_eq!(count, expected);
-            assert!(count == 1 || u32::from(count - 1) * stream_count < page_count / 2);
+    fn a_nap_is_shorter_than_a_burst_that_fills_the_budget() {
+        for (mebibytes, at_rest, busy) in [(1, 500, 125), (16, 8_000, 2_000), (64, 32_000, 8_000), (4096, 50_000, 12_500)] {
+            let naps = [false, true].map(|busy| nap(mebibytes << 20, busy).as_micros());
+            assert_eq!(naps, [at_rest, busy]);
+            assert!(at_rest as u64 * BURST_BYTES_PER_MS / 1000 <= (mebibytes << 20) / BURST_PART);
         }
+        assert_eq!(nap(u64::MAX, false), NAP_MAX);
     }
 
     #[test]

@@ -18,7 +18,6 @@ use dormouse_abi::session::{Geometry, HUGE_PAGE_SIZE_BYTES, Owner, STREAM_STRIDE
 use dormouse_backing::{BackingError, MemoryOptions, Pool};
 use dormouse_relay::{Memory, Setup};
 use dormouse_vring::split::PlannedDriver;
-use rustix::thread::futex;
 
 use crate::error::Error;
 use crate::fault::Guard;
@@ -236,14 +235,6 @@ impl SessionMemory {
     /// What programs map.
     pub(crate) fn file(&self) -> BorrowedFd<'_> {
         self.pool.file()
-    }
-
-    /// Wakes the thread that waits for pages to be offered.
-    pub(crate) fn wake(&self) {
-        let kick = &self.view.header().kick.0;
-        // (Q) pairs with (Q').
-        kick.fetch_add(1, Ordering::SeqCst);
-        let _ = futex::wake(kick, futex::Flags::empty(), 1);
     }
 
     /// Waits for the turn of taking a snapshot, or of moving pages.

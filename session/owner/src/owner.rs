@@ -221,7 +221,7 @@ impl Session {
         losses.add(Cause::Scribbled, u64::from(was_stopped) + u64::from(!memory.is_layout_intact()));
         // (R') pairs with (R): the drain thread, when it sees it, drains what was committed before.
         stop.store(true, Ordering::SeqCst);
-        memory.wake();
+        drainer.iter().for_each(|drainer| drainer.thread().unpark());
         let drained = drainer.and_then(|drainer| drainer.join().ok()).unwrap_or_else(|| {
             losses.add(Cause::Unfinished, 1);
             let write_error = Some("the drain thread has failed; the trace ends where it did".into());

@@ -7,15 +7,16 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use dormouse_abi::register::{Entrant, NAME_SIZE_BYTES, NAMESPACE_UNKNOWN, PROCESS_COUNT, Phase, Process, Register};
+use dormouse_abi::register::{Entrant, NAME_SIZE_BYTES, NAMESPACE_UNKNOWN, PROCESS_COUNT, Phase, Process, Register, Unmapped};
 use dormouse_abi::text::printable;
 use dormouse_control::{Entering, Joining, Processes, Stat, open, pid_in_namespace, pid_namespace};
-use dormouse_ctf::StateRecord;
+use dormouse_ctf::{Refusal, StateRecord};
 use dormouse_relay::Memory;
 use rustix::io::Errno;
 
+use crate::announced::refusal_of;
 use crate::ledger::Ledger;
-use crate::trace::Trace;
+use crate::trace::{ALL_CLASSES, Trace};
 
 /// Ticks of `starttime` of proc_pid_stat(5) are hundredths of a second in all that it says to programs.
 const TICK_NS: u64 = 10_000_000;
@@ -56,10 +57,12 @@ impl TakenIn {
     /// Takes in the processes that have come since the last look, in the order in which they came, and lets go of those that have left, or have
     /// ended without anybody's being told.
     pub(crate) fn look(&self, parts: Parts<'_>) {
-        let Parts { memory, processes, .. } = parts;
+        let Parts { memory, trace, processes } = parts;
         let mut looked = self.lock();
         processes.ended_unwatched().into_iter().for_each(|number| self.take_back(parts, number));
         let Some(register) = memory.register() else { return };
+        // They cannot count a change up.
+        trace.refuse(register.take_unmapped().iter().map(|unmapped| refusal_of_unmapped(&memory, unmapped)));
         let changes = register.changes();
         if looked.changes.replace(changes) == Some(changes) && looked.claimed.is_empty() {
             return;
@@ -177,6 +180,16 @@ impl TakenIn {
     pub(crate) fn take_back(&self, Parts { memory, trace, .. }: Parts<'_>, number: u16) {
         trace.ledger.ended_amid_write().fetch_add(memory.take_back(number), Ordering::Relaxed);
     }
+}
+
+/// A program that is not in the session because its address space has no room for it.
+fn refusal_of_unmapped(memory: &Memory, unmapped: &Unmapped) -> Refusal {
+    let Unmapped { vpid, errno, program } = unmapped;
+    let error = Errno::from_raw_os_error(*errno);
+    let remedy = if error == Errno::NOMEM { "; raise its limit (ulimit -v), or record with a smaller --budget-max" } else { "" };
+    let size_mib = memory.geometry().size_bytes().div_ceil(1 << 20);
+    let reason = format!("process {vpid} cannot map the session's memory of {size_mib} MiB: {error}{remedy}");
+    refusal_of(ALL_CLASSES, program, &reason)
 }
 
 fn is_gone(vpid: u32) -> bool {

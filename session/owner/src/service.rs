@@ -7,7 +7,7 @@ use std::sync::Arc;
 use dormouse_abi::message::{BudgetState, Snapshot, Status};
 use dormouse_abi::register::CLASS_COUNT;
 use dormouse_control::{Counts, Joining, Processes, Service, Take};
-use dormouse_ctf::StateRecord;
+use dormouse_ctf::{Cause, StateRecord};
 
 use crate::announced::refusal_of;
 use crate::error::Error;
@@ -90,6 +90,9 @@ impl Service for Shared {
         status.dir = dir.to_string_lossy().into_owned();
         status.classes = self.trace.class_count();
         status.classes_max = CLASS_COUNT as u32;
+        // Those too that could not map the memory, of whom the server does not know.
+        let refused = self.trace.refusals().1.of(Cause::ProgramRefused);
+        status.programs_refused = status.programs_refused.max(refused);
         status.classes_refused = self.trace.refusals().0.len() as u32;
     }
 }

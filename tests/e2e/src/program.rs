@@ -35,22 +35,34 @@ pub struct Ended {
 impl Program {
     /// Starts a command with a process group of its own, whose directory of sockets lies in a directory that ends with it.
     pub fn start<S: AsRef<OsStr>>(command: &[S], patience: Duration) -> Program {
+        Program::start_with(command, &[], patience)
+    }
+
+    /// As [`Program::start`], with variables of the environment.
+    pub fn start_with<S: AsRef<OsStr>>(command: &[S], variables: &[(&str, &str)], patience: Duration) -> Program {
         let place = tempfile::tempdir().expect("a temporary directory");
         let runtime_dir = place.path().join("run");
         std::fs::create_dir(&runtime_dir).expect("a directory");
-        Program::start_in(command, patience, place, &runtime_dir)
+        Program::start_in(command, variables, patience, place, &runtime_dir)
     }
 
     /// As [`Program::start`], with a directory of sockets that is there.
     pub fn start_beside<S: AsRef<OsStr>>(command: &[S], patience: Duration, runtime_dir: &Path) -> Program {
-        Program::start_in(command, patience, tempfile::tempdir().expect("a temporary directory"), runtime_dir)
+        Program::start_in(command, &[], patience, tempfile::tempdir().expect("a temporary directory"), runtime_dir)
     }
 
-    fn start_in<S: AsRef<OsStr>>(command: &[S], patience: Duration, place: TempDir, runtime_dir: &Path) -> Program {
+    fn start_in<S: AsRef<OsStr>>(
+        command: &[S],
+        variables: &[(&str, &str)],
+        patience: Duration,
+        place: TempDir,
+        runtime_dir: &Path,
+    ) -> Program {
         let file = |name: &str| File::create(place.path().join(name)).expect("a file");
         let child = Command::new(&command[0])
             .args(&command[1..])
             .env("XDG_RUNTIME_DIR", runtime_dir)
+            .envs(variables.iter().copied())
             .stdin(Stdio::piped())
             .stdout(file("stdout"))
             .stderr(file("stderr"))
@@ -88,9 +100,14 @@ impl Program {
 
     /// Has the program do its step, and waits for its end.
     pub fn step(&mut self) {
+        self.step_by(b'\n');
+    }
+
+    /// The step that goes by this byte.
+    pub fn step_by(&mut self, byte: u8) {
         let before = self.text("stdout").len();
         // A program that has ended reads no more, which its end tells.
-        let _ = self.child.stdin.as_mut().expect("a pipe").write_all(b"\n");
+        let _ = self.child.stdin.as_mut().expect("a pipe").write_all(&[byte]);
         self.wait_until("doing a step", |program| {
             let stdout = program.text("stdout");
             stdout.len() > before && stdout.ends_with("ready\n") || program.child.try_wait().expect("a child").is_some()
@@ -113,6 +130,18 @@ impl Program {
     /// Runs a command of `dormouse`.
     pub fn dormouse<S: AsRef<OsStr>>(&self, arguments: &[S], runtime_dir: &Path) -> Output {
         watched(Command::new(dormouse()).args(arguments).env("XDG_RUNTIME_DIR", runtime_dir), self.patience)
+    }
+
+    /// The same, while the program does one step after another that goes by this byte.
+    pub fn dormouse_amid_steps<S: AsRef<OsStr>>(&mut self, arguments: &[S], runtime_dir: &Path, byte: u8) -> Output {
+        let mut command = Command::new(dormouse());
+        command.args(arguments).env("XDG_RUNTIME_DIR", runtime_dir);
+        let patience = self.patience;
+        let running = std::thread::spawn(move || watched(&mut command, patience));
+        while !running.is_finished() {
+            self.step_by(byte);
+        }
+        running.join().expect("the command was awaited")
     }
 
     /// Lets the program come to its end.

@@ -141,7 +141,7 @@ fn a_filter_that_kills_kills_no_program_that_only_records() {
     for (mode, rseq, events) in
         [("discard", true, 1_000_000), ("overwrite", true, 200_000), ("discard", false, 200_000)]
     {
-        let record = Record::new().budget("256M").mode(mode).rseq(rseq).env("DORMOUSE_KICK", "0");
+        let record = Record::new().budget("256M").mode(mode).rseq(rseq);
         let recording = record.run(&[HOST, "strict", &events.to_string()]).succeeded();
         let stats = recording.trace().stats();
         assert_eq!((stats.events, stats.events_lost), (events, 0), "{mode}, rseq {rseq}");

@@ -6,6 +6,8 @@
 //!   libc      dormouse record --libc SANDBOX e2e-box-enter  a program without
 //!   armed     SANDBOX e2e-box, then dormouse arm            a program that runs already
 //! ```
+//! A thread stands against some sandboxes. A program that is armed and enters these itself does what the documents tell it: it calls
+//! `stop_listening` before, and `listen` afterwards; or it listens by a signal, where it has no thread.
 //! What a sandbox does to a program that nobody traces is tried first: where this machine does not permit it, the test is skipped.
 #![cfg(target_os = "linux")]
 
@@ -62,6 +64,19 @@ impl Sandbox {
 
     fn linked_command(&self) -> Vec<OsString> {
         self.command(BOX, &[&EVENTS.to_string()])
+    }
+
+    /// Of a program that is outside of sessions, and says to the library what it is about to do, in this way.
+    fn armed_command(&self, way: Way) -> Vec<OsString> {
+        let events = EVENTS.to_string();
+        let word = match (way, self) {
+            (Way::Calls, Sandbox(Enter::Main("strict"), _)) => "stop",
+            // Nothing is permitted there that a thread needs, however it comes to be.
+            (Way::Signal, Sandbox(Enter::Main("strict"), _)) => "stop",
+            (Way::Calls, Sandbox(Enter::Main(_), _)) => "stop-listen",
+            _ => return self.command(BOX, &[&events]),
+        };
+        self.command(BOX, &[&events, word])
     }
 
     fn libc_command(&self) -> Vec<OsString> {
@@ -136,14 +151,23 @@ impl Sandbox {
     }
 
     fn armed(&self) {
+        self.armed_by(Way::Calls);
+    }
+
+    fn armed_by(&self, way: Way) {
         if !self.is_permitted() {
             return;
         }
-        let mut program = Program::start(&self.linked_command(), PATIENCE);
+        let variables: &[_] = if way == Way::Signal { &[("DORMOUSE_LISTEN", "signal")] } else { &[] };
+        let mut program = Program::start_with(&self.armed_command(way), variables, PATIENCE);
         program.wait_for_ready();
         let place = tempfile::tempdir().expect("a directory");
         let (pid, dir, run) = (program.pid().to_string(), place.path().join("trace"), program.place().join("run"));
-        let armed = program.dormouse(&["arm", &pid, "e2e:boxed", "-o", dir.to_str().expect("a path of text")], &run);
+        let arm = ["arm", &pid, "e2e:boxed", "-o", dir.to_str().expect("a path of text")];
+        let armed = match way {
+            Way::Calls => program.dormouse(&arm, &run),
+            Way::Signal => program.dormouse_amid_steps(&arm, &run, b'p'),
+        };
         program.step();
         let said = if armed.status.success() {
             let disarmed = program.dormouse(&["disarm", &pid, "e2e:boxed"], &run);
@@ -158,7 +182,9 @@ impl Sandbox {
             armed.stderr
         };
         let ended = program.end();
-        check_end(ended.status, &ended.stdout, &ended.stderr);
+        check_status(ended.status, &ended.stdout, &ended.stderr);
+        // By a signal, it has done more steps.
+        assert!(way == Way::Signal || ended.stdout == STDOUT, "{ended:?}");
         let said = String::from_utf8_lossy(&said);
         if armed.status.success() {
             let trace = Trace::read(&dir);
@@ -169,13 +195,26 @@ impl Sandbox {
     }
 }
 
+/// How a program that is not recorded is kind to its sandbox.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    /// It calls `stop_listening` before it enters a sandbox, and `listen` afterwards where that is permitted.
+    Calls,
+    /// `DORMOUSE_LISTEN=signal`.
+    Signal,
+}
+
 /// A program that was let be: no signal, its own exit code, its own output.
 fn check_end(status: ExitStatus, stdout: &str, stderr: &str) {
+    check_status(status, stdout, stderr);
+    assert_eq!(stdout, STDOUT, "stderr: {stderr:?}");
+}
+
+fn check_status(status: ExitStatus, stdout: &str, stderr: &str) {
     // As a shell says it, and `dormouse record`.
     let signal = status.signal().or(status.code().filter(|code| *code > 128).map(|code| code - 128));
     assert_eq!(signal, None, "killed by this signal; stdout: {stdout:?}; stderr: {stderr:?}");
     assert_eq!(status.code(), Some(0), "does not end as without a tracer; stdout: {stdout:?}; stderr: {stderr:?}");
-    assert_eq!(stdout, STDOUT, "stderr: {stderr:?}");
     let printed = stderr.lines().find(|line| !line.starts_with("dormouse: "));
     assert_eq!(printed, None, "the program was made to print");
 }
@@ -193,17 +232,7 @@ fn boxed(trace: &Trace) -> u64 {
 }
 
 /// What is not kept yet, and why: by the names of tests.
-const OPEN: [(&str, &str); 20] = [
-    ("all_namespaces::armed", THREAD),
-    ("kept_capabilities::armed", THREAD),
-    ("seccomp::armed", THREAD),
-    ("user_namespace::armed", THREAD),
-    ("tools_that_are_asked_to_listen_do_what_they_do", THREAD),
-    ("seccomp::libc", "a wake of the owner kills it, but for DORMOUSE_KICK=0"),
-    ("seccomp::linked", "a wake of the owner kills it, but for DORMOUSE_KICK=0"),
-    ("seccomp_before_exec::armed", "what a constructor calls kills it"),
-    ("seccomp_before_exec::libc", "what a constructor calls kills it"),
-    ("seccomp_before_exec::linked", "what a constructor calls kills it"),
+const OPEN: [(&str, &str); 8] = [
     ("all_namespaces_before_exec::armed", GUESSES),
     ("bubblewrap::armed", GUESSES),
     ("chroot_before_exec::armed", GUESSES),
@@ -211,11 +240,8 @@ const OPEN: [(&str, &str); 20] = [
     ("mount_namespace_before_exec::armed", GUESSES),
     ("read_only_root_before_exec::armed", GUESSES),
     ("worker_of_other_user::armed", GUESSES),
-    ("no_memory_before_exec::libc", "a program that cannot map the memory is not counted"),
-    ("no_memory_before_exec::linked", "a program that cannot map the memory is not counted"),
     ("a_set_user_id_program_ignores_its_environment", "that it joins no session is told by guesses"),
 ];
-const THREAD: &str = "a program that listens has a thread before its first function";
 const GUESSES: &str = "that it does not listen is told by guesses";
 
 /// Runs a test; what is not kept yet is counted as skipped where it fails. Some of that depends on who is quicker.
@@ -307,24 +333,44 @@ sandboxes! {
     descriptors_closed_before_exec: Enter::Exec("closed"), ["descriptor"];
 }
 
-/// A thread of the tracer's before a program's first function would keep its user or its user namespace from being changed.
+/// By a signal, no thread stands against a sandbox.
 #[test]
-fn tools_that_are_asked_to_listen_do_what_they_do() {
-    kept(check_tools_that_listen);
+fn a_program_that_listens_by_a_signal_is_armed_in_the_sandbox_that_it_has_entered() {
+    for Sandbox(enter, words) in [
+        seccomp::SANDBOX,
+        user_namespace::SANDBOX,
+        all_namespaces::SANDBOX,
+        kept_capabilities::SANDBOX,
+        no_new_privileges::SANDBOX,
+    ] {
+        Sandbox(enter, words).armed_by(Way::Signal);
+    }
 }
 
-fn check_tools_that_listen() {
+/// A thread before a program's first function would keep its user or its user namespace from being changed: who asks for one is told so.
+#[test]
+fn tools_that_are_asked_to_listen_do_what_they_do() {
     libc_library();
     for (Sandbox(enter, words), name) in
         [(other_user_by_setpriv::SANDBOX, "setpriv"), (user_namespace_by_unshare::SANDBOX, "unshare")]
     {
         let sandbox = Sandbox(enter, words);
-        if sandbox.is_permitted() {
-            let record = Record::new().patience(PATIENCE).input(b"\n").option("--libc").env("DORMOUSE_LISTEN", "1");
-            let recording = record.run(&sandbox.libc_command());
+        if !sandbox.is_permitted() {
+            continue;
+        }
+        let recorded = |wish: &str| {
+            let record = Record::new().patience(PATIENCE).input(b"\n").option("--libc").env("DORMOUSE_LISTEN", wish);
+            record.run(&sandbox.libc_command())
+        };
+        // Nothing is different where the library has to do without a thread.
+        for wish in ["signal", "0"] {
+            let recording = recorded(wish);
             println!("{name}: {}", recording.stderr);
             check_end(recording.status, &recording.stdout, &recording.stderr);
+            assert_eq!(recording.stderr.contains("DORMOUSE_LISTEN"), wish == "signal", "{}", recording.stderr);
         }
+        let said = recorded("thread").stderr;
+        assert!(["DORMOUSE_LISTEN=thread", "unshare", "user"].iter().all(|word| said.contains(word)), "{said}");
     }
 }
 

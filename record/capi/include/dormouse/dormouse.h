@@ -64,6 +64,25 @@ void dormouse_unregister_events(const struct dormouse_event_record *start);
 int dormouse_listen(void);
 
 /*
+ * The same in one of two ways, whatever the environment says but for DORMOUSE_LISTEN=0.
+ *
+ * By a signal there is no thread until a tool connects: the kernel then sends SIGURG, and the next thread that passes a tracepoint outside of
+ * signal handlers starts the thread, which ends again two seconds after the last tool, unless the program is in a session. The price: a call that
+ * sleeps may return EINTR, the program has a descriptor more, and a tool waits for a tracepoint. Not for programs that have a handler of their own
+ * for SIGURG or any with SA_NODEFER, or tracepoints in their allocator.
+ *
+ * Errors: as dormouse_listen and dormouse_stop_listening, and
+ *         -EPERM   the program has a handler of its own for SIGURG
+ *         -EINVAL  there is no such way
+ * MT-safe, blocking (as the two), not async-signal-safe.
+ */
+enum dormouse_way {
+    DORMOUSE_WAY_THREAD = 1,
+    DORMOUSE_WAY_SIGNAL = 2
+};
+int dormouse_listen_by(int way);
+
+/*
  * Ends that: when it returns 0 there is neither thread nor socket, and they do not come back by themselves. Call it before the program enters a
  * sandbox (seccomp, Landlock), a user namespace, or becomes another user. Recording goes on.
  *

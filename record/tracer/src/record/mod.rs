@@ -10,7 +10,7 @@ use crate::value::{Fields, Payload, Recorded, TypeList, Values};
 
 pub use arch::{record_segments, record_words};
 use arch::{record_segments_of_key, record_words_of_key};
-pub(crate) use slow::{be_silent, on_marked};
+pub(crate) use slow::on_marked;
 
 impl<All: Values> Fields<All> {
     /// Writes the record.

@@ -2,7 +2,7 @@
 //! switches pages, offers them, and counts what is lost.
 
 use core::mem::MaybeUninit;
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicU32, Ordering};
 use std::sync::OnceLock;
 
 use dormouse_abi::class::CLASS_ID_MAX;
@@ -26,14 +26,6 @@ static ON_MARKED: OnceLock<fn(u32, Writer)> = OnceLock::new();
 /// Has `function`, which is async-signal-safe, called when a record of a class with marks was written. The first one stays.
 pub(crate) fn on_marked(function: fn(u32, Writer)) {
     let _ = ON_MARKED.set(function);
-}
-
-/// Whether the consumer is never woken: it finds full pages when it looks by itself.
-static IS_SILENT: AtomicBool = AtomicBool::new(false);
-
-/// From now on records are written without a system call, the one that wakes the consumer included.
-pub(crate) fn be_silent() {
-    IS_SILENT.store(true, Ordering::Relaxed);
 }
 
 /// Writes a record of up to three words of fields.
@@ -81,6 +73,10 @@ pub(crate) unsafe extern "C" fn record_runs_slowly(
 /// # Safety
 /// `id` may be read, and so may the segments' sources.
 unsafe fn record_slowly(id: *const u32, segments: &[Segment]) {
+    #[cfg(feature = "listen")]
+    if crate::wake::is_wanted() {
+        crate::listen::start_woken();
+    }
     let Some(attached) = current_before_id() else { return };
     // SAFETY: the caller's word; all access to ids is atomic.
     let id = unsafe { AtomicU32::from_ptr(id.cast_mut()) };
@@ -410,8 +406,8 @@ fn ring(attached: &Attached, stream: u32) -> Option<PlannedDriver> {
     unsafe { PlannedDriver::new(memory.ring(stream), memory.geometry().ring_size(), published) }.ok()
 }
 
-/// Puts every closed page that is not there yet into the virtqueue, also those that a killed writer has left, and wakes the
-/// consumer if it asked for it. Leaves off when the thread is moved: whoever comes next goes on.
+/// Puts every closed page that is not there yet into the virtqueue, also those that a killed writer has left. The consumer comes by itself:
+/// to wake it would be a system call. Leaves off when the thread is moved: whoever comes next goes on.
 fn offer(attached: &Attached, access: StreamAccess) {
     let memory = &attached.memory;
     let stream = access.stream();
@@ -419,8 +415,7 @@ fn offer(attached: &Attached, access: StreamAccess) {
     let Some(driver) = ring(attached, stream) else { return };
     let published = &control.published.0;
     // (C) pairs with (A), the final store of whoever wrote the descriptors.
-    let first = published.load(Ordering::Acquire);
-    let mut next = first;
+    let mut next = published.load(Ordering::Acquire);
     for _ in 0..memory.geometry().ring_size() {
         // (C) pairs with (A): chain and header of every page that it counts are written.
         let state = State::from_word(control.state.load(Ordering::Acquire));
@@ -439,12 +434,5 @@ fn offer(attached: &Attached, access: StreamAccess) {
         }
     }
     // The descriptors come first: the index is read from the shadow, so a late writer never takes it back.
-    if access.commit(&driver.plan_publish(next)) == Commit::Done && driver.needs_kick(first as u16, next as u16) {
-        let kick = &memory.header().kick.0;
-        // (Q) pairs with (Q'): the pages are offered before the consumer is told.
-        kick.fetch_add(1, Ordering::Release);
-        if !IS_SILENT.load(Ordering::Relaxed) {
-            let _ = rustix::thread::futex::wake(kick, rustix::thread::futex::Flags::empty(), 1);
-        }
-    }
+    let _ = access.commit(&driver.plan_publish(next));
 }

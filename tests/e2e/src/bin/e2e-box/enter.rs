@@ -21,5 +21,5 @@ fn main() {
         // SAFETY: writes nothing.
         let _ = unsafe { libc::write(1, [0_u8].as_ptr().cast(), 0) };
     };
-    sandbox::work(|| (0..calls).for_each(call));
+    sandbox::work(|_| (0..calls).for_each(call));
 }

@@ -346,10 +346,10 @@ pub(crate) fn execute(command: &[std::ffi::OsString]) -> String {
     format!("{}: {}", command[0].display(), Error::last_os_error())
 }
 
-/// Waits for a byte on standard input, does something, says so, and so on until there is no byte left; then the program exits.
+/// Waits for a byte on standard input, does something that goes by the byte, says so, and so on until there is no byte left; then the program exits.
 ///
 /// It makes no other system calls than the strictest filter permits.
-pub(crate) fn work(mut step: impl FnMut()) -> ! {
+pub(crate) fn work(mut step: impl FnMut(u8)) -> ! {
     loop {
         say(b"ready\n");
         let mut byte = 0_u8;
@@ -358,7 +358,7 @@ pub(crate) fn work(mut step: impl FnMut()) -> ! {
             // SAFETY: takes a number. Handlers run; the standard library, which would make system calls of its own, is not asked.
             unsafe { libc::exit(0) }
         }
-        step();
+        step(byte);
         say(b"done\n");
     }
 }
