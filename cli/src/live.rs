@@ -273,8 +273,10 @@ impl Disarm {
         if changed.armed == 0 {
             // Where the program says that it is, if that is a session that it can be in.
             for session in changed.sessions.iter().filter_map(|session| program.session(session)) {
-                // A session that `record` has started with its command goes on, and says so: nothing to tell.
-                if let Ok(summary) = stop_session(&session, &program) {
+                let stopped = stop_session(&session, &program);
+                let stopped = stopped.context("the events are disarmed, and their recording was not ended")?;
+                // One that `record` has started goes on until its command ends.
+                if let Some(summary) = stopped {
                     writeln!(out, "{}", printable_lines(&summary))?;
                 }
             }

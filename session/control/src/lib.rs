@@ -23,7 +23,9 @@
 //! A module uses only those that stand above it, or to its left.
 //! ```text
 //!   error · process · limits      why not, in a line; what the kernel tells of processes; descriptors
-//!   peer · directory              the process at the other end; directories of sockets
+//!   peer · directory · executable the process at the other end; directories of sockets; what a program's file says
+//!   facts                         what can be seen of a process that does not answer
+//!   why                           which of that is the reason, and what to do about it
 //!   program · tunable             a program that runs: its sockets, questions to it, its variables
 //!   client                        what tools ask an owner for
 //!   allowance · processes         how many snapshots; who has joined
@@ -60,6 +62,8 @@ mod client;
 mod directory;
 mod error;
 mod event_loop;
+mod executable;
+mod facts;
 mod limits;
 mod peer;
 mod process;
@@ -69,6 +73,7 @@ mod server;
 #[cfg(test)]
 mod tests;
 mod tunable;
+mod why;
 
 pub use client::{SessionSocket, Take, ask_for_budget, ask_for_snapshot, ask_for_status, find_session, stop_session};
 pub use directory::{ENV_SOCKET_DIR, socket_dir};
@@ -79,3 +84,4 @@ pub use process::{Stat, boot, is_dead, open, pid_in_namespace, pid_namespace, pr
 pub use processes::{Entering, Processes};
 pub use program::Program;
 pub use server::{Joining, Service};
+pub use why::{why_not_joined, why_not_preloaded};

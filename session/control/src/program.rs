@@ -5,16 +5,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use dormouse_abi::environment;
 use dormouse_abi::message::{Edge, ProgramToTool, ToolToProgram};
-use dormouse_abi::text::shown;
 use dormouse_transport::{Conversation, Deadline, Error as Failure, Peer};
 use rustix::io::Errno;
 
-use crate::directory::{ENV_SOCKET_DIR, Refusal, SocketDirectory, directories_of};
+use crate::directory::{ProcessRoot, Refusal, SocketDirectory, directories_of, directory_besides};
 use crate::error::Error;
+use crate::facts::{inner_directories, names_otherwise};
 use crate::peer;
 use crate::process::{self, Identity, is_dead};
+use crate::why::{why_none, why_silent, why_unreachable};
 
 /// How long a program may take over an answer, all in all.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -44,79 +44,82 @@ impl Program {
         Program::find_by(pid, Identity::of, directories_of)
     }
 
+    /// The same, for who has no use for a reason.
+    pub fn listening(pid: u32) -> Option<Program> {
+        Program::look_for(pid, Identity::of, directories_of)
+            .ok()
+            .flatten()
+            .map(|(program, _)| program)
+            .filter(Program::has_socket)
+    }
+
     fn find_by(pid: u32, lookup: Lookup, directories_of: impl Fn(u32) -> Vec<PathBuf>) -> Result<Program, Error> {
-        let none = || Error::from(format!("there is no process {pid}; `pgrep -a NAME` finds a program's id"));
+        let (program, looked) = Program::look_for(pid, lookup, directories_of)?.ok_or_else(|| why_none(pid))?;
+        if program.has_socket() { Ok(program) } else { Err(why_unreachable(pid, looked.paths, looked.unused)) }
+    }
+
+    /// `None`: there is no such process.
+    fn look_for(
+        pid: u32,
+        lookup: Lookup,
+        directories_of: impl Fn(u32) -> Vec<PathBuf>,
+    ) -> Result<Option<(Program, Looked)>, Error> {
         // The pidfd first: what is looked up by the id afterwards is of the same process, as long as that is alive.
-        let pidfd = process::open(pid).map_err(|_| none())?;
-        let identity = lookup(pid).ok_or_else(none)?;
-        if is_dead(&pidfd) {
-            return Err(none());
-        }
+        let Ok(pidfd) = process::open(pid) else { return Ok(None) };
+        let Some(identity) = lookup(pid).filter(|_| !is_dead(&pidfd)) else { return Ok(None) };
         let (uid, me) = (identity.uid, rustix::process::geteuid());
         if uid != me.as_raw() && !me.is_root() {
             let text = format!("process {pid} belongs to user {uid}; run dormouse as that user or as root");
             return Err(text.into());
         }
         let mut program = Program { pid, identity, pidfd, lookup, sockets: Vec::new() };
-        let mut reasons: Vec<String> = Vec::new();
-        let paths = directories_of(uid);
-        for path in &paths {
-            let directory = match SocketDirectory::open(path, uid) {
-                Ok(Some(directory)) => Arc::new(directory),
-                Ok(None) => continue,
-                Err(error) => {
-                    reasons.push(error.into());
-                    continue;
-                }
-            };
-            let mut names = directory.names();
-            names.retain(|name| program.may_have(name));
-            for name in names {
-                let socket = (Arc::clone(&directory), name);
-                match program.connect(&socket, &Deadline::after(PATIENCE)) {
-                    Ok(_) => program.sockets.push(socket),
-                    // Left by a process of this id that is dead.
-                    Err(Refusal::Failed(Failure::System(Errno::CONNREFUSED))) => {}
-                    Err(error) => reasons
-                        .push(format!("its socket {} was not used: {error}", directory.path_of(&socket.1).display())),
-                }
+        let mut looked = Looked { paths: directories_of(uid), unused: Vec::new() };
+        for path in looked.paths.clone() {
+            program.look_into(SocketDirectory::open(&path, uid), &mut looked);
+        }
+        // Where it calls something else by these names: in another mount namespace, below another root, or by another id of its user.
+        if program.sockets.is_empty()
+            && names_otherwise(pid)
+            && let Ok(root) = ProcessRoot::of(pid)
+        {
+            for path in inner_directories(pid, uid).into_iter().chain(directory_besides()) {
+                program.look_into(SocketDirectory::open_in(&root, &path, uid), &mut looked);
+                looked.paths.push(path);
             }
         }
-        if program.sockets.is_empty() {
-            return Err(program.not_found(&paths, reasons));
+        Ok(Some((program, looked)))
+    }
+
+    fn has_socket(&self) -> bool {
+        !self.sockets.is_empty()
+    }
+
+    /// Finds its sockets in a directory.
+    fn look_into(&mut self, directory: Result<Option<SocketDirectory>, Error>, looked: &mut Looked) {
+        let directory = match directory {
+            Ok(Some(directory)) => Arc::new(directory),
+            Ok(None) => return,
+            Err(error) => return looked.unused.push(error.into()),
+        };
+        let mut names = directory.names();
+        names.retain(|name| self.may_have(name));
+        for name in names {
+            let socket = (Arc::clone(&directory), name);
+            match self.connect(&socket, &Deadline::after(PATIENCE)) {
+                Ok(_) => self.sockets.push(socket),
+                // Left by a process of this id that is dead.
+                Err(Refusal::Failed(Failure::System(Errno::CONNREFUSED))) => {}
+                Err(error) => looked
+                    .unused
+                    .push(format!("its socket {} was not used: {error}", directory.path_of(&socket.1).display())),
+            }
         }
-        Ok(program)
     }
 
     /// Whether the process may have given this name to a socket: it knows itself by its id in its own PID namespace.
     fn may_have(&self, name: &str) -> bool {
         let number = name.split_once('.').and_then(|(number, _)| number.parse::<u32>().ok());
         number.is_some_and(|number| self.identity.ids.contains(&number))
-    }
-
-    fn not_found(&self, paths: &[PathBuf], reasons: Vec<String>) -> Error {
-        let pid = self.pid;
-        let looked = paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ");
-        let elsewhere = self.other_directory(paths).map_or_else(
-            || format!("has another XDG_RUNTIME_DIR: {ENV_SOCKET_DIR}=DIR/dormouse names it to dormouse"),
-            |dir| format!("has its sockets elsewhere: it was started with another XDG_RUNTIME_DIR; {ENV_SOCKET_DIR}={dir} has dormouse look there"),
-        );
-        let reasons = reasons.iter().map(|reason| format!("; {reason}")).collect::<String>();
-        let text = format!(
-            "process {pid} does not listen in {looked}; it has no Dormouse tracepoints, was started with DORMOUSE_LISTEN=0 (or by `dormouse \
-             record` or with libdormouse_libc.so, and without DORMOUSE_LISTEN=thread), has stopped listening, or {elsewhere}{reasons}"
-        );
-        text.into()
-    }
-
-    /// Where the program's environment says that its sockets are: to be told, not to be believed.
-    fn other_directory(&self, paths: &[PathBuf]) -> Option<String> {
-        let environment = std::fs::read(format!("/proc/{}/environ", self.pid)).ok()?;
-        let xdg = environment
-            .split(|byte| *byte == 0)
-            .find_map(|entry| std::str::from_utf8(entry).ok()?.strip_prefix("XDG_RUNTIME_DIR="))?;
-        let dir = PathBuf::from(environment::socket_dir(Some(xdg), self.identity.uid));
-        (!paths.contains(&dir)).then(|| shown(&dir.to_string_lossy()))
     }
 
     /// Connects, and makes sure that it is this process that listens.
@@ -176,9 +179,7 @@ impl Program {
             }
         };
         converse().map_err(|refusal| match refusal {
-            Refusal::Failed(Failure::TimedOut) => {
-                format!("process {} did not answer in time; is it stopped?", self.pid).into()
-            }
+            Refusal::Failed(Failure::TimedOut) => why_silent(self.pid, patience),
             refusal => format!("process {}: {refusal}", self.pid).into(),
         })
     }
@@ -204,6 +205,12 @@ impl Program {
     pub(crate) fn owners(&self) -> [u32; 2] {
         [self.identity.uid, rustix::process::geteuid().as_raw()]
     }
+}
+
+/// Where a program's sockets were looked for, and what was not used there, and why.
+struct Looked {
+    paths: Vec<PathBuf>,
+    unused: Vec<String>,
 }
 
 /// What is known of a process at the other end of a connection, after it was connected.
