@@ -9,9 +9,9 @@ use dormouse_abi::message::{
 };
 use dormouse_transport::{Conversation, Deadline, Peer};
 
-use crate::directory::{SocketDirectory, directories_named, directories_of, owner_of};
+use crate::directory::{SocketDirectory, directories_named, directories_of, owner_of, within};
 use crate::error::Error;
-use crate::program::{Program, within};
+use crate::program::Program;
 
 /// How long the asker waits: the owner may have to find memory, to write to a disk, and to serve those who have asked before.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -228,6 +228,8 @@ fn by_descriptor(fd: &impl AsFd, name: &str) -> String {
 pub(crate) enum Refusal {
     /// It is not what it has to be.
     Unfit(String),
+    /// It is of another process, which has the same id in another PID namespace.
+    Namesake,
     /// As the transport says.
     Failed(Failure),
 }
@@ -236,6 +238,7 @@ impl std::fmt::Display for Refusal {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Refusal::Unfit(text) => f.write_str(text),
+            Refusal::Namesake => f.write_str("it is another process's, with the same id in another PID namespace"),
             Refusal::Failed(failure) => failure.fmt(f),
         }
     }
@@ -321,6 +324,17 @@ impl ProcessRoot {
     }
 }
 
+/// A path that was said, as one of a directory of these and a plain name.
+pub(crate) fn within<'a>(path: &'a str, directories: &[PathBuf]) -> Option<(usize, &'a str)> {
+    let (parent, name) = path.rsplit_once('/')?;
+    let is_plain = name.starts_with("session-") && name.ends_with(".sock") && !name.contains('\0');
+    // Compared as text: a path that leads to the same place by other names is not the session's own.
+    let index = directories
+        .iter()
+        .position(|directory| directory.as_path() == Path::new(parent) && directory.as_os_str() == parent)?;
+    is_plain.then_some((index, name))
+}
+
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
@@ -372,6 +386,40 @@ mod tests {
             assert!(SocketDirectory::open(&real, 65_534).unwrap().is_some());
             assert!(SocketDirectory::create(&real).unwrap_err().to_string().contains("user 65534 has made it"));
         }
+    }
+
+    /// As of a program in another mount namespace or a chroot, whose files are its own.
+    #[test]
+    fn nothing_below_a_programs_root_is_followed_as_a_link() {
+        let place = tempfile::tempdir().unwrap();
+        let place = place.path().canonicalize().unwrap();
+        let (inside, outside) = (place.join("root"), place.join("outside"));
+        for dir in [inside.join("run/dormouse"), inside.join("tmp"), outside.join("dormouse")] {
+            std::fs::create_dir_all(dir).unwrap();
+        }
+        // By its absolute path, which is another directory's below the root; and upwards.
+        symlink(&outside, inside.join("absolute")).unwrap();
+        symlink("../outside", inside.join("upwards")).unwrap();
+        symlink("/proc/self/root", inside.join("magic")).unwrap();
+        symlink("/outside/dormouse", inside.join("tmp/dormouse-7")).unwrap();
+        let fd = rustix::fs::open(&inside, ROOT_FLAGS, Mode::empty()).unwrap();
+        let root = ProcessRoot { fd, pid: 7 };
+        let open = |path: &str| SocketDirectory::open_in(&root, Path::new(path), me()).map_err(String::from);
+        let found = open("/run/dormouse").unwrap().unwrap();
+        assert_eq!(found.path_of("x"), Path::new("/proc/7/root/run/dormouse/x"));
+        let identity = |stat: Stat| (stat.st_dev, stat.st_ino);
+        let there = rustix::fs::stat(inside.join("run/dormouse")).unwrap();
+        assert_eq!(identity(rustix::fs::fstat(&found.fd).unwrap()), identity(there));
+        for link in ["/absolute/dormouse", "/upwards/dormouse", "/magic/tmp", "/tmp/dormouse-7"] {
+            let text = open(link).unwrap_err();
+            assert!(text.contains("is a symbolic link"), "{link}: {text}");
+            assert!(root.find(Path::new(link)).is_err() || link == "/tmp/dormouse-7", "{link}");
+        }
+        // The link itself, and not what it leads to.
+        let link = root.find(Path::new("/tmp/dormouse-7")).unwrap();
+        assert!(FileType::from_raw_mode(rustix::fs::fstat(&link).unwrap().st_mode).is_symlink());
+        assert!(open("/../outside/dormouse").is_err() && open("run/dormouse").is_err());
+        assert!(open("/outside/dormouse").unwrap().is_none());
     }
 
     #[test]

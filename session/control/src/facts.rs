@@ -139,6 +139,7 @@ impl Process {
 
     fn look_at_objects(&mut self, root: &ProcessRoot, maps: &str) {
         let exe = open_checked(rustix::fs::open(format!("/proc/{}/exe", self.pid), PATH_FLAGS, Mode::empty()), None);
+        let exe_inode = exe.as_ref().and_then(|file| Some(file.metadata().ok()?.ino()));
         self.executable = exe.and_then(|file| Executable::of(&file));
         // Each file once: address range, permissions, offset, device, inode, path.
         let mut objects = BTreeMap::new();
@@ -153,6 +154,13 @@ impl Process {
             }
         }
         for ((inode, name), range) in objects {
+            // Its file may be deleted.
+            if exe_inode == Some(inode) {
+                if self.executable.as_ref().is_some_and(|executable| executable.has_events) {
+                    self.tracers.push(name.into());
+                }
+                continue;
+            }
             let by_range = format!("/proc/{}/map_files/{range}", self.pid);
             let file = open_checked(rustix::fs::open(by_range, PATH_FLAGS, Mode::empty()), Some(inode));
             let file = file.or_else(|| open_checked(root.find(Path::new(name)), Some(inode)));
@@ -331,7 +339,7 @@ impl User {
                     // The program makes the directory of its sockets, and not what leads there.
                     let parent: &OwnedFd = last.as_ref()?;
                     return if path == dir {
-                        self.cannot_write(parent, path.parent()?)
+                        self.cannot_write(parent, &shown(path.parent()?))
                     } else {
                         Some(format!("there is no {}", shown(path)))
                     };
@@ -350,20 +358,20 @@ impl User {
                 if stat.st_mode & 0o022 != 0 {
                     return Some("others may write to it".into());
                 }
-                return self.cannot_write(&file, path);
+                return self.cannot_write(&file, "it");
             }
             last = Some(file);
         }
         None
     }
 
-    fn cannot_write(&self, directory: &OwnedFd, path: &Path) -> Option<String> {
+    fn cannot_write(&self, directory: &OwnedFd, name: &str) -> Option<String> {
         let mount = rustix::fs::fstatvfs(directory).ok()?;
         if mount.f_flag.contains(StatVfsMountFlags::RDONLY) {
-            return Some(format!("{} is read-only", shown(path)));
+            return Some(format!("{name} is read-only"));
         }
         let stat = rustix::fs::fstat(directory).ok()?;
-        (!self.may(&stat, 2)).then(|| format!("user {} may not write to {}", self.uid, shown(path)))
+        (!self.may(&stat, 2)).then(|| format!("user {} may not write to {name}", self.uid))
     }
 
     /// Whether the permissions of a file let the user do this (path_resolution(7)). Root may everything.
@@ -404,4 +412,66 @@ fn read(path: impl AsRef<Path>) -> std::io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     File::open(path)?.take(PROC_BYTES_MAX).read_to_end(&mut bytes)?;
     Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn this_process_is_seen_as_it_is() {
+        let pid = std::process::id();
+        let seen = Process::look(pid).unwrap();
+        assert_eq!((seen.pid, seen.uid, seen.unseen), (pid, rustix::process::geteuid().as_raw(), None));
+        assert!(!seen.is_secure && !seen.is_kernel_thread && !seen.is_in_chroot && !seen.is_unmapped);
+        assert!(seen.namespaces.is_empty() && !names_otherwise(pid), "{:?}", seen.namespaces);
+        // No tracer is in this test.
+        assert_eq!((seen.tracers, seen.has_thread, seen.listens_at), (Vec::new(), false, None));
+        assert_eq!(seen.xdg_runtime_dir, std::env::var("XDG_RUNTIME_DIR").ok());
+        assert!(Process::look(0).is_none());
+        std::thread::spawn(move || {
+            let tid = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
+            assert_eq!((process_of_thread(tid), process_of_thread(pid)), (Some(pid), None));
+        })
+        .join()
+        .unwrap();
+    }
+
+    #[test]
+    fn the_kernels_auxiliary_vector_says_whether_it_is_secure() {
+        let words = |words: &[u64]| words.iter().flat_map(|word| word.to_ne_bytes()).collect::<Vec<u8>>();
+        assert!(is_secure(&words(&[6, 4096, 23, 1, 0, 0])));
+        assert!(!is_secure(&words(&[6, 23, 23, 0, 0, 0])) && !is_secure(&[23, 0, 0]));
+    }
+
+    #[test]
+    fn what_keeps_a_user_from_a_directory_is_told() {
+        let place = tempfile::tempdir().unwrap();
+        let place = place.path().canonicalize().unwrap();
+        let root = ProcessRoot::of(std::process::id()).unwrap();
+        let me = rustix::process::geteuid().as_raw();
+        let mode = |path: &Path, mode| std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
+        let obstacle = |uid, dir: &Path| User { uid, groups: Vec::new() }.obstacle(&root, dir);
+        let (dir, stranger) = (place.join("dormouse"), 4_242);
+        let says = |text: Option<String>, words: &str| {
+            assert!(text.as_deref().is_some_and(|text| text.contains(words)), "{text:?}")
+        };
+        // It can be made.
+        assert_eq!(obstacle(me, &dir), None);
+        mode(&place, 0o755);
+        says(obstacle(stranger, &dir), "user 4242 may not write to");
+        mode(&place, 0o700);
+        says(obstacle(stranger, &dir), "user 4242 may not look into");
+        mode(&place, 0o755);
+        says(obstacle(me, &place.join("none/dormouse")), "there is no ");
+        says(obstacle(me, &place.join("x".repeat(80))), "too long");
+        std::fs::create_dir(&dir).unwrap();
+        mode(&dir, 0o755);
+        assert_eq!(obstacle(me, &dir), None);
+        says(obstacle(stranger, &dir), &format!("it belongs to user {me}"));
+        mode(&dir, 0o777);
+        says(obstacle(me, &dir), "others may write to it");
+    }
 }

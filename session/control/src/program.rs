@@ -1,7 +1,7 @@
 //! Talking to a program that runs: finding its sockets, knowing that it is the program that answers, asking it.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::error::Error;
 use crate::facts::{inner_directories, names_otherwise};
 use crate::peer;
 use crate::process::{self, Identity, is_dead};
-use crate::why::{why_none, why_silent, why_unreachable};
+use crate::why::{Looked, why_none, why_silent, why_unreachable};
 
 /// How long a program may take over an answer, all in all.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -55,7 +55,7 @@ impl Program {
 
     fn find_by(pid: u32, lookup: Lookup, directories_of: impl Fn(u32) -> Vec<PathBuf>) -> Result<Program, Error> {
         let (program, looked) = Program::look_for(pid, lookup, directories_of)?.ok_or_else(|| why_none(pid))?;
-        if program.has_socket() { Ok(program) } else { Err(why_unreachable(pid, looked.paths, looked.unused)) }
+        if program.has_socket() { Ok(program) } else { Err(why_unreachable(pid, looked)) }
     }
 
     /// `None`: there is no such process.
@@ -73,7 +73,7 @@ impl Program {
             return Err(text.into());
         }
         let mut program = Program { pid, identity, pidfd, lookup, sockets: Vec::new() };
-        let mut looked = Looked { paths: directories_of(uid), unused: Vec::new() };
+        let mut looked = Looked { paths: directories_of(uid), ..Looked::default() };
         for path in looked.paths.clone() {
             program.look_into(SocketDirectory::open(&path, uid), &mut looked);
         }
@@ -99,27 +99,21 @@ impl Program {
         let directory = match directory {
             Ok(Some(directory)) => Arc::new(directory),
             Ok(None) => return,
-            Err(error) => return looked.unused.push(error.into()),
+            Err(error) => return looked.directories_unfit.push(error.into()),
         };
         let mut names = directory.names();
-        names.retain(|name| self.may_have(name));
+        names.retain(|name| self.identity.may_have(name));
         for name in names {
             let socket = (Arc::clone(&directory), name);
             match self.connect(&socket, &Deadline::after(PATIENCE)) {
                 Ok(_) => self.sockets.push(socket),
-                // Left by a process of this id that is dead.
-                Err(Refusal::Failed(Failure::System(Errno::CONNREFUSED))) => {}
+                // Left by a process of this id that is dead, or of one that has this id in another PID namespace.
+                Err(Refusal::Failed(Failure::System(Errno::CONNREFUSED)) | Refusal::Namesake) => {}
                 Err(error) => looked
-                    .unused
+                    .sockets_unfit
                     .push(format!("its socket {} was not used: {error}", directory.path_of(&socket.1).display())),
             }
         }
-    }
-
-    /// Whether the process may have given this name to a socket: it knows itself by its id in its own PID namespace.
-    fn may_have(&self, name: &str) -> bool {
-        let number = name.split_once('.').and_then(|(number, _)| number.parse::<u32>().ok());
-        number.is_some_and(|number| self.identity.ids.contains(&number))
     }
 
     /// Connects, and makes sure that it is this process that listens.
@@ -138,6 +132,9 @@ impl Program {
             identity: (self.lookup)(self.pid),
             is_dead: is_dead(&self.pidfd),
         };
+        if seen.pid.is_some_and(|pid| pid != self.pid && Identity::of(pid).is_some_and(|other| other.may_have(name))) {
+            return Err(Refusal::Namesake);
+        }
         seen.check(self.pid, &self.identity).map_err(Refusal::Unfit)?;
         Ok(socket)
     }
@@ -207,12 +204,6 @@ impl Program {
     }
 }
 
-/// Where a program's sockets were looked for, and what was not used there, and why.
-struct Looked {
-    paths: Vec<PathBuf>,
-    unused: Vec<String>,
-}
-
 /// What is known of a process at the other end of a connection, after it was connected.
 struct Seen {
     /// Its id, if it can be seen, and its user.
@@ -247,22 +238,12 @@ impl Seen {
     }
 }
 
-/// A path that was said, as one of a directory of these and a plain name.
-pub(crate) fn within<'a>(path: &'a str, directories: &[PathBuf]) -> Option<(usize, &'a str)> {
-    let (parent, name) = path.rsplit_once('/')?;
-    let is_plain = name.starts_with("session-") && name.ends_with(".sock") && !name.contains('\0');
-    // Compared as text: a path that leads to the same place by other names is not the session's own.
-    let index = directories
-        .iter()
-        .position(|directory| directory.as_path() == Path::new(parent) && directory.as_os_str() == parent)?;
-    is_plain.then_some((index, name))
-}
-
 #[cfg(test)]
 mod tests {
     use std::cell::Cell;
     use std::io::Write;
     use std::os::unix::net::{UnixListener, UnixStream};
+    use std::path::Path;
 
     use super::*;
 
@@ -343,35 +324,24 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let mut child = std::process::Command::new("sleep").arg("infinity").spawn().unwrap();
         let _listener = listen(place.path(), &format!("{}.0.sock", child.id()));
-        let error = Program::find_by(child.id(), Identity::of, directories(place.path())).unwrap_err().to_string();
+        let error = Program::find_by(child.id(), Identity::of, directories(place.path())).map(drop);
+        child.kill().unwrap();
+        // Nobody has waited for it yet.
+        let dead = rustix::process::WaitIdOptions::EXITED | rustix::process::WaitIdOptions::NOWAIT;
+        let child_pid = rustix::process::Pid::from_child(&child);
+        rustix::process::waitid(rustix::process::WaitId::Pid(child_pid), dead).unwrap();
+        let zombie = Program::find(child.id()).unwrap_err().to_string();
+        assert!(zombie.contains("has ended, and its parent has not waited for it"), "{zombie}");
+        let error = error.unwrap_err().to_string();
         let me = std::process::id();
         assert!(
-            error.contains("does not listen in") && error.contains(&format!("it is process {me} that listens there")),
+            error.contains("has no Dormouse tracepoints")
+                && error.contains(&format!("it is process {me} that listens there")),
             "{error}"
         );
-        child.kill().unwrap();
         child.wait().unwrap();
         let error = Program::find(child.id()).unwrap_err().to_string();
         assert!(error.contains("there is no process"), "{error}");
-    }
-
-    #[test]
-    fn a_program_with_another_runtime_directory_is_told_how_to_be_named() {
-        let place = tempfile::tempdir().unwrap();
-        let mut child = std::process::Command::new("sleep")
-            .arg("infinity")
-            .env("XDG_RUNTIME_DIR", "/else\u{7}where")
-            .spawn()
-            .unwrap();
-        let environment = format!("/proc/{}/environ", child.id());
-        // Until it has become the other program.
-        while !std::fs::read(&environment).is_ok_and(|bytes| bytes.windows(5).any(|window| window == b"/else")) {
-            std::thread::yield_now();
-        }
-        let error = Program::find_by(child.id(), Identity::of, directories(place.path())).unwrap_err().to_string();
-        assert!(error.contains("DORMOUSE_SOCKET_DIR=/else\u{fffd}where/dormouse has dormouse look there"), "{error}");
-        child.kill().unwrap();
-        child.wait().unwrap();
     }
 
     #[test]

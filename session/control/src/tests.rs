@@ -21,7 +21,7 @@ use crate::client::Take;
 use crate::error::Error;
 use crate::process;
 use crate::processes::{Entering, Processes};
-use crate::program::within;
+use crate::directory::within;
 use crate::server::{CLIENT_COUNT_MAX, Joining, Next, PATIENCE, Server, Service, THREAD_COUNT_MAX};
 
 /// Environment variable: how many conversations are held.

@@ -11,7 +11,7 @@ use dormouse_abi::text::shown;
 use dormouse_transport::Deadline;
 use rustix::io::Errno;
 
-use crate::directory::{Refusal, SocketDirectory};
+use crate::directory::{Refusal, SocketDirectory, directories_of, within};
 use crate::error::Error;
 use crate::executable::{Command, Executable, Kind};
 use crate::facts::{Process, process_of_thread};
@@ -37,17 +37,22 @@ enum Request {
 }
 use Request::{Answer, Join, Preload};
 
+/// Where a program's sockets were looked for, and what was found there and will not do, each with the reason.
+#[derive(Debug, Default)]
+pub(crate) struct Looked {
+    pub(crate) paths: Vec<PathBuf>,
+    pub(crate) directories_unfit: Vec<String>,
+    pub(crate) sockets_unfit: Vec<String>,
+}
+
 /// What was seen, of a process or of a command.
 #[derive(Debug, Default)]
 struct Facts {
     process: Option<Process>,
     command: Option<Command>,
-    /// Directories in which its sockets were looked for.
-    looked: Vec<PathBuf>,
-    /// Sockets and directories that were not used, and why.
-    unused: Vec<String>,
-    /// Whether the session that has started it has an owner.
-    is_session_alive: bool,
+    looked: Looked,
+    /// Whether the session that has started it has an owner, if that may be asked.
+    is_session_alive: Option<bool>,
 }
 
 /// A row.
@@ -62,7 +67,7 @@ struct Reason {
     remedy: &'static str,
 }
 
-const REASONS: [Reason; 24] = [
+const REASONS: [Reason; 25] = [
     Reason {
         requests: &[Answer],
         what: "it is a zombie",
@@ -108,7 +113,7 @@ const REASONS: [Reason; 24] = [
         what: "it has no Dormouse tracepoints, and `--libc` does not reach it",
         seen: |facts| {
             let kind = kind(facts.executable()?)?;
-            facts.has_no_tracer().map(|text| format!("{text}, and {kind}"))
+            facts.has_no_tracer().map(|text| format!("{kind} and {text}"))
         },
         remedy: "link it with Dormouse; `--libc` does not reach it",
     },
@@ -162,12 +167,19 @@ const REASONS: [Reason; 24] = [
         requests: &[Answer],
         what: "`dormouse record` has started it",
         seen: |facts| {
-            let session = facts.process.as_ref().filter(|process| !process.is_asked_to_listen())?.session.as_ref()?;
-            let state = if facts.is_session_alive { "records" } else { "is over" };
-            Some(format!(
-                "was started by `dormouse record`, whose programs do not listen; its session {} {state}",
-                shown(session)
-            ))
+            let session = facts
+                .process
+                .as_ref()
+                .filter(|process| !process.is_asked_to_listen() && !process.has_thread)?
+                .session
+                .as_ref()?;
+            let state = match facts.is_session_alive {
+                Some(true) => ", which records",
+                Some(false) => ", which is over",
+                None => "",
+            };
+            let session = shown(session);
+            Some(format!("was started by `dormouse record`, whose programs do not listen (session {session}{state})"))
         },
         remedy: "DORMOUSE_LISTEN=thread has what `dormouse record` starts listen",
     },
@@ -177,7 +189,7 @@ const REASONS: [Reason; 24] = [
         seen: |facts| {
             let is_alone = |process: &Process| process.tracers.iter().all(|name| name.contains(LIBC_LIBRARY));
             facts.of(
-                |process| is_alone(process) && !process.is_asked_to_listen(),
+                |process| is_alone(process) && !process.is_asked_to_listen() && !process.has_thread,
                 "has only the library of `--libc`, which does not listen by itself",
             )
         },
@@ -191,11 +203,9 @@ const REASONS: [Reason; 24] = [
     },
     Reason {
         requests: &[Answer],
-        what: "its socket, or the directory of it, is not as it has to be",
-        seen: |facts| {
-            (!facts.unused.is_empty()).then(|| format!("has no socket that may be used: {}", facts.unused.join("; ")))
-        },
-        remedy: "start it with XDG_RUNTIME_DIR=DIRECTORY, a directory that is its user's alone",
+        what: "its socket is not as it has to be",
+        seen: |facts| listed("has no socket that may be used", &facts.looked.sockets_unfit),
+        remedy: "start it anew",
     },
     Reason {
         requests: &[Answer],
@@ -203,26 +213,17 @@ const REASONS: [Reason; 24] = [
         seen: |facts| {
             let path = facts.process.as_ref()?.listens_at.as_ref()?;
             let is_elsewhere =
-                Path::new(path).parent().is_none_or(|dir| facts.looked.iter().all(|looked| looked != dir));
+                Path::new(path).parent().is_none_or(|dir| facts.looked.paths.iter().all(|looked| looked != dir));
             is_elsewhere.then(|| format!("listens at {}, where dormouse does not look", shown(path)))
         },
         remedy: "DORMOUSE_SOCKET_DIR=DIR has dormouse look there",
     },
     Reason {
         requests: &[Answer],
-        what: "its socket's file is gone",
-        seen: |facts| {
-            let path = facts.process.as_ref()?.listens_at.as_ref()?;
-            Some(format!("listens at {}, and that file is not to be found there", shown(path)))
-        },
-        remedy: "start it anew",
-    },
-    Reason {
-        requests: &[Answer],
         what: "its user has no id in its user namespace",
         seen: |facts| {
             facts.of(
-                |process| process.is_unmapped,
+                |process| process.is_unmapped && !process.has_thread,
                 "runs as a user without an id in its user namespace, and can make no socket",
             )
         },
@@ -242,6 +243,21 @@ const REASONS: [Reason; 24] = [
             Some(format!("has no directory for its socket{}: {}", process.surroundings(), obstacles.join(", ")))
         },
         remedy: "start it with XDG_RUNTIME_DIR=DIRECTORY, a directory to which its user alone may write",
+    },
+    Reason {
+        requests: &[Answer],
+        what: "a directory of its user's sockets is not as it has to be",
+        seen: |facts| listed("has no socket that may be used", &facts.looked.directories_unfit),
+        remedy: "start it with XDG_RUNTIME_DIR=DIRECTORY, a directory that is its user's alone",
+    },
+    Reason {
+        requests: &[Answer],
+        what: "its socket's file is gone",
+        seen: |facts| {
+            let path = facts.process.as_ref()?.listens_at.as_ref()?;
+            Some(format!("listens at {}, and that file is not to be found there", shown(path)))
+        },
+        remedy: "start it anew",
     },
     Reason {
         requests: &[Answer],
@@ -327,7 +343,7 @@ impl Facts {
         self.command
             .as_ref()
             .filter(|command| !command.executable.has_events)
-            .map(|_| "has no Dormouse tracepoints".into())
+            .map(|_| "has no Dormouse tracepoints, and nothing that it has started has joined".into())
     }
 
     fn is_kind(&self, holds: impl Fn(&Kind) -> bool) -> Option<String> {
@@ -352,14 +368,16 @@ impl Facts {
         let remedy = reason.remedy.replace("PID", &pid.to_string()).replace("=DIR ", &format!("={dir} "));
         let name = process.map(|process| format!(" ({})", process.name)).unwrap_or_default();
         // Somebody else's socket in a program's name is told of too.
-        let others = self
-            .unused
-            .iter()
-            .filter(|unused| !seen.contains(*unused))
-            .map(|unused| format!("; {unused}"))
-            .collect::<String>();
+        let unfit = self.looked.sockets_unfit.iter().chain(&self.looked.directories_unfit);
+        let others =
+            unfit.filter(|unused| !seen.contains(*unused)).map(|unused| format!("; {unused}")).collect::<String>();
         format!("process {pid}{name} {seen}; {remedy}{others}")
     }
+}
+
+/// What there is more than one of.
+fn listed(what: &str, all: &[String]) -> Option<String> {
+    (!all.is_empty()).then(|| format!("{what}: {}", all.join("; ")))
 }
 
 impl Process {
@@ -404,13 +422,13 @@ fn within_patience<T: Send + 'static>(look: impl FnOnce() -> T + Send + 'static)
     seen.recv_timeout(PATIENCE).ok()
 }
 
-/// Why a process that has no socket in these directories does not listen, in one line. `unused`: what was found there, and why it will not do.
-pub(crate) fn why_unreachable(pid: u32, looked: Vec<PathBuf>, unused: Vec<String>) -> Error {
+/// Why a process that has no socket where it was looked for does not listen, in one line.
+pub(crate) fn why_unreachable(pid: u32, looked: Looked) -> Error {
     let look = move || {
         let process = Process::look(pid);
-        let is_session_alive =
-            process.as_ref().and_then(|process| process.session.as_deref()).is_some_and(is_session_alive);
-        Facts { process, looked, unused, is_session_alive, command: None }.told(pid)
+        let session = process.as_ref().and_then(|process| Some((process.session.as_deref()?, process.uid)));
+        let is_session_alive = session.and_then(|(path, uid)| is_session_alive(path, uid));
+        Facts { process, looked, is_session_alive, command: None }.told(pid)
     };
     let late = || {
         format!(
@@ -455,20 +473,21 @@ pub(crate) fn why_silent(pid: u32, patience: Duration) -> Error {
     }
 }
 
-/// Whether somebody owns the session at a path, which is only asked where this caller's sessions may be.
-fn is_session_alive(path: &str) -> bool {
-    let path = Path::new(path);
-    let (Some(dir), Some(name)) = (path.parent(), path.file_name().and_then(OsStr::to_str)) else { return false };
-    let me = rustix::process::geteuid().as_raw();
-    let Ok(Some(directory)) = SocketDirectory::open(dir, me) else { return false };
-    match directory.connect(name, &[me, 0], &Deadline::after(PATIENCE_TO_CONNECT)) {
-        Ok(_) => true,
-        Err(
-            Refusal::Failed(dormouse_transport::Error::System(Errno::CONNREFUSED | Errno::NOENT)) | Refusal::Unfit(_),
-        ) => false,
-        // It is there, and does not answer.
-        Err(_) => true,
-    }
+/// Whether somebody owns the session at a path, which a process of this user says. `None`: that is not asked, because it is none of the
+/// directories where the user's sessions or the caller's may be.
+fn is_session_alive(path: &str, uid: u32) -> Option<bool> {
+    let users = [uid, rustix::process::geteuid().as_raw()];
+    let (directory, name) = users.into_iter().find_map(|user| {
+        let directories = directories_of(user);
+        let (index, name) = within(path, &directories)?;
+        Some((SocketDirectory::open(&directories[index], user), name))
+    })?;
+    let Ok(Some(directory)) = directory else { return Some(false) };
+    let connected = directory.connect(name, &[users[0], users[1], 0], &Deadline::after(PATIENCE_TO_CONNECT));
+    // One that does not answer in time is there.
+    let gone = Refusal::Failed(dormouse_transport::Error::System(Errno::NOENT));
+    let refused = Refusal::Failed(dormouse_transport::Error::System(Errno::CONNREFUSED));
+    Some(connected.map_or_else(|refusal| refusal != gone && refusal != refused, |_| true))
 }
 
 /// A command, and what it runs.
@@ -507,4 +526,163 @@ pub fn why_not_preloaded(program: &OsStr) -> Option<String> {
     let (_, seen) = facts.reason(Preload)?;
     let subject = named(program, facts.command.as_ref());
     Some(format!("{subject} {seen}: `--libc` does not reach it, so what it calls of libc is not traced"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    /// A program that has a tracer, and does not listen.
+    fn silent() -> Facts {
+        let executable = Executable { kind: Kind::Dynamic, has_events: true };
+        let process = Process {
+            pid: 7,
+            name: "shop".into(),
+            uid: 1_000,
+            state: 'S',
+            thread_count: 1,
+            executable: Some(executable),
+            tracers: vec!["/opt/shop".into()],
+            places: vec![("/tmp/dormouse-1000".into(), None)],
+            ..Process::default()
+        };
+        Facts { process: Some(process), ..Facts::default() }
+    }
+
+    fn with(change: impl FnOnce(&mut Process)) -> Facts {
+        let mut facts = silent();
+        change(facts.process.as_mut().unwrap());
+        facts
+    }
+
+    fn is_kind(kind: Kind) -> impl FnOnce(&mut Process) {
+        move |process| {
+            process.executable = Some(Executable { kind, has_events: false });
+            process.tracers.clear();
+        }
+    }
+
+    fn command(kind: Kind, has_events: bool, privileges: Option<&str>) -> Facts {
+        let executable = Executable { kind, has_events };
+        let command =
+            Command { path: "/bin/x".into(), script: None, executable, privileges: privileges.map(String::from) };
+        Facts { command: Some(command), ..Facts::default() }
+    }
+
+    fn looked(looked: Looked) -> Facts {
+        let mut facts = with(|process| process.has_thread = true);
+        facts.process.as_mut().unwrap().listens_at = Some("/run/a/dormouse/7.1.sock".into());
+        Facts { looked, ..facts }
+    }
+
+    #[test]
+    fn each_row_is_the_reason_where_it_alone_holds_and_says_what_was_seen() {
+        let paths = vec!["/run/a/dormouse".into()];
+        let unfit = |directories: &[&str], sockets: &[&str]| Looked {
+            paths: paths.clone(),
+            directories_unfit: directories.iter().map(ToString::to_string).collect(),
+            sockets_unfit: sockets.iter().map(ToString::to_string).collect(),
+        };
+        let recorded = |state| Facts {
+            is_session_alive: state,
+            ..with(|process| process.session = Some("/run/a/dormouse/session-1-0.sock".into()))
+        };
+        let cases: Vec<(Facts, Request, &str)> = vec![
+            (with(|process| process.state = 'Z'), Answer, "has ended, and its parent"),
+            (with(|process| (process.state, process.thread_count) = ('Z', 2)), Answer, "without its first thread"),
+            (with(|process| process.is_kernel_thread = true), Answer, "is a thread of the kernel"),
+            (with(|process| process.unseen = Some("no".into())), Answer, "may not look at it (no)"),
+            (with(is_kind(Kind::Static)), Answer, "is static and has no Dormouse tracepoints"),
+            (with(is_kind(Kind::Musl)), Answer, "has musl for its libc and has no Dormouse"),
+            (with(is_kind(Kind::Dynamic)), Answer, "(shop) has no Dormouse tracepoints"),
+            (command(Kind::Static, false, None), Join, "is static and has no Dormouse tracepoints"),
+            (command(Kind::Dynamic, false, None), Join, "nothing that it has started has joined"),
+            (with(|process| process.is_secure = true), Answer, "privileges that its caller had not"),
+            (command(Kind::Dynamic, true, Some("set-user-ID, of user 0")), Join, "it is set-user-ID, of user 0"),
+            (command(Kind::Static, false, Some("set-user-ID, of user 0")), Preload, "privileges that you have not"),
+            (command(Kind::Foreign("aarch64".into()), false, None), Preload, "another architecture (aarch64)"),
+            (command(Kind::Musl, false, None), Preload, "has musl for its libc"),
+            (command(Kind::Static, false, None), Preload, "is static"),
+            (with(|process| process.listen = Some("0".into())), Answer, "was started with DORMOUSE_LISTEN=0"),
+            (recorded(Some(true)), Answer, "session-1-0.sock, which records)"),
+            (recorded(Some(false)), Answer, "session-1-0.sock, which is over)"),
+            (recorded(None), Answer, "session-1-0.sock);"),
+            (with(|process| process.tracers = vec!["/l/libdormouse_libc.so".into()]), Answer, "has only the library"),
+            (with(|process| process.state = 'T'), Answer, "is stopped; have it go on (`kill -CONT 7`"),
+            (
+                with(|process| (process.state, process.debugger) = ('t', Some((9, "gdb".into())))),
+                Answer,
+                "is held by process 9 (gdb)",
+            ),
+            (
+                looked(unfit(&[], &["it is yours"])),
+                Answer,
+                "has no socket that may be used: it is yours; start it anew",
+            ),
+            (looked(Looked::default()), Answer, "DORMOUSE_SOCKET_DIR=/run/a/dormouse has dormouse look there"),
+            (with(|process| process.is_unmapped = true), Answer, "without an id in its user namespace"),
+            (
+                with(|process| {
+                    process.places[0].1 = Some("it is read-only".into());
+                    process.namespaces = vec!["mount namespace"];
+                }),
+                Answer,
+                "socket in its mount namespace: /tmp/dormouse-1000 (it is read-only)",
+            ),
+            (looked(unfit(&["others may write"], &[])), Answer, "may be used: others may write; start it with XDG"),
+            (looked(unfit(&[], &[])), Answer, "and that file is not to be found"),
+            (with(|process| process.threads = Some((5, 5))), Answer, "user 1000 may have 5 threads and has 5"),
+            (with(|process| process.memory_left = Some(4096)), Answer, "may map 4 KiB of memory more"),
+            (with(|process| process.has_filter = true), Answer, "is under a seccomp filter"),
+            (with(|process| process.has_no_new_privileges = true), Answer, "rules of Landlock"),
+            (silent(), Answer, "it has stopped, or was built so"),
+        ];
+        let mut told = BTreeSet::new();
+        for (facts, request, words) in cases {
+            let (reason, seen) = facts.reason(request).unwrap_or_else(|| panic!("no reason: {words}"));
+            let line = if request == Answer { facts.told(7) } else { seen };
+            assert!(line.contains(words), "{line:?} does not say {words:?}");
+            assert!(!line.contains('\n'));
+            told.insert(reason.what);
+        }
+        let all: BTreeSet<&str> = REASONS.iter().map(|reason| reason.what).collect();
+        assert_eq!(told, all);
+    }
+
+    #[test]
+    fn what_does_not_keep_it_from_listening_is_no_reason() {
+        for facts in [
+            with(|process| process.listen = Some("thread".into())),
+            with(|process| process.threads = Some((5, 4))),
+            with(|process| process.memory_left = Some(1 << 30)),
+            with(|process| (process.listen, process.session) = (Some("1".into()), Some("/x".into()))),
+            with(|process| process.places.push(("/run/x".into(), Some("it is read-only".into())))),
+            // strace lets it run.
+            with(|process| process.debugger = Some((9, "strace".into()))),
+        ] {
+            assert!(facts.told(7).contains("nothing to be seen keeps it from listening"), "{}", facts.told(7));
+        }
+        assert!(command(Kind::Dynamic, true, None).reason(Join).is_none());
+        assert!(command(Kind::Dynamic, false, None).reason(Preload).is_none());
+    }
+
+    #[test]
+    fn what_a_program_says_is_printed_without_control_characters_and_not_followed() {
+        let facts = with(|process| process.session = Some("/a\u{1b}[2J\n".into()));
+        assert!(facts.told(7).contains("session /a\u{fffd}[2J\u{fffd})"), "{}", facts.told(7));
+        assert_eq!(is_session_alive("/etc/session-1-0.sock", 1_000), None);
+        assert_eq!(is_session_alive("/tmp/dormouse-1000/../x/session-1-0.sock", 1_000), None);
+    }
+
+    #[test]
+    fn the_document_has_the_same_table() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/limits.md");
+        let document = std::fs::read_to_string(path).unwrap();
+        let rows: Vec<String> =
+            REASONS.iter().map(|reason| format!("| {} | {} |\n", reason.what, reason.remedy)).collect();
+        let table = format!("| what is seen | what to do |\n| --- | --- |\n{}", rows.concat());
+        assert!(document.contains(&table), "docs/limits.md is to have:\n{table}");
+    }
 }

@@ -390,7 +390,7 @@ fn what_cannot_be_reached_is_told_in_one_line() {
         let text = live.fail(&[&[command, "4194304"], pattern].concat());
         assert!(text.contains("there is no process 4194304"), "{text}");
         let text = live.fail(&[&[command, &stranger.id().to_string()], pattern].concat());
-        assert!(text.contains("does not listen"), "{text}");
+        assert!(text.contains("has no Dormouse tracepoints"), "{text}");
     }
     stranger.kill().unwrap();
     stranger.wait().unwrap();
