@@ -446,7 +446,11 @@ fn no_session_ends_because_of_what_another_program_answers() {
         (answering.join().unwrap(), disarmed)
     });
     let text = String::from_utf8_lossy(&disarmed.stdout).into_owned();
-    assert!(said > 0 && disarmed.status.success() && !text.contains("events, "), "{said} {text}");
+    // That the session goes on is told, with the owner's reason.
+    let refusal = String::from_utf8_lossy(&disarmed.stderr).into_owned();
+    assert!(said > 0 && disarmed.status.code() == Some(2) && !text.contains("events, "), "{said} {text}");
+    assert!(refusal.contains(&format!("process {me} is not in this session, which goes on")), "{refusal}");
+    assert_eq!(refusal.lines().count(), 1, "{refusal}");
     assert!(live.succeed(&["list", &live.pid()]).contains("armed    live:tick"));
     // The program that is in it may.
     assert!(live.succeed(&["disarm", &live.pid(), "*"]).contains(" events, 0 lost, 1 process,"));
