@@ -297,7 +297,9 @@ impl Record {
         } else {
             // Why its library does not reach the command was said already, if the command's file says why.
             let program = self.command.first().filter(|program| !self.libc || why_not_preloaded(program).is_none());
-            let why = program.map(|program| format!(": {}", why_not_joined(program, self.libc))).unwrap_or_default();
+            let library = if self.libc { find_libc_library().ok() } else { None };
+            let why = program.map(|program| format!(": {}", why_not_joined(program, library.as_deref())));
+            let why = why.unwrap_or_default();
             say(format_args!("{summary}; no process joined{why}"));
         }
     }

@@ -50,6 +50,8 @@ pub(crate) struct Looked {
 struct Facts {
     process: Option<Process>,
     command: Option<Command>,
+    /// The library that was to be loaded, if it is none.
+    no_library: Option<PathBuf>,
     looked: Looked,
     /// Whether the session that has started it has an owner, if that may be asked.
     is_session_alive: Option<bool>,
@@ -67,7 +69,7 @@ struct Reason {
     remedy: &'static str,
 }
 
-const REASONS: [Reason; 25] = [
+const REASONS: [Reason; 26] = [
     Reason {
         requests: &[Answer],
         what: "it is a zombie",
@@ -138,6 +140,15 @@ const REASONS: [Reason; 25] = [
         }
         },
         remedy: "start it as the user whose privileges it has",
+    },
+    Reason {
+        requests: &[Preload],
+        what: "the library that it is to load is none",
+        seen: |facts| {
+            let library = shown(&facts.no_library.as_ref()?.to_string_lossy());
+            Some(format!("was to load {library}, which is no library of Dormouse's for this machine"))
+        },
+        remedy: "install it anew, or set DORMOUSE_LIBC_LIBRARY to where it is",
     },
     Reason {
         requests: &[Preload],
@@ -501,16 +512,21 @@ fn named(program: &OsStr, command: Option<&Command>) -> String {
     }
 }
 
-/// Why neither a command nor what it has started has joined a session; `with_libc`: although the library of `--libc` was to be loaded.
-pub fn why_not_joined(program: &OsStr, with_libc: bool) -> String {
-    let facts = Facts { command: Command::find(program), ..Facts::default() };
+/// Why neither a command nor what it has started has joined a session, although this library was to be loaded, if any was.
+pub fn why_not_joined(program: &OsStr, library: Option<&Path>) -> String {
+    let is_none = |library: &&Path| {
+        let object = std::fs::File::open(library).ok().and_then(|file| Executable::of(&file));
+        !object.is_some_and(|object| object.has_events)
+    };
+    let no_library = library.filter(is_none).map(PathBuf::from);
+    let facts = Facts { command: Command::find(program), no_library, ..Facts::default() };
     let subject = named(program, facts.command.as_ref());
-    match facts.reason(if with_libc { Preload } else { Join }) {
+    match facts.reason(if library.is_some() { Preload } else { Join }) {
         Some((reason, seen)) => format!("{subject} {seen}; {}", reason.remedy),
         None if facts.command.is_none() => {
             format!("{subject} is no program whose file can be read, and nothing that it has started has joined")
         }
-        None if with_libc => format!(
+        None if library.is_some() => format!(
             "the file of {subject} shows no reason, so the loader was kept from it while it ran; `LD_DEBUG=libs` has it say what it loads"
         ),
         None => format!(
@@ -602,6 +618,11 @@ mod tests {
             (with(|process| process.is_secure = true), Answer, "privileges that its caller had not"),
             (command(Kind::Dynamic, true, Some("set-user-ID, of user 0")), Join, "it is set-user-ID, of user 0"),
             (command(Kind::Static, false, Some("set-user-ID, of user 0")), Preload, "privileges that you have not"),
+            (
+                Facts { no_library: Some("/l.so".into()), ..command(Kind::Dynamic, false, None) },
+                Preload,
+                "was to load /l.so, which is no library",
+            ),
             (command(Kind::Foreign("aarch64".into()), false, None), Preload, "another architecture (aarch64)"),
             (command(Kind::Musl, false, None), Preload, "has musl for its libc"),
             (command(Kind::Static, false, None), Preload, "is static"),

@@ -332,12 +332,14 @@ fn a_program_without_an_environment_is_found_where_the_tool_looks_itself() {
 fn a_library_that_is_not_loaded_is_no_advice_to_load_it() {
     let said = |record: Record| record.run(&["true"]).succeeded().stderr;
     let text = said(Record::new());
-    assert!(text.contains("no process joined") && text.contains("`--libc` traces"), "{text}");
+    assert!(text.contains("no process joined") && text.contains("`dormouse record --libc -- CMD` traces"), "{text}");
     let record = Record::new();
     let library = record.place().join("library.so");
     std::fs::write(&library, "the loader takes this for no library").unwrap();
     let text = said(record.option("--libc").env("DORMOUSE_LIBC_LIBRARY", &library));
-    assert!(text.contains("no process joined") && !text.contains("`--libc`"), "{text}");
+    assert!(!text.contains("record --libc"), "{text}");
+    let told = format!("no process joined: `true` was to load {}, which is no library", library.display());
+    assert!(text.contains(&told), "{text}");
     assert!(text.contains("did not load the library that --libc"), "{text}");
 }
 
