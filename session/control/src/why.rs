@@ -439,7 +439,7 @@ pub(crate) fn why_unreachable(pid: u32, looked: Looked) -> Error {
         let process = Process::look(pid);
         let session = process.as_ref().and_then(|process| Some((process.session.as_deref()?, process.uid)));
         let is_session_alive = session.and_then(|(path, uid)| is_session_alive(path, uid));
-        Facts { process, looked, is_session_alive, command: None }.told(pid)
+        Facts { process, looked, is_session_alive, ..Facts::default() }.told(pid)
     };
     let late = || {
         format!(
