@@ -19,6 +19,7 @@ use dormouse_terminal::{Output, printable_lines};
 
 /// List the events of a running program, and which of them are armed
 #[derive(Debug, Args)]
+#[command(after_help = "Exit code: 0; 2 if the program cannot be reached, with the reason in one line.")]
 pub(crate) struct List {
     /// Process id
     pid: u32,
@@ -35,7 +36,7 @@ pub(crate) struct List {
 /// An event is named `provider:name`. Rust's macro writes `provider.name`; patterns may be written either way.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Exit code: 0; 2 if no event matches, or if options are given that only a new session can have and the program is in a session: then \
+Exit code: 0; 2 if the program cannot be reached, with the reason in one line; 2 if no event matches, or if options are given that only a new session can have and the program is in a session: then \
 nothing is armed.")]
 pub(crate) struct Arm {
     /// Process id
@@ -54,6 +55,8 @@ pub(crate) struct Arm {
 ///
 /// When the last event of a session that `dormouse arm` started is disarmed, the session ends and its trace is complete.
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Exit code: 0; 2 if the program cannot be reached, if no event matches, or if the session was not ended, with the reason in one line.")]
 pub(crate) struct Disarm {
     /// Process id
     pid: u32,
@@ -273,8 +276,10 @@ impl Disarm {
         if changed.armed == 0 {
             // Where the program says that it is, if that is a session that it can be in.
             for session in changed.sessions.iter().filter_map(|session| program.session(session)) {
-                // A session that `record` has started with its command goes on, and says so: nothing to tell.
-                if let Ok(summary) = stop_session(&session, &program) {
+                let stopped = stop_session(&session, &program);
+                let stopped = stopped.context("the events are disarmed, and their recording was not ended")?;
+                // One that `record` has started goes on until its command ends.
+                if let Some(summary) = stopped {
                     writeln!(out, "{}", printable_lines(&summary))?;
                 }
             }

@@ -13,7 +13,7 @@ use dormouse_abi::record::RecordKind;
 use dormouse_abi::trigger::{PATTERN_COUNT_MAX, Trigger};
 use dormouse_consumer::{
     Cpus, Ended, Ending, Inheritance, Mode, NewSession, Options, Outcome, Program, Remote, Summary, SupervisedOwner,
-    Supervisor, Traced, find_libc_library, on_ending_signals, raise_descriptor_limit, why_not_preloaded,
+    Supervisor, Traced, find_libc_library, on_ending_signals, raise_descriptor_limit, why_not_joined, why_not_preloaded,
 };
 
 use crate::patterns::{classes, say_unmatched, unmatched};
@@ -355,16 +355,13 @@ impl Record {
             say(format_args!(
                 "{summary}; look at it with `dormouse stats {dir}`, `dormouse view {dir}` or babeltrace2"
             ));
-        } else if self.libc {
-            say(format_args!(
-                "{summary}; no process joined: the command did not load the library that --libc has it load (it is static, raises \
-                 its privileges, clears its environment, or is of another libc or architecture)"
-            ));
         } else {
-            say(format_args!(
-                "{summary}; no process joined: the command has no Dormouse tracepoints (or is static, or clears its \
-                 environment); `--libc` traces unmodified programs"
-            ));
+            // Why its library does not reach the command was said already, if the command's file says why.
+            let program = self.command.first().filter(|program| !self.libc || why_not_preloaded(program).is_none());
+            let library = if self.libc { find_libc_library().ok() } else { None };
+            let why = program.map(|program| format!(": {}", why_not_joined(program, library.as_deref())));
+            let why = why.unwrap_or_default();
+            say(format_args!("{summary}; no process joined{why}"));
         }
     }
 

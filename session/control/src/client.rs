@@ -9,9 +9,9 @@ use dormouse_abi::message::{
 };
 use dormouse_transport::{Conversation, Deadline, Peer};
 
-use crate::directory::{SocketDirectory, directories_named, directories_of, owner_of};
+use crate::directory::{SocketDirectory, directories_named, directories_of, owner_of, within};
 use crate::error::Error;
-use crate::program::{Program, within};
+use crate::program::Program;
 
 /// How long the asker waits: the owner may have to find memory, to write to a disk, and to serve those who have asked before.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -120,15 +120,19 @@ pub fn ask_for_status(session: &SessionSocket) -> Result<Status, Error> {
     }
 }
 
-/// Asks the owner of a session of attached programs to end it, and gives its summary. A session that `program` is not in goes on: only then
-/// has somebody named it who is not to be believed.
+/// Why a session of a command is not ended by a tool.
+pub(crate) const ENDS_WITH_COMMAND: &str = "the session ends with its command";
+
+/// Asks the owner of a session of attached programs to end it, and gives its summary; `None`: it goes on, because it ends with its command. A
+/// session that `program` is not in goes on: only then has somebody named it who is not to be believed.
 ///
 /// # Errors
 /// One line.
-pub fn stop_session(session: &SessionSocket, program: &Program) -> Result<String, Error> {
+pub fn stop_session(session: &SessionSocket, program: &Program) -> Result<Option<String>, Error> {
     match session.ask(&ToolToOwner::Stop { pid: program.pid })? {
-        OwnerToTool::Stopped { summary } => Ok(summary),
-        other => Err(refusal(other)),
+        OwnerToTool::Stopped { summary } => Ok(Some(summary)),
+        OwnerToTool::Error { text } if text == ENDS_WITH_COMMAND => Ok(None),
+        other => Err(session.failed(refusal(other))),
     }
 }
 

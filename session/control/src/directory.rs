@@ -50,8 +50,12 @@ pub(crate) fn directories_of(uid: u32) -> Vec<PathBuf> {
 
 /// Where the caller's environment says that sockets are: its own, and those that it names besides.
 pub(crate) fn directories_named() -> [Option<PathBuf>; 2] {
-    let named = std::env::var_os(ENV_SOCKET_DIR).filter(|dir| !dir.is_empty()).map(PathBuf::from);
-    [Some(socket_dir()), named].map(|dir| dir.map(|dir| resolved(&dir)))
+    [Some(socket_dir()), directory_besides()].map(|dir| dir.map(|dir| resolved(&dir)))
+}
+
+/// The directory that the caller names besides, as it stands.
+pub(crate) fn directory_besides() -> Option<PathBuf> {
+    std::env::var_os(ENV_SOCKET_DIR).filter(|dir| !dir.is_empty()).map(PathBuf::from)
 }
 
 /// A directory that the caller names, by a path without symbolic links: of the last name too it is the directory that is checked.
@@ -75,9 +79,24 @@ impl SocketDirectory {
     /// # Errors
     /// One line. `None`: there is no such directory.
     pub(crate) fn open(path: &Path, uid: u32) -> Result<Option<SocketDirectory>, Error> {
+        SocketDirectory::open_from(rustix::fs::open("/", ROOT_FLAGS, Mode::empty()), path, path.into(), uid)
+    }
+
+    /// The same below a root, which a process may have for itself.
+    pub(crate) fn open_in(root: &ProcessRoot, path: &Path, uid: u32) -> Result<Option<SocketDirectory>, Error> {
+        SocketDirectory::open_from(rustix::io::dup(&root.fd), path, root.path_of(path), uid)
+    }
+
+    /// `name`: how the caller would reach it.
+    fn open_from(
+        root: Result<OwnedFd, Errno>,
+        path: &Path,
+        name: PathBuf,
+        uid: u32,
+    ) -> Result<Option<SocketDirectory>, Error> {
         let failed =
-            |what: String| Error::from(format!("cannot use the directory of sockets {}: {what}", path.display()));
-        let fd = match walk(path) {
+            |what: String| Error::from(format!("cannot use the directory of sockets {}: {what}", name.display()));
+        let fd = match root.and_then(|root| walk(root, path, OFlags::RDONLY | OFlags::DIRECTORY)) {
             Ok(fd) => fd,
             Err(Errno::NOENT) => return Ok(None),
             Err(Errno::LOOP | Errno::NOTDIR) => {
@@ -93,7 +112,7 @@ impl SocketDirectory {
         if stat.st_mode & 0o022 != 0 {
             return Err(failed("others may write to it; `chmod go-w` mends that".into()));
         }
-        Ok(Some(SocketDirectory { fd, path: path.into(), uid: stat.st_uid }))
+        Ok(Some(SocketDirectory { fd, path: name, uid: stat.st_uid }))
     }
 
     /// The calling user's, which is made if there is none.
@@ -209,6 +228,8 @@ fn by_descriptor(fd: &impl AsFd, name: &str) -> String {
 pub(crate) enum Refusal {
     /// It is not what it has to be.
     Unfit(String),
+    /// It is of another process, which has the same id in another PID namespace.
+    Namesake,
     /// As the transport says.
     Failed(Failure),
 }
@@ -217,6 +238,7 @@ impl std::fmt::Display for Refusal {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Refusal::Unfit(text) => f.write_str(text),
+            Refusal::Namesake => f.write_str("it is another process's, with the same id in another PID namespace"),
             Refusal::Failed(failure) => failure.fmt(f),
         }
     }
@@ -245,10 +267,11 @@ fn check_socket(stat: &Stat, uids: &[u32]) -> Result<(), String> {
     if stat.st_mode & 0o022 != 0 { Err("others may connect to it".into()) } else { Ok(()) }
 }
 
-/// Opens a directory by its absolute path, and follows no symbolic link on the way.
-fn walk(path: &Path) -> Result<OwnedFd, Errno> {
-    let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let mut fd = rustix::fs::open("/", OFlags::PATH | flags, Mode::empty())?;
+const ROOT_FLAGS: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+/// Opens what has this absolute path below a root, and follows no symbolic link on the way.
+fn walk(root: OwnedFd, path: &Path, access: OFlags) -> Result<OwnedFd, Errno> {
+    let mut fd = root;
     let mut components = path.components();
     if components.next() != Some(Component::RootDir) {
         return Err(Errno::INVAL);
@@ -256,11 +279,60 @@ fn walk(path: &Path) -> Result<OwnedFd, Errno> {
     let mut components = components.peekable();
     while let Some(component) = components.next() {
         let Component::Normal(name) = component else { return Err(Errno::INVAL) };
-        // The last one is read.
-        let access = if components.peek().is_some() { OFlags::PATH } else { OFlags::RDONLY };
-        fd = rustix::fs::openat(&fd, name, access | flags, Mode::empty())?;
+        let flags = if components.peek().is_some() {
+            ROOT_FLAGS
+        } else {
+            // The last one is read.
+            access | OFlags::NOFOLLOW | OFlags::CLOEXEC
+        };
+        fd = rustix::fs::openat(&fd, name, flags, Mode::empty())?;
     }
     Ok(fd)
+}
+
+/// The root directory of a process: in its mount namespace, and where it has changed its root. Nothing in it is followed as a link.
+#[derive(Debug)]
+pub(crate) struct ProcessRoot {
+    fd: OwnedFd,
+    pid: u32,
+}
+
+impl ProcessRoot {
+    /// Of a process whose pidfd is open: the caller looks afterwards whether it still lives.
+    ///
+    /// # Errors
+    /// `ACCES` or `PERM` if the caller may not look at it.
+    pub(crate) fn of(pid: u32) -> Result<ProcessRoot, Errno> {
+        // A link of the kernel's own, to the directory itself.
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        Ok(ProcessRoot { fd: rustix::fs::open(format!("/proc/{pid}/root"), flags, Mode::empty())?, pid })
+    }
+
+    /// How the caller names what the process calls `path`.
+    pub(crate) fn path_of(&self, path: &Path) -> PathBuf {
+        PathBuf::from(format!("/proc/{}/root{}", self.pid, path.display()))
+    }
+
+    /// The root itself.
+    pub(crate) fn directory(&self) -> Result<OwnedFd, Errno> {
+        rustix::io::dup(&self.fd)
+    }
+
+    /// A descriptor of what has this path, which can be asked about and not be read.
+    pub(crate) fn find(&self, path: &Path) -> Result<OwnedFd, Errno> {
+        walk(rustix::io::dup(&self.fd)?, path, OFlags::PATH)
+    }
+}
+
+/// A path that was said, as one of a directory of these and a plain name.
+pub(crate) fn within<'a>(path: &'a str, directories: &[PathBuf]) -> Option<(usize, &'a str)> {
+    let (parent, name) = path.rsplit_once('/')?;
+    let is_plain = name.starts_with("session-") && name.ends_with(".sock") && !name.contains('\0');
+    // Compared as text: a path that leads to the same place by other names is not the session's own.
+    let index = directories
+        .iter()
+        .position(|directory| directory.as_path() == Path::new(parent) && directory.as_os_str() == parent)?;
+    is_plain.then_some((index, name))
 }
 
 #[cfg(test)]
@@ -314,6 +386,40 @@ mod tests {
             assert!(SocketDirectory::open(&real, 65_534).unwrap().is_some());
             assert!(SocketDirectory::create(&real).unwrap_err().to_string().contains("user 65534 has made it"));
         }
+    }
+
+    /// As of a program in another mount namespace or a chroot, whose files are its own.
+    #[test]
+    fn nothing_below_a_programs_root_is_followed_as_a_link() {
+        let place = tempfile::tempdir().unwrap();
+        let place = place.path().canonicalize().unwrap();
+        let (inside, outside) = (place.join("root"), place.join("outside"));
+        for dir in [inside.join("run/dormouse"), inside.join("tmp"), outside.join("dormouse")] {
+            std::fs::create_dir_all(dir).unwrap();
+        }
+        // By its absolute path, which is another directory's below the root; and upwards.
+        symlink(&outside, inside.join("absolute")).unwrap();
+        symlink("../outside", inside.join("upwards")).unwrap();
+        symlink("/proc/self/root", inside.join("magic")).unwrap();
+        symlink("/outside/dormouse", inside.join("tmp/dormouse-7")).unwrap();
+        let fd = rustix::fs::open(&inside, ROOT_FLAGS, Mode::empty()).unwrap();
+        let root = ProcessRoot { fd, pid: 7 };
+        let open = |path: &str| SocketDirectory::open_in(&root, Path::new(path), me()).map_err(String::from);
+        let found = open("/run/dormouse").unwrap().unwrap();
+        assert_eq!(found.path_of("x"), Path::new("/proc/7/root/run/dormouse/x"));
+        let identity = |stat: Stat| (stat.st_dev, stat.st_ino);
+        let there = rustix::fs::stat(inside.join("run/dormouse")).unwrap();
+        assert_eq!(identity(rustix::fs::fstat(&found.fd).unwrap()), identity(there));
+        for link in ["/absolute/dormouse", "/upwards/dormouse", "/magic/tmp", "/tmp/dormouse-7"] {
+            let text = open(link).unwrap_err();
+            assert!(text.contains("is a symbolic link"), "{link}: {text}");
+            assert!(root.find(Path::new(link)).is_err() || link == "/tmp/dormouse-7", "{link}");
+        }
+        // The link itself, and not what it leads to.
+        let link = root.find(Path::new("/tmp/dormouse-7")).unwrap();
+        assert!(FileType::from_raw_mode(rustix::fs::fstat(&link).unwrap().st_mode).is_symlink());
+        assert!(open("/../outside/dormouse").is_err() && open("run/dormouse").is_err());
+        assert!(open("/outside/dormouse").unwrap().is_none());
     }
 
     #[test]

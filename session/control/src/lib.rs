@@ -23,7 +23,9 @@
 //! A module uses only those that stand above it, or to its left.
 //! ```text
 //!   error · process · limits      why not, in a line; what the kernel tells of processes; descriptors
-//!   peer · directory              the process at the other end; directories of sockets
+//!   peer · directory · executable the process at the other end; directories of sockets; what a program's file says
+//!   facts                         what can be seen of a process that does not answer
+//!   why                           which of that is the reason, and what to do about it
 //!   program · tunable             a program that runs: its sockets, questions to it, its variables
 //!   client                        what tools ask an owner for
 //!   allowance · processes         how many snapshots; who has joined
@@ -35,7 +37,9 @@
 //! * A tool names a program by its id. The pidfd is opened first; as long as that process lives, the id is its own. Only sockets in directories of
 //!   the program's user are looked at (`/run/user/UID/dormouse`, `/tmp/dormouse-UID`; the tool's own `XDG_RUNTIME_DIR` for its own user; what
 //!   `DORMOUSE_SOCKET_DIR` of the tool names). No symbolic link is followed, the file that was checked is the one that is connected to, and
-//!   the process that listens has to be that process, by id, user and start, and (from Linux 6.5) by pidfd.
+//!   the process that listens has to be that process, by id, user and start, and (from Linux 6.5) by pidfd. Below the root of a program whose
+//!   files or users have other names (a mount or user namespace, a chroot) the same directories are looked into in the same way.
+//! * A process without a socket is looked at, and never asked: what explains it is printed, and nothing is done because of it.
 //! * What a program answers is text about itself. The path of its session is used where it names a socket of a session in a directory of the
 //!   program's user or the tool's own, and a process of that user or root answers; a session is ended only if its owner has the program in it.
 //! * An owner answers processes of its own user and root, by the credentials of the connection. One in a PID namespace that it cannot see is
@@ -60,6 +64,8 @@ mod client;
 mod directory;
 mod error;
 mod event_loop;
+mod executable;
+mod facts;
 mod limits;
 mod peer;
 mod process;
@@ -69,6 +75,7 @@ mod server;
 #[cfg(test)]
 mod tests;
 mod tunable;
+mod why;
 
 pub use client::{SessionSocket, Take, ask_for_budget, ask_for_snapshot, ask_for_status, find_session, stop_session};
 pub use directory::{ENV_SOCKET_DIR, socket_dir};
@@ -79,3 +86,4 @@ pub use process::{Stat, boot, is_dead, open, pid_in_namespace, pid_namespace, pr
 pub use processes::{Entering, Processes};
 pub use program::Program;
 pub use server::{Counts, Joining, Service};
+pub use why::{why_not_joined, why_not_preloaded};

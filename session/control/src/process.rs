@@ -102,6 +102,12 @@ pub(crate) struct Identity {
 }
 
 impl Identity {
+    /// Whether the process may have given this name to a socket: it knows itself by its id in its own PID namespace.
+    pub(crate) fn may_have(&self, name: &str) -> bool {
+        let number = name.split_once('.').and_then(|(number, _)| number.parse::<u32>().ok());
+        number.is_some_and(|number| self.ids.contains(&number))
+    }
+
     /// Of a process; `None` if there is none, or it may not be looked at.
     pub(crate) fn of(pid: u32) -> Option<Identity> {
         // Not the owner of the directory, which is root for a process that cannot be dumped.

@@ -1,20 +1,20 @@
 //! Talking to a program that runs: finding its sockets, knowing that it is the program that answers, asking it.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use dormouse_abi::environment;
 use dormouse_abi::message::{Edge, ProgramToTool, ToolToProgram};
-use dormouse_abi::text::shown;
 use dormouse_transport::{Conversation, Deadline, Error as Failure, Peer};
 use rustix::io::Errno;
 
-use crate::directory::{ENV_SOCKET_DIR, Refusal, SocketDirectory, directories_of};
+use crate::directory::{ProcessRoot, Refusal, SocketDirectory, directories_of, directory_besides};
 use crate::error::Error;
+use crate::facts::{inner_directories, names_otherwise};
 use crate::peer;
 use crate::process::{self, Identity, is_dead};
+use crate::why::{Looked, why_none, why_silent, why_unreachable};
 
 /// How long a program may take over an answer, all in all.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -35,12 +35,6 @@ pub struct Program {
     sockets: Vec<(Arc<SocketDirectory>, String)>,
 }
 
-/// Whether a process has entered a filter of system calls, as far as it can be seen.
-fn has_filter(pid: u32) -> bool {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    status.lines().any(|line| line.strip_prefix("Seccomp:").is_some_and(|mode| mode.trim() != "0"))
-}
-
 impl Program {
     /// Finds a process's sockets: those that the process itself listens to, in directories where its user's sockets may be.
     ///
@@ -50,87 +44,76 @@ impl Program {
         Program::find_by(pid, Identity::of, directories_of)
     }
 
+    /// The same, for who has no use for a reason.
+    pub fn listening(pid: u32) -> Option<Program> {
+        Program::look_for(pid, Identity::of, directories_of)
+            .ok()
+            .flatten()
+            .map(|(program, _)| program)
+            .filter(Program::has_socket)
+    }
+
     fn find_by(pid: u32, lookup: Lookup, directories_of: impl Fn(u32) -> Vec<PathBuf>) -> Result<Program, Error> {
-        let none = || Error::from(format!("there is no process {pid}; `pgrep -a NAME` finds a program's id"));
+        let (program, looked) = Program::look_for(pid, lookup, directories_of)?.ok_or_else(|| why_none(pid))?;
+        if program.has_socket() { Ok(program) } else { Err(why_unreachable(pid, looked)) }
+    }
+
+    /// `None`: there is no such process.
+    fn look_for(
+        pid: u32,
+        lookup: Lookup,
+        directories_of: impl Fn(u32) -> Vec<PathBuf>,
+    ) -> Result<Option<(Program, Looked)>, Error> {
         // The pidfd first: what is looked up by the id afterwards is of the same process, as long as that is alive.
-        let pidfd = process::open(pid).map_err(|_| none())?;
-        let identity = lookup(pid).ok_or_else(none)?;
-        if is_dead(&pidfd) {
-            return Err(none());
-        }
+        let Ok(pidfd) = process::open(pid) else { return Ok(None) };
+        let Some(identity) = lookup(pid).filter(|_| !is_dead(&pidfd)) else { return Ok(None) };
         let (uid, me) = (identity.uid, rustix::process::geteuid());
         if uid != me.as_raw() && !me.is_root() {
             let text = format!("process {pid} belongs to user {uid}; run dormouse as that user or as root");
             return Err(text.into());
         }
         let mut program = Program { pid, identity, pidfd, lookup, sockets: Vec::new() };
-        let mut reasons: Vec<String> = Vec::new();
-        let paths = directories_of(uid);
-        for path in &paths {
-            let directory = match SocketDirectory::open(path, uid) {
-                Ok(Some(directory)) => Arc::new(directory),
-                Ok(None) => continue,
-                Err(error) => {
-                    reasons.push(error.into());
-                    continue;
-                }
-            };
-            let mut names = directory.names();
-            names.retain(|name| program.may_have(name));
-            for name in names {
-                let socket = (Arc::clone(&directory), name);
-                match program.connect(&socket, &Deadline::after(PATIENCE)) {
-                    Ok(_) => program.sockets.push(socket),
-                    // Left by a process of this id that is dead.
-                    Err(Refusal::Failed(Failure::System(Errno::CONNREFUSED))) => {}
-                    Err(error) => reasons
-                        .push(format!("its socket {} was not used: {error}", directory.path_of(&socket.1).display())),
-                }
+        let mut looked = Looked { paths: directories_of(uid), ..Looked::default() };
+        for path in looked.paths.clone() {
+            program.look_into(SocketDirectory::open(&path, uid), &mut looked);
+        }
+        // Where it calls something else by these names: in another mount namespace, below another root, or by another id of its user.
+        if program.sockets.is_empty()
+            && names_otherwise(pid)
+            && let Ok(root) = ProcessRoot::of(pid)
+        {
+            for path in inner_directories(pid, uid).into_iter().chain(directory_besides()) {
+                program.look_into(SocketDirectory::open_in(&root, &path, uid), &mut looked);
+                looked.paths.push(path);
             }
         }
-        if program.sockets.is_empty() {
-            return Err(program.not_found(&paths, reasons));
+        Ok(Some((program, looked)))
+    }
+
+    fn has_socket(&self) -> bool {
+        !self.sockets.is_empty()
+    }
+
+    /// Finds its sockets in a directory.
+    fn look_into(&mut self, directory: Result<Option<SocketDirectory>, Error>, looked: &mut Looked) {
+        let directory = match directory {
+            Ok(Some(directory)) => Arc::new(directory),
+            Ok(None) => return,
+            Err(error) => return looked.directories_unfit.push(error.into()),
+        };
+        let mut names = directory.names();
+        names.retain(|name| self.identity.may_have(name));
+        for name in names {
+            let socket = (Arc::clone(&directory), name);
+            match self.connect(&socket, &Deadline::after(PATIENCE)) {
+                Ok(_) => self.sockets.push(socket),
+                // Left by a process of this id that is dead, or of one that has this id in another PID namespace.
+                Err(Refusal::Failed(Failure::System(Errno::CONNREFUSED)) | Refusal::Namesake) => {}
+                Err(error) => looked
+                    .sockets_unfit
+                    .push(format!("its socket {} was not used: {error}", directory.path_of(&socket.1).display())),
+            }
         }
-        Ok(program)
-    }
-
-    /// Whether the process may have given this name to a socket: it knows itself by its id in its own PID namespace.
-    fn may_have(&self, name: &str) -> bool {
-        let number = name.split_once('.').and_then(|(number, _)| number.parse::<u32>().ok());
-        number.is_some_and(|number| self.identity.ids.contains(&number))
-    }
-
-    fn not_found(&self, paths: &[PathBuf], reasons: Vec<String>) -> Error {
-        let pid = self.pid;
-        if has_filter(pid) {
-            let text = format!(
-                "process {pid} has entered a filter of system calls (seccomp), and does not listen: a program that is executed under one does not by \
-                 itself. Start it with DORMOUSE_LISTEN=thread if the filter permits threads and sockets, or with DORMOUSE_SECCOMP=0 if it answers with \
-                 errors, as that of a container does"
-            );
-            return text.into();
-        }
-        let looked = paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ");
-        let elsewhere = self.other_directory(paths).map_or_else(
-            || format!("has another XDG_RUNTIME_DIR: {ENV_SOCKET_DIR}=DIR/dormouse names it to dormouse"),
-            |dir| format!("has its sockets elsewhere: it was started with another XDG_RUNTIME_DIR; {ENV_SOCKET_DIR}={dir} has dormouse look there"),
-        );
-        let reasons = reasons.iter().map(|reason| format!("; {reason}")).collect::<String>();
-        let text = format!(
-            "process {pid} does not listen in {looked}; it has no Dormouse tracepoints, was started with DORMOUSE_LISTEN=0 (or by `dormouse \
-             record` or with libdormouse_libc.so, and without DORMOUSE_LISTEN=thread), has stopped listening, or {elsewhere}{reasons}"
-        );
-        text.into()
-    }
-
-    /// Where the program's environment says that its sockets are: to be told, not to be believed.
-    fn other_directory(&self, paths: &[PathBuf]) -> Option<String> {
-        let environment = std::fs::read(format!("/proc/{}/environ", self.pid)).ok()?;
-        let xdg = environment
-            .split(|byte| *byte == 0)
-            .find_map(|entry| std::str::from_utf8(entry).ok()?.strip_prefix("XDG_RUNTIME_DIR="))?;
-        let dir = PathBuf::from(environment::socket_dir(Some(xdg), self.identity.uid));
-        (!paths.contains(&dir)).then(|| shown(&dir.to_string_lossy()))
     }
 
     /// Connects, and makes sure that it is this process that listens.
@@ -149,6 +132,9 @@ impl Program {
             identity: (self.lookup)(self.pid),
             is_dead: is_dead(&self.pidfd),
         };
+        if seen.pid.is_some_and(|pid| pid != self.pid && Identity::of(pid).is_some_and(|other| other.may_have(name))) {
+            return Err(Refusal::Namesake);
+        }
         seen.check(self.pid, &self.identity).map_err(Refusal::Unfit)?;
         Ok(socket)
     }
@@ -190,9 +176,7 @@ impl Program {
             }
         };
         converse().map_err(|refusal| match refusal {
-            Refusal::Failed(Failure::TimedOut) => {
-                format!("process {} did not answer in time; is it stopped?", self.pid).into()
-            }
+            Refusal::Failed(Failure::TimedOut) => why_silent(self.pid, patience),
             refusal => format!("process {}: {refusal}", self.pid).into(),
         })
     }
@@ -254,22 +238,12 @@ impl Seen {
     }
 }
 
-/// A path that was said, as one of a directory of these and a plain name.
-pub(crate) fn within<'a>(path: &'a str, directories: &[PathBuf]) -> Option<(usize, &'a str)> {
-    let (parent, name) = path.rsplit_once('/')?;
-    let is_plain = name.starts_with("session-") && name.ends_with(".sock") && !name.contains('\0');
-    // Compared as text: a path that leads to the same place by other names is not the session's own.
-    let index = directories
-        .iter()
-        .position(|directory| directory.as_path() == Path::new(parent) && directory.as_os_str() == parent)?;
-    is_plain.then_some((index, name))
-}
-
 #[cfg(test)]
 mod tests {
     use std::cell::Cell;
     use std::io::Write;
     use std::os::unix::net::{UnixListener, UnixStream};
+    use std::path::Path;
 
     use super::*;
 
@@ -350,35 +324,24 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let mut child = std::process::Command::new("sleep").arg("infinity").spawn().unwrap();
         let _listener = listen(place.path(), &format!("{}.0.sock", child.id()));
-        let error = Program::find_by(child.id(), Identity::of, directories(place.path())).unwrap_err().to_string();
+        let error = Program::find_by(child.id(), Identity::of, directories(place.path())).map(drop);
+        child.kill().unwrap();
+        // Nobody has waited for it yet.
+        let dead = rustix::process::WaitIdOptions::EXITED | rustix::process::WaitIdOptions::NOWAIT;
+        let child_pid = rustix::process::Pid::from_child(&child);
+        rustix::process::waitid(rustix::process::WaitId::Pid(child_pid), dead).unwrap();
+        let zombie = Program::find(child.id()).unwrap_err().to_string();
+        assert!(zombie.contains("has ended, and its parent has not waited for it"), "{zombie}");
+        let error = error.unwrap_err().to_string();
         let me = std::process::id();
         assert!(
-            error.contains("does not listen in") && error.contains(&format!("it is process {me} that listens there")),
+            error.contains("has no Dormouse tracepoints")
+                && error.contains(&format!("it is process {me} that listens there")),
             "{error}"
         );
-        child.kill().unwrap();
         child.wait().unwrap();
         let error = Program::find(child.id()).unwrap_err().to_string();
         assert!(error.contains("there is no process"), "{error}");
-    }
-
-    #[test]
-    fn a_program_with_another_runtime_directory_is_told_how_to_be_named() {
-        let place = tempfile::tempdir().unwrap();
-        let mut child = std::process::Command::new("sleep")
-            .arg("infinity")
-            .env("XDG_RUNTIME_DIR", "/else\u{7}where")
-            .spawn()
-            .unwrap();
-        let environment = format!("/proc/{}/environ", child.id());
-        // Until it has become the other program.
-        while !std::fs::read(&environment).is_ok_and(|bytes| bytes.windows(5).any(|window| window == b"/else")) {
-            std::thread::yield_now();
-        }
-        let error = Program::find_by(child.id(), Identity::of, directories(place.path())).unwrap_err().to_string();
-        assert!(error.contains("DORMOUSE_SOCKET_DIR=/else\u{fffd}where/dormouse has dormouse look there"), "{error}");
-        child.kill().unwrap();
-        child.wait().unwrap();
     }
 
     #[test]

@@ -17,7 +17,7 @@ use dormouse_abi::message::{
 use dormouse_transport::{Conversation, Deadline, Error as Failure, Incoming, Outgoing, Peer};
 
 use crate::allowance::Allowance;
-use crate::client::Take;
+use crate::client::{ENDS_WITH_COMMAND, Take};
 use crate::error::Error;
 use crate::limits;
 use crate::peer;
@@ -372,9 +372,7 @@ impl<S: Service> Server<S> {
 
     fn answer_tool(&mut self, question: ToolToOwner, now: Instant) -> Planned {
         match question {
-            ToolToOwner::Stop { .. } if !self.may_be_stopped => {
-                refuse(Edge::ToolOwner, "the session ends with its command")
-            }
+            ToolToOwner::Stop { .. } if !self.may_be_stopped => refuse(Edge::ToolOwner, ENDS_WITH_COMMAND),
             ToolToOwner::Stop { pid } if !self.processes.has(pid) => {
                 refuse(Edge::ToolOwner, &format!("process {pid} is not in this session, which goes on"))
             }

@@ -18,10 +18,10 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
 use crate::client::Take;
+use crate::directory::within;
 use crate::error::Error;
 use crate::process;
 use crate::processes::{Entering, Processes};
-use crate::program::within;
 use crate::server::{CLIENT_COUNT_MAX, Counts, Joining, Next, PATIENCE, Server, Service, THREAD_COUNT_MAX};
 
 /// Environment variable: how many conversations are held.

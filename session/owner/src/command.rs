@@ -14,7 +14,6 @@ use std::time::Duration;
 use dormouse_abi::environment::{ENV_MEMORY, ENV_SESSION, memory_name};
 use dormouse_abi::trigger::{ENV_SNAPSHOT_ON, Trigger};
 use dormouse_control::{no_thread, restore_descriptor_limit};
-use object::read::elf::ProgramHeader;
 use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH};
 use signal_hook::iterator::SignalsInfo;
 use signal_hook::iterator::exfiltrator::WithOrigin;
@@ -106,29 +105,6 @@ fn is_loaded(name: &OsStr) -> bool {
     let object = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
     // SAFETY: a handle of `dlopen`.
     !object.is_null() && unsafe { libc::dlclose(object) } == 0
-}
-
-/// Why the preload library does not reach a program, if that can be told from its file.
-pub fn why_not_preloaded(program: &OsStr) -> Option<String> {
-    let shown = program.to_string_lossy();
-    let path = if shown.contains('/') {
-        PathBuf::from(program)
-    } else {
-        let path = std::env::var_os("PATH")?;
-        std::env::split_paths(&path).map(|dir| dir.join(program)).find(|path| path.is_file())?
-    };
-    let file = std::fs::File::open(path).ok()?;
-    let data = object::ReadCache::new(file);
-    let program = object::read::elf::ElfFile64::<object::Endianness, _>::parse(&data).ok()?;
-    let interpreter = program.elf_program_headers().iter().find_map(|header| {
-        header.interpreter(program.endian(), program.data()).ok().flatten().map(String::from_utf8_lossy)
-    });
-    let what = match interpreter {
-        None => "is static".to_string(),
-        Some(loader) if loader.contains("/ld-musl") => "has musl for its libc".to_string(),
-        Some(_) => return None,
-    };
-    Some(format!("`{shown}` {what}: `--libc` does not reach it, so what it calls of libc is not traced"))
 }
 
 /// A traced command that runs.

@@ -261,5 +261,6 @@ fn detach(pid: u32, socket: &Path) -> bool {
         let is_member = program.ask(&ToolToProgram::List)?.iter().any(is_here);
         if is_member { program.ask(&ToolToProgram::Detach).map(|_| ()) } else { Ok(()) }
     };
-    Program::find(pid).and_then(leave).is_ok()
+    // Why one does not listen is nobody's question here.
+    Program::listening(pid).is_some_and(|program| leave(program).is_ok())
 }

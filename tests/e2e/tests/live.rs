@@ -332,12 +332,14 @@ fn a_program_without_an_environment_is_found_where_the_tool_looks_itself() {
 fn a_library_that_is_not_loaded_is_no_advice_to_load_it() {
     let said = |record: Record| record.run(&["true"]).succeeded().stderr;
     let text = said(Record::new());
-    assert!(text.contains("no process joined") && text.contains("`--libc` traces"), "{text}");
+    assert!(text.contains("no process joined") && text.contains("`dormouse record --libc -- CMD` traces"), "{text}");
     let record = Record::new();
     let library = record.place().join("library.so");
     std::fs::write(&library, "the loader takes this for no library").unwrap();
     let text = said(record.option("--libc").env("DORMOUSE_LIBC_LIBRARY", &library));
-    assert!(text.contains("no process joined") && !text.contains("`--libc`"), "{text}");
+    assert!(!text.contains("record --libc"), "{text}");
+    let told = format!("no process joined: `true` was to load {}, which is no library", library.display());
+    assert!(text.contains(&told), "{text}");
     assert!(text.contains("did not load the library that --libc"), "{text}");
 }
 
@@ -390,7 +392,7 @@ fn what_cannot_be_reached_is_told_in_one_line() {
         let text = live.fail(&[&[command, "4194304"], pattern].concat());
         assert!(text.contains("there is no process 4194304"), "{text}");
         let text = live.fail(&[&[command, &stranger.id().to_string()], pattern].concat());
-        assert!(text.contains("does not listen"), "{text}");
+        assert!(text.contains("has no Dormouse tracepoints"), "{text}");
     }
     stranger.kill().unwrap();
     stranger.wait().unwrap();
@@ -446,7 +448,11 @@ fn no_session_ends_because_of_what_another_program_answers() {
         (answering.join().unwrap(), disarmed)
     });
     let text = String::from_utf8_lossy(&disarmed.stdout).into_owned();
-    assert!(said > 0 && disarmed.status.success() && !text.contains("events, "), "{said} {text}");
+    // That the session goes on is told, with the owner's reason.
+    let refusal = String::from_utf8_lossy(&disarmed.stderr).into_owned();
+    assert!(said > 0 && disarmed.status.code() == Some(2) && !text.contains("events, "), "{said} {text}");
+    assert!(refusal.contains(&format!("process {me} is not in this session, which goes on")), "{refusal}");
+    assert_eq!(refusal.lines().count(), 1, "{refusal}");
     assert!(live.succeed(&["list", &live.pid()]).contains("armed    live:tick"));
     // The program that is in it may.
     assert!(live.succeed(&["disarm", &live.pid(), "*"]).contains(" events, 0 lost, 1 process,"));

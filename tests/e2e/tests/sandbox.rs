@@ -231,33 +231,6 @@ fn boxed(trace: &Trace) -> u64 {
     numbers.len() as u64
 }
 
-/// What is not kept yet, and why: by the names of tests.
-const OPEN: [(&str, &str); 8] = [
-    ("all_namespaces_before_exec::armed", GUESSES),
-    ("bubblewrap::armed", GUESSES),
-    ("chroot_before_exec::armed", GUESSES),
-    ("landlock_before_exec::armed", GUESSES),
-    ("mount_namespace_before_exec::armed", GUESSES),
-    ("read_only_root_before_exec::armed", GUESSES),
-    ("worker_of_other_user::armed", GUESSES),
-    ("a_set_user_id_program_ignores_its_environment", "that it joins no session is told by guesses"),
-];
-const GUESSES: &str = "that it does not listen is told by guesses";
-
-/// Runs a test; what is not kept yet is counted as skipped where it fails. Some of that depends on who is quicker.
-fn kept(test: impl FnOnce() + std::panic::UnwindSafe) {
-    let thread = std::thread::current();
-    let name = thread.name().expect("a test has a name");
-    match OPEN.iter().find(|(open, _)| *open == name) {
-        None => test(),
-        Some((_, why)) => {
-            if std::panic::catch_unwind(test).is_err() {
-                skip(Lack::machine(format!("not kept yet: {why}"), "none"));
-            }
-        }
-    }
-}
-
 macro_rules! sandboxes {
     ($($(#[$doc:meta])* $name:ident: $enter:expr, $words:expr;)*) => {$(
         $(#[$doc])*
@@ -268,17 +241,17 @@ macro_rules! sandboxes {
 
             #[test]
             fn linked() {
-                kept(|| SANDBOX.linked());
+                SANDBOX.linked();
             }
 
             #[test]
             fn libc() {
-                kept(|| SANDBOX.libc());
+                SANDBOX.libc();
             }
 
             #[test]
             fn armed() {
-                kept(|| SANDBOX.armed());
+                SANDBOX.armed();
             }
         }
     )*};
@@ -378,10 +351,6 @@ fn tools_that_are_asked_to_listen_do_what_they_do() {
 /// nothing to it.
 #[test]
 fn a_set_user_id_program_ignores_its_environment() {
-    kept(check_set_user_id);
-}
-
-fn check_set_user_id() {
     libc_library();
     let place = tempfile::tempdir().expect("a directory");
     std::fs::set_permissions(place.path(), PermissionsExt::from_mode(0o755)).expect("it is ours");

@@ -277,7 +277,7 @@ fn what_cannot_be_set_is_told_in_one_line_and_nothing_is_set() {
             one_line(&pantry.imv(&words))
         };
         assert!(with_pid("4194304").contains("there is no process 4194304"));
-        assert!(with_pid(&stranger.id().to_string()).contains("does not listen"));
+        assert!(with_pid(&stranger.id().to_string()).contains("has no Dormouse tracepoints"));
     }
     stranger.kill().unwrap();
     stranger.wait().unwrap();

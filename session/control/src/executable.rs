@@ -1,0 +1,258 @@
+//! What a file says about the program in it: by its first bytes, its ELF headers and the names of its sections (System V ABI, chapters 4 and 5).
+//!
+//! The file may be anybody's: nothing is read but the headers and two tables, each of bounded size.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::StatVfsMountFlags;
+
+/// The section that each object with a tracer, or with tracepoints, has.
+const EVENTS_SECTION: &[u8] = b"dormouse_events";
+
+/// Most bytes of a table or a name that are read.
+const TABLE_BYTES_MAX: u64 = 8 << 20;
+
+/// What kind of program a file is, as far as a preloaded library can be in it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// With a dynamic loader that is not musl's.
+    Dynamic,
+    /// musl's loader.
+    Musl,
+    /// No loader.
+    Static,
+    /// Of another architecture; which.
+    Foreign(String),
+}
+
+/// What a file says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Executable {
+    pub(crate) kind: Kind,
+    /// Whether a tracer or tracepoints are in it.
+    pub(crate) has_events: bool,
+}
+
+/// A command's file: of a script that of its interpreter.
+#[derive(Debug)]
+pub(crate) struct Command {
+    pub(crate) path: PathBuf,
+    /// The script that it runs.
+    pub(crate) script: Option<PathBuf>,
+    pub(crate) executable: Executable,
+    /// Why the system runs it with privileges that the calling user has not.
+    pub(crate) privileges: Option<String>,
+}
+
+impl Command {
+    /// What `execvp` would run. `None`: nothing, or it may not be looked at.
+    pub(crate) fn find(program: &OsStr) -> Option<Command> {
+        let shown = Path::new(program);
+        let mut path = if shown.components().count() > 1 || shown.is_absolute() {
+            shown.to_owned()
+        } else {
+            std::env::split_paths(&std::env::var_os("PATH")?)
+                .map(|dir| dir.join(program))
+                .find(|path| path.is_file())?
+        };
+        let mut script = None;
+        // An interpreter may be a script itself, four deep at most (execve(2)).
+        for _ in 0..5 {
+            // FIFOs and devices are never opened: what is run is a regular file.
+            let file = File::open(&path).ok().filter(|_| path.is_file())?;
+            match interpreter(&file) {
+                Some(next) => script = Some(script.unwrap_or(std::mem::replace(&mut path, next))),
+                None => {
+                    let (executable, privileges) = (Executable::of(&file)?, privileges(&file));
+                    return Some(Command { path, script, executable, privileges });
+                }
+            }
+        }
+        None
+    }
+}
+
+/// The interpreter of a script.
+fn interpreter(file: &File) -> Option<PathBuf> {
+    let mut head = [0; 256];
+    let len = file.read_at(&mut head, 0).ok()?;
+    let line = head[..len].strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?;
+    let word = std::str::from_utf8(line).ok()?.split_whitespace().next()?;
+    Some(word.into())
+}
+
+/// Whether the system gives who executes this file privileges that the caller has not, and why.
+fn privileges(file: &File) -> Option<String> {
+    let metadata = file.metadata().ok()?;
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mount = rustix::fs::fstatvfs(file).ok()?;
+    if mount.f_flag.contains(StatVfsMountFlags::NOSUID) || status.lines().any(|line| line == "NoNewPrivs:\t1") {
+        return None;
+    }
+    let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    let has = |bits| metadata.mode() & bits == bits;
+    if has(libc::S_ISUID) && metadata.uid() != uid {
+        return Some(format!("set-user-ID, of user {}", metadata.uid()));
+    }
+    if has(libc::S_ISGID | libc::S_IXGRP) && metadata.gid() != gid {
+        return Some(format!("set-group-ID, of group {}", metadata.gid()));
+    }
+    // The value is of no interest: its length is.
+    let len = rustix::fs::fgetxattr(file, "security.capability", &mut [0_u8; 0]).unwrap_or(0);
+    (len > 0 && uid != 0).then(|| "given capabilities by its file".into())
+}
+
+impl Executable {
+    /// `None`: it is no ELF file, or its headers lead nowhere.
+    pub(crate) fn of(file: &File) -> Option<Executable> {
+        let mut header = [0; 64];
+        file.read_exact_at(&mut header, 0).ok()?;
+        if !header.starts_with(b"\x7fELF") {
+            return None;
+        }
+        let (is_64, is_little, machine) = (header[4] == 2, header[5] == 1, u16_at(&header, 18));
+        if !is_64 || !is_little || machine != own_machine() {
+            let name = match machine {
+                3 => "32-bit x86".into(),
+                62 => "x86-64".into(),
+                183 => "aarch64".into(),
+                other => format!("number {other}"),
+            };
+            return Some(Executable { kind: Kind::Foreign(name), has_events: false });
+        }
+        let loader = loader(file, &header);
+        let kind = match loader {
+            None => Kind::Static,
+            Some(loader) if String::from_utf8_lossy(&loader).contains("/ld-musl") => Kind::Musl,
+            Some(_) => Kind::Dynamic,
+        };
+        Some(Executable { kind, has_events: has_section(file, &header, EVENTS_SECTION).unwrap_or(false) })
+    }
+}
+
+const fn own_machine() -> u16 {
+    if cfg!(target_arch = "aarch64") { 183 } else { 62 }
+}
+
+/// The name of the dynamic loader.
+fn loader(file: &File, header: &[u8]) -> Option<Vec<u8>> {
+    const PT_INTERP: u32 = 3;
+    let headers = table(file, u64_at(header, 32), u64::from(u16_at(header, 56)) * u64::from(u16_at(header, 54)))?;
+    let segments = headers.chunks_exact(usize::from(u16_at(header, 54)).max(56));
+    let interp = segments.into_iter().find(|segment| u32_at(segment, 0) == PT_INTERP)?;
+    table(file, u64_at(interp, 8), u64_at(interp, 32).min(4096))
+}
+
+/// Whether the object has a section of this name.
+fn has_section(file: &File, header: &[u8], name: &[u8]) -> Option<bool> {
+    let (start, entry_size) = (u64_at(header, 40), usize::from(u16_at(header, 58)).max(64));
+    let mut count = u64::from(u16_at(header, 60));
+    let mut names_index = u64::from(u16_at(header, 62));
+    if count == 0 || names_index == 0xffff {
+        // As many as the first of them says.
+        let first = table(file, start, 64)?;
+        count = if count == 0 { u64_at(&first, 32) } else { count };
+        names_index = if names_index == 0xffff { u64::from(u32_at(&first, 40)) } else { names_index };
+    }
+    let sections = table(file, start, count.checked_mul(entry_size as u64)?)?;
+    let names = sections.chunks_exact(entry_size).nth(usize::try_from(names_index).ok()?)?;
+    let names = table(file, u64_at(names, 24), u64_at(names, 32))?;
+    let is_it = |section: &[u8]| {
+        let rest = names.get(u32_at(section, 0) as usize..);
+        rest.and_then(|rest| rest.strip_prefix(name)).is_some_and(|rest| rest.first() == Some(&0))
+    };
+    Some(sections.chunks_exact(entry_size).any(is_it))
+}
+
+/// Bytes of a file.
+fn table(file: &File, offset: u64, len: u64) -> Option<Vec<u8>> {
+    let mut bytes = vec![0; usize::try_from(len).ok().filter(|_| len <= TABLE_BYTES_MAX)?];
+    file.read_exact_at(&mut bytes, offset).ok()?;
+    Some(bytes)
+}
+
+/// A number in a header that is long enough.
+fn u16_at(bytes: &[u8], at: usize) -> u16 {
+    u16::from_le_bytes([bytes[at], bytes[at + 1]])
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from(u16_at(bytes, at)) | u32::from(u16_at(bytes, at + 2)) << 16
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from(u32_at(bytes, at)) | u64::from(u32_at(bytes, at + 4)) << 32
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::os::unix::fs::PermissionsExt;
+
+    use rand::SeedableRng;
+
+    use super::*;
+
+    fn of(bytes: &[u8]) -> Option<Executable> {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(bytes).unwrap();
+        Executable::of(&file)
+    }
+
+    #[test]
+    fn this_test_is_a_dynamic_program_without_events() {
+        let file = File::open("/proc/self/exe").unwrap();
+        assert_eq!(Executable::of(&file), Some(Executable { kind: Kind::Dynamic, has_events: false }));
+        let file_header = table(&file, 0, 64).unwrap();
+        assert_eq!(has_section(&file, &file_header, b".text"), Some(true));
+        assert_eq!(has_section(&file, &file_header, b".tex"), Some(false));
+    }
+
+    #[test]
+    fn headers_that_lead_nowhere_are_refused() {
+        let own = std::fs::read("/proc/self/exe").unwrap();
+        assert_eq!(of(b"\x7fELF"), None);
+        assert_eq!(of(&[0; 64]), None);
+        let mut bytes = own[..4096].to_vec();
+        // 32 bits.
+        bytes[4] = 1;
+        assert!(matches!(of(&bytes), Some(Executable { kind: Kind::Foreign(_), .. })));
+        let seed: u64 = rand::Rng::random(&mut rand::rngs::SmallRng::from_os_rng());
+        println!("seed {seed}");
+        let mut random = seed | 1;
+        for _ in 0..20_000 {
+            let mut bytes = own[..4096].to_vec();
+            for _ in 0..8 {
+                // xorshift64: Marsaglia, "Xorshift RNGs", 2003.
+                random ^= random << 13;
+                random ^= random >> 7;
+                random ^= random << 17;
+                bytes[4 + (random >> 8) as usize % 60] = random as u8;
+            }
+            let _ = of(&bytes);
+        }
+    }
+
+    #[test]
+    fn a_script_is_its_interpreter() {
+        let place = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| {
+            let path = place.path().join(name);
+            std::fs::write(&path, text).unwrap();
+            std::fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).unwrap();
+            path
+        };
+        let inner = write("inner", "#! /proc/self/exe -x\n");
+        let outer = write("outer", &format!("#!{}\n", inner.display()));
+        let command = Command::find(outer.as_os_str()).unwrap();
+        assert_eq!((command.path.as_path(), command.script), (Path::new("/proc/self/exe"), Some(outer)));
+        assert_eq!(command.privileges, None);
+        let circle = place.path().join("circle");
+        write("circle", &format!("#!{}\n", circle.display()));
+        assert!(Command::find(circle.as_os_str()).is_none());
+        assert!(Command::find(OsStr::new("/nowhere")).is_none());
+    }
+}

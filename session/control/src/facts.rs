@@ -1,0 +1,477 @@
+//! What can be seen of a process: by one look, at what the kernel tells of another process (proc(5)), and without a word from that process.
+//!
+//! Its environment and its files are its own: they explain why it cannot be reached, and nothing is done because of them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use dormouse_abi::environment::{self, ENV_LISTEN, ENV_SESSION};
+use rustix::fs::{FileType, Mode, OFlags, Stat as FileStat, StatVfsMountFlags};
+use rustix::io::Errno;
+
+use crate::directory::ProcessRoot;
+use crate::executable::Executable;
+use crate::process::{Stat, process_name};
+
+/// Most bytes of a file below `/proc` that are read.
+const PROC_BYTES_MAX: u64 = 16 << 20;
+/// Most mapped files that are looked at.
+const OBJECT_COUNT_MAX: usize = 4_096;
+/// `PF_KTHREAD` in field 9 of proc_pid_stat(5).
+const PF_KTHREAD: u32 = 0x0020_0000;
+/// What the kernel shows for a user whom a namespace does not know (proc_sys_kernel(5), `overflowuid`).
+const OVERFLOW_UID: u32 = 65_534;
+/// `AT_SECURE`, getauxval(3).
+const AT_SECURE: u64 = 23;
+/// Name of the thread that listens.
+const LISTENER: &str = "dormouse";
+/// What a thread of the tracer's needs: its stack, and what libc adds.
+const THREAD_BYTES: u64 = 1 << 20;
+
+/// What was seen of a process. What could not be seen is left out, and `unseen` says why.
+#[derive(Debug, Default)]
+pub(crate) struct Process {
+    pub(crate) pid: u32,
+    pub(crate) name: String,
+    pub(crate) uid: u32,
+    /// As proc_pid_stat(5) abbreviates it.
+    pub(crate) state: char,
+    pub(crate) thread_count: u64,
+    pub(crate) is_kernel_thread: bool,
+    /// Its debugger, and what that calls itself.
+    pub(crate) debugger: Option<(u32, String)>,
+    /// Why the caller may not look any closer.
+    pub(crate) unseen: Option<String>,
+    /// Whether it was given privileges that its caller had not.
+    pub(crate) is_secure: bool,
+    /// Its file. `None`: it is no ELF file, or cannot be read.
+    pub(crate) executable: Option<Executable>,
+    /// Mapped files with a tracer.
+    pub(crate) tracers: Vec<String>,
+    /// Mapped files that could not be read.
+    pub(crate) unread: usize,
+    /// Of the environment that it was started with.
+    pub(crate) listen: Option<String>,
+    pub(crate) session: Option<String>,
+    pub(crate) xdg_runtime_dir: Option<String>,
+    /// Filters of system calls are in force; no privileges are to be had by exec.
+    pub(crate) has_filter: bool,
+    pub(crate) has_no_new_privileges: bool,
+    /// Namespaces in which it is and the caller is not.
+    pub(crate) namespaces: Vec<&'static str>,
+    /// Whether its root is another directory than its namespace's.
+    pub(crate) is_in_chroot: bool,
+    /// Its user has no id in its user namespace.
+    pub(crate) is_unmapped: bool,
+    /// Whether the tracer's thread is there, and where its socket is.
+    pub(crate) has_thread: bool,
+    pub(crate) listens_at: Option<String>,
+    /// Where it would make its socket, and what keeps it from that.
+    pub(crate) places: Vec<(PathBuf, Option<String>)>,
+    /// Threads that its user may have, and has.
+    pub(crate) threads: Option<(u64, u64)>,
+    /// Bytes that it may still map.
+    pub(crate) memory_left: Option<u64>,
+}
+
+impl Process {
+    /// Looks at a process. `None`: there is none, or not even that may be seen.
+    pub(crate) fn look(pid: u32) -> Option<Process> {
+        let stat = Stat::of(pid)?;
+        let status = Status::of(pid)?;
+        let mut seen = Process {
+            pid,
+            name: process_name(pid).unwrap_or_default(),
+            uid: status.number("Uid:", 1)? as u32,
+            state: stat.field(3).chars().next().unwrap_or('?'),
+            thread_count: status.number("Threads:", 0).unwrap_or(1),
+            is_kernel_thread: stat.field(9).parse::<u32>().is_ok_and(|flags| flags & PF_KTHREAD != 0),
+            has_filter: status.number("Seccomp:", 0).is_some_and(|mode| mode != 0),
+            has_no_new_privileges: status.number("NoNewPrivs:", 0) == Some(1),
+            ..Process::default()
+        };
+        let debugger = status.number("TracerPid:", 0).filter(|pid| *pid != 0).map(|pid| pid as u32);
+        seen.debugger = debugger.map(|pid| (pid, process_name(pid).unwrap_or_default()));
+        if !seen.is_kernel_thread {
+            seen.look_at_thread();
+            seen.look_at_limits(&status);
+            if let Err(error) = seen.look_closer(&status) {
+                seen.unseen = Some(error.to_string());
+            }
+        }
+        Some(seen)
+    }
+
+    /// What only who may read its memory may look at.
+    fn look_closer(&mut self, status: &Status) -> std::io::Result<()> {
+        let path = |name: &str| format!("/proc/{}/{name}", self.pid);
+        let maps = read(path("maps"))?;
+        self.is_secure = is_secure(&read(path("auxv"))?);
+        let environment = read(path("environ"))?;
+        let variable = |name: &str| {
+            let entries = environment.split(|byte| *byte == 0).map(String::from_utf8_lossy);
+            entries.filter_map(|entry| Some(entry.strip_prefix(name)?.strip_prefix('=')?.to_string())).next()
+        };
+        self.listen = variable(ENV_LISTEN);
+        self.session = variable(ENV_SESSION).filter(|path| !path.is_empty());
+        self.xdg_runtime_dir = variable("XDG_RUNTIME_DIR");
+        let root = ProcessRoot::of(self.pid)?;
+        self.look_at_objects(&root, &String::from_utf8_lossy(&maps));
+        self.look_at_namespaces();
+        let uid = inner_uid(self.pid, self.uid);
+        self.is_unmapped = uid.is_none();
+        let dirs = [self.xdg_runtime_dir.as_deref(), None];
+        let dirs = dirs.map(|xdg| PathBuf::from(environment::socket_dir(xdg, uid.unwrap_or(OVERFLOW_UID))));
+        let user = User { uid: self.uid, groups: status.groups() };
+        for dir in dirs {
+            if self.places.iter().all(|(known, _)| *known != dir) {
+                let obstacle = user.obstacle(&root, &dir);
+                self.places.push((dir, obstacle));
+            }
+        }
+        Ok(())
+    }
+
+    fn look_at_objects(&mut self, root: &ProcessRoot, maps: &str) {
+        let exe = open_checked(rustix::fs::open(format!("/proc/{}/exe", self.pid), PATH_FLAGS, Mode::empty()), None);
+        let exe_inode = exe.as_ref().and_then(|file| Some(file.metadata().ok()?.ino()));
+        self.executable = exe.and_then(|file| Executable::of(&file));
+        // Each file once: address range, permissions, offset, device, inode, path.
+        let mut objects = BTreeMap::new();
+        for line in maps.lines() {
+            let mut words = line.split_ascii_whitespace();
+            let [range, _, _, _, inode] = std::array::from_fn(|_| words.next().unwrap_or_default());
+            let name = line.find('/').map(|at| &line[at..]);
+            if let (Some(name), Ok(inode)) = (name, inode.parse::<u64>())
+                && objects.len() < OBJECT_COUNT_MAX
+            {
+                objects.entry((inode, name)).or_insert(range);
+            }
+        }
+        for ((inode, name), range) in objects {
+            // Its file may be deleted.
+            if exe_inode == Some(inode) {
+                if self.executable.as_ref().is_some_and(|executable| executable.has_events) {
+                    self.tracers.push(name.into());
+                }
+                continue;
+            }
+            let by_range = format!("/proc/{}/map_files/{range}", self.pid);
+            let file = open_checked(rustix::fs::open(by_range, PATH_FLAGS, Mode::empty()), Some(inode));
+            let file = file.or_else(|| open_checked(root.find(Path::new(name)), Some(inode)));
+            match file {
+                Some(file) if Executable::of(&file).is_some_and(|object| object.has_events) => {
+                    self.tracers.push(name.into());
+                }
+                Some(_) => {}
+                None => self.unread += usize::from(name.contains(".so") || name.ends_with(" (deleted)")),
+            }
+        }
+    }
+
+    fn look_at_namespaces(&mut self) {
+        let of = |who: &str, name: &str| std::fs::metadata(format!("/proc/{who}/ns/{name}")).ok().map(|is| is.ino());
+        let known = [
+            ("user", "user namespace"),
+            ("pid", "PID namespace"),
+            ("mnt", "mount namespace"),
+            ("net", "network namespace"),
+        ];
+        let is_other = |name: &str| of("self", name) != of(&self.pid.to_string(), name);
+        self.namespaces = known.into_iter().filter(|(name, _)| is_other(name)).map(|(_, shown)| shown).collect();
+        let root = std::fs::read_link(format!("/proc/{}/root", self.pid));
+        self.is_in_chroot = root.is_ok_and(|root| root != Path::new("/"));
+    }
+
+    fn look_at_thread(&mut self) {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.pid)).into_iter().flatten().flatten();
+        let is_listener = |path: &PathBuf| {
+            let is_first = path.file_name().is_some_and(|tid| tid.as_bytes() == self.pid.to_string().as_bytes());
+            !is_first && read(path.join("comm")).is_ok_and(|name| name.trim_ascii_end() == LISTENER.as_bytes())
+        };
+        for task in tasks.map(|entry| entry.path()).filter(is_listener) {
+            self.has_thread = true;
+            // The thread has descriptors of its own, and its socket is one of them.
+            let fds = std::fs::read_dir(task.join("fd")).into_iter().flatten().flatten();
+            let links = fds.filter_map(|entry| std::fs::read_link(entry.path()).ok());
+            let inodes: BTreeSet<String> = links
+                .filter_map(|link| Some(link.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.to_string()))
+                .collect();
+            let sockets = read(task.join("net/unix")).unwrap_or_default();
+            let sockets = String::from_utf8_lossy(&sockets);
+            // Address, references, protocol, flags, type, state, inode, path.
+            let listens = sockets.lines().filter_map(|line| {
+                let inode = line.split_ascii_whitespace().nth(6)?;
+                let path = &line[line.find('/')?..];
+                (inodes.contains(inode) && path.ends_with(".sock")).then(|| path.to_string())
+            });
+            self.listens_at = self.listens_at.take().or(listens.into_iter().next());
+        }
+    }
+
+    fn look_at_limits(&mut self, status: &Status) {
+        let limits = read(format!("/proc/{}/limits", self.pid)).unwrap_or_default();
+        let limits = String::from_utf8_lossy(&limits);
+        let soft = |name: &str| {
+            let line = limits.lines().find_map(|line| line.strip_prefix(name))?;
+            line.split_whitespace().next()?.parse::<u64>().ok()
+        };
+        // Root is not held to it (setrlimit(2)).
+        if let Some(max) = soft("Max processes").filter(|_| status.number("Uid:", 0) != Some(0)) {
+            self.threads = Some((max, threads_of(status.number("Uid:", 0).unwrap_or_default())));
+        }
+        let size = status.number("VmSize:", 0).map(|kib| kib * 1024);
+        self.memory_left = soft("Max address space").zip(size).map(|(max, size)| max.saturating_sub(size));
+    }
+
+    /// Whether it has no more threads to start.
+    pub(crate) fn has_no_thread_left(&self) -> bool {
+        self.threads.is_some_and(|(max, has)| has >= max)
+    }
+
+    pub(crate) fn has_no_memory_left(&self) -> bool {
+        self.memory_left.is_some_and(|left| left < THREAD_BYTES)
+    }
+
+    /// Whether a control group that it is in is frozen.
+    pub(crate) fn is_frozen(&self) -> bool {
+        let groups = read(format!("/proc/{}/cgroup", self.pid)).unwrap_or_default();
+        let groups = String::from_utf8_lossy(&groups);
+        let events = groups
+            .lines()
+            .find_map(|line| line.strip_prefix("0::"))
+            .and_then(|group| read(format!("/sys/fs/cgroup{group}/cgroup.events")).ok());
+        events.is_some_and(|events| String::from_utf8_lossy(&events).lines().any(|line| line == "frozen 1"))
+    }
+}
+
+/// The process that a thread is of, if it is not its first.
+pub(crate) fn process_of_thread(tid: u32) -> Option<u32> {
+    let process = Status::of(tid)?.number("Tgid:", 0)? as u32;
+    (process != tid).then_some(process)
+}
+
+/// Threads of all processes of a user.
+fn threads_of(uid: u64) -> u64 {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let of_user = pids.filter_map(Status::of).filter(|status| status.number("Uid:", 0) == Some(uid));
+    of_user.filter_map(|status| status.number("Threads:", 0)).sum()
+}
+
+/// The id that a user has in a process's user namespace.
+pub(crate) fn inner_uid(pid: u32, uid: u32) -> Option<u32> {
+    let namespace = |who: &str| std::fs::metadata(format!("/proc/{who}/ns/user")).ok().map(|there| there.ino());
+    if namespace("self") == namespace(&pid.to_string()) {
+        return Some(uid);
+    }
+    // First id inside, first id outside, how many (user_namespaces(7)).
+    let map = read(format!("/proc/{pid}/uid_map")).ok()?;
+    String::from_utf8_lossy(&map).lines().find_map(|line| {
+        let mut numbers = line.split_whitespace().map(|number| number.parse::<u32>().ok());
+        let (inside, outside, count) = (numbers.next()??, numbers.next()??, numbers.next()??);
+        let at = uid.checked_sub(outside).filter(|at| *at < count)?;
+        inside.checked_add(at)
+    })
+}
+
+/// Whether files, or users, may have other names for a process than for the caller.
+pub(crate) fn names_otherwise(pid: u32) -> bool {
+    let of = |who: &str, name: &str| {
+        std::fs::metadata(format!("/proc/{who}/{name}")).ok().map(|there| (there.dev(), there.ino()))
+    };
+    ["root", "ns/mnt", "ns/user"].into_iter().any(|name| of("self", name) != of(&pid.to_string(), name))
+}
+
+/// Where a process of this user, as the caller sees it, may have its sockets below its own root.
+pub(crate) fn inner_directories(pid: u32, uid: u32) -> [PathBuf; 2] {
+    let uid = inner_uid(pid, uid).unwrap_or(OVERFLOW_UID);
+    [format!("/run/user/{uid}/dormouse").into(), environment::socket_dir(None, uid).into()]
+}
+
+/// proc_pid_status(5).
+struct Status(String);
+
+impl Status {
+    fn of(pid: u32) -> Option<Status> {
+        Some(Status(String::from_utf8_lossy(&read(format!("/proc/{pid}/status")).ok()?).into()))
+    }
+
+    fn numbers(&self, name: &str) -> impl Iterator<Item = u64> {
+        let line = self.0.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
+        line.split_whitespace().map_while(|number| number.parse().ok())
+    }
+
+    fn number(&self, name: &str, index: usize) -> Option<u64> {
+        self.numbers(name).nth(index)
+    }
+
+    /// The group that it makes files as, and those that it has besides.
+    fn groups(&self) -> Vec<u32> {
+        self.numbers("Gid:").skip(3).chain(self.numbers("Groups:")).map(|group| group as u32).collect()
+    }
+}
+
+/// A user, as the caller sees it.
+struct User {
+    uid: u32,
+    groups: Vec<u32>,
+}
+
+impl User {
+    /// What keeps a process of this user from making its socket in a directory below its root, or that directory itself; `None` if nothing
+    /// that can be seen.
+    fn obstacle(&self, root: &ProcessRoot, dir: &Path) -> Option<String> {
+        if dir.as_os_str().len() > 80 {
+            return Some("its path is too long for a socket".into());
+        }
+        let mut last = None;
+        for path in dir.ancestors().collect::<Vec<_>>().into_iter().rev() {
+            let found = if path == Path::new("/") { root.directory() } else { root.find(path) };
+            let file = match found {
+                Ok(file) => file,
+                Err(Errno::NOENT) => {
+                    // The program makes the directory of its sockets, and not what leads there.
+                    let parent: &OwnedFd = last.as_ref()?;
+                    return if path == dir {
+                        self.cannot_write(parent, &shown(path.parent()?))
+                    } else {
+                        Some(format!("there is no {}", shown(path)))
+                    };
+                }
+                // Links lead a program where nobody follows it.
+                Err(_) => return None,
+            };
+            let stat = rustix::fs::fstat(&file).ok()?;
+            if !self.may(&stat, 1) {
+                return Some(format!("user {} may not look into {}", self.uid, shown(path)));
+            }
+            if path == dir {
+                if stat.st_uid != self.uid {
+                    return Some(format!("it belongs to user {}", stat.st_uid));
+                }
+                if stat.st_mode & 0o022 != 0 {
+                    return Some("others may write to it".into());
+                }
+                return self.cannot_write(&file, "it");
+            }
+            last = Some(file);
+        }
+        None
+    }
+
+    fn cannot_write(&self, directory: &OwnedFd, name: &str) -> Option<String> {
+        let mount = rustix::fs::fstatvfs(directory).ok()?;
+        if mount.f_flag.contains(StatVfsMountFlags::RDONLY) {
+            return Some(format!("{name} is read-only"));
+        }
+        let stat = rustix::fs::fstat(directory).ok()?;
+        (!self.may(&stat, 2)).then(|| format!("user {} may not write to {name}", self.uid))
+    }
+
+    /// Whether the permissions of a file let the user do this (path_resolution(7)). Root may everything.
+    fn may(&self, stat: &FileStat, bit: u32) -> bool {
+        let shift = if stat.st_uid == self.uid {
+            6
+        } else if self.groups.contains(&stat.st_gid) {
+            3
+        } else {
+            0
+        };
+        self.uid == 0 || stat.st_mode >> shift & bit != 0
+    }
+}
+
+fn shown(path: &Path) -> String {
+    dormouse_abi::text::shown(&path.to_string_lossy())
+}
+
+/// Whether the kernel has told a process to trust its caller with nothing.
+fn is_secure(auxv: &[u8]) -> bool {
+    let words: Vec<u64> = auxv.as_chunks::<8>().0.iter().map(|word| u64::from_ne_bytes(*word)).collect();
+    words.as_chunks::<2>().0.iter().any(|[kind, value]| *kind == AT_SECURE && *value != 0)
+}
+
+/// Not opened yet: a FIFO would wait, and devices do what they do.
+const PATH_FLAGS: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
+
+/// Opens for reading what a descriptor stands for, if that is a regular file with this inode.
+fn open_checked(found: Result<OwnedFd, Errno>, inode: Option<u64>) -> Option<File> {
+    let found = found.ok()?;
+    let stat = rustix::fs::fstat(&found).ok()?;
+    let is_it = FileType::from_raw_mode(stat.st_mode).is_file() && inode.is_none_or(|inode| inode == stat.st_ino);
+    is_it.then(|| File::open(format!("/proc/self/fd/{}", found.as_raw_fd())).ok())?
+}
+
+fn read(path: impl AsRef<Path>) -> std::io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(PROC_BYTES_MAX).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn this_process_is_seen_as_it_is() {
+        let pid = std::process::id();
+        let seen = Process::look(pid).unwrap();
+        assert_eq!((seen.pid, seen.uid, seen.unseen), (pid, rustix::process::geteuid().as_raw(), None));
+        assert!(!seen.is_secure && !seen.is_kernel_thread && !seen.is_in_chroot && !seen.is_unmapped);
+        assert!(seen.namespaces.is_empty() && !names_otherwise(pid), "{:?}", seen.namespaces);
+        // No tracer is in this test.
+        assert_eq!((seen.tracers, seen.has_thread, seen.listens_at), (Vec::new(), false, None));
+        assert_eq!(seen.xdg_runtime_dir, std::env::var("XDG_RUNTIME_DIR").ok());
+        assert!(Process::look(0).is_none());
+        std::thread::spawn(move || {
+            let tid = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
+            assert_eq!((process_of_thread(tid), process_of_thread(pid)), (Some(pid), None));
+        })
+        .join()
+        .unwrap();
+    }
+
+    #[test]
+    fn the_kernels_auxiliary_vector_says_whether_it_is_secure() {
+        let words = |words: &[u64]| words.iter().flat_map(|word| word.to_ne_bytes()).collect::<Vec<u8>>();
+        assert!(is_secure(&words(&[6, 4096, 23, 1, 0, 0])));
+        assert!(!is_secure(&words(&[6, 23, 23, 0, 0, 0])) && !is_secure(&[23, 0, 0]));
+    }
+
+    #[test]
+    fn what_keeps_a_user_from_a_directory_is_told() {
+        let place = tempfile::tempdir().unwrap();
+        let place = place.path().canonicalize().unwrap();
+        let root = ProcessRoot::of(std::process::id()).unwrap();
+        let me = rustix::process::geteuid().as_raw();
+        let mode = |path: &Path, mode| std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
+        let obstacle = |uid, dir: &Path| User { uid, groups: Vec::new() }.obstacle(&root, dir);
+        let (dir, stranger) = (place.join("dormouse"), 4_242);
+        let says = |text: Option<String>, words: &str| {
+            assert!(text.as_deref().is_some_and(|text| text.contains(words)), "{text:?}")
+        };
+        // It can be made.
+        assert_eq!(obstacle(me, &dir), None);
+        mode(&place, 0o755);
+        says(obstacle(stranger, &dir), "user 4242 may not write to");
+        mode(&place, 0o700);
+        says(obstacle(stranger, &dir), "user 4242 may not look into");
+        mode(&place, 0o755);
+        says(obstacle(me, &place.join("none/dormouse")), "there is no ");
+        says(obstacle(me, &place.join("x".repeat(80))), "too long");
+        std::fs::create_dir(&dir).unwrap();
+        mode(&dir, 0o755);
+        assert_eq!(obstacle(me, &dir), None);
+        says(obstacle(stranger, &dir), &format!("it belongs to user {me}"));
+        mode(&dir, 0o777);
+        says(obstacle(me, &dir), "others may write to it");
+    }
+}
