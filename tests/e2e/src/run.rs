@@ -263,7 +263,12 @@ impl Running {
 
     /// The socket of the session.
     pub fn session(&self) -> PathBuf {
-        self.place.path().join(format!("run/dormouse/session-{}-0.sock", self.child.id()))
+        self.place.path().join(format!("run/dormouse/session-{}-0.sock", self.owner()))
+    }
+
+    /// The process that owns the session: the command itself.
+    pub fn owner(&self) -> u32 {
+        self.child.id()
     }
 
     /// Runs another command of `dormouse`, where it finds the session.
@@ -275,7 +280,7 @@ impl Running {
 
     /// Bytes of the session's memory that are there, whoever has it mapped.
     pub fn memory_bytes(&self) -> u64 {
-        let descriptors = std::fs::read_dir(format!("/proc/{}/fd", self.child.id())).expect("dormouse is there");
+        let descriptors = std::fs::read_dir(format!("/proc/{}/fd", self.owner())).expect("dormouse is there");
         let is_memory =
             |path: &Path| std::fs::read_link(path).is_ok_and(|to| to.to_string_lossy().contains("dormouse-session"));
         let path = descriptors.flatten().map(|entry| entry.path()).find(|path| is_memory(path));
@@ -309,19 +314,20 @@ impl Running {
         }
     }
 
-    /// The process of `dormouse` itself.
-    pub fn pid(&self) -> u32 {
-        self.child.id()
-    }
-
     /// Sends a signal to `dormouse` itself.
     pub fn kill(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).expect("dormouse is there");
     }
 
-    /// Kills `dormouse` itself, and nothing that it has started, and waits for its end.
+    /// Sends a signal to the session's owner.
+    pub fn signal_owner(&self, signal: Signal) {
+        let owner = i32::try_from(self.owner()).ok().and_then(Pid::from_raw).expect("an id");
+        kill_process(owner, signal).expect("the owner is there");
+    }
+
+    /// Kills the session's owner, and nothing that it has started, and waits for the end of `dormouse`.
     pub fn kill_owner(&mut self) {
-        self.kill(Signal::KILL);
+        self.signal_owner(Signal::KILL);
         self.child.wait().expect("the child can be awaited");
     }
 

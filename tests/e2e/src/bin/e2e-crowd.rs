@@ -4,9 +4,10 @@ use std::ffi::{CStr, CString, c_int};
 use std::io::{PipeReader, PipeWriter, Read, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use dormouse_abi::environment::ENV_MEMORY;
 use dormouse_e2e::emit;
 use rustix::time::{ClockId, clock_gettime};
 
@@ -24,6 +25,8 @@ fn main() {
         "descriptors" => descriptors(),
         "load" => load(Path::new(&arguments[1]), Path::new(&arguments[2]), number(3) as u32),
         "waits" => waits(Path::new(&arguments[1]), number(2), &arguments[3]),
+        "amid-joins" => amid_joins(Path::new(&arguments[1]), number(2), &arguments[3]),
+        "amid-join" => amid_join(&arguments[1]),
         "sample" => sample(number(1), main_ns, &arguments[2]),
         other => panic!("no program `{other}`"),
     }
@@ -55,6 +58,9 @@ fn end_at_once() -> ! {
     unsafe { libc::_exit(0) }
 }
 
+/// Of so many children one does not have the session's memory, and asks its owner for it.
+const ASKING_ONE_OF: u64 = 8;
+
 /// Goes on to its next phase at each byte of a FIFO: so many children are live; one ends and one starts, again and again for a time; all
 /// have ended; this process ends.
 fn crowd(fifo: &Path, live: u64, time: Duration) {
@@ -62,7 +68,7 @@ fn crowd(fifo: &Path, live: u64, time: Duration) {
     let mut phases = std::fs::File::open(fifo).expect("a FIFO");
     let mut next_phase = || phases.read_exact(&mut [0]).expect("somebody writes");
     let (reader, writer) = std::io::pipe().expect("a pipe");
-    let mut crowd = Crowd { reader, writer, started: 1 };
+    let mut crowd = Crowd { reader, writer, started: 1, alone: 0 };
     next_phase();
     (0..live).for_each(|_| crowd.start_one());
     println!("live");
@@ -75,7 +81,7 @@ fn crowd(fifo: &Path, live: u64, time: Duration) {
     println!("churned");
     next_phase();
     (0..live).for_each(|_| crowd.end_one());
-    println!("started {}\ngone", crowd.started);
+    println!("started {}\nalone {}\ngone", crowd.started, crowd.alone);
     next_phase();
 }
 
@@ -84,26 +90,42 @@ struct Crowd {
     reader: PipeReader,
     writer: PipeWriter,
     started: u64,
+    /// Of those that have ended, how many were in no session.
+    alone: u64,
 }
 
 impl Crowd {
     fn start_one(&mut self) {
         let stdin = self.reader.try_clone().expect("a descriptor");
+        let mut one = myself(&["one"]);
+        if self.started.is_multiple_of(ASKING_ONE_OF) {
+            one.env_remove(ENV_MEMORY);
+        }
         // Awaited by `end_one`, whichever it is.
-        drop(myself(&["one"]).stdin(Stdio::from(stdin)).spawn().expect("another process"));
+        drop(one.stdin(Stdio::from(stdin)).spawn().expect("another process"));
         self.started += 1;
     }
 
     fn end_one(&mut self) {
         self.writer.write_all(&[0]).expect("the pipe is this program's");
-        assert_eq!(wait(-1, 0), 0, "a child ends well");
+        let status = wait(-1, 0);
+        assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) <= 1, "a child ends well");
+        self.alone += libc::WEXITSTATUS(status) as u64;
     }
 }
 
-/// One of a crowd.
+/// One of a crowd. Its exit code says whether it was in no session: there nothing is armed, and no expression of an event evaluated.
 fn one() {
-    dormouse::event!(e2e.one);
+    let mut is_alone = true;
+    dormouse::event!(
+        e2e.one,
+        is_alone = {
+            is_alone = false;
+            is_alone
+        }
+    );
     let _ = std::io::stdin().read(&mut [0]);
+    std::process::exit(is_alone.into());
 }
 
 /// Has event classes that other programs have not, and waits.
@@ -204,27 +226,64 @@ fn waits(fifo: &Path, count: u64, plugin: &str) {
     dormouse::event!(e2e.word, number = u64::MAX);
     println!("ready");
     std::fs::File::open(fifo).expect("a FIFO");
-    let (mut reader, mut writer) = std::io::pipe().expect("a pipe");
-    for number in 0..count {
-        let begin = now_ns();
-        let pid = fork();
-        let ns = now_ns() - begin;
-        if pid == 0 {
-            writer.write_all(&ns.to_ne_bytes()).expect("the pipe is this program's");
-            dormouse::event!(e2e.word, number);
-            end_at_once();
-        }
-        println!("fork,parent {ns}");
-        let mut of_child = [0; 8];
-        reader.read_exact(&mut of_child).expect("the child writes");
-        println!("fork,child {}", u64::from_ne_bytes(of_child));
-        wait(pid, 0);
-    }
+    let mut pipe = std::io::pipe().expect("a pipe");
+    (0..count).for_each(|number| timed_fork(&mut pipe, number));
     for _ in 0..count {
         let mut sample = myself(&["sample", &now_ns().to_string(), plugin]).spawn().expect("another process");
         assert!(sample.wait().expect("a child").success());
     }
     println!("finished");
+}
+
+/// Forks a child that emits an event, and says how long parent and child waited for that.
+fn timed_fork((reader, writer): &mut (PipeReader, PipeWriter), number: u64) {
+    let begin = now_ns();
+    let pid = fork();
+    let ns = now_ns() - begin;
+    if pid == 0 {
+        writer.write_all(&ns.to_ne_bytes()).expect("the pipe is this program's");
+        dormouse::event!(e2e.word, number);
+        end_at_once();
+    }
+    println!("fork,parent {ns}");
+    let mut of_child = [0; 8];
+    reader.read_exact(&mut of_child).expect("the child writes");
+    println!("fork,child {}", u64::from_ne_bytes(of_child));
+    wait(pid, 0);
+}
+
+/// As [`waits`], of forks while another thread loads a library whose tracer asks the session's owner for its memory.
+fn amid_joins(fifo: &Path, count: u64, plugin: &str) {
+    dormouse::event!(e2e.word, number = u64::MAX);
+    println!("ready");
+    std::fs::File::open(fifo).expect("a FIFO");
+    for _ in 0..count {
+        let mut process = myself(&["amid-join", plugin]).spawn().expect("another process");
+        assert!(process.wait().expect("a child").success());
+    }
+    println!("finished");
+}
+
+/// Forks until the library is loaded.
+fn amid_join(plugin: &str) {
+    // This program's own tracer has joined by the memory that it has inherited. The library's is not to find it.
+    // SAFETY: there is no other thread.
+    unsafe { std::env::remove_var(ENV_MEMORY) };
+    let (path, is_loaded) = (CString::new(plugin).expect("no NUL"), AtomicBool::new(false));
+    let mut pipe = std::io::pipe().expect("a pipe");
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let begin = now_ns();
+            open_library(&path);
+            println!("dlopen {}", now_ns() - begin);
+            is_loaded.store(true, Ordering::Relaxed);
+        });
+        let mut number = 0;
+        while !is_loaded.load(Ordering::Relaxed) {
+            timed_fork(&mut pipe, number);
+            number += 1;
+        }
+    });
 }
 
 /// How long this process took to come up, and takes to load a library.
