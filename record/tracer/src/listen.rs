@@ -20,11 +20,11 @@ use std::io::{Error, ErrorKind};
 use std::os::fd::{AsFd, IntoRawFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 use dormouse_abi::environment::{ENV_LISTEN, is_program_socket, program_socket_name, socket_dir};
 use dormouse_abi::message::{Edge, ProgramToTool};
-use dormouse_transport::{Conversation, Deadline, Peer, is_answered};
+use dormouse_transport::{Clock, Conversation, Deadline, Monotonic, Peer, is_answered};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::Mode;
 use rustix::io::Errno;
@@ -33,7 +33,7 @@ use rustix::process::Pid;
 use rustix::thread::futex;
 
 use crate::spawn::spawn;
-use crate::{clock, control, environment, thread};
+use crate::{clock, control, environment, join, thread};
 
 const IDLE: u32 = 0;
 const STARTING: u32 = 1;
@@ -49,9 +49,7 @@ static PLACE: AtomicPtr<PathBuf> = AtomicPtr::new(core::ptr::null_mut());
 static TID: AtomicU32 = AtomicU32::new(0);
 
 /// How long a tool may take over its question.
-const PATIENCE: Duration = Duration::from_secs(2);
-/// How long a constructor waits for the thread to have its socket, so that the program can be reached from `main` on.
-const START_PATIENCE: Duration = Duration::from_millis(50);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
 /// How long the end of the thread may take: it may be talking to a tool.
 const STOP_PATIENCE: Duration = Duration::from_secs(5);
 /// How long a thread may take that is ending already.
@@ -81,7 +79,7 @@ pub fn listen() -> std::io::Result<()> {
         return refused("DORMOUSE_LISTEN=0 forbids to listen");
     }
     IS_DECLINED.store(false, Ordering::Relaxed);
-    begin(Some(START_PATIENCE))
+    begin(Some(join::deadline()))
 }
 
 /// Ends what [`listen`] has begun, or what a program that is linked with Dormouse does by itself: when this returns there is neither thread nor
@@ -94,12 +92,12 @@ pub fn listen() -> std::io::Result<()> {
 /// The thread cannot be reached: the directory of its socket is gone, or out of reach after `chroot`.
 pub fn stop_listening() -> std::io::Result<()> {
     IS_DECLINED.store(true, Ordering::Relaxed);
-    let deadline = Instant::now() + STOP_PATIENCE;
+    let deadline = Deadline::after(STOP_PATIENCE);
     loop {
         // (S) Acquire pairs with (S').
         match STATE.load(Ordering::Acquire) {
             IDLE => break,
-            STOPPING => wait_for_change(STOPPING, deadline)?,
+            STOPPING => wait_for_change(STOPPING, &deadline)?,
             state if STATE.compare_exchange(state, STOPPING, Ordering::Relaxed, Ordering::Relaxed).is_err() => {}
             // It looks at the state once it has a socket.
             STARTING => {}
@@ -110,7 +108,7 @@ pub fn stop_listening() -> std::io::Result<()> {
     let (pid, tid) = (thread::own_pid(), TID.load(Ordering::Relaxed));
     // SAFETY: tgkill(2) of no signal asks only.
     while tid != 0 && unsafe { libc::syscall(libc::SYS_tgkill, pid, tid, 0) } == 0 {
-        if Instant::now() >= deadline {
+        if deadline.left().is_zero() {
             return Err(ErrorKind::TimedOut.into());
         }
         std::thread::yield_now();
@@ -118,10 +116,11 @@ pub fn stop_listening() -> std::io::Result<()> {
     Ok(())
 }
 
-/// Listens unless the program has said that it does not want that. Without a place for the socket or a thread, it simply cannot be reached.
-pub(crate) fn start_by_default() {
+/// Listens unless the program has said that it does not want that. Without a place for the socket or a thread, it simply cannot be reached. Waits
+/// for the thread to have its socket, so that the program can be reached from `main` on.
+pub(crate) fn start_by_default(deadline: Deadline<'_>) {
     if !IS_DECLINED.load(Ordering::Relaxed) {
-        let _ = begin(Some(START_PATIENCE));
+        let _ = begin(Some(deadline));
     }
 }
 
@@ -133,15 +132,16 @@ pub(crate) fn after_fork() {
     }
 }
 
-fn begin(patience: Option<Duration>) -> std::io::Result<()> {
+/// Starts the thread, and waits until the deadline for what comes of it.
+fn begin(deadline: Option<Deadline<'_>>) -> std::io::Result<()> {
     if STATE.compare_exchange(IDLE, STARTING, Ordering::Relaxed, Ordering::Relaxed).is_ok() && !spawn(c"dormouse", run)
     {
         STATE.store(IDLE, Ordering::Relaxed);
         return Err(Error::other("cannot start a thread; is the limit of processes (ulimit -u) reached?"));
     }
-    if let Some(patience) = patience {
+    if let Some(deadline) = deadline {
         // Whoever started it, and a thread that does not run in time is told of by nobody.
-        let _ = wait_for_change(STARTING, Instant::now() + patience);
+        let _ = wait_for_change(STARTING, &deadline);
         if STATE.load(Ordering::Relaxed) == IDLE {
             return Err(Error::other("no directory for a socket; set XDG_RUNTIME_DIR to a directory of your own"));
         }
@@ -149,18 +149,17 @@ fn begin(patience: Option<Duration>) -> std::io::Result<()> {
     Ok(())
 }
 
-fn wait_for_change(from: u32, deadline: Instant) -> std::io::Result<()> {
-    loop {
-        let left = deadline.saturating_duration_since(Instant::now());
-        if STATE.load(Ordering::Relaxed) != from {
-            return Ok(());
-        }
-        if left.is_zero() {
-            return Err(ErrorKind::TimedOut.into());
-        }
-        let timeout = futex::Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
-        let _ = futex::wait(&STATE, futex::Flags::PRIVATE, from, Some(&timeout));
+fn wait_for_change(from: u32, deadline: &Deadline<'_>) -> std::io::Result<()> {
+    while STATE.load(Ordering::Relaxed) == from {
+        let waited = deadline.spend(|left| {
+            let timeout = futex::Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+            // Whatever ended the wait, the state says what has come of it.
+            let _ = futex::wait(&STATE, futex::Flags::PRIVATE, from, Some(&timeout));
+            Ok(())
+        });
+        waited.map_err(|_| ErrorKind::TimedOut)?;
     }
+    Ok(())
 }
 
 /// Ends the thread's wait by a connection.
@@ -178,7 +177,7 @@ fn wake() -> std::io::Result<()> {
         // Where others wait already, it is awake.
         Ok(()) | Err(Errno::AGAIN) => Ok(()),
         // It was awake, has seen that it is to stop, and has taken its socket down.
-        Err(_) if wait_for_change(STOPPING, Instant::now() + WAKE_PATIENCE).is_ok() => Ok(()),
+        Err(_) if wait_for_change(STOPPING, &Deadline::after(WAKE_PATIENCE)).is_ok() => Ok(()),
         Err(error) => Err(told(error)),
     }
 }
@@ -282,7 +281,7 @@ impl Socket {
             match rustix::net::accept_with(&self.fd, SocketFlags::CLOEXEC) {
                 // One of this very process only ends a wait.
                 Ok(_) if STATE.load(Ordering::Relaxed) == STOPPING => {}
-                Ok(stream) => drop(converse(stream)),
+                Ok(stream) => drop(converse(stream, &Monotonic)),
                 // Interrupted by a change of user too.
                 Err(Errno::AGAIN) => drop(poll(&mut [PollFd::new(&self.fd, PollFlags::IN)], None)),
                 Err(Errno::INTR | Errno::CONNABORTED) => {}
@@ -332,9 +331,10 @@ fn sweep(own: &Path) {
     }
 }
 
-fn converse(stream: OwnedFd) -> Result<(), dormouse_transport::Error> {
+/// Answers a tool, within twice [`PATIENCE`] by the clock, apart from what the answer takes.
+pub(crate) fn converse(stream: OwnedFd, clock: &dyn Clock) -> Result<(), dormouse_transport::Error> {
     let is_allowed = Peer::of(&stream)?.is_own_user_or_root();
-    let deadline = Deadline::after(PATIENCE);
+    let deadline = Deadline::by(clock, PATIENCE);
     if !is_allowed {
         let text = "only the program's own user may talk to it".into();
         return Conversation::begin(stream, Edge::ToolProgram, deadline).send(&ProgramToTool::Error { text });
@@ -347,7 +347,7 @@ fn converse(stream: OwnedFd) -> Result<(), dormouse_transport::Error> {
         Err(error) => return Err(error),
     };
     // What the answer took is not the tool's fault.
-    let mut conversation = conversation.until(Deadline::after(PATIENCE));
+    let mut conversation = conversation.until(Deadline::by(clock, PATIENCE));
     match conversation.send(&answer) {
         Err(error @ dormouse_transport::Error::TooLong) => {
             conversation.send(&ProgramToTool::Error { text: error.to_string() })
