@@ -104,7 +104,10 @@ impl Control {
     }
 
     /// Joins a session in place of any other.
-    pub(crate) fn join(&mut self, join: impl FnOnce(&mut Joining) -> Result<&'static Attached, String>) -> Result<(), String> {
+    pub(crate) fn join(
+        &mut self,
+        join: impl FnOnce(&mut Joining) -> Result<&'static Attached, String>,
+    ) -> Result<(), String> {
         self.leave();
         let attached = join(&mut self.joining)?;
         let mut found = core::mem::take(&mut self.found);
@@ -228,11 +231,7 @@ impl Control {
 ///
 /// # Errors
 /// One line.
-pub(crate) fn join(
-    socket: &Path,
-    inherited: Option<(i32, [u8; 16])>,
-    deadline: Deadline<'_>,
-) -> Result<(), String> {
+pub(crate) fn join(socket: &Path, inherited: Option<(i32, [u8; 16])>, deadline: Deadline<'_>) -> Result<(), String> {
     if let Some(memory) = inherited {
         let mut control = lock();
         let joined = control.join(|joining| joining.join_inherited(memory, socket));

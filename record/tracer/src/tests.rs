@@ -12,15 +12,13 @@ use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use dormouse_abi::message::{
-    Message, OwnerToProgram, Preamble, ProgramToTool, Snapshot, ToolToOwner, ToolToProgram,
-};
+use dormouse_abi::message::{Message, OwnerToProgram, Preamble, ProgramToTool, Snapshot, ToolToOwner, ToolToProgram};
 use dormouse_abi::record::RecordKind;
 use dormouse_abi::session::{CLOCK_MONOTONIC, CLOCK_TSC, Geometry, MODE_DISCARD, MODE_OVERWRITE};
 use dormouse_backing::{MemoryOptions, Pool};
 use dormouse_relay::{Memory, Setup};
-use dormouse_transport::{Clock, Deadline, Incoming};
 use dormouse_testing::{Lack, skip_part};
+use dormouse_transport::{Clock, Deadline, Incoming};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
@@ -367,7 +365,8 @@ impl<'a> Sender<'a> {
             Gift::Wrong(index) => vec![wrong[index].as_fd()],
             Gift::Many => (0..rng.random_range(2..6)).map(|index| [memory, wrong[index].as_fd()][index % 2]).collect(),
         };
-        let gift_at = if rng.random_range(0..8) == 0 { rng.random_range(0..bytes.len().max(1)) } else { Preamble::SIZE_BYTES };
+        let gift_at =
+            if rng.random_range(0..8) == 0 { rng.random_range(0..bytes.len().max(1)) } else { Preamble::SIZE_BYTES };
         let piece_len = [1, 3, 16, bytes.len()][rng.random_range(0..4)].max(1);
         Sender { bytes, sent: 0, gift_at, fds, is_silent: rng.random_range(0..16) == 0, piece_len }
     }

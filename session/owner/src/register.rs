@@ -158,8 +158,15 @@ impl TakenIn {
         }
     }
 
+    /// Takes back what processes held that have ended. `ended` gives their numbers, and has them known no more: who looked at the register before
+    /// they are taken back would take them in once more.
+    pub(crate) fn leave(&self, memory: &Memory, ended: &dyn Fn() -> Vec<u16>) {
+        let _looked = self.lock();
+        ended().into_iter().for_each(|number| self.take_back(memory, number));
+    }
+
     /// Takes back what a process held that writes no more, its number last.
-    pub(crate) fn take_back(&self, memory: &Memory, number: u16) {
+    fn take_back(&self, memory: &Memory, number: u16) {
         self.ended_amid_write.fetch_add(memory.take_back(number), Ordering::Relaxed);
     }
 

@@ -60,8 +60,8 @@ impl Service for Shared {
         self.trace.refuse([refusal_of(ALL_CLASSES, program, reason)]);
     }
 
-    fn leave(&self, number: u16) {
-        self.register.take_back(&self.memory.view(), number);
+    fn leave(&self, ended: &dyn Fn() -> Vec<u16>) {
+        self.register.leave(&self.memory.view(), ended);
     }
 
     /// One after another, for each has room for all that is retained.
@@ -85,6 +85,8 @@ impl Service for Shared {
         status.dir = dir.to_string_lossy().into_owned();
         status.classes = self.trace.class_count();
         status.classes_max = CLASS_COUNT as u32;
+        // Those that have found no room, beside those that have asked.
+        status.programs_refused += self.memory.view().register().map_or(0, |register| register.refused().0);
         status.classes_refused = self.trace.refusals().0.len() as u32;
     }
 }

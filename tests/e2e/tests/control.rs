@@ -304,16 +304,46 @@ fn crowd(descriptors: u64, live: u64, seconds: u64) {
     phases.write_all(&[0]).expect("the program reads");
     let recording = running.wait().succeeded();
     println!("{}", recording.stderr.trim());
+    check_refused(&recording, refused_live);
+}
+
+/// Whoever has started has joined or was refused, by the counts of the trace, of `dormouse status`, and of the processes themselves.
+fn check_refused(recording: &Recording, refused_live: u64) {
     let number = |word: &str| recording.numbers(word)[0];
     let (started, alone) = (number("started "), number("alone "));
     let (joined, trace) = (recording.summary().processes, recording.trace());
     let causes = trace.stats().loss_possible;
-    let refused = causes.iter().find(|known| known.cause == Cause::ProgramRefused.text()).map_or(0, |known| known.count);
+    let refused =
+        causes.iter().find(|known| known.cause == Cause::ProgramRefused.text()).map_or(0, |known| known.count);
     println!("started {started}, joined {joined}, refused {refused}; {alone} were in no session by their own count");
     assert_eq!((joined + refused, refused_live), (started, refused), "{}", recording.stderr);
     // Who has given up when the owner's answer comes is in the session for the owner, and in none by its own count.
     assert!(refused <= alone && refused > 0, "{refused} refused, {alone} were in no session");
-    all_or_said(&recording, trace.values("e2e:one").len() as u64, started - 1 - alone);
+    all_or_said(recording, trace.values("e2e:one").len() as u64, started - 1 - alone);
+}
+
+#[test]
+fn a_session_that_has_no_room_for_more_processes_counts_those_that_it_refuses() {
+    const MORE: u64 = 50;
+    let count = dormouse_abi::register::PROCESS_COUNT as u64 - 1 + MORE;
+    let record = Record::new();
+    let fifo = fifo(&record);
+    let fifo_text = fifo.to_str().expect("a path of text");
+    // The first process has a number too, and so have the children beside it.
+    let mut running = record.start(&words(&[CROWD, "fill", fifo_text, &(count - 1).to_string()]));
+    running.wait_for("live\n");
+    if let Some(lack) = running.stdout().lines().find_map(|line| line.strip_prefix("lacking ").map(str::to_owned)) {
+        return skip(Lack::machine(
+            format!("no {count} processes: {lack}"),
+            "raise `ulimit -u`, or the limit of the control group",
+        ));
+    }
+    let refused_live = refused_live(&running);
+    assert_eq!((refused_live, running.numbers("alone ")), (MORE, vec![MORE]));
+    drop(writer(&fifo));
+    let recording = running.wait().succeeded();
+    println!("{}", recording.stderr.trim());
+    check_refused(&recording, refused_live);
 }
 
 #[test]

@@ -18,6 +18,7 @@ fn main() {
     match arguments[0].as_str() {
         "crowd" => crowd(Path::new(&arguments[1]), number(2), Duration::from_secs(number(3))),
         "one" => one(),
+        "fill" => fill(Path::new(&arguments[1]), number(2)),
         "listed" => listed(),
         "exits" => exits(number(1)),
         "freeze" => freeze(number(1), number(2)),
@@ -114,8 +115,41 @@ impl Crowd {
     }
 }
 
-/// One of a crowd. Its exit code says whether it was in no session: there nothing is armed, and no expression of an event evaluated.
+/// One of a crowd. Its exit code says whether it was in no session.
 fn one() {
+    let is_alone = is_alone();
+    let _ = std::io::stdin().read(&mut [0]);
+    std::process::exit(is_alone.into());
+}
+
+/// Forks so many children, each of which says whether it is in no session, and waits for somebody to open a FIFO's other end.
+fn fill(fifo: &Path, count: u64) {
+    let (mut waited_for, end) = std::io::pipe().expect("a pipe");
+    let (mut said, mut say) = std::io::pipe().expect("a pipe");
+    let mut end = Some(end);
+    for _ in 0..count {
+        // SAFETY: the program has no other thread, and its children go on as any program does.
+        let pid = unsafe { libc::fork() };
+        if pid < 0 {
+            return println!("lacking {}\nlive", std::io::Error::last_os_error());
+        }
+        if pid == 0 {
+            drop(end.take());
+            say.write_all(&[is_alone().into()]).expect("the pipe is this program's");
+            let _ = waited_for.read(&mut [0]);
+            end_at_once();
+        }
+    }
+    let mut alone = vec![0; count as usize];
+    said.read_exact(&mut alone).expect("each child writes");
+    println!("started {}\nalone {}\nlive", count + 1, alone.iter().map(|is_alone| u64::from(*is_alone)).sum::<u64>());
+    std::fs::File::open(fifo).expect("a FIFO");
+    drop(end);
+    (0..count).for_each(|_| assert_eq!(wait(-1, 0), 0));
+}
+
+/// Whether this process is in no session: there nothing is armed, and no expression of an event evaluated.
+fn is_alone() -> bool {
     let mut is_alone = true;
     dormouse::event!(
         e2e.one,
@@ -124,8 +158,7 @@ fn one() {
             is_alone
         }
     );
-    let _ = std::io::stdin().read(&mut [0]);
-    std::process::exit(is_alone.into());
+    is_alone
 }
 
 /// Has event classes that other programs have not, and waits.
