@@ -14,12 +14,14 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use dormouse_abi::message::{Edge, ProgramToTool, ToolToProgram};
 use dormouse_ctf::Cause;
 use dormouse_e2e::program::Program;
 use dormouse_e2e::run::{PATIENCE, Record, Recording, Running, dormouse, plugin, watched};
 use dormouse_e2e::trace::{Trace, has_joined};
 use dormouse_e2e::{Random, seed};
 use dormouse_testing::{Lack, has, skip};
+use dormouse_transport::{Conversation, Deadline};
 use rustix::fs::{FileType, Mode};
 use rustix::process::Signal;
 
@@ -192,6 +194,36 @@ mod waits {
     #[test]
     fn with_an_owner_whose_backlog_is_full() {
         each(Owner::BacklogFull);
+    }
+
+    /// Forks while the listener's thread, told by a tool, asks a session's owner for its memory until its time is over.
+    #[test]
+    fn of_a_fork_while_a_tool_has_the_program_join() {
+        let count = setting("DORMOUSE_WAITS", 200) / 10;
+        let place = tempfile::tempdir().expect("a directory");
+        let session = place.path().join("session");
+        let _silent = std::os::unix::net::UnixListener::bind(&session).expect("a socket");
+        let mut program = Program::start(&[CROWD, "forks"], BOUND);
+        program.wait_for_ready();
+        let run = program.place().join("run");
+        let [socket] = &sockets(&run)[..] else { panic!("{:?}", sockets(&run)) };
+        let socket = run.join("dormouse").join(socket);
+        program.step();
+        let forked = |program: &Program| program.stdout().matches("fork,parent").count() as u64;
+        let mut amid = 0;
+        for _ in 0..count {
+            let before = forked(&program);
+            let conversation = Conversation::connect(&socket, Edge::ToolProgram, Deadline::after(BOUND));
+            let question = ToolToProgram::Attach { session: session.to_string_lossy().into_owned() };
+            let answer = conversation.expect("it listens").ask(&question).expect("it answers");
+            assert!(matches!(&answer, ProgramToTool::Error { text } if text.contains("no answer")), "{answer:?}");
+            amid += forked(&program) - before;
+        }
+        let ended = program.end();
+        assert!(ended.status.success(), "{ended:?}");
+        println!("{amid} forks amid {count} joins");
+        // One that has to wait for the end of a join is one for each join, or two.
+        assert!(amid > 3 * count, "{amid} forks amid {count} joins");
     }
 
     /// Forks while another thread is amid `dlopen`, where a tracer asks the owner for the session's memory until its time is over.

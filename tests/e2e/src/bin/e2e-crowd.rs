@@ -27,6 +27,7 @@ fn main() {
         "load" => load(Path::new(&arguments[1]), Path::new(&arguments[2]), number(3) as u32),
         "waits" => waits(Path::new(&arguments[1]), number(2), &arguments[3]),
         "amid-joins" => amid_joins(Path::new(&arguments[1]), number(2), &arguments[3]),
+        "forks" => forks(),
         "amid-join" => amid_join(&arguments[1]),
         "sample" => sample(number(1), main_ns, &arguments[2]),
         other => panic!("no program `{other}`"),
@@ -315,6 +316,21 @@ fn amid_join(plugin: &str) {
         while !is_loaded.load(Ordering::Relaxed) {
             timed_fork(&mut pipe, number);
             number += 1;
+        }
+    });
+}
+
+/// Once there is a byte to read, forks until there is no more.
+fn forks() {
+    let wait_for_byte = || std::io::stdin().read(&mut [0]).expect("somebody writes") > 0;
+    println!("ready");
+    assert!(wait_for_byte());
+    let mut pipe = std::io::pipe().expect("a pipe");
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(wait_for_byte);
+        for number in (0..).take_while(|_| !waits.is_finished()) {
+            timed_fork(&mut pipe, number);
+            println!("ready");
         }
     });
 }
