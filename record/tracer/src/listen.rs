@@ -355,3 +355,38 @@ pub(crate) fn converse(stream: OwnedFd, clock: &dyn Clock) -> Result<(), dormous
         sent => sent,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn a_socket_is_its_users_from_its_first_moment() {
+        const COUNT: usize = 200;
+        let place = tempfile::tempdir().unwrap();
+        let sockets = |dir: &Path| {
+            let entries = std::fs::read_dir(dir).unwrap().flatten().filter_map(|entry| entry.metadata().ok());
+            entries.map(|metadata| metadata.mode() & 0o777).collect::<Vec<u32>>()
+        };
+        let modes = std::thread::scope(|scope| {
+            let watcher = scope.spawn(|| {
+                let mut modes = BTreeSet::new();
+                loop {
+                    let seen = sockets(place.path());
+                    modes.extend(&seen);
+                    if seen.len() == COUNT {
+                        return modes;
+                    }
+                }
+            });
+            let made: Vec<Socket> = (0..COUNT).map(|_| Socket::bind(place.path(), false).unwrap()).collect();
+            let modes = watcher.join().unwrap();
+            made.into_iter().for_each(Socket::remove);
+            modes
+        });
+        assert_eq!(modes, BTreeSet::from([0o600]));
+        assert_eq!(sockets(place.path()), []);
+    }
+}

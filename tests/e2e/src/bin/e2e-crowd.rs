@@ -219,9 +219,11 @@ fn descriptors() {
     }
 }
 
-/// Emits from several threads until a file is there, says how much that was, and waits until somebody opens a FIFO's other end.
+/// Once somebody opens a FIFO's other end, emits from several threads until a file is there, says how much that was, and waits until somebody opens
+/// the FIFO's other end again.
 fn load(file: &Path, fifo: &Path, threads: u32) {
     println!("ready");
+    drop(std::fs::File::open(fifo).expect("a FIFO"));
     let emitted = AtomicU64::new(0);
     std::thread::scope(|scope| {
         for thread in 0..threads {
