@@ -13,7 +13,8 @@ use dormouse_abi::record::RecordKind;
 use dormouse_abi::trigger::{PATTERN_COUNT_MAX, Trigger};
 use dormouse_consumer::{
     Cpus, Ended, Ending, Inheritance, Mode, NewSession, Options, Outcome, Program, Remote, Summary, SupervisedOwner,
-    Supervisor, Traced, find_libc_library, on_ending_signals, raise_descriptor_limit, why_not_joined, why_not_preloaded,
+    Supervisor, Traced, find_libc_library, on_ending_signals, raise_descriptor_limit, why_not_joined,
+    why_not_preloaded,
 };
 
 use crate::patterns::{classes, say_unmatched, unmatched};
@@ -97,7 +98,9 @@ fn listening_of_preloaded() -> Option<&'static str> {
             "DORMOUSE_LISTEN=thread starts a thread in every program before its first function: there `unshare -U` fails, a change of user may abort \
              (setpriv), and Python warns of fork; without it programs are recorded all the same",
         ),
-        "signal" => Some("DORMOUSE_LISTEN=signal is not for --libc, whose tracepoints lie in the allocator: programs are recorded, and do not listen"),
+        "signal" => Some(
+            "DORMOUSE_LISTEN=signal is not for --libc, whose tracepoints lie in the allocator: programs are recorded, and do not listen",
+        ),
         _ => None,
     }
 }

@@ -10,6 +10,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::thread::JoinHandle;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
@@ -58,9 +59,32 @@ pub(crate) fn run(is_strict: bool) -> Result<()> {
 /// # Errors
 /// It finds something.
 pub(crate) fn lint() -> Result<()> {
-    let dir = run::target_dir()?.join("peers");
+    succeed(&mut linter(&run::target_dir()?))
+}
+
+fn linter(target: &Path) -> Command {
     let mut clippy = cargo(["clippy", "--quiet", "--locked", "--release", "--manifest-path", MANIFEST, "--target-dir"]);
-    succeed(clippy.arg(dir).args(["--all-targets", "--", "-D", "warnings"]))
+    clippy.arg(target.join("peers")).args(["--all-targets", "--", "-D", "warnings"]);
+    clippy
+}
+
+/// Begins to build the engines in Rust, and to run the linter on them, whenever CPUs have nothing else to do: [`build`] and [`lint`] find it
+/// done, or wait for the rest, and say what has gone wrong.
+///
+/// # Errors
+/// There is no target directory.
+pub(crate) fn build_ahead() -> Result<JoinHandle<()>> {
+    let target = run::target_dir()?;
+    Ok(std::thread::spawn(move || {
+        for command in [rust_builder(&ALL_RUST, &target), linter(&target)] {
+            let mut idle = Command::new("nice");
+            idle.args(["-n", "19"]).arg(command.get_program()).args(command.get_args()).current_dir(run::root());
+            let quiet = idle.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+            if !quiet.status().is_ok_and(|status| status.success()) {
+                return;
+            }
+        }
+    }))
 }
 
 /// Installs what is missing where that is possible, builds every peer, and prints a line for each. Returns those that it could
@@ -89,7 +113,7 @@ pub(crate) fn build() -> Result<Vec<&'static str>> {
                 timed(name, &|| build_c(name, source, package, libraries, &target, "release"))
             })
         });
-        (build_rust(&["--workspace", "--keep-going"], &target).is_ok(), in_c.join().expect("a build does not panic"))
+        (quietly(&mut rust_builder(&ALL_RUST, &target)).is_ok(), in_c.join().expect("a build does not panic"))
     });
     if are_built {
         println!("peers in Rust built, {:.1} s", started.elapsed().as_secs_f64());
@@ -158,15 +182,19 @@ fn quietly(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-fn build_rust(what: &[&str], target: &Path) -> Result<()> {
+/// All engines in Rust, as far as they can be built.
+const ALL_RUST: [&str; 2] = ["--workspace", "--keep-going"];
+
+fn rust_builder(what: &[&str], target: &Path) -> Command {
     let mut command = cargo(["build", "--quiet", "--locked", "--release", "--manifest-path", MANIFEST]);
-    quietly(command.args(what).arg("--target-dir").arg(target.join("peers")))
+    command.args(what).arg("--target-dir").arg(target.join("peers"));
+    command
 }
 
 fn build_rust_peer(name: &str, is_built: bool, target: &Path) -> Result<PathBuf> {
     let program = format!("dormouse-lab-peer-{name}");
     if !is_built {
-        build_rust(&["--bin", &program], target)?;
+        quietly(&mut rust_builder(&["--bin", &program], target))?;
     }
     Ok(target.join("peers/release").join(program))
 }

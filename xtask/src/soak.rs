@@ -32,6 +32,10 @@ enum Part {
     Owners,
     /// A session's owner and its supervisor are killed under load sixty times, and what they leave is salvaged
     Recorders,
+    /// A million conversations of a session's server with hostile clients, and of tools with hostile programs
+    Clients,
+    /// A million conversations of programs with hostile owners, and with hostile tools, into whose memory they record
+    Programs,
     /// 16 GiB through the queues of qemu-storage-daemon
     Device,
     /// Ten thousand cases of each property of the virtqueues
@@ -57,6 +61,8 @@ impl Part {
             Part::Crowd => ("dormouse-e2e", Some("control"), "join_and_leave", ("DORMOUSE_CROWD_SECONDS", "600")),
             Part::Owners => ("dormouse-e2e", Some("owner"), "killed::", ("DORMOUSE_OWNER_KILLS", "60")),
             Part::Recorders => ("dormouse-e2e", Some("control"), "killed_under_load", ("DORMOUSE_OWNER_KILLS", "60")),
+            Part::Clients => ("dormouse-control", None, "whatever", ("DORMOUSE_CONVERSATIONS", "1000000")),
+            Part::Programs => ("dormouse", None, "whatever", ("DORMOUSE_CONVERSATIONS", "1000000")),
             Part::Device => ("dormouse-vring-vhost", Some("qsd"), "", ("DORMOUSE_VRING_MIB", "16384")),
             Part::Queues => ("dormouse-vring", None, "", ("PROPTEST_CASES", "10000")),
             Part::Fuzz => return None,

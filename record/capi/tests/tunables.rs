@@ -241,7 +241,7 @@ fn plugins_come_and_go_while_operators_look_and_set() {
                 count
             })
         });
-        for _ in 0..400 {
+        for _ in 0..100 {
             assert_eq!(tuned.ask("open"), "opened");
             assert_eq!(tuned.ask("close"), "closed");
         }

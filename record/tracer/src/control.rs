@@ -10,9 +10,10 @@ use dormouse_abi::message::{ClassStatus, ProgramToTool, ToolToProgram};
 use dormouse_abi::site::EventRecord;
 use dormouse_imv::Change;
 use dormouse_locks::{Held, Rank};
+use dormouse_transport::Deadline;
 
 use crate::class::{Class, Found, read_records};
-use crate::join::{Joining, ask_for_memory};
+use crate::join::{self, Joining, ask_for_memory};
 use crate::marks::{self, Marks};
 use crate::session::{Attached, current};
 
@@ -111,7 +112,10 @@ impl Control {
     }
 
     /// Joins a session in place of any other.
-    fn join(&mut self, join: impl FnOnce(&mut Joining) -> Result<&'static Attached, String>) -> Result<(), String> {
+    pub(crate) fn join(
+        &mut self,
+        join: impl FnOnce(&mut Joining) -> Result<&'static Attached, String>,
+    ) -> Result<(), String> {
         self.leave();
         let attached = join(&mut self.joining)?;
         let mut found = core::mem::take(&mut self.found);
@@ -231,11 +235,11 @@ impl Control {
     }
 }
 
-/// Joins a session in place of any other: by the memory that was inherited, or else by asking at the socket for it.
+/// Joins a session in place of any other: by the memory that was inherited, or else by asking at the socket for it, until the deadline.
 ///
 /// # Errors
 /// One line.
-pub(crate) fn join(socket: &Path, inherited: Option<(i32, [u8; 16])>) -> Result<(), String> {
+pub(crate) fn join(socket: &Path, inherited: Option<(i32, [u8; 16])>, deadline: Deadline<'_>) -> Result<(), String> {
     if let Some(memory) = inherited {
         let mut control = lock();
         let joined = control.join(|joining| joining.join_inherited(memory, socket));
@@ -248,7 +252,7 @@ pub(crate) fn join(socket: &Path, inherited: Option<(i32, [u8; 16])>) -> Result<
         return Err("a filter of system calls may kill for asking the session's owner".into());
     }
     // Under no lock: it may have to wait.
-    let handed = ask_for_memory(socket)?;
+    let handed = ask_for_memory(socket, deadline)?;
     lock().join(|joining| joining.join_handed(handed, socket))
 }
 
@@ -264,7 +268,7 @@ fn attach(session: &Path, memory: Option<OwnedFd>) -> ProgramToTool {
     }
     let joined = match memory {
         Some(memory) => lock().join(|joining| joining.join_brought(memory.as_fd(), session)),
-        None => join(session, None),
+        None => join(session, None, join::deadline()),
     };
     match joined {
         Ok(()) => {

@@ -73,8 +73,8 @@ impl Identity {
     }
 }
 
-/// How long a program waits for its session's owner at most, in all that it asks to join.
-const PATIENCE: Duration = Duration::from_millis(50);
+/// How long a program waits for others at most, in all that its constructor does.
+pub(crate) const PATIENCE: Duration = Duration::from_millis(50);
 
 /// What a session's owner gives to a process that asks.
 #[derive(Debug)]
@@ -88,7 +88,7 @@ pub(crate) struct Handed {
 ///
 /// # Errors
 /// One line.
-pub(crate) fn ask_for_memory(socket: &Path) -> Result<Handed, String> {
+pub(crate) fn ask_for_memory(socket: &Path, deadline: Deadline<'_>) -> Result<Handed, String> {
     let identity = Identity::of_this_process();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let hello = ProgramToOwner::Hello {
@@ -97,12 +97,12 @@ pub(crate) fn ask_for_memory(socket: &Path) -> Result<Handed, String> {
         program: text(&identity.program),
         command_line: text(&identity.command_line),
     };
-    let (answer, fd) = ask(socket, &hello, deadline())?;
+    let (answer, fd) = ask(socket, &hello, deadline)?;
     let OwnerToProgram::Welcome { process } = answer else { return Err(refusal(answer)) };
     Ok(Handed { process, memory: fd.ok_or("the session owner sent no memory")?, identity })
 }
 
-/// By when that is over which begins now.
+/// By when all waiting is over that begins now.
 pub(crate) fn deadline() -> Deadline<'static> {
     Deadline::after(PATIENCE)
 }

@@ -71,6 +71,8 @@ mod session;
 mod snapshot;
 mod spawn;
 mod start;
+#[cfg(all(test, target_os = "linux"))]
+mod tests;
 mod thread;
 mod trigger;
 mod tunable;

@@ -28,11 +28,11 @@ use std::io::{Error, ErrorKind};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 use dormouse_abi::environment::{is_program_socket, program_socket_name, socket_dir};
 use dormouse_abi::message::{Edge, ProgramToTool};
-use dormouse_transport::{Conversation, Deadline, Peer, is_answered};
+use dormouse_transport::{Clock, Conversation, Deadline, Monotonic, Peer, is_answered};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::Mode;
 use rustix::io::Errno;
@@ -41,7 +41,7 @@ use rustix::process::Pid;
 use rustix::thread::futex;
 
 use crate::spawn::spawn;
-use crate::{clock, control, environment, thread, wake};
+use crate::{clock, control, environment, join, thread, wake};
 
 const IDLE: u32 = 0;
 const STARTING: u32 = 1;
@@ -63,9 +63,7 @@ static SIGNALLING_FD: AtomicI32 = AtomicI32::new(-1);
 static TID: AtomicU32 = AtomicU32::new(0);
 
 /// How long a tool may take over its question.
-const PATIENCE: Duration = Duration::from_secs(2);
-/// How long a constructor waits for the thread to have its socket, so that the program can be reached from `main` on.
-const START_PATIENCE: Duration = Duration::from_millis(50);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
 /// How long the end of the thread may take: it may be talking to a tool.
 const STOP_PATIENCE: Duration = Duration::from_secs(5);
 /// How long a thread may take that is ending already.
@@ -122,7 +120,7 @@ pub fn listen_by(way: Way) -> std::io::Result<()> {
     }
     IS_DECLINED.store(false, Ordering::Relaxed);
     match way {
-        Way::Thread => begin(Some(START_PATIENCE)),
+        Way::Thread => begin(Some(join::deadline())),
         Way::Signal => wait_for_signal(),
     }
 }
@@ -137,12 +135,12 @@ pub fn listen_by(way: Way) -> std::io::Result<()> {
 /// The thread cannot be reached: the directory of its socket is gone, or out of reach after `chroot`.
 pub fn stop_listening() -> std::io::Result<()> {
     IS_DECLINED.store(true, Ordering::Relaxed);
-    let deadline = Instant::now() + STOP_PATIENCE;
+    let deadline = Deadline::after(STOP_PATIENCE);
     loop {
         // (S) Acquire pairs with (S').
         match STATE.load(Ordering::Acquire) {
             IDLE => break,
-            STOPPING => wait_for_change(STOPPING, deadline)?,
+            STOPPING => wait_for_change(STOPPING, &deadline)?,
             SIGNAL => {
                 if STATE.compare_exchange(SIGNAL, STOPPING, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
                     take_waiting().into_iter().for_each(Socket::remove);
@@ -159,7 +157,7 @@ pub fn stop_listening() -> std::io::Result<()> {
     let (pid, tid) = (thread::own_pid(), TID.load(Ordering::Relaxed));
     // SAFETY: tgkill(2) of no signal asks only.
     while tid != 0 && unsafe { libc::syscall(libc::SYS_tgkill, pid, tid, 0) } == 0 {
-        if Instant::now() >= deadline {
+        if deadline.left().is_zero() {
             return Err(ErrorKind::TimedOut.into());
         }
         std::thread::yield_now();
@@ -167,11 +165,12 @@ pub fn stop_listening() -> std::io::Result<()> {
     Ok(())
 }
 
-/// Listens unless the program has said that it does not want that. Without a place for the socket or a thread, it simply cannot be reached.
-pub(crate) fn start_by_default(way: Way) {
+/// Listens unless the program has said that it does not want that. Without a place for the socket or a thread, it simply cannot be reached. Waits
+/// for the thread to have its socket, so that the program can be reached from `main` on.
+pub(crate) fn start_by_default(way: Way, deadline: Deadline<'_>) {
     if !IS_DECLINED.load(Ordering::Relaxed) && STATE.load(Ordering::Relaxed) == IDLE {
         let _ = match way {
-            Way::Thread => begin(Some(START_PATIENCE)),
+            Way::Thread => begin(Some(deadline)),
             Way::Signal => wait_for_signal(),
         };
     }
@@ -216,7 +215,8 @@ fn begin_signals() -> std::io::Result<()> {
         return Err(Error::new(ErrorKind::PermissionDenied, "the program has a handler of its own for SIGURG"));
     }
     let socket = directories().find_map(|dir| Socket::bind(&dir, true));
-    let socket = socket.ok_or_else(|| Error::other("no directory for a socket; set XDG_RUNTIME_DIR to a directory of your own"))?;
+    let socket = socket
+        .ok_or_else(|| Error::other("no directory for a socket; set XDG_RUNTIME_DIR to a directory of your own"))?;
     wake::prepare();
     control::lock().follow();
     action.sa_sigaction = ours as usize;
@@ -346,15 +346,16 @@ fn run_woken(socket: SendPtr) {
     }
 }
 
-fn begin(patience: Option<Duration>) -> std::io::Result<()> {
+/// Starts the thread, and waits until the deadline for what comes of it.
+fn begin(deadline: Option<Deadline<'_>>) -> std::io::Result<()> {
     if STATE.compare_exchange(IDLE, STARTING, Ordering::Relaxed, Ordering::Relaxed).is_ok() && !spawn(c"dormouse", run)
     {
         STATE.store(IDLE, Ordering::Relaxed);
         return Err(Error::other("cannot start a thread; is the limit of processes (ulimit -u) reached?"));
     }
-    if let Some(patience) = patience {
+    if let Some(deadline) = deadline {
         // Whoever started it, and a thread that does not run in time is told of by nobody.
-        let _ = wait_for_change(STARTING, Instant::now() + patience);
+        let _ = wait_for_change(STARTING, &deadline);
         if STATE.load(Ordering::Relaxed) == IDLE {
             return Err(Error::other("no directory for a socket; set XDG_RUNTIME_DIR to a directory of your own"));
         }
@@ -362,18 +363,17 @@ fn begin(patience: Option<Duration>) -> std::io::Result<()> {
     Ok(())
 }
 
-fn wait_for_change(from: u32, deadline: Instant) -> std::io::Result<()> {
-    loop {
-        let left = deadline.saturating_duration_since(Instant::now());
-        if STATE.load(Ordering::Relaxed) != from {
-            return Ok(());
-        }
-        if left.is_zero() {
-            return Err(ErrorKind::TimedOut.into());
-        }
-        let timeout = futex::Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
-        let _ = futex::wait(&STATE, futex::Flags::PRIVATE, from, Some(&timeout));
+fn wait_for_change(from: u32, deadline: &Deadline<'_>) -> std::io::Result<()> {
+    while STATE.load(Ordering::Relaxed) == from {
+        let waited = deadline.spend(|left| {
+            let timeout = futex::Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+            // Whatever ended the wait, the state says what has come of it.
+            let _ = futex::wait(&STATE, futex::Flags::PRIVATE, from, Some(&timeout));
+            Ok(())
+        });
+        waited.map_err(|_| ErrorKind::TimedOut)?;
     }
+    Ok(())
 }
 
 /// Ends the thread's wait by a connection.
@@ -391,7 +391,7 @@ fn wake() -> std::io::Result<()> {
         // Where others wait already, it is awake.
         Ok(()) | Err(Errno::AGAIN) => Ok(()),
         // It was awake, has seen that it is to stop, and has taken its socket down.
-        Err(_) if wait_for_change(STOPPING, Instant::now() + WAKE_PATIENCE).is_ok() => Ok(()),
+        Err(_) if wait_for_change(STOPPING, &Deadline::after(WAKE_PATIENCE)).is_ok() => Ok(()),
         Err(error) => Err(told(error)),
     }
 }
@@ -497,7 +497,7 @@ impl Socket {
             match rustix::net::accept_with(&self.fd, SocketFlags::CLOEXEC) {
                 // One of this very process only ends a wait.
                 Ok(_) if STATE.load(Ordering::Relaxed) == STOPPING => {}
-                Ok(stream) => drop(converse(stream)),
+                Ok(stream) => drop(converse(stream, &Monotonic)),
                 // Interrupted by a change of user too.
                 Err(Errno::AGAIN) => {
                     let is_over = poll(&mut [PollFd::new(&self.fd, PollFlags::IN)], stay) == Ok(0);
@@ -552,9 +552,10 @@ fn sweep(own: &Path) {
     }
 }
 
-fn converse(stream: OwnedFd) -> Result<(), dormouse_transport::Error> {
+/// Answers a tool, within twice [`PATIENCE`] by the clock, apart from what the answer takes.
+pub(crate) fn converse(stream: OwnedFd, clock: &dyn Clock) -> Result<(), dormouse_transport::Error> {
     let is_allowed = Peer::of(&stream)?.is_own_user_or_root();
-    let deadline = Deadline::after(PATIENCE);
+    let deadline = Deadline::by(clock, PATIENCE);
     if !is_allowed {
         let text = "only the program's own user may talk to it".into();
         return Conversation::begin(stream, Edge::ToolProgram, deadline).send(&ProgramToTool::Error { text });
@@ -567,11 +568,46 @@ fn converse(stream: OwnedFd) -> Result<(), dormouse_transport::Error> {
         Err(error) => return Err(error),
     };
     // What the answer took is not the tool's fault.
-    let mut conversation = conversation.until(Deadline::after(PATIENCE));
+    let mut conversation = conversation.until(Deadline::by(clock, PATIENCE));
     match conversation.send(&answer) {
         Err(error @ dormouse_transport::Error::TooLong) => {
             conversation.send(&ProgramToTool::Error { text: error.to_string() })
         }
         sent => sent,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn a_socket_is_its_users_from_its_first_moment() {
+        const COUNT: usize = 200;
+        let place = tempfile::tempdir().unwrap();
+        let sockets = |dir: &Path| {
+            let entries = std::fs::read_dir(dir).unwrap().flatten().filter_map(|entry| entry.metadata().ok());
+            entries.map(|metadata| metadata.mode() & 0o777).collect::<Vec<u32>>()
+        };
+        let modes = std::thread::scope(|scope| {
+            let watcher = scope.spawn(|| {
+                let mut modes = BTreeSet::new();
+                loop {
+                    let seen = sockets(place.path());
+                    modes.extend(&seen);
+                    if seen.len() == COUNT {
+                        return modes;
+                    }
+                }
+            });
+            let made: Vec<Socket> = (0..COUNT).map(|_| Socket::bind(place.path(), false).unwrap()).collect();
+            let modes = watcher.join().unwrap();
+            made.into_iter().for_each(Socket::remove);
+            modes
+        });
+        assert_eq!(modes, BTreeSet::from([0o600]));
+        assert_eq!(sockets(place.path()), []);
     }
 }

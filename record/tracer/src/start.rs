@@ -6,9 +6,10 @@ use std::path::Path;
 
 use dormouse_abi::environment::{ENV_MEMORY, ENV_NO_RSEQ, ENV_SESSION, parse_memory_name};
 use dormouse_locks::call_loader;
+use dormouse_transport::Deadline;
 
 use crate::environment::{says, variable};
-use crate::{control, fork, membarrier, thread, trigger};
+use crate::{control, fork, join, membarrier, thread, trigger};
 
 /// Whether a program listens when neither its environment nor itself has said.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,11 +31,16 @@ static STATE: AtomicU8 = AtomicU8::new(BEFORE);
 ///
 /// Returns whether it has been done. Not async-signal-safe.
 pub fn start(listen: Listen) -> bool {
+    start_by(listen, join::deadline())
+}
+
+/// As [`start`]. All that it waits for, whether to join or to listen, ends at the deadline.
+fn start_by(listen: Listen, deadline: Deadline<'_>) -> bool {
     // (N) pairs with (N'): who finds it done finds everything registered.
     if STATE.compare_exchange(BEFORE, UNDER_WAY, Ordering::Relaxed, Ordering::Relaxed).is_err() {
         let is_done = STATE.load(Ordering::Acquire) == DONE;
         if is_done {
-            start_listening(listen);
+            start_listening(listen, deadline);
         }
         return is_done;
     }
@@ -55,7 +61,7 @@ pub fn start(listen: Listen) -> bool {
     if let Some(socket) = variable(ENV_SESSION) {
         let memory = variable(ENV_MEMORY).and_then(|name| parse_memory_name(&name));
         // A session that cannot be joined leaves the program as it is without one.
-        let _ = control::join(Path::new(&socket), memory);
+        let _ = control::join(Path::new(&socket), memory, deadline);
     }
     // After joining: sites are born as armed ones are, so what the session wants armed need not be written at all, let alone
     // twice. Refused only within a registration of this very thread; sites that stay unpatched read their key.
@@ -68,7 +74,7 @@ pub fn start(listen: Listen) -> bool {
     drop(inside);
     // (N') pairs with (N).
     STATE.store(DONE, Ordering::Release);
-    start_listening(listen);
+    start_listening(listen, deadline);
     true
 }
 
@@ -80,23 +86,22 @@ pub(crate) fn by_itself() {
 }
 
 #[cfg(feature = "listen")]
-fn start_listening(listen: Listen) {
+fn start_listening(listen: Listen, deadline: Deadline<'_>) {
     use crate::listen::Way;
     // Each copy of the tracer that is asked twice is asked once too often: it is listening then, or in a session.
     // A filter may kill for starting a thread, or the thread for answering.
-    let is_by_default = || {
-        listen == Listen::ByDefault && crate::session::current().is_none() && !dormouse_imv::is_filtered()
-    };
+    let is_by_default =
+        || listen == Listen::ByDefault && crate::session::current().is_none() && !dormouse_imv::is_filtered();
     let way = crate::environment::way_to_listen().unwrap_or_else(|| is_by_default().then_some(Way::Thread));
     // Where the tracepoints are libc's functions, one may be passed within an allocator, or under the loader's lock.
     let is_fit = way != Some(Way::Signal) || listen == Listen::ByDefault;
     if let Some(way) = way.filter(|_| is_fit && !crate::environment::is_secure()) {
-        crate::listen::start_by_default(way);
+        crate::listen::start_by_default(way, deadline);
     }
 }
 
 #[cfg(not(feature = "listen"))]
-fn start_listening(_: Listen) {}
+fn start_listening(_: Listen, _: Deadline<'_>) {}
 
 /// Keeps this object mapped although it may have come by `dlopen`: a thread and handlers run its code from now on.
 fn pin() {
@@ -131,4 +136,73 @@ pub unsafe fn keep_loaded(name: *const c_char) {
     let dlopen: unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void = unsafe { core::mem::transmute(dlopen) };
     // SAFETY: a name, by the caller's word; an object that is loaded already is only counted once more.
     call_loader(|| unsafe { dlopen(name, libc::RTLD_NOW | libc::RTLD_NOLOAD | libc::RTLD_NODELETE) });
+}
+
+#[cfg(all(test, target_os = "linux", feature = "listen"))]
+mod tests {
+    use std::os::unix::net::UnixListener;
+    use std::path::PathBuf;
+    use std::process::Command;
+    use std::time::Duration;
+
+    use dormouse_abi::environment::ENV_LISTEN;
+
+    use super::*;
+    use crate::tests::Simulated;
+
+    /// Environment variable: this is a process in which a constructor's work is done once more, by a clock of the test's.
+    const ENV_AGAIN: &str = "DORMOUSE_TEST_CONSTRUCTOR";
+    const NAME: &str = "start::tests::all_that_a_constructor_waits_for_ends_at_one_deadline";
+
+    /// The owner of the session that the environment names does not answer; then the program listens, and waits for its thread.
+    #[test]
+    fn all_that_a_constructor_waits_for_ends_at_one_deadline() {
+        if let Ok(text) = std::env::var(ENV_AGAIN) {
+            return again(Duration::from_millis(text.parse().unwrap()));
+        }
+        // The owner never answers, or closes the connection after some time.
+        for answered_after_ms in [50, 10] {
+            let place = tempfile::tempdir().unwrap();
+            let mut again = Command::new(std::env::current_exe().unwrap());
+            again.args(["--exact", NAME]).env(ENV_AGAIN, answered_after_ms.to_string()).env(ENV_LISTEN, "0");
+            again.env_remove(ENV_SESSION).env_remove(ENV_MEMORY).env("XDG_RUNTIME_DIR", place.path());
+            let output = again.output().unwrap();
+            let text = String::from_utf8_lossy(&output.stdout);
+            assert!(output.status.success() && text.contains("1 passed"), "{answered_after_ms} ms: {text}");
+        }
+    }
+
+    fn again(answered_after: Duration) {
+        let session = PathBuf::from(variable("XDG_RUNTIME_DIR").unwrap()).join("session");
+        let owner = UnixListener::bind(&session).unwrap();
+        // SAFETY: the only other thread of this process is the test harness's, which waits for this one.
+        unsafe { std::env::set_var(ENV_LISTEN, "1") };
+        // SAFETY: there is no further thread since.
+        unsafe { std::env::set_var(ENV_SESSION, &session) };
+        STATE.store(BEFORE, Ordering::Relaxed);
+        let mut passed = Vec::new();
+        let clock = Simulated::new(|left| {
+            passed.push(left);
+            match passed.len() {
+                // It connects.
+                1 => Duration::ZERO,
+                // It waits for an answer.
+                2 if answered_after < left => {
+                    drop(owner.accept().unwrap());
+                    answered_after
+                }
+                // It waits for that, or for the listener's thread, as long as it may.
+                _ => left,
+            }
+        });
+        assert!(start_by(Listen::ByDefault, Deadline::by(&clock, join::PATIENCE)));
+        let elapsed = clock.elapsed();
+        drop(clock);
+        assert!(crate::session::current().is_none());
+        assert!(passed[..2] == [join::PATIENCE; 2] && elapsed <= join::PATIENCE, "{passed:?}");
+        // The thread may have been faster than this one's look; and where no time is left, no call is made.
+        let rest = passed[2..].iter().try_for_each(|left| (*left + answered_after <= join::PATIENCE).then_some(()));
+        assert!(rest.is_some() && (passed.len() == 2 || answered_after < join::PATIENCE), "{passed:?}");
+        crate::listen::stop_listening().unwrap();
+    }
 }

@@ -267,7 +267,7 @@ impl<S: Service> EventLoop<S> {
                     LISTENER => self.accept(),
                     END => self.begin_end(),
                     key if key & WATCHED != 0 => {
-                        self.processes.ended(key & !WATCHED).iter().for_each(|number| self.service.leave(*number));
+                        self.service.leave(&|| self.processes.ended(key & !WATCHED));
                     }
                     token => self.turn(token),
                 }

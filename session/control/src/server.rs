@@ -69,8 +69,9 @@ pub trait Service: Send + Sync + 'static {
     fn enter(&self, joining: &Joining<'_>, pidfd: OwnedFd) -> Result<u16, String>;
     /// None of a program's classes is recorded.
     fn refuse(&self, program: &str, reason: &str);
-    /// A number is nobody's any more: what its process held comes back.
-    fn leave(&self, number: u16);
+    /// Processes have ended: `ended` takes them off the list and gives their numbers, which are nobody's any more. What they held comes back, before
+    /// anybody is taken in who is not on the list.
+    fn leave(&self, ended: &dyn Fn() -> Vec<u16>);
     /// Takes a snapshot. It may wait for a disk.
     ///
     /// # Errors

@@ -46,8 +46,8 @@ impl Service for Nothing {
     fn refuse(&self, _program: &str, _reason: &str) {
         self.refused.fetch_add(1, Ordering::Relaxed);
     }
-    fn leave(&self, _number: u16) {
-        self.left.fetch_add(1, Ordering::Relaxed);
+    fn leave(&self, ended: &dyn Fn() -> Vec<u16>) {
+        self.left.fetch_add(ended().len() as u64, Ordering::Relaxed);
     }
     fn snapshot(&self, _wanted: &Take) -> Result<Snapshot, Error> {
         Err("none".to_string().into())

@@ -50,7 +50,6 @@ pub(crate) struct Drained {
 
 /// Writes what is offered until `stop` is set, then what is left. Meanwhile it does the `upkeep` now and then.
 pub(crate) fn run(mut drainer: Drainer<'_>, stop: &AtomicBool, upkeep: impl Fn()) -> Drained {
-    let view = drainer.memory;
     let mut kept_up_at = Instant::now();
     let mut has_come = false;
     // (R) pairs with (R').
@@ -310,7 +309,9 @@ mod tests {
 
     #[test]
     fn a_nap_is_shorter_than_a_burst_that_fills_the_budget() {
-        for (mebibytes, at_rest, busy) in [(1, 500, 125), (16, 8_000, 2_000), (64, 32_000, 8_000), (4096, 50_000, 12_500)] {
+        for (mebibytes, at_rest, busy) in
+            [(1, 500, 125), (16, 8_000, 2_000), (64, 32_000, 8_000), (4096, 50_000, 12_500)]
+        {
             let naps = [false, true].map(|busy| nap(mebibytes << 20, busy).as_micros());
             assert_eq!(naps, [at_rest, busy]);
             assert!(at_rest as u64 * BURST_BYTES_PER_MS / 1000 <= (mebibytes << 20) / BURST_PART);

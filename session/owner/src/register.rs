@@ -7,7 +7,9 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use dormouse_abi::register::{Entrant, NAME_SIZE_BYTES, NAMESPACE_UNKNOWN, PROCESS_COUNT, Phase, Process, Register, Unmapped};
+use dormouse_abi::register::{
+    Entrant, NAME_SIZE_BYTES, NAMESPACE_UNKNOWN, PROCESS_COUNT, Phase, Process, Register, Unmapped,
+};
 use dormouse_abi::text::printable;
 use dormouse_control::{Entering, Joining, Processes, Stat, open, pid_in_namespace, pid_namespace};
 use dormouse_ctf::{Refusal, StateRecord};
@@ -176,8 +178,15 @@ impl TakenIn {
         }
     }
 
+    /// Takes back what processes held that have ended. `ended` gives their numbers, and has them known no more: who looked at the register before
+    /// they are taken back would take them in once more.
+    pub(crate) fn leave(&self, parts: Parts<'_>, ended: &dyn Fn() -> Vec<u16>) {
+        let _looked = self.lock();
+        ended().into_iter().for_each(|number| self.take_back(parts, number));
+    }
+
     /// Takes back what a process held that writes no more, its number last.
-    pub(crate) fn take_back(&self, Parts { memory, trace, .. }: Parts<'_>, number: u16) {
+    fn take_back(&self, Parts { memory, trace, .. }: Parts<'_>, number: u16) {
         trace.ledger.ended_amid_write().fetch_add(memory.take_back(number), Ordering::Relaxed);
     }
 }
@@ -186,7 +195,8 @@ impl TakenIn {
 fn refusal_of_unmapped(memory: &Memory, unmapped: &Unmapped) -> Refusal {
     let Unmapped { vpid, errno, program } = unmapped;
     let error = Errno::from_raw_os_error(*errno);
-    let remedy = if error == Errno::NOMEM { "; raise its limit (ulimit -v), or record with a smaller --budget-max" } else { "" };
+    let remedy =
+        if error == Errno::NOMEM { "; raise its limit (ulimit -v), or record with a smaller --budget-max" } else { "" };
     let size_mib = memory.geometry().size_bytes().div_ceil(1 << 20);
     let reason = format!("process {vpid} cannot map the session's memory of {size_mib} MiB: {error}{remedy}");
     refusal_of(ALL_CLASSES, program, &reason)

@@ -64,8 +64,8 @@ impl Service for Shared {
         self.trace.refuse([refusal_of(ALL_CLASSES, program, reason)]);
     }
 
-    fn leave(&self, number: u16) {
-        self.register.take_back(self.parts(), number);
+    fn leave(&self, ended: &dyn Fn() -> Vec<u16>) {
+        self.register.leave(self.parts(), ended);
     }
 
     /// One after another, for each has room for all that is retained.
@@ -90,9 +90,10 @@ impl Service for Shared {
         status.dir = dir.to_string_lossy().into_owned();
         status.classes = self.trace.class_count();
         status.classes_max = CLASS_COUNT as u32;
-        // Those too that could not map the memory, of whom the server does not know.
+        // Those too that could not map the memory, of whom the server does not know, and those that have found no room.
         let refused = self.trace.refusals().1.of(Cause::ProgramRefused);
         status.programs_refused = status.programs_refused.max(refused);
+        status.programs_refused += self.memory.view().register().map_or(0, |register| register.refused().0);
         status.classes_refused = self.trace.refusals().0.len() as u32;
     }
 }

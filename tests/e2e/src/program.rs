@@ -77,6 +77,11 @@ impl Program {
         self.place.path()
     }
 
+    /// What it has written by now.
+    pub fn stdout(&self) -> String {
+        self.text("stdout")
+    }
+
     fn text(&self, name: &str) -> String {
         String::from_utf8_lossy(&std::fs::read(self.place.path().join(name)).unwrap_or_default()).into_owned()
     }

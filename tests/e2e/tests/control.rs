@@ -14,11 +14,14 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use dormouse_abi::message::{Edge, ProgramToTool, ToolToProgram};
+use dormouse_ctf::Cause;
 use dormouse_e2e::program::Program;
 use dormouse_e2e::run::{PATIENCE, Record, Recording, Running, dormouse, plugin, watched};
 use dormouse_e2e::trace::{Trace, has_joined};
 use dormouse_e2e::{Random, seed};
 use dormouse_testing::{Lack, has, skip};
+use dormouse_transport::{Conversation, Deadline};
 use rustix::fs::{FileType, Mode};
 use rustix::process::Signal;
 
@@ -26,8 +29,13 @@ use rustix::process::Signal;
 const CROWD: &str = env!("CARGO_BIN_EXE_e2e-crowd");
 /// The program with tracepoints that waits for input.
 const BOX: &str = env!("CARGO_BIN_EXE_e2e-box");
+/// The program that looks at what the tracer does to it.
+const HOST: &str = env!("CARGO_BIN_EXE_e2e-host");
 /// The program without, which also enters sandboxes for others.
 const ENTER: &str = env!("CARGO_BIN_EXE_e2e-box-enter");
+
+/// What that program does to fork while another of its threads joins.
+const AMID_JOINS: &str = "amid-joins";
 
 /// What is bounded to seconds and takes longer hangs.
 const BOUND: Duration = Duration::from_secs(30);
@@ -82,9 +90,8 @@ fn fill_backlog(socket: &Path) -> Option<Vec<OwnedFd>> {
     }
 }
 
-/// Runs the program that measures, and prints the worst and the median of what it measured.
-fn measure(owner: Owner) {
-    let count = setting("DORMOUSE_WAITS", 200);
+/// Runs the program that measures, and prints the worst and the median of what it measured, so many times.
+fn measure(what: &str, owner: Owner, count: u64) {
     // Each fork, start and load: generous beside what is promised, and far below a wait of seconds for each.
     let patience = Duration::from_secs(10) + Duration::from_millis(250) * count as u32;
     plugin();
@@ -92,7 +99,7 @@ fn measure(owner: Owner) {
     let fifo = fifo(&record);
     let plugin = plugin().to_str().expect("a path of text");
     let fifo_text = fifo.to_str().expect("a path of text");
-    let command = words(&[CROWD, "waits", fifo_text, &count.to_string(), plugin]);
+    let command = words(&[CROWD, what, fifo_text, &count.to_string(), plugin]);
     let apart = words(&["env", "-u", "DORMOUSE_SESSION", "DORMOUSE_LISTEN=0"]);
     let mut running = record.start(&if owner == Owner::None { [apart, command].concat() } else { command });
     running.wait_for("ready");
@@ -122,7 +129,7 @@ fn measure(owner: Owner) {
         samples.entry(line.0.into()).or_default().push(line.1.parse().expect("a number"));
     }
     let mut table =
-        format!("owner {owner:?}\n{:14} {:>6} {:>12} {:>12} {:>8}\n", "µs", "n", "median", "worst", "> 50 ms");
+        format!("{what}, owner {owner:?}\n{:14} {:>6} {:>12} {:>12} {:>8}\n", "µs", "n", "median", "worst", "> 50 ms");
     for (what, times) in &mut samples {
         times.sort_unstable();
         let us = |ns: u64| ns as f64 / 1000.0;
@@ -132,12 +139,19 @@ fn measure(owner: Owner) {
     }
     print!("{table}");
     assert!(!hangs, "hangs: not {count} of each within {patience:?}\n{table}");
+    let forks = samples["fork,parent"].len() as u64;
+    if what == AMID_JOINS {
+        // A load takes as long as the owner keeps its tracer waiting, and the first fork need not wait for its end.
+        assert!(owner == Owner::Well || forks >= 2 * count, "{forks} forks amid {count} joins\n{table}");
+    } else {
+        assert_eq!(forks, count);
+    }
     if matches!(owner, Owner::Well | Owner::Stopped | Owner::BacklogFull) {
         drop(waiting);
         running.kill(Signal::CONT);
         let recording = running.wait().succeeded();
         // One before, and one of each child that was forked.
-        all_or_said(&recording, recording.trace().values("e2e:word").len() as u64, count + 1);
+        all_or_said(&recording, recording.trace().values("e2e:word").len() as u64, forks + 1);
     }
 }
 
@@ -155,29 +169,71 @@ fn all_or_said(recording: &Recording, counted: u64, emitted: u64) {
 mod waits {
     use super::*;
 
+    fn each(owner: Owner) {
+        measure("waits", owner, setting("DORMOUSE_WAITS", 200));
+    }
+
     #[test]
     fn without_an_owner() {
-        measure(Owner::None);
+        each(Owner::None);
     }
 
     #[test]
     fn with_an_owner_that_is_well() {
-        measure(Owner::Well);
+        each(Owner::Well);
     }
 
     #[test]
     fn with_an_owner_that_is_stopped() {
-        measure(Owner::Stopped);
+        each(Owner::Stopped);
     }
 
     #[test]
     fn with_an_owner_that_is_killed() {
-        measure(Owner::Killed);
+        each(Owner::Killed);
     }
 
     #[test]
     fn with_an_owner_whose_backlog_is_full() {
-        measure(Owner::BacklogFull);
+        each(Owner::BacklogFull);
+    }
+
+    /// Forks while the listener's thread, told by a tool, asks a session's owner for its memory until its time is over.
+    #[test]
+    fn of_a_fork_while_a_tool_has_the_program_join() {
+        let count = setting("DORMOUSE_WAITS", 200) / 10;
+        let place = tempfile::tempdir().expect("a directory");
+        let session = place.path().join("session");
+        let _silent = std::os::unix::net::UnixListener::bind(&session).expect("a socket");
+        let mut program = Program::start(&[CROWD, "forks"], BOUND);
+        program.wait_for_ready();
+        let run = program.place().join("run");
+        let [socket] = &sockets(&run)[..] else { panic!("{:?}", sockets(&run)) };
+        let socket = run.join("dormouse").join(socket);
+        program.step();
+        let forked = |program: &Program| program.stdout().matches("fork,parent").count() as u64;
+        let mut amid = 0;
+        for _ in 0..count {
+            let before = forked(&program);
+            let conversation = Conversation::connect(&socket, Edge::ToolProgram, Deadline::after(BOUND));
+            let question = ToolToProgram::Attach { session: session.to_string_lossy().into_owned() };
+            let answer = conversation.expect("it listens").ask(&question).expect("it answers");
+            assert!(matches!(&answer, ProgramToTool::Error { text } if text.contains("no answer")), "{answer:?}");
+            amid += forked(&program) - before;
+        }
+        let ended = program.end();
+        assert!(ended.status.success(), "{ended:?}");
+        println!("{amid} forks amid {count} joins");
+        // One that has to wait for the end of a join is one for each join, or two.
+        assert!(amid > 3 * count, "{amid} forks amid {count} joins");
+    }
+
+    /// Forks while another thread is amid `dlopen`, where a tracer asks the owner for the session's memory until its time is over.
+    #[test]
+    fn of_a_fork_while_another_thread_joins() {
+        for owner in [Owner::Stopped, Owner::BacklogFull] {
+            measure(AMID_JOINS, owner, setting("DORMOUSE_WAITS", 200) / 10);
+        }
     }
 }
 
@@ -214,33 +270,22 @@ impl Usage {
     }
 }
 
-/// How many processes the end of a recording says were refused: `N processes were refused`, or `refused N processes`.
-fn refused(stderr: &str) -> u64 {
-    let words: Vec<&str> = stderr.split_whitespace().collect();
-    let is_noun = |word: &str| word.starts_with("process") || word.starts_with("program");
-    let number = |index: usize| {
-        let near = index.saturating_sub(3)..words.len().min(index + 3);
-        let noun = near.clone().find(|place| is_noun(words[*place]) && near.contains(&place.wrapping_sub(1)))?;
-        words[noun - 1].parse::<u64>().ok()
-    };
-    (0..words.len()).filter(|index| words[*index].starts_with("refused")).filter_map(number).sum()
+/// How many programs `dormouse status` says the session has refused.
+fn refused_live(running: &Running) -> u64 {
+    let status = running.dormouse(&["status", "--json", running.session().to_str().expect("a path of text")]);
+    let status: serde_json::Value = serde_json::from_slice(&status.stdout)
+        .unwrap_or_else(|_| panic!("no status: {}", String::from_utf8_lossy(&status.stderr)));
+    status["programs_refused"].as_u64().expect("a number")
 }
 
-#[test]
-fn refused_processes_are_read_from_what_is_said() {
-    for (text, count) in [
-        ("dormouse: 9 events, 0 lost, 4 processes, 80 bytes; look at it with `dormouse stats`", 0),
-        ("dormouse: 9 events, 0 lost, 4 processes, 80 bytes; refused event classes are named above", 0),
-        ("dormouse: 136 processes were refused: no descriptors are left (ulimit -n)", 136),
-        ("dormouse: 9 events, 4 processes, 80 bytes; 1 process refused", 1),
-        ("dormouse: the session has refused 7 processes", 7),
-    ] {
-        assert_eq!(refused(text), count, "{text}");
-    }
-}
-
-/// A recording of a crowd; prints the owner's resources by phase.
-fn crowd(record: Record, live: u64, seconds: u64) -> Recording {
+/// A recording of a crowd, whose owner may have so many descriptors; prints the owner's resources by phase. Some processes ask the owner for
+/// the session's memory, for each of which it needs descriptors: those that it refuses are counted here and there, and the rest are in
+/// the trace.
+fn crowd(descriptors: u64, live: u64, seconds: u64) {
+    // A watchdog beyond what the crowd takes by itself.
+    let record = Record::new().patience(PATIENCE + Duration::from_secs(2 * seconds));
+    let limit = format!("ulimit -n {descriptors} && exec \"$@\"");
+    let record = record.within(&["sh", "-c", &limit, "sh"]);
     let fifo = fifo(&record);
     let fifo_text = fifo.to_str().expect("a path of text");
     let mut running = record.start(&words(&[CROWD, "crowd", fifo_text, &live.to_string(), &seconds.to_string()]));
@@ -261,51 +306,93 @@ fn crowd(record: Record, live: u64, seconds: u64) -> Recording {
         let (ticks, seconds) = (cpu_ticks - last.0.cpu_ticks, last.1.elapsed().as_secs_f64());
         println!("{phase:24} {descriptors:11} {threads:7} {rss_kib:9} {ticks:9} {seconds:7.1}");
         last = (usage, Instant::now());
-        usage
     };
     show("before");
-    let mut next = |running: &mut Running, until: &str| {
-        phases.write_all(&[0]).expect("the program reads");
-        running.wait_for(until);
-    };
-    next(&mut running, "live\n");
+    phases.write_all(&[0]).expect("the program reads");
+    running.wait_for("live\n");
     show(&format!("{live} have started"));
     // What the owner does for processes that do nothing.
     std::thread::sleep(Duration::from_secs(2));
     show(&format!("{live} at rest"));
-    next(&mut running, "churned\n");
+    phases.write_all(&[0]).expect("the program reads");
+    let begun = Instant::now();
+    let mut minutes = 0;
+    while !running.stdout().ends_with("churned\n") {
+        assert!(begun.elapsed() < PATIENCE + Duration::from_secs(2 * seconds), "processes hang");
+        // Between two looks.
+        std::thread::sleep(Duration::from_millis(20));
+        if begun.elapsed().as_secs() / 60 > minutes {
+            minutes += 1;
+            show(&format!("minute {minutes}"));
+        }
+    }
     show("joining and leaving");
-    next(&mut running, "gone\n");
+    phases.write_all(&[0]).expect("the program reads");
+    running.wait_for("gone\n");
     running.wait_until("the owner's letting go of those that have ended", || {
         let now = Usage::of(pid);
         now.descriptors <= before.descriptors && now.threads <= before.threads
     });
     show("all have ended");
+    let refused_live = refused_live(&running);
     phases.write_all(&[0]).expect("the program reads");
     let recording = running.wait().succeeded();
     println!("{}", recording.stderr.trim());
-    let started = recording.numbers("started ")[0];
-    let (joined, refused) = (recording.summary().processes, refused(&recording.stderr));
-    assert_eq!(joined + refused, started, "joined {joined} and refused {refused} of {started}: {}", recording.stderr);
-    recording
+    check_refused(&recording, refused_live);
+}
+
+/// Whoever has started has joined or was refused, by the counts of the trace, of `dormouse status`, and of the processes themselves.
+fn check_refused(recording: &Recording, refused_live: u64) {
+    let number = |word: &str| recording.numbers(word)[0];
+    let (started, alone) = (number("started "), number("alone "));
+    let (joined, trace) = (recording.summary().processes, recording.trace());
+    let causes = trace.stats().loss_possible;
+    let refused =
+        causes.iter().find(|known| known.cause == Cause::ProgramRefused.text()).map_or(0, |known| known.count);
+    // Its time was over before it could connect: nobody has heard of it.
+    let unheard = started.checked_sub(joined + refused);
+    println!(
+        "started {started}, joined {joined}, refused {refused}, never heard of {unheard:?}; in no session, by their own count: {alone}"
+    );
+    assert_eq!(refused_live, refused, "{}", recording.stderr);
+    // Nobody is counted twice.
+    assert!(unheard.is_some_and(|unheard| refused + unheard <= alone) && refused > 0, "{}", recording.stderr);
+    // Who has given up when the owner's answer comes is in the session for the owner, and in none by its own count.
+    all_or_said(recording, trace.values("e2e:one").len() as u64, started - 1 - alone);
+}
+
+#[test]
+fn a_session_that_has_no_room_for_more_processes_counts_those_that_it_refuses() {
+    const MORE: u64 = 50;
+    let count = dormouse_abi::register::PROCESS_COUNT as u64 - 1 + MORE;
+    let record = Record::new();
+    let fifo = fifo(&record);
+    let fifo_text = fifo.to_str().expect("a path of text");
+    // The first process has a number too, and so have the children beside it.
+    let mut running = record.start(&words(&[CROWD, "fill", fifo_text, &(count - 1).to_string()]));
+    running.wait_for("live\n");
+    if let Some(lack) = running.stdout().lines().find_map(|line| line.strip_prefix("lacking ").map(str::to_owned)) {
+        return skip(Lack::machine(
+            format!("no {count} processes: {lack}"),
+            "raise `ulimit -u`, or the limit of the control group",
+        ));
+    }
+    let refused_live = refused_live(&running);
+    assert_eq!((refused_live, running.numbers("alone ")), (MORE, vec![MORE]));
+    drop(writer(&fifo));
+    let recording = running.wait().succeeded();
+    println!("{}", recording.stderr.trim());
+    check_refused(&recording, refused_live);
 }
 
 #[test]
 fn processes_join_and_leave_and_nothing_stays() {
-    let seconds = setting("DORMOUSE_CROWD_SECONDS", 3);
-    // A watchdog beyond what the crowd takes by itself.
-    let record = Record::new().patience(PATIENCE + Duration::from_secs(2 * seconds));
-    let recording = crowd(record, 1_000, seconds);
-    let started = recording.numbers("started ")[0];
-    all_or_said(&recording, recording.trace().values("e2e:one").len() as u64, started - 1);
+    crowd(1_100, 1_000, setting("DORMOUSE_CROWD_SECONDS", 3));
 }
 
 #[test]
 fn an_owner_without_descriptors_counts_whom_it_refuses() {
-    let limited = ["sh", "-c", "ulimit -n 64 && exec \"$@\"", "sh"];
-    let recording = crowd(Record::new().patience(BOUND).within(&limited), 200, 1);
-    let started = recording.numbers("started ")[0];
-    all_or_said(&recording, recording.trace().values("e2e:one").len() as u64, started - 1);
+    crowd(64, 200, 1);
 }
 
 /// Sockets in a directory of sockets.
@@ -407,6 +494,35 @@ fn a_socket_of_the_programs_is_not_answered_by_the_tracer() {
     }
 }
 
+/// Where the listener's socket is one of the program's, which has no descriptor left for a connection: it waits between one look and the next. A
+/// thread that never sleeps has no voluntary switch more.
+#[test]
+fn a_listener_that_lacks_descriptors_sleeps() {
+    let mut program = Program::start(&[HOST, "as-before-5.9", "limit"], BOUND);
+    program.wait_for_ready();
+    let run = program.place().join("run");
+    let threads = PathBuf::from(format!("/proc/{}/task", program.pid()));
+    let threads = std::fs::read_dir(threads).expect("the program is there").flatten().map(|entry| entry.path());
+    let is_listener =
+        |thread: &PathBuf| std::fs::read_to_string(thread.join("comm")).is_ok_and(|name| name == "dormouse\n");
+    let listener = threads.filter(is_listener).last().expect("the listener's thread");
+    let sleeps = || {
+        let status = std::fs::read_to_string(listener.join("status")).expect("the thread is there");
+        let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+        line.and_then(|number| number.trim().parse::<u64>().ok()).expect("a number")
+    };
+    // It has listened already as the program that it was before.
+    let connect = |name: &String| UnixStream::connect(run.join("dormouse").join(name)).ok();
+    let _waits = sockets(&run).iter().find_map(connect).expect("it listens");
+    let (before, begun) = (sleeps(), Instant::now());
+    while sleeps() < before + 10 {
+        assert!(begun.elapsed() < BOUND, "it does not sleep");
+        // Between two looks.
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert!(program.end().status.success());
+}
+
 /// Both are process 1, as they see themselves.
 #[test]
 fn programs_of_two_pid_namespaces_are_told_apart() {
@@ -490,6 +606,8 @@ fn an_owner_that_is_killed_under_load_loses_nothing_unsaid() {
         running.wait_for("ready");
         let dir = running.dir().to_owned();
         running.wait_until("the program's joining", || has_joined(&dir, "e2e-crowd"));
+        // From here on there is something to read.
+        drop(writer(&fifo));
         // The moment is drawn, before or after the first packets.
         std::thread::sleep(Duration::from_micros(random.below(50_000)));
         running.kill_owner();

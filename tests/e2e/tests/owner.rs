@@ -178,7 +178,7 @@ fn the_next_owner_answers_at_the_same_socket_and_says_so() {
 /// What a terminal sends to all processes, and a service manager to all of a group, is the supervisor's to answer.
 #[test]
 fn signals_do_not_end_an_owner_that_has_a_supervisor() {
-    let mut running = waiting(Record::new());
+    let running = waiting(Record::new());
     let owner = running.owner().expect("an owner");
     for signal in [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM, Signal::USR1, Signal::USR2, Signal::TSTP] {
         assert!(running.kill_owner_alone(signal));

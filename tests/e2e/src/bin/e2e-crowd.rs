@@ -4,9 +4,10 @@ use std::ffi::{CStr, CString, c_int};
 use std::io::{PipeReader, PipeWriter, Read, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use dormouse_abi::environment::ENV_MEMORY;
 use dormouse_e2e::emit;
 use rustix::time::{ClockId, clock_gettime};
 
@@ -17,6 +18,7 @@ fn main() {
     match arguments[0].as_str() {
         "crowd" => crowd(Path::new(&arguments[1]), number(2), Duration::from_secs(number(3))),
         "one" => one(),
+        "fill" => fill(Path::new(&arguments[1]), number(2)),
         "listed" => listed(),
         "exits" => exits(number(1)),
         "freeze" => freeze(number(1), number(2)),
@@ -26,6 +28,9 @@ fn main() {
         "family" => family(Path::new(&arguments[1]), number(2) as u32),
         "steps" => steps(number(1), number(2) as u32),
         "waits" => waits(Path::new(&arguments[1]), number(2), &arguments[3]),
+        "amid-joins" => amid_joins(Path::new(&arguments[1]), number(2), &arguments[3]),
+        "forks" => forks(),
+        "amid-join" => amid_join(&arguments[1]),
         "sample" => sample(number(1), main_ns, &arguments[2]),
         other => panic!("no program `{other}`"),
     }
@@ -57,6 +62,9 @@ fn end_at_once() -> ! {
     unsafe { libc::_exit(0) }
 }
 
+/// Of so many children one does not have the session's memory, and asks its owner for it.
+const ASKING_ONE_OF: u64 = 8;
+
 /// Goes on to its next phase at each byte of a FIFO: so many children are live; one ends and one starts, again and again for a time; all
 /// have ended; this process ends.
 fn crowd(fifo: &Path, live: u64, time: Duration) {
@@ -64,7 +72,7 @@ fn crowd(fifo: &Path, live: u64, time: Duration) {
     let mut phases = std::fs::File::open(fifo).expect("a FIFO");
     let mut next_phase = || phases.read_exact(&mut [0]).expect("somebody writes");
     let (reader, writer) = std::io::pipe().expect("a pipe");
-    let mut crowd = Crowd { reader, writer, started: 1 };
+    let mut crowd = Crowd { reader, writer, started: 1, alone: 0 };
     next_phase();
     (0..live).for_each(|_| crowd.start_one());
     println!("live");
@@ -77,7 +85,7 @@ fn crowd(fifo: &Path, live: u64, time: Duration) {
     println!("churned");
     next_phase();
     (0..live).for_each(|_| crowd.end_one());
-    println!("started {}\ngone", crowd.started);
+    println!("started {}\nalone {}\ngone", crowd.started, crowd.alone);
     next_phase();
 }
 
@@ -86,26 +94,74 @@ struct Crowd {
     reader: PipeReader,
     writer: PipeWriter,
     started: u64,
+    /// Of those that have ended, how many were in no session.
+    alone: u64,
 }
 
 impl Crowd {
     fn start_one(&mut self) {
         let stdin = self.reader.try_clone().expect("a descriptor");
+        let mut one = myself(&["one"]);
+        if self.started.is_multiple_of(ASKING_ONE_OF) {
+            one.env_remove(ENV_MEMORY);
+        }
         // Awaited by `end_one`, whichever it is.
-        drop(myself(&["one"]).stdin(Stdio::from(stdin)).spawn().expect("another process"));
+        drop(one.stdin(Stdio::from(stdin)).spawn().expect("another process"));
         self.started += 1;
     }
 
     fn end_one(&mut self) {
         self.writer.write_all(&[0]).expect("the pipe is this program's");
-        assert_eq!(wait(-1, 0), 0, "a child ends well");
+        let status = wait(-1, 0);
+        assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) <= 1, "a child ends well");
+        self.alone += libc::WEXITSTATUS(status) as u64;
     }
 }
 
-/// One of a crowd.
+/// One of a crowd. Its exit code says whether it was in no session.
 fn one() {
-    dormouse::event!(e2e.one);
+    let is_alone = is_alone();
     let _ = std::io::stdin().read(&mut [0]);
+    std::process::exit(is_alone.into());
+}
+
+/// Forks so many children, each of which says whether it is in no session, and waits for somebody to open a FIFO's other end.
+fn fill(fifo: &Path, count: u64) {
+    let (mut waited_for, end) = std::io::pipe().expect("a pipe");
+    let (mut said, mut say) = std::io::pipe().expect("a pipe");
+    let mut end = Some(end);
+    for _ in 0..count {
+        // SAFETY: the program has no other thread, and its children go on as any program does.
+        let pid = unsafe { libc::fork() };
+        if pid < 0 {
+            return println!("lacking {}\nlive", std::io::Error::last_os_error());
+        }
+        if pid == 0 {
+            drop(end.take());
+            say.write_all(&[is_alone().into()]).expect("the pipe is this program's");
+            let _ = waited_for.read(&mut [0]);
+            end_at_once();
+        }
+    }
+    let mut alone = vec![0; count as usize];
+    said.read_exact(&mut alone).expect("each child writes");
+    println!("started {}\nalone {}\nlive", count + 1, alone.iter().map(|is_alone| u64::from(*is_alone)).sum::<u64>());
+    std::fs::File::open(fifo).expect("a FIFO");
+    drop(end);
+    (0..count).for_each(|_| assert_eq!(wait(-1, 0), 0));
+}
+
+/// Whether this process is in no session: there nothing is armed, and no expression of an event evaluated.
+fn is_alone() -> bool {
+    let mut is_alone = true;
+    dormouse::event!(
+        e2e.one,
+        is_alone = {
+            is_alone = false;
+            is_alone
+        }
+    );
+    is_alone
 }
 
 /// Has event classes that other programs have not, and waits.
@@ -165,9 +221,11 @@ fn descriptors() {
     }
 }
 
-/// Emits from several threads until a file is there, says how much that was, and waits until somebody opens a FIFO's other end.
+/// Once somebody opens a FIFO's other end, emits from several threads until a file is there, says how much that was, and waits until somebody opens
+/// the FIFO's other end again.
 fn load(file: &Path, fifo: &Path, threads: u32) {
     println!("ready");
+    drop(std::fs::File::open(fifo).expect("a FIFO"));
     let emitted = AtomicU64::new(0);
     std::thread::scope(|scope| {
         for thread in 0..threads {
@@ -248,27 +306,79 @@ fn waits(fifo: &Path, count: u64, plugin: &str) {
     dormouse::event!(e2e.word, number = u64::MAX);
     println!("ready");
     std::fs::File::open(fifo).expect("a FIFO");
-    let (mut reader, mut writer) = std::io::pipe().expect("a pipe");
-    for number in 0..count {
-        let begin = now_ns();
-        let pid = fork();
-        let ns = now_ns() - begin;
-        if pid == 0 {
-            writer.write_all(&ns.to_ne_bytes()).expect("the pipe is this program's");
-            dormouse::event!(e2e.word, number);
-            end_at_once();
-        }
-        println!("fork,parent {ns}");
-        let mut of_child = [0; 8];
-        reader.read_exact(&mut of_child).expect("the child writes");
-        println!("fork,child {}", u64::from_ne_bytes(of_child));
-        wait(pid, 0);
-    }
+    let mut pipe = std::io::pipe().expect("a pipe");
+    (0..count).for_each(|number| timed_fork(&mut pipe, number));
     for _ in 0..count {
         let mut sample = myself(&["sample", &now_ns().to_string(), plugin]).spawn().expect("another process");
         assert!(sample.wait().expect("a child").success());
     }
     println!("finished");
+}
+
+/// Forks a child that emits an event, and says how long parent and child waited for that.
+fn timed_fork((reader, writer): &mut (PipeReader, PipeWriter), number: u64) {
+    let begin = now_ns();
+    let pid = fork();
+    let ns = now_ns() - begin;
+    if pid == 0 {
+        writer.write_all(&ns.to_ne_bytes()).expect("the pipe is this program's");
+        dormouse::event!(e2e.word, number);
+        end_at_once();
+    }
+    println!("fork,parent {ns}");
+    let mut of_child = [0; 8];
+    reader.read_exact(&mut of_child).expect("the child writes");
+    println!("fork,child {}", u64::from_ne_bytes(of_child));
+    wait(pid, 0);
+}
+
+/// As [`waits`], of forks while another thread loads a library whose tracer asks the session's owner for its memory.
+fn amid_joins(fifo: &Path, count: u64, plugin: &str) {
+    dormouse::event!(e2e.word, number = u64::MAX);
+    println!("ready");
+    std::fs::File::open(fifo).expect("a FIFO");
+    for _ in 0..count {
+        let mut process = myself(&["amid-join", plugin]).spawn().expect("another process");
+        assert!(process.wait().expect("a child").success());
+    }
+    println!("finished");
+}
+
+/// Forks until the library is loaded.
+fn amid_join(plugin: &str) {
+    // This program's own tracer has joined by the memory that it has inherited. The library's is not to find it.
+    // SAFETY: there is no other thread.
+    unsafe { std::env::remove_var(ENV_MEMORY) };
+    let (path, is_loaded) = (CString::new(plugin).expect("no NUL"), AtomicBool::new(false));
+    let mut pipe = std::io::pipe().expect("a pipe");
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let begin = now_ns();
+            open_library(&path);
+            println!("dlopen {}", now_ns() - begin);
+            is_loaded.store(true, Ordering::Relaxed);
+        });
+        let mut number = 0;
+        while !is_loaded.load(Ordering::Relaxed) {
+            timed_fork(&mut pipe, number);
+            number += 1;
+        }
+    });
+}
+
+/// Once there is a byte to read, forks until there is no more.
+fn forks() {
+    let wait_for_byte = || std::io::stdin().read(&mut [0]).expect("somebody writes") > 0;
+    println!("ready");
+    assert!(wait_for_byte());
+    let mut pipe = std::io::pipe().expect("a pipe");
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(wait_for_byte);
+        for number in (0..).take_while(|_| !waits.is_finished()) {
+            timed_fork(&mut pipe, number);
+            println!("ready");
+        }
+    });
 }
 
 /// How long this process took to come up, and takes to load a library.

@@ -1,0 +1,648 @@
+//! Conversations with anybody, by the million: a hostile owner with a program that joins, and hostile tools with a program that listens. What they
+//! hand out as a session's memory is recorded into.
+//!
+//! One thread plays both sides: a clock of the tests stands still but where a call would block, and there the other side acts.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+use std::fs::File;
+use std::io::IoSlice;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use dormouse_abi::message::{Message, OwnerToProgram, Preamble, ProgramToTool, Snapshot, ToolToOwner, ToolToProgram};
+use dormouse_abi::record::RecordKind;
+use dormouse_abi::session::{CLOCK_MONOTONIC, CLOCK_TSC, Geometry, MODE_DISCARD, MODE_OVERWRITE};
+use dormouse_backing::{MemoryOptions, Pool};
+use dormouse_relay::{Memory, Setup};
+use dormouse_testing::{Lack, skip_part};
+use dormouse_transport::{Clock, Deadline, Incoming};
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+
+use crate::control::lock;
+use crate::join::{PATIENCE, ask_for_memory};
+use crate::session::current;
+
+/// Environment variable: how many conversations are held.
+const ENV_CONVERSATIONS: &str = "DORMOUSE_CONVERSATIONS";
+/// Environment variable: what replays a failure.
+const ENV_SEED: &str = "DORMOUSE_CONVERSATIONS_SEED";
+
+fn variable(name: &str) -> Option<u64> {
+    std::env::var(name).ok()?.parse().ok()
+}
+
+/// How many conversations, and the generator; its seed is printed where a test fails.
+fn generator() -> (u64, SmallRng) {
+    let seed = variable(ENV_SEED).unwrap_or_else(|| SmallRng::from_os_rng().random());
+    println!("{ENV_SEED}={seed} draws the same again");
+    (variable(ENV_CONVERSATIONS).unwrap_or(20_000), SmallRng::seed_from_u64(seed))
+}
+
+/// A process is in one session: one test at a time.
+fn alone() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What the other side does while a call blocks: how long that takes, of what it may.
+type Act<'a> = Box<dyn FnMut(Duration) -> Duration + Send + 'a>;
+
+/// A clock that stands still but while a call blocks.
+pub(crate) struct Simulated<'a> {
+    now: Mutex<Duration>,
+    act: Mutex<Act<'a>>,
+    calls: AtomicU64,
+}
+
+impl<'a> Simulated<'a> {
+    pub(crate) fn new(act: impl FnMut(Duration) -> Duration + Send + 'a) -> Simulated<'a> {
+        Simulated { now: Mutex::default(), act: Mutex::new(Box::new(act)), calls: AtomicU64::new(0) }
+    }
+
+    /// What all calls have blocked for.
+    pub(crate) fn elapsed(&self) -> Duration {
+        *self.now.lock().unwrap()
+    }
+}
+
+impl Clock for Simulated<'_> {
+    fn now_ns(&self) -> u64 {
+        self.elapsed().as_nanos() as u64
+    }
+
+    fn before_wait(&self, left: Duration) {
+        self.calls.fetch_add(1, Ordering::Relaxed);
+        let spent = (self.act.lock().unwrap())(left);
+        assert!(spent <= left);
+        *self.now.lock().unwrap() += spent;
+    }
+}
+
+/// Does something as another user, as far as this thread is concerned. `None`: it may not.
+fn as_stranger<T>(act: impl FnOnce() -> T) -> Option<T> {
+    const STRANGER: u32 = 61_235;
+    // The system calls, which change this thread alone; libc's functions would change all.
+    let become_user = |uid: u32| {
+        // SAFETY: setresuid(2) of the effective user takes numbers.
+        (unsafe { libc::syscall(libc::SYS_setresuid, -1, uid, -1) }) == 0
+    };
+    let me = rustix::process::geteuid();
+    if !me.is_root() || !become_user(STRANGER) {
+        return None;
+    }
+    let result = act();
+    assert!(become_user(me.as_raw()));
+    Some(result)
+}
+
+/// What may come as a session's memory, but is none: descriptors of every kind.
+fn wrong_files(place: &Path) -> Vec<OwnedFd> {
+    let memory_file = |len: u64, seals: SealFlags| {
+        let fd = rustix::fs::memfd_create("wrong", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+        rustix::fs::ftruncate(&fd, len).unwrap();
+        rustix::fs::fcntl_add_seals(&fd, seals).unwrap();
+        fd
+    };
+    let file = |name: &str, len: u64| {
+        let file = File::options().create(true).truncate(true).read(true).write(true).open(place.join(name)).unwrap();
+        file.set_len(len).unwrap();
+        OwnedFd::from(file)
+    };
+    let open = |path: &Path, flags: OFlags| rustix::fs::open(path, flags | OFlags::CLOEXEC, Mode::empty()).unwrap();
+    let (read_end, write_end) = rustix::pipe::pipe().unwrap();
+    let (socket, _) = UnixStream::pair().unwrap();
+    let sized = SealFlags::SHRINK | SealFlags::GROW;
+    drop(file("read-only", 1 << 20));
+    vec![
+        read_end,
+        write_end,
+        socket.into(),
+        open(place, OFlags::DIRECTORY),
+        open(place, OFlags::PATH),
+        open(Path::new("/dev/null"), OFlags::RDWR),
+        open(Path::new("/dev/zero"), OFlags::RDWR),
+        open(Path::new("/proc/self/stat"), OFlags::RDONLY),
+        open(&place.join("read-only"), OFlags::RDONLY),
+        file("empty", 0),
+        file("zeroes", 1 << 20),
+        memory_file(1 << 20, SealFlags::empty()),
+        memory_file(0, sized),
+        memory_file(1, sized),
+        memory_file(4095, sized),
+        memory_file(4096, sized),
+        memory_file(1 << 40, sized),
+        memory_file(1 << 20, sized | SealFlags::WRITE),
+    ]
+}
+
+/// A session's memory, as an owner lays it out, of which any word may be changed.
+struct Hostile {
+    pool: Pool,
+    geometry: Geometry,
+    setup: Setup<'static>,
+    /// What it begins with: all but the register.
+    image: Vec<u64>,
+    changed: Vec<(usize, u64)>,
+}
+
+impl Hostile {
+    fn new(geometry: Geometry, setup: Setup<'static>) -> Hostile {
+        let pool = Pool::new("hostile", geometry.size_bytes(), MemoryOptions::new().prefault(false)).unwrap();
+        // SAFETY: as long as the geometry says, mapped as long as the pool, zero, and nobody else's.
+        let memory = unsafe { Memory::initialise(pool.base(), &geometry, &setup) };
+        let hostile = Hostile { pool, geometry, setup, image: Vec::new(), changed: Vec::new() };
+        if let Some(register) = memory.register() {
+            assert!(register.set_patterns(["*"]));
+        }
+        let end = geometry.register_offset().unwrap_or(geometry.size_bytes()) / 8;
+        let image = hostile.words()[..end].iter().map(|word| word.load(Ordering::Relaxed)).collect();
+        Hostile { image, ..hostile }
+    }
+
+    /// All of it: header, owner words, control blocks, rings, pages, register.
+    fn words(&self) -> &[AtomicU64] {
+        // SAFETY: mapped as long as the pool, aligned, and everybody goes by atomics.
+        unsafe { core::slice::from_raw_parts(self.pool.base().cast(), self.geometry.size_bytes() / 8) }
+    }
+
+    /// As it was made, but for what was entered in the register, with another identity or the same.
+    fn reset(&mut self, uuid: [u8; 16]) {
+        let (image, words) = (core::mem::take(&mut self.image), self.words());
+        image.iter().zip(words).for_each(|(value, word)| word.store(*value, Ordering::Relaxed));
+        self.image = image;
+        while let Some((index, former)) = self.changed.pop() {
+            self.words()[index].store(former, Ordering::Relaxed);
+        }
+        let offset = core::mem::offset_of!(dormouse_abi::session::SessionLayout, uuid) / 8;
+        for (word, bytes) in self.words()[offset..].iter().zip(uuid.as_chunks::<8>().0) {
+            word.store(u64::from_ne_bytes(*bytes), Ordering::Relaxed);
+        }
+    }
+
+    /// Changes words at random, those at the beginnings of all parts above all. With `spares_header` none that a view is made of.
+    fn scribble(&mut self, rng: &mut SmallRng, count: usize, spares_header: bool) {
+        let geometry = self.geometry;
+        let layout_words = size_of::<dormouse_abi::session::SessionLayout>() / 8;
+        for _ in 0..count {
+            let begin = match rng.random_range(0..8) {
+                0 if !spares_header => 0,
+                0 | 1 => layout_words * 8,
+                2 => geometry.owners_offset(),
+                3 | 4 => geometry.streams_offset() + rng.random_range(0..geometry.stream_count as usize) * 4096,
+                5 => geometry.rings_offset(),
+                6 => geometry.pages_offset(),
+                _ => geometry.register_offset().unwrap_or(geometry.pages_offset()),
+            };
+            let reach = [4, layout_words, 512, 1 << 17][rng.random_range(0..4)];
+            let index = (begin / 8 + rng.random_range(0..reach)).min(self.words().len() - 1);
+            let former = self.words()[index].load(Ordering::Relaxed);
+            let value = match rng.random_range(0..6) {
+                0 => 0,
+                1 => u64::MAX,
+                2 => former.wrapping_add([1, u64::MAX, 1 << 32, 1 << 16][rng.random_range(0..4)]),
+                3 => former ^ 1 << rng.random_range(0..64),
+                4 => rng.random_range(0..1 << 20),
+                _ => rng.random(),
+            };
+            if index * 8 >= geometry.register_offset().unwrap_or(usize::MAX) {
+                self.changed.push((index, former));
+            }
+            self.words()[index].store(value, Ordering::Relaxed);
+        }
+    }
+
+    /// Forgets who has ever entered.
+    fn clear_register(&mut self) {
+        let Some(offset) = self.geometry.register_offset() else { return };
+        self.changed.clear();
+        self.words()[offset / 8..].iter().for_each(|word| word.store(0, Ordering::Relaxed));
+        // SAFETY: mapped as long as the pool and as large as the geometry, which is what the header says again after this.
+        let memory = unsafe { Memory::initialise(self.pool.base(), &self.geometry, &self.setup) };
+        assert!(memory.register().unwrap().set_patterns(["*"]));
+    }
+
+    /// Pages that streams have begun to write.
+    fn used_pages(&self) -> usize {
+        let words = &self.words()[self.geometry.streams_offset() / 8..];
+        let control_blocks = words.chunks(4096 / 8).take(self.geometry.stream_count as usize);
+        control_blocks.filter(|block| block[0].load(Ordering::Relaxed) != 0).count()
+    }
+}
+
+/// Sessions of all kinds; the last has no register.
+fn hostile_memories() -> Vec<Hostile> {
+    let kinds = [
+        (MODE_DISCARD, CLOCK_TSC, RecordKind::Ids, 8, 64, true),
+        (MODE_DISCARD, CLOCK_TSC, RecordKind::Compact, 8, 2, true),
+        (MODE_OVERWRITE, CLOCK_TSC, RecordKind::Ids, 16, 64, true),
+        (MODE_OVERWRITE, CLOCK_MONOTONIC, RecordKind::Compact, 3, 64, true),
+        (MODE_DISCARD, CLOCK_MONOTONIC, RecordKind::Ids, 1, 0, false),
+    ];
+    let hostile = |(mode, clock, kind, page_count, cpu_count, has_register): (_, _, _, u32, u32, _)| {
+        let geometry =
+            Geometry { page_size_bytes: 4096, page_count, cpu_count, stream_count: cpu_count + 2, has_register };
+        assert!(geometry.is_valid());
+        let setup = Setup { mode, clock, uuid: [7; 16], kind, page_limit: page_count, kept_for: &[], kept_each: 0 };
+        Hostile::new(geometry, setup)
+    };
+    kinds.map(hostile).into()
+}
+
+/// Records events of all forms. Whatever the memory says, nothing but the memory is written.
+fn record(rng: &mut SmallRng) {
+    let (number, text) = (rng.random::<u64>(), "x".repeat(rng.random_range(0..100)));
+    crate::event!(hostile.none);
+    crate::event!(hostile.word, number);
+    crate::event!(hostile.run, number, text = text.as_str(), bytes = text.as_bytes());
+    if rng.random_range(0..16) == 0 {
+        // Pages fill up, and are switched.
+        let text = "y".repeat(rng.random_range(0..5_000));
+        (0..rng.random_range(0..64)).for_each(|_| crate::event!(hostile.run, number, text = text.as_str()));
+    }
+}
+
+impl Hostile {
+    /// Has the program record. Who means well finds that in the memory, others go on scribbling. Gives whether it was found.
+    fn record(&mut self, rng: &mut SmallRng, is_honest: bool) -> u64 {
+        record(rng);
+        if is_honest {
+            assert!(self.used_pages() > 0);
+            return 1;
+        }
+        let scribbled = rng.random_range(0..8);
+        self.scribble(rng, scribbled, false);
+        record(rng);
+        0
+    }
+}
+
+/// What comes with a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Gift {
+    Nothing,
+    Memory,
+    Wrong(usize),
+    Many,
+}
+
+impl Gift {
+    fn draw(rng: &mut SmallRng, wrong_count: usize) -> Gift {
+        match rng.random_range(0..8) {
+            0 => Gift::Nothing,
+            1 | 2 => Gift::Wrong(rng.random_range(0..wrong_count)),
+            3 => Gift::Many,
+            _ => Gift::Memory,
+        }
+    }
+}
+
+fn send(socket: &UnixStream, bytes: &[u8], fds: &[BorrowedFd<'_>]) {
+    let mut space = [core::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(5))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !fds.is_empty() {
+        assert!(control.push(SendAncillaryMessage::ScmRights(fds)));
+    }
+    // Whoever has heard enough has closed the connection.
+    let _ = sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
+}
+
+/// Damages what somebody sends, mostly not at all.
+fn damage(rng: &mut SmallRng, bytes: &mut Vec<u8>) {
+    match rng.random_range(0..12) {
+        0 | 1 => {
+            let at = rng.random_range(0..bytes.len());
+            bytes[at] ^= 1 << rng.random_range(0..8);
+        }
+        2 => bytes.truncate(rng.random_range(0..bytes.len())),
+        3 => *bytes = (0..rng.random_range(1..200)).map(|_| rng.random()).collect(),
+        // The frame's size.
+        4 if bytes.len() >= Preamble::SIZE_BYTES + 5 => bytes[Preamble::SIZE_BYTES + 1..][..4]
+            .copy_from_slice(&[0, 60_000, u32::MAX][rng.random_range(0..3)].to_le_bytes()),
+        5 => bytes.extend([0; 30]),
+        _ => {}
+    }
+}
+
+/// A question or an answer as it is sent.
+fn bytes<M: Message>(message: &M) -> Vec<u8> {
+    [Preamble::of(M::EDGE).encode().to_vec(), message.encode()].concat()
+}
+
+fn text(rng: &mut SmallRng) -> String {
+    (0..rng.random_range(0..40)).map(|_| char::from(rng.random_range(0..128_u8))).collect()
+}
+
+/// Somebody who has something to send, in pieces.
+struct Sender<'a> {
+    bytes: &'a [u8],
+    sent: usize,
+    /// The descriptors go with the piece that has this byte.
+    gift_at: usize,
+    fds: Vec<BorrowedFd<'a>>,
+    /// After its last byte it is silent instead of closing.
+    is_silent: bool,
+    /// Bytes at a time.
+    piece_len: usize,
+}
+
+impl<'a> Sender<'a> {
+    fn new(
+        rng: &mut SmallRng,
+        bytes: &'a [u8],
+        gift: Gift,
+        memory: BorrowedFd<'a>,
+        wrong: &'a [OwnedFd],
+    ) -> Sender<'a> {
+        let fds = match gift {
+            Gift::Nothing => Vec::new(),
+            Gift::Memory => vec![memory],
+            Gift::Wrong(index) => vec![wrong[index].as_fd()],
+            Gift::Many => (0..rng.random_range(2..6)).map(|index| [memory, wrong[index].as_fd()][index % 2]).collect(),
+        };
+        let gift_at =
+            if rng.random_range(0..8) == 0 { rng.random_range(0..bytes.len().max(1)) } else { Preamble::SIZE_BYTES };
+        let piece_len = [1, 3, 16, bytes.len()][rng.random_range(0..4)].max(1);
+        Sender { bytes, sent: 0, gift_at, fds, is_silent: rng.random_range(0..16) == 0, piece_len }
+    }
+
+    /// Sends a piece, or closes where it has nothing more to say. Gives how long that takes.
+    fn act(&mut self, socket: &UnixStream, left: Duration, pace: &mut Pace) -> Duration {
+        if self.sent == self.bytes.len() {
+            if self.is_silent {
+                return left;
+            }
+            let _ = socket.shutdown(std::net::Shutdown::Both);
+        } else {
+            self.send_piece(socket);
+        }
+        // Where nothing will come any more, the next call blocks as long as it may, by the true clock.
+        let is_over = self.is_silent && self.sent == self.bytes.len();
+        if is_over { left.saturating_sub(Duration::from_micros(20)) } else { pace.next().min(left) }
+    }
+
+    fn send_piece(&mut self, socket: &UnixStream) {
+        let mut end = (self.sent + self.piece_len).min(self.bytes.len());
+        if self.sent < self.gift_at && self.gift_at < end {
+            end = self.gift_at;
+        }
+        let fds = if (self.sent..end).contains(&self.gift_at) { self.fds.as_slice() } else { &[] };
+        send(socket, &self.bytes[self.sent..end], fds);
+        self.sent = end;
+    }
+}
+
+/// How long somebody takes from one piece to the next: ever longer, or no time at all.
+struct Pace {
+    next_ns: u64,
+}
+
+impl Pace {
+    fn draw(rng: &mut SmallRng, patience: Duration) -> Pace {
+        let next_ns = if rng.random_range(0..4) == 0 { rng.random_range(0..patience.as_nanos() as u64 / 8) } else { 0 };
+        Pace { next_ns }
+    }
+
+    fn next(&mut self) -> Duration {
+        self.next_ns += self.next_ns / 4;
+        Duration::from_nanos(self.next_ns)
+    }
+}
+
+fn descriptor_count() -> usize {
+    std::fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+fn is_one_printable_line(reason: &str) -> bool {
+    reason.len() < 10_000 && !reason.contains(|c: char| c.is_control())
+}
+
+#[test]
+fn whatever_an_owner_answers_a_program_goes_on() {
+    let _alone = alone();
+    let (count, mut rng) = generator();
+    let place = tempfile::tempdir().unwrap();
+    let (wrong, mut memories) = (wrong_files(place.path()), hostile_memories());
+    let own_path = place.path().join("own");
+    let own = UnixListener::bind(&own_path).unwrap();
+    own.set_nonblocking(true).unwrap();
+    // Who listens is who called listen(2).
+    let strange_path = place.path().join("strange");
+    let strange = UnixListener::bind(&strange_path).unwrap();
+    strange.set_nonblocking(true).unwrap();
+    let has_stranger = as_stranger(|| rustix::net::listen(&strange, 16).unwrap()).is_some();
+    lock().leave();
+    let (mut joined, mut recorded, mut refused, mut timed_out) = (0_u64, 0_u64, 0_u64, 0_u64);
+    let mut descriptors = None;
+    for conversation in 0..count {
+        let is_stranger = has_stranger && rng.random_range(0..16) == 0;
+        let (listener, path) = if is_stranger { (&strange, &strange_path) } else { (&own, &own_path) };
+        // Somebody who means well, in between, whose memory has a register.
+        let is_honest = conversation % 64 == 0 && !is_stranger;
+        let index = rng.random_range(0..memories.len() - usize::from(is_honest));
+        let hostile = &mut memories[index];
+        // Sometimes it is the session that the program is in, or was.
+        hostile.reset(if rng.random() { [index as u8; 16] } else { rng.random() });
+        let before = current().map(core::ptr::from_ref);
+        let mut answer = match rng.random_range(0..8) {
+            _ if is_honest => bytes(&OwnerToProgram::Welcome { process: 1 }),
+            0 => bytes(&OwnerToProgram::Error { text: text(&mut rng) }),
+            1 => {
+                let (dir, events) = (text(&mut rng), rng.random());
+                let snapshot = Snapshot { dir, events, bytes: 0, span_ns: 0, pages_missed: 0, pages_refused: 0 };
+                bytes(&OwnerToProgram::Snapshotted { snapshot })
+            }
+            2 => bytes(&ToolToOwner::Stop { pid: rng.random() }),
+            _ => bytes(&OwnerToProgram::Welcome { process: rng.random() }),
+        };
+        let gift = if is_honest { Gift::Memory } else { Gift::draw(&mut rng, wrong.len()) };
+        let preamble = Preamble { version: rng.random_range(0..5), edge: rng.random_range(0..5) }.encode();
+        if !is_honest {
+            if rng.random_range(0..16) == 0 {
+                answer[..Preamble::SIZE_BYTES].copy_from_slice(&preamble);
+            }
+            damage(&mut rng, &mut answer);
+            if rng.random() {
+                let (scribbled, spares_header) = (rng.random_range(1..8), rng.random());
+                hostile.scribble(&mut rng, scribbled, spares_header);
+            }
+        }
+        let mut sender = Sender::new(&mut rng, &answer, gift, hostile.pool.file(), &wrong);
+        if is_honest {
+            (sender.gift_at, sender.is_silent) = (Preamble::SIZE_BYTES, false);
+        }
+        let mut pace = if is_honest { Pace { next_ns: 0 } } else { Pace::draw(&mut rng, PATIENCE) };
+        let mut peer: Option<UnixStream> = None;
+        let mut is_connected = false;
+        let clock = Simulated::new(|left| {
+            // The first call is that which connects.
+            if !core::mem::replace(&mut is_connected, true) {
+                return Duration::ZERO;
+            }
+            let socket = peer.get_or_insert_with(|| listener.accept().unwrap().0);
+            sender.act(socket, left, &mut pace)
+        });
+        let handed = ask_for_memory(path, Deadline::by(&clock, PATIENCE));
+        assert!(clock.elapsed() <= PATIENCE, "conversation {conversation}: {:?}", clock.elapsed());
+        let calls = clock.calls.load(Ordering::Relaxed);
+        drop(clock);
+        // What was not accepted is in the backlog.
+        drop(peer.or_else(|| listener.accept().ok().map(|(socket, _)| socket)));
+        assert!(calls <= 2 + 2 * answer.len() as u64 + 2, "{calls} calls for {} bytes", answer.len());
+        assert!(!is_stranger || handed.as_ref().is_err_and(|reason| reason.ends_with("belongs to another user")));
+        let entered = handed.and_then(|handed| lock().join(|joining| joining.join_handed(handed, path)));
+        match entered {
+            Ok(()) => {
+                assert_eq!(gift, Gift::Memory);
+                joined += 1;
+                recorded += memories[index].record(&mut rng, is_honest);
+                if rng.random() {
+                    lock().leave();
+                }
+            }
+            Err(reason) => {
+                assert!(!is_honest, "{reason}");
+                assert!(is_one_printable_line(&reason), "{reason:?}");
+                assert!(!is_stranger || current().map(core::ptr::from_ref) == before);
+                refused += 1;
+                timed_out += u64::from(reason.ends_with("no answer in time"));
+            }
+        }
+        if conversation % 1024 == 1023 {
+            lock().leave();
+            memories.iter_mut().for_each(Hostile::clear_register);
+            // Reading the directory takes one, whatever the number.
+            let now = descriptor_count();
+            assert_eq!(*descriptors.get_or_insert(now), now, "conversation {conversation}");
+        }
+    }
+    lock().leave();
+    println!("{joined} joined, {recorded} times all was recorded, {refused} refused, {timed_out} of them late");
+    assert!(joined > count / 8 && recorded > count / 128 && refused > count / 8 && timed_out > count / 100);
+    if !has_stranger {
+        skip_part("owners of another user", no_stranger());
+    }
+}
+
+fn no_stranger() -> Lack {
+    Lack::machine("this user cannot become another", "run the tests as root")
+}
+
+/// Any question of a tool.
+#[cfg(feature = "listen")]
+fn tool_question(rng: &mut SmallRng, place: &Path) -> Vec<u8> {
+    let mut patterns = || ["*", "hostile:*", "none:*", "", "hostile:w?rd"][rng.random_range(0..5)].to_string();
+    let patterns = vec![patterns(), patterns()];
+    let sessions = ["/nowhere/session-1-0.sock".into(), "relative".into(), String::new(), "/".repeat(200)];
+    let session = match rng.random_range(0..6) {
+        4 => place.to_string_lossy().into_owned(),
+        5 => text(rng),
+        index => sessions[index].clone(),
+    };
+    match rng.random_range(0..12) {
+        0 => bytes(&ToolToProgram::List),
+        1 => bytes(&ToolToProgram::Arm { patterns }),
+        2 => bytes(&ToolToProgram::Disarm { patterns }),
+        3 => bytes(&ToolToProgram::Detach),
+        4 => bytes(&ToolToProgram::ListTunables),
+        5 => bytes(&ToolToProgram::SetTunables { values: vec![(text(rng), text(rng))] }),
+        6 => {
+            let uuid = [[rng.random_range(0..5); 16], rng.random()][rng.random_range(0..2)];
+            let offset = [0, 1, rng.random_range(0..1 << 17), rng.random()][rng.random_range(0..4)];
+            let size_bytes = rng.random_range(0..=dormouse_abi::message::MEMORY_PART_SIZE_BYTES_MAX);
+            bytes(&ToolToProgram::ReadMemory { uuid, offset, size_bytes })
+        }
+        _ => bytes(&ToolToProgram::Attach { session }),
+    }
+}
+
+#[test]
+#[cfg(feature = "listen")]
+fn whatever_tools_ask_a_program_goes_on() {
+    let _alone = alone();
+    let (count, mut rng) = generator();
+    let place = tempfile::tempdir().unwrap();
+    let (wrong, mut memories) = (wrong_files(place.path()), hostile_memories());
+    let has_stranger = as_stranger(|| ()).is_some();
+    lock().leave();
+    let (mut answered, mut joined, mut recorded, mut refused, mut strange) = (0_u64, 0_u64, 0_u64, 0_u64, 0_u64);
+    let mut descriptors = None;
+    for conversation in 0..count {
+        let is_stranger = has_stranger && rng.random_range(0..16) == 0;
+        // Whose a pair is says who made it.
+        let pair = || UnixStream::pair().unwrap();
+        let (program, tool) = if is_stranger { as_stranger(pair).unwrap() } else { pair() };
+        tool.set_nonblocking(true).unwrap();
+        let is_honest = conversation % 64 == 0 && !is_stranger;
+        let index = rng.random_range(0..memories.len() - usize::from(is_honest));
+        let hostile = &mut memories[index];
+        hostile.reset(if rng.random() { [index as u8; 16] } else { rng.random() });
+        let before = current().map(core::ptr::from_ref);
+        let attach = || bytes(&ToolToProgram::Attach { session: "/nowhere/session-1-0.sock".into() });
+        let mut question = if is_honest { attach() } else { tool_question(&mut rng, place.path()) };
+        let gift = if is_honest { Gift::Memory } else { Gift::draw(&mut rng, wrong.len()) };
+        if !is_honest {
+            damage(&mut rng, &mut question);
+            if rng.random() {
+                let (scribbled, spares_header) = (rng.random_range(1..8), rng.random());
+                hostile.scribble(&mut rng, scribbled, spares_header);
+            }
+        }
+        let mut sender = Sender::new(&mut rng, &question, gift, hostile.pool.file(), &wrong);
+        if is_honest {
+            (sender.gift_at, sender.is_silent) = (Preamble::SIZE_BYTES, false);
+        }
+        let patience = crate::listen::PATIENCE;
+        let mut pace = if is_honest { Pace { next_ns: 0 } } else { Pace::draw(&mut rng, patience) };
+        let clock = Simulated::new(|left| sender.act(&tool, left, &mut pace));
+        let _ = crate::listen::converse(program.into(), &clock);
+        assert!(clock.elapsed() <= 2 * patience, "conversation {conversation}: {:?}", clock.elapsed());
+        drop(clock);
+        let mut incoming = Incoming::new();
+        let answer = match incoming.preamble(&tool) {
+            Ok(Some(_)) => incoming.message::<ProgramToTool>(&tool).ok().flatten(),
+            _ => None,
+        };
+        answered += u64::from(answer.is_some());
+        if is_stranger {
+            strange += 1;
+            let Some(ProgramToTool::Error { text }) = answer else { panic!("{answer:?}") };
+            assert_eq!(text, "only the program's own user may talk to it");
+            assert_eq!(current().map(core::ptr::from_ref), before);
+            continue;
+        }
+        match answer {
+            Some(ProgramToTool::Changed { armed, .. }) if armed > 0 => {
+                joined += 1;
+                recorded += memories[index].record(&mut rng, is_honest);
+            }
+            Some(ProgramToTool::Error { text }) => {
+                assert!(!is_honest, "{text}");
+                assert!(is_one_printable_line(&text), "{text:?}");
+                refused += 1;
+            }
+            answer => assert!(!is_honest, "{answer:?}"),
+        }
+        if rng.random_range(0..4) == 0 {
+            lock().leave();
+        }
+        if conversation % 1024 == 1023 {
+            lock().leave();
+            memories.iter_mut().for_each(Hostile::clear_register);
+            let now = descriptor_count();
+            assert_eq!(*descriptors.get_or_insert(now), now, "conversation {conversation}");
+        }
+    }
+    lock().leave();
+    println!("{answered} answered, {joined} had something armed, {recorded} times all was recorded, {refused} refused");
+    assert!(answered > count / 4 && joined > count / 16 && recorded > count / 128 && refused > count / 8);
+    assert!(strange > 0 || !has_stranger);
+    if !has_stranger {
+        skip_part("tools of another user", no_stranger());
+    }
+}
