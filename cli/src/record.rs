@@ -99,7 +99,9 @@ fn listening_of_preloaded() -> Option<&'static str> {
             "DORMOUSE_LISTEN=thread starts a thread in every program before its first function: there `unshare -U` fails, a change of user may abort \
              (setpriv), and Python warns of fork; without it programs are recorded all the same",
         ),
-        "signal" => Some("DORMOUSE_LISTEN=signal is not for --libc, whose tracepoints lie in the allocator: programs are recorded, and do not listen"),
+        "signal" => Some(
+            "DORMOUSE_LISTEN=signal is not for --libc, whose tracepoints lie in the allocator: programs are recorded, and do not listen",
+        ),
         _ => None,
     }
 }

@@ -83,7 +83,9 @@ impl Ladder {
         let refusal = match self.writer {
             Writer::None => return,
             // Who forces a writer knows the filter.
-            _ if !self.forced && is_filtered() => "a filter of system calls is in force, which may kill for membarrier(2)",
+            _ if !self.forced && is_filtered() => {
+                "a filter of system calls is in force, which may kill for membarrier(2)"
+            }
             _ if register_barrier().is_err() => "the kernel offers no membarrier(PRIVATE_EXPEDITED_SYNC_CORE)",
             _ => return,
         };

@@ -201,6 +201,7 @@ fn wait_for_signal() -> std::io::Result<()> {
     }
     let begun = begin_signals();
     if begun.is_err() {
+        // (S') Release pairs with (S).
         STATE.store(IDLE, Ordering::Release);
     }
     begun
@@ -215,22 +216,29 @@ fn begin_signals() -> std::io::Result<()> {
     if ![libc::SIG_DFL, libc::SIG_IGN, ours as usize].contains(&action.sa_sigaction) {
         return Err(Error::new(ErrorKind::PermissionDenied, "the program has a handler of its own for SIGURG"));
     }
-    let socket = directories().find_map(|dir| Socket::bind(&dir, true));
-    let socket = socket.ok_or_else(|| Error::other("no directory for a socket; set XDG_RUNTIME_DIR to a directory of your own"))?;
+    let socket = bind_signalling()?;
     wake::prepare();
     control::lock().follow();
     action.sa_sigaction = ours as usize;
     action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART | libc::SA_ONSTACK;
     // SAFETY: the handler is of this type, async-signal-safe, and of this object, which is pinned.
     unsafe { libc::sigaction(libc::SIGURG, &raw const action, core::ptr::null_mut()) };
+    wait_again(socket);
+    Ok(())
+}
+
+/// A socket that can send this process the signal, and does not yet.
+fn bind_signalling() -> std::io::Result<Socket> {
+    let socket = directories().find_map(|dir| Socket::bind(&dir, true));
+    let socket = socket
+        .ok_or_else(|| Error::other("no directory for a socket; set XDG_RUNTIME_DIR to a directory of your own"))?;
     let fd = socket.fd.as_raw_fd();
     // SAFETY: numbers only, as fcntl(2) wants them; the socket is this process's.
     unsafe { libc::fcntl(fd, libc::F_SETOWN, thread::own_pid() as c_int) };
     // SAFETY: numbers only, as fcntl(2) wants them.
     unsafe { libc::fcntl(fd, F_SETSIG, libc::SIGURG) };
     SIGNALLING_FD.store(fd, Ordering::Relaxed);
-    wait_again(socket);
-    Ok(())
+    Ok(socket)
 }
 
 /// `F_SETSIG` of fcntl(2), which the crate `libc` does not have for every libc.
@@ -321,7 +329,7 @@ unsafe impl Send for SendPtr {}
 fn run_woken(socket: SendPtr) {
     let SendPtr(socket) = socket;
     // SAFETY: made by `start_woken` for this thread alone.
-    let socket = *unsafe { Box::from_raw(socket) };
+    let mut socket = *unsafe { Box::from_raw(socket) };
     let _inside = thread::enter_tracer();
     TID.store(rustix::thread::gettid().as_raw_nonzero().get() as u32, Ordering::Relaxed);
     wake::rest();
@@ -331,18 +339,22 @@ fn run_woken(socket: SendPtr) {
     // Unless it is to stop meanwhile. (S') Release pairs with (S).
     let _ = STATE.compare_exchange(STARTING, LISTENING, Ordering::Release, Ordering::Relaxed);
     sweep(&socket.path);
-    match socket.serve(Some(&STAY)) {
-        End::Idle => wait_again(socket),
-        End::UserHasChanged => {
-            socket.remove();
-            if begin_signals().is_err() {
-                end_signals();
-            }
+    loop {
+        let end = socket.serve(Some(&STAY));
+        if end == End::Idle {
+            return wait_again(socket);
         }
-        End::Stopped | End::Lost => {
-            socket.remove();
-            end_signals();
-        }
+        socket.remove();
+        socket = match end {
+            End::UserHasChanged => match bind_signalling() {
+                Ok(other) => other,
+                Err(_) => return end_signals(),
+            },
+            _ => return end_signals(),
+        };
+        let place = Box::into_raw(Box::new(socket.path.clone()));
+        // (Q') Release pairs with (Q).
+        PLACE.store(place, Ordering::Release);
     }
 }
 
@@ -488,9 +500,6 @@ impl Socket {
             if STATE.load(Ordering::Relaxed) == STOPPING {
                 return End::Stopped;
             }
-            if rustix::process::geteuid().as_raw() != self.uid {
-                return End::UserHasChanged;
-            }
             if identity(&self.fd) != Some(self.identity) {
                 return End::Lost;
             }
@@ -499,6 +508,8 @@ impl Socket {
                 Ok(_) if STATE.load(Ordering::Relaxed) == STOPPING => {}
                 Ok(stream) => drop(converse(stream)),
                 // Interrupted by a change of user too.
+                // Who waits is answered first: in a user namespace the user looks like another.
+                Err(Errno::AGAIN) if rustix::process::geteuid().as_raw() != self.uid => return End::UserHasChanged,
                 Err(Errno::AGAIN) => {
                     let is_over = poll(&mut [PollFd::new(&self.fd, PollFlags::IN)], stay) == Ok(0);
                     if is_over && crate::session::current().is_none() {

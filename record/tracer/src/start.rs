@@ -84,9 +84,8 @@ fn start_listening(listen: Listen) {
     use crate::listen::Way;
     // Each copy of the tracer that is asked twice is asked once too often: it is listening then, or in a session.
     // A filter may kill for starting a thread, or the thread for answering.
-    let is_by_default = || {
-        listen == Listen::ByDefault && crate::session::current().is_none() && !dormouse_imv::is_filtered()
-    };
+    let is_by_default =
+        || listen == Listen::ByDefault && crate::session::current().is_none() && !dormouse_imv::is_filtered();
     let way = crate::environment::way_to_listen().unwrap_or_else(|| is_by_default().then_some(Way::Thread));
     // Where the tracepoints are libc's functions, one may be passed within an allocator, or under the loader's lock.
     let is_fit = way != Some(Way::Signal) || listen == Listen::ByDefault;

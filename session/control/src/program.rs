@@ -35,6 +35,13 @@ pub struct Program {
     sockets: Vec<(Arc<SocketDirectory>, String)>,
 }
 
+/// Whether a process has a handler for the signal by which it may listen.
+fn handles_sigurg(pid: u32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let caught = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("SigCgt:")?.trim(), 16).ok());
+    caught.is_some_and(|caught| caught >> (libc::SIGURG - 1) & 1 == 1)
+}
+
 /// Whether a process has entered a filter of system calls, as far as it can be seen.
 fn has_filter(pid: u32) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
@@ -190,6 +197,14 @@ impl Program {
             }
         };
         converse().map_err(|refusal| match refusal {
+            Refusal::Failed(Failure::TimedOut) if handles_sigurg(self.pid) => {
+                let seconds = patience.as_secs();
+                format!(
+                    "process {} did not answer: if it listens by a signal (DORMOUSE_LISTEN=signal), it has passed no tracepoint within {seconds} s",
+                    self.pid
+                )
+                .into()
+            }
             Refusal::Failed(Failure::TimedOut) => {
                 format!("process {} did not answer in time; is it stopped?", self.pid).into()
             }

@@ -288,7 +288,9 @@ mod tests {
 
     #[test]
     fn a_nap_is_shorter_than_a_burst_that_fills_the_budget() {
-        for (mebibytes, at_rest, busy) in [(1, 500, 125), (16, 8_000, 2_000), (64, 32_000, 8_000), (4096, 50_000, 12_500)] {
+        for (mebibytes, at_rest, busy) in
+            [(1, 500, 125), (16, 8_000, 2_000), (64, 32_000, 8_000), (4096, 50_000, 12_500)]
+        {
             let naps = [false, true].map(|busy| nap(mebibytes << 20, busy).as_micros());
             assert_eq!(naps, [at_rest, busy]);
             assert!(at_rest as u64 * BURST_BYTES_PER_MS / 1000 <= (mebibytes << 20) / BURST_PART);

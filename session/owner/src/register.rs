@@ -177,7 +177,8 @@ impl TakenIn {
 fn refusal_of_unmapped(memory: &Memory, unmapped: &Unmapped) -> Refusal {
     let Unmapped { vpid, errno, program } = unmapped;
     let error = Errno::from_raw_os_error(*errno);
-    let remedy = if error == Errno::NOMEM { "; raise its limit (ulimit -v), or record with a smaller --budget-max" } else { "" };
+    let remedy =
+        if error == Errno::NOMEM { "; raise its limit (ulimit -v), or record with a smaller --budget-max" } else { "" };
     let size_mib = memory.geometry().size_bytes().div_ceil(1 << 20);
     let reason = format!("process {vpid} cannot map the session's memory of {size_mib} MiB: {error}{remedy}");
     refusal_of(ALL_CLASSES, program, &reason)
