@@ -508,12 +508,14 @@ impl Socket {
                 Ok(_) if STATE.load(Ordering::Relaxed) == STOPPING => {}
                 Ok(stream) => drop(converse(stream)),
                 // Interrupted by a change of user too.
-                // Who waits is answered first: in a user namespace the user looks like another.
-                Err(Errno::AGAIN) if rustix::process::geteuid().as_raw() != self.uid => return End::UserHasChanged,
+                // A thread that a signal has called stays where tools have found it until none comes: in a user namespace that the program has
+                // entered since, its user looks like another.
                 Err(Errno::AGAIN) => {
-                    let is_over = poll(&mut [PollFd::new(&self.fd, PollFlags::IN)], stay) == Ok(0);
-                    if is_over && crate::session::current().is_none() {
-                        return End::Idle;
+                    let has_changed = rustix::process::geteuid().as_raw() != self.uid;
+                    let is_over = has_changed && stay.is_none()
+                        || poll(&mut [PollFd::new(&self.fd, PollFlags::IN)], stay) == Ok(0);
+                    if is_over && (has_changed || crate::session::current().is_none()) {
+                        return if has_changed { End::UserHasChanged } else { End::Idle };
                     }
                 }
                 Err(Errno::INTR | Errno::CONNABORTED) => {}

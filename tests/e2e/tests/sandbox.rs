@@ -73,6 +73,8 @@ impl Sandbox {
             (Way::Calls, Sandbox(Enter::Main("strict"), _)) => "stop",
             // Nothing is permitted there that a thread needs, however it comes to be.
             (Way::Signal, Sandbox(Enter::Main("strict"), _)) => "stop",
+            // The socket would stay the former user's.
+            (Way::Signal, Sandbox(Enter::Main("keep-capabilities"), _)) => "stop-listen",
             (Way::Calls, Sandbox(Enter::Main("user-namespace" | "namespaces" | "keep-capabilities"), _)) => {
                 "stop-listen"
             }
