@@ -40,6 +40,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::Pid;
 use rustix::thread::futex;
 
+use crate::environment::Way;
 use crate::spawn::spawn;
 use crate::{clock, control, environment, thread, wake};
 
@@ -90,18 +91,6 @@ const LISTENED_TO_AFTER: Duration = Duration::from_secs(2);
 /// or no directory for the socket.
 pub fn listen() -> std::io::Result<()> {
     listen_by(environment::way_to_listen().flatten().unwrap_or(Way::Thread))
-}
-
-/// How a program comes to know of tools.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Way {
-    /// A thread sleeps on the socket.
-    Thread,
-    /// The kernel sends `SIGURG` when a tool connects, and the next thread that passes a tracepoint outside of signal handlers starts the listening
-    /// thread, which ends again when no tool has come for two seconds, unless the program is in a session. The price: a call that sleeps may return
-    /// `EINTR`, the program has a descriptor more, and a tool waits for a tracepoint. Not for programs that have a handler of their own for
-    /// `SIGURG` or any with `SA_NODEFER`, or tracepoints in their allocator.
-    Signal,
 }
 
 /// As [`listen`], in this way, whatever the environment says but for `DORMOUSE_LISTEN=0`. What listens in the other way is stopped before.
