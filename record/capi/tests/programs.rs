@@ -402,11 +402,15 @@ fn a_program_says_whether_it_listens() {
                 command.env("XDG_RUNTIME_DIR", dir.path()).env_remove("DORMOUSE_LISTEN");
                 stdout(&succeed(command.envs(wish.map(|wish| ("DORMOUSE_LISTEN", wish)))))
             };
-            assert_eq!(run(None), threads, "{link:?} {options:?}");
-            assert_eq!(run(Some("0")), format!("1 0 1 {} 1\n", -libc::EPERM));
+            let by = format!("{} 0 1 0 2\n", -libc::EINVAL);
+            assert_eq!(run(None), format!("{threads}{by}"), "{link:?} {options:?}");
+            assert_eq!(run(Some("signal")), format!("1 0 1 0 1\n{by}"), "{link:?} {options:?}");
+            let forbidden = -libc::EPERM;
+            let by_none = format!("{} {forbidden} 1 {forbidden} 1\n", -libc::EINVAL);
+            assert_eq!(run(Some("0")), format!("1 0 1 {forbidden} 1\n{by_none}"));
             // In a session nobody has asked for it.
             let output = succeed(record(&dir.path().join("trace")).arg("--").arg(&program));
-            assert_eq!(stdout(&output), "1 0 1 0 2\n");
+            assert_eq!(stdout(&output), format!("1 0 1 0 2\n{by}"));
             std::fs::remove_dir_all(dir.path().join("trace")).unwrap();
         }
     }

@@ -16,10 +16,22 @@ pub(crate) fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
+/// How a program comes to know of tools.
+#[cfg(feature = "listen")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    /// A thread sleeps on the socket.
+    Thread,
+    /// The kernel sends `SIGURG` when a tool connects, and the next thread that passes a tracepoint outside of signal handlers starts the listening
+    /// thread, which ends again when no tool has come for two seconds, unless the program is in a session. The price: a call that sleeps may return
+    /// `EINTR`, the program has a descriptor more, and a tool waits for a tracepoint. Not for programs that have a handler of their own for
+    /// `SIGURG` or any with `SA_NODEFER`, or tracepoints in their allocator.
+    Signal,
+}
+
 /// What `DORMOUSE_LISTEN` says, if anything: not to listen, or how.
 #[cfg(feature = "listen")]
-pub(crate) fn way_to_listen() -> Option<Option<crate::listen::Way>> {
-    use crate::listen::Way;
+pub(crate) fn way_to_listen() -> Option<Option<Way>> {
     match variable(dormouse_abi::environment::ENV_LISTEN)?.as_str() {
         "0" => Some(None),
         "1" | "thread" => Some(Some(Way::Thread)),

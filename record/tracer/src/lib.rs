@@ -83,10 +83,12 @@ mod watch;
 
 /// Static branches, immediate values and tunables, as this crate uses them itself.
 pub use dormouse_imv as imv;
+#[cfg(feature = "listen")]
+pub use environment::Way;
 #[doc(hidden)]
 pub use fork::{announce_vfork, real_vfork};
 #[cfg(feature = "listen")]
-pub use listen::{Way, listen, listen_by, stop_listening};
+pub use listen::{listen, listen_by, stop_listening};
 pub use snapshot::{Prepared, Snapshot, SnapshotError, Taken, snapshot};
 pub use start::{Listen, start};
 #[doc(hidden)]

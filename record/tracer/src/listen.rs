@@ -40,6 +40,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::Pid;
 use rustix::thread::futex;
 
+use crate::environment::Way;
 use crate::spawn::spawn;
 use crate::{clock, control, environment, join, thread, wake};
 
@@ -88,18 +89,6 @@ const LISTENED_TO_AFTER: Duration = Duration::from_secs(2);
 /// or no directory for the socket.
 pub fn listen() -> std::io::Result<()> {
     listen_by(environment::way_to_listen().flatten().unwrap_or(Way::Thread))
-}
-
-/// How a program comes to know of tools.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Way {
-    /// A thread sleeps on the socket.
-    Thread,
-    /// The kernel sends `SIGURG` when a tool connects, and the next thread that passes a tracepoint outside of signal handlers starts the listening
-    /// thread, which ends again when no tool has come for two seconds, unless the program is in a session. The price: a call that sleeps may return
-    /// `EINTR`, the program has a descriptor more, and a tool waits for a tracepoint. Not for programs that have a handler of their own for
-    /// `SIGURG` or any with `SA_NODEFER`, or tracepoints in their allocator.
-    Signal,
 }
 
 /// As [`listen`], in this way, whatever the environment says but for `DORMOUSE_LISTEN=0`. What listens in the other way is stopped before.
@@ -200,6 +189,7 @@ fn wait_for_signal() -> std::io::Result<()> {
     }
     let begun = begin_signals();
     if begun.is_err() {
+        // (S') Release pairs with (S).
         STATE.store(IDLE, Ordering::Release);
     }
     begun
@@ -214,23 +204,29 @@ fn begin_signals() -> std::io::Result<()> {
     if ![libc::SIG_DFL, libc::SIG_IGN, ours as usize].contains(&action.sa_sigaction) {
         return Err(Error::new(ErrorKind::PermissionDenied, "the program has a handler of its own for SIGURG"));
     }
-    let socket = directories().find_map(|dir| Socket::bind(&dir, true));
-    let socket = socket
-        .ok_or_else(|| Error::other("no directory for a socket; set XDG_RUNTIME_DIR to a directory of your own"))?;
+    let socket = bind_signalling()?;
     wake::prepare();
     control::lock().follow();
     action.sa_sigaction = ours as usize;
     action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART | libc::SA_ONSTACK;
     // SAFETY: the handler is of this type, async-signal-safe, and of this object, which is pinned.
     unsafe { libc::sigaction(libc::SIGURG, &raw const action, core::ptr::null_mut()) };
+    wait_again(socket);
+    Ok(())
+}
+
+/// A socket that can send this process the signal, and does not yet.
+fn bind_signalling() -> std::io::Result<Socket> {
+    let socket = directories().find_map(|dir| Socket::bind(&dir, true));
+    let socket = socket
+        .ok_or_else(|| Error::other("no directory for a socket; set XDG_RUNTIME_DIR to a directory of your own"))?;
     let fd = socket.fd.as_raw_fd();
     // SAFETY: numbers only, as fcntl(2) wants them; the socket is this process's.
     unsafe { libc::fcntl(fd, libc::F_SETOWN, thread::own_pid() as c_int) };
     // SAFETY: numbers only, as fcntl(2) wants them.
     unsafe { libc::fcntl(fd, F_SETSIG, libc::SIGURG) };
     SIGNALLING_FD.store(fd, Ordering::Relaxed);
-    wait_again(socket);
-    Ok(())
+    Ok(socket)
 }
 
 /// `F_SETSIG` of fcntl(2), which the crate `libc` does not have for every libc.
@@ -321,7 +317,7 @@ unsafe impl Send for SendPtr {}
 fn run_woken(socket: SendPtr) {
     let SendPtr(socket) = socket;
     // SAFETY: made by `start_woken` for this thread alone.
-    let socket = *unsafe { Box::from_raw(socket) };
+    let mut socket = *unsafe { Box::from_raw(socket) };
     let _inside = thread::enter_tracer();
     TID.store(rustix::thread::gettid().as_raw_nonzero().get() as u32, Ordering::Relaxed);
     wake::rest();
@@ -331,18 +327,22 @@ fn run_woken(socket: SendPtr) {
     // Unless it is to stop meanwhile. (S') Release pairs with (S).
     let _ = STATE.compare_exchange(STARTING, LISTENING, Ordering::Release, Ordering::Relaxed);
     sweep(&socket.path);
-    match socket.serve(Some(&STAY)) {
-        End::Idle => wait_again(socket),
-        End::UserHasChanged => {
-            socket.remove();
-            if begin_signals().is_err() {
-                end_signals();
-            }
+    loop {
+        let end = socket.serve(Some(&STAY));
+        if end == End::Idle {
+            return wait_again(socket);
         }
-        End::Stopped | End::Lost => {
-            socket.remove();
-            end_signals();
-        }
+        socket.remove();
+        socket = match end {
+            End::UserHasChanged => match bind_signalling() {
+                Ok(other) => other,
+                Err(_) => return end_signals(),
+            },
+            _ => return end_signals(),
+        };
+        let place = Box::into_raw(Box::new(socket.path.clone()));
+        // (Q') Release pairs with (Q).
+        PLACE.store(place, Ordering::Release);
     }
 }
 
@@ -488,9 +488,6 @@ impl Socket {
             if STATE.load(Ordering::Relaxed) == STOPPING {
                 return End::Stopped;
             }
-            if rustix::process::geteuid().as_raw() != self.uid {
-                return End::UserHasChanged;
-            }
             if identity(&self.fd) != Some(self.identity) {
                 return End::Lost;
             }
@@ -499,10 +496,14 @@ impl Socket {
                 Ok(_) if STATE.load(Ordering::Relaxed) == STOPPING => {}
                 Ok(stream) => drop(converse(stream, &Monotonic)),
                 // Interrupted by a change of user too.
+                // A thread that a signal has called stays where tools have found it until none comes: in a user namespace that the program has
+                // entered since, its user looks like another.
                 Err(Errno::AGAIN) => {
-                    let is_over = poll(&mut [PollFd::new(&self.fd, PollFlags::IN)], stay) == Ok(0);
-                    if is_over && crate::session::current().is_none() {
-                        return End::Idle;
+                    let has_changed = rustix::process::geteuid().as_raw() != self.uid;
+                    let is_over = has_changed && stay.is_none()
+                        || poll(&mut [PollFd::new(&self.fd, PollFlags::IN)], stay) == Ok(0);
+                    if is_over && (has_changed || crate::session::current().is_none()) {
+                        return if has_changed { End::UserHasChanged } else { End::Idle };
                     }
                 }
                 Err(Errno::INTR | Errno::CONNABORTED) => {}

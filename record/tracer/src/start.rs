@@ -87,7 +87,7 @@ pub(crate) fn by_itself() {
 
 #[cfg(feature = "listen")]
 fn start_listening(listen: Listen, deadline: Deadline<'_>) {
-    use crate::listen::Way;
+    use crate::environment::Way;
     // Each copy of the tracer that is asked twice is asked once too often: it is listening then, or in a session.
     // A filter may kill for starting a thread, or the thread for answering.
     let is_by_default =

@@ -67,7 +67,7 @@ fn with(mut work: impl FnMut(&mut Inner)) {
     while try_with(&mut work).is_none() {
         std::thread::yield_now();
     }
-    // A handler that came meanwhile has left it to this thread.
+    // A handler that came meanwhile has left it to this thread. SeqCst: (W) pairs with (W').
     if IS_WANTED.load(Ordering::SeqCst) {
         let _ = try_with(Inner::enable);
     }
@@ -109,13 +109,14 @@ pub(crate) fn prepare() {
 
 /// The next tracepoint is to be told. Async-signal-safe.
 pub(crate) fn want() {
-    // SeqCst: before the gates are tried, as `with` looks after it has let go of them.
+    // SeqCst: (W') pairs with (W): stored before the gates are tried, as `with` looks after it has let go of them.
     IS_WANTED.store(true, Ordering::SeqCst);
     let _ = try_with(Inner::enable);
 }
 
 /// None is waited for any more.
 pub(crate) fn rest() {
+    // SeqCst: (W') pairs with (W).
     IS_WANTED.store(false, Ordering::SeqCst);
     with(Inner::disable);
     divert(false);

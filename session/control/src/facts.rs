@@ -62,6 +62,8 @@ pub(crate) struct Process {
     /// Filters of system calls are in force; no privileges are to be had by exec.
     pub(crate) has_filter: bool,
     pub(crate) has_no_new_privileges: bool,
+    /// Whether it has a handler for the signal by which a program may listen.
+    pub(crate) handles_sigurg: bool,
     /// Namespaces in which it is and the caller is not.
     pub(crate) namespaces: Vec<&'static str>,
     /// Whether its root is another directory than its namespace's.
@@ -93,6 +95,7 @@ impl Process {
             is_kernel_thread: stat.field(9).parse::<u32>().is_ok_and(|flags| flags & PF_KTHREAD != 0),
             has_filter: status.number("Seccomp:", 0).is_some_and(|mode| mode != 0),
             has_no_new_privileges: status.number("NoNewPrivs:", 0) == Some(1),
+            handles_sigurg: status.signals("SigCgt:") >> (libc::SIGURG - 1) & 1 == 1,
             ..Process::default()
         };
         let debugger = status.number("TracerPid:", 0).filter(|pid| *pid != 0).map(|pid| pid as u32);
@@ -309,6 +312,12 @@ impl Status {
 
     fn number(&self, name: &str, index: usize) -> Option<u64> {
         self.numbers(name).nth(index)
+    }
+
+    /// A set of signals, the first one in the lowest bit.
+    fn signals(&self, name: &str) -> u64 {
+        let set = self.0.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
+        u64::from_str_radix(set.trim(), 16).unwrap_or_default()
     }
 
     /// The group that it makes files as, and those that it has besides.

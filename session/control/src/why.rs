@@ -476,6 +476,11 @@ pub(crate) fn why_silent(pid: u32, patience: Duration) -> Error {
     let remedy = format!("have it go on (`kill -CONT {pid}`, or in its debugger), and try again");
     match (why, process) {
         (Some(why), _) => format!("process {pid} does not answer: it {why}; {remedy}").into(),
+        (None, Some(Process { handles_sigurg: true, .. })) => format!(
+            "process {pid} did not answer: if it listens by a signal (DORMOUSE_LISTEN=signal), it has passed no tracepoint within {} ms",
+            patience.as_millis()
+        )
+        .into(),
         (None, Some(process)) => format!(
             "process {pid} has not answered within {} ms; it is neither stopped nor traced (state {}): try again when it has less to do",
             patience.as_millis(), process.state

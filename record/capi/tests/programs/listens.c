@@ -21,5 +21,10 @@ int main(void)
 	int second = threads();
 	int started = dormouse_listen();
 	printf("%d %d %d %d %d\n", first, stopped, second, started, threads());
+	int none = dormouse_listen_by(3);
+	int by_signal = dormouse_listen_by(DORMOUSE_WAY_SIGNAL);
+	int without = threads();
+	int by_thread = dormouse_listen_by(DORMOUSE_WAY_THREAD);
+	printf("%d %d %d %d %d\n", none, by_signal, without, by_thread, threads());
 	return 0;
 }
