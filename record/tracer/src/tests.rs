@@ -41,7 +41,7 @@ fn variable(name: &str) -> Option<u64> {
 fn generator() -> (u64, SmallRng) {
     let seed = variable(ENV_SEED).unwrap_or_else(|| SmallRng::from_os_rng().random());
     println!("{ENV_SEED}={seed} draws the same again");
-    (variable(ENV_CONVERSATIONS).unwrap_or(20_000), SmallRng::seed_from_u64(seed))
+    (variable(ENV_CONVERSATIONS).unwrap_or(5_000), SmallRng::seed_from_u64(seed))
 }
 
 /// A process is in one session: one test at a time.
