@@ -340,10 +340,13 @@ fn a_service_manager_hears_when_programs_can_join_and_when_the_session_ends() {
 fn a_service_manager_is_not_told_of_a_session_that_does_not_begin() {
     let place = tempfile::tempdir().expect("a directory");
     let manager = Manager::at(&place.path().join("notify"));
+    let mut other = Command::new("sleep").arg("infinity").spawn().expect("a program without Dormouse");
     let mut command = Command::new(dormouse());
-    command.args(["record", "--attach", &std::process::id().to_string(), "-o"]).arg(place.path().join("trace"));
+    command.args(["record", "--attach", &other.id().to_string(), "-o"]).arg(place.path().join("trace"));
     command.env("NOTIFY_SOCKET", place.path().join("notify")).env("XDG_RUNTIME_DIR", place.path());
     let output = watched(&mut command, PATIENCE);
+    let _ = other.kill();
+    other.wait().expect("a child");
     assert_eq!(output.status.code(), Some(2), "{}", String::from_utf8_lossy(&output.stderr));
     assert!(manager.has_heard_nothing());
 }
