@@ -292,10 +292,11 @@ impl Record {
     pub(crate) fn own(self, inheritance: Inheritance) -> anyhow::Result<u8> {
         raise_descriptor_limit();
         let dir = inheritance.dir().to_owned();
-        let mut owner = SupervisedOwner::take_up(inheritance)?;
+        // What goes wrong here is told to the supervisor, which says it.
+        let Ok(mut owner) = SupervisedOwner::take_up(inheritance) else { return Ok(EXIT_NOTHING) };
         if let Some(pid) = self.attach {
-            let armed;
-            (owner, armed) = owner.attach(pid)?;
+            let Ok((attached, armed)) = owner.attach(pid) else { return Ok(EXIT_NOTHING) };
+            owner = attached;
             if self.background {
                 let_go_of_terminal()?;
             }
@@ -401,6 +402,9 @@ fn concluded(outcome: Outcome, dir: &Path, code: u8) -> u8 {
         }
     }
 }
+
+/// There was nothing to run or record.
+const EXIT_NOTHING: u8 = 2;
 
 /// `--fail-on-loss`: events were lost, or may have been.
 pub(crate) const EXIT_LOSS: u8 = 3;

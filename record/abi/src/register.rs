@@ -10,6 +10,9 @@
 //! So a program that joins, forks, or loads a library waits for nobody: not for an owner that is stopped, and for no other program. It takes
 //! no lock, makes no system call, and each step is one store, so a program that is killed amid it leaves an entry that nobody has come to.
 //!
+//! A program that has asked at the socket is entered by the owner, as OFFERED; it says READY once it has mapped the memory. One that does not
+//! was too late, and is counted as refused.
+//!
 //! A class is found by the fingerprint of its text, by open addressing. Who adds one takes the next id first, writes the text, and shows it by one
 //! compare-and-swap of a slot. Who loses that to another leaves an id that nobody uses.
 //!
@@ -44,12 +47,15 @@ pub const NAMESPACE_UNKNOWN: u64 = 0;
 const CLAIMED: u64 = 1;
 const READY: u64 = 2;
 const LEFT: u64 = 3;
+const OFFERED: u64 = 4;
 
 /// What a process has come to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Phase {
     /// It fills its entry.
     Claimed,
+    /// The session owner has filled its entry, and the process has not taken it.
+    Offered,
     /// It is in the session.
     Ready,
     /// It has left.
@@ -282,6 +288,27 @@ impl Register {
     /// it has found the process dead. Wait-free; allocates nothing.
     #[must_use]
     pub fn enter(&self, number: u16, entrant: &Entrant<'_>) -> bool {
+        self.fill(number, entrant, READY)
+    }
+
+    /// Fills an entry that is claimed for another process, which has to [`take`](Register::take) it. False if a program has damaged the entry.
+    #[must_use]
+    pub fn offer(&self, number: u16, entrant: &Entrant<'_>) -> bool {
+        self.fill(number, entrant, OFFERED)
+    }
+
+    /// Takes the entry that the session owner has made for this process. False if that has taken it away again. Wait-free; allocates nothing.
+    #[must_use]
+    pub fn take(&self, number: u16, vpid: u32) -> bool {
+        let Some(entry) = self.processes.get(usize::from(number)) else { return false };
+        let (offered, ready) = (word(OFFERED, vpid), word(READY, vpid));
+        // (R6) Release pairs with (R4): it is in the session.
+        let is_taken = entry.state.compare_exchange(offered, ready, Ordering::Release, Ordering::Relaxed).is_ok();
+        self.changed();
+        is_taken
+    }
+
+    fn fill(&self, number: u16, entrant: &Entrant<'_>, phase: u64) -> bool {
         let Some(entry) = self.processes.get(usize::from(number)) else { return false };
         let Entrant { vpid, joined_ns, joined_at, namespace, image, pid, name, is_forked, program, command_line } =
             *entrant;
@@ -298,9 +325,9 @@ impl Register {
         entry.image.store(image, Ordering::Relaxed);
         entry.pid.store(pid, Ordering::Relaxed);
         entry.is_forked.store(is_forked.into(), Ordering::Relaxed);
-        let (claimed, ready) = (word(CLAIMED, vpid), word(READY, vpid));
+        let (claimed, filled) = (word(CLAIMED, vpid), word(phase, vpid));
         // (R3) Release pairs with (R4): the entry is whole.
-        let is_entered = entry.state.compare_exchange(claimed, ready, Ordering::Release, Ordering::Relaxed).is_ok();
+        let is_entered = entry.state.compare_exchange(claimed, filled, Ordering::Release, Ordering::Relaxed).is_ok();
         self.changed();
         is_entered
     }
@@ -318,10 +345,11 @@ impl Register {
     /// What a process has entered, if its entry is taken.
     pub fn process(&self, number: u16) -> Option<Process> {
         let entry = self.processes.get(usize::from(number))?;
-        // (R4) Acquire pairs with (R3) and (R5).
+        // (R4) Acquire pairs with (R3), (R5) and (R6).
         let state = entry.state.load(Ordering::Acquire);
         let phase = match state >> 32 {
             CLAIMED => Phase::Claimed,
+            OFFERED => Phase::Offered,
             READY => Phase::Ready,
             LEFT => Phase::Left,
             _ => return None,

@@ -148,6 +148,9 @@ impl Joining {
         let Handed { process, memory, identity } = handed;
         self.identity = Some(identity);
         let memory = self.adopt(memory.as_fd(), None)?;
+        let register = memory.register().ok_or("the session has no register")?;
+        let is_taken = register.take(process, thread::own_pid());
+        is_taken.then_some(()).ok_or("the session owner takes this process for dead")?;
         self.attach(memory, process, socket.into())
     }
 

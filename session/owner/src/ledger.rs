@@ -135,6 +135,7 @@ struct Head {
     snapshots_bytes: AtomicU64,
     budget_page_count: AtomicU64,
     ended_amid_write: AtomicU64,
+    late: AtomicU64,
     memory_gone: AtomicU64,
     refused: [AtomicU64; Cause::COUNT],
     counts: Counts,
@@ -294,6 +295,11 @@ impl Ledger {
     /// Threads that have ended amid a write, as the owners have found.
     pub(crate) fn ended_amid_write(&self) -> &AtomicU64 {
         &self.head().ended_amid_write
+    }
+
+    /// Processes that were let in and were not there any more.
+    pub(crate) fn late(&self) -> &AtomicU64 {
+        &self.head().late
     }
 
     /// What is left of what may be written to disk.

@@ -206,7 +206,7 @@ impl Session {
         // A peer may take its time over a conversation. One that is left behind is refused: the trace is finished then.
         deadline.bound("dormouse-close", server.closing());
         let socket = server.path().to_path_buf();
-        let Shared { memory, trace, processes, .. } = &*shared;
+        let Shared { memory, trace, processes, register } = &*shared;
         let ledger = &trace.ledger;
         // These wait for a disk.
         memory.wait_for_turns();
@@ -227,6 +227,9 @@ impl Session {
             let write_error = Some("the drain thread has failed; the trace ends where it did".into());
             Drained { summary: Summary { write_error, ..Summary::default() }, ..Drained::default() }
         });
+        let late = register.late(&memory.view());
+        let late_count = ledger.late().load(Ordering::Relaxed).saturating_add(late.len() as u64);
+        trace.refuse_at_end(late);
         trace.refuse_excess();
         let (classes_refused, refused) = trace.refusals();
         losses.extend(&refused);
@@ -234,7 +237,7 @@ impl Session {
         losses.add(Cause::AmidWrite, ended_amid_write(&memory.view(), ledger));
         losses.add(Cause::MemoryGone, memory.gone());
         let mut summary = Summary {
-            processes: processes.joined(),
+            processes: processes.joined().saturating_sub(late_count),
             snapshots_refused: ledger.counts().snapshots_refused.load(Ordering::Relaxed),
             owner_restarts: ledger.restarts(),
             classes_refused,

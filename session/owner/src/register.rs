@@ -74,7 +74,7 @@ impl TakenIn {
         for number in 1..PROCESS_COUNT as u16 {
             let Some(process) = register.process(number) else { continue };
             match (process.phase, processes.is_known(number)) {
-                (Phase::Ready | Phase::Left, false) => fresh.push((number, process)),
+                (Phase::Ready | Phase::Offered | Phase::Left, false) => fresh.push((number, process)),
                 (Phase::Left, true) => {
                     processes.forget(number);
                     self.take_back(parts, number);
@@ -84,7 +84,7 @@ impl TakenIn {
                     self.take_back(parts, number);
                 }
                 (Phase::Claimed, _) => drop(looked.claimed.insert(number)),
-                (Phase::Ready, true) => {}
+                (Phase::Ready | Phase::Offered, true) => {}
             }
         }
         fresh.sort_by_key(|(_, process)| process.joined_at);
@@ -117,7 +117,7 @@ impl TakenIn {
             command_line: command_line.as_bytes(),
             ..Entrant::default()
         };
-        if !register.enter(number, &entrant) {
+        if !register.offer(number, &entrant) {
             return Err("a program has damaged the session's register".into());
         }
         let pid_seen = Some(pid).filter(|pid| *pid != 0);
@@ -161,7 +161,7 @@ impl TakenIn {
             processes.count_joined(1);
         }
         match found {
-            Some((pid, pidfd)) if process.phase == Phase::Ready => {
+            Some((pid, pidfd)) if process.phase != Phase::Left => {
                 let entering = Entering { number, pid: Some(pid), image: process.image, name, stat, pidfd };
                 processes.admit(entering).into_iter().for_each(|number| self.take_back(parts, number));
             }
@@ -169,7 +169,7 @@ impl TakenIn {
             None if is_noted
                 && process.pid == 0
                 && process.namespace == NAMESPACE_UNKNOWN
-                && process.phase == Phase::Ready =>
+                && process.phase != Phase::Left =>
             {
                 let entering = Entering { number, pid: None, image: process.image, name, stat, pidfd: None };
                 processes.admit(entering);
@@ -185,10 +185,29 @@ impl TakenIn {
         ended().into_iter().for_each(|number| self.take_back(parts, number));
     }
 
+    /// Those that were let in, and are not there when the session ends.
+    pub(crate) fn late(&self, memory: &Memory) -> Vec<Refusal> {
+        let _looked = self.lock();
+        (1..PROCESS_COUNT as u16).filter_map(|number| refusal_of_late(memory, number)).collect()
+    }
+
     /// Takes back what a process held that writes no more, its number last.
     fn take_back(&self, Parts { memory, trace, .. }: Parts<'_>, number: u16) {
+        let late = refusal_of_late(&memory, number);
+        trace.ledger.late().fetch_add(late.is_some().into(), Ordering::Relaxed);
+        trace.refuse(late);
         trace.ledger.ended_amid_write().fetch_add(memory.take_back(number), Ordering::Relaxed);
     }
+}
+
+/// A program that has asked for the memory, and did not wait long enough to get it.
+fn refusal_of_late(memory: &Memory, number: u16) -> Option<Refusal> {
+    let process = memory.register()?.process(number).filter(|process| process.phase == Phase::Offered)?;
+    let reason = format!(
+        "process {} asked for the session's memory, because it has closed the descriptor of it, and its time was over before it was answered",
+        process.vpid
+    );
+    Some(refusal_of(ALL_CLASSES, &printable(&process.program), &reason))
 }
 
 /// A program that is not in the session because its address space has no room for it.

@@ -3,6 +3,7 @@
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use dormouse_abi::message::{BudgetState, Snapshot, Status};
 use dormouse_abi::register::CLASS_COUNT;
@@ -88,6 +89,8 @@ impl Service for Shared {
         let dir = std::path::absolute(&self.trace.dir.path).unwrap_or_else(|_| self.trace.dir.path.clone());
         status.owner_restarts = self.trace.ledger.restarts();
         status.dir = dir.to_string_lossy().into_owned();
+        let late = self.trace.ledger.late().load(Ordering::Relaxed);
+        status.processes_joined = status.processes_joined.saturating_sub(late);
         status.classes = self.trace.class_count();
         status.classes_max = CLASS_COUNT as u32;
         // Those too that could not map the memory, of whom the server does not know, and those that have found no room.

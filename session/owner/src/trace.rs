@@ -293,6 +293,11 @@ impl Trace {
         }
     }
 
+    /// The same at the session's end, which commits nothing: another owner may have to begin it anew.
+    pub(crate) fn refuse_at_end(&self, programs: Vec<Refusal>) {
+        programs.into_iter().for_each(|refusal| self.refuse_as(Cause::ProgramRefused, 1, refusal));
+    }
+
     fn refuse_as(&self, cause: Cause, count: u64, refusal: Refusal) {
         let mut inner = self.lock();
         inner.losses.add(cause, count);

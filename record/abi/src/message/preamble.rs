@@ -3,7 +3,7 @@
 use core::fmt;
 
 /// Version of all messages. It changes with any of them.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// First bytes of a conversation, in either direction.
 pub const MAGIC: [u8; 8] = *b"dormouse";
