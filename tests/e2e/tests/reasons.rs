@@ -198,8 +198,9 @@ fn programs_of_a_recording_are_told_by_their_session() {
     assert!(text.contains(told) && text.contains(", which records); DORMOUSE_LISTEN=thread "), "{text}");
     drop(recorded);
     std::fs::remove_dir_all(&trace).expect("a trace");
-    // A recording that its program outlives.
-    let script = "\"$@\" sh -c '\"$0\" none 1 <&3 & echo $! > \"$1\"' BOX FILE 3<&0; exec sleep 600";
+    // A recording that its program outlives. It ends once the program has joined: one that comes later listens.
+    let script = "\"$@\" sh -c '\"$0\" none 1 <&3 >\"$1.out\" & echo $! >\"$1\"; until grep ready \"$1.out\"; do sleep 0.01; done' \
+                  BOX FILE 3<&0; exec sleep 600";
     let script = script.replace("BOX", BOX).replace("FILE", file.to_str().expect("a path of text"));
     let shell = ["sh", "-c", &script, "sh"].map(AsRef::as_ref);
     let mut left = Program::start(&[&shell[..], &record[..]].concat(), PATIENCE);

@@ -148,37 +148,37 @@ mod tests {
     #[test]
     fn each_side_tells_versions_apart_with_the_same_words() {
         let older = Preamble { version: 1, edge: Edge::ProgramOwner as u32 };
-        let newer = Preamble { version: 3, edge: Edge::ProgramOwner as u32 };
+        let newer = Preamble { version: 4, edge: Edge::ProgramOwner as u32 };
         let served = [Edge::ProgramOwner, Edge::ToolOwner];
         assert_eq!(
             older.check_asker(&served).unwrap_err().to_string(),
-            "the program speaks version 1 of the protocol, this dormouse 2: rebuild the program, or use the dormouse that it was built with"
+            "the program speaks version 1 of the protocol, this dormouse 3: rebuild the program, or use the dormouse that it was built with"
         );
         assert_eq!(
             newer.check_asker(&served).unwrap_err().to_string(),
-            "the program speaks version 3 of the protocol, this dormouse 2: install the dormouse that the program was built with"
+            "the program speaks version 4 of the protocol, this dormouse 3: install the dormouse that the program was built with"
         );
         // What the program says itself, of an owner that is newer, and a tool of a program that is older.
         assert_eq!(
             newer.check_answerer(Edge::ProgramOwner).unwrap_err().to_string(),
-            "the program speaks version 2 of the protocol, this dormouse 3: rebuild the program, or use the dormouse that it was built with"
+            "the program speaks version 3 of the protocol, this dormouse 4: rebuild the program, or use the dormouse that it was built with"
         );
         assert!(
             older
                 .check_answerer(Edge::ToolProgram)
                 .unwrap_err()
                 .to_string()
-                .starts_with("the program speaks version 1 of the protocol, this dormouse 2: rebuild the program")
+                .starts_with("the program speaks version 1 of the protocol, this dormouse 3: rebuild the program")
         );
         assert!(
             older
                 .check_answerer(Edge::ToolOwner)
                 .unwrap_err()
                 .to_string()
-                .contains("2 of the protocol, the session's owner 1")
+                .contains("3 of the protocol, the session's owner 1")
         );
         let unknown = Preamble { version: 9, edge: 77 };
-        assert!(unknown.check_asker(&served).unwrap_err().to_string().contains("9 of the protocol, the other 2"));
+        assert!(unknown.check_asker(&served).unwrap_err().to_string().contains("9 of the protocol, the other 3"));
     }
 
     #[test]
