@@ -335,8 +335,16 @@ impl Running {
 
     /// Kills `dormouse` itself and the session's owner, and nothing else that it has started, and waits for their ends.
     pub fn kill_owner(&mut self) {
-        // Nobody else is started meanwhile.
+        // Nobody else is started meanwhile: once all of its threads have stopped.
         kill_process(Pid::from_child(&self.child), Signal::STOP).expect("dormouse is there");
+        let tasks = format!("/proc/{}/task", self.child.id());
+        let has_stopped = |task: &Path| {
+            let stat = std::fs::read_to_string(task.join("stat")).unwrap_or_default();
+            stat.rsplit_once(')').is_none_or(|(_, fields)| fields.starts_with(" T"))
+        };
+        self.wait_until("dormouse's being stopped", || {
+            std::fs::read_dir(&tasks).is_ok_and(|tasks| tasks.flatten().all(|task| has_stopped(&task.path())))
+        });
         let owner = self.owner();
         self.kill_owner_alone(Signal::KILL);
         self.kill_supervisor();
