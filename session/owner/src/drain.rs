@@ -223,6 +223,8 @@ impl<'a> Drainer<'a> {
     /// Writes the packet that was copied, if the check has found a header for it.
     fn write(&mut self, stream: u32, header: Option<PacketHeader>) {
         let Some(header) = header else { return self.refuse() };
+        // Whoever reads along finds the classes of its records declared: their programs have entered them before.
+        self.trace.take_in();
         self.files.write(stream, &header, &mut self.copy[..header.packet_size_bytes as usize]);
     }
 

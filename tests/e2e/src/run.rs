@@ -442,10 +442,11 @@ pub fn owner_of(pid: u32) -> Option<u32> {
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).find(is_owner)
 }
 
-/// Whether a process is no more, but perhaps for whoever waits for it.
+/// Whether a process is no more, but perhaps for whoever waits for it: its files are closed once the last of its threads has ended.
 pub fn has_ended(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with(['Z', 'X']))
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count);
+    stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with(['Z', 'X']) && threads <= 1)
 }
 
 /// What a recording came to.
