@@ -53,13 +53,16 @@ pub mod class;
 pub mod loss;
 pub mod merge;
 pub mod metadata;
+pub mod model;
 pub mod packet;
+pub mod plan;
 pub mod state;
 pub mod stats;
 pub mod stream;
 pub mod text;
 pub mod time;
 pub mod totals;
+pub mod trace;
 pub mod value;
 
 #[cfg(test)]
@@ -76,9 +79,12 @@ pub use metadata::{Metadata, MetadataError, MetadataOptions};
 pub use packet::{PacketHeader, PacketWriter};
 pub use state::StateRecord;
 pub use stats::{Refusal, Stats};
-pub use stream::{Event, Notice, Problem, RecordError, Source, StreamReader, count_records, first_record_since};
+pub use stream::{
+    Event, Notice, Problem, RecordError, Scratch, Source, StreamReader, TraceRef, count_records, first_record_since,
+};
 pub use time::Clock;
 pub use totals::{StreamTotals, Totals};
+pub use trace::Trace;
 pub use value::{Sequence, Value};
 
 /// Little-endian reads at an offset that the caller has checked.
@@ -87,9 +93,6 @@ pub(crate) mod bytes {
         let mut array = [0; N];
         array.copy_from_slice(&bytes[offset..offset + N]);
         array
-    }
-    pub fn u16_at(bytes: &[u8], offset: usize) -> u16 {
-        u16::from_le_bytes(array(bytes, offset))
     }
     pub fn u32_at(bytes: &[u8], offset: usize) -> u32 {
         u32::from_le_bytes(array(bytes, offset))

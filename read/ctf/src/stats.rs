@@ -69,7 +69,7 @@ pub struct ClassStats {
     /// `provider:name`.
     pub name: String,
     /// The id in this trace.
-    pub id: u16,
+    pub id: u64,
     /// How many.
     pub count: u64,
     /// Bytes of their records, headers included.
@@ -149,7 +149,7 @@ impl Stats {
         let mut warnings = Vec::new();
         let (mut events, mut state_events, mut losses) = (0, 0, StatedLosses::default());
         let mut is_damaged = false;
-        let mut classes: HashMap<u16, ClassStats> = HashMap::new();
+        let mut classes: HashMap<u64, ClassStats> = HashMap::new();
         let mut lost: BTreeMap<String, u64> = BTreeMap::new();
         let mut classes_refused = Vec::new();
         let mut cpus: BTreeMap<u32, u64> = BTreeMap::new();

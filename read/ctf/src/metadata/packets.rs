@@ -13,8 +13,8 @@ const OFFSET_PACKET_SIZE: usize = 28;
 const OFFSET_SCHEMES: usize = 32;
 const OFFSET_VERSION: usize = 35;
 
-/// The text without the headers and the padding; `None` where `bytes` are no packets.
-pub(super) fn text(bytes: &[u8]) -> Result<Option<Vec<u8>>, MetadataError> {
+/// The trace's uuid, and the text without the headers and the padding; `None` where `bytes` are no packets.
+pub(super) fn text(bytes: &[u8]) -> Result<Option<([u8; 16], Vec<u8>)>, MetadataError> {
     let number: fn([u8; 4]) -> u32 = match bytes.first_chunk() {
         Some(magic) if u32::from_le_bytes(*magic) == MAGIC => u32::from_le_bytes,
         Some(magic) if u32::from_be_bytes(*magic) == MAGIC => u32::from_be_bytes,
@@ -29,7 +29,7 @@ pub(super) fn text(bytes: &[u8]) -> Result<Option<Vec<u8>>, MetadataError> {
         text.extend(content);
         rest = tail;
     }
-    Ok(Some(text))
+    Ok(Some((crate::bytes::array(bytes, OFFSET_UUID), text)))
 }
 
 /// What the packet at the start of `rest` holds, and what is behind it. The first packet of all is at the start of `bytes`.
@@ -43,12 +43,10 @@ fn packet<'a>(bytes: &[u8], rest: &'a [u8], number: fn([u8; 4]) -> u32) -> Resul
         return Err("belongs to another trace than the first: its uuid is another");
     }
     if header[OFFSET_SCHEMES..][..3] != [0; 3] {
-        return Err(
-            "is compressed, encrypted or has a checksum, which Dormouse does not read; read this trace with babeltrace2",
-        );
+        return Err("is compressed, encrypted or has a checksum, which is not read");
     }
     if header[OFFSET_VERSION..] != [1, 8] {
-        return Err("is of another version than CTF 1.8; read this trace with babeltrace2");
+        return Err("is of another version than CTF 1.8");
     }
     let size = |offset| (number_at(offset) as usize).is_multiple_of(8).then_some(number_at(offset) as usize / 8);
     let (Some(content), Some(size)) = (size(OFFSET_CONTENT_SIZE), size(OFFSET_PACKET_SIZE)) else {
