@@ -83,7 +83,9 @@ fn recognise(text: &str, declarations: &[Declaration<'_>]) -> Checked<Metadata> 
 
     let mut classes = Classes::empty(record_kind);
     for block in blocks(declarations, "event") {
-        let Some((id, decl)) = event(block) else { return foreign(block.at, "this event declaration has another form") };
+        let Some((id, decl)) = event(block) else {
+            return foreign(block.at, "this event declaration has another form");
+        };
         if !classes.insert(id, decl) {
             return fail(block.at, format!("event id {id} is declared twice"));
         }

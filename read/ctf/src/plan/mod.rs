@@ -221,6 +221,10 @@ impl StreamPlan {
         };
         Some((at(vpid)? as u32, at(vtid)? as u32))
     }
+
+    pub(crate) fn has_who(&self) -> bool {
+        self.who.is_some()
+    }
 }
 
 /// Where a context has the two ids of who it is that writes, if all records have them at one place: little-endian, of 32 bits.

@@ -27,7 +27,7 @@ pub use pages::{count_records, first_record_since};
 pub use source::Source;
 pub use trace::TraceRef;
 
-use dormouse_abi::page::{CPU_UNKNOWN, MAGIC};
+use dormouse_abi::page::{CPU_UNKNOWN, MAGIC, STREAM_STATE};
 
 use crate::packet::HeaderError;
 use crate::plan::{Cursor, Memory, Outer, PacketFields, PacketStart, Record, StreamPlan, Time, advance};
@@ -68,6 +68,19 @@ struct Current<'a> {
     cpu_id: u32,
 }
 
+/// What counts of an event.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Counted<'a> {
+    pub plan: &'a StreamPlan,
+    /// Index of its class.
+    pub class: usize,
+    pub timestamp: u64,
+    pub size_bytes: u64,
+    pub cpu_id: u32,
+    /// Where its contexts begin: a byte of the stream, and a bit of the packet.
+    body: (u64, u64),
+}
+
 /// A packet that has been opened.
 #[derive(Debug, Clone, Copy)]
 struct Opened {
@@ -92,6 +105,8 @@ pub struct StreamReader<'a, S = &'a [u8]> {
     at: (u64, u64),
     packet: Option<Packet<'a>>,
     current: Option<Current<'a>>,
+    /// Whether `current` is still to be gone to.
+    is_ahead: bool,
     memory: Memory,
     /// Time of the record before, ticks.
     time: u64,
@@ -139,6 +154,7 @@ impl<'a, S: Source> StreamReader<'a, S> {
             at: (0, 0),
             packet: None,
             current: None,
+            is_ahead: false,
             memory: Memory::default(),
             time: 0,
             scale: None,
@@ -174,6 +190,68 @@ impl<'a, S: Source> StreamReader<'a, S> {
     fn notice(&self, problem: Problem) -> Notice {
         let (offset_bytes, packet) = self.at;
         Notice { stream: self.stream, packet, offset_bytes, problem }
+    }
+
+    /// The trace.
+    pub fn trace(&self) -> TraceRef<'a> {
+        self.trace
+    }
+
+    /// Goes to the next event that is earlier than `limit` (ticks), and says what counts of it; what is not earlier stays to be gone to.
+    #[inline(always)]
+    pub(crate) fn count_next(&mut self, limit: u64) -> Option<Result<Counted<'a>, Notice>> {
+        if !std::mem::take(&mut self.is_ahead) {
+            match self.advance()? {
+                Ok(_) => {}
+                Err(notice) => return Some(Err(notice)),
+            }
+        }
+        let current = self.current?;
+        if current.timestamp >= limit {
+            self.is_ahead = true;
+            return None;
+        }
+        Some(Ok(Counted {
+            plan: current.plan,
+            class: current.record.class,
+            timestamp: current.timestamp,
+            size_bytes: (current.record.end - current.begin).div_ceil(8),
+            cpu_id: current.cpu_id,
+            body: (current.body_offset(), current.record.body),
+        }))
+    }
+
+    /// `vpid` and `vtid` of the event that [`StreamReader::count_next`] has come to.
+    #[inline(always)]
+    pub(crate) fn who(&self, counted: &Counted<'a>) -> Option<(u32, u32)> {
+        let (offset, body) = counted.body;
+        counted.plan.who(&Cursor::new(self.source.fetched(offset), body / 8 * 8, body, u64::MAX))
+    }
+
+    /// The time of the next event, ticks, without passing it; notices are passed to `told`.
+    pub(crate) fn look_ahead(&mut self, mut told: impl FnMut(Notice)) -> Option<u64> {
+        while !self.is_ahead {
+            match self.advance()? {
+                Ok(_) => self.is_ahead = true,
+                Err(notice) => told(notice),
+            }
+        }
+        self.current.map(|current| current.timestamp)
+    }
+
+    /// Whether the event that the reader has come to is of a class that the session owner writes.
+    pub(crate) fn is_at_state(&self) -> bool {
+        self.trace.is_own() && self.current.is_some_and(|current| current.plan.id == u64::from(STREAM_STATE))
+    }
+
+    /// Whether its records say whose they are.
+    pub(crate) fn has_who(&self) -> bool {
+        self.trace.plan.streams.iter().any(StreamPlan::has_who)
+    }
+
+    /// Nanoseconds since the epoch of ticks of the stream's clock.
+    pub(crate) fn epoch_ns(&self, ticks: u64) -> Option<i64> {
+        self.scale.map(|scale| scale.epoch_ns(ticks))
     }
 
     /// The time of the event that the reader has come to, in nanoseconds since the epoch; `None` without a clock.

@@ -11,7 +11,7 @@ pub struct TraceRef<'a> {
     pub(crate) uuid: Option<&'a [u8; 16]>,
     clocks: &'a [Clock],
     origin: Option<&'a str>,
-    is_own: bool,
+    own: Option<&'a Metadata>,
 }
 
 impl<'a> TraceRef<'a> {
@@ -21,12 +21,17 @@ impl<'a> TraceRef<'a> {
         clocks: &'a [Clock],
         origin: Option<&'a str>,
     ) -> TraceRef<'a> {
-        TraceRef { plan, uuid, clocks, origin, is_own: false }
+        TraceRef { plan, uuid, clocks, origin, own: None }
     }
 
     /// Whether the trace is one of Dormouse.
     pub(crate) fn is_own(&self) -> bool {
-        self.is_own
+        self.own.is_some()
+    }
+
+    /// What a trace of Dormouse says of itself.
+    pub fn own(&self) -> Option<&'a Metadata> {
+        self.own
     }
 
     pub(crate) fn origin(&self) -> Option<&'a str> {
@@ -47,7 +52,7 @@ impl<'a> From<&'a Metadata> for TraceRef<'a> {
             uuid: Some(&options.uuid),
             clocks: std::slice::from_ref(&options.clock),
             origin: Some(&options.hostname),
-            is_own: true,
+            own: Some(metadata),
         }
     }
 }
