@@ -148,7 +148,9 @@ impl TraceFiles {
     /// The events of all streams, which are numbered in the order of [`TraceFiles::names`].
     pub fn events(&self) -> Merge<'_, Window<'_>> {
         let windows = self.streams.iter().zip(self.windows()).enumerate();
-        Merge::new(windows.map(|(index, (stream, window))| StreamReader::of_source(self.trace_of(stream), index, window)))
+        Merge::new(
+            windows.map(|(index, (stream, window))| StreamReader::of_source(self.trace_of(stream), index, window)),
+        )
     }
 
     /// What is missing in traces whose [`TraceFiles::events`] have been read to the end, one line each.

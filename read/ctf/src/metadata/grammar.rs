@@ -75,7 +75,8 @@ fn is_cut_off(mut text: &str) -> bool {
             Some('"') => {
                 let mut input = Input { input: LocatingSlice::new(text), state: 0 };
                 if string(&mut input).is_err() {
-                    return true;
+                    // A text that does not end in its line is wrong, unless that is the last one.
+                    return !text.contains('\n');
                 }
                 text = &text[input.current_token_start()..];
                 continue;

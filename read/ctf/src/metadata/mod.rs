@@ -94,7 +94,7 @@ impl Metadata {
     /// # Errors
     /// As [`Metadata::parse`], and those of packets and of bytes that are no text.
     pub fn decode(bytes: &[u8]) -> Result<Metadata, MetadataError> {
-        Metadata::parse(text_of(bytes)?.1.as_ref())
+        Metadata::parse(&text_of(bytes)?)
     }
 }
 
@@ -113,14 +113,7 @@ impl Described {
     /// # Errors
     /// What is wrong, and where.
     pub fn decode(bytes: &[u8]) -> Result<Described, MetadataError> {
-        let (uuid, text) = text_of(bytes)?;
-        let described = Described::parse(&text)?;
-        match (uuid, described.class.uuid) {
-            (Some(packets), Some(trace)) if packets != trace => {
-                Err(MetadataError::Unreadable("the uuid of the packets of metadata is not that of the trace".into()))
-            }
-            _ => Ok(described),
-        }
+        Described::parse(&text_of(bytes)?)
     }
 
     /// Reads the text of anybody's metadata.
@@ -134,8 +127,8 @@ impl Described {
     }
 }
 
-/// The text of a metadata file, and the uuid of its packets, if it has such.
-fn text_of(bytes: &[u8]) -> Result<(Option<[u8; 16]>, Cow<'_, str>), MetadataError> {
+/// The text of a metadata file.
+fn text_of(bytes: &[u8]) -> Result<Cow<'_, str>, MetadataError> {
     let not_text = |error: std::str::Utf8Error| {
         let offset_bytes = error.valid_up_to();
         let text =
@@ -143,11 +136,8 @@ fn text_of(bytes: &[u8]) -> Result<(Option<[u8; 16]>, Cow<'_, str>), MetadataErr
         MetadataError::Unreadable(text)
     };
     match packets::text(bytes)? {
-        Some((uuid, text)) => {
-            let text = String::from_utf8(text).map_err(|error| not_text(error.utf8_error()))?;
-            Ok((Some(uuid), Cow::Owned(text)))
-        }
-        None => Ok((None, Cow::Borrowed(std::str::from_utf8(bytes).map_err(not_text)?))),
+        Some(text) => String::from_utf8(text).map(Cow::Owned).map_err(|error| not_text(error.utf8_error())),
+        None => std::str::from_utf8(bytes).map(Cow::Borrowed).map_err(not_text),
     }
 }
 

@@ -13,8 +13,8 @@ const OFFSET_PACKET_SIZE: usize = 28;
 const OFFSET_SCHEMES: usize = 32;
 const OFFSET_VERSION: usize = 35;
 
-/// The trace's uuid, and the text without the headers and the padding; `None` where `bytes` are no packets.
-pub(super) fn text(bytes: &[u8]) -> Result<Option<([u8; 16], Vec<u8>)>, MetadataError> {
+/// The text without the headers and the padding; `None` where `bytes` are no packets.
+pub(super) fn text(bytes: &[u8]) -> Result<Option<Vec<u8>>, MetadataError> {
     let number: fn([u8; 4]) -> u32 = match bytes.first_chunk() {
         Some(magic) if u32::from_le_bytes(*magic) == MAGIC => u32::from_le_bytes,
         Some(magic) if u32::from_be_bytes(*magic) == MAGIC => u32::from_be_bytes,
@@ -29,7 +29,7 @@ pub(super) fn text(bytes: &[u8]) -> Result<Option<([u8; 16], Vec<u8>)>, Metadata
         text.extend(content);
         rest = tail;
     }
-    Ok(Some((crate::bytes::array(bytes, OFFSET_UUID), text)))
+    Ok(Some(text))
 }
 
 /// What the packet at the start of `rest` holds, and what is behind it. The first packet of all is at the start of `bytes`.

@@ -65,10 +65,10 @@ fn resolved(text: &str, declarations: &[Declaration<'_>]) -> Checked<TraceClass>
     let mut names = HashSet::new();
     for block in blocks(declarations, "clock") {
         let clock = clock(block)?;
-        if !names.insert(clock.name.clone()) {
-            return fail(block.at, format!("there is a clock named {} already", clock.name));
+        // babeltrace2's writer declares a clock once for each class of streams.
+        if names.insert(clock.name.clone()) {
+            trace.clocks.push(clock);
         }
-        trace.clocks.push(clock);
     }
 
     let mut types = Types::new(byte_order, trace.clocks, text.len());
@@ -164,19 +164,9 @@ fn clock(block: &Block<'_>) -> Checked<ClockClass> {
         None => 0,
         Some((at, number)) => i64::try_from(number).or_else(|_| fail(at, "this offset has more than 64 bits"))?,
     };
-    let mut offset_s = offset_s;
-    // A negative number of ticks is one of seconds and the ticks that are then too many.
     let offset_cycles = match entries.number("offset")? {
         None => 0,
-        Some((_, ticks)) if ticks >= 0 => ticks as u64,
-        Some((at, ticks)) => {
-            let hz = i128::from(frequency_hz);
-            match i64::try_from(i128::from(offset_s) + ticks.div_euclid(hz)) {
-                Ok(sum) => offset_s = sum,
-                Err(_) => return fail(at, "this offset has more than 64 bits"),
-            }
-            ticks.rem_euclid(hz) as u64
-        }
+        Some((at, ticks)) => u64::try_from(ticks).or_else(|_| fail(at, "an offset in ticks is not negative"))?,
     };
     Ok(ClockClass {
         name: name.to_string(),

@@ -280,7 +280,8 @@ impl<'a> Types<'a> {
         Ok(model::Member { name: declarator.name.to_string(), class })
     }
 
-    /// Finds the field that a path names: from the innermost structure outwards, then in the scopes that are read before.
+    /// Finds the field that a path names: from the innermost structure outwards, or, by the name of
+    /// a scope, in one that is read before.
     fn reference(&self, at: At, path: &str, before: &Before<'_>) -> Checked<(FieldPath, Integer)> {
         let absolute = SCOPES.iter().find_map(|(prefix, scope)| Some((*scope, path.strip_prefix(prefix)?)));
         let found = match absolute {
@@ -288,10 +289,7 @@ impl<'a> Types<'a> {
             Some((scope, rest)) => {
                 before.iter().find(|(known, _)| *known == scope).and_then(|found| in_scope(found, rest))
             }
-            None => {
-                let here = (1..=self.levels.len()).rev().find_map(|count| self.in_levels(path, count));
-                here.or_else(|| before.iter().rev().find_map(|found| in_scope(found, path)))
-            }
+            None => (1..=self.levels.len()).rev().find_map(|count| self.in_levels(path, count)),
         };
         match found {
             Some((path, class)) => match class.as_ref() {

@@ -189,19 +189,14 @@ impl Visitor for Printer<'_> {
             None => put_integer(self.out, value, class),
             Some(labels) => {
                 self.out.extend_from_slice(b"( ");
-                let mut names = labels.iter().filter(|label| label.range.contains(value, class.is_signed)).peekable();
-                match names.next() {
-                    None => self.out.extend_from_slice(b"<unknown>"),
-                    Some(name) if names.peek().is_none() => put_text(self.out, name.name.as_bytes()),
-                    Some(name) => {
-                        self.out.extend_from_slice(b"{ ");
-                        put_text(self.out, name.name.as_bytes());
-                        for name in names {
-                            self.out.extend_from_slice(b", ");
-                            put_text(self.out, name.name.as_bytes());
-                        }
-                        self.out.extend_from_slice(b" }");
-                    }
+                let mut separator: &[u8] = b"";
+                for label in labels.iter().filter(|label| label.range.contains(value, class.is_signed)) {
+                    self.out.extend_from_slice(separator);
+                    put_text(self.out, label.name.as_bytes());
+                    separator = b", ";
+                }
+                if separator.is_empty() {
+                    self.out.extend_from_slice(b"<unknown>");
                 }
                 self.out.extend_from_slice(b" : container = ");
                 put_integer(self.out, value, class);
@@ -241,8 +236,9 @@ fn put_integer(out: &mut Vec<u8>, value: u64, class: &IntegerNode) {
     match class.base {
         Base::Decimal if class.is_signed => put_i64(out, value as i64),
         Base::Decimal => put_u64(out, value),
-        Base::Hexadecimal => put(out, format_args!("0x{:X}", bits(class.size_bits))),
-        // In whole digits of three bits.
+        // In whole digits of four bits.
+        Base::Hexadecimal => put(out, format_args!("0x{:X}", bits(class.size_bits.next_multiple_of(4)))),
+        // In whole digits of three.
         Base::Octal => put(out, format_args!("0{:o}", bits(class.size_bits.next_multiple_of(3)))),
         Base::Binary => {
             put(out, format_args!("0b{:0width$b}", bits(class.size_bits), width = class.size_bits as usize))
