@@ -19,6 +19,8 @@ pub enum Group {
 pub trait Visitor {
     /// The next field has this name.
     fn name(&mut self, name: &str);
+    /// The next field is the option of a variant that has this name.
+    fn option(&mut self, _name: &str) {}
     /// The next field is the element with this index.
     fn element(&mut self, index: u64);
     /// A whole number; an `i64`, if it is signed.
@@ -191,7 +193,7 @@ impl Node {
             Node::Variant { slot, is_tag_signed, options } => {
                 let option = option_of(options, memory.slot(*slot), *is_tag_signed)?;
                 visitor.open(Group::Variant);
-                visitor.name(&option.shown);
+                visitor.option(&option.shown);
                 option.node.walk(cursor, memory, visitor)?;
                 visitor.close(Group::Variant);
             }

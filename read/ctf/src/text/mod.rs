@@ -177,6 +177,11 @@ impl Visitor for Printer<'_> {
         self.out.extend_from_slice(b" = ");
     }
 
+    fn option(&mut self, _: &str) {
+        self.out.push(b' ');
+        self.is_first = false;
+    }
+
     fn element(&mut self, index: u64) {
         self.out.extend_from_slice(if self.is_first { b" [" } else { b", [" });
         self.is_first = false;

@@ -226,7 +226,7 @@ fn variants_sequences_and_names_in_all_scopes() {
         let size = content.next_multiple_of(32) + 64;
         first.extend(build(content, size).finish((size / 8) as usize));
     }
-    // Without packet context: one packet, as long as the file.
+    // Without packet context: one packet, as long as the file. Of an empty counted text babeltrace2 prints the one before.
     let mut second = BitWriter::new(false);
     second.number(32, MAGIC).number(8, 9);
     for n in 0..40u64 {
@@ -234,8 +234,8 @@ fn variants_sequences_and_names_in_all_scopes() {
             .number(8, 1)
             .number(32, 16_000_000 + 50_000 * n)
             .bytes(b"ab\0cde")
-            .number(8, n % 4)
-            .bytes(&b"xyz\0"[..(n % 4) as usize]);
+            .number(8, n % 3 + 1)
+            .bytes(&b"xyz\0"[..(n % 3 + 1) as usize]);
         second.number(8, n);
     }
     agrees("scopes", &metadata, &[first, second.finish(0)]);
