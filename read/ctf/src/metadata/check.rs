@@ -1,6 +1,6 @@
 //! What a reader relies on beyond the grammar: fields by whose names packets and records are found.
 
-use super::resolve::{Checked, fail};
+use super::error::{Checked, fail};
 use super::syntax::At;
 use crate::model::{FieldClass, Length, Struct, TraceClass};
 

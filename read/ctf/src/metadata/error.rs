@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use super::syntax::At;
+
 /// Why text is not metadata that this crate reads.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum MetadataError {
@@ -68,4 +70,12 @@ impl MetadataError {
 pub(super) fn line_of(text: &str, offset: usize) -> usize {
     let before = text.as_bytes().get(..offset).unwrap_or(text.as_bytes());
     before.iter().filter(|byte| **byte == b'\n').count() + 1
+}
+
+/// A failure, and where.
+pub(super) type Failure = (At, String);
+pub(super) type Checked<T> = Result<T, Failure>;
+
+pub(super) fn fail<T>(at: At, what: impl Into<String>) -> Checked<T> {
+    Err((at, what.into()))
 }

@@ -17,6 +17,8 @@ const DEPTH_MAX: u32 = 64;
 /// The text, and how many braces are open.
 type Input<'a> = Stateful<LocatingSlice<&'a str>, u32>;
 type Parsed<T> = Result<T, ErrMode<Wrong>>;
+/// A field's name, and where it stands.
+type Name<'a> = (At, &'a str);
 
 /// What is wrong, and where.
 #[derive(Debug, Clone, Default)]
@@ -335,7 +337,7 @@ fn escape(input: &mut Input<'_>, out: &mut Vec<u8>) -> Parsed<()> {
 }
 
 /// A type, and, where a field's name follows the words of its type, that name.
-fn type_of<'a>(input: &mut Input<'a>, has_name: bool) -> Parsed<(Type<'a>, Option<(At, &'a str)>)> {
+fn type_of<'a>(input: &mut Input<'a>, has_name: bool) -> Parsed<(Type<'a>, Option<Name<'a>>)> {
     while opt(peek(word)).parse_next(input)? == Some("const") {
         word.parse_next(input)?;
     }
@@ -357,7 +359,7 @@ fn type_of<'a>(input: &mut Input<'a>, has_name: bool) -> Parsed<(Type<'a>, Optio
 }
 
 /// The words of a type's name; the last is a field's name, if there is to be one.
-fn words<'a>(input: &mut Input<'a>, has_name: bool) -> Parsed<(Cow<'a, str>, Option<(At, &'a str)>)> {
+fn words<'a>(input: &mut Input<'a>, has_name: bool) -> Parsed<(Cow<'a, str>, Option<Name<'a>>)> {
     let mut name = (at(input), word.parse_next(input)?);
     let mut words = Cow::Borrowed("");
     let push = |words: &mut Cow<'a, str>, word: &'a str| match words.is_empty() {
@@ -508,7 +510,7 @@ fn fields<'a>(input: &mut Input<'a>) -> Parsed<(Type<'a>, Vec<Declarator<'a>>)> 
 }
 
 /// Names with their lengths, of which the first may have been read.
-fn declarators<'a>(input: &mut Input<'a>, mut name: Option<(At, &'a str)>) -> Parsed<Vec<Declarator<'a>>> {
+fn declarators<'a>(input: &mut Input<'a>, mut name: Option<Name<'a>>) -> Parsed<Vec<Declarator<'a>>> {
     let mut declarators = Vec::new();
     loop {
         let (name_at, name) = match name.take() {

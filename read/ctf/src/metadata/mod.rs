@@ -14,6 +14,7 @@ mod grammar;
 mod own;
 mod packets;
 mod resolve;
+mod scalars;
 mod syntax;
 mod types;
 mod write;

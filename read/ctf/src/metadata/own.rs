@@ -6,8 +6,8 @@ use dormouse_abi::class::{CLASS_ID_MAX, ClassDecl, FIELD_COUNT_MAX, FieldType, K
 use dormouse_abi::page::{STREAM_EVENTS, STREAM_STATE};
 use dormouse_abi::record::RecordKind;
 
-use super::error::MetadataError;
-use super::resolve::{Checked, Entries, fail, uuid};
+use super::error::{Checked, MetadataError, fail};
+use super::resolve::{Entries, uuid};
 use super::syntax::{At, Block, Declaration, Entry, Length, Member, Type, TypeKind, Value};
 use super::write::{FIRST_LINE, identifier, type_name};
 use super::{Metadata, MetadataOptions, grammar};

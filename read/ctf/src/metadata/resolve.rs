@@ -1,20 +1,12 @@
 //! From the tree of the text to the model: names are looked up in their scopes, and everything is checked.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::Arc;
 
-use super::error::MetadataError;
-use super::syntax::{At, Block, Declaration, Entry, Type, TypeDeclaration, TypeKind, Value};
-use super::types::{Named, Types};
-use crate::model::{ByteOrder, ClockClass, EnvValue, EventClass, FieldClass, Scope, StreamClass, Struct, TraceClass};
-
-/// A failure, and where.
-pub(super) type Failure = (At, String);
-pub(super) type Checked<T> = Result<T, Failure>;
-
-pub(super) fn fail<T>(at: At, what: impl Into<String>) -> Checked<T> {
-    Err((at, what.into()))
-}
+use super::error::{Checked, MetadataError, fail};
+use super::scalars::flag;
+use super::syntax::{At, Block, Declaration, Entry, Value};
+use super::types::Types;
+use crate::model::{ByteOrder, ClockClass, EnvValue, EventClass, Scope, StreamClass, Struct, TraceClass};
 
 /// The model of a text's declarations.
 pub(super) fn resolve(text: &str, declarations: &[Declaration<'_>]) -> Result<TraceClass, MetadataError> {
@@ -339,71 +331,9 @@ impl<'a> Entries<'a> {
     }
 }
 
-/// `true`, `1`, `TRUE` and their opposites.
-pub(super) fn flag(at: At, value: &Value<'_>) -> Checked<bool> {
-    match value {
-        Value::Number(number @ (0 | 1)) => Ok(*number == 1),
-        Value::Word(word) if matches!(word.as_ref(), "true" | "TRUE") => Ok(true),
-        Value::Word(word) if matches!(word.as_ref(), "false" | "FALSE") => Ok(false),
-        _ => fail(at, "expected true or false"),
-    }
-}
-
 /// 32 digits, with dashes anywhere.
 pub(super) fn uuid(text: &str) -> Option<[u8; 16]> {
     let digits: String = text.chars().filter(|c| *c != '-').collect();
     let is_hexadecimal = digits.len() == 32 && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
     is_hexadecimal.then(|| u128::from_str_radix(&digits, 16).ok())?.map(u128::to_be_bytes)
-}
-
-impl<'a> Types<'a> {
-    /// Takes note of a name for later.
-    pub(super) fn declare(&mut self, declaration: &'a TypeDeclaration<'a>) -> Checked<()> {
-        match declaration {
-            TypeDeclaration::Alias(original, name_at, name) => {
-                let named = self.named(original)?;
-                self.insert(*name_at, name.clone(), named)
-            }
-            TypeDeclaration::Typedef(original, declarators) => {
-                for declarator in declarators {
-                    if !declarator.lengths.is_empty() {
-                        return fail(
-                            declarator.at,
-                            "a name for an array is not read: write the length behind the field",
-                        );
-                    }
-                    let named = self.named(original)?;
-                    self.insert(declarator.at, declarator.name.to_string(), named)?;
-                }
-                self.define(original)
-            }
-            TypeDeclaration::Definition(definition) => self.define(definition),
-        }
-    }
-
-    /// Takes note of the name that a structure, variant or enumeration has in itself.
-    pub(super) fn define(&mut self, definition: &'a Type<'a>) -> Checked<()> {
-        let name = match &definition.kind {
-            TypeKind::Struct { name: Some(name), members: Some(_), .. } => format!("struct {name}"),
-            TypeKind::Variant { name: Some(name), options: Some(_), .. } => format!("variant {name}"),
-            TypeKind::Enum { name: Some(name), labels: Some(_), .. } => format!("enum {name}"),
-            _ => return Ok(()),
-        };
-        let named = self.named(definition)?;
-        self.insert(definition.at, name, named)
-    }
-
-    /// Numbers and texts are understood where they are named. What structures hold can depend on where they are used.
-    fn named(&mut self, original: &'a Type<'a>) -> Checked<Named<'a>> {
-        Ok(match &original.kind {
-            TypeKind::Struct { .. } | TypeKind::Variant { .. } => Named::Tree(original),
-            TypeKind::Named(name) => self.find(original.at, name)?,
-            _ => Named::Class(Arc::new(self.scalar(original)?)),
-        })
-    }
-}
-
-/// A class that has members.
-pub(super) fn structure(class: &FieldClass) -> Option<&Struct> {
-    if let FieldClass::Struct(structure) = class { Some(structure) } else { None }
 }

@@ -3,11 +3,10 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use super::resolve::{Checked, fail, flag, structure};
-use super::syntax::{Assignment, At, Declarator, Length, Member, Type, TypeKind, Value};
-use crate::model::{
-    self, Base, ByteOrder, ClockClass, FieldClass, FieldPath, Float, Integer, Label, Range, Scope, Struct,
-};
+use super::error::{Checked, fail};
+use super::scalars::{align_of, encoding, float, integer};
+use super::syntax::{At, Declarator, Length, Member, Type, TypeDeclaration, TypeKind};
+use crate::model::{self, ByteOrder, ClockClass, FieldClass, FieldPath, Integer, Label, Range, Scope, Struct};
 
 /// A name's meaning.
 #[derive(Debug, Clone)]
@@ -77,6 +76,51 @@ impl<'a> Types<'a> {
             None => Ok(()),
             Some(_) => fail(at, format!("the type `{name}` is declared already")),
         }
+    }
+
+    /// Takes note of a name for later.
+    pub(super) fn declare(&mut self, declaration: &'a TypeDeclaration<'a>) -> Checked<()> {
+        match declaration {
+            TypeDeclaration::Alias(original, name_at, name) => {
+                let named = self.named(original)?;
+                self.insert(*name_at, name.clone(), named)
+            }
+            TypeDeclaration::Typedef(original, declarators) => {
+                for declarator in declarators {
+                    if !declarator.lengths.is_empty() {
+                        return fail(
+                            declarator.at,
+                            "a name for an array is not read: write the length behind the field",
+                        );
+                    }
+                    let named = self.named(original)?;
+                    self.insert(declarator.at, declarator.name.to_string(), named)?;
+                }
+                self.define(original)
+            }
+            TypeDeclaration::Definition(definition) => self.define(definition),
+        }
+    }
+
+    /// Takes note of the name that a structure, variant or enumeration has in itself.
+    pub(super) fn define(&mut self, definition: &'a Type<'a>) -> Checked<()> {
+        let name = match &definition.kind {
+            TypeKind::Struct { name: Some(name), members: Some(_), .. } => format!("struct {name}"),
+            TypeKind::Variant { name: Some(name), options: Some(_), .. } => format!("variant {name}"),
+            TypeKind::Enum { name: Some(name), labels: Some(_), .. } => format!("enum {name}"),
+            _ => return Ok(()),
+        };
+        let named = self.named(definition)?;
+        self.insert(definition.at, name, named)
+    }
+
+    /// Numbers and texts are understood where they are named. What structures hold can depend on where they are used.
+    fn named(&mut self, original: &'a Type<'a>) -> Checked<Named<'a>> {
+        Ok(match &original.kind {
+            TypeKind::Struct { .. } | TypeKind::Variant { .. } => Named::Tree(original),
+            TypeKind::Named(name) => self.find(original.at, name)?,
+            _ => Named::Class(Arc::new(self.scalar(original)?)),
+        })
     }
 
     pub(super) fn find(&self, at: At, name: &str) -> Checked<Named<'a>> {
@@ -313,8 +357,10 @@ impl<'a> Types<'a> {
     /// A class of numbers or texts.
     pub(super) fn scalar(&mut self, class: &'a Type<'a>) -> Checked<FieldClass> {
         match &class.kind {
-            TypeKind::Integer(properties) => Ok(FieldClass::Integer(self.integer(class.at, properties)?)),
-            TypeKind::Float(properties) => Ok(FieldClass::Float(self.float(class.at, properties)?)),
+            TypeKind::Integer(properties) => {
+                Ok(FieldClass::Integer(integer(self.byte_order, &self.clocks, class.at, properties)?))
+            }
+            TypeKind::Float(properties) => Ok(FieldClass::Float(float(self.byte_order, class.at, properties)?)),
             TypeKind::Text(properties) => {
                 for property in properties {
                     if property.key == "encoding" {
@@ -355,86 +401,6 @@ impl<'a> Types<'a> {
                 Ok(FieldClass::Integer(Integer { labels: Some(all.into()), ..integer.clone() }))
             }
             _ => fail(class.at, "expected a number or a text"),
-        }
-    }
-
-    fn integer(&self, at: At, properties: &[Assignment<'_>]) -> Checked<Integer> {
-        let mut integer = Integer {
-            size_bits: 0,
-            align_bits: 0,
-            byte_order: self.byte_order,
-            is_signed: false,
-            base: Base::Decimal,
-            is_character: false,
-            clock: None,
-            labels: None,
-        };
-        let mut keys = HashSet::new();
-        for property in properties {
-            if !keys.insert(&property.key) {
-                return fail(property.at, format!("the key {} is there already", property.key));
-            }
-            let value_at = property.value_at;
-            match (property.key.as_ref(), &property.value) {
-                ("size", Value::Number(size @ 1..=64)) => integer.size_bits = *size as u32,
-                ("size", _) => return fail(value_at, "an integer has 1 to 64 bits"),
-                ("align", Value::Number(number)) => integer.align_bits = align_of(value_at, *number)?,
-                ("signed", value) => integer.is_signed = flag(value_at, value)?,
-                ("byte_order", value) => integer.byte_order = self.byte_order_of(value_at, value)?,
-                ("base", value) => integer.base = base(value_at, value)?,
-                ("encoding", _) => integer.is_character = encoding(property)?,
-                ("map", Value::Word(path)) => {
-                    let name = path.strip_prefix("clock.").and_then(|path| path.strip_suffix(".value"));
-                    let Some(name) = name else { return fail(value_at, "expected clock.NAME.value") };
-                    let clock = self.clocks.iter().position(|clock| clock.name == name);
-                    if clock.is_none() {
-                        return fail(value_at, format!("there is no clock named {name}"));
-                    }
-                    integer.clock = clock;
-                }
-                ("align" | "map", _) => return fail(value_at, "this value is of another kind"),
-                // Others have keys of their own.
-                _ => {}
-            }
-        }
-        if integer.size_bits == 0 {
-            return fail(at, "this integer has no size");
-        }
-        if integer.align_bits == 0 {
-            integer.align_bits = if integer.size_bits.is_multiple_of(8) { 8 } else { 1 };
-        }
-        Ok(integer)
-    }
-
-    fn float(&self, at: At, properties: &[Assignment<'_>]) -> Checked<Float> {
-        let mut float = Float { size_bits: 0, align_bits: 0, byte_order: self.byte_order };
-        let (mut exponent, mut mantissa) = (0, 0);
-        for property in properties {
-            let value_at = property.value_at;
-            match (property.key.as_ref(), &property.value) {
-                ("exp_dig", Value::Number(number)) => exponent = *number,
-                ("mant_dig", Value::Number(number)) => mantissa = *number,
-                ("align", Value::Number(number)) => float.align_bits = align_of(value_at, *number)?,
-                ("byte_order", value) => float.byte_order = self.byte_order_of(value_at, value)?,
-                ("exp_dig" | "mant_dig" | "align", _) => return fail(value_at, "expected a number"),
-                _ => {}
-            }
-        }
-        float.size_bits = match (exponent, mantissa) {
-            (8, 24) => 32,
-            (11, 53) => 64,
-            _ => return fail(at, "floating-point numbers are of 32 bits (exp_dig 8, mant_dig 24) or 64 (11, 53)"),
-        };
-        float.align_bits = if float.align_bits == 0 { 8 } else { float.align_bits };
-        Ok(float)
-    }
-
-    fn byte_order_of(&self, at: At, value: &Value<'_>) -> Checked<ByteOrder> {
-        match value {
-            Value::Word(word) if word == "native" => Ok(self.byte_order),
-            Value::Word(word) if word == "le" => Ok(ByteOrder::Little),
-            Value::Word(word) if word == "be" || word == "network" => Ok(ByteOrder::Big),
-            _ => fail(at, "expected native, le, be or network"),
         }
     }
 
@@ -510,40 +476,7 @@ fn is_text(integer: &Integer) -> bool {
     integer.is_character && integer.size_bits == 8 && integer.align_bits == 8
 }
 
-fn align_of(at: At, number: i128) -> Checked<u64> {
-    match u64::try_from(number) {
-        Ok(align) if align.is_power_of_two() && align <= 1 << 32 => Ok(align),
-        _ => fail(at, "an alignment is a power of two"),
-    }
-}
-
-/// Whether it is one of characters.
-fn encoding(property: &Assignment<'_>) -> Checked<bool> {
-    let word = match &property.value {
-        Value::Word(word) => word.as_ref(),
-        Value::Text(text) => text.as_str(),
-        Value::Number(_) => return fail(property.value_at, "expected none, UTF8 or ASCII"),
-    };
-    match word {
-        "none" | "NONE" => Ok(false),
-        "UTF8" | "utf8" | "UTF-8" | "utf-8" | "ASCII" | "ascii" => Ok(true),
-        _ => fail(property.value_at, "expected none, UTF8 or ASCII"),
-    }
-}
-
-fn base(at: At, value: &Value<'_>) -> Checked<Base> {
-    Ok(match value {
-        Value::Number(2) => Base::Binary,
-        Value::Number(8) => Base::Octal,
-        Value::Number(10) => Base::Decimal,
-        Value::Number(16) => Base::Hexadecimal,
-        Value::Word(word) => match word.as_ref() {
-            "binary" | "bin" | "b" => Base::Binary,
-            "octal" | "oct" | "o" => Base::Octal,
-            "decimal" | "dec" | "d" | "i" | "u" => Base::Decimal,
-            "hexadecimal" | "hex" | "x" | "X" | "p" => Base::Hexadecimal,
-            _ => return fail(at, "expected a base: decimal, hexadecimal, octal or binary"),
-        },
-        _ => return fail(at, "expected a base: 2, 8, 10 or 16"),
-    })
+/// A class that has members.
+fn structure(class: &FieldClass) -> Option<&Struct> {
+    if let FieldClass::Struct(structure) = class { Some(structure) } else { None }
 }

@@ -15,8 +15,11 @@ pub(super) enum Operation {
     /// Elements of a size that no value changes.
     Elements(u32, u64),
     Repeat(Count, u64, Box<[Operation]>),
-    Variant(u32, bool, Box<[(Vec<Range>, Box<[Operation]>)]>),
+    Variant(u32, bool, Box<[Choice]>),
 }
+
+/// Values of a tag, and what is read where it has one of them.
+type Choice = (Vec<Range>, Box<[Operation]>);
 
 /// What is known of a position: that it is so many bits more than a multiple of a power of two.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
