@@ -244,4 +244,29 @@ mod tests {
         assert_eq!(classes.get(STREAM_STATE, u16::MAX), None);
         assert_eq!(classes.events().count(), 1);
     }
+
+    /// The plan of our classes is made without their text: from it the same follows.
+    #[test]
+    fn the_text_describes_what_is_read() {
+        let every = Kind::ALL.iter().map(|kind| FieldType::scalar(*kind));
+        let all = every.chain((0..=u8::MAX).filter_map(FieldType::from_u8).filter(|field| field.sequence));
+        let fields: Vec<_> = all.enumerate().map(|(index, field)| (format!("f{index}"), field)).collect();
+        let decl = ClassDecl { provider: "p".into(), name: "every".into(), fields };
+        for kind in [RecordKind::Ids, RecordKind::Compact] {
+            let text = crate::testing::TraceBuilder::of_records(kind).finish().metadata;
+            let text = text + &crate::Metadata::class(5, &decl);
+            let described = crate::metadata::Described::parse(&text).unwrap();
+            assert_eq!(described.class.packet_header, Some(packet_header()));
+            let mut streams = described.class.streams;
+            let events: Vec<_> = streams.iter_mut().map(|stream| std::mem::take(&mut stream.events)).collect();
+            assert_eq!(streams, [stream(STREAM_EVENTS, kind), stream(STREAM_STATE, RecordKind::Ids)]);
+            assert_eq!(events[0].len(), 1);
+            assert_eq!(events[0][0].fields, Some(fields_of(&decl)));
+            let state = StateRecord::classes();
+            assert_eq!(events[1].len(), state.len());
+            for (event, (id, decl)) in events[1].iter().zip(state) {
+                assert_eq!((event.id, &event.fields), (id.into(), &Some(fields_of(&decl))));
+            }
+        }
+    }
 }
