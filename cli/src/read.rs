@@ -11,17 +11,18 @@ use dormouse_ctf::{Problem, StateRecord, StatedLosses, StreamReader};
 
 use dormouse_terminal::{Output, say};
 
-/// Print the events of a trace in order of time, as babeltrace2 does
+/// Print the events of traces in order of time, as babeltrace2 does
 #[derive(Debug, Args)]
 #[command(
-    after_help = "When a session ends, it writes into the metadata what each stream holds. Streams that are missing, empty, too short or \
+    after_help = "Reads traces of the Common Trace Format 1.8, whoever has written them: Dormouse, LTTng, barectf, babeltrace2, perf.\n\n\
+                  When a session of Dormouse ends, it writes into the metadata what each stream holds. Streams that are missing, empty, too short or \
                   duplicated are named on standard error, and the last line there says what was lost, if anything was. In a trace that was not closed (the session is live, or was killed), missing \
                   streams cannot be noticed.\n\n\
                   Exit code: 0; 1 if the trace is damaged or something is missing (what can be read is printed); 2 if it cannot be read. \
                   If the reader of the output closes it, `view` stops with 0, or with 1 if there was damage before."
 )]
 pub(crate) struct View {
-    /// Directory of the trace
+    /// Directory of the trace, or one with traces in directories below
     dir: PathBuf,
     /// How times are printed
     #[arg(long, value_enum, default_value = "time")]
@@ -41,7 +42,9 @@ enum ClockArgument {
 /// Print what a trace holds: events by class, by CPU and by process, losses by class, time span
 #[derive(Debug, Args)]
 #[command(
-    after_help = "`lost at least N` means that something has happened which can lose events and that nobody can count; each is named.\n\n\
+    after_help = "Reads traces of the Common Trace Format 1.8, whoever has written them. What only Dormouse writes (names of processes, losses \
+                  by class, what each stream holds) is told of its traces alone.\n\n\
+                  `lost at least N` means that something has happened which can lose events and that nobody can count; each is named.\n\n\
                   Lost events are counted by class when a session ends; a trace whose session was killed has only their sum. The counts \
                   of the classes can add up to less than the sum: the class of an event is not known if its program was killed while \
                   writing it, and events that did not fit on the disk are not counted by class.\n\n\
@@ -55,7 +58,7 @@ enum ClockArgument {
                   2 if it cannot be read."
 )]
 pub(crate) struct StatsCommand {
-    /// Directory of the trace
+    /// Directory of the trace, or one with traces in directories below
     dir: PathBuf,
     /// Print JSON
     #[arg(long)]
@@ -78,7 +81,7 @@ impl View {
         let offset = |epoch_s: i64| {
             jiff::Timestamp::from_second(epoch_s).map_or(0, |timestamp| zone.to_offset(timestamp).seconds())
         };
-        let mut formatter = Formatter::new(&files.metadata, format, offset);
+        let mut formatter = Formatter::new(format, offset);
         let mut text = Vec::with_capacity(2 * CHUNK_BYTES);
         files.left_out.iter().for_each(|line| say(format_args!("warning: {line}")));
         let (is_left_out, mut is_damaged) = (!files.left_out.is_empty(), false);

@@ -37,9 +37,9 @@ pub(crate) const PKG_CONFIG: Tool =
 pub(crate) const CMAKE: Tool = Tool { program: "cmake", others: &[], package: "cmake", is_required: false };
 /// Formats manual pages.
 pub(crate) const GROFF: Tool = Tool { program: "groff", others: &[], package: "groff-base", is_required: false };
-/// A reader of traces that nobody here wrote.
+/// A reader of traces that nobody here wrote, and its writer.
 pub(crate) const BABELTRACE2: Tool =
-    Tool { program: "babeltrace2", others: &[], package: "babeltrace2", is_required: false };
+    Tool { program: "babeltrace2", others: &[], package: "babeltrace2 python3-bt2", is_required: false };
 /// A browser, in which tests look at reports; with a font to measure text by.
 pub(crate) const CHROMIUM: Tool = Tool {
     program: "chromium",

@@ -13,13 +13,13 @@ use crate::aarch64;
 use crate::load::Load;
 use crate::run::{WORKSPACES, cargo, line, root, target_dir};
 use crate::system::{
-    self, BABELTRACE2, BUBBLEWRAP, CC, CHROMIUM, CLANG, CMAKE, CPP, DPDK, GIT, GROFF, LLD, MAKE, MUSL_GCC, PKG_CONFIG,
-    STORAGE_DAEMON, Tool, VALGRIND,
+    self, BABELTRACE2, BUBBLEWRAP, CC, CHROMIUM, CLANG, CMAKE, CPP, DPDK, GIT, GROFF, LLD, LTTNG, LTTNG_UST, MAKE,
+    MUSL_GCC, PKG_CONFIG, STORAGE_DAEMON, Tool, VALGRIND,
 };
 use crate::tally::{Counts, Job, Tally, show};
 
 /// What the tests run. Where all of it is there, a test that misses some of it fails.
-const TOOLS: [Tool; 18] = [
+const TOOLS: [Tool; 20] = [
     CC,
     CPP,
     CLANG,
@@ -30,6 +30,8 @@ const TOOLS: [Tool; 18] = [
     CMAKE,
     GROFF,
     BABELTRACE2,
+    LTTNG,
+    LTTNG_UST,
     CHROMIUM,
     STORAGE_DAEMON,
     DPDK,

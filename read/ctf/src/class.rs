@@ -1,32 +1,26 @@
-//! The event classes of a trace by their ids.
+//! The event classes of a trace of Dormouse by their ids, and the model of such a trace.
 
-use dormouse_abi::class::{CLASS_ID_MAX, ClassDecl};
+use std::sync::Arc;
+
+use dormouse_abi::class::{CLASS_ID_MAX, ClassDecl, FieldType, Kind};
 use dormouse_abi::page::{STREAM_EVENTS, STREAM_STATE};
-use dormouse_abi::record::{COMPACT_HEADER_SIZE_BYTES, HEADER_SIZE_BYTES, RecordKind};
+use dormouse_abi::record::{COMPACT_TIMESTAMP_BITS, EXTENDED, RecordKind, TIMESTAMP_BITS};
 
+use crate::model::{
+    Base, ByteOrder, EventClass, FieldClass, FieldPath, Float, Integer, Label, Length, Member, Option_, Range, Scope,
+    StreamClass, Struct, Variant,
+};
+pub use crate::plan::Class;
+use crate::plan::{Plan, StreamPlan};
 use crate::state::StateRecord;
 
-/// An event class with its id.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Class {
-    /// The id that records carry.
-    pub id: u16,
-    /// Names and fields.
-    pub decl: ClassDecl,
-    /// `provider:name`.
-    pub full_name: String,
-    /// Bytes of all fields where no value changes that.
-    pub(crate) fixed_size_bytes: Option<usize>,
-}
-
-/// Classes by id. Ids up to [`CLASS_ID_MAX`] belong to programs, those above to the state stream.
+/// Classes by id, with the plan by which their records are read. Ids up to [`CLASS_ID_MAX`] belong to programs, those above to the state
+/// stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Classes {
     kind: RecordKind,
-    /// Indexed by id.
-    events: Vec<Option<Box<Class>>>,
-    /// Indexed by id - [`CLASS_ID_MAX`] - 1.
-    state: Vec<Option<Box<Class>>>,
+    /// Its streams are those of programs and of the session owner, in this order.
+    plan: Plan,
     /// Bytes of a record of an event class, its header (the compact one, if there are two) included, by id; 0 where that depends on
     /// the values, and where there is no class.
     record_sizes: Vec<u32>,
@@ -54,7 +48,7 @@ impl Classes {
     }
 
     pub(crate) fn empty(kind: RecordKind) -> Classes {
-        Classes { kind, events: Vec::new(), state: Vec::new(), record_sizes: Vec::new() }
+        Classes { kind, plan: own_plan(kind), record_sizes: Vec::new() }
     }
 
     /// What headers event records have.
@@ -62,45 +56,40 @@ impl Classes {
         self.kind
     }
 
+    /// How packets and records are read.
+    pub(crate) fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    fn streams(&self) -> [&StreamPlan; 2] {
+        [&self.plan.streams[0], &self.plan.streams[1]]
+    }
+
     /// Whether the classes of the state stream are those that this crate reads.
     pub(crate) fn has_state(&self) -> bool {
-        self.state == Classes::new().state
+        let declared = |classes: &Classes| -> Vec<_> {
+            classes.streams()[1].classes().map(|class| (class.id, class.decl.clone())).collect()
+        };
+        declared(self) == declared(&Classes::new())
     }
 
     /// Adds a class. Returns whether the id was free; a class that is there already stays.
     pub fn insert(&mut self, id: u16, decl: ClassDecl) -> bool {
-        let (table, index) = match id.checked_sub(CLASS_ID_MAX + 1) {
-            None => (&mut self.events, id as usize),
-            Some(index) => (&mut self.state, index as usize),
-        };
-        if table.len() <= index {
-            table.resize(index + 1, None);
+        let stream = &mut self.plan.streams[usize::from(id > CLASS_ID_MAX)];
+        let event = EventClass { id: id.into(), name: decl.full_name(), context: None, fields: Some(fields_of(&decl)) };
+        let is_free = stream.insert(&event, Some(decl));
+        if is_free && id <= CLASS_ID_MAX {
+            let size_bytes = stream.record_size_bytes(id.into()).unwrap_or(0);
+            let index = usize::from(id);
+            self.record_sizes.resize(self.record_sizes.len().max(index + 1), 0);
+            self.record_sizes[index] = u32::try_from(size_bytes).unwrap_or(0);
         }
-        let free = table[index].is_none();
-        if free {
-            let fixed_size_bytes: Option<usize> =
-                decl.fields.iter().map(|(_, field_type)| field_type.fixed_size_bytes()).sum();
-            if id <= CLASS_ID_MAX {
-                let header_size_bytes = match self.kind {
-                    RecordKind::Ids => HEADER_SIZE_BYTES,
-                    RecordKind::Compact => COMPACT_HEADER_SIZE_BYTES,
-                };
-                let size_bytes = fixed_size_bytes.map_or(0, |size| header_size_bytes + size);
-                self.record_sizes.resize(self.record_sizes.len().max(index + 1), 0);
-                self.record_sizes[index] = u32::try_from(size_bytes).unwrap_or(0);
-            }
-            table[index] = Some(Box::new(Class { id, full_name: decl.full_name(), decl, fixed_size_bytes }));
-        }
-        free
+        is_free
     }
 
     /// The class with this id in a stream with this `stream_id`.
     pub fn get(&self, stream_id: u32, id: u16) -> Option<&Class> {
-        match (stream_id, id.checked_sub(CLASS_ID_MAX + 1)) {
-            (STREAM_EVENTS, None) => self.events.get(id as usize)?.as_deref(),
-            (STREAM_STATE, Some(index)) => self.state.get(index as usize)?.as_deref(),
-            _ => None,
-        }
+        self.plan.stream(stream_id.into())?.class(id.into())
     }
 
     /// Bytes of a record of the event class with this id, its header (the compact one) included, where that is all that there is to
@@ -110,10 +99,133 @@ impl Classes {
         self.record_sizes.get(id as usize).map(|size| *size as usize).filter(|size| *size != 0)
     }
 
+    /// How records of programs are read.
+    pub(crate) fn of_events(&self) -> &StreamPlan {
+        self.streams()[0]
+    }
+
     /// The classes of programs, by rising id.
     pub fn events(&self) -> impl Iterator<Item = &Class> {
-        self.events.iter().flatten().map(Box::as_ref)
+        self.of_events().classes()
     }
+}
+
+fn own_plan(kind: RecordKind) -> Plan {
+    let header = packet_header();
+    let mut plan = Plan::new(&crate::model::TraceClass {
+        packet_header: Some(header),
+        streams: vec![stream(STREAM_EVENTS, kind), stream(STREAM_STATE, RecordKind::Ids)],
+        ..Default::default()
+    })
+    .expect("headers say nothing of other fields");
+    plan.streams.truncate(2);
+    plan
+}
+
+fn integer(size_bits: u32, is_signed: bool) -> Integer {
+    Integer {
+        size_bits,
+        align_bits: 8,
+        byte_order: ByteOrder::Little,
+        is_signed,
+        base: Base::Decimal,
+        is_character: false,
+        clock: None,
+        labels: None,
+    }
+}
+
+fn number(size_bits: u32) -> FieldClass {
+    FieldClass::Integer(integer(size_bits, false))
+}
+
+fn time(size_bits: u32) -> FieldClass {
+    FieldClass::Integer(Integer { clock: Some(0), ..integer(size_bits, false) })
+}
+
+fn structure(members: impl IntoIterator<Item = (&'static str, FieldClass)>) -> Struct {
+    let member = |(name, class): (&str, FieldClass)| Member { name: name.into(), class: Arc::new(class) };
+    Struct { align_bits: 8, members: members.into_iter().map(member).collect() }
+}
+
+/// `dormouse_abi::page`, as the metadata describe it.
+fn packet_header() -> Struct {
+    let uuid = FieldClass::Array { element: Arc::new(number(8)), length: Length::Fixed(16), is_text: false };
+    structure([("magic", number(32)), ("uuid", uuid), ("stream_id", number(32)), ("stream_instance_id", number(32))])
+}
+
+/// `dormouse_abi::record`, as the metadata describe it.
+fn stream(id: u32, kind: RecordKind) -> StreamClass {
+    let packet_context = structure([
+        ("cpu_id", number(32)),
+        ("timestamp_begin", time(64)),
+        ("timestamp_end", time(64)),
+        ("content_size", number(64)),
+        ("packet_size", number(64)),
+        ("packet_seq_num", number(64)),
+        ("events_discarded", number(64)),
+    ]);
+    let is_with_context = id == STREAM_EVENTS && kind == RecordKind::Ids;
+    let event_header = match kind {
+        RecordKind::Ids => structure([("id", number(16)), ("timestamp", time(TIMESTAMP_BITS))]),
+        RecordKind::Compact => compact_header(),
+    };
+    StreamClass {
+        id: id.into(),
+        packet_context: Some(packet_context),
+        event_header: Some(event_header),
+        event_context: is_with_context.then(|| structure([("vpid", number(32)), ("vtid", number(32))])),
+        clock: Some(0),
+        events: Vec::new(),
+    }
+}
+
+fn compact_header() -> Struct {
+    let range = |first: u8, last: u8| Range { bounds: (first.into(), last.into()) };
+    let (compact, extended) = (range(0, EXTENDED - 1), range(EXTENDED, EXTENDED));
+    let label = |name: &str, range| Label { name: name.into(), range };
+    let labels = Some(Arc::from([label("compact", compact), label("extended", extended)]));
+    let tag = FieldClass::Integer(Integer { labels, ..integer(8, false) });
+    let option = |name: &str, range, structure| Option_ {
+        name: name.into(),
+        ranges: vec![range],
+        class: Arc::new(FieldClass::Struct(structure)),
+    };
+    let options = vec![
+        option("compact", compact, structure([("timestamp", time(COMPACT_TIMESTAMP_BITS))])),
+        option("extended", extended, structure([("id", number(16)), ("timestamp", time(64))])),
+    ];
+    let tag_path = FieldPath { scope: Scope::EventHeader, path: vec![0] };
+    let variant = FieldClass::Variant(Variant { tag: tag_path, is_tag_signed: false, options });
+    structure([("id", tag), ("v", variant)])
+}
+
+/// The fields of a class: each sequence behind its count.
+fn fields_of(decl: &ClassDecl) -> Struct {
+    let mut members = Vec::new();
+    for (name, FieldType { kind, sequence }) in &decl.fields {
+        let mut class = match kind {
+            Kind::U8 | Kind::Bool | Kind::Bytes => number(8),
+            Kind::U16 => number(16),
+            Kind::U32 => number(32),
+            Kind::U64 => number(64),
+            Kind::I8 => FieldClass::Integer(integer(8, true)),
+            Kind::I16 => FieldClass::Integer(integer(16, true)),
+            Kind::I32 => FieldClass::Integer(integer(32, true)),
+            Kind::I64 => FieldClass::Integer(integer(64, true)),
+            Kind::F32 => FieldClass::Float(Float { size_bits: 32, align_bits: 8, byte_order: ByteOrder::Little }),
+            Kind::F64 => FieldClass::Float(Float { size_bits: 64, align_bits: 8, byte_order: ByteOrder::Little }),
+            Kind::Pointer => FieldClass::Integer(Integer { base: Base::Hexadecimal, ..integer(64, false) }),
+            Kind::Str => FieldClass::Text,
+        };
+        if *sequence || *kind == Kind::Bytes {
+            let count = FieldPath { scope: Scope::Fields, path: vec![members.len()] };
+            members.push(Member { name: format!("__{name}_length"), class: Arc::new(number(32)) });
+            class = FieldClass::Array { element: Arc::new(class), length: Length::Field(count), is_text: false };
+        }
+        members.push(Member { name: format!("_{name}"), class: Arc::new(class) });
+    }
+    Struct { align_bits: 8, members }
 }
 
 #[cfg(test)]
@@ -131,5 +243,30 @@ mod tests {
         assert_eq!(classes.get(STREAM_STATE, CLASS_ID_MAX + 1).unwrap().full_name, "dormouse:process");
         assert_eq!(classes.get(STREAM_STATE, u16::MAX), None);
         assert_eq!(classes.events().count(), 1);
+    }
+
+    /// The plan of our classes is made without their text: from it the same follows.
+    #[test]
+    fn the_text_describes_what_is_read() {
+        let every = Kind::ALL.iter().map(|kind| FieldType::scalar(*kind));
+        let all = every.chain((0..=u8::MAX).filter_map(FieldType::from_u8).filter(|field| field.sequence));
+        let fields: Vec<_> = all.enumerate().map(|(index, field)| (format!("f{index}"), field)).collect();
+        let decl = ClassDecl { provider: "p".into(), name: "every".into(), fields };
+        for kind in [RecordKind::Ids, RecordKind::Compact] {
+            let text = crate::testing::TraceBuilder::of_records(kind).finish().metadata;
+            let text = text + &crate::Metadata::class(5, &decl);
+            let described = crate::metadata::Described::parse(&text).unwrap();
+            assert_eq!(described.class.packet_header, Some(packet_header()));
+            let mut streams = described.class.streams;
+            let events: Vec<_> = streams.iter_mut().map(|stream| std::mem::take(&mut stream.events)).collect();
+            assert_eq!(streams, [stream(STREAM_EVENTS, kind), stream(STREAM_STATE, RecordKind::Ids)]);
+            assert_eq!(events[0].len(), 1);
+            assert_eq!(events[0][0].fields, Some(fields_of(&decl)));
+            let state = StateRecord::classes();
+            assert_eq!(events[1].len(), state.len());
+            for (event, (id, decl)) in events[1].iter().zip(state) {
+                assert_eq!((event.id, &event.fields), (id.into(), &Some(fields_of(&decl))));
+            }
+        }
     }
 }

@@ -5,14 +5,14 @@ use std::collections::BinaryHeap;
 
 use crate::stream::{Event, Notice, Source, StreamReader};
 
-/// Merges streams by timestamp; events of equal time come in the order of the streams. A notice comes when its place in the
+/// Merges streams, of one trace or several, by time; events of equal time come in the order of the streams. A notice comes when its place in the
 /// stream is reached, before the stream's next event.
 ///
 /// Cost: one event of each stream is held, O(log streams) comparisons an event.
 #[derive(Debug)]
 pub struct Merge<'a, S = &'a [u8]> {
     streams: Vec<StreamReader<'a, S>>,
-    heap: BinaryHeap<Reverse<(u64, usize)>>,
+    heap: BinaryHeap<Reverse<(i64, usize)>>,
     /// Streams whose next event is not known, the first to be asked last.
     pending: Vec<usize>,
 }
@@ -35,8 +35,9 @@ impl<'a, S: Source> Merge<'a, S> {
         while let Some(index) = self.pending.last().copied() {
             match self.streams[index].advance() {
                 Some(Err(notice)) => return Some(Err(notice)),
-                Some(Ok(timestamp)) => {
-                    let next = (timestamp, index);
+                Some(Ok(_)) => {
+                    // Events without a time come before all others.
+                    let next = (self.streams[index].time_ns().unwrap_or(i64::MIN), index);
                     // Most events come right behind another of their stream.
                     if self.pending.len() == 1 && self.heap.peek().is_none_or(|Reverse(first)| next < *first) {
                         return Some(Ok(index));

@@ -4,15 +4,14 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 
 use dormouse_abi::page::CPU_UNKNOWN;
-use dormouse_abi::record::RecordKind;
 use dormouse_abi::text::printable;
 use serde::{Serialize, Serializer};
 
 use crate::loss::{DAMAGED, StatedLosses, Uncounted};
-use crate::merge::Merge;
 use crate::metadata::Metadata;
+use crate::plan::StreamPlan;
 use crate::state::StateRecord;
-use crate::stream::{Problem, Source, StreamReader};
+use crate::stream::{Notice, Problem, Source, StreamReader, TraceRef};
 use crate::totals::StreamTotals;
 
 /// What a whole trace holds. Events are those of programs, if not said otherwise.
@@ -46,6 +45,9 @@ pub struct Stats {
     pub cpus: Vec<CpuStats>,
     /// Programs, most busy first, or in the order of joining where records do not tell whose they are.
     pub processes: Vec<ProcessStats>,
+    /// Whether it is one of Dormouse; others do not say what is in them.
+    #[serde(skip)]
+    pub is_own: bool,
     /// Whether the session has closed the trace, and said what is in it. Where it has not, nobody can tell whether a stream is missing.
     pub is_closed: bool,
     /// What is wrong with the trace, one line each.
@@ -69,7 +71,7 @@ pub struct ClassStats {
     /// `provider:name`.
     pub name: String,
     /// The id in this trace.
-    pub id: u16,
+    pub id: u64,
     /// How many.
     pub count: u64,
     /// Bytes of their records, headers included.
@@ -134,137 +136,305 @@ fn serialize_cpu<S: Serializer>(cpu: &Option<u32>, serializer: S) -> Result<S::O
 }
 
 impl Stats {
-    /// Reads the streams of a trace, each with a name for the warnings. The state stream should come first, so that a
-    /// process has its name before an event of the same tick.
+    /// Reads the streams of a trace, each with a name for the warnings.
     ///
     /// Processes are told apart by `vpid`, so processes of several containers that share one count as one program after
     /// another.
     pub fn collect(metadata: &Metadata, streams: &[(&str, &[u8])]) -> Stats {
-        Stats::of_sources(metadata, streams.iter().copied())
+        let streams = streams.iter().map(|(name, bytes)| (0, *name, *bytes));
+        Stats::of_traces(&[TraceRef::from(metadata)], streams)
     }
 
-    /// As [`Stats::collect`], of streams that come piece by piece.
-    pub fn of_sources<'a, S: Source>(metadata: &Metadata, streams: impl IntoIterator<Item = (&'a str, S)>) -> Stats {
-        let has_context = metadata.options.record_kind == RecordKind::Ids;
-        let mut warnings = Vec::new();
-        let (mut events, mut state_events, mut losses) = (0, 0, StatedLosses::default());
-        let mut is_damaged = false;
-        let mut classes: HashMap<u16, ClassStats> = HashMap::new();
-        let mut lost: BTreeMap<String, u64> = BTreeMap::new();
-        let mut classes_refused = Vec::new();
-        let mut cpus: BTreeMap<u32, u64> = BTreeMap::new();
-        let mut processes = Processes { first_count: has_context.then_some(0), ..Processes::default() };
-        let mut threads = HashSet::new();
-        let mut ticks: Option<(u64, u64)> = None;
-
-        let (names, sources): (Vec<&str>, Vec<S>) = streams.into_iter().unzip();
-        let sources = sources.into_iter().enumerate();
-        let mut merge = Merge::new(sources.map(|(index, source)| StreamReader::of_source(metadata, index, source)));
-        while let Some(item) = merge.next_event() {
-            let event = match item {
-                Ok(event) => event,
-                // Counted by the reader.
-                Err(notice) if matches!(notice.problem, Problem::Discarded { .. }) => continue,
-                Err(notice) => {
-                    warnings.push(format!("{}: {notice}", names[notice.stream]));
-                    is_damaged = true;
-                    continue;
-                }
-            };
-            if event.is_state() {
-                state_events += 1;
-                let record = StateRecord::decode(&event);
-                record.iter().for_each(|record| losses.note(record));
-                match record {
-                    Some(StateRecord::Process { process, vpid, name, program, .. }) => {
-                        processes.join(process, vpid, name, program);
-                    }
-                    Some(StateRecord::ProcessName { process, name }) => processes.rename(process, name),
-                    Some(StateRecord::Lost { reason, count }) => {
-                        warnings.push(format!("{}: {count} events lost: {reason}", names[event.stream]));
-                    }
-                    Some(StateRecord::LossPossible { cause, count }) => {
-                        let stream = names[event.stream];
-                        warnings.push(format!("{stream}: an unknown number of events lost: {cause} ({count})"));
-                    }
-                    Some(StateRecord::LostClass { class, count }) => {
-                        let lost = lost.entry(class.into()).or_default();
-                        *lost = lost.saturating_add(count);
-                    }
-                    Some(StateRecord::ClassRefused { class, program, reason }) => classes_refused.push(Refusal {
-                        name: class.into(),
-                        program: program.into(),
-                        reason: reason.into(),
-                    }),
-                    Some(StateRecord::Salvage { missing, .. }) if !missing.is_empty() => {
-                        warnings.push(format!("{}: salvaged, but not whole: {missing}", names[event.stream]));
-                    }
-                    _ => {}
-                }
-                continue;
-            }
-            events += 1;
-            let class = classes.entry(event.class.id).or_insert_with(|| ClassStats {
-                name: event.class.full_name.clone(),
-                id: event.class.id,
-                count: 0,
-                bytes: 0,
-            });
-            class.count += 1;
-            class.bytes += event.size_bytes as u64;
-            *cpus.entry(event.cpu_id).or_default() += 1;
-            if let Some((vpid, vtid)) = event.context {
-                processes.count(vpid);
-                threads.insert((vpid, vtid));
-            }
-            let (begin, end) = ticks.unwrap_or((event.timestamp, event.timestamp));
-            ticks = Some((begin.min(event.timestamp), end.max(event.timestamp)));
+    /// As [`Stats::collect`], of traces of anybody, whose streams come piece by piece. A stream has the index of its trace.
+    pub fn of_traces<'a, S: Source>(
+        traces: &[TraceRef<'a>],
+        streams: impl IntoIterator<Item = (usize, &'a str, S)>,
+    ) -> Stats {
+        let mut collector = Collector::default();
+        let mut by_trace: Vec<Vec<(&str, StreamReader<'a, S>)>> = traces.iter().map(|_| Vec::new()).collect();
+        for (index, (trace, name, source)) in streams.into_iter().enumerate() {
+            by_trace[trace].push((name, StreamReader::of_source(traces[trace], index, source)));
         }
+        by_trace.iter_mut().for_each(|streams| collector.read(streams));
+        let streams: Vec<_> = by_trace.iter().flatten().collect();
+        collector.finish(traces, &streams)
+    }
+}
 
-        let mut classes: Vec<_> = classes.into_values().collect();
-        classes.sort_by(|a, b| b.count.cmp(&a.count).then(a.id.cmp(&b.id)));
-        let mut lost_by_class: Vec<_> = lost.into_iter().map(|(name, count)| LostStats { name, count }).collect();
+/// What is missing in traces of Dormouse whose streams, each with its name, have been read to their ends: one line each.
+pub fn missing<'a, 'b, S: Source + 'b>(
+    traces: impl IntoIterator<Item = TraceRef<'a>>,
+    streams: impl IntoIterator<Item = (&'b str, &'b StreamReader<'a, S>)>,
+) -> Vec<String>
+where
+    'a: 'b,
+{
+    let streams: Vec<_> = streams.into_iter().collect();
+    let mut lines = Vec::new();
+    for metadata in traces.into_iter().filter_map(|trace| trace.own()) {
+        let is_of_trace =
+            |reader: &StreamReader<'a, S>| reader.trace().own().is_some_and(|own| std::ptr::eq(own, metadata));
+        let of_trace: Vec<_> = streams.iter().filter(|(_, reader)| is_of_trace(reader)).collect();
+        // The names of the totals are those of files in the trace's directory.
+        let prefix = of_trace.first().and_then(|(name, _)| name.rfind('/')).map_or("", |at| &of_trace[0].0[..=at]);
+        let found = of_trace
+            .iter()
+            .map(|(name, reader)| (name.strip_prefix(prefix).unwrap_or(name), (reader.size_bytes(), reader.totals())));
+        lines.extend(metadata.totals.compare(found).into_iter().map(|line| format!("{prefix}{line}")));
+    }
+    lines
+}
+
+/// Counts as far as it has come.
+#[derive(Default)]
+struct Collector<'a> {
+    warnings: Vec<String>,
+    is_damaged: bool,
+    state_events: u64,
+    losses: StatedLosses,
+    lost: BTreeMap<String, u64>,
+    classes_refused: Vec<Refusal>,
+    /// Events and bytes, by stream class (its plan's place in memory) and index of the class.
+    classes: Vec<(&'a StreamPlan, Vec<(u64, u64)>)>,
+    cpus: BTreeMap<u32, u64>,
+    processes: Processes,
+    has_processes: bool,
+    threads: HashSet<(u32, u32)>,
+    span_ns: Option<(i64, i64)>,
+}
+
+impl<'a> Collector<'a> {
+    /// Reads the streams of one trace. Between two records of the session owner the order of events does not count.
+    fn read<S: Source>(&mut self, streams: &mut [(&str, StreamReader<'a, S>)]) {
+        for (name, stream) in streams.iter_mut() {
+            stream.look_ahead(|notice| self.note(name, &notice));
+            self.has_processes |= stream.has_who();
+        }
+        let is_state: Vec<bool> = streams.iter().map(|(_, stream)| stream.is_at_state()).collect();
+        loop {
+            let state = (0..streams.len()).filter(|index| is_state[*index]);
+            let times = state.filter_map(|index| {
+                let (name, stream) = &mut streams[index];
+                Some((stream.look_ahead(|notice| self.note(name, &notice))?, index))
+            });
+            let next = times.min();
+            let limit = next.map_or(u64::MAX, |(time, _)| time);
+            let others = streams.iter_mut().zip(&is_state).filter(|(_, is_state)| !**is_state);
+            others.for_each(|((name, stream), _)| self.count(name, stream, limit));
+            let Some((_, index)) = next else { break };
+            let (name, stream) = &mut streams[index];
+            self.state_record(name, stream);
+        }
+    }
+
+    fn note(&mut self, name: &str, notice: &Notice) {
+        // Counted by the reader.
+        if !matches!(notice.problem, Problem::Discarded { .. }) {
+            self.warnings.push(format!("{name}: {notice}"));
+            self.is_damaged = true;
+        }
+    }
+
+    /// Counts the events of a stream that are earlier than `limit`.
+    fn count<S: Source>(&mut self, name: &str, stream: &mut StreamReader<'a, S>, limit: u64) {
+        let mut counts = Counts::default();
+        loop {
+            match stream.count_next(limit) {
+                Some(Ok(counted)) => {
+                    if !counts.plan.is_some_and(|plan| std::ptr::eq(plan, counted.plan)) {
+                        self.add(&mut counts, stream);
+                        counts.plan = Some(counted.plan);
+                    }
+                    if counts.classes.len() <= counted.class {
+                        counts.classes.resize(counted.class + 1, (0, 0));
+                    }
+                    let class = &mut counts.classes[counted.class];
+                    class.0 += 1;
+                    class.1 += counted.size_bytes;
+                    if counts.cpu.0 != counted.cpu_id {
+                        counts.pass_cpu(&mut self.cpus, counted.cpu_id);
+                    }
+                    counts.cpu.1 += 1;
+                    counts.ticks =
+                        Some((counts.ticks.map_or(counted.timestamp, |(begin, _)| begin), counted.timestamp));
+                    if let Some(who) = stream.who(&counted) {
+                        if counts.who != Some(who) {
+                            counts.pass_who(&mut self.processes, &mut self.threads, who);
+                        }
+                        counts.who_count += 1;
+                    }
+                }
+                Some(Err(notice)) => self.note(name, &notice),
+                None => break,
+            }
+        }
+        self.add(&mut counts, stream);
+    }
+
+    fn add<S: Source>(&mut self, counts: &mut Counts<'a>, stream: &StreamReader<'a, S>) {
+        let Counts { plan: Some(plan), classes, ticks, .. } = counts else { return };
+        let plan: &'a StreamPlan = plan;
+        let sums = match self.classes.iter_mut().find(|(known, _)| std::ptr::eq(*known, plan)) {
+            Some((_, sums)) => sums,
+            None => {
+                self.classes.push((plan, Vec::new()));
+                &mut self.classes.last_mut().expect("pushed above").1
+            }
+        };
+        sums.resize(sums.len().max(classes.len()), (0, 0));
+        for (sum, (count, bytes)) in sums.iter_mut().zip(classes.iter()) {
+            sum.0 += count;
+            sum.1 += bytes;
+        }
+        if let Some((begin, end)) = ticks
+            && let (Some(begin), Some(end)) = (stream.epoch_ns(*begin), stream.epoch_ns(*end))
+        {
+            let span = self.span_ns.unwrap_or((begin, end));
+            self.span_ns = Some((span.0.min(begin), span.1.max(end)));
+        }
+        counts.pass_cpu(&mut self.cpus, 0);
+        counts.flush_who(&mut self.processes);
+        *counts = Counts::default();
+    }
+
+    /// Takes the record of the session owner that a stream has come to.
+    fn state_record<S: Source>(&mut self, name: &str, stream: &mut StreamReader<'a, S>) {
+        if !matches!(stream.count_next(u64::MAX), Some(Ok(_))) {
+            return;
+        }
+        let Some(event) = stream.event() else { return };
+        self.state_events += 1;
+        let record = StateRecord::decode(&event);
+        record.iter().for_each(|record| self.losses.note(record));
+        match record {
+            Some(StateRecord::Process { process, vpid, name, program, .. }) => {
+                self.processes.join(process, vpid, name, program);
+            }
+            Some(StateRecord::ProcessName { process, name }) => self.processes.rename(process, name),
+            Some(StateRecord::Lost { reason, count }) => {
+                self.warnings.push(format!("{name}: {count} events lost: {reason}"));
+            }
+            Some(StateRecord::LossPossible { cause, count }) => {
+                self.warnings.push(format!("{name}: an unknown number of events lost: {cause} ({count})"));
+            }
+            Some(StateRecord::LostClass { class, count }) => {
+                let lost = self.lost.entry(class.into()).or_default();
+                *lost = lost.saturating_add(count);
+            }
+            Some(StateRecord::ClassRefused { class, program, reason }) => self.classes_refused.push(Refusal {
+                name: class.into(),
+                program: program.into(),
+                reason: reason.into(),
+            }),
+            Some(StateRecord::Salvage { missing, .. }) if !missing.is_empty() => {
+                self.warnings.push(format!("{name}: salvaged, but not whole: {missing}"));
+            }
+            _ => {}
+        }
+    }
+
+    fn finish<S: Source>(mut self, traces: &[TraceRef<'a>], streams: &[&(&str, StreamReader<'a, S>)]) -> Stats {
+        let mut classes: BTreeMap<(u64, &str), (u64, u64)> = BTreeMap::new();
+        for (plan, counts) in &self.classes {
+            for (index, (count, bytes)) in counts.iter().enumerate().filter(|(_, (count, _))| *count > 0) {
+                let class = plan.class_at(index);
+                let sum = classes.entry((class.id, &class.full_name)).or_default();
+                *sum = (sum.0 + count, sum.1 + bytes);
+            }
+        }
+        let row = |((id, name), (count, bytes)): ((u64, &str), (u64, u64))| ClassStats {
+            name: name.into(),
+            id,
+            count,
+            bytes,
+        };
+        let mut classes: Vec<_> = classes.into_iter().map(row).collect();
+        // Stable: those of one count stay in the order of their ids.
+        classes.sort_by_key(|class| std::cmp::Reverse(class.count));
+        let mut lost_by_class: Vec<_> = self.lost.into_iter().map(|(name, count)| LostStats { name, count }).collect();
         // Stable: those of one count stay in the order of their names.
         lost_by_class.sort_by_key(|lost| std::cmp::Reverse(lost.count));
-        let mut processes = processes.finish();
-        if has_context {
+        let mut processes = self.processes.finish(self.has_processes);
+        if self.has_processes {
             processes.sort_by(|a, b| b.count.cmp(&a.count).then(a.vpid.cmp(&b.vpid)));
         }
-        let found = merge.streams().iter().map(|stream| (stream.size_bytes(), stream.totals()));
-        let missing = metadata.totals.compare(names.into_iter().zip(found));
-        if is_damaged || !missing.is_empty() {
-            losses.add(DAMAGED, 0);
+        let missing = missing(traces.iter().copied(), streams.iter().map(|(name, stream)| (*name, stream)));
+        let is_own = traces.iter().any(TraceRef::is_own);
+        if self.is_damaged || !missing.is_empty() {
+            self.losses.add(DAMAGED, 0);
         }
-        if !metadata.totals.is_closed() {
-            losses.add("the trace was not closed: its session is live or was killed", 0);
+        let is_closed = traces.iter().filter_map(|trace| trace.own()).all(|metadata| metadata.totals.is_closed());
+        if !is_closed {
+            self.losses.add("the trace was not closed: its session is live or was killed", 0);
         }
-        warnings.extend(missing);
-        let totals: Vec<StreamTotals> = merge.streams().iter().filter_map(StreamReader::totals).collect();
+        self.warnings.extend(missing);
+        let totals: Vec<StreamTotals> = streams.iter().filter_map(|(_, stream)| stream.totals()).collect();
+        let discarded = totals.iter().map(|stream| stream.events_discarded);
         Stats {
-            events,
-            state_events,
-            events_lost: totals.iter().fold(losses.unstated, |sum, stream| sum.saturating_add(stream.events_discarded)),
-            loss_possible: losses.uncounted,
+            events: classes.iter().map(|class| class.count).sum(),
+            state_events: self.state_events,
+            events_lost: discarded.fold(self.losses.unstated, u64::saturating_add),
+            loss_possible: self.losses.uncounted,
             lost_by_class,
-            classes_refused,
+            classes_refused: self.classes_refused,
             packets: totals.iter().map(|stream| stream.packets).sum(),
-            bytes: merge.streams().iter().map(StreamReader::size_bytes).sum(),
-            threads: has_context.then_some(threads.len() as u64),
-            span: ticks.map(|(begin, end)| {
-                let clock = &metadata.options.clock;
-                let (begin_ns, end_ns) = (clock.epoch_ns(begin), clock.epoch_ns(end));
-                Span { begin_ns, end_ns, duration_ns: end_ns.abs_diff(begin_ns) }
+            bytes: streams.iter().map(|(_, stream)| stream.size_bytes()).sum(),
+            threads: self.has_processes.then_some(self.threads.len() as u64),
+            span: self.span_ns.map(|(begin_ns, end_ns)| Span {
+                begin_ns,
+                end_ns,
+                duration_ns: end_ns.abs_diff(begin_ns),
             }),
             classes,
             // CPU_UNKNOWN is the largest number, so it comes last.
-            cpus: cpus
+            cpus: self
+                .cpus
                 .into_iter()
                 .map(|(cpu, count)| CpuStats { cpu: (cpu != CPU_UNKNOWN).then_some(cpu), count })
                 .collect(),
             processes,
-            is_closed: metadata.totals.is_closed(),
-            warnings,
+            is_own,
+            is_closed,
+            warnings: self.warnings,
         }
+    }
+}
+
+/// Counts of one stream while it is read: of what changes seldom, only the last is at hand.
+#[derive(Default)]
+struct Counts<'a> {
+    plan: Option<&'a StreamPlan>,
+    /// Events and bytes, by the index of the class.
+    classes: Vec<(u64, u64)>,
+    cpu: (u32, u64),
+    /// Of the first and the last event.
+    ticks: Option<(u64, u64)>,
+    who: Option<(u32, u32)>,
+    who_count: u64,
+}
+
+impl Counts<'_> {
+    #[cold]
+    fn pass_cpu(&mut self, cpus: &mut BTreeMap<u32, u64>, next: u32) {
+        let (cpu, count) = std::mem::replace(&mut self.cpu, (next, 0));
+        if count > 0 {
+            *cpus.entry(cpu).or_default() += count;
+        }
+    }
+
+    #[cold]
+    fn flush_who(&mut self, processes: &mut Processes) {
+        let count = std::mem::take(&mut self.who_count);
+        if let Some((vpid, _)) = self.who.filter(|_| count > 0) {
+            processes.count(vpid, count);
+        }
+    }
+
+    #[cold]
+    fn pass_who(&mut self, processes: &mut Processes, threads: &mut HashSet<(u32, u32)>, next: (u32, u32)) {
+        self.flush_who(processes);
+        threads.insert(next);
+        self.who = Some(next);
     }
 }
 
@@ -276,8 +446,6 @@ struct Processes {
     current: HashMap<u32, usize>,
     /// By the session's number.
     joined: HashMap<u32, usize>,
-    /// The count of a process that has no event yet.
-    first_count: Option<u64>,
 }
 
 impl Processes {
@@ -291,7 +459,7 @@ impl Processes {
 
     fn add(&mut self, vpid: u32) -> usize {
         let row = self.rows.len();
-        self.rows.push(ProcessStats { vpid, name: String::new(), program: String::new(), count: self.first_count });
+        self.rows.push(ProcessStats { vpid, name: String::new(), program: String::new(), count: Some(0) });
         self.current.insert(vpid, row);
         row
     }
@@ -302,14 +470,17 @@ impl Processes {
         }
     }
 
-    fn count(&mut self, vpid: u32) {
+    fn count(&mut self, vpid: u32, events: u64) {
         let row = self.current.get(&vpid).copied().unwrap_or_else(|| self.add(vpid));
         let count = &mut self.rows[row].count;
-        *count = count.map(|count| count + 1);
+        *count = count.map(|count| count + events);
     }
 
-    /// Programs of the same process that are called the same are one.
-    fn finish(self) -> Vec<ProcessStats> {
+    /// Programs of the same process that are called the same are one. Whether they have counts is known by now.
+    fn finish(mut self, has_counts: bool) -> Vec<ProcessStats> {
+        if !has_counts {
+            self.rows.iter_mut().for_each(|row| row.count = None);
+        }
         let mut rows: Vec<ProcessStats> = Vec::new();
         let mut row_of = HashMap::new();
         for process in self.rows {
@@ -328,7 +499,10 @@ impl fmt::Display for Stats {
     /// A table for people: columns aligned, no colour.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let duration = self.span.map_or(0.0, |span| span.duration_ns as f64 / 1e9);
-        writeln!(f, "events    {} (and {} of the session itself)", self.events, self.state_events)?;
+        match self.is_own {
+            true => writeln!(f, "events    {} (and {} of the session itself)", self.events, self.state_events)?,
+            false => writeln!(f, "events    {}", self.events)?,
+        }
         match self.loss_possible.is_empty() {
             true => writeln!(f, "lost      {}", self.events_lost)?,
             false => writeln!(f, "lost      at least {}", self.events_lost)?,
@@ -340,7 +514,8 @@ impl fmt::Display for Stats {
         writeln!(f, "duration  {duration:.6} s")?;
         match self.threads {
             Some(threads) => writeln!(f, "threads   {threads}")?,
-            None => writeln!(f, "threads   not recorded (--context none)")?,
+            None if self.is_own => writeln!(f, "threads   not recorded (--context none)")?,
+            None => writeln!(f, "threads   not recorded")?,
         }
         writeln!(f, "packets   {}", self.packets)?;
         writeln!(f, "bytes     {}", self.bytes)?;
@@ -402,6 +577,7 @@ mod tests {
     use crate::testing::TraceBuilder;
     use crate::value::Value;
     use dormouse_abi::class::{FieldType, Kind};
+    use dormouse_abi::record::RecordKind;
 
     #[test]
     fn a_trace_in_figures() {

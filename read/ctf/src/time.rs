@@ -16,21 +16,45 @@ pub struct Clock {
 }
 
 impl Clock {
+    /// Nanoseconds since the epoch, see [`Scale::epoch_ns`].
+    pub fn epoch_ns(&self, timestamp: u64) -> i64 {
+        self.scale().epoch_ns(timestamp)
+    }
+
+    /// How its ticks become nanoseconds.
+    pub fn scale(&self) -> Scale {
+        let hz = self.frequency_hz.max(1);
+        let offset_s = i128::from(self.offset_s) + i128::from(self.offset_cycles / hz);
+        let offset_ns = offset_s * 1_000_000_000 + i128::from(duration_ns(self.offset_cycles % hz, hz));
+        Scale { frequency_hz: hz, offset_ns }
+    }
+}
+
+/// How ticks of a clock become nanoseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Scale {
+    frequency_hz: u64,
+    offset_ns: i128,
+}
+
+impl Scale {
     /// Nanoseconds since the epoch. Times that an `i64` cannot hold (before 1678, after 2262) become the nearest that it
     /// can.
     ///
     /// Unless the clock runs at 1 GHz this is a division in `f64`, exactly as in `babeltrace2`, so that both print the same
     /// digits. It never decreases with `timestamp`, and is rounded down but for the error of `f64`, which is at most 1.5 ns
     /// for each 52 days (2^52 ns) that the clock has run.
+    #[inline]
     pub fn epoch_ns(&self, timestamp: u64) -> i64 {
-        let ns = |ticks: u64| match self.frequency_hz {
-            1_000_000_000 => ticks,
-            hz => (1e9 * ticks as f64 / hz as f64) as u64,
-        };
-        let hz = self.frequency_hz.max(1);
-        let offset_s = i128::from(self.offset_s) + i128::from(self.offset_cycles / hz);
-        let sum = offset_s * 1_000_000_000 + i128::from(ns(self.offset_cycles % hz)) + i128::from(ns(timestamp));
+        let sum = self.offset_ns + i128::from(duration_ns(timestamp, self.frequency_hz));
         sum.clamp(i64::MIN.into(), i64::MAX.into()) as i64
+    }
+}
+
+fn duration_ns(ticks: u64, frequency_hz: u64) -> u64 {
+    match frequency_hz {
+        1_000_000_000 => ticks,
+        hz => (1e9 * ticks as f64 / hz as f64) as u64,
     }
 }
 

@@ -1,10 +1,8 @@
 //! What a field holds, borrowed from the stream.
 
-use std::ffi::CStr;
-
 use dormouse_abi::class::{FieldType, Kind};
 
-use crate::bytes::{array, u32_at};
+use crate::bytes::array;
 
 /// The value of a field.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -66,12 +64,12 @@ impl<'a> Sequence<'a> {
 }
 
 impl<'a> Value<'a> {
-    /// The value in exactly the bytes that [`field_size`] has measured.
+    /// The value in exactly the bytes that the plan has found for it; those of a sequence are the elements.
     pub(crate) fn decode(field_type: FieldType, bytes: &'a [u8]) -> Value<'a> {
         match field_type {
-            FieldType { kind, sequence: true } => Value::Sequence(Sequence { kind, bytes: &bytes[4..] }),
-            FieldType { kind: Kind::Str, .. } => Value::Str(&bytes[..bytes.len() - 1]),
-            FieldType { kind: Kind::Bytes, .. } => Value::Bytes(&bytes[4..]),
+            FieldType { kind, sequence: true } => Value::Sequence(Sequence { kind, bytes }),
+            FieldType { kind: Kind::Str, .. } => Value::Str(bytes.strip_suffix(b"\0").unwrap_or(bytes)),
+            FieldType { kind: Kind::Bytes, .. } => Value::Bytes(bytes),
             FieldType { kind, .. } => Value::scalar(kind, bytes),
         }
     }
@@ -93,38 +91,4 @@ impl<'a> Value<'a> {
             Kind::Pointer => Value::Pointer(u64::from_le_bytes(array(bytes, 0))),
         }
     }
-}
-
-/// Why bytes are no field.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum FieldError {
-    /// They end within it.
-    #[error("is cut off")]
-    Cut,
-    /// Text without its NUL.
-    #[error("is text that does not end")]
-    Unterminated,
-    /// It claims more elements than there are bytes for.
-    #[error("claims {0} elements, more than the packet holds")]
-    Count(u32),
-}
-
-/// Bytes of the field at the start of `bytes`, which end where the packet's content ends.
-pub(crate) fn field_size(field_type: FieldType, bytes: &[u8]) -> Result<usize, FieldError> {
-    if let Some(size) = field_type.fixed_size_bytes() {
-        return if size <= bytes.len() { Ok(size) } else { Err(FieldError::Cut) };
-    }
-    if field_type == FieldType::scalar(Kind::Str) {
-        let text = CStr::from_bytes_until_nul(bytes).map_err(|_| FieldError::Unterminated)?;
-        return Ok(text.to_bytes_with_nul().len());
-    }
-    if bytes.len() < 4 {
-        return Err(FieldError::Cut);
-    }
-    let count = u32_at(bytes, 0);
-    // Division instead of multiplication: the count is not trusted, so the product might not fit.
-    if count as usize > (bytes.len() - 4) / field_type.kind.element_size_bytes() {
-        return Err(FieldError::Count(count));
-    }
-    Ok(4 + count as usize * field_type.kind.element_size_bytes())
 }

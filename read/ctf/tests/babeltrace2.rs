@@ -44,7 +44,7 @@ fn babeltrace2(trace: &Trace, zone: &str, arguments: &[&str]) -> Option<(Vec<u8>
 /// Our lines, and the number of events that were lost.
 fn view(trace: &Trace, clock_format: ClockFormat, utc_offset_s: i32) -> (Vec<u8>, u64) {
     let metadata = trace.parse();
-    let mut formatter = Formatter::new(&metadata, clock_format, |_| utc_offset_s);
+    let mut formatter = Formatter::new(clock_format, |_| utc_offset_s);
     let (mut out, mut lost) = (vec![], 0);
     for item in trace.readers(&metadata) {
         match item {
@@ -233,7 +233,7 @@ fn discarded_events_agree() {
         assert!(errors.contains(part), "{errors}");
     }
     let metadata = trace.parse();
-    let formatter = Formatter::new(&metadata, ClockFormat::TimeOfDay, |_| 0);
+    let mut formatter = Formatter::new(ClockFormat::TimeOfDay, |_| 0);
     let warnings: Vec<_> =
         trace.readers(&metadata).filter_map(Result::err).map(|notice| formatter.warning(&notice, "cpu0")).collect();
     // Ours name the same spans of time.

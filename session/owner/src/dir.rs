@@ -178,6 +178,12 @@ impl Dir {
         stat.is_ok_and(|stat| rustix::fs::FileType::from_raw_mode(stat.st_mode).is_dir())
     }
 
+    /// Opens a directory in it, for reading; no link.
+    pub(crate) fn open_below(&self, name: &OsStr) -> std::io::Result<Dir> {
+        let fd = openat(&self.fd, name, DIR_FLAGS | OFlags::NOFOLLOW, Mode::empty())?;
+        Ok(Dir { fd, path: self.path_of(name) })
+    }
+
     /// Gives a file another name, in place of what has that.
     pub(crate) fn rename(&self, from: &str, to: &str) -> Result<(), Error> {
         renameat(&self.fd, from, &self.fd, to).map_err(|error| not_written(&self.path_of(to), &error.into()))

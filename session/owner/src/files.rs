@@ -1,13 +1,13 @@
 //! A trace's files, for those who read it.
 
 use std::collections::HashMap;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::ErrorKind;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use dormouse_ctf::{Merge, Metadata, Source, Stats, StreamReader};
+use dormouse_ctf::{Merge, Source, Stats, StreamReader, Trace, TraceRef};
 use rustix::process::{Resource, getrlimit, setrlimit};
 
 use crate::dir::{Dir, not_read};
@@ -16,11 +16,10 @@ use crate::error::Error;
 /// No metadata of a trace are longer: all the classes that a trace may have, with long names and many fields.
 const METADATA_BYTES_MAX: u64 = 1 << 30;
 
-/// A trace on disk, opened.
+/// A trace on disk, opened; or several that lie in one directory.
 #[derive(Debug)]
 pub struct TraceFiles {
-    /// The metadata.
-    pub metadata: Metadata,
+    traces: Vec<Trace>,
     /// What is not read, because another file has the same stream, or it is no regular file: one line each.
     pub left_out: Vec<String>,
     streams: Vec<Stream>,
@@ -28,10 +27,16 @@ pub struct TraceFiles {
 
 #[derive(Debug)]
 struct Stream {
+    /// Index of its trace.
+    trace: usize,
+    /// Its file, from the directory that the user has named.
     name: String,
     file: File,
     size_bytes: u64,
 }
+
+/// Directories in directories in which traces are looked for.
+const DEPTH_MAX: usize = 32;
 
 /// Memory of the windows of all streams together, if they are not too many.
 const WINDOWS_BYTES: usize = 64 << 20;
@@ -39,47 +44,74 @@ const WINDOWS_BYTES: usize = 64 << 20;
 const WINDOW_BYTES: std::ops::RangeInclusive<usize> = 16 << 10..=128 << 10;
 
 impl TraceFiles {
-    /// Opens all files of a trace.
+    /// Opens all files of a trace, or of all traces in the directories below.
     ///
     /// # Errors
-    /// One line.
+    /// One line, and where metadata are wrong the place in their text.
     pub fn open(dir: &Path) -> Result<TraceFiles, Error> {
-        let dir = open_dir(dir)?;
-        let (path, bytes) = read_metadata(&dir)?;
-        let metadata = Metadata::decode(&bytes).map_err(|error| format!("{}: {error}", path.display()))?;
-        let (mut streams, mut left_out) = (Vec::new(), Vec::new());
-        for entry in dir.names().map_err(not_read(&dir.path))? {
+        let root = open_dir(dir)?;
+        let mut files = TraceFiles { traces: Vec::new(), left_out: Vec::new(), streams: Vec::new() };
+        files.find(&root, "", 0)?;
+        if files.traces.is_empty() {
+            return Err(no_trace(dir, ErrorKind::NotFound.into()));
+        }
+        Ok(files)
+    }
+
+    /// Opens what is in a directory, whose name is `prefix`. A trace has no other traces in it.
+    fn find(&mut self, dir: &Dir, prefix: &str, depth: usize) -> Result<(), Error> {
+        let names = dir.names().map_err(not_read(&dir.path))?;
+        if names.iter().any(|name| name == "metadata" && !dir.has_dir(name)) {
+            return self.open_trace(dir, prefix, names);
+        }
+        for name in names {
+            if dir.has_dir(&name) && depth < DEPTH_MAX {
+                let below = dir.open_below(&name).map_err(not_read(&dir.path_of(&name)))?;
+                self.find(&below, &format!("{prefix}{}/", name.to_string_lossy()), depth + 1)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn open_trace(&mut self, dir: &Dir, prefix: &str, names: Vec<OsString>) -> Result<(), Error> {
+        let (path, bytes) = read_metadata(dir)?;
+        let trace = Trace::decode(&bytes).map_err(|error| format!("{}: {error}", path.display()))?;
+        let mut streams = Vec::new();
+        for entry in names {
             let (name, path) = (entry.to_string_lossy().into_owned(), dir.path_of(&entry));
             if name == "metadata" || name.starts_with('.') || dir.has_dir(&entry) {
                 continue;
             }
-            match open_one_of_many(&dir, &entry) {
+            match open_one_of_many(dir, &entry) {
                 Ok(file) => {
                     let size_bytes = file.metadata().map_err(not_read(&path))?.len();
-                    streams.push(Stream { name, file, size_bytes });
+                    let name = format!("{prefix}{name}");
+                    streams.push(Stream { trace: self.traces.len(), name, file, size_bytes });
                 }
                 Err(error) if error.kind() == ErrorKind::InvalidInput => {
-                    left_out.push(format!("{name}: {error}, and is left out"))
+                    self.left_out.push(format!("{prefix}{name}: {error}, and is left out"))
                 }
                 Err(error) => return Err(not_read(&path)(error)),
             }
         }
-        let mut files = TraceFiles { metadata, left_out, streams };
-        files.leave_out_doubles();
-        Ok(files)
+        self.leave_out_doubles(&trace, prefix, streams);
+        self.traces.push(trace);
+        Ok(())
     }
 
-    /// Sorts the streams, and keeps one file of each: that with the name which the session gives it, if it is there.
-    fn leave_out_doubles(&mut self) {
-        let metadata = &self.metadata;
-        let identified = std::mem::take(&mut self.streams).into_iter().map(|stream| {
+    /// Adds the streams of a trace. Of those of Dormouse it sorts them, and keeps one file of each: that with the name which the session
+    /// gives it, if it is there.
+    fn leave_out_doubles(&mut self, trace: &Trace, prefix: &str, streams: Vec<Stream>) {
+        let Some(metadata) = &trace.own else { return self.streams.extend(streams) };
+        let identified = streams.into_iter().map(|stream| {
             let identity = StreamReader::identity_of(metadata, stream.window(*WINDOW_BYTES.start()));
-            let is_own_name = match metadata.totals.0.get(&stream.name) {
+            let name = stream.name.strip_prefix(prefix).unwrap_or(&stream.name);
+            let is_own_name = match metadata.totals.0.get(name) {
                 Some(totals) => Some(totals.identity()) == identity,
-                None => !metadata.totals.is_closed() && is_stream_name(&stream.name),
+                None => !metadata.totals.is_closed() && is_stream_name(name),
             };
             // The state stream first: a process has its name before its events of the same tick.
-            let key = (stream.name != "state", !is_own_name, number_in(&stream.name), stream.name.clone());
+            let key = (name != "state", !is_own_name, number_in(name), name.to_string());
             (key, identity, stream)
         });
         let mut identified: Vec<_> = identified.collect();
@@ -97,6 +129,11 @@ impl TraceFiles {
         }
     }
 
+    /// The trace of a stream.
+    fn trace_of(&self, stream: &Stream) -> TraceRef<'_> {
+        TraceRef::from(&self.traces[stream.trace])
+    }
+
     /// Names of the streams, the state stream first.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.streams.iter().map(|stream| stream.name.as_str())
@@ -110,19 +147,23 @@ impl TraceFiles {
 
     /// The events of all streams, which are numbered in the order of [`TraceFiles::names`].
     pub fn events(&self) -> Merge<'_, Window<'_>> {
-        let windows = self.windows().enumerate();
-        Merge::new(windows.map(|(index, window)| StreamReader::of_source(&self.metadata, index, window)))
+        let windows = self.streams.iter().zip(self.windows()).enumerate();
+        Merge::new(
+            windows.map(|(index, (stream, window))| StreamReader::of_source(self.trace_of(stream), index, window)),
+        )
     }
 
-    /// What is missing in a trace whose [`TraceFiles::events`] have been read to the end, one line each.
+    /// What is missing in traces whose [`TraceFiles::events`] have been read to the end, one line each.
     pub fn missing(&self, events: &Merge<'_, Window<'_>>) -> Vec<String> {
-        let found = events.streams().iter().map(|stream| (stream.size_bytes(), stream.totals()));
-        self.metadata.totals.compare(self.names().zip(found))
+        dormouse_ctf::stats::missing(self.traces.iter().map(TraceRef::from), self.names().zip(events.streams()))
     }
 
     /// Reads all of it.
     pub fn stats(&self) -> Stats {
-        let mut stats = Stats::of_sources(&self.metadata, self.names().zip(self.windows()));
+        let traces: Vec<TraceRef<'_>> = self.traces.iter().map(TraceRef::from).collect();
+        let streams = self.streams.iter().zip(self.windows());
+        let streams = streams.map(|(stream, window)| (stream.trace, stream.name.as_str(), window));
+        let mut stats = Stats::of_traces(&traces, streams);
         stats.warnings.splice(0..0, self.left_out.iter().cloned());
         stats
     }
@@ -137,8 +178,11 @@ fn no_trace(dir: &Path, error: std::io::Error) -> Error {
     if !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) {
         return not_read(dir)(error);
     }
-    let dir = dir.display();
-    format!("there is no trace in {dir}: it has no file `metadata`; `dormouse record -o DIR -- CMD` makes one").into()
+    let shown = dir.display();
+    if let Some(trace) = dir.ancestors().skip(1).find(|above| above.join("metadata").is_file()) {
+        return format!("{shown} lies in the trace {0}: give its directory, {0}", trace.display()).into();
+    }
+    format!("there is no trace in {shown}: neither it nor a directory below has a file `metadata`; `dormouse record -o DIR -- CMD` makes one").into()
 }
 
 /// The metadata of a trace: where they are, and what is there.
@@ -263,7 +307,7 @@ mod tests {
         std::fs::write(dir.path().join("cpu_0"), bytes).unwrap();
 
         let files = TraceFiles::open(dir.path()).unwrap();
-        let expected = Stats::collect(&files.metadata, &[("cpu_0", bytes)]);
+        let expected = Stats::collect(files.traces[0].own.as_ref().unwrap(), &[("cpu_0", bytes)]);
         assert_eq!((expected.events, expected.warnings.len()), (1002, 0));
         assert_eq!(files.stats(), expected);
 

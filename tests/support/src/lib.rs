@@ -20,7 +20,7 @@ pub const ENV_SKIPS: &str = "DORMOUSE_SKIPS";
 pub const ENV_REQUIRE_TOOLS: &str = "DORMOUSE_REQUIRE_TOOLS";
 
 /// Programs that tests run, and Debian's packages that have them, where these are called otherwise.
-const PACKAGES: [(&str, &str); 18] = [
+const PACKAGES: [(&str, &str); 19] = [
     ("aarch64-linux-gnu-gcc", "gcc-aarch64-linux-gnu libc6-dev-arm64-cross"),
     ("bwrap", "bubblewrap"),
     ("c++", "g++"),
@@ -31,6 +31,7 @@ const PACKAGES: [(&str, &str); 18] = [
     ("ld.bfd", "binutils"),
     ("ld.gold", "binutils"),
     ("ld.lld", "lld"),
+    ("lttng-sessiond", "lttng-tools"),
     ("musl-gcc", "musl-tools"),
     ("nm", "binutils"),
     ("objdump", "binutils"),

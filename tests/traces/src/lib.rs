@@ -17,6 +17,10 @@
 //! assert_eq!(event.fields().collect::<Vec<_>>(), [("id", Value::U64(7))]);
 //! ```
 
+mod bits;
+
+pub use bits::BitWriter;
+
 use dormouse_abi::class::{ClassDecl, FieldType};
 use dormouse_abi::page::{CPU_UNKNOWN, HEADER_SIZE_BYTES, STREAM_EVENTS, STREAM_STATE};
 use dormouse_abi::record::{

@@ -8,17 +8,26 @@
 //! As in other tracers' metadata a field `x` is declared as `_x`, so that names such as `int` or `event` do not collide with
 //! TSDL's own; readers take the underscore off again. The count of a sequence `x` is a field of its own, `__x_length`.
 
+mod check;
+mod error;
+mod grammar;
+mod own;
 mod packets;
-mod read;
+mod resolve;
+mod scalars;
+mod syntax;
+mod types;
 mod write;
 
 use std::borrow::Cow;
 
 use crate::class::Classes;
+use crate::model::TraceClass;
 pub use crate::time::Clock;
 use crate::totals::Totals;
 use dormouse_abi::class::ClassDecl;
 use dormouse_abi::record::RecordKind;
+pub use error::{MetadataError, TextError};
 
 /// What the preamble says of the session.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,20 +57,6 @@ pub struct Metadata {
     pub totals: Totals,
 }
 
-/// Why text is not metadata that this crate reads.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum MetadataError {
-    /// The text ends within a declaration that starts on this line.
-    #[error("the declaration on line {line} is cut off; take the text from that line on away to read the rest")]
-    CutOff {
-        /// Where, from 1.
-        line: usize,
-    },
-    /// Anything else, in a line that says where.
-    #[error("{0}")]
-    Unreadable(String),
-}
-
 impl Metadata {
     /// Metadata without classes but those of the state stream.
     pub fn new(options: MetadataOptions) -> Metadata {
@@ -71,7 +66,8 @@ impl Metadata {
 
     /// All of the text.
     pub fn text(&self) -> String {
-        self.classes.events().fold(self.preamble(), |text, class| text + &Metadata::class(class.id, &class.decl))
+        let classes = self.classes.events().filter_map(|class| Some((class.id as u16, class.decl.as_ref()?)));
+        classes.fold(self.preamble(), |text, (id, decl)| text + &Metadata::class(id, decl))
     }
 
     /// The beginning of the text, up to the first class of a program.
@@ -85,28 +81,64 @@ impl Metadata {
         write::event(dormouse_abi::page::STREAM_EVENTS, id, decl)
     }
 
-    /// Reads the bytes of a metadata file: text, or text in packets of either byte order (clause 7.1).
-    ///
-    /// # Errors
-    /// As [`Metadata::parse`], and those of packets and of bytes that are no text.
-    pub fn decode(bytes: &[u8]) -> Result<Metadata, MetadataError> {
-        let text = packets::text(bytes)?.map_or(Cow::Borrowed(bytes), Cow::Owned);
-        let not_text = |error: std::str::Utf8Error| {
-            let offset_bytes = error.valid_up_to();
-            let text =
-                format!("byte {offset_bytes} is no UTF-8: these are no metadata of CTF 1.8, or they are damaged there");
-            MetadataError::Unreadable(text)
-        };
-        Metadata::parse(std::str::from_utf8(&text).map_err(not_text)?)
-    }
-
     /// Reads the text back.
     ///
     /// # Errors
     /// [`MetadataError`] for every text that [`Metadata::preamble`] and [`Metadata::class`] cannot have written; comments,
     /// white space and further entries of `env` and `clock` are accepted.
     pub fn parse(text: &str) -> Result<Metadata, MetadataError> {
-        read::parse(text)
+        own::read(text, &grammar::parse(text)?)
+    }
+
+    /// Reads the bytes of a metadata file: text, or text in packets of either byte order (clause 7.1).
+    ///
+    /// # Errors
+    /// As [`Metadata::parse`], and those of packets and of bytes that are no text.
+    pub fn decode(bytes: &[u8]) -> Result<Metadata, MetadataError> {
+        Metadata::parse(&text_of(bytes)?)
+    }
+}
+
+/// Metadata of anybody, read.
+#[derive(Debug)]
+pub struct Described {
+    /// What they say.
+    pub class: TraceClass,
+    /// What they say besides, if they are ours.
+    pub own: Option<Metadata>,
+}
+
+impl Described {
+    /// Reads the bytes of a metadata file of anybody: text, or text in packets of either byte order (clause 7.1).
+    ///
+    /// # Errors
+    /// What is wrong, and where.
+    pub fn decode(bytes: &[u8]) -> Result<Described, MetadataError> {
+        Described::parse(&text_of(bytes)?)
+    }
+
+    /// Reads the text of anybody's metadata.
+    ///
+    /// # Errors
+    /// What is wrong, and where.
+    pub fn parse(text: &str) -> Result<Described, MetadataError> {
+        let declarations = grammar::parse(text)?;
+        let own = own::is_own(&declarations).then(|| own::read(text, &declarations)).transpose()?;
+        Ok(Described { class: resolve::resolve(text, &declarations)?, own })
+    }
+}
+
+/// The text of a metadata file.
+fn text_of(bytes: &[u8]) -> Result<Cow<'_, str>, MetadataError> {
+    let not_text = |error: std::str::Utf8Error| {
+        let offset_bytes = error.valid_up_to();
+        let text =
+            format!("byte {offset_bytes} is no UTF-8: these are no metadata of CTF 1.8, or they are damaged there");
+        MetadataError::Unreadable(text)
+    };
+    match packets::text(bytes)? {
+        Some(text) => String::from_utf8(text).map(Cow::Owned).map_err(|error| not_text(error.utf8_error())),
+        None => std::str::from_utf8(bytes).map(Cow::Borrowed).map_err(not_text),
     }
 }
 
@@ -124,6 +156,11 @@ mod tests {
             Kind::ALL.iter().map(|kind| (format!("{kind:?}").to_lowercase(), FieldType::scalar(*kind))).collect();
         fields.push(("event".into(), FieldType::sequence(Kind::F64)));
         ClassDecl { provider: "p".into(), name: "every".into(), fields }
+    }
+
+    /// The line that says what is wrong, and where.
+    fn said(error: &MetadataError) -> String {
+        error.to_string().lines().next().unwrap_or_default().to_string()
     }
 
     fn text() -> String {
@@ -203,7 +240,7 @@ mod tests {
         let metadata = Metadata::parse(&metadata).unwrap();
         let class = metadata.classes.get(STREAM_EVENTS, 0).unwrap();
         assert_eq!(class.full_name, "a_b:x_y");
-        let names: Vec<_> = class.decl.fields.iter().map(|(name, _)| name.as_str()).collect();
+        let names: Vec<_> = class.decl.as_ref().unwrap().fields.iter().map(|(name, _)| name.as_str()).collect();
         assert_eq!(names, ["a", "a_", "_b_length", "b_", "c", "_c_length_", "d_e_", "_", "Bool_"]);
     }
 
@@ -212,7 +249,7 @@ mod tests {
         let text = text();
         let line_of = |part: &str| text[..text.find(part).unwrap()].lines().count() + 1;
         let foreign = Metadata::parse("/* CTF 1.8 */\n\ntrace { major = 1; };\n").unwrap_err();
-        assert!(foreign.to_string().contains("babeltrace2"), "{foreign}");
+        assert!(foreign.to_string().contains("Dormouse did not write"), "{foreign}");
         for (from, to) in [
             ("/* CTF 1.8 */", "/* CTF 2.0 */"),
             ("byte_order = le", "byte_order = be"),
@@ -229,7 +266,7 @@ mod tests {
         ] {
             assert!(text.contains(from), "{from}");
             let error = Metadata::parse(&text.replacen(from, to, 1)).unwrap_err();
-            assert!(error.to_string().ends_with("read this trace with babeltrace2"), "{from}: {error}");
+            assert!(said(&error).ends_with("Dormouse did not write these metadata"), "{from}: {error}");
         }
         let compact = TraceBuilder::of_records(RecordKind::Compact).finish().metadata;
         for (from, to) in [
@@ -239,10 +276,10 @@ mod tests {
         ] {
             assert!(compact.contains(from), "{from}");
             let error = Metadata::parse(&compact.replacen(from, to, 1)).unwrap_err();
-            assert!(error.to_string().ends_with("read this trace with babeltrace2"), "{from}: {error}");
+            assert!(said(&error).ends_with("Dormouse did not write these metadata"), "{from}: {error}");
         }
         let twice = text.clone() + &Metadata::class(7, &every_kind());
-        let error = Metadata::parse(&twice).unwrap_err().to_string();
+        let error = said(&Metadata::parse(&twice).unwrap_err());
         assert!(error.ends_with(": event id 7 is declared twice"), "{error}");
         let cut = &text[..text.len() - 10];
         assert_eq!(Metadata::parse(cut), Err(MetadataError::CutOff { line: line_of("event {\n\tname = \"p:every\"") }));
@@ -264,14 +301,14 @@ mod tests {
         let closed = metadata.text();
         assert_eq!(Metadata::parse(&closed), Ok(metadata));
         let odd = closed.replacen("in 2 packets", "in two packets", 1);
-        let error = Metadata::parse(&odd).unwrap_err().to_string();
-        assert!(error.contains("line 30: the value of totals_cpu_3 has another form"), "{error}");
+        let error = said(&Metadata::parse(&odd).unwrap_err());
+        assert!(error.starts_with("line 38, column 17: the value of totals_cpu_3 has another form"), "{error}");
     }
 
     #[test]
     fn a_key_that_is_there_twice_is_refused() {
         let text = text();
-        let twice = |from: &str, to: &str| Metadata::parse(&text.replacen(from, to, 1)).unwrap_err().to_string();
+        let twice = |from: &str, to: &str| said(&Metadata::parse(&text.replacen(from, to, 1)).unwrap_err());
         let is = |line, column, key: &str, block: &str| {
             format!(
                 "line {line}, column {column}: the key {key} is in the {block} declaration twice; take one of the two away"
@@ -339,7 +376,7 @@ mod tests {
         bytes[20] = 0xFF;
         let packets = in_packets(&bytes, 10, u32::to_le_bytes);
         for (bytes, begin) in
-            [(&bytes[..], "byte 20 is no UTF-8: "), (&packets, "byte 20 is no UTF-8: "), (&[], "line 1: ")]
+            [(&bytes[..], "byte 20 is no UTF-8: "), (&packets, "byte 20 is no UTF-8: "), (&[], "line 1, column 1: ")]
         {
             let error = Metadata::decode(bytes).unwrap_err().to_string();
             assert!(error.starts_with(begin), "{error}");

@@ -43,12 +43,10 @@ fn packet<'a>(bytes: &[u8], rest: &'a [u8], number: fn([u8; 4]) -> u32) -> Resul
         return Err("belongs to another trace than the first: its uuid is another");
     }
     if header[OFFSET_SCHEMES..][..3] != [0; 3] {
-        return Err(
-            "is compressed, encrypted or has a checksum, which Dormouse does not read; read this trace with babeltrace2",
-        );
+        return Err("is compressed, encrypted or has a checksum, which is not read");
     }
     if header[OFFSET_VERSION..] != [1, 8] {
-        return Err("is of another version than CTF 1.8; read this trace with babeltrace2");
+        return Err("is of another version than CTF 1.8");
     }
     let size = |offset| (number_at(offset) as usize).is_multiple_of(8).then_some(number_at(offset) as usize / 8);
     let (Some(content), Some(size)) = (size(OFFSET_CONTENT_SIZE), size(OFFSET_PACKET_SIZE)) else {

@@ -108,8 +108,8 @@ impl Directory {
 
     /// Adds what the owner was killed before it took it in: classes, and processes.
     pub(super) fn take_in(&mut self, register: &Register) {
-        let known: BTreeSet<u16> = self.metadata.classes.events().map(|class| class.id).collect();
-        for id in (0..register.class_count() as u16).filter(|id| !known.contains(id)) {
+        let known: BTreeSet<u64> = self.metadata.classes.events().map(|class| class.id).collect();
+        for id in (0..register.class_count() as u16).filter(|id| !known.contains(&(*id).into())) {
             if let Some(Ok(decl)) = class_of(register, id, |number| program_of(register, number)) {
                 self.metadata.classes.insert(id, decl);
             }

@@ -1,0 +1,64 @@
+//! What a reader relies on beyond the grammar: fields by whose names packets and records are found.
+
+use super::error::{Checked, fail};
+use super::syntax::At;
+use crate::model::{FieldClass, Length, Struct, TraceClass};
+
+/// Fields of a packet's header and context that say something to a reader.
+const NUMBERS: [&str; 9] = [
+    "magic",
+    "stream_id",
+    "stream_instance_id",
+    "timestamp_begin",
+    "timestamp_end",
+    "content_size",
+    "packet_size",
+    "packet_seq_num",
+    "events_discarded",
+];
+
+pub(super) fn check(trace: &TraceClass, at: At) -> Checked<()> {
+    let structures =
+        [trace.packet_header.as_ref()].into_iter().chain(trace.streams.iter().map(|s| s.packet_context.as_ref()));
+    for structure in structures.flatten() {
+        for name in NUMBERS {
+            if let Some(class) = member(structure, name)
+                && !matches!(class, FieldClass::Integer(integer) if !integer.is_signed)
+            {
+                return fail(at, format!("the field {name} of packets is an unsigned number"));
+            }
+        }
+    }
+    if let Some(header) = &trace.packet_header {
+        let is_word = |class: &FieldClass| matches!(class, FieldClass::Integer(integer) if integer.size_bits == 32);
+        if member(header, "magic").is_some_and(|class| !is_word(class)) {
+            return fail(at, "the field magic of packets has 32 bits");
+        }
+        if header.members.iter().skip(1).any(|member| member.name == "magic") {
+            return fail(at, "the field magic is the first of packets");
+        }
+        if member(header, "uuid").is_some_and(|class| !is_uuid(class)) {
+            return fail(at, "the field uuid of packets is an array of 16 bytes");
+        }
+    }
+    let has_stream_id = trace.packet_header.as_ref().is_some_and(|header| member(header, "stream_id").is_some());
+    if trace.streams.len() > 1 && !has_stream_id {
+        return fail(at, "there are several streams, but packets have no field stream_id");
+    }
+    for stream in &trace.streams {
+        let has_id = stream.event_header.as_ref().is_some_and(|header| member(header, "id").is_some());
+        if stream.events.len() > 1 && !has_id {
+            return fail(at, format!("stream {} has several events, but its event.header has no field id", stream.id));
+        }
+    }
+    Ok(())
+}
+
+fn member<'a>(structure: &'a Struct, name: &str) -> Option<&'a FieldClass> {
+    structure.members.iter().find(|member| member.name == name).map(|member| member.class.as_ref())
+}
+
+fn is_uuid(class: &FieldClass) -> bool {
+    matches!(class, FieldClass::Array { element, length: Length::Fixed(16), .. }
+        if matches!(element.as_ref(), FieldClass::Integer(integer) if integer.size_bits == 8))
+}

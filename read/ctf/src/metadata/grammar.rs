@@ -1,0 +1,545 @@
+//! TSDL (clause 7) as a grammar: text in, [`super::syntax`] out.
+
+use std::borrow::Cow;
+
+use winnow::combinator::{alt, delimited, opt, peek, preceded, repeat, terminated};
+use winnow::error::{ErrMode, ParserError};
+use winnow::prelude::*;
+use winnow::stream::{LocatingSlice, Location, Stateful};
+use winnow::token::{any, literal, take_till, take_until, take_while};
+
+use super::error::{MetadataError, line_of};
+use super::syntax::*;
+
+/// Braces within braces.
+const DEPTH_MAX: u32 = 64;
+
+/// The text, and how many braces are open.
+type Input<'a> = Stateful<LocatingSlice<&'a str>, u32>;
+type Parsed<T> = Result<T, ErrMode<Wrong>>;
+/// A field's name, and where it stands.
+type Name<'a> = (At, &'a str);
+
+/// What is wrong, and where.
+#[derive(Debug, Clone, Default)]
+struct Wrong {
+    offset: usize,
+    what: String,
+}
+
+impl<'a> ParserError<Input<'a>> for Wrong {
+    type Inner = Self;
+
+    fn from_input(input: &Input<'a>) -> Self {
+        Wrong { offset: input.current_token_start(), what: String::new() }
+    }
+
+    fn into_inner(self) -> Result<Self, Self> {
+        Ok(self)
+    }
+}
+
+/// All declarations of a text.
+pub(super) fn parse(text: &str) -> Result<Vec<Declaration<'_>>, MetadataError> {
+    let mut input = Input { input: LocatingSlice::new(text), state: 0 };
+    let mut declarations = Vec::new();
+    let mut start = 0;
+    loop {
+        let declaration = blank(&mut input).and_then(|()| {
+            start = input.current_token_start();
+            input.state = 0;
+            opt(peek(any)).parse_next(&mut input)?.map(|_| declaration(&mut input)).transpose()
+        });
+        match declaration {
+            Ok(Some(declaration)) => declarations.push(declaration),
+            Ok(None) => return Ok(declarations),
+            Err(_) if is_cut_off(&text[start..]) => return Err(MetadataError::CutOff { line: line_of(text, start) }),
+            Err(error) => {
+                let Wrong { offset, what } = error.into_inner().unwrap_or_default();
+                return Err(MetadataError::at(text, offset, what));
+            }
+        }
+    }
+}
+
+/// Whether no semicolon ends the declaration at the start of this text.
+fn is_cut_off(mut text: &str) -> bool {
+    let mut depth = 0u32;
+    loop {
+        let mut input = Input { input: LocatingSlice::new(text), state: 0 };
+        if blank(&mut input).is_err() {
+            return true;
+        }
+        text = &text[input.current_token_start()..];
+        let mut rest = text.chars();
+        match rest.next() {
+            None => return true,
+            Some('"') => {
+                let mut input = Input { input: LocatingSlice::new(text), state: 0 };
+                if string(&mut input).is_err() {
+                    // A text that does not end in its line is wrong, unless that is the last one.
+                    return !text.contains('\n');
+                }
+                text = &text[input.current_token_start()..];
+                continue;
+            }
+            Some('{') => depth += 1,
+            Some('}') if depth == 0 => return false,
+            Some('}') => depth -= 1,
+            Some(';') if depth == 0 => return false,
+            Some(_) => {}
+        }
+        text = rest.as_str();
+    }
+}
+
+fn wrong<T>(input: &Input<'_>, what: impl Into<String>) -> Parsed<T> {
+    Err(ErrMode::Cut(Wrong { offset: input.current_token_start(), what: what.into() }))
+}
+
+fn expected<T>(input: &Input<'_>, what: &str) -> Parsed<T> {
+    let rest = input.input.as_ref();
+    let word: String = rest.chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '_').take(40).collect();
+    let found = match (word.as_str(), rest.chars().next()) {
+        ("", None) => "the text ends".to_string(),
+        ("", Some(c)) => format!("found `{}`", c.escape_debug()),
+        (word, _) => format!("found `{word}`"),
+    };
+    wrong(input, format!("expected {what}, {found}"))
+}
+
+/// White space and comments.
+fn blank(input: &mut Input<'_>) -> Parsed<()> {
+    loop {
+        take_while(0.., |c: char| c.is_whitespace()).void().parse_next(input)?;
+        if input.input.as_ref().starts_with("/*") {
+            let comment = delimited(literal("/*"), take_until::<_, _, ErrMode<Wrong>>(0.., "*/"), literal("*/"));
+            if comment.void().parse_next(input).is_err() {
+                return wrong(input, "this comment does not end");
+            }
+        } else if input.input.as_ref().starts_with("//") {
+            take_till(0.., '\n').void().parse_next(input)?;
+        } else {
+            return Ok(());
+        }
+    }
+}
+
+/// A sign, if it comes next.
+fn sign(sign: &'static str) -> impl for<'a> FnMut(&mut Input<'a>) -> Parsed<bool> {
+    move |input| opt(terminated(literal(sign), blank)).map(|found| found.is_some()).parse_next(input)
+}
+
+fn expect(input: &mut Input<'_>, text: &'static str) -> Parsed<()> {
+    if sign(text)(input)? { Ok(()) } else { expected(input, &format!("`{text}`")) }
+}
+
+/// An identifier, if one comes next.
+fn word<'a>(input: &mut Input<'a>) -> Parsed<&'a str> {
+    let first = take_while(1, |c: char| c.is_ascii_alphabetic() || c == '_');
+    let rest = take_while(0.., |c: char| c.is_ascii_alphanumeric() || c == '_');
+    terminated((first, rest).take(), blank).parse_next(input)
+}
+
+fn next_word<'a>(input: &mut Input<'a>) -> Parsed<Option<&'a str>> {
+    opt(peek(word)).parse_next(input)
+}
+
+/// Identifiers with dots between.
+fn path<'a>(input: &mut Input<'a>, what: &str) -> Parsed<Cow<'a, str>> {
+    let Some(first) = opt(word).parse_next(input)? else { return expected(input, what) };
+    let mut path = Cow::Borrowed(first);
+    while sign(".")(input)? {
+        let Some(next) = opt(word).parse_next(input)? else { return expected(input, "a name behind the dot") };
+        let path = path.to_mut();
+        path.push('.');
+        path.push_str(next);
+    }
+    Ok(path)
+}
+
+fn at(input: &Input<'_>) -> At {
+    At(input.current_token_start())
+}
+
+/// What stands between braces; the first of them has been read.
+fn in_braces<'a, T>(input: &mut Input<'a>, mut one: impl FnMut(&mut Input<'a>) -> Parsed<T>) -> Parsed<Vec<T>> {
+    if input.state == DEPTH_MAX {
+        return wrong(input, format!("more than {DEPTH_MAX} braces are open"));
+    }
+    input.state += 1;
+    let mut all = Vec::new();
+    while !sign("}")(input)? {
+        all.push(one(input)?);
+    }
+    input.state -= 1;
+    Ok(all)
+}
+
+const BLOCKS: [&str; 6] = ["trace", "env", "clock", "stream", "event", "callsite"];
+
+fn declaration<'a>(input: &mut Input<'a>) -> Parsed<Declaration<'a>> {
+    let block_at = at(input);
+    let declaration = match next_word(input)? {
+        Some(keyword) if BLOCKS.contains(&keyword) => {
+            word.parse_next(input)?;
+            expect(input, "{")?;
+            Declaration::Block(Block { at: block_at, keyword, entries: in_braces(input, entry)? })
+        }
+        _ => match type_declaration(input)? {
+            Some(declaration) => Declaration::Type(declaration),
+            None => return expected(input, "a declaration (trace, env, clock, stream, event, typealias, …)"),
+        },
+    };
+    expect(input, ";")?;
+    Ok(declaration)
+}
+
+/// `typealias`, `typedef`, or the definition of a structure, variant or enumeration; without its semicolon.
+fn type_declaration<'a>(input: &mut Input<'a>) -> Parsed<Option<TypeDeclaration<'a>>> {
+    Ok(match next_word(input)? {
+        Some("typealias") => {
+            word.parse_next(input)?;
+            let original = type_of(input, false)?.0;
+            expect(input, ":=")?;
+            let name_at = at(input);
+            let name = type_name(input)?;
+            Some(TypeDeclaration::Alias(original, name_at, name))
+        }
+        Some("typedef") => {
+            word.parse_next(input)?;
+            let (original, declarators) = fields(input)?;
+            Some(TypeDeclaration::Typedef(original, declarators))
+        }
+        Some("struct" | "variant" | "enum") => Some(TypeDeclaration::Definition(type_of(input, false)?.0)),
+        _ => None,
+    })
+}
+
+/// The name that an alias gives: words and asterisks, or a tag such as `struct x`.
+fn type_name(input: &mut Input<'_>) -> Parsed<String> {
+    let mut name = String::new();
+    loop {
+        let part = match opt(word).parse_next(input)? {
+            Some(word) => word,
+            None if sign("*")(input)? => "*",
+            None => break,
+        };
+        if !name.is_empty() {
+            name.push(' ');
+        }
+        name += part;
+    }
+    if name.is_empty() { expected(input, "the name of a type") } else { Ok(name) }
+}
+
+fn entry<'a>(input: &mut Input<'a>) -> Parsed<Entry<'a>> {
+    let entry_at = at(input);
+    let entry = match type_declaration(input)? {
+        Some(declaration) => Entry::Type(declaration),
+        None => {
+            let key = path(input, "a key or `}`")?;
+            if sign(":=")(input)? {
+                Entry::Class(entry_at, key, type_of(input, false)?.0)
+            } else if sign("=")(input)? {
+                let value_at = at(input);
+                Entry::Value(Assignment { at: entry_at, key, value_at, value: value(input)? })
+            } else {
+                return expected(input, "`=` or `:=`");
+            }
+        }
+    };
+    expect(input, ";")?;
+    Ok(entry)
+}
+
+/// `key = value;` alone, as in `integer { … }`.
+fn assignment<'a>(input: &mut Input<'a>) -> Parsed<Assignment<'a>> {
+    let entry_at = at(input);
+    let key = path(input, "a key or `}`")?;
+    expect(input, "=")?;
+    let value_at = at(input);
+    let value = value(input)?;
+    expect(input, ";")?;
+    Ok(Assignment { at: entry_at, key, value_at, value })
+}
+
+fn value<'a>(input: &mut Input<'a>) -> Parsed<Value<'a>> {
+    match input.input.as_ref().chars().next() {
+        Some('"') => string(input).map(Value::Text),
+        Some('-' | '+' | '0'..='9') => number(input).map(Value::Number),
+        _ => path(input, "a value").map(Value::Word),
+    }
+}
+
+/// A whole number as in C.
+fn number(input: &mut Input<'_>) -> Parsed<i128> {
+    let start = *input;
+    let is_negative = opt(terminated(alt((literal("-"), literal("+"))), blank)).parse_next(input)? == Some("-");
+    let word: &str = take_while(0.., |c: char| c.is_ascii_alphanumeric() || c == '_').parse_next(input)?;
+    let digits = word.trim_end_matches(['u', 'U', 'l', 'L']);
+    let number = match (digits.strip_prefix("0x").or(digits.strip_prefix("0X")), digits.strip_prefix("0b")) {
+        (Some(digits), _) => u64::from_str_radix(digits, 16),
+        (_, Some(digits)) => u64::from_str_radix(digits, 2),
+        _ if digits.len() > 1 && digits.starts_with('0') => u64::from_str_radix(&digits[1..], 8),
+        _ => digits.parse(),
+    };
+    blank(input)?;
+    match number {
+        Ok(number) => Ok(if is_negative { -i128::from(number) } else { number.into() }),
+        Err(_) => expected(&start, "a whole number of at most 64 bits"),
+    }
+}
+
+/// A string literal with the escapes of C. What they give need not be UTF-8; then the replacement character stands for it.
+fn string(input: &mut Input<'_>) -> Parsed<String> {
+    let start = *input;
+    literal("\"").void().parse_next(input)?;
+    let mut out = Vec::new();
+    loop {
+        let plain: &str = take_till(0.., ['"', '\\', '\n']).parse_next(input)?;
+        out.extend_from_slice(plain.as_bytes());
+        match opt(any).parse_next(input)? {
+            Some('"') => break,
+            Some('\\') => escape(input, &mut out)?,
+            // A literal is of one line.
+            _ => return wrong(&start, "this text does not end in its line"),
+        }
+    }
+    blank(input)?;
+    Ok(String::from_utf8(out).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
+}
+
+fn escape(input: &mut Input<'_>, out: &mut Vec<u8>) -> Parsed<()> {
+    let octal = take_while(1..=3, '0'..='7').map(|digits: &str| u32::from_str_radix(digits, 8).unwrap_or(0) as u8);
+    let hexadecimal = preceded(literal("x"), take_while(1..=2, |c: char| c.is_ascii_hexdigit()))
+        .map(|digits: &str| u8::from_str_radix(digits, 16).unwrap_or(0));
+    if let Some(byte) = opt(alt((octal, hexadecimal))).parse_next(input)? {
+        out.push(byte);
+        return Ok(());
+    }
+    let Some(c) = opt(any).parse_next(input)? else { return wrong(input, "the text ends within an escape") };
+    out.push(match c {
+        'a' => 7,
+        'b' => 8,
+        'e' => 27,
+        'f' => 12,
+        'n' => b'\n',
+        'r' => b'\r',
+        't' => b'\t',
+        'v' => 11,
+        c => {
+            out.extend_from_slice(c.encode_utf8(&mut [0; 4]).as_bytes());
+            return Ok(());
+        }
+    });
+    Ok(())
+}
+
+/// A type, and, where a field's name follows the words of its type, that name.
+fn type_of<'a>(input: &mut Input<'a>, has_name: bool) -> Parsed<(Type<'a>, Option<Name<'a>>)> {
+    while opt(peek(word)).parse_next(input)? == Some("const") {
+        word.parse_next(input)?;
+    }
+    let type_at = at(input);
+    let kind = match next_word(input)? {
+        Some("integer") => TypeKind::Integer(properties(input, true)?),
+        Some("floating_point") => TypeKind::Float(properties(input, true)?),
+        Some("string") => TypeKind::Text(properties(input, false)?),
+        Some("struct") => structure(input)?,
+        Some("variant") => variant(input)?,
+        Some("enum") => enumeration(input)?,
+        Some(_) => {
+            let (words, name) = words(input, has_name)?;
+            return Ok((Type { at: type_at, kind: TypeKind::Named(words) }, name));
+        }
+        None => return expected(input, "a type"),
+    };
+    Ok((Type { at: type_at, kind }, None))
+}
+
+/// The words of a type's name; the last is a field's name, if there is to be one.
+fn words<'a>(input: &mut Input<'a>, has_name: bool) -> Parsed<(Cow<'a, str>, Option<Name<'a>>)> {
+    let mut name = (at(input), word.parse_next(input)?);
+    let mut words = Cow::Borrowed("");
+    let push = |words: &mut Cow<'a, str>, word: &'a str| match words.is_empty() {
+        true => *words = Cow::Borrowed(word),
+        false => *words = Cow::Owned(format!("{words} {word}")),
+    };
+    loop {
+        let next_at = at(input);
+        match opt(word).parse_next(input)? {
+            Some("const") => continue,
+            Some(next) => push(&mut words, std::mem::replace(&mut name, (next_at, next)).1),
+            None => break,
+        }
+    }
+    let is_pointer = input.input.as_ref().starts_with('*');
+    if !has_name || is_pointer {
+        push(&mut words, name.1);
+        while sign("*")(input)? {
+            push(&mut words, "*");
+        }
+        // The name behind the asterisks.
+        let name = if has_name && is_pointer { Some((at(input), opt(word).parse_next(input)?)) } else { None };
+        return Ok((words, name.and_then(|(at, word)| Some((at, word?)))));
+    }
+    if words.is_empty() {
+        return expected(input, "the name of a field behind its type");
+    }
+    Ok((words, Some(name)))
+}
+
+fn properties<'a>(input: &mut Input<'a>, are_needed: bool) -> Parsed<Vec<Assignment<'a>>> {
+    word.parse_next(input)?;
+    if sign("{")(input)? {
+        return in_braces(input, assignment);
+    }
+    if are_needed { expected(input, "`{`") } else { Ok(Vec::new()) }
+}
+
+/// The word that has been looked at, and a name, if one follows.
+fn keyword_and_tag<'a>(input: &mut Input<'a>) -> Parsed<Option<&'a str>> {
+    preceded(word, opt(word)).parse_next(input)
+}
+
+fn structure<'a>(input: &mut Input<'a>) -> Parsed<TypeKind<'a>> {
+    let name = keyword_and_tag(input)?;
+    let members = if sign("{")(input)? { Some(in_braces(input, member)?) } else { None };
+    if members.is_none() && name.is_none() {
+        return expected(input, "`{` or the name of a structure");
+    }
+    let align = match next_word(input)? {
+        Some("align") => {
+            word.parse_next(input)?;
+            expect(input, "(")?;
+            let align = (at(input), number(input)?);
+            expect(input, ")")?;
+            Some(align)
+        }
+        _ => None,
+    };
+    Ok(TypeKind::Struct { name, members, align })
+}
+
+fn variant<'a>(input: &mut Input<'a>) -> Parsed<TypeKind<'a>> {
+    let name = keyword_and_tag(input)?;
+    let tag = if sign("<")(input)? {
+        let tag = (at(input), path(input, "the name of a tag")?);
+        expect(input, ">")?;
+        Some(tag)
+    } else {
+        None
+    };
+    let options = if sign("{")(input)? { Some(in_braces(input, member)?) } else { None };
+    if options.is_none() && name.is_none() {
+        return expected(input, "`{` or the name of a variant");
+    }
+    Ok(TypeKind::Variant { name, tag, options })
+}
+
+fn enumeration<'a>(input: &mut Input<'a>) -> Parsed<TypeKind<'a>> {
+    let name = keyword_and_tag(input)?;
+    let container = if sign(":")(input)? { Some(Box::new(type_of(input, false)?.0)) } else { None };
+    let labels = if sign("{")(input)? {
+        let mut labels = Vec::new();
+        while !sign("}")(input)? {
+            labels.push(label(input)?);
+            if !sign(",")(input)? {
+                expect(input, "}")?;
+                break;
+            }
+        }
+        Some(labels)
+    } else {
+        None
+    };
+    if labels.is_none() && (name.is_none() || container.is_some()) {
+        return expected(input, "`{`");
+    }
+    Ok(TypeKind::Enum { name, container, labels })
+}
+
+fn label<'a>(input: &mut Input<'a>) -> Parsed<Label<'a>> {
+    let label_at = at(input);
+    let name = match input.input.as_ref().starts_with('"') {
+        true => Cow::Owned(string(input)?),
+        false => match opt(word).parse_next(input)? {
+            Some(word) => Cow::Borrowed(word),
+            None => return expected(input, "a label or `}`"),
+        },
+    };
+    let mut range = None;
+    if sign("=")(input)? {
+        let first = number(input)?;
+        let last = if sign("...")(input)? { number(input)? } else { first };
+        range = Some((first, last));
+    }
+    Ok(Label { at: label_at, name, range })
+}
+
+fn member<'a>(input: &mut Input<'a>) -> Parsed<Member<'a>> {
+    let member = match next_word(input)? {
+        Some("typealias" | "typedef") => {
+            let Some(declaration) = type_declaration(input)? else { return expected(input, "a field") };
+            Member::Type(declaration)
+        }
+        // A definition without a field is one for later.
+        Some("struct" | "variant" | "enum") => {
+            let definition = type_of(input, false)?.0;
+            if input.input.as_ref().starts_with(';') {
+                Member::Type(TypeDeclaration::Definition(definition))
+            } else {
+                Member::Fields(definition, declarators(input, None)?)
+            }
+        }
+        Some(_) => {
+            let (class, declarators) = fields(input)?;
+            Member::Fields(class, declarators)
+        }
+        None => return expected(input, "a field or `}`"),
+    };
+    expect(input, ";")?;
+    Ok(member)
+}
+
+/// A type, and the fields or names that are of it.
+fn fields<'a>(input: &mut Input<'a>) -> Parsed<(Type<'a>, Vec<Declarator<'a>>)> {
+    let (class, name) = type_of(input, true)?;
+    Ok((class, declarators(input, name)?))
+}
+
+/// Names with their lengths, of which the first may have been read.
+fn declarators<'a>(input: &mut Input<'a>, mut name: Option<Name<'a>>) -> Parsed<Vec<Declarator<'a>>> {
+    let mut declarators = Vec::new();
+    loop {
+        let (name_at, name) = match name.take() {
+            Some(name) => name,
+            None => {
+                sign("*")(input)?;
+                let name_at = at(input);
+                match opt(word).parse_next(input)? {
+                    Some(word) => (name_at, word),
+                    None => return expected(input, "the name of a field"),
+                }
+            }
+        };
+        let lengths = repeat(0.., length).parse_next(input)?;
+        declarators.push(Declarator { at: name_at, name: Cow::Borrowed(name), lengths });
+        if !sign(",")(input)? {
+            return Ok(declarators);
+        }
+    }
+}
+
+/// `[3]`, `[length]`; a failure to find the bracket ends the list of them.
+fn length<'a>(input: &mut Input<'a>) -> Parsed<(At, Length<'a>)> {
+    terminated(literal("["), blank).void().parse_next(input)?;
+    let length_at = at(input);
+    let length = match input.input.as_ref().chars().next() {
+        Some('0'..='9' | '-' | '+') => Length::Number(number(input)?),
+        _ => Length::Field(path(input, "a number or the name of a field")?),
+    };
+    expect(input, "]")?;
+    Ok((length_at, length))
+}

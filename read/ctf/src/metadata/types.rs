@@ -1,0 +1,482 @@
+//! Types of the text: names in their scopes, and fields that say something about others.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use super::error::{Checked, fail};
+use super::scalars::{align_of, encoding, float, integer};
+use super::syntax::{At, Declarator, Length, Member, Type, TypeDeclaration, TypeKind};
+use crate::model::{self, ByteOrder, ClockClass, FieldClass, FieldPath, Integer, Label, Range, Scope, Struct};
+
+/// A name's meaning.
+#[derive(Debug, Clone)]
+pub(super) enum Named<'a> {
+    Class(Arc<FieldClass>),
+    /// A structure or a variant.
+    Tree(&'a Type<'a>),
+}
+
+/// Fields that text of no length can declare, by structures that hold one another several times.
+const FIELD_COUNT_MIN: usize = 1 << 20;
+/// Structures in structures, by name.
+const DEPTH_MAX: usize = 64;
+
+/// Names of types in nested scopes, and where in a structure the reader is.
+pub(super) struct Types<'a> {
+    byte_order: ByteOrder,
+    clocks: Vec<ClockClass>,
+    scopes: Vec<HashMap<String, Named<'a>>>,
+    /// Fields that may yet be made.
+    budget: usize,
+    root: Scope,
+    /// The structures around the field at hand, the outermost first.
+    levels: Vec<Level>,
+}
+
+/// A structure that is being read, or a variant.
+struct Level {
+    is_variant: bool,
+    members: Vec<model::Member>,
+}
+
+type Before<'b> = [(Scope, Option<&'b Struct>)];
+
+/// Names by which scopes can be told from everywhere.
+const SCOPES: [(&str, Scope); 6] = [
+    ("trace.packet.header.", Scope::PacketHeader),
+    ("stream.packet.context.", Scope::PacketContext),
+    ("stream.event.header.", Scope::EventHeader),
+    ("stream.event.context.", Scope::EventContext),
+    ("event.context.", Scope::OwnContext),
+    ("event.fields.", Scope::Fields),
+];
+
+impl<'a> Types<'a> {
+    pub(super) fn new(byte_order: ByteOrder, clocks: Vec<ClockClass>, text_len: usize) -> Types<'a> {
+        let budget = FIELD_COUNT_MIN + text_len;
+        let scopes = vec![HashMap::new()];
+        Types { byte_order, clocks, scopes, budget, root: Scope::Fields, levels: Vec::new() }
+    }
+
+    pub(super) fn into_clocks(self) -> Vec<ClockClass> {
+        self.clocks
+    }
+
+    pub(super) fn open(&mut self) {
+        self.scopes.push(HashMap::new());
+    }
+
+    pub(super) fn close(&mut self) {
+        self.scopes.pop();
+    }
+
+    pub(super) fn insert(&mut self, at: At, name: String, named: Named<'a>) -> Checked<()> {
+        let scope = self.scopes.last_mut().expect("the outermost scope is never closed");
+        match scope.insert(name.clone(), named) {
+            None => Ok(()),
+            Some(_) => fail(at, format!("the type `{name}` is declared already")),
+        }
+    }
+
+    /// Takes note of a name for later.
+    pub(super) fn declare(&mut self, declaration: &'a TypeDeclaration<'a>) -> Checked<()> {
+        match declaration {
+            TypeDeclaration::Alias(original, name_at, name) => {
+                let named = self.named(original)?;
+                self.insert(*name_at, name.clone(), named)
+            }
+            TypeDeclaration::Typedef(original, declarators) => {
+                for declarator in declarators {
+                    if !declarator.lengths.is_empty() {
+                        return fail(
+                            declarator.at,
+                            "a name for an array is not read: write the length behind the field",
+                        );
+                    }
+                    let named = self.named(original)?;
+                    self.insert(declarator.at, declarator.name.to_string(), named)?;
+                }
+                self.define(original)
+            }
+            TypeDeclaration::Definition(definition) => self.define(definition),
+        }
+    }
+
+    /// Takes note of the name that a structure, variant or enumeration has in itself.
+    pub(super) fn define(&mut self, definition: &'a Type<'a>) -> Checked<()> {
+        let name = match &definition.kind {
+            TypeKind::Struct { name: Some(name), members: Some(_), .. } => format!("struct {name}"),
+            TypeKind::Variant { name: Some(name), options: Some(_), .. } => format!("variant {name}"),
+            TypeKind::Enum { name: Some(name), labels: Some(_), .. } => format!("enum {name}"),
+            _ => return Ok(()),
+        };
+        let named = self.named(definition)?;
+        self.insert(definition.at, name, named)
+    }
+
+    /// Numbers and texts are understood where they are named. What structures hold can depend on where they are used.
+    fn named(&mut self, original: &'a Type<'a>) -> Checked<Named<'a>> {
+        Ok(match &original.kind {
+            TypeKind::Struct { .. } | TypeKind::Variant { .. } => Named::Tree(original),
+            TypeKind::Named(name) => self.find(original.at, name)?,
+            _ => Named::Class(Arc::new(self.scalar(original)?)),
+        })
+    }
+
+    pub(super) fn find(&self, at: At, name: &str) -> Checked<Named<'a>> {
+        let found = self.scopes.iter().rev().find_map(|scope| scope.get(name));
+        found.cloned().map_or_else(|| fail(at, format!("there is no type `{name}`")), Ok)
+    }
+
+    /// The structure of a scope, behind those that its fields may refer to.
+    pub(super) fn root(&mut self, root: Scope, class: &'a Type<'a>, before: &Before<'_>) -> Checked<Struct> {
+        self.root = root;
+        self.levels.clear();
+        match self.class(class, "", before)?.as_ref() {
+            FieldClass::Struct(structure) => Ok(structure.clone()),
+            _ => fail(class.at, "expected a structure"),
+        }
+    }
+
+    /// The class of a field with this name.
+    fn class(&mut self, class: &'a Type<'a>, field: &str, before: &Before<'_>) -> Checked<Arc<FieldClass>> {
+        match self.budget.checked_sub(1) {
+            Some(budget) => self.budget = budget,
+            None => return fail(class.at, "structures that hold one another have too many fields"),
+        }
+        if self.levels.len() >= DEPTH_MAX {
+            return fail(class.at, format!("there are more than {DEPTH_MAX} structures in one another"));
+        }
+        let found = match &class.kind {
+            TypeKind::Struct { members: Some(_), .. } | TypeKind::Variant { options: Some(_), .. } => {
+                self.define(class)?;
+                Arc::new(self.compound(class, None, before)?)
+            }
+            TypeKind::Struct { name, .. } => {
+                let name = format!("struct {}", name.unwrap_or_default());
+                self.of_name(class.at, &name, None, before)?
+            }
+            TypeKind::Variant { name, tag, .. } => {
+                let name = format!("variant {}", name.unwrap_or_default());
+                self.of_name(class.at, &name, tag.as_ref().map(|(at, tag)| (*at, tag.as_ref())), before)?
+            }
+            TypeKind::Named(name) => self.of_name(class.at, name, None, before)?,
+            _ => {
+                if matches!(&class.kind, TypeKind::Enum { name: Some(_), labels: Some(_), .. }) {
+                    self.define(class)?;
+                }
+                Arc::new(self.scalar(class)?)
+            }
+        };
+        self.with_clock(class.at, field, found)
+    }
+
+    fn of_name(
+        &mut self,
+        at: At,
+        name: &str,
+        tag: Option<(At, &str)>,
+        before: &Before<'_>,
+    ) -> Checked<Arc<FieldClass>> {
+        match self.find(at, name)? {
+            Named::Class(class) => Ok(class),
+            Named::Tree(tree) => match &tree.kind {
+                // Structures by name in one another would have no end otherwise.
+                TypeKind::Struct { members: Some(_), .. } | TypeKind::Variant { options: Some(_), .. } => {
+                    Ok(Arc::new(self.compound(tree, tag, before)?))
+                }
+                TypeKind::Struct { name: Some(inner), .. } => {
+                    self.renamed(at, name, &format!("struct {inner}"), tag, before)
+                }
+                TypeKind::Variant { name: Some(inner), tag: own, .. } => {
+                    let own = own.as_ref().map(|(at, tag)| (*at, tag.as_ref()));
+                    self.renamed(at, name, &format!("variant {inner}"), tag.or(own), before)
+                }
+                _ => fail(at, format!("`{name}` is not a type of fields")),
+            },
+        }
+    }
+
+    fn renamed(
+        &mut self,
+        at: At,
+        name: &str,
+        other: &str,
+        tag: Option<(At, &str)>,
+        before: &Before<'_>,
+    ) -> Checked<Arc<FieldClass>> {
+        if name == other {
+            return fail(at, format!("`{name}` is not declared but by itself"));
+        }
+        match self.find(at, other)? {
+            Named::Tree(tree)
+                if matches!(
+                    &tree.kind,
+                    TypeKind::Struct { members: Some(_), .. } | TypeKind::Variant { options: Some(_), .. }
+                ) =>
+            {
+                Ok(Arc::new(self.compound(tree, tag, before)?))
+            }
+            _ => fail(at, format!("`{other}` is not declared")),
+        }
+    }
+
+    /// A structure or a variant with its braces.
+    fn compound(&mut self, class: &'a Type<'a>, tag: Option<(At, &str)>, before: &Before<'_>) -> Checked<FieldClass> {
+        match &class.kind {
+            TypeKind::Struct { members: Some(members), align, .. } => {
+                let members = self.members(members, false, before)?;
+                let mut align_bits = members.iter().map(|member| member.class.align_bits()).max().unwrap_or(1);
+                if let Some((at, number)) = align {
+                    align_bits = align_bits.max(align_of(*at, *number)?);
+                }
+                Ok(FieldClass::Struct(Struct { align_bits, members }))
+            }
+            TypeKind::Variant { tag: own, options: Some(options), .. } => {
+                let Some((tag_at, tag)) = tag.or(own.as_ref().map(|(at, tag)| (*at, tag.as_ref()))) else {
+                    return fail(class.at, "this variant has no tag");
+                };
+                let (tag, integer) = self.reference(tag_at, tag, before)?;
+                let Some(labels) = integer.labels.clone() else {
+                    return fail(tag_at, "the tag of a variant is an enumeration");
+                };
+                let members = self.members(options, true, before)?;
+                let option = |member: model::Member| {
+                    let is_named = |label: &&Label| label.name == member.name;
+                    let ranges = labels.iter().filter(is_named).map(|label| label.range).collect();
+                    model::Option_ { ranges, name: member.name, class: member.class }
+                };
+                let options = members.into_iter().map(option).collect();
+                Ok(FieldClass::Variant(model::Variant { tag, is_tag_signed: integer.is_signed, options }))
+            }
+            _ => fail(class.at, "expected a structure or a variant"),
+        }
+    }
+
+    fn members(
+        &mut self,
+        members: &'a [Member<'a>],
+        is_variant: bool,
+        before: &Before<'_>,
+    ) -> Checked<Vec<model::Member>> {
+        self.open();
+        self.levels.push(Level { is_variant, members: Vec::new() });
+        let mut names = HashSet::new();
+        for member in members {
+            match member {
+                Member::Type(declaration) => self.declare(declaration)?,
+                Member::Fields(class, declarators) => {
+                    for (index, declarator) in declarators.iter().enumerate() {
+                        let name = declarator.name.as_ref();
+                        if !names.insert(name) {
+                            return fail(declarator.at, format!("there is a field `{name}` already"));
+                        }
+                        if index > 0
+                            && matches!(
+                                class.kind,
+                                TypeKind::Struct { name: Some(_), .. }
+                                    | TypeKind::Variant { name: Some(_), .. }
+                                    | TypeKind::Enum { name: Some(_), .. }
+                            )
+                        {
+                            return fail(declarator.at, "write a declaration of its own for this field");
+                        }
+                        let member = self.member(class, declarator, before)?;
+                        let level = self.levels.last_mut().expect("pushed above");
+                        level.members.push(member);
+                    }
+                }
+            }
+        }
+        let level = self.levels.pop().expect("pushed above");
+        self.close();
+        Ok(level.members)
+    }
+
+    fn member(
+        &mut self,
+        class: &'a Type<'a>,
+        declarator: &'a Declarator<'a>,
+        before: &Before<'_>,
+    ) -> Checked<model::Member> {
+        // What another field says is looked up from here, not from within the elements.
+        let mut lengths = Vec::new();
+        for (at, length) in &declarator.lengths {
+            lengths.push(match length {
+                Length::Number(number) => match u64::try_from(*number) {
+                    Ok(length) if length <= u64::from(u32::MAX) => model::Length::Fixed(length),
+                    _ => return fail(*at, "an array has at most 2^32 - 1 elements"),
+                },
+                Length::Field(path) => {
+                    let (path, integer) = self.reference(*at, path, before)?;
+                    if integer.is_signed {
+                        return fail(*at, "the field with the length of a sequence is not signed");
+                    }
+                    model::Length::Field(path)
+                }
+            });
+        }
+        let mut class = self.class(class, &declarator.name, before)?;
+        for (index, length) in lengths.into_iter().rev().enumerate() {
+            let is_text = index == 0 && matches!(class.as_ref(), FieldClass::Integer(integer) if is_text(integer));
+            class = Arc::new(FieldClass::Array { element: class, length, is_text });
+        }
+        Ok(model::Member { name: declarator.name.to_string(), class })
+    }
+
+    /// Finds the field that a path names: from the innermost structure outwards, or, by the name of
+    /// a scope, in one that is read before.
+    fn reference(&self, at: At, path: &str, before: &Before<'_>) -> Checked<(FieldPath, Integer)> {
+        let absolute = SCOPES.iter().find_map(|(prefix, scope)| Some((*scope, path.strip_prefix(prefix)?)));
+        let found = match absolute {
+            Some((scope, rest)) if scope == self.root => self.in_levels(rest, 1),
+            Some((scope, rest)) => {
+                before.iter().find(|(known, _)| *known == scope).and_then(|found| in_scope(found, rest))
+            }
+            None => (1..=self.levels.len()).rev().find_map(|count| self.in_levels(path, count)),
+        };
+        match found {
+            Some((path, class)) => match class.as_ref() {
+                FieldClass::Integer(integer) => Ok((path, integer.clone())),
+                _ => fail(at, "this field is no number"),
+            },
+            None => fail(at, format!("there is no field `{path}` before this one")),
+        }
+    }
+
+    /// The field below the structure that is the last of so many around.
+    fn in_levels(&self, path: &str, count: usize) -> Option<(FieldPath, Arc<FieldClass>)> {
+        let level = self.levels.get(count - 1).filter(|level| !level.is_variant)?;
+        let (mut indices, class) = descend(&level.members, path)?;
+        // The member that each structure around is at comes behind those that it has.
+        let mut around: Vec<usize> = self.levels[..count - 1].iter().map(|level| level.members.len()).collect();
+        around.append(&mut indices);
+        Some((FieldPath { scope: self.root, path: around }, class))
+    }
+
+    /// A class of numbers or texts.
+    pub(super) fn scalar(&mut self, class: &'a Type<'a>) -> Checked<FieldClass> {
+        match &class.kind {
+            TypeKind::Integer(properties) => {
+                Ok(FieldClass::Integer(integer(self.byte_order, &self.clocks, class.at, properties)?))
+            }
+            TypeKind::Float(properties) => Ok(FieldClass::Float(float(self.byte_order, class.at, properties)?)),
+            TypeKind::Text(properties) => {
+                for property in properties {
+                    if property.key == "encoding" {
+                        encoding(property)?;
+                    }
+                }
+                Ok(FieldClass::Text)
+            }
+            TypeKind::Enum { name: Some(name), labels: None, .. } => {
+                match self.find(class.at, &format!("enum {name}"))? {
+                    Named::Class(class) => Ok(class.as_ref().clone()),
+                    Named::Tree(_) => fail(class.at, "this is no enumeration"),
+                }
+            }
+            TypeKind::Enum { container, labels: Some(labels), .. } => {
+                let container = match container {
+                    Some(container) => match &container.kind {
+                        TypeKind::Named(name) => self.find(container.at, name)?,
+                        _ => Named::Class(Arc::new(self.scalar(container)?)),
+                    },
+                    None => self.find(class.at, "int")?,
+                };
+                let Named::Class(container) = container else {
+                    return fail(class.at, "an enumeration is one of whole numbers");
+                };
+                let FieldClass::Integer(integer) = container.as_ref() else {
+                    return fail(class.at, "an enumeration is one of whole numbers");
+                };
+                let (mut next, mut all) = (0i128, Vec::with_capacity(labels.len()));
+                for label in labels {
+                    let bounds = label.range.unwrap_or((next, next));
+                    if bounds.0 > bounds.1 {
+                        return fail(label.at, "the first value of this range is above the last");
+                    }
+                    next = bounds.1 + 1;
+                    all.push(Label { name: label.name.to_string(), range: Range { bounds } });
+                }
+                Ok(FieldClass::Integer(Integer { labels: Some(all.into()), ..integer.clone() }))
+            }
+            _ => fail(class.at, "expected a number or a text"),
+        }
+    }
+
+    /// Times whose clock is not said are those of the only clock there is; if there is none, of one in nanoseconds.
+    fn with_clock(&mut self, at: At, field: &str, class: Arc<FieldClass>) -> Checked<Arc<FieldClass>> {
+        let is_time = match self.root {
+            Scope::EventHeader => field == "timestamp",
+            Scope::PacketContext => self.levels.len() == 1 && matches!(field, "timestamp_begin" | "timestamp_end"),
+            _ => false,
+        };
+        match class.as_ref() {
+            FieldClass::Integer(integer) if is_time && integer.clock.is_none() => {
+                if self.clocks.is_empty() {
+                    self.clocks.push(ClockClass {
+                        name: "default".into(),
+                        description: "Default clock".into(),
+                        frequency_hz: 1_000_000_000,
+                        offset_s: 0,
+                        offset_cycles: 0,
+                        is_absolute: false,
+                    });
+                }
+                if self.clocks.len() > 1 {
+                    return fail(at, "this time does not say of which clock it is, and there are several");
+                }
+                Ok(Arc::new(FieldClass::Integer(Integer { clock: Some(0), ..integer.clone() })))
+            }
+            _ => Ok(class),
+        }
+    }
+
+    /// The clock of a stream's times: that of the first field which has one.
+    pub(super) fn clock_of_stream(&self, stream: &model::StreamClass) -> Option<usize> {
+        let scopes = [&stream.packet_context, &stream.event_header, &stream.event_context];
+        let of_events = stream.events.iter().flat_map(|event| [&event.context, &event.fields]);
+        let mut structures = scopes.into_iter().chain(of_events).flatten();
+        structures.find_map(|structure| structure.members.iter().find_map(|member| clock_of(&member.class)))
+    }
+}
+
+fn clock_of(class: &FieldClass) -> Option<usize> {
+    match class {
+        FieldClass::Integer(integer) => integer.clock,
+        FieldClass::Struct(structure) => structure.members.iter().find_map(|member| clock_of(&member.class)),
+        FieldClass::Variant(variant) => variant.options.iter().find_map(|option| clock_of(&option.class)),
+        FieldClass::Array { element, .. } => clock_of(element),
+        FieldClass::Float(_) | FieldClass::Text => None,
+    }
+}
+
+fn in_scope(scope: &(Scope, Option<&Struct>), path: &str) -> Option<(FieldPath, Arc<FieldClass>)> {
+    let (indices, class) = descend(&scope.1?.members, path)?;
+    Some((FieldPath { scope: scope.0, path: indices }, class))
+}
+
+/// A member of a structure's structures.
+fn descend(mut members: &[model::Member], path: &str) -> Option<(Vec<usize>, Arc<FieldClass>)> {
+    let mut indices = Vec::new();
+    let mut parts = path.split('.').peekable();
+    while let Some(part) = parts.next() {
+        let index = members.iter().position(|member| member.name == part)?;
+        indices.push(index);
+        let class = &members[index].class;
+        if parts.peek().is_none() {
+            return Some((indices, class.clone()));
+        }
+        members = &structure(class)?.members;
+    }
+    None
+}
+
+fn is_text(integer: &Integer) -> bool {
+    integer.is_character && integer.size_bits == 8 && integer.align_bits == 8
+}
+
+/// A class that has members.
+fn structure(class: &FieldClass) -> Option<&Struct> {
+    if let FieldClass::Struct(structure) = class { Some(structure) } else { None }
+}

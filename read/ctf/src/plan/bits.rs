@@ -1,0 +1,168 @@
+//! Whole numbers at any bit (clause 4.1.5): of little-endian ones the lowest bits of a byte come first, of big-endian ones the highest.
+
+use crate::model::ByteOrder;
+
+/// Why bytes are no field.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum FieldError {
+    /// They end within it.
+    #[error("is cut off")]
+    Cut,
+    /// Text without its NUL.
+    #[error("is text that does not end")]
+    Unterminated,
+    /// It claims more elements than there are bytes for.
+    #[error("claims {0} elements, more than the packet holds")]
+    Count(u64),
+    /// It is a variant whose tag has a value that names no option.
+    #[error("is a variant whose tag has the value {0}, which is none of its options")]
+    Tag(i128),
+    /// Its elements have no size, and they are too many.
+    #[error("has too many elements without size")]
+    Endless,
+}
+
+/// Reads a number of `size_bits` (1 to 64) that starts at a bit of `bytes` and ends within.
+#[inline(always)]
+pub(super) fn read(bytes: &[u8], bit: u64, size_bits: u32, order: ByteOrder) -> u64 {
+    let (offset, shift) = ((bit / 8) as usize, (bit % 8) as u32);
+    match bytes.get(offset..).and_then(|bytes| bytes.first_chunk::<8>()) {
+        Some(word) if shift + size_bits <= 64 => match order {
+            ByteOrder::Little => u64::from_le_bytes(*word) >> shift & mask(size_bits),
+            ByteOrder::Big => u64::from_be_bytes(*word) << shift >> (64 - size_bits),
+        },
+        _ => read_slowly(bytes, bit, size_bits, order),
+    }
+}
+
+#[cold]
+fn read_slowly(bytes: &[u8], bit: u64, size_bits: u32, order: ByteOrder) -> u64 {
+    let (offset, shift) = ((bit / 8) as usize, (bit % 8) as u32);
+    let count = (shift + size_bits).div_ceil(8);
+    let bytes = &bytes[offset..offset + count as usize];
+    let number = match order {
+        ByteOrder::Little => bytes.iter().rev().fold(0u128, |number, byte| number << 8 | u128::from(*byte)) >> shift,
+        ByteOrder::Big => {
+            bytes.iter().fold(0u128, |number, byte| number << 8 | u128::from(*byte)) >> (8 * count - shift - size_bits)
+        }
+    };
+    number as u64 & mask(size_bits)
+}
+
+/// So many low bits.
+#[inline(always)]
+pub(crate) fn mask(size_bits: u32) -> u64 {
+    u64::MAX >> (64 - size_bits)
+}
+
+/// The number, its highest bit being the sign, as an `i64`.
+#[inline(always)]
+pub(super) fn extend_sign(number: u64, size_bits: u32) -> u64 {
+    let unused = 64 - size_bits;
+    ((number << unused) as i64 >> unused) as u64
+}
+
+/// Where a reader is. Positions are in bits, from the packet's start.
+#[derive(Debug, Clone)]
+pub(crate) struct Cursor<'a> {
+    bytes: &'a [u8],
+    /// Where `bytes` start, a multiple of 8.
+    base: u64,
+    pub position: u64,
+    /// Where what may be read ends, within `bytes`.
+    end: u64,
+}
+
+impl<'a> Cursor<'a> {
+    /// Reads from `position` on. `bytes` start at the position `base`, and nothing is read from `end` on.
+    #[inline(always)]
+    pub(crate) fn new(bytes: &'a [u8], base: u64, position: u64, end: u64) -> Cursor<'a> {
+        Cursor { bytes, base, position, end: end.min(base + 8 * bytes.len() as u64) }
+    }
+
+    pub(super) fn rest(&self) -> u64 {
+        self.end.saturating_sub(self.position)
+    }
+
+    #[inline(always)]
+    pub(super) fn align(&mut self, align_bits: u64) {
+        self.position = self.position.next_multiple_of(align_bits);
+    }
+
+    #[inline(always)]
+    pub(super) fn skip(&mut self, size_bits: u64) -> Result<(), FieldError> {
+        if size_bits > self.rest() {
+            return Err(FieldError::Cut);
+        }
+        self.position += size_bits;
+        Ok(())
+    }
+
+    /// The bits of a number.
+    #[inline(always)]
+    pub(super) fn number(&mut self, size_bits: u32, order: ByteOrder) -> Result<u64, FieldError> {
+        let bit = self.position - self.base;
+        self.skip(size_bits.into())?;
+        Ok(read(self.bytes, bit, size_bits, order))
+    }
+
+    /// Text up to its NUL, which is passed.
+    #[inline(always)]
+    pub(super) fn text(&mut self) -> Result<&'a [u8], FieldError> {
+        let rest = self.byte_slice(self.rest() / 8).ok_or(FieldError::Unterminated)?;
+        let text = std::ffi::CStr::from_bytes_until_nul(rest).map_err(|_| FieldError::Unterminated)?.to_bytes();
+        self.position += 8 * (text.len() as u64 + 1);
+        Ok(text)
+    }
+
+    /// All bytes from here on, which can be more than may be read.
+    #[inline(always)]
+    pub(super) fn tail(&self) -> &'a [u8] {
+        let offset = (self.position - self.base) / 8;
+        self.bytes.get(offset as usize..).unwrap_or_default()
+    }
+
+    /// So many bytes from here on, without passing them; `None` if there are fewer.
+    pub(super) fn byte_slice(&self, count: u64) -> Option<&'a [u8]> {
+        let offset = (self.position.checked_sub(self.base)? / 8) as usize;
+        (count <= self.rest() / 8).then(|| self.bytes.get(offset..offset + count as usize))?
+    }
+
+    /// The bytes between two positions that have been read.
+    pub(crate) fn between(&self, begin: u64, end: u64) -> &'a [u8] {
+        let index = |position: u64| (position.saturating_sub(self.base) / 8) as usize;
+        self.bytes.get(index(begin)..index(end)).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A bit at a time, as the clause has it.
+    fn oracle(bytes: &[u8], bit: u64, size_bits: u32, order: ByteOrder) -> u64 {
+        (0..u64::from(size_bits)).fold(0, |number, index| {
+            let (byte, at) = (bytes[((bit + index) / 8) as usize], (bit + index) % 8);
+            match order {
+                ByteOrder::Little => number | u64::from(byte >> at & 1) << index,
+                ByteOrder::Big => number << 1 | u64::from(byte >> (7 - at) & 1),
+            }
+        })
+    }
+
+    #[test]
+    fn numbers_at_any_bit() {
+        let bytes: Vec<u8> = (0..17u32).map(|n| (n.wrapping_mul(0x9E37_79B9) >> 13) as u8).collect();
+        for order in [ByteOrder::Little, ByteOrder::Big] {
+            for bit in 0..8 * 17 {
+                for size_bits in (1..=64).take_while(|size| bit + u64::from(*size) <= 8 * 17) {
+                    let expected = oracle(&bytes, bit, size_bits, order);
+                    assert_eq!(read(&bytes, bit, size_bits, order), expected, "{bit} {size_bits} {order:?}");
+                }
+            }
+        }
+        assert_eq!(extend_sign(0b101, 3) as i64, -3);
+        assert_eq!(extend_sign(0b011, 3), 3);
+        assert_eq!(extend_sign(u64::MAX, 64), u64::MAX);
+    }
+}

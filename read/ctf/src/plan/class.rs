@@ -1,0 +1,166 @@
+//! Event classes with their plans, by id.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use dormouse_abi::class::ClassDecl;
+
+use super::bits::{Cursor, FieldError};
+use super::node::{Node, Slots, StructNode};
+use super::program::{Known, Operation, fixed_size, program, run};
+use super::walk::{Blind, Memory};
+use crate::model::{EventClass, Scope, Struct};
+
+/// An event class with its id.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Class {
+    /// The id that records carry.
+    pub id: u64,
+    /// Its name; of Dormouse's traces `provider:name`.
+    pub full_name: String,
+    /// Names and kinds of the fields, in traces of Dormouse.
+    pub decl: Option<Box<ClassDecl>>,
+    pub(crate) event_context: Option<StructNode>,
+    pub(crate) own_context: Option<StructNode>,
+    pub(crate) fields: Option<StructNode>,
+    program: Box<[Operation]>,
+    /// Bits of contexts and fields, where no value changes that.
+    fixed_size_bits: Option<u64>,
+}
+
+impl Class {
+    pub(super) fn new(
+        event: &EventClass,
+        decl: Option<ClassDecl>,
+        event_context: Option<&Struct>,
+        outer: &Slots,
+        clock: Option<usize>,
+        known: Known,
+    ) -> Class {
+        let (own, fields) = (event.context.as_ref(), event.fields.as_ref());
+        let slots = outer.with([event_context, own, fields].into_iter().flatten());
+        let node = |scope, structure: Option<&Struct>| structure.map(|structure| slots.node(scope, structure, clock));
+        let event_context = node(Scope::EventContext, event_context);
+        let own_context = node(Scope::OwnContext, own);
+        let fields = node(Scope::Fields, fields);
+        let program = program([&event_context, &own_context, &fields].into_iter().flatten(), known);
+        Class {
+            id: event.id,
+            full_name: event.name.clone(),
+            decl: decl.map(Box::new),
+            fixed_size_bits: fixed_size(&program),
+            event_context,
+            own_context,
+            fields,
+            program,
+        }
+    }
+
+    /// Passes over contexts and fields.
+    #[inline(always)]
+    pub(super) fn pass(&self, cursor: &mut Cursor<'_>, memory: &mut Memory) -> Result<(), FieldError> {
+        match self.fixed_size_bits {
+            Some(size_bits) => cursor.skip(size_bits),
+            None => {
+                memory.begin();
+                run(&self.program, cursor, memory)
+            }
+        }
+    }
+
+    pub(super) fn fixed_size_bits(&self) -> Option<u64> {
+        self.fixed_size_bits
+    }
+
+    /// Which field it is at which a record's fields cannot be read, its index being from 0, and why. Counts of Dormouse's sequences are
+    /// one with what they count.
+    #[cold]
+    pub(super) fn failure(&self, cursor: &mut Cursor<'_>, memory: &mut Memory) -> Option<(usize, FieldError)> {
+        memory.begin();
+        for context in [&self.event_context, &self.own_context].into_iter().flatten() {
+            if let Err(error) = context.walk(cursor, memory, &mut Blind) {
+                return Some((0, error));
+            }
+        }
+        let fields = self.fields.as_ref()?;
+        cursor.align(fields.align_bits);
+        let mut index = 0;
+        for (at, member) in fields.members.iter().enumerate() {
+            if let Err(error) = member.node.walk(cursor, memory, &mut Blind) {
+                // Elements that end early are as many too many.
+                let error = match (&member.node, error) {
+                    (Node::Array { count, .. }, FieldError::Cut) => FieldError::Count(count.get(memory)),
+                    (_, error) => error,
+                };
+                return Some((index, error));
+            }
+            index += usize::from(self.decl.is_none() || !fields.is_count(at));
+        }
+        None
+    }
+}
+
+impl StructNode {
+    /// Whether a member is the count of the sequence that follows.
+    pub(crate) fn is_count(&self, index: usize) -> bool {
+        let slot = match &self.members[index].node {
+            Node::Integer(integer) => integer.slot,
+            _ => None,
+        };
+        let next = self.members.get(index + 1).map(|member| &member.node);
+        slot.is_some_and(
+            |slot| matches!(next, Some(Node::Array { count: super::node::Count::Slot(of), .. }) if *of == slot),
+        )
+    }
+}
+
+/// Classes by id, found quickly where ids are small.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct ClassTable {
+    classes: Vec<Arc<Class>>,
+    /// Index of the class plus 1, by id.
+    dense: Vec<u32>,
+    sparse: BTreeMap<u64, u32>,
+}
+
+/// Ids below are always in the dense table.
+const DENSE_MIN: u64 = 1024;
+
+impl ClassTable {
+    /// Adds a class, unless there is one with its id.
+    pub(super) fn insert(&mut self, class: Class) -> bool {
+        let id = class.id;
+        if self.index(id).is_some() {
+            return false;
+        }
+        self.classes.push(Arc::new(class));
+        let number = self.classes.len() as u32;
+        if id < DENSE_MIN.max(4 * u64::from(number)) {
+            let len = self.dense.len().max(id as usize + 1);
+            self.dense.resize(len, 0);
+            self.dense[id as usize] = number;
+        } else {
+            self.sparse.insert(id, number);
+        }
+        true
+    }
+
+    #[inline(always)]
+    pub(super) fn index(&self, id: u64) -> Option<usize> {
+        let dense = self.dense.get(id as usize).copied().filter(|number| *number != 0);
+        // The bound was lower when some were inserted.
+        let number = dense.or_else(|| if self.sparse.is_empty() { None } else { self.sparse.get(&id).copied() })?;
+        Some(number as usize - 1)
+    }
+
+    #[inline(always)]
+    pub(super) fn at(&self, index: usize) -> &Class {
+        &self.classes[index]
+    }
+
+    pub(super) fn by_id(&self) -> impl Iterator<Item = &Class> {
+        let mut classes: Vec<&Class> = self.classes.iter().map(Arc::as_ref).collect();
+        classes.sort_by_key(|class| class.id);
+        classes.into_iter()
+    }
+}

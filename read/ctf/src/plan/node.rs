@@ -1,0 +1,276 @@
+//! A field class with what it refers to found: where another field says a length or an option, its value is in a slot.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::model::{
+    Base, ByteOrder, FieldClass, FieldPath, Integer, Label, Length, Member, Range, Scope, Struct, shown_name,
+};
+
+/// Slots that keep their values from a packet's header to its records, and from a record's header to its fields.
+pub(super) const OUTER_COUNT: usize = 4;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Node {
+    Integer(Arc<IntegerNode>),
+    Float { size_bits: u32, align_bits: u64, order: ByteOrder },
+    Text,
+    Struct(StructNode),
+    Variant { slot: u32, is_tag_signed: bool, options: Vec<OptionNode> },
+    Array { element: Box<Node>, count: Count, is_text: bool },
+}
+
+/// A whole number.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct IntegerNode {
+    /// 1 to 64.
+    pub size_bits: u32,
+    pub(super) align_bits: u64,
+    pub(super) order: ByteOrder,
+    /// Whether values are those of an `i64`.
+    pub is_signed: bool,
+    /// How it is shown.
+    pub base: Base,
+    /// Of an enumeration.
+    pub labels: Option<Arc<[Label]>>,
+    pub(super) slot: Option<u32>,
+    /// Whether it is a time of the stream's clock.
+    pub(super) is_time: bool,
+    pub(crate) role: Role,
+}
+
+/// What a number says to whoever reads packets and records.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Role {
+    None,
+    Magic,
+    StreamId,
+    StreamInstanceId,
+    CpuId,
+    TimestampBegin,
+    TimestampEnd,
+    ContentSize,
+    PacketSize,
+    PacketSeqNum,
+    EventsDiscarded,
+    /// Of an event's class.
+    ClassId,
+}
+
+impl Role {
+    /// That of a field of this name in a scope; `is_outermost`: directly there.
+    fn of(scope: Scope, is_outermost: bool, name: &str) -> Role {
+        match (scope, is_outermost, name) {
+            (Scope::PacketHeader, true, "magic") => Role::Magic,
+            (Scope::PacketHeader, true, "stream_id") => Role::StreamId,
+            (Scope::PacketHeader, true, "stream_instance_id") => Role::StreamInstanceId,
+            (Scope::PacketContext, true, "cpu_id") => Role::CpuId,
+            (Scope::PacketContext, true, "timestamp_begin") => Role::TimestampBegin,
+            (Scope::PacketContext, true, "timestamp_end") => Role::TimestampEnd,
+            (Scope::PacketContext, true, "content_size") => Role::ContentSize,
+            (Scope::PacketContext, true, "packet_size") => Role::PacketSize,
+            (Scope::PacketContext, true, "packet_seq_num") => Role::PacketSeqNum,
+            (Scope::PacketContext, true, "events_discarded") => Role::EventsDiscarded,
+            (Scope::EventHeader, _, "id") => Role::ClassId,
+            _ => Role::None,
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct StructNode {
+    pub(super) align_bits: u64,
+    pub(crate) members: Vec<MemberNode>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct MemberNode {
+    /// The name as it is shown.
+    pub(crate) shown: Box<str>,
+    pub(crate) node: Node,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct OptionNode {
+    pub(super) ranges: Vec<Range>,
+    pub(super) shown: Box<str>,
+    pub(super) node: Node,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Count {
+    Fixed(u64),
+    Slot(u32),
+}
+
+/// The slots of fields that others refer to.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Slots {
+    of: HashMap<FieldPath, u32>,
+}
+
+/// Why metadata have no plan.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("more than {OUTER_COUNT} fields of headers say lengths or options of other fields")]
+pub struct TooManyReferences;
+
+impl Slots {
+    /// Gives a slot to each field of headers that `structures`, which are read later, refer to.
+    pub(super) fn outer<'a>(
+        structures: impl IntoIterator<Item = (Scope, &'a Struct)>,
+    ) -> Result<Slots, TooManyReferences> {
+        let mut slots = Slots::default();
+        for (scope, structure) in structures {
+            references(structure, &mut |path| {
+                if stage(path.scope) < stage(scope) && !slots.of.contains_key(path) {
+                    slots.of.insert(path.clone(), slots.of.len() as u32);
+                }
+            });
+        }
+        if slots.of.len() <= OUTER_COUNT { Ok(slots) } else { Err(TooManyReferences) }
+    }
+
+    /// Those, and one for each field that fields which are read together with it refer to.
+    pub(super) fn with<'a>(&self, structures: impl IntoIterator<Item = &'a Struct>) -> Slots {
+        let mut slots = self.clone();
+        let mut next = OUTER_COUNT as u32;
+        for structure in structures {
+            references(structure, &mut |path| {
+                slots.of.entry(path.clone()).or_insert_with(|| {
+                    next += 1;
+                    next - 1
+                });
+            });
+        }
+        slots
+    }
+
+    fn get(&self, path: &FieldPath) -> u32 {
+        // Every reference has been given one.
+        self.of.get(path).copied().unwrap_or(0)
+    }
+
+    /// The tree of a scope.
+    pub(super) fn node(&self, scope: Scope, structure: &Struct, clock: Option<usize>) -> StructNode {
+        Builder { slots: self, clock, name: "", path: FieldPath { scope, path: Vec::new() } }.structure(structure)
+    }
+}
+
+/// What is read together: headers and contexts of packets, headers of records, and the rest of these.
+fn stage(scope: Scope) -> u8 {
+    match scope {
+        Scope::PacketHeader | Scope::PacketContext => 0,
+        Scope::EventHeader => 1,
+        Scope::EventContext | Scope::OwnContext | Scope::Fields => 2,
+    }
+}
+
+fn references(structure: &Struct, note: &mut impl FnMut(&FieldPath)) {
+    structure.members.iter().for_each(|member| references_of(&member.class, note));
+}
+
+fn references_of(class: &FieldClass, note: &mut impl FnMut(&FieldPath)) {
+    match class {
+        FieldClass::Struct(structure) => references(structure, note),
+        FieldClass::Variant(variant) => {
+            note(&variant.tag);
+            variant.options.iter().for_each(|option| references_of(&option.class, note));
+        }
+        FieldClass::Array { element, length, .. } => {
+            if let Length::Field(path) = length {
+                note(path);
+            }
+            references_of(element, note);
+        }
+        FieldClass::Integer(_) | FieldClass::Float(_) | FieldClass::Text => {}
+    }
+}
+
+struct Builder<'a> {
+    slots: &'a Slots,
+    clock: Option<usize>,
+    /// Of the field at hand.
+    path: FieldPath,
+    name: &'a str,
+}
+
+impl<'a> Builder<'a> {
+    fn structure(&mut self, structure: &'a Struct) -> StructNode {
+        let member = |(index, member): (usize, &'a Member)| MemberNode {
+            shown: member.shown_name().into(),
+            node: self.below(index, &member.name, &member.class),
+        };
+        let members = structure.members.iter().enumerate().map(member).collect();
+        StructNode { align_bits: structure.align_bits.max(1), members }
+    }
+
+    fn below(&mut self, index: usize, name: &'a str, class: &'a FieldClass) -> Node {
+        self.name = name;
+        self.path.path.push(index);
+        let node = self.node(class);
+        self.path.path.pop();
+        node
+    }
+
+    fn node(&mut self, class: &'a FieldClass) -> Node {
+        match class {
+            FieldClass::Integer(integer) => Node::Integer(Arc::new(self.integer(integer))),
+            FieldClass::Float(float) => {
+                Node::Float { size_bits: float.size_bits, align_bits: float.align_bits, order: float.byte_order }
+            }
+            FieldClass::Text => Node::Text,
+            FieldClass::Struct(structure) => Node::Struct(self.structure(structure)),
+            FieldClass::Variant(variant) => {
+                let option = |(index, option): (usize, &'a crate::model::Option_)| OptionNode {
+                    ranges: option.ranges.clone(),
+                    shown: shown_name(&option.name).into(),
+                    node: self.below(index, &option.name, &option.class),
+                };
+                let options = variant.options.iter().enumerate().map(option).collect();
+                Node::Variant { slot: self.slots.get(&variant.tag), is_tag_signed: variant.is_tag_signed, options }
+            }
+            FieldClass::Array { element, length, is_text } => Node::Array {
+                element: Box::new(self.node(element)),
+                count: match length {
+                    Length::Fixed(count) => Count::Fixed(*count),
+                    Length::Field(path) => Count::Slot(self.slots.get(path)),
+                },
+                is_text: *is_text,
+            },
+        }
+    }
+
+    fn integer(&self, integer: &Integer) -> IntegerNode {
+        let role = Role::of(self.path.scope, self.path.path.len() == 1, self.name);
+        IntegerNode {
+            size_bits: integer.size_bits,
+            align_bits: integer.align_bits,
+            order: integer.byte_order,
+            is_signed: integer.is_signed,
+            base: integer.base,
+            labels: integer.labels.clone(),
+            slot: self.slots.of.get(&self.path).copied(),
+            is_time: integer.clock.is_some() && integer.clock == self.clock,
+            role,
+        }
+    }
+}
+
+impl IntegerNode {
+    pub(super) fn is_little_endian(&self) -> bool {
+        self.order == ByteOrder::Little
+    }
+}
+
+impl Node {
+    pub(super) fn align_bits(&self) -> u64 {
+        match self {
+            Node::Integer(integer) => integer.align_bits,
+            Node::Float { align_bits, .. } => *align_bits,
+            Node::Text => 8,
+            Node::Struct(structure) => structure.align_bits,
+            Node::Variant { .. } => 1,
+            Node::Array { element, .. } => element.align_bits(),
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! What a packet's header and context say to whoever reads the stream.
+
+use super::bits::{Cursor, FieldError};
+use super::node::{IntegerNode, Role};
+use super::walk::{Blind, Group, Memory, Visitor};
+use super::{Outer, Plan, StreamPlan};
+
+/// Numbers of header and context, where there are such.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct PacketFields {
+    pub magic: Option<u64>,
+    pub uuid: Uuid,
+    pub stream_id: Option<u64>,
+    pub stream_instance_id: Option<u64>,
+    pub cpu_id: Option<u64>,
+    pub timestamp_begin: Option<u64>,
+    pub timestamp_begin_bits: u32,
+    pub timestamp_end: Option<u64>,
+    pub content_size_bits: Option<u64>,
+    pub packet_size_bits: Option<u64>,
+    pub packet_seq_num: Option<u64>,
+    pub events_discarded: Option<u64>,
+    /// Bits of `events_discarded`, which counts on from 0 behind the last number that they hold.
+    pub events_discarded_bits: u32,
+}
+
+/// The bytes of `uuid`, as far as there are some.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Uuid {
+    pub bytes: [u8; 16],
+    pub count: usize,
+}
+
+/// Takes the numbers by their roles.
+#[derive(Default)]
+struct Taker {
+    fields: PacketFields,
+    is_uuid: bool,
+    depth: u32,
+}
+
+impl Visitor for Taker {
+    fn name(&mut self, name: &str) {
+        if self.depth == 0 {
+            self.is_uuid = name == "uuid";
+        }
+    }
+
+    fn integer(&mut self, value: u64, class: &IntegerNode) {
+        let fields = &mut self.fields;
+        let place = match class.role {
+            Role::Magic => &mut fields.magic,
+            Role::StreamId => &mut fields.stream_id,
+            Role::StreamInstanceId => &mut fields.stream_instance_id,
+            Role::CpuId => &mut fields.cpu_id,
+            Role::TimestampBegin => {
+                fields.timestamp_begin_bits = class.size_bits;
+                &mut fields.timestamp_begin
+            }
+            Role::TimestampEnd => &mut fields.timestamp_end,
+            Role::ContentSize => &mut fields.content_size_bits,
+            Role::PacketSize => &mut fields.packet_size_bits,
+            Role::PacketSeqNum => &mut fields.packet_seq_num,
+            Role::EventsDiscarded => {
+                fields.events_discarded_bits = class.size_bits;
+                &mut fields.events_discarded
+            }
+            Role::ClassId | Role::None => {
+                if self.is_uuid && self.depth == 1 && fields.uuid.count < 16 {
+                    fields.uuid.bytes[fields.uuid.count] = value as u8;
+                    fields.uuid.count += 1;
+                }
+                return;
+            }
+        };
+        *place = Some(value);
+    }
+
+    fn element(&mut self, _: u64) {}
+    fn float(&mut self, _: f64) {}
+    fn text(&mut self, _: &[u8]) {}
+    fn open(&mut self, _: Group) {
+        self.depth += 1;
+    }
+    fn close(&mut self, _: Group) {
+        self.depth -= 1;
+    }
+}
+
+/// A packet's header, read.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PacketStart {
+    pub fields: PacketFields,
+    /// Where the header ends, and where the context begins, in bits.
+    pub context: u64,
+    /// Where the context ends, and the records begin.
+    pub end: u64,
+    pub outer: Outer,
+}
+
+impl Plan {
+    /// Reads the header of the packet at the start of `bytes`.
+    pub(crate) fn packet_header(&self, bytes: &[u8]) -> Result<PacketFields, FieldError> {
+        let mut cursor = Cursor::new(bytes, 0, 0, u64::MAX);
+        let mut taker = Taker::default();
+        if let Some(header) = &self.packet_header {
+            header.walk(&mut cursor, &mut Memory::default(), &mut taker)?;
+        }
+        Ok(taker.fields)
+    }
+}
+
+impl StreamPlan {
+    /// Reads the context behind a header that said `fields`, of the packet at the start of `bytes`.
+    pub(crate) fn packet_context(&self, bytes: &[u8], fields: PacketFields) -> Result<PacketStart, FieldError> {
+        let (mut memory, mut taker) = (Memory::default(), Taker { fields, ..Taker::default() });
+        let mut cursor = Cursor::new(bytes, 0, 0, u64::MAX);
+        // What the context refers to in the header is read once more, into the slots of this stream.
+        if let Some(header) = &self.packet_header {
+            header.walk(&mut cursor, &mut memory, &mut Blind)?;
+        }
+        let context = cursor.position;
+        if let Some(node) = &self.packet_context {
+            node.walk(&mut cursor, &mut memory, &mut taker)?;
+        }
+        Ok(PacketStart { fields: taker.fields, context, end: cursor.position, outer: memory.outer() })
+    }
+}

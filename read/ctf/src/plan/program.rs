@@ -1,0 +1,187 @@
+//! How far a record's fields go, without looking at more of them than that needs.
+
+use super::bits::{Cursor, FieldError};
+use super::node::{Count, IntegerNode, Node, StructNode};
+use super::walk::{Memory, option_of};
+use crate::model::Range;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Operation {
+    Skip(u64),
+    Align(u64),
+    /// A number that others need.
+    Read(Box<IntegerNode>),
+    Text,
+    /// Elements of a size that no value changes.
+    Elements(u32, u64),
+    Repeat(Count, u64, Box<[Operation]>),
+    Variant(u32, bool, Box<[Choice]>),
+}
+
+/// Values of a tag, and what is read where it has one of them.
+type Choice = (Vec<Range>, Box<[Operation]>);
+
+/// What is known of a position: that it is so many bits more than a multiple of a power of two.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Known {
+    pub modulus: u64,
+    pub rest: u64,
+}
+
+impl Known {
+    pub(super) const NOTHING: Known = Known { modulus: 1, rest: 0 };
+
+    fn reduced(self, modulus: u64) -> Known {
+        let modulus = self.modulus.min(modulus.max(1));
+        Known { modulus, rest: self.rest % modulus }
+    }
+}
+
+/// Puts operations together: what follows one another and has a known size is one step.
+struct Assembler {
+    operations: Vec<Operation>,
+    known: Known,
+}
+
+/// The operations for structures that are read one behind the other, from a position of which something is known.
+pub(super) fn program<'a>(structures: impl IntoIterator<Item = &'a StructNode>, known: Known) -> Box<[Operation]> {
+    let mut assembler = Assembler { operations: Vec::new(), known };
+    structures.into_iter().for_each(|structure| assembler.structure(structure));
+    assembler.operations.into()
+}
+
+/// Bits of all fields, where no value changes that.
+pub(super) fn fixed_size(operations: &[Operation]) -> Option<u64> {
+    match operations {
+        [] => Some(0),
+        [Operation::Skip(size)] => Some(*size),
+        _ => None,
+    }
+}
+
+impl Assembler {
+    fn skip(&mut self, size_bits: u64) {
+        self.known.rest = self.known.rest.wrapping_add(size_bits) % self.known.modulus;
+        match self.operations.last_mut() {
+            Some(Operation::Skip(before)) if before.checked_add(size_bits).is_some() => *before += size_bits,
+            _ if size_bits > 0 => self.operations.push(Operation::Skip(size_bits)),
+            _ => {}
+        }
+    }
+
+    fn align(&mut self, align_bits: u64) {
+        if align_bits <= self.known.modulus {
+            return self.skip((align_bits - self.known.rest % align_bits) % align_bits);
+        }
+        self.operations.push(Operation::Align(align_bits));
+        self.known = Known { modulus: align_bits, rest: 0 };
+    }
+
+    fn structure(&mut self, structure: &StructNode) {
+        self.align(structure.align_bits);
+        structure.members.iter().for_each(|member| self.node(&member.node));
+    }
+
+    fn node(&mut self, node: &Node) {
+        match node {
+            Node::Integer(integer) => {
+                self.align(integer.align_bits);
+                if integer.slot.is_some() {
+                    self.operations.push(Operation::Read(Box::new(integer.as_ref().clone())));
+                    self.known.rest = (self.known.rest + u64::from(integer.size_bits)) % self.known.modulus;
+                } else {
+                    self.skip(integer.size_bits.into());
+                }
+            }
+            Node::Float { size_bits, align_bits, .. } => {
+                self.align(*align_bits);
+                self.skip((*size_bits).into());
+            }
+            Node::Text => {
+                self.align(8);
+                self.operations.push(Operation::Text);
+                self.known = Known { modulus: 8, rest: 0 };
+            }
+            Node::Struct(structure) => self.structure(structure),
+            Node::Variant { slot, is_tag_signed, options } => {
+                let known = self.known;
+                let option = |option: &super::node::OptionNode| {
+                    let mut assembler = Assembler { operations: Vec::new(), known };
+                    assembler.node(&option.node);
+                    (option.ranges.clone(), assembler.operations.into_boxed_slice())
+                };
+                let options = options.iter().map(option).collect();
+                self.operations.push(Operation::Variant(*slot, *is_tag_signed, options));
+                self.known = Known::NOTHING;
+            }
+            Node::Array { element, count, .. } => self.array(element, *count),
+        }
+    }
+
+    fn array(&mut self, element: &Node, count: Count) {
+        let align_bits = element.align_bits();
+        self.align(align_bits);
+        let mut one = Assembler { operations: Vec::new(), known: Known { modulus: align_bits, rest: 0 } };
+        one.node(element);
+        let size_bits = fixed_size(&one.operations).filter(|size| size.is_multiple_of(align_bits));
+        match (size_bits, count) {
+            // An array that no packet can hold is found to be cut off.
+            (Some(size), Count::Fixed(count)) => self.skip(size.saturating_mul(count).min(1 << 62)),
+            (Some(size @ 1..), Count::Slot(slot)) => {
+                let lowest_bit = size & size.wrapping_neg();
+                self.known = self.known.reduced(lowest_bit);
+                self.operations.push(Operation::Elements(slot, size));
+            }
+            _ => {
+                let mut any = Assembler { operations: Vec::new(), known: Known::NOTHING };
+                any.node(element);
+                self.operations.push(Operation::Repeat(count, align_bits, any.operations.into()));
+                self.known = Known::NOTHING;
+            }
+        }
+    }
+}
+
+/// Passes over what the operations describe.
+pub(super) fn run(operations: &[Operation], cursor: &mut Cursor<'_>, memory: &mut Memory) -> Result<(), FieldError> {
+    for operation in operations {
+        match operation {
+            Operation::Skip(size_bits) => cursor.skip(*size_bits)?,
+            Operation::Align(align_bits) => cursor.align(*align_bits),
+            Operation::Read(integer) => {
+                integer.read(cursor, memory)?;
+            }
+            Operation::Text => {
+                cursor.text()?;
+            }
+            Operation::Elements(slot, size_bits) => {
+                let count = memory.slot(*slot);
+                // Division instead of multiplication: the count is not trusted, so the product might not fit.
+                if count > cursor.rest() / size_bits {
+                    return Err(FieldError::Count(count));
+                }
+                cursor.skip(count * size_bits)?;
+            }
+            Operation::Repeat(count, align_bits, element) => {
+                cursor.align(*align_bits);
+                for _ in 0..count.get(memory) {
+                    let begin = cursor.position;
+                    run(element, cursor, memory)?;
+                    if cursor.position == begin {
+                        memory.note_empty()?;
+                    }
+                }
+            }
+            Operation::Variant(slot, is_signed, options) => {
+                let tag = memory.slot(*slot);
+                let found =
+                    options.iter().find(|(ranges, _)| ranges.iter().any(|range| range.contains(tag, *is_signed)));
+                match found {
+                    Some((_, option)) => run(option, cursor, memory)?,
+                    None => return option_of(&[], tag, *is_signed).map(|_| ()),
+                }
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,294 @@
+use super::*;
+use crate::Value;
+use crate::metadata::Metadata;
+use crate::plan::FieldError;
+use crate::testing::TraceBuilder;
+use dormouse_abi::class::{FieldType, Kind};
+use dormouse_abi::page::*;
+
+/// Three packets of 4096 bytes with five events each.
+fn stream() -> (Metadata, Vec<u8>) {
+    let mut trace = TraceBuilder::new();
+    let class = trace.class("p", "e", &[("n", FieldType::scalar(Kind::U32)), ("s", FieldType::scalar(Kind::Str))]);
+    let stream = trace.stream(0);
+    for n in 0..15u32 {
+        trace.event(stream, 100 + u64::from(n), 1, 2, class, &[Value::U32(n), Value::Str(b"abc")]);
+        if n % 5 == 4 {
+            trace.packet(stream, 4096, 0);
+        }
+    }
+    let trace = trace.finish();
+    (trace.parse(), trace.streams.into_iter().next_back().unwrap())
+}
+
+const RECORD_SIZE_BYTES: usize = 16 + 4 + 4;
+
+/// Numbers of the events, and the notices.
+fn read(metadata: &Metadata, bytes: &[u8]) -> (Vec<u32>, Vec<String>) {
+    let (mut numbers, mut notices) = (vec![], vec![]);
+    for item in StreamReader::new(metadata, 0, bytes) {
+        match item {
+            Ok(event) => match event.fields().next() {
+                Some((_, Value::U32(number))) => numbers.push(number),
+                other => panic!("{other:?}"),
+            },
+            Err(notice) => notices.push(notice.to_string()),
+        }
+    }
+    (numbers, notices)
+}
+
+#[test]
+fn a_stream_that_is_cut_off_gives_what_is_complete_and_says_so() {
+    let (metadata, bytes) = stream();
+    assert_eq!(read(&metadata, &bytes), ((0..15).collect(), vec![]));
+    let cut = |len: usize| read(&metadata, &bytes[..len]);
+    assert_eq!(cut(0), (vec![], vec![]));
+    assert_eq!(cut(8192), ((0..10).collect(), vec![]));
+    assert_eq!(
+        cut(8192 + 12),
+        ((0..10).collect(), vec!["packet 2 at byte 8192 is cut off: 12 of 80 bytes".to_string()])
+    );
+    let two = 8192 + 80 + 2 * RECORD_SIZE_BYTES;
+    for (len, count) in [(two - 1, 11), (two, 12), (two + 1, 12), (two + 8, 12), (two + 20, 12), (8192 + 4095, 15)] {
+        let notice = format!("packet 2 at byte 8192 is cut off: {} of 4096 bytes", len - 8192);
+        assert_eq!(cut(len), ((0..count).collect(), vec![notice]), "{len}");
+    }
+}
+
+#[test]
+fn damage_costs_a_packet_and_names_its_place() {
+    let (metadata, bytes) = stream();
+    let with = |offset: usize, patch: &[u8]| {
+        let mut bytes = bytes.clone();
+        bytes[offset..offset + patch.len()].copy_from_slice(patch);
+        read(&metadata, &bytes)
+    };
+    let without = |range: std::ops::Range<u32>| (0..15).filter(|n| !range.contains(n)).collect::<Vec<_>>();
+    let second = 4096 + 80 + RECORD_SIZE_BYTES;
+    let at = "packet 1 at byte 4096";
+    for (offset, patch, numbers, notice) in [
+        (
+            second,
+            &[9u8][..],
+            without(6..10),
+            "is damaged at its byte 104: a record has the class id 9, which the metadata do not declare",
+        ),
+        (second + 2, &[0], without(6..10), "is damaged at its byte 104: a record is younger than the packet's end"),
+        (4096, &[0], without(5..15), "does not start with the magic of CTF but with 0xc1fc1f00"),
+        (
+            4096 + OFFSET_UUID,
+            &[0],
+            without(5..10),
+            "belongs to another trace: its uuid is not that of the metadata; it is left out",
+        ),
+        (
+            4096 + OFFSET_STREAM_ID,
+            &[2],
+            without(5..10),
+            "has the stream id 2, which the metadata do not declare; it is left out",
+        ),
+        (
+            4096 + OFFSET_STREAM_ID,
+            &[1],
+            without(5..10),
+            "belongs to another stream: its stream_id is not that of the packet before; it is left out",
+        ),
+        (
+            4096 + OFFSET_CPU_ID,
+            &[1],
+            without(5..10),
+            "belongs to another stream: its cpu_id is not that of the packet before; it is left out",
+        ),
+        (
+            4096 + OFFSET_CONTENT_SIZE,
+            &[1],
+            without(5..15),
+            "has a size of 1537 bits, which is no whole number of bytes",
+        ),
+        (4096 + OFFSET_TIMESTAMP_END, &[0], without(5..10), "ends before it begins"),
+        (4096 + OFFSET_TIMESTAMP_BEGIN, &[0], without(0..0), "begins before the packet in front of it ends"),
+    ] {
+        // Bytes that happen to hold the value already would prove nothing.
+        assert_ne!(&bytes[offset..offset + patch.len()], patch);
+        let (found, notices) = with(offset, patch);
+        assert_eq!(notices.first(), Some(&format!("{at} {notice}")), "{notices:?}");
+        assert_eq!(found, numbers, "{notice}");
+    }
+    let (numbers, notices) = with(4096 + OFFSET_SEQ, &[4]);
+    assert_eq!(numbers.len(), 15);
+    assert_eq!(
+        notices,
+        [
+            format!("{at} has number 4 where 1 was expected"),
+            "packet 2 at byte 8192 has number 2 where 5 was expected".into()
+        ]
+    );
+    let (numbers, notices) = with(4096 + OFFSET_DISCARDED, &[3]);
+    assert_eq!(numbers.len(), 15);
+    assert_eq!(
+        notices,
+        [
+            format!("{at} tells of 3 discarded events"),
+            "packet 2 at byte 8192 counts fewer discarded events than the packet before".into()
+        ]
+    );
+}
+
+#[test]
+fn packets_that_do_not_belong_here_are_told_of_once_and_left_out() {
+    let (metadata, bytes) = stream();
+    let mut odd = bytes.clone();
+    for packet in [0, 1] {
+        odd[4096 * packet + OFFSET_UUID] ^= 1;
+    }
+    odd[4096 * 2 + OFFSET_UUID] = odd[OFFSET_UUID];
+    let foreign = "belongs to another trace: its uuid is not that of the metadata; it is left out";
+    let all = format!("packet 0 at byte 0 {foreign}, and so are 2 behind it");
+    assert_eq!(read(&metadata, &odd), (vec![], vec![all]));
+    odd[4096 * 2..].copy_from_slice(&bytes[4096 * 2..]);
+    let two = format!("packet 0 at byte 0 {foreign}, and so are 1 behind it");
+    assert_eq!(read(&metadata, &odd), ((10..15).collect(), vec![two.clone()]));
+    // One that is another's for another reason, and one that is none, are told of by themselves.
+    odd[4096 * 2 + OFFSET_STREAM_ID] = 2;
+    let other = "packet 2 at byte 8192 has the stream id 2, which the metadata do not declare; it is left out";
+    assert_eq!(read(&metadata, &odd), (vec![], vec![two.clone(), other.into()]));
+    odd[4096 * 2] = 0;
+    let none = "packet 2 at byte 8192 does not start with the magic of CTF but with 0xc1fc1f00";
+    assert_eq!(read(&metadata, &odd), (vec![], vec![two, none.into()]));
+    // Its size leads out of the stream.
+    let mut odd = bytes.clone();
+    odd[4096 + OFFSET_UUID] ^= 1;
+    odd[4096 + OFFSET_PACKET_SIZE + 4] = 1;
+    let at = format!("packet 1 at byte 4096 {foreign}");
+    assert_eq!(read(&metadata, &odd), ((0..5).collect(), vec![at]));
+}
+
+/// Gives no more than it is asked for, and counts the bytes.
+#[derive(Debug)]
+struct Stingy<'a> {
+    bytes: &'a [u8],
+    /// It was as long when it was opened.
+    size_bytes: u64,
+    window: std::ops::Range<usize>,
+}
+
+impl Source for Stingy<'_> {
+    fn size_bytes(&self) -> u64 {
+        self.size_bytes
+    }
+    fn fetch(&mut self, offset: u64, size_bytes_min: usize) -> std::io::Result<&[u8]> {
+        let (begin, end) = (offset as usize, offset as usize + size_bytes_min);
+        self.window = begin.min(self.bytes.len())..end.min(self.bytes.len());
+        Ok(&self.bytes[self.window.clone()])
+    }
+    fn fetched(&self, offset: u64) -> &[u8] {
+        &self.bytes[offset as usize..self.window.end]
+    }
+}
+
+fn read_stingily(metadata: &Metadata, bytes: &[u8], size_bytes: u64) -> (Vec<u32>, Vec<String>) {
+    let (mut numbers, mut notices) = (vec![], vec![]);
+    let source = Stingy { bytes, size_bytes, window: 0..0 };
+    let mut merge = crate::Merge::new([StreamReader::of_source(metadata, 0, source)]);
+    while let Some(item) = merge.next_event() {
+        match item.map(|event| event.fields().next()) {
+            Ok(Some((_, Value::U32(number)))) => numbers.push(number),
+            Ok(other) => panic!("{other:?}"),
+            Err(notice) => notices.push(notice.to_string()),
+        }
+    }
+    (numbers, notices)
+}
+
+#[test]
+fn piece_by_piece_the_same_is_read() {
+    let (metadata, bytes) = stream();
+    for len in 0..bytes.len() {
+        assert_eq!(read_stingily(&metadata, &bytes[..len], len as u64), read(&metadata, &bytes[..len]), "{len}");
+    }
+    let mut random = 1u64;
+    for _ in 0..2000 {
+        let mut odd = bytes.clone();
+        for _ in 0..3 {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            // Where something is.
+            let (packet, offset) =
+                ((random >> 33) as usize % 3, (random >> 40) as usize % (80 + 5 * RECORD_SIZE_BYTES));
+            odd[4096 * packet + offset] = (random >> 56) as u8;
+        }
+        assert_eq!(read_stingily(&metadata, &odd, odd.len() as u64), read(&metadata, &odd));
+    }
+}
+
+#[test]
+fn a_stream_that_is_shortened_meanwhile_gives_what_was_there_and_says_so() {
+    let (metadata, bytes) = stream();
+    let shortened = |len: usize| read_stingily(&metadata, &bytes[..len], bytes.len() as u64);
+    let notice = |at: &str, len: usize| {
+        vec![format!("{at} cannot be read: the file was shortened from 12288 to {len} bytes meanwhile")]
+    };
+    assert_eq!(shortened(0), (vec![], notice("packet 0 at byte 0", 0)));
+    assert_eq!(shortened(4096), ((0..5).collect(), notice("packet 1 at byte 4096", 4096)));
+    let len = 4096 + 80 + 2 * RECORD_SIZE_BYTES + 1;
+    assert_eq!(shortened(len), ((0..7).collect(), notice("packet 1 at byte 4096", len)));
+    // Nothing but padding is gone.
+    assert_eq!(shortened(8192 + 80 + 5 * RECORD_SIZE_BYTES), ((0..15).collect(), vec![]));
+}
+
+/// A file of 2^40 bytes, nearly all of them zeroes that no disk holds.
+struct Sparse {
+    head: Vec<u8>,
+    bytes: Vec<u8>,
+    offset: u64,
+}
+
+impl Source for Sparse {
+    fn size_bytes(&self) -> u64 {
+        1 << 40
+    }
+    fn fetch(&mut self, offset: u64, size_bytes_min: usize) -> std::io::Result<&[u8]> {
+        assert!(size_bytes_min <= 2 * RECORD_SIZE_BYTES_MAX);
+        self.bytes = self.head.get(offset as usize..).unwrap_or_default().to_vec();
+        self.bytes.resize(size_bytes_min.max(4096), 0);
+        self.offset = offset;
+        Ok(&self.bytes)
+    }
+    fn fetched(&self, offset: u64) -> &[u8] {
+        &self.bytes[(offset - self.offset) as usize..]
+    }
+}
+
+#[test]
+fn a_record_that_claims_to_be_larger_than_memory_is_not_waited_for() {
+    let mut trace = TraceBuilder::new();
+    let class = trace.class("p", "e", &[("n", FieldType::sequence(Kind::U64))]);
+    let stream = trace.stream(0);
+    trace.event(stream, 0, 1, 2, class, &[Value::Sequence(crate::Sequence::new(Kind::U64, &[]).unwrap())]);
+    let trace = trace.finish();
+    let metadata = trace.parse();
+    let mut head = trace.streams.into_iter().next_back().unwrap();
+    for offset in [OFFSET_CONTENT_SIZE, OFFSET_PACKET_SIZE] {
+        head[offset..offset + 8].copy_from_slice(&(8u64 << 40).to_le_bytes());
+    }
+    head[80 + 16..].fill(0xFF);
+    let mut reader = StreamReader::of_source(&metadata, 0, Sparse { head, bytes: vec![], offset: 0 });
+    let problem = reader.advance().unwrap().unwrap_err().problem;
+    let error = RecordError::Field(0, FieldError::Count(u32::MAX.into()));
+    assert_eq!(problem, Problem::Record { record_offset_bytes: 80, error });
+    assert!(reader.advance().is_none());
+}
+
+#[test]
+fn counting_needs_no_header() {
+    let (metadata, mut bytes) = stream();
+    let content = 80 + 5 * RECORD_SIZE_BYTES;
+    bytes[..80].fill(0xff);
+    let count = |size| count_records(&bytes[..4096], size, &metadata.classes);
+    assert_eq!(count(content), Ok(5));
+    assert_eq!(count(80), Ok(0));
+    assert_eq!(count(0), Ok(0));
+    assert_eq!(count(content - 1), Err((content - RECORD_SIZE_BYTES, RecordError::Field(1, FieldError::Unterminated))));
+    assert_eq!(count(content - 5), Err((content - RECORD_SIZE_BYTES, RecordError::Field(0, FieldError::Cut))));
+    assert_eq!(count(content + 1), Err((content, RecordError::HeaderCut)));
+}

@@ -1,0 +1,58 @@
+//! What a reader of streams has to know of their trace.
+
+use crate::metadata::Metadata;
+use crate::plan::Plan;
+use crate::time::{Clock, Scale};
+
+/// What a reader of streams has to know of their trace.
+#[derive(Debug, Clone, Copy)]
+pub struct TraceRef<'a> {
+    pub(crate) plan: &'a Plan,
+    pub(crate) uuid: Option<&'a [u8; 16]>,
+    clocks: &'a [Clock],
+    origin: Option<&'a str>,
+    own: Option<&'a Metadata>,
+}
+
+impl<'a> TraceRef<'a> {
+    pub(crate) fn new(
+        plan: &'a Plan,
+        uuid: Option<&'a [u8; 16]>,
+        clocks: &'a [Clock],
+        origin: Option<&'a str>,
+    ) -> TraceRef<'a> {
+        TraceRef { plan, uuid, clocks, origin, own: None }
+    }
+
+    /// Whether the trace is one of Dormouse.
+    pub(crate) fn is_own(&self) -> bool {
+        self.own.is_some()
+    }
+
+    /// What a trace of Dormouse says of itself.
+    pub fn own(&self) -> Option<&'a Metadata> {
+        self.own
+    }
+
+    pub(crate) fn origin(&self) -> Option<&'a str> {
+        self.origin
+    }
+
+    /// How ticks of this clock become nanoseconds.
+    pub(crate) fn scale(&self, clock: Option<usize>) -> Option<Scale> {
+        Some(self.clocks.get(clock?)?.scale())
+    }
+}
+
+impl<'a> From<&'a Metadata> for TraceRef<'a> {
+    fn from(metadata: &'a Metadata) -> TraceRef<'a> {
+        let options = &metadata.options;
+        TraceRef {
+            plan: metadata.classes.plan(),
+            uuid: Some(&options.uuid),
+            clocks: std::slice::from_ref(&options.clock),
+            origin: Some(&options.hostname),
+            own: Some(metadata),
+        }
+    }
+}

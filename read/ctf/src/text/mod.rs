@@ -1,0 +1,276 @@
+//! An event as `babeltrace2` prints it.
+//!
+//! ```text
+//! [14:03:05.123456789] (+0.000000012) lair http:request: { cpu_id = 0 }, { vpid = 12, vtid = 13 }, { id = 7, path = "/x" }
+//! ```
+//!
+//! The zone of the times comes from the caller, because where it is looked up (files, environment) is no concern of a codec.
+
+mod number;
+
+use std::io::Write;
+
+use number::{put_fraction, put_g, put_i64, put_u64};
+
+use crate::model::Base;
+use crate::plan::{Group, IntegerNode, Visitor};
+use crate::stream::{Event, Notice, Problem, Scratch};
+use crate::time::Civil;
+
+/// How a time is shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ClockFormat {
+    /// `14:03:05.123456789`.
+    #[default]
+    TimeOfDay,
+    /// `2026-11-21 14:03:05.123456789`, as `--clock-date`.
+    DateTime,
+    /// Seconds since the epoch, `1795269785.123456789`, as `--clock-seconds`.
+    Seconds,
+}
+
+/// Formats the events of traces, one after another in the order of time.
+pub struct Formatter<'a> {
+    clock_format: ClockFormat,
+    utc_offset_s: Box<dyn Fn(i64) -> i32 + 'a>,
+    /// Time of the event before, from which the next one's distance is shown.
+    last_ns: Option<i64>,
+    /// A second, and how times within it begin.
+    second: Option<(i64, Vec<u8>)>,
+    /// By stream: a packet, and the text of its context.
+    contexts: Vec<Option<(u64, Vec<u8>)>>,
+    scratch: Scratch,
+}
+
+impl std::fmt::Debug for Formatter<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Formatter").field("clock_format", &self.clock_format).finish_non_exhaustive()
+    }
+}
+
+impl<'a> Formatter<'a> {
+    /// `utc_offset_s` gives the offset of the local time at a time in seconds since the epoch, in seconds east of UTC;
+    /// `|_| 0` shows UTC.
+    pub fn new(clock_format: ClockFormat, utc_offset_s: impl Fn(i64) -> i32 + 'a) -> Formatter<'a> {
+        Formatter {
+            clock_format,
+            utc_offset_s: Box::new(utc_offset_s),
+            last_ns: None,
+            second: None,
+            contexts: Vec::new(),
+            scratch: Scratch::default(),
+        }
+    }
+
+    /// Appends the event's line, newline included. Text comes out as the bytes that the program wrote, which need not be
+    /// UTF-8; control characters are escaped.
+    pub fn event(&mut self, event: &Event<'_>, out: &mut Vec<u8>) {
+        if let Some(ns) = event.time_ns {
+            self.time(ns, out);
+            match self.last_ns.replace(ns) {
+                Some(last) => {
+                    let distance = ns.saturating_sub(last).max(0);
+                    out.extend_from_slice(b" (+");
+                    put_u64(out, (distance / NS) as u64);
+                    out.push(b'.');
+                    put_fraction(out, (distance % NS) as u32);
+                    out.extend_from_slice(b") ");
+                }
+                None => out.extend_from_slice(b" (+?.?????????) "),
+            }
+        }
+        if let Some(origin) = event.origin() {
+            out.extend_from_slice(origin.as_bytes());
+            out.push(b' ');
+        }
+        out.extend_from_slice(event.class.full_name.as_bytes());
+        out.extend_from_slice(b": ");
+        let has_context = self.packet_context(event, out);
+        event.visit(&mut self.scratch, &mut Printer { out, is_first: !has_context, depth: 0 });
+        out.push(b'\n');
+    }
+
+    /// Appends the context of the event's packet, which most events share with the one before.
+    fn packet_context(&mut self, event: &Event<'_>, out: &mut Vec<u8>) -> bool {
+        if self.contexts.len() <= event.stream {
+            self.contexts.resize(event.stream + 1, None);
+        }
+        let context = &mut self.contexts[event.stream];
+        let index = event.packet_index();
+        if context.as_ref().is_none_or(|(known, _)| *known != index) {
+            let mut text = Vec::new();
+            let mut printer = Printer { out: &mut text, is_first: true, depth: 0 };
+            printer.open(Group::Struct);
+            let is_there = event.visit_packet_context(&mut printer);
+            printer.close(Group::Struct);
+            if !is_there {
+                text.clear();
+            }
+            *context = Some((index, text));
+        }
+        let text = context.as_ref().map_or(&[][..], |(_, text)| text);
+        out.extend_from_slice(text);
+        !text.is_empty()
+    }
+
+    /// A line, without newline, that warns of what a notice tells. `stream` names the stream, for example its file.
+    pub fn warning(&mut self, notice: &Notice, stream: &str) -> String {
+        let Problem::Discarded { count, begin_ns, end_ns } = notice.problem else {
+            return format!("warning: {stream}: {notice}");
+        };
+        let plural = if count == 1 { "" } else { "s" };
+        let mut out = format!("warning: {stream}: {count} event{plural} discarded").into_bytes();
+        if let (Some(begin_ns), Some(end_ns)) = (begin_ns, end_ns) {
+            out.extend(b" between ");
+            self.time(begin_ns, &mut out);
+            out.extend(b" and ");
+            self.time(end_ns, &mut out);
+        }
+        String::from_utf8_lossy(&out).into_owned()
+    }
+
+    fn time(&mut self, ns: i64, out: &mut Vec<u8>) {
+        let (epoch_s, fraction) = (ns.div_euclid(NS), ns.rem_euclid(NS));
+        if self.second.as_ref().is_none_or(|(second, _)| *second != epoch_s) {
+            let begin = self.begin_of_time(epoch_s);
+            self.second = Some((epoch_s, begin));
+        }
+        if let Some((_, begin)) = &self.second {
+            out.extend_from_slice(begin);
+        }
+        put_fraction(out, fraction as u32);
+        out.push(b']');
+    }
+
+    fn begin_of_time(&self, epoch_s: i64) -> Vec<u8> {
+        let mut out = vec![b'['];
+        if self.clock_format == ClockFormat::Seconds {
+            put(&mut out, format_args!("{epoch_s}."));
+            return out;
+        }
+        let civil = Civil::new(epoch_s + i64::from((self.utc_offset_s)(epoch_s)));
+        let Civil { year, month, day, hour, minute, second } = civil;
+        if self.clock_format == ClockFormat::DateTime {
+            put(&mut out, format_args!("{year:04}-{month:02}-{day:02} "));
+        }
+        put(&mut out, format_args!("{hour:02}:{minute:02}:{second:02}."));
+        out
+    }
+}
+
+const NS: i64 = 1_000_000_000;
+
+/// Prints fields.
+struct Printer<'a> {
+    out: &'a mut Vec<u8>,
+    /// Whether nothing has been printed in the group at hand.
+    is_first: bool,
+    /// Groups that are open.
+    depth: u32,
+}
+
+impl Visitor for Printer<'_> {
+    fn name(&mut self, name: &str) {
+        self.out.extend_from_slice(if self.is_first { b" " } else { b", " });
+        self.is_first = false;
+        self.out.extend_from_slice(name.as_bytes());
+        self.out.extend_from_slice(b" = ");
+    }
+
+    fn option(&mut self, _: &str) {
+        self.out.push(b' ');
+        self.is_first = false;
+    }
+
+    fn element(&mut self, index: u64) {
+        self.out.extend_from_slice(if self.is_first { b" [" } else { b", [" });
+        self.is_first = false;
+        put_u64(self.out, index);
+        self.out.extend_from_slice(b"] = ");
+    }
+
+    fn integer(&mut self, value: u64, class: &IntegerNode) {
+        match &class.labels {
+            None => put_integer(self.out, value, class),
+            Some(labels) => {
+                self.out.extend_from_slice(b"( ");
+                let mut separator: &[u8] = b"";
+                for label in labels.iter().filter(|label| label.range.contains(value, class.is_signed)) {
+                    self.out.extend_from_slice(separator);
+                    put_text(self.out, label.name.as_bytes());
+                    separator = b", ";
+                }
+                if separator.is_empty() {
+                    self.out.extend_from_slice(b"<unknown>");
+                }
+                self.out.extend_from_slice(b" : container = ");
+                put_integer(self.out, value, class);
+                self.out.extend_from_slice(b" )");
+            }
+        }
+    }
+
+    fn float(&mut self, value: f64) {
+        put_g(self.out, value);
+    }
+
+    fn text(&mut self, text: &[u8]) {
+        put_text(self.out, text);
+    }
+
+    fn open(&mut self, group: Group) {
+        // The structures of contexts and fields have no names.
+        if self.depth == 0 && !self.is_first {
+            self.out.extend_from_slice(b", ");
+        }
+        self.out.push(if group == Group::Array { b'[' } else { b'{' });
+        self.is_first = true;
+        self.depth += 1;
+    }
+
+    fn close(&mut self, group: Group) {
+        self.out.extend_from_slice(if group == Group::Array { b" ]" } else { b" }" });
+        self.is_first = false;
+        self.depth -= 1;
+    }
+}
+
+fn put_integer(out: &mut Vec<u8>, value: u64, class: &IntegerNode) {
+    // Of negative numbers the bits that the field has.
+    let bits = |size_bits: u32| value & if size_bits < 64 { (1 << size_bits) - 1 } else { u64::MAX };
+    match class.base {
+        Base::Decimal if class.is_signed => put_i64(out, value as i64),
+        Base::Decimal => put_u64(out, value),
+        // In whole digits of four bits.
+        Base::Hexadecimal => put(out, format_args!("0x{:X}", bits(class.size_bits.next_multiple_of(4)))),
+        // In whole digits of three.
+        Base::Octal => put(out, format_args!("0{:o}", bits(class.size_bits.next_multiple_of(3)))),
+        Base::Binary => {
+            put(out, format_args!("0b{:0width$b}", bits(class.size_bits), width = class.size_bits as usize))
+        }
+    }
+}
+
+fn put_text(out: &mut Vec<u8>, text: &[u8]) {
+    out.push(b'"');
+    for byte in text {
+        match byte {
+            b'\\' | b'\'' | b'"' | b'?' => out.extend([b'\\', *byte]),
+            0x07 => out.extend(b"\\a"),
+            0x08 => out.extend(b"\\b"),
+            0x0c => out.extend(b"\\f"),
+            b'\n' => out.extend(b"\\n"),
+            b'\r' => out.extend(b"\\r"),
+            b'\t' => out.extend(b"\\t"),
+            0x0b => out.extend(b"\\v"),
+            0x1b => out.extend(b"\\e"),
+            byte if byte.is_ascii_control() => put(out, format_args!("\\x{byte:02x}")),
+            byte => out.push(*byte),
+        }
+    }
+    out.push(b'"');
+}
+
+fn put(out: &mut Vec<u8>, arguments: std::fmt::Arguments<'_>) {
+    out.write_fmt(arguments).expect("a Vec takes all bytes");
+}

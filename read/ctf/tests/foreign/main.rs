@@ -1,0 +1,93 @@
+//! Traces that others write: what `babeltrace2` prints for them is what we print, byte for byte.
+//!
+//! They are made here by hand, by babeltrace2's own writer, and by LTTng. What lacks a program is skipped.
+
+mod hostile;
+mod made;
+mod recorded;
+mod refused;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use dormouse_ctf::text::{ClockFormat, Formatter};
+use dormouse_ctf::{Merge, Stats, StreamReader, Trace, TraceRef};
+
+/// The output of a program; `None`, and a test that is skipped, if it is not installed.
+fn output(command: &mut Command, program: &str) -> Option<std::process::Output> {
+    match command.stdin(Stdio::null()).output() {
+        Ok(output) => Some(output),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            dormouse_testing::skip(dormouse_testing::Lack::program(program));
+            None
+        }
+        Err(error) => panic!("{program}: {error}"),
+    }
+}
+
+/// What `babeltrace2` prints for the traces in a directory.
+fn babeltrace2(directory: &Path) -> Option<Vec<u8>> {
+    let mut command = Command::new("babeltrace2");
+    let output = output(command.arg(directory).env("TZ", "UTC").env("LC_ALL", "C.UTF-8"), "babeltrace2")?;
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    Some(output.stdout)
+}
+
+/// Directories with metadata below this one, sorted.
+fn traces_below(directory: &Path) -> Vec<PathBuf> {
+    if directory.join("metadata").is_file() {
+        return vec![directory.into()];
+    }
+    let entries = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
+    let mut below: Vec<_> = entries.filter(|path| path.is_dir()).collect();
+    below.sort();
+    below.iter().flat_map(|path| traces_below(path)).collect()
+}
+
+/// What we print for the traces in a directory: events, and notices. As many events are counted.
+fn view(directory: &Path) -> (Vec<u8>, Vec<String>) {
+    let mut traces = Vec::new();
+    for path in traces_below(directory) {
+        let trace =
+            Trace::decode(&std::fs::read(path.join("metadata")).unwrap()).unwrap_or_else(|error| panic!("{error}"));
+        let entries = std::fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path());
+        let is_stream = |path: &PathBuf| path.is_file() && !path.ends_with("metadata");
+        let mut files: Vec<_> = entries.filter(is_stream).collect();
+        files.sort();
+        let streams: Vec<_> = files.iter().map(|path| std::fs::read(path).unwrap()).collect();
+        traces.push((trace, streams));
+    }
+    let all = || {
+        traces
+            .iter()
+            .enumerate()
+            .flat_map(|(index, (trace, streams))| streams.iter().map(move |bytes| (index, trace, bytes)))
+    };
+    let mut formatter = Formatter::new(ClockFormat::TimeOfDay, |_| 0);
+    let (mut out, mut notices) = (Vec::new(), Vec::new());
+    let readers = all().enumerate().map(|(index, (_, trace, bytes))| StreamReader::new(trace, index, bytes));
+    for item in Merge::new(readers) {
+        match item {
+            Ok(event) => formatter.event(&event, &mut out),
+            Err(notice) => notices.push(notice.to_string()),
+        }
+    }
+    let refs: Vec<TraceRef<'_>> = traces.iter().map(|(trace, _)| trace.into()).collect();
+    let stats = Stats::of_traces(&refs, all().map(|(index, _, bytes)| (index, "stream", bytes.as_slice())));
+    assert_eq!(stats.events, out.iter().filter(|byte| **byte == b'\n').count() as u64);
+    (out, notices)
+}
+
+/// Compares the two, and gives our notices.
+fn agree(directory: &Path) -> Option<Vec<String>> {
+    let theirs = babeltrace2(directory)?;
+    let (ours, notices) = view(directory);
+    let lines = |text: &[u8]| String::from_utf8_lossy(text).lines().map(str::to_string).collect::<Vec<_>>();
+    for (ours, theirs) in lines(&ours).into_iter().zip(lines(&theirs)) {
+        let same = ours.bytes().zip(theirs.bytes()).take_while(|(a, b)| a == b).count().saturating_sub(60);
+        let part = |line: &str| String::from_utf8_lossy(&line.as_bytes()[same.min(line.len())..]).into_owned();
+        assert!(ours == theirs, "ours:\n{}\ntheirs:\n{}", part(&ours), part(&theirs));
+    }
+    assert!(!theirs.is_empty() && ours == theirs, "one text is longer, or they differ in bytes that are no UTF-8");
+    Some(notices)
+}
