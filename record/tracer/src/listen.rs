@@ -279,14 +279,14 @@ fn end_signals() {
 extern "C" fn on_signal(_: c_int, info: *mut libc::siginfo_t, _: *mut c_void) {
     // SAFETY: the thread's errno, which lives as long as the thread.
     let errno_at = unsafe { libc::__errno_location() };
-    // SAFETY: the same.
+    // SAFETY: this thread alone reads and writes its errno.
     let errno = unsafe { errno_at.read() };
     // SAFETY: the kernel's word for what has happened. Those that are sent by programs have a code of at most 0.
     let is_of_descriptor = unsafe { (*info).si_code } > 0;
     if is_of_descriptor && STATE.load(Ordering::Relaxed) == SIGNAL {
         wake::want();
     }
-    // SAFETY: the same as above.
+    // SAFETY: this thread's errno, which nobody else reads or writes.
     unsafe { errno_at.write(errno) };
 }
 

@@ -245,6 +245,7 @@ impl Watch {
             }
             restarts += 1;
             notify::status(&format!("the owner was started again {restarts} times"));
+            // What has killed it at once may be over in a moment: memory that was short, a file system that was full.
             std::thread::sleep(pause(failures));
         }
     }

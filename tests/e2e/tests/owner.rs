@@ -43,7 +43,7 @@ fn record_killed(record: Record, name: &str) -> (Recording, u64, u64) {
     running.wait_for("ready");
     let mut kills = 0;
     while kills < kill_count() {
-        // A moment of the owner's life, from its first instructions on.
+        // A drawn moment of the owner's life, from its first instructions on, is what is tried.
         std::thread::sleep(Duration::from_micros(random.below(life().as_micros() as u64)));
         kills += u64::from(running.kill_owner_alone(Signal::KILL));
     }
@@ -275,6 +275,7 @@ fn a_program_that_is_attached_stays_so() {
     // The question may come to the one that is being killed, which gives no answer.
     while !has_ended(first as u32) {
         assert!(begun.elapsed() < PATIENCE, "hangs");
+        // Between two looks: it is another process's child, so nothing waits for it.
         std::thread::sleep(Duration::from_millis(2));
     }
     assert_ne!(owner(&program), first);

@@ -109,7 +109,7 @@ fn strict_fork() {
         // SAFETY: the child just made, and room for its status.
         let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
         if waited != child || status != 0 {
-            // SAFETY: as `exit`.
+            // SAFETY: takes a number, and no other thread runs what is called at exit.
             unsafe { libc::exit(1) }
         }
     }
