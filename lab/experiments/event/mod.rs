@@ -174,7 +174,7 @@ pub(crate) fn session_options(dir: &Path, mode: Mode, budget_bytes: u64) -> Opti
 /// A process of our engine in a session, whose trace is removed at the end. That not all events are accounted for is an error.
 pub(crate) fn in_session(session: Session, options: Options) -> Result<Start, LabError> {
     let mut command = Command::new(engine_path(ENGINE)?);
-    command.env("DORMOUSE_SESSION", session.socket());
+    command.envs(session.environment()?);
     let count = move |engine: Engine| {
         let (emitted, is_ring) = (engine.emitted, options.mode == Mode::Overwrite);
         engine.finish()?;

@@ -1,7 +1,7 @@
 //! Running the traced command: its environment, its signals, its end.
 
 use std::ffi::{OsStr, OsString, c_int};
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
@@ -254,6 +254,13 @@ fn free_descriptor() -> RawFd {
     // SAFETY: asks for flags; at a number that nothing is open at, it fails (fcntl(2)).
     let is_free = |number: &RawFd| unsafe { libc::fcntl(*number, libc::F_GETFD) } == -1;
     (3..limit.min(DESCRIPTOR_COUNT_MAX) as RawFd).rev().find(is_free).unwrap_or(3)
+}
+
+/// A descriptor of a file that all that this process starts inherit as long as it is open.
+pub(crate) fn inheritable(file: BorrowedFd<'_>) -> std::io::Result<OwnedFd> {
+    let copy = rustix::io::fcntl_dupfd_cloexec(file, free_descriptor())?;
+    rustix::io::fcntl_setfd(&copy, rustix::io::FdFlags::empty())?;
+    Ok(copy)
 }
 
 /// Above this a program's table of descriptors would have to grow for it.

@@ -1,18 +1,22 @@
 //! The owner of a session, from its making to its end.
 
 use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use dormouse_abi::environment::{ENV_MEMORY, ENV_SESSION, memory_name};
 use dormouse_abi::message::{ProgramToTool, ToolToProgram};
 use dormouse_control::{Processes, Program, SessionListener, SessionServer, no_thread};
 use dormouse_ctf::{Cause, Losses};
 
 use crate::begin::{Estate, NewSession};
+use crate::command::inheritable;
 use crate::drain::{self, Drained, Drainer};
 use crate::end::{Deadline, END_MAX, since};
 use crate::error::Error;
@@ -45,6 +49,8 @@ pub struct Session {
     server: SessionServer,
     stop: Arc<AtomicBool>,
     drainer: Option<JoinHandle<Drained>>,
+    /// The memory, where what this process starts inherits it.
+    inheritable: OnceLock<OwnedFd>,
 }
 
 impl Session {
@@ -116,12 +122,27 @@ impl Session {
         };
         let drainer = std::thread::Builder::new().name("dormouse-drain".into()).spawn(run).map_err(no_thread)?;
         ready.recv().map_err(|_| "the drain thread has failed".to_string())??;
-        Ok(Session { shared, files, server, stop, drainer: Some(drainer) })
+        Ok(Session { shared, files, server, stop, drainer: Some(drainer), inheritable: OnceLock::new() })
     }
 
     /// Where programs join: the value of `DORMOUSE_SESSION`.
     pub fn socket(&self) -> &Path {
         self.server.path()
+    }
+
+    /// What programs that this process starts find the session by: variables of their environment. They inherit its memory, from here on until
+    /// the session ends.
+    ///
+    /// # Errors
+    /// There is no descriptor left.
+    pub fn environment(&self) -> Result<[(&'static str, OsString); 2], Error> {
+        let told = |error| format!("cannot have programs inherit the session's memory: {error}");
+        if self.inheritable.get().is_none() {
+            let _ = self.inheritable.set(inheritable(self.shared.memory.file()).map_err(told)?);
+        }
+        let number = self.inheritable.get().map_or(-1, AsRawFd::as_raw_fd);
+        let name = memory_name(number, &self.shared.trace.uuid);
+        Ok([(ENV_SESSION, self.socket().into()), (ENV_MEMORY, name.into())])
     }
 
     /// The names, `provider:name`, of the classes that programs have announced so far, sorted.
@@ -198,7 +219,8 @@ impl Session {
     /// Programs and tools are waited for 1.5 s at most, all together; what a program writes that has not left by then is not in the trace,
     /// and the summary says so. A disk is waited for as long as it takes.
     pub fn finish(self) -> Summary {
-        let Session { shared, mut files, mut server, stop, drainer } = self;
+        let Session { shared, mut files, mut server, stop, drainer, inheritable } = self;
+        drop(inheritable);
         shared.trace.ledger.set_ending(1);
         let clock = since(Instant::now());
         let deadline = Deadline::after(END_MAX, &clock);
