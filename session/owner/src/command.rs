@@ -63,10 +63,8 @@ fn preload_name(library: &Path) -> Result<OsString, Error> {
         );
         return Err(text.into());
     }
-    // Where there is no musl, the plain path does. For `$LIB` glibc's loader calls readlink(2), which a filter of system calls may not know.
-    let has_musl = ["x86_64", "aarch64"].iter().any(|arch| Path::new(&format!("/lib/ld-musl-{arch}.so.1")).exists());
     // There are systems without such a directory.
-    let leads_back = has_musl && libc_path().is_none_or(|libc| is_loaded(&through_lib(&libc)));
+    let leads_back = libc_path().is_none_or(|libc| is_loaded(&through_lib(&libc)));
     Ok(if leads_back { through_lib(library) } else { library.into() })
 }
 

@@ -566,6 +566,6 @@ fn readers_tell_what_is_wrong() {
         assert!(said.contains("is cut off"), "{said}");
     }
     std::fs::write(dir.join("metadata"), "trace {}").unwrap();
-    let foreign = Command::new(dormouse()).arg("view").arg(dir).output().unwrap();
-    assert!(one_line(&foreign).contains("babeltrace2"));
+    let cut = Command::new(dormouse()).arg("view").arg(dir).output().unwrap();
+    assert!(one_line(&cut).contains("the declaration on line 1 is cut off"));
 }

@@ -77,6 +77,9 @@ const LOADER: &[c_long] = &[
     libc::SYS_gettid,
     #[cfg(target_arch = "x86_64")]
     libc::SYS_access,
+    // For `$LIB` and `$ORIGIN` in a library's path, as glibc's loader finds out where the program is.
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_readlink,
     #[cfg(target_arch = "x86_64")]
     libc::SYS_arch_prctl,
     #[cfg(target_arch = "x86_64")]
