@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use dormouse_abi::message::{Message, OwnerToProgram, Preamble, ProgramToTool, Snapshot, ToolToOwner, ToolToProgram};
 use dormouse_abi::record::RecordKind;
+use dormouse_abi::register::Entrant;
 use dormouse_abi::session::{CLOCK_MONOTONIC, CLOCK_TSC, Geometry, MODE_DISCARD, MODE_OVERWRITE};
 use dormouse_backing::{MemoryOptions, Pool};
 use dormouse_relay::{Memory, Setup};
@@ -163,6 +164,15 @@ impl Hostile {
         let end = geometry.register_offset().unwrap_or(geometry.size_bytes()) / 8;
         let image = hostile.words()[..end].iter().map(|word| word.load(Ordering::Relaxed)).collect();
         Hostile { image, ..hostile }
+    }
+
+    /// Enters this process, as an owner does that lets it in.
+    fn offer(&self) -> Option<u16> {
+        // SAFETY: mapped as long as the pool, and as large as the geometry, which is what the header says after a reset.
+        let memory = unsafe { Memory::from_raw(self.pool.base(), self.geometry.size_bytes()) }.ok()?;
+        let (register, vpid) = (memory.register()?, std::process::id());
+        let number = register.claim_process(vpid)?;
+        register.offer(number, &Entrant { vpid, ..Entrant::default() }).then_some(number)
     }
 
     /// All of it: header, owner words, control blocks, rings, pages, register.
@@ -449,8 +459,9 @@ fn whatever_an_owner_answers_a_program_goes_on() {
         // Sometimes it is the session that the program is in, or was.
         hostile.reset(if rng.random() { [index as u8; 16] } else { rng.random() });
         let before = current().map(core::ptr::from_ref);
+        let offered = hostile.offer().filter(|_| is_honest || rng.random_range(0..8) > 0);
         let mut answer = match rng.random_range(0..8) {
-            _ if is_honest => bytes(&OwnerToProgram::Welcome { process: 1 }),
+            _ if is_honest => bytes(&OwnerToProgram::Welcome { process: offered.unwrap() }),
             0 => bytes(&OwnerToProgram::Error { text: text(&mut rng) }),
             1 => {
                 let (dir, events) = (text(&mut rng), rng.random());
@@ -458,7 +469,7 @@ fn whatever_an_owner_answers_a_program_goes_on() {
                 bytes(&OwnerToProgram::Snapshotted { snapshot })
             }
             2 => bytes(&ToolToOwner::Stop { pid: rng.random() }),
-            _ => bytes(&OwnerToProgram::Welcome { process: rng.random() }),
+            _ => bytes(&OwnerToProgram::Welcome { process: offered.unwrap_or_else(|| rng.random()) }),
         };
         let gift = if is_honest { Gift::Memory } else { Gift::draw(&mut rng, wrong.len()) };
         let preamble = Preamble { version: rng.random_range(0..5), edge: rng.random_range(0..5) }.encode();
@@ -523,7 +534,7 @@ fn whatever_an_owner_answers_a_program_goes_on() {
     }
     lock().leave();
     println!("{joined} joined, {recorded} times all was recorded, {refused} refused, {timed_out} of them late");
-    assert!(joined > count / 8 && recorded > count / 128 && refused > count / 8 && timed_out > count / 100);
+    assert!(joined > count / 16 && recorded > count / 128 && refused > count / 8 && timed_out > count / 100);
     if !has_stranger {
         skip_part("owners of another user", no_stranger());
     }

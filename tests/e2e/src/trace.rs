@@ -39,8 +39,6 @@ pub fn has_joined(dir: &Path, name: &str) -> bool {
 impl Trace {
     /// Reads a trace's files. Panics when the metadata are not valid.
     pub fn read(dir: &Path) -> Trace {
-        let metadata = std::fs::read_to_string(dir.join("metadata")).expect("the trace has metadata");
-        let metadata = Metadata::parse(&metadata).expect("the metadata are valid");
         let mut streams: Vec<(String, Vec<u8>)> = std::fs::read_dir(dir)
             .expect("the trace has a directory")
             .map(|entry| entry.expect("an entry"))
@@ -49,6 +47,9 @@ impl Trace {
                 (entry.file_name().to_string_lossy().into_owned(), std::fs::read(entry.path()).expect("a file"))
             })
             .collect();
+        // Last: of a live trace they declare what is in the packets that were read before.
+        let metadata = std::fs::read_to_string(dir.join("metadata")).expect("the trace has metadata");
+        let metadata = Metadata::parse(&metadata).expect("the metadata are valid");
         streams.sort_by_key(|(name, _)| (name != "state", name.clone()));
         Trace { metadata, streams }
     }

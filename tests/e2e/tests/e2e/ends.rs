@@ -124,14 +124,14 @@ fn buffers_that_are_truncated_do_not_end_the_recorder() {
 #[test]
 fn a_limit_of_file_sizes_is_told_of_and_counted() {
     // 10 MB; the session's memory is less.
-    let script = "ulimit -f 20000; \"$0\" record --budget 64K --budget-max 64K -o \"$1\" -- \"$2\" numbers 3 800000; \
+    let script = "ulimit -f 20000; \"$0\" record --budget 512K --budget-max 512K -o \"$1\" -- \"$2\" numbers 3 1600000; \
                   code=$?; grep '^Max file size' /proc/self/limits; exit $code";
     let (place, output) = shell(script);
     assert!(output.status.success(), "{output:?}");
     let stderr = text(&output.stderr);
     assert!(stderr.contains("raise the limit of file sizes (ulimit -f)"), "{stderr}");
     let stats = dormouse_e2e::trace::Trace::read(&place.path().join("trace")).stats();
-    assert_eq!((stats.events + stats.events_lost, stats.loss_possible.len()), (2_400_000, 0), "{stderr}");
+    assert_eq!((stats.events + stats.events_lost, stats.loss_possible.len()), (4_800_000, 0), "{stderr}");
     // Memory that is larger than files may be.
     let (_, output) = shell("ulimit -f 2000; exec \"$0\" record -o \"$1\" -- \"$2\" numbers 1 10");
     let stderr = text(&output.stderr);
