@@ -138,8 +138,8 @@ pub(crate) struct Settings {
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     disk_max: Option<u64>,
     /// Write to disk only as long as all live sessions of this user that have this option or DORMOUSE_DISK_MAX_USER=SIZE have at most SIZE
-    /// together, at least 256K: events beyond that are lost and counted, snapshots and new sessions are refused. A session that has come to it
-    /// stays there [default: DORMOUSE_DISK_MAX_USER, or no limit]
+    /// together, at least 256K: events beyond that are lost and counted, snapshots and new sessions are refused. A session that has lost events
+    /// so writes none any more [default: DORMOUSE_DISK_MAX_USER, or no limit]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     disk_max_user: Option<u64>,
     /// What each event says about its writer: `ids`, the process and the thread, or `none`, which makes an event 11 bytes shorter
