@@ -5,10 +5,10 @@ use std::fs::File;
 use std::io::{Seek, Write};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use dormouse_abi::environment::ENV_LISTEN;
+use dormouse_abi::environment::{ENV_DISK_MAX_USER, ENV_LISTEN};
 use dormouse_abi::record::RecordKind;
 use dormouse_abi::trigger::{PATTERN_COUNT_MAX, Trigger};
 use dormouse_consumer::{
@@ -137,6 +137,11 @@ pub(crate) struct Settings {
     /// are refused [default: no limit]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     disk_max: Option<u64>,
+    /// Write to disk only as long as all live sessions of this user that have this option or DORMOUSE_DISK_MAX_USER=SIZE have at most SIZE
+    /// together, at least 256K: events beyond that are lost and counted, snapshots and new sessions are refused. A session that has lost events
+    /// so writes none any more [default: DORMOUSE_DISK_MAX_USER, or no limit]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    disk_max_user: Option<u64>,
     /// What each event says about its writer: `ids`, the process and the thread, or `none`, which makes an event 11 bytes shorter
     /// [default: ids]
     #[arg(long, value_parser = one_of([RecordKind::Ids, RecordKind::Compact], RecordKind::name), hide_possible_values = true)]
@@ -153,6 +158,14 @@ impl Settings {
         self.mode.unwrap_or_default()
     }
 
+    /// The maximum of all sessions, as it was given or as the environment says.
+    fn disk_max_user(&self) -> anyhow::Result<Option<u64>> {
+        let named =
+            std::env::var(ENV_DISK_MAX_USER).ok().filter(|text| self.disk_max_user.is_none() && !text.is_empty());
+        let named = named.map(|text| parse_size(&text).map_err(|error| anyhow!("{ENV_DISK_MAX_USER}: {error}")));
+        Ok(self.disk_max_user.or(named.transpose()?))
+    }
+
     /// The options that were given, as they are given to another `dormouse`.
     pub(crate) fn given(&self) -> Vec<(&'static str, OsString)> {
         let pretended = self.pretend_cpus.map(|(possible, online)| format!("{possible}:{online}"));
@@ -162,6 +175,7 @@ impl Settings {
             ("--pretend-cpus", pretended.map(OsString::from)),
             ("--mode", self.mode.map(|mode| mode.name().into())),
             ("--disk-max", self.disk_max.map(|bytes| bytes.to_string().into())),
+            ("--disk-max-user", self.disk_max_user.map(|bytes| bytes.to_string().into())),
             ("--buffers", self.buffers.clone().map(OsString::from)),
             ("--context", self.context.map(|context| context.name().into())),
         ];
@@ -194,7 +208,7 @@ impl Record {
         }
     }
 
-    fn options(&self, dir: &Path, command_line: String) -> Options {
+    fn options(&self, dir: &Path, command_line: String) -> anyhow::Result<Options> {
         let mut patterns = self.events.clone();
         if patterns.is_empty() {
             patterns.push("*".into());
@@ -204,7 +218,7 @@ impl Record {
         // A trigger whose events are not armed would never fire.
         patterns.extend(self.snapshot_on.iter().flat_map(Trigger::patterns).map(String::from));
         let defaults = Options::new(dir.into());
-        Options {
+        Ok(Options {
             budget_bytes: self.settings.budget.unwrap_or(defaults.budget_bytes),
             budget_max_bytes: self.settings.budget_max,
             cpus: self.settings.cpus(),
@@ -215,8 +229,9 @@ impl Record {
             may_be_stopped: self.attach.is_some(),
             buffers: self.settings.buffers.clone(),
             disk_bytes_max: self.settings.disk_max,
+            disk_bytes_user_max: self.settings.disk_max_user()?,
             ..defaults
-        }
+        })
     }
 
     /// Patterns that were given, and match nothing that any program has announced.
@@ -244,7 +259,7 @@ impl Record {
         }
         let preload = if self.libc { Some(find_libc_library()?) } else { None };
         let command_line: Vec<_> = self.command.iter().map(|argument| argument.to_string_lossy()).collect();
-        let options = self.options(dir, command_line.join(" "));
+        let options = self.options(dir, command_line.join(" "))?;
         if let Some(what) = listening_of_preloaded().filter(|_| self.libc) {
             say(what);
         }
@@ -375,7 +390,7 @@ impl Record {
         let remote = Remote::default();
         let interrupt = remote.clone();
         on_ending_signals(move || interrupt.finish(0), end_at_once(dir, remote.clone()))?;
-        let options = self.options(dir, format!("--attach {pid}"));
+        let options = self.options(dir, format!("--attach {pid}"))?;
         let (supervisor, armed) = self.supervise(&options, &remote)?.attached()?;
         // The owner has found it by itself, and watches it.
         drop(program);

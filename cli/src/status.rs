@@ -11,7 +11,7 @@ use dormouse_terminal::Output;
 
 /// Show what a live session uses, and how much of it there may be
 ///
-/// Everything of which a session's owner has several is bounded, except the trace on disk. What a bound has refused is counted.
+/// Everything of which a session's owner has several is bounded; the trace on disk is where `record` was told so. What a bound has refused is counted.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -34,6 +34,8 @@ impl Status {
     pub(crate) fn run(self, out: &mut Output) -> anyhow::Result<u8> {
         let session = find_session(self.target.as_deref())?;
         let status = ask_for_status(&session)?;
+        // Without it, the session does not know of others.
+        let user_max = Some(status.disk_bytes_user_max).filter(|bytes| *bytes != 0);
         if self.json {
             out.json(&json!({
                 "session": session.path(),
@@ -56,6 +58,8 @@ impl Status {
                 "snapshots_refused": status.snapshots_refused,
                 "disk_bytes": status.disk_bytes,
                 "disk_bytes_max": Some(status.disk_bytes_max).filter(|bytes| *bytes != 0),
+                "disk_bytes_user": user_max.map(|_| status.disk_bytes_user),
+                "disk_bytes_user_max": user_max,
             }))?;
             return Ok(0);
         }
@@ -67,9 +71,11 @@ impl Status {
             restarted(status.owner_restarts),
             printable(&status.dir)
         )?;
-        for (name, count, max, note) in rows(&status) {
+        let of_all =
+            user_max.map(|max| ("disk bytes of all sessions", status.disk_bytes_user, Some(max), String::new()));
+        for (name, count, max, note) in rows(&status).into_iter().chain(of_all) {
             let max = max.map_or("no bound".into(), |max| format!("of at most {max}"));
-            writeln!(out, "  {name:<12} {count:>10} {max}{note}")?;
+            writeln!(out, "  {name:<26} {count:>10} {max}{note}")?;
         }
         Ok(0)
     }

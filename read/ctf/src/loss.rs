@@ -43,7 +43,7 @@ pub enum Cause {
 const CAUSES: [(Cause, &str, bool, &str); 12] = [
     (Cause::NoPage, "no_page", true, "no page was free, nor could a packet be written that says so"),
     (Cause::WriteFailed, "write_failed", true, "the trace could not be written"),
-    (Cause::DiskMax, "disk_max", true, "the trace has reached --disk-max"),
+    (Cause::DiskMax, "disk_max", true, "the trace has reached --disk-max, or all sessions --disk-max-user"),
     (Cause::ProgramRefused, "program_refused", false, "programs could not join"),
     (Cause::ClassRefused, "class_refused", false, "event classes were refused"),
     (Cause::PacketRefused, "packet_refused", false, "packets were not valid and were left out"),

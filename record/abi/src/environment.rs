@@ -11,6 +11,8 @@ pub const ENV_MEMORY: &str = "DORMOUSE_MEMORY";
 pub const ENV_LISTEN: &str = "DORMOUSE_LISTEN";
 /// Environment variable: `1` forces the path for machines without rseq.
 pub const ENV_NO_RSEQ: &str = "DORMOUSE_NO_RSEQ";
+/// Environment variable: bytes that all live sessions of the user may write to disk together, where `--disk-max-user` does not say so.
+pub const ENV_DISK_MAX_USER: &str = "DORMOUSE_DISK_MAX_USER";
 
 /// The directory of a user's sockets, given `$XDG_RUNTIME_DIR` (if set and not empty) and the user's id.
 pub fn socket_dir(xdg_runtime_dir: Option<&str>, uid: u32) -> String {

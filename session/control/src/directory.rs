@@ -3,6 +3,7 @@
 //! A directory is opened once, without following a symbolic link, and checked; what is done in it is done by its descriptor. So nobody can
 //! put another directory, or another user's socket, in the place of one that was checked.
 
+use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Component, Path, PathBuf};
@@ -31,6 +32,38 @@ const PATH_LEN_MAX: usize = 107;
 pub fn socket_dir() -> PathBuf {
     let xdg = std::env::var("XDG_RUNTIME_DIR").ok();
     environment::socket_dir(xdg.as_deref(), rustix::process::geteuid().as_raw()).into()
+}
+
+/// Opens a file in that directory that all of the user's sessions have, of so many bytes, and gives its path. It is made if there is none, of zeroes.
+///
+/// # Errors
+/// One line: the directory or the file is not this user's alone, or of another size.
+pub fn user_file(name: &str, size_bytes: u64) -> Result<(File, PathBuf), Error> {
+    user_file_in(&socket_dir(), name, size_bytes)
+}
+
+fn user_file_in(dir: &Path, name: &str, size_bytes: u64) -> Result<(File, PathBuf), Error> {
+    let directory = SocketDirectory::create(dir)?;
+    let path = directory.path_of(name);
+    let failed = |what: &dyn std::fmt::Display| Error::from(format!("cannot use {}: {what}", path.display()));
+    // A FIFO or a device does not keep anybody waiting.
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = match rustix::fs::openat(&directory.fd, name, flags, Mode::RUSR | Mode::WUSR) {
+        Ok(fd) => File::from(fd),
+        Err(Errno::LOOP) => return Err(failed(&"it is a symbolic link; remove it")),
+        Err(error) => return Err(failed(&error)),
+    };
+    let stat = rustix::fs::fstat(&file).map_err(|error| failed(&error))?;
+    let is_own = stat.st_uid == directory.uid && stat.st_mode & 0o077 == 0;
+    if !FileType::from_raw_mode(stat.st_mode).is_file() || !is_own {
+        return Err(failed(&"it is no file that this user alone can read and write; remove it"));
+    }
+    match stat.st_size as u64 {
+        0 => file.set_len(size_bytes).map_err(|error| failed(&error))?,
+        len if len != size_bytes => return Err(failed(&"it is of another size than Dormouse makes it; remove it")),
+        _ => {}
+    }
+    Ok((file, path))
 }
 
 /// Where sockets of a user's programs and sessions may be. What programs say, in their environment or otherwise, is not asked.
@@ -478,6 +511,31 @@ mod tests {
         drop(_good);
         let refusal = directory.connect("1.0.sock", &[me()], &Deadline::after(PATIENCE)).unwrap_err();
         assert_eq!(refusal, Errno::CONNREFUSED.into());
+    }
+
+    #[test]
+    fn a_file_of_all_sessions_is_its_users_alone() {
+        let place = tempfile::tempdir().unwrap();
+        let path = |name: &str| place.path().join(name);
+        let open = |name: &str| user_file_in(place.path(), name, 100).map(|(file, _)| file).map_err(String::from);
+        for _ in 0..2 {
+            let found = open("disk").unwrap().metadata().unwrap();
+            assert_eq!((found.len(), found.mode() & 0o777), (100, 0o600));
+        }
+        std::fs::write(path("short"), "x").unwrap();
+        std::fs::set_permissions(path("short"), PermissionsExt::from_mode(0o600)).unwrap();
+        std::fs::write(path("open"), [0; 100]).unwrap();
+        std::fs::set_permissions(path("open"), PermissionsExt::from_mode(0o644)).unwrap();
+        symlink(path("disk"), path("link")).unwrap();
+        rustix::fs::mknodat(CWD, path("fifo"), FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        for (name, told) in
+            [("short", "another size"), ("open", "alone"), ("link", "symbolic link"), ("fifo", "no file")]
+        {
+            let text = open(name).unwrap_err();
+            assert!(text.contains(told) && text.contains("remove it"), "{text}");
+        }
+        let unmade = user_file_in(&path("short").join("below"), "disk", 100).unwrap_err().to_string();
+        assert!(unmade.contains("XDG_RUNTIME_DIR"), "{unmade}");
     }
 
     /// As 500 children leave them that call `_exit`.

@@ -78,7 +78,7 @@ mod tunable;
 mod why;
 
 pub use client::{SessionSocket, Take, ask_for_budget, ask_for_snapshot, ask_for_status, find_session, stop_session};
-pub use directory::{ENV_SOCKET_DIR, socket_dir};
+pub use directory::{ENV_SOCKET_DIR, socket_dir, user_file};
 pub use error::Error;
 pub use event_loop::{SessionListener, SessionServer, no_thread};
 pub use limits::{raise_descriptor_limit, restore_descriptor_limit};

@@ -132,6 +132,8 @@ struct Head {
     command_start: AtomicU64,
     disk_bytes_max: AtomicU64,
     quota_left: AtomicU64,
+    disk_bytes_user_max: AtomicU64,
+    user_kept_left: AtomicU64,
     snapshots_bytes: AtomicU64,
     budget_page_count: AtomicU64,
     ended_amid_write: AtomicU64,
@@ -259,6 +261,8 @@ impl Ledger {
         command_start, set_command_start;
         /// Bytes that trace and snapshots may have; 0: any number.
         disk_bytes_max, set_disk_bytes_max;
+        /// Bytes that all sessions of the user may have together; 0: any number.
+        disk_bytes_user_max, set_disk_bytes_user_max;
         /// Pages of the budget.
         budget_page_count, set_budget_page_count;
         /// Units of 4 KiB of the memory that were found to be gone.
@@ -307,16 +311,24 @@ impl Ledger {
         &self.head().quota_left
     }
 
+    /// What is left of what is kept of the user's disk for the state stream and the metadata.
+    pub(crate) fn user_kept_left(&self) -> &AtomicU64 {
+        &self.head().user_kept_left
+    }
+
     /// A snapshot has so many bytes more.
     pub(crate) fn add_snapshot_bytes(&self, bytes: u64) {
         self.head().snapshots_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// What is left of what may be written to disk, beside what is there: so many bytes of metadata and state, streams, snapshots. `None`: any
-    /// number.
-    pub(crate) fn left_of_disk(&self, written: u64) -> Option<u64> {
+    /// What is on disk: so many bytes of metadata and state, streams, snapshots.
+    pub(crate) fn used_of_disk(&self, written: u64) -> u64 {
         let streams: u64 = (0..self.streams().len() as u32).map(|stream| self.entry(stream).len).sum();
-        let used = written.saturating_add(streams).saturating_add(self.head().snapshots_bytes.load(Ordering::Relaxed));
+        written.saturating_add(streams).saturating_add(self.head().snapshots_bytes.load(Ordering::Relaxed))
+    }
+
+    /// What is left of what may be written to disk, beside so much. `None`: any number.
+    pub(crate) fn left_of_disk(&self, used: u64) -> Option<u64> {
         Some(self.disk_bytes_max()).filter(|max| *max != 0).map(|max| max.saturating_sub(used))
     }
 

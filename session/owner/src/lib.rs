@@ -22,6 +22,7 @@
 //! ```text
 //!   error · clock · fault · points         why not, in a line; the session's clock; memory that goes away; where tests end an owner
 //!   dir · quota · options     directories and their files; how much may be written; options, and their plan
+//!   user_disk                 how much all sessions of a user may write
 //!   ledger                    what an owner has got done, for the next one
 //!   memory                    the pool that programs map, and the budget: how much of it is there
 //!   pages                     the copy of a page, and the check of a copy; what a stream has of pages
@@ -101,6 +102,7 @@ mod supervisor;
 #[cfg(test)]
 mod testing;
 mod trace;
+mod user_disk;
 
 pub use dormouse_abi::message::{BudgetState, Snapshot, Status, Tunables};
 pub use dormouse_control::{

@@ -57,6 +57,8 @@ pub struct Options {
     pub buffers: Option<PathBuf>,
     /// Bytes that the trace and its snapshots together may have on disk: events beyond that are lost, and counted. `None`: any number.
     pub disk_bytes_max: Option<u64>,
+    /// Bytes that all live sessions of the user that have such a maximum may have on disk together. `None`: any number.
+    pub disk_bytes_user_max: Option<u64>,
 }
 
 impl Options {
@@ -74,6 +76,7 @@ impl Options {
             may_be_stopped: false,
             buffers: None,
             disk_bytes_max: None,
+            disk_bytes_user_max: None,
         }
     }
 }
@@ -137,10 +140,12 @@ impl Options {
     /// What comes of these options on this machine.
     pub(crate) fn plan(&self) -> Result<Plan, Error> {
         let (geometry, page_limit) = geometry(self)?;
-        if let Some(bytes) = self.disk_bytes_max.filter(|bytes| *bytes < DISK_BYTES_MIN) {
-            return Err(
-                format!("a trace of at most {bytes} bytes is too small; give at least 256K with --disk-max").into()
-            );
+        for (bytes, name) in [(self.disk_bytes_max, "--disk-max"), (self.disk_bytes_user_max, "--disk-max-user")] {
+            if let Some(bytes) = bytes.filter(|bytes| *bytes < DISK_BYTES_MIN) {
+                return Err(
+                    format!("a trace of at most {bytes} bytes is too small; give at least 256K with {name}").into()
+                );
+            }
         }
         let mut options = self.clone();
         options.cpus.online.retain(|cpu| *cpu < geometry.cpu_count);

@@ -86,6 +86,9 @@ impl Service for Shared {
         let files = std::fs::read_dir(&self.trace.dir.path).into_iter().flatten().flatten();
         // `st_blocks` counts 512 bytes, whatever the file system's blocks are.
         status.disk_bytes = files.filter_map(|file| file.metadata().ok()).map(|file| file.blocks() * 512).sum();
+        if let Some(user_disk) = &self.trace.user_disk {
+            (status.disk_bytes_user, status.disk_bytes_user_max) = (user_disk.sum(), user_disk.bytes_max);
+        }
         let dir = std::path::absolute(&self.trace.dir.path).unwrap_or_else(|_| self.trace.dir.path.clone());
         status.owner_restarts = self.trace.ledger.restarts();
         status.dir = dir.to_string_lossy().into_owned();

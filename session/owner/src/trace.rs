@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::{FileExt, MetadataExt};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use dormouse_abi::class::ClassDecl;
@@ -25,9 +26,11 @@ use crate::ledger::{Ledger, Written, key_of};
 use crate::options::Plan;
 use crate::points::point;
 use crate::quota::{KEPT_FOR_END_BYTES, KEPT_FOR_STATE_BYTES, Quota};
+use crate::user_disk::UserDisk;
 
 /// Why there is no room for more.
-pub(crate) const DISK_MAX_REACHED: &str = "the session has written as much as its --disk-max allows";
+pub(crate) const DISK_MAX_REACHED: &str =
+    "the session has written as much as its --disk-max allows, or all sessions as much as --disk-max-user";
 
 /// The class of a refusal that concerns all that a program has.
 pub(crate) const ALL_CLASSES: &str = "(all classes)";
@@ -57,6 +60,8 @@ pub(crate) struct Trace {
     pub(crate) uuid: [u8; 16],
     /// Where programs enter their classes. Whoever has the trace keeps it mapped.
     memory: OnceLock<Memory>,
+    /// Where all sessions of the user together have a maximum.
+    pub(crate) user_disk: Option<UserDisk>,
     inner: Mutex<Inner>,
 }
 
@@ -90,6 +95,17 @@ struct Inner {
 impl Trace {
     /// Makes the directory, the metadata's beginning and the state stream with its first record.
     pub(crate) fn create(plan: &Plan, clock: Clock, uuid: [u8; 16], ledger: Arc<Ledger>) -> Result<Trace, Error> {
+        let bytes_max = plan.options.disk_bytes_user_max;
+        let user_disk = bytes_max.map(|max| UserDisk::claim(max, KEPT_FOR_STATE_BYTES)).transpose()?;
+        if let Some(user_disk) = user_disk.as_ref().filter(|user_disk| !user_disk.take(0)) {
+            let text = format!(
+                "all live sessions together have written as much as --disk-max-user allows ({} bytes); end one, or allow more",
+                user_disk.bytes_max
+            );
+            return Err(text.into());
+        }
+        ledger.set_disk_bytes_user_max(bytes_max.unwrap_or(0));
+        ledger.user_kept_left().store(KEPT_FOR_STATE_BYTES, Ordering::Relaxed);
         let dir = Dir::make(&plan.options.dir)?;
         let options = metadata_options(&clock, uuid, plan.options.context);
         let preamble = Metadata::new(options.clone()).preamble();
@@ -99,7 +115,7 @@ impl Trace {
         ledger.set_clock(clock.to_words());
         ledger.set_metadata_inode(metadata.inode());
         ledger.set_disk_bytes_max(plan.options.disk_bytes_max.unwrap_or(0));
-        let trace = Trace::begin(clock, options, dir, ledger, [metadata, state]);
+        let trace = Trace::begin(clock, options, dir, ledger, [metadata, state], user_disk);
         trace.quota().begin(plan.options.disk_bytes_max);
         // There is room for it, by the least that the maximum can be.
         trace.quota().take(preamble.len() as u64, 0);
@@ -124,9 +140,12 @@ impl Trace {
         let parsed = Metadata::decode(&text);
         let parsed = parsed.map_err(|error| format!("{}: {error}", dir.path_of("metadata").display()))?;
         let bytes = state.read().map_err(not_read(&dir.path_of("state")))?;
-        let (uuid, lens) = (parsed.options.uuid, metadata.len + state.len);
-        let trace = Trace::begin(clock, parsed.options.clone(), dir, ledger, [metadata, state]);
-        trace.quota().begin(trace.ledger.left_of_disk(lens));
+        let (uuid, used) = (parsed.options.uuid, ledger.used_of_disk(metadata.len + state.len));
+        let user_bytes = used.saturating_add(ledger.user_kept_left().load(Ordering::Relaxed));
+        let bytes_max = Some(ledger.disk_bytes_user_max()).filter(|max| *max != 0);
+        let user_disk = bytes_max.map(|max| UserDisk::claim(max, user_bytes)).transpose()?;
+        let trace = Trace::begin(clock, parsed.options.clone(), dir, ledger, [metadata, state], user_disk);
+        trace.quota().begin(trace.ledger.left_of_disk(used));
         let mut inner = trace.lock();
         inner.classes = parsed.classes.clone();
         inner.has_looked = false;
@@ -165,6 +184,7 @@ impl Trace {
         dir: Dir,
         ledger: Arc<Ledger>,
         [metadata, state]: [GrowingFile; 2],
+        user_disk: Option<UserDisk>,
     ) -> Trace {
         let uuid = options.uuid;
         // Where the file system cannot set space aside, a full disk may swallow the note about itself.
@@ -187,12 +207,13 @@ impl Trace {
             has_looked: true,
             is_finished: false,
         });
-        Trace { dir, clock, uuid, ledger, memory: OnceLock::new(), inner }
+        Trace { dir, clock, uuid, ledger, memory: OnceLock::new(), user_disk, inner }
     }
 
     /// Of the trace, and of snapshots of its session.
     pub(crate) fn quota(&self) -> Quota<'_> {
-        Quota(self.ledger.quota_left())
+        let user = self.user_disk.as_ref().map(|user_disk| (user_disk, self.ledger.user_kept_left()));
+        Quota { left: self.ledger.quota_left(), user }
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -241,7 +262,7 @@ impl Trace {
         }
         inner.seen_count = count;
         inner.unseen = unseen;
-        if let Err(reason) = inner.declare(&fresh, &self.ledger) {
+        if let Err(reason) = inner.declare(&fresh, self) {
             let program = |id: u16| inner.program_of(register, register.class(id).map_or(0, |class| class.process));
             refused.extend(fresh.iter().map(|(id, decl)| refusal_of(&decl.full_name(), &program(*id), &reason)));
         }
@@ -274,7 +295,7 @@ impl Trace {
     /// See [`Inner::declare`].
     #[cfg(any(test, feature = "fuzzing"))]
     pub(crate) fn declare(&self, classes: &[(u16, ClassDecl)]) -> Result<(), String> {
-        self.lock().declare(classes, &self.ledger)
+        self.lock().declare(classes, self)
     }
 
     /// How many classes there are.
@@ -442,8 +463,8 @@ impl Inner {
     ///
     /// # Errors
     /// The metadata on disk lack them, and get them only if there is space at the end.
-    fn declare(&mut self, classes: &[(u16, ClassDecl)], ledger: &Ledger) -> Result<(), String> {
-        let quota = Quota(ledger.quota_left());
+    fn declare(&mut self, classes: &[(u16, ClassDecl)], trace: &Trace) -> Result<(), String> {
+        let (quota, ledger) = (trace.quota(), &trace.ledger);
         if classes.is_empty() {
             return Ok(());
         }

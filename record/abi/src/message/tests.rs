@@ -99,7 +99,7 @@ fn owner_to_tool() -> impl Strategy<Value = OwnerToTool> {
         let [bytes, bytes_max, room, free, drawn, queued, beyond] = numbers;
         BudgetState { page_size_bytes, streams, bytes, bytes_max, room, free, drawn, queued, beyond, is_overwrite }
     });
-    let status = (line(4096), any::<([u32; 8], [u64; 10])>()).prop_map(|(dir, (counts, numbers))| {
+    let status = (line(4096), any::<([u32; 8], [u64; 12])>()).prop_map(|(dir, (counts, numbers))| {
         let [owner, processes, processes_max, clients, clients_max, classes, classes_max, classes_refused] = counts;
         let [
             owner_restarts,
@@ -112,6 +112,8 @@ fn owner_to_tool() -> impl Strategy<Value = OwnerToTool> {
             refused,
             disk,
             disk_max,
+            disk_user,
+            disk_user_max,
         ] = numbers;
         Status {
             owner,
@@ -133,6 +135,8 @@ fn owner_to_tool() -> impl Strategy<Value = OwnerToTool> {
             snapshots_refused: refused,
             disk_bytes: disk,
             disk_bytes_max: disk_max,
+            disk_bytes_user: disk_user,
+            disk_bytes_user_max: disk_user_max,
         }
     });
     prop_oneof![

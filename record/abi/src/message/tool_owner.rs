@@ -72,13 +72,18 @@ pub struct Status {
     pub disk_bytes: u64,
     /// Bytes that it may have; 0: as many as the disk has.
     pub disk_bytes_max: u64,
+    /// Bytes on disk of all live sessions of the user that have a maximum together, with what each keeps for its state; 0: this one has none.
+    pub disk_bytes_user: u64,
+    /// Bytes that these may have; 0: this session has no such maximum.
+    pub disk_bytes_user_max: u64,
 }
 
 structures! {
     Status {
         owner: u32, owner_restarts: u64, dir: Line<4096>, descriptors: u64, descriptors_max: u64, processes: u32, processes_max: u32, processes_joined: u64,
         programs_refused: u64, clients: u32, clients_max: u32, clients_dropped: u64, classes: u32, classes_max: u32, classes_refused: u32,
-        snapshots_taken: u64, snapshots_refused: u64, disk_bytes: u64, disk_bytes_max: u64,
+        snapshots_taken: u64, snapshots_refused: u64, disk_bytes: u64, disk_bytes_max: u64, disk_bytes_user: u64,
+        disk_bytes_user_max: u64,
     }
     BudgetState {
         page_size_bytes: u32, streams: u32, bytes: u64, bytes_max: u64, room: u64, free: u64, drawn: u64, queued: u64, beyond: u64,

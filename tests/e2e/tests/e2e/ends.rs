@@ -180,12 +180,13 @@ fn traces_are_private_whatever_the_umask() {
     }
 }
 
+fn bytes_of(dir: &Path) -> u64 {
+    let entries = std::fs::read_dir(dir).into_iter().flatten();
+    entries.map(|entry| entry.expect("an entry").metadata().expect("metadata").len()).sum()
+}
+
 #[test]
 fn a_maximum_on_disk_is_kept_and_what_is_beyond_is_counted() {
-    let bytes_of = |dir: &Path| -> u64 {
-        let entries = std::fs::read_dir(dir).into_iter().flatten();
-        entries.map(|entry| entry.expect("an entry").metadata().expect("metadata").len()).sum()
-    };
     let record = |code_on_loss: bool| {
         let record = Record::new().budget(AMPLE).option("--disk-max").option("1M");
         let summary = record.place().join("summary.json");
@@ -214,6 +215,77 @@ fn a_maximum_on_disk_is_kept_and_what_is_beyond_is_counted() {
     let snapshots = |number: u32| recording.place().join(format!("trace-snapshot-{number}"));
     let all: u64 = (1..=6).map(|number| bytes_of(&snapshots(number))).sum();
     assert!(snapshots(1).join("metadata").exists() && all + bytes_of(&recording.dir) <= 2 << 20, "{all}");
+}
+
+#[test]
+fn a_maximum_of_all_sessions_is_kept_and_what_is_beyond_is_counted() {
+    const MAX: u64 = 1 << 20;
+    const PACKET: u64 = 64 << 10;
+    const EVENTS: u64 = 60_000;
+    let run = tempfile::tempdir().expect("a directory");
+    let record = || Record::new().budget(AMPLE).env("XDG_RUNTIME_DIR", run.path());
+    let open = |running: &mut Running, gate: &str| {
+        let gate = running.place().join(gate);
+        running.wait_until("opening a gate", || File::options().write(true).open(&gate).is_ok());
+    };
+    let status = |running: &Running| -> serde_json::Value {
+        let socket = run.path().join(format!("dormouse/session-{}-0.sock", running.pid()));
+        let mut command = Command::new(dormouse());
+        let output = command.arg("status").arg(socket).arg("--json").output().expect("dormouse runs");
+        serde_json::from_slice(&output.stdout).unwrap_or_default()
+    };
+    // One that has begun, and writes later.
+    let later = record().option("--disk-max-user").option("1M");
+    let place = later.place().display().to_string();
+    ["begin", "end"].iter().for_each(|gate| fifo(&later.place().join(gate)));
+    let script =
+        format!("echo here; read x <{place}/begin; {TRACED} numbers 1 {EVENTS}; echo wrote; read x <{place}/end");
+    let mut later = later.start(&["sh", "-c", &script]);
+    later.wait_for("here");
+    // One that writes as much as there is room for.
+    let first = record().env("DORMOUSE_DISK_MAX_USER", "1M");
+    let gate = first.place().join("gate");
+    fifo(&gate);
+    let mut first = first.start(&[TRACED, "hold", &gate.display().to_string(), &EVENTS.to_string()]);
+    first.wait_for("ready");
+    for restarts in [0, 1] {
+        // The next owner of a session counts what the one before has written.
+        assert!(restarts == 0 || first.kill_owner_alone(Signal::KILL));
+        let mut told = status(&first);
+        let bytes = |told: &serde_json::Value| told["disk_bytes_user"].as_u64().unwrap_or(0);
+        later.wait_until("filling the disk", || {
+            told = status(&first);
+            told["owner_restarts"] == restarts && bytes(&told) > MAX - PACKET
+        });
+        assert!(bytes(&told) <= MAX + 2 * PACKET && told["disk_bytes_user_max"] == MAX, "{told}");
+    }
+    // Who allows less than there is gets nothing, and is told.
+    let refused = record().env("DORMOUSE_DISK_MAX_USER", "256K").run(&[TRACED, "numbers", "1", "10"]);
+    assert_eq!(refused.code(), 2, "{}", refused.stderr);
+    assert!(refused.stderr.contains("as --disk-max-user allows (262144 bytes)"), "{}", refused.stderr);
+    let wrong = record().env("DORMOUSE_DISK_MAX_USER", "much").run(&[TRACED, "numbers", "1", "10"]);
+    assert!(
+        wrong.code() != 0 && wrong.stderr.contains("DORMOUSE_DISK_MAX_USER: `much` is not a size"),
+        "{}",
+        wrong.stderr
+    );
+    open(&mut later, "begin");
+    later.wait_for("wrote");
+    open(&mut later, "end");
+    let later = later.wait();
+    open(&mut first, "gate");
+    let first = first.wait();
+    for recording in [&later, &first] {
+        let (_, events, lost) = check(recording);
+        assert!(lost > 0 && events + lost == EVENTS, "{events} + {lost}: {}", recording.stderr);
+        assert!(recording.stderr.contains("or all sessions --disk-max-user"), "{}", recording.stderr);
+    }
+    let all = bytes_of(&later.dir) + bytes_of(&first.dir);
+    assert!(all > MAX / 2 && all <= MAX + 2 * PACKET, "{all}");
+    // What sessions wrote that have ended does not count.
+    let next = record().option("--disk-max-user").option("1M").run(&[TRACED, "numbers", "1", "20000"]).succeeded();
+    let (_, events, lost) = check(&next);
+    assert_eq!((events, lost), (20_000, 0));
 }
 
 #[test]
