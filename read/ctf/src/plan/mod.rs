@@ -1,8 +1,8 @@
 //! What is compiled once from a trace's model, so that each record costs as little as it can.
 //!
-//! A record's header is found by a table of constant places, if it has such ([`head`]); a class whose records all have one size is passed
-//! by that size, others by a short program ([`program`]); and a tree says what the fields are ([`node`]), for whoever looks at them
-//! ([`walk`]). What another field says (a length, the option of a variant) goes through a slot.
+//! A record's header is found by a table of constant places, if it has such (`head`); a class whose records all have one size is passed
+//! by that size, others by a short program (`program`); and a tree says what the fields are (`node`), for whoever looks at them
+//! (`walk`). What another field says (a length, the option of a variant) goes through a slot.
 
 mod bits;
 mod class;

@@ -27,7 +27,7 @@ pub enum RecordError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("packet {packet} at byte {offset_bytes} {problem}")]
 pub struct Notice {
-    /// The stream, as [`StreamReader::new`] was told.
+    /// The stream, as [`StreamReader::new`](crate::StreamReader::new) was told.
     pub stream: usize,
     /// Which packet of the stream, from 0.
     pub packet: u64,
