@@ -61,6 +61,8 @@ pub(crate) enum Target {
     Write,
     /// Hostile packets, metadata and session memory
     Read,
+    /// Metadata of anybody, and streams under whatever of them is valid
+    Ctf,
     /// Snapshots between writes, and after noise in the memory
     Snapshot,
     /// Messages of hostile programs, owners and tools, in pieces
