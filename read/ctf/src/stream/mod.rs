@@ -197,7 +197,8 @@ impl<'a, S: Source> StreamReader<'a, S> {
         self.trace
     }
 
-    /// Goes to the next event that is earlier than `limit` (ticks), and says what counts of it; what is not earlier stays to be gone to.
+    /// Goes to the next event that is earlier than `limit` (ticks; `u64::MAX`: any), and says what counts of it; what is not earlier stays to
+    /// be gone to.
     #[inline(always)]
     pub(crate) fn count_next(&mut self, limit: u64) -> Option<Result<Counted<'a>, Notice>> {
         if !std::mem::take(&mut self.is_ahead) {
@@ -207,7 +208,7 @@ impl<'a, S: Source> StreamReader<'a, S> {
             }
         }
         let current = self.current?;
-        if current.timestamp >= limit {
+        if current.timestamp >= limit && limit != u64::MAX {
             self.is_ahead = true;
             return None;
         }
