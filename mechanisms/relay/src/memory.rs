@@ -132,7 +132,7 @@ impl Memory {
         }
         // SAFETY: mapped, aligned and large enough by the caller's word and the check above; a header is atomics.
         let layout = unsafe { &*base.cast::<SessionHeader>() }.layout();
-        // SAFETY: the caller's word.
+        // SAFETY: the caller has promised memory of this size, mapped as long as the view; the layout is the one that was read from it.
         unsafe { Memory::with_layout(base, size_bytes, &layout) }
     }
 

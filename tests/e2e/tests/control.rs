@@ -319,7 +319,7 @@ fn crowd(descriptors: u64, live: u64, seconds: u64) {
     let mut minutes = 0;
     while !running.stdout().ends_with("churned\n") {
         assert!(begun.elapsed() < PATIENCE + Duration::from_secs(2 * seconds), "processes hang");
-        // Between two looks.
+        // Between two looks at a file that grows: its writer is another process's child, and tells nobody.
         std::thread::sleep(Duration::from_millis(20));
         if begun.elapsed().as_secs() / 60 > minutes {
             minutes += 1;
@@ -517,7 +517,7 @@ fn a_listener_that_lacks_descriptors_sleeps() {
     let (before, begun) = (sleeps(), Instant::now());
     while sleeps() < before + 10 {
         assert!(begun.elapsed() < BOUND, "it does not sleep");
-        // Between two looks.
+        // Between two looks at what the kernel counts of another process: nothing tells when that changes.
         std::thread::sleep(Duration::from_millis(10));
     }
     assert!(program.end().status.success());

@@ -50,6 +50,7 @@ fn record_killed(record: Record, name: &str) -> (Recording, u64, u64) {
     std::fs::write(&end, "").expect("a file");
     // While the session ends, too, for as long as it has an owner.
     for _ in 0..5 {
+        // Drawn, as above, for the end is as long as it is.
         std::thread::sleep(Duration::from_micros(random.below(60_000)));
         kills += u64::from(running.kill_owner_alone(Signal::KILL));
     }

@@ -47,7 +47,7 @@ impl Device {
     /// # Safety
     /// That of [`Device::at_base`].
     pub unsafe fn at(ring: *mut u8, size: u32) -> Result<Device, RingError> {
-        // SAFETY: the caller's promise.
+        // SAFETY: what `at_base` asks of the ring is what the caller has promised here; counting begins at zero, as in a ring that is new.
         unsafe { Device::at_base(ring, size, 0) }
     }
 

@@ -258,7 +258,7 @@ fn family(file: &Path, threads: u32) {
                     emit::step(thread, number);
                     emitted.fetch_add(1, Ordering::Relaxed);
                     if number % 512 == 511 {
-                        // So that a trace of a minute has a size that a test can read.
+                        // It is the rate of the load: without a pause, a trace of a minute is larger than a test can read.
                         std::thread::sleep(Duration::from_millis(10));
                     }
                 }
