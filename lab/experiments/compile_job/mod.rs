@@ -236,7 +236,7 @@ impl Job {
                 // Its budget is what `dormouse record` takes by default.
                 let options = Options { mode, patterns, context: RecordKind::Ids, ..Options::new(dir.path().into()) };
                 let session = Session::create(&Options { command_line: "make".into(), ..options })?;
-                environment.extend(session.environment()?.map(|(name, value)| (name, value.into())));
+                environment.extend(session.environment()?);
                 let build = self.project.build(&environment);
                 let summary = session.finish();
                 let build = build?;
