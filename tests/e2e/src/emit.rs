@@ -9,6 +9,9 @@ pub fn check(thread: u32, number: u64) -> u64 {
     mix((thread as u64) << 48 ^ number)
 }
 
+/// How many events a child of a family of processes emits.
+pub const CHILD_EVENTS: u64 = 300;
+
 /// The thread that events of signal handlers name.
 pub const HANDLER: u32 = 0xFFFF;
 

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use dormouse_abi::environment::ENV_MEMORY;
-use dormouse_e2e::emit;
+use dormouse_e2e::emit::{self, CHILD_EVENTS};
 use rustix::time::{ClockId, clock_gettime};
 
 fn main() {
@@ -242,9 +242,6 @@ fn load(file: &Path, fifo: &Path, threads: u32) {
     std::fs::File::open(fifo).expect("a FIFO");
 }
 
-/// How many events a child of a family emits.
-const CHILD_EVENTS: u64 = 300;
-
 /// Emits from several threads, with pauses, and from children that are forked, and from programs that are started, until a file is there; then says how
 /// many events that were.
 fn family(file: &Path, threads: u32) {
@@ -264,12 +261,13 @@ fn family(file: &Path, threads: u32) {
                 }
             });
         }
-        while !file.exists() {
-            let mut started = myself(&["steps", &CHILD_EVENTS.to_string(), "0"]).spawn().expect("another process");
+        // Numbers rise from child to child: the system gives one id to several, in a minute, and no two events may look alike.
+        for first in (0..).step_by(CHILD_EVENTS as usize).take_while(|_| !file.exists()) {
+            let mut started = myself(&["steps", &first.to_string(), "0"]).spawn().expect("another process");
             assert!(started.wait().expect("a child").success());
             let pid = fork();
             if pid == 0 {
-                steps(CHILD_EVENTS, threads + 1);
+                steps(first, threads + 1);
                 end_at_once();
             }
             wait(pid, 0);
@@ -279,9 +277,9 @@ fn family(file: &Path, threads: u32) {
     println!("events {}\nemitted", emitted.into_inner());
 }
 
-/// Emits so many events of one thread.
-fn steps(count: u64, thread: u32) {
-    (0..count).for_each(|number| emit::step(thread, number));
+/// Emits a child's events, from this number on.
+fn steps(first: u64, thread: u32) {
+    (first..first + CHILD_EVENTS).for_each(|number| emit::step(thread, number));
 }
 
 /// Nanoseconds of the monotonic clock.

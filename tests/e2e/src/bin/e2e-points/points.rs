@@ -27,6 +27,8 @@ const ABORT_LEN_MAX: usize = 400;
 const DISCOVERIES_MAX: usize = 20;
 /// Of the instructions at which the page switch is half made, every so many is died at in any case.
 const HALF_STRIDE: usize = 4;
+/// Instructions at which the page switch of one's own is half made, at least.
+const HALF_LEN_MIN: usize = 40;
 /// Another process came in between: how often a point is tried.
 const TRIES_MAX: u32 = 3;
 
@@ -58,6 +60,14 @@ struct Discovered {
     entries: Vec<Entry>,
     /// Transactions: stores, and whether it is a switch.
     transactions: Vec<(Entry, u64, bool)>,
+}
+
+impl Discovered {
+    /// Whether it was this call that switched the page: half made amid the call, for long, and neither before it nor after it.
+    fn switches(&self) -> bool {
+        let ends = [0, self.path.len().saturating_sub(1)];
+        self.half.len() >= HALF_LEN_MIN && ends.iter().all(|end| !self.half.contains(end))
+    }
 }
 
 /// What was reached.
@@ -325,11 +335,12 @@ impl Points {
 
     /// Dies at the points of one call.
     fn run(&mut self, choice: Choice) {
-        // Without rseq, a sibling may have the stream with the full page for itself at that moment: then the event goes to another one.
+        // Without rseq, a sibling may have the stream with the full page for itself at that moment: then the event goes to another one, and
+        // it is the sibling that may be seen to switch.
         let found = (0..DISCOVERIES_MAX).find_map(|_| {
             let found = self.discover(None).expect("nothing is in the way");
-            let may_be_elsewhere = self.scene.is_full && is_claimed() && found.half.is_empty();
-            Some(found).filter(|_| !may_be_elsewhere)
+            let is_elsewhere = self.scene.is_full && is_claimed() && !found.switches();
+            Some(found).filter(|_| !is_elsewhere)
         });
         let found = found.expect("a full page is switched");
         println!("path {}", found.path.len());
