@@ -1,0 +1,172 @@
+use super::*;
+use crate::state::StateRecord;
+use crate::testing::TraceBuilder;
+use crate::value::Value;
+use dormouse_abi::class::{FieldType, Kind};
+use dormouse_abi::page::CPU_UNKNOWN;
+use dormouse_abi::record::RecordKind;
+
+#[test]
+fn a_trace_in_figures() {
+    let mut trace = TraceBuilder::new();
+    let u32 = FieldType::scalar(Kind::U32);
+    let (request, idle) = (trace.class("http", "request", &[("id", u32)]), trace.class("sched", "idle", &[]));
+    let (cpu3, unknown) = (trace.stream(3), trace.stream(CPU_UNKNOWN));
+    let process =
+        |vpid, name, program| StateRecord::Process { process: vpid, pid: 9, vpid, name, program, command_line: "" };
+    trace.state(10, &process(7, "sh", "/bin/sh"));
+    trace.state(30, &process(7, "ls", "/bin/ls"));
+    trace.state(31, &process(8, "clear\n", "/bin/\x1b[2J"));
+    trace.state(32, &StateRecord::ProcessName { process: 7, name: "list" });
+    trace.state(32, &StateRecord::ProcessName { process: 6, name: "nobody" });
+    trace.state(40, &StateRecord::Lost { reason: "the disk is full", count: 100 });
+    trace.state(40, &StateRecord::LossPossible { cause: "a \x1b[2Jword", count: 2 });
+    trace.state(41, &StateRecord::ClassRefused { class: "größe:a", program: "/bin/\x1b[ls", reason: "no name" });
+    for (class, count) in [("http:request", 2), ("sched:idle", 3), ("(other classes)", 2), ("http:request", 1)] {
+        trace.state(50, &StateRecord::LostClass { class, count });
+    }
+    trace.event(cpu3, 20, 7, 7, request, &[Value::U32(1)]);
+    trace.packet(cpu3, 256, 5);
+    trace.event(cpu3, 35, 7, 70, request, &[Value::U32(1)]);
+    trace.event(cpu3, 36, 8, 8, request, &[Value::U32(1)]);
+    trace.packet(cpu3, 256, 2);
+    trace.event(unknown, 25, 5, 5, idle, &[]);
+    trace.event(unknown, 1_000_000_020, 7, 7, idle, &[]);
+    trace.packet(unknown, 0, 1);
+    let trace = trace.finish();
+    let metadata = trace.parse();
+    let names = ["state", "cpu3", "other"];
+    let mut streams: Vec<_> = names.into_iter().zip(trace.streams.iter().map(Vec::as_slice)).collect();
+    streams.push(("odd", b"?"));
+    let stats = Stats::collect(&metadata, &streams);
+
+    let bytes = trace.streams.iter().map(Vec::len).sum::<usize>() + 1;
+    assert_eq!(
+        serde_json::to_value(&stats).unwrap(),
+        serde_json::json!({
+            "events": 5, "state_events": 12, "events_lost": 108, "packets": 4, "bytes": bytes, "threads": 4,
+            "loss_possible": [
+                {"cause": "a \x1b[2Jword", "count": 2},
+                {"cause": "parts of the trace are missing or damaged", "count": 0},
+                {"cause": "the trace was not closed: its session is live or was killed", "count": 0},
+            ],
+            "lost_by_class": [
+                {"name": "http:request", "count": 3},
+                {"name": "sched:idle", "count": 3},
+                {"name": "(other classes)", "count": 2},
+            ],
+            "classes_refused": [{"name": "größe:a", "program": "/bin/\x1b[ls", "reason": "no name"}],
+            "span": {
+                "begin_ns": 1_700_000_000_000_000_020u64,
+                "end_ns": 1_700_000_001_000_000_020u64,
+                "duration_ns": 1_000_000_000,
+            },
+            "classes": [
+                {"name": "http:request", "id": 0, "count": 3, "bytes": 60},
+                {"name": "sched:idle", "id": 1, "count": 2, "bytes": 32},
+            ],
+            "cpus": [{"cpu": 3, "count": 3}, {"cpu": "unknown", "count": 2}],
+            "processes": [
+                {"vpid": 7, "name": "list", "program": "/bin/ls", "count": 2},
+                {"vpid": 5, "name": "", "program": "", "count": 1},
+                {"vpid": 7, "name": "sh", "program": "/bin/sh", "count": 1},
+                {"vpid": 8, "name": "clear\n", "program": "/bin/\x1b[2J", "count": 1},
+            ],
+            "is_closed": false,
+            "warnings": [
+                "odd: packet 0 at byte 0 is cut off: 1 of 80 bytes",
+                "state: 100 events lost: the disk is full",
+                "state: an unknown number of events lost: a \x1b[2Jword (2)",
+            ],
+        })
+    );
+    let expected = format!(
+        "\
+events    5 (and 12 of the session itself)
+lost      at least 108
+          because a \u{fffd}[2Jword (2)
+          because parts of the trace are missing or damaged
+          because the trace was not closed: its session is live or was killed
+duration  1.000000 s
+threads   4
+packets   4
+bytes     {bytes}
+
+EVENTS  BYTES  ID  CLASS
+     3     60   0  http:request
+     2     32   1  sched:idle
+
+LOST  CLASS
+   3  http:request
+   3  sched:idle
+   2  (other classes)
+
+EVENTS  CPU
+     3  3
+     2  unknown
+
+EVENTS  VPID  NAME     PROGRAM
+     2     7  list     /bin/ls
+     1     5  unknown  unknown
+     1     7  sh       /bin/sh
+     1     8  clear\u{fffd}   /bin/\u{fffd}[2J
+
+not recorded: größe:a of /bin/\u{fffd}[ls: no name
+
+warning: odd: packet 0 at byte 0 is cut off: 1 of 80 bytes
+
+warning: state: 100 events lost: the disk is full
+
+warning: state: an unknown number of events lost: a \u{fffd}[2Jword (2)
+
+note: this trace was not closed, so a stream that is missing cannot be told
+"
+    );
+    assert_eq!(stats.to_string(), expected);
+}
+
+#[test]
+fn whose_events_they_are_is_not_told_where_it_is_not_recorded() {
+    let mut trace = TraceBuilder::of_records(RecordKind::Compact);
+    let idle = trace.class("sched", "idle", &[]);
+    let stream = trace.stream(0);
+    for (vpid, name, program) in [(9, "sh", "/bin/sh"), (3, "ls", "/bin/ls")] {
+        trace.state(10, &StateRecord::Process { process: 1, pid: 9, vpid, name, program, command_line: "" });
+    }
+    trace.event(stream, 20, 9, 9, idle, &[]);
+    let trace = trace.finish();
+    let metadata = trace.parse();
+    let streams: Vec<_> = ["state", "cpu"].into_iter().zip(trace.streams.iter().map(Vec::as_slice)).collect();
+    let stats = Stats::collect(&metadata, &streams);
+    assert_eq!((stats.events, stats.state_events), (1, 2));
+    let json = serde_json::to_value(&stats).unwrap();
+    assert_eq!(json["threads"], serde_json::Value::Null);
+    assert_eq!(
+        json["processes"],
+        serde_json::json!([
+            {"vpid": 9, "name": "sh", "program": "/bin/sh", "count": null},
+            {"vpid": 3, "name": "ls", "program": "/bin/ls", "count": null},
+        ])
+    );
+    let text = stats.to_string();
+    assert!(text.contains("threads   not recorded (--context none)\n"), "{text}");
+    assert!(text.contains("\nVPID  NAME  PROGRAM\n   9  sh    /bin/sh\n   3  ls    /bin/ls\n\nnote: "), "{text}");
+}
+
+#[test]
+fn what_came_before_the_name_counts_with_it() {
+    let mut trace = TraceBuilder::new();
+    let idle = trace.class("sched", "idle", &[]);
+    let cpu = trace.stream(0);
+    let process =
+        |program| StateRecord::Process { process: 1, pid: 9, vpid: 7, name: "cc1", program, command_line: "" };
+    trace.event(cpu, 10, 7, 7, idle, &[]);
+    trace.state(20, &process("/bin/cc1"));
+    trace.event(cpu, 30, 7, 7, idle, &[]);
+    trace.packet(cpu, 0, 0);
+    let trace = trace.finish();
+    let metadata = trace.parse();
+    let streams: Vec<_> = ["state", "cpu"].into_iter().zip(trace.streams.iter().map(Vec::as_slice)).collect();
+    let processes = Stats::collect(&metadata, &streams).processes;
+    assert_eq!(processes, [ProcessStats { vpid: 7, name: "cc1".into(), program: "/bin/cc1".into(), count: Some(2) }]);
+}
