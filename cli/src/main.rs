@@ -9,6 +9,7 @@ mod external;
 mod imv;
 mod live;
 mod patterns;
+mod progress;
 mod read;
 mod record;
 mod salvage;

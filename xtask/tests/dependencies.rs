@@ -47,7 +47,7 @@ const LAB: [&str; 11] = [
     "dormouse-vring",
 ];
 
-const RULES: [Rule; 40] = [
+const RULES: [Rule; 41] = [
     ("dormouse-abi", &[]),
     // How both sides talk.
     ("dormouse-transport", &["dormouse-abi"]),
@@ -99,6 +99,7 @@ const RULES: [Rule; 40] = [
     ("dormouse-preload", &["dormouse", "dormouse-abi"]),
     // The read side.
     ("dormouse-ctf", &["dormouse-abi"]),
+    ("dormouse-analysis", &["dormouse-abi", "dormouse-ctf"]),
     // Who may ask a session's owner what, and who is believed: it knows no memory and no trace.
     ("dormouse-control", &["dormouse-abi", "dormouse-transport"]),
     (
@@ -118,7 +119,17 @@ const RULES: [Rule; 40] = [
     // The command. What is large or apart is a program of its own, which it runs.
     ("dormouse-terminal", &["dormouse-abi"]),
     ("dormouse-doctor", &["dormouse-abi", "dormouse-consumer", "dormouse-imv", "dormouse-percpu", "dormouse-terminal"]),
-    ("dormouse-cli", &["dormouse-abi", "dormouse-consumer", "dormouse-ctf", "dormouse-doctor", "dormouse-terminal"]),
+    (
+        "dormouse-cli",
+        &[
+            "dormouse-abi",
+            "dormouse-analysis",
+            "dormouse-consumer",
+            "dormouse-ctf",
+            "dormouse-doctor",
+            "dormouse-terminal",
+        ],
+    ),
     // Beside both: they measure and test all of it.
     ("dormouse-lab", &LAB),
     ("dormouse-lab-statistics", &[]),

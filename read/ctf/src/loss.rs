@@ -166,6 +166,8 @@ impl fmt::Display for Losses {
 
 /// Why nobody knows what else was lost, as a reader finds out by itself.
 pub const DAMAGED: &str = "parts of the trace are missing or damaged";
+/// The same of a trace without an end.
+pub const NOT_CLOSED: &str = "the trace was not closed: its session is live or was killed";
 
 /// `0 lost`, or `at least 0 lost because packets were not valid and were left out (2)`. A count of 0 is none.
 fn told<'a>(lost: u64, uncounted: impl Iterator<Item = (&'a str, u64)>) -> String {

@@ -134,6 +134,16 @@ impl TraceFiles {
         TraceRef::from(&self.traces[stream.trace])
     }
 
+    /// The traces.
+    pub fn traces(&self) -> &[Trace] {
+        &self.traces
+    }
+
+    /// Which of the traces each of the streams is of, in the order of [`TraceFiles::names`].
+    pub fn traces_of_streams(&self) -> impl Iterator<Item = usize> {
+        self.streams.iter().map(|stream| stream.trace)
+    }
+
     /// Names of the streams, the state stream first.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.streams.iter().map(|stream| stream.name.as_str())

@@ -7,6 +7,7 @@
 mod bits;
 mod class;
 mod head;
+mod names;
 mod node;
 mod packet;
 mod program;

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, HashSet};
 use dormouse_abi::page::CPU_UNKNOWN;
 
 use super::processes::Processes;
-use super::{ClassStats, CpuStats, LostStats, Refusal, Span, Stats, missing};
-use crate::loss::{DAMAGED, StatedLosses};
+use super::{ClassStats, CpuStats, LossPlaces, LostStats, Refusal, Span, Stats, missing};
+use crate::loss::{DAMAGED, NOT_CLOSED, StatedLosses};
 use crate::plan::StreamPlan;
 use crate::state::StateRecord;
 use crate::stream::{Notice, Problem, Source, StreamReader, TraceRef};
@@ -19,6 +19,7 @@ pub(super) struct Collector<'a> {
     is_damaged: bool,
     state_events: u64,
     losses: StatedLosses,
+    places: LossPlaces,
     lost: BTreeMap<String, u64>,
     classes_refused: Vec<Refusal>,
     /// Events and bytes, by stream class (its plan's place in memory) and index of the class.
@@ -34,7 +35,7 @@ impl<'a> Collector<'a> {
     /// Reads the streams of one trace. Between two records of the session owner the order of events does not count.
     pub(super) fn read<S: Source>(&mut self, streams: &mut [(&str, StreamReader<'a, S>)]) {
         for (name, stream) in streams.iter_mut() {
-            stream.look_ahead(|notice| self.note(name, &notice));
+            stream.look_ahead(|notice| self.note(name, &notice, (None, None)));
             self.has_processes |= stream.has_who();
         }
         let is_state: Vec<bool> = streams.iter().map(|(_, stream)| stream.is_at_state()).collect();
@@ -42,7 +43,7 @@ impl<'a> Collector<'a> {
             let state = (0..streams.len()).filter(|index| is_state[*index]);
             let times = state.filter_map(|index| {
                 let (name, stream) = &mut streams[index];
-                Some((stream.look_ahead(|notice| self.note(name, &notice))?, index))
+                Some((stream.look_ahead(|notice| self.note(name, &notice, (None, None)))?, index))
             });
             let next = times.min();
             let limit = next.map_or(u64::MAX, |(time, _)| time);
@@ -54,7 +55,9 @@ impl<'a> Collector<'a> {
         }
     }
 
-    fn note(&mut self, name: &str, notice: &Notice) {
+    /// `around_ns`: the event before, and where the stream is.
+    fn note(&mut self, name: &str, notice: &Notice, around_ns: (Option<i64>, Option<i64>)) {
+        self.places.note(name, notice, around_ns);
         // Counted by the reader.
         if !matches!(notice.problem, Problem::Discarded { .. }) {
             self.warnings.push(format!("{name}: {notice}"));
@@ -91,7 +94,10 @@ impl<'a> Collector<'a> {
                         counts.who_count += 1;
                     }
                 }
-                Some(Err(notice)) => self.note(name, &notice),
+                Some(Err(notice)) => {
+                    let last_ns = counts.ticks.and_then(|(_, last)| stream.epoch_ns(last));
+                    self.note(name, &notice, (last_ns, stream.time_ns()));
+                }
                 None => break,
             }
         }
@@ -196,26 +202,28 @@ impl<'a> Collector<'a> {
         }
         let is_closed = traces.iter().filter_map(|trace| trace.own()).all(|metadata| metadata.totals.is_closed());
         if !is_closed {
-            self.losses.add("the trace was not closed: its session is live or was killed", 0);
+            self.losses.add(NOT_CLOSED, 0);
         }
         self.warnings.extend(missing);
         let totals: Vec<StreamTotals> = streams.iter().filter_map(|(_, stream)| stream.totals()).collect();
         let discarded = totals.iter().map(|stream| stream.events_discarded);
+        let events = classes.iter().map(|class| class.count).sum();
+        let span =
+            self.span_ns.map(|(begin_ns, end_ns)| Span { begin_ns, end_ns, duration_ns: end_ns.abs_diff(begin_ns) });
+        let seconds = span.map(|span| span.duration_ns as f64 / 1e9).filter(|seconds| *seconds > 0.0);
         Stats {
-            events: classes.iter().map(|class| class.count).sum(),
+            events,
             state_events: self.state_events,
             events_lost: discarded.fold(self.losses.unstated, u64::saturating_add),
+            loss_places: self.places,
             loss_possible: self.losses.uncounted,
             lost_by_class,
             classes_refused: self.classes_refused,
             packets: totals.iter().map(|stream| stream.packets).sum(),
             bytes: streams.iter().map(|(_, stream)| stream.size_bytes()).sum(),
             threads: self.has_processes.then_some(self.threads.len() as u64),
-            span: self.span_ns.map(|(begin_ns, end_ns)| Span {
-                begin_ns,
-                end_ns,
-                duration_ns: end_ns.abs_diff(begin_ns),
-            }),
+            span,
+            events_per_s: seconds.map(|seconds| events as f64 / seconds),
             classes,
             // CPU_UNKNOWN is the largest number, so it comes last.
             cpus: self

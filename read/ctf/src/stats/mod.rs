@@ -2,6 +2,7 @@
 
 mod collect;
 mod missing;
+mod places;
 mod processes;
 mod table;
 
@@ -18,9 +19,10 @@ use crate::stream::{Source, StreamReader, TraceRef};
 use collect::Collector;
 
 pub use missing::missing;
+pub use places::{LossPlace, LossPlaces};
 
 /// What a whole trace holds. Events are those of programs, if not said otherwise.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Stats {
     /// Events recorded.
     pub events: u64,
@@ -28,6 +30,8 @@ pub struct Stats {
     pub state_events: u64,
     /// Events lost: what packets tell, and what the session owner has stated besides.
     pub events_lost: u64,
+    /// Where packets say that events were lost.
+    pub loss_places: LossPlaces,
     /// What can have lost more events, which nobody has counted; empty: no other event is lost.
     pub loss_possible: Vec<Uncounted>,
     /// Of these, what the session owner has told of single classes, most first. Together at most as many as `events_lost`, if
@@ -44,6 +48,8 @@ pub struct Stats {
     pub threads: Option<u64>,
     /// Time from the first to the last event; `None` without events.
     pub span: Option<Span>,
+    /// Events in a second of `span`; `None` where that has no length.
+    pub events_per_s: Option<f64>,
     /// Event classes that have at least one event, most frequent first.
     pub classes: Vec<ClassStats>,
     /// Processors that have at least one event, unknown ones last.

@@ -24,6 +24,9 @@ impl fmt::Display for Stats {
             writeln!(f, "          because {}{count}", printable(cause))?;
         }
         writeln!(f, "duration  {duration:.6} s")?;
+        if let Some(rate) = self.events_per_s {
+            writeln!(f, "rate      {rate:.0} events/s, {:.0} bytes/s", self.bytes as f64 / duration)?;
+        }
         match self.threads {
             Some(threads) => writeln!(f, "threads   {threads}")?,
             None if self.is_own => writeln!(f, "threads   not recorded (--context none)")?,
@@ -37,6 +40,15 @@ impl fmt::Display for Stats {
         table(f, &["EVENTS", "BYTES", "ID", "CLASS"], rows.collect())?;
         let rows = self.lost_by_class.iter().map(|lost| vec![lost.count.to_string(), printable(&lost.name)]);
         table(f, &["LOST", "CLASS"], rows.collect())?;
+        let rows = self.loss_places.places.iter().map(|place| {
+            let counts = [place.events.to_string(), place.packets.to_string()];
+            let times = [place.begin_ns, place.end_ns].map(seconds);
+            counts.into_iter().chain(times).chain([printable(&place.stream)]).collect()
+        });
+        table(f, &["LOST", "PACKETS", "FROM", "TO", "STREAM"], rows.collect())?;
+        if self.loss_places.more > 0 {
+            writeln!(f, "… and {} more", self.loss_places.more)?;
+        }
         let rows = self
             .cpus
             .iter()
@@ -62,6 +74,12 @@ impl fmt::Display for Stats {
         }
         Ok(())
     }
+}
+
+/// Seconds since the epoch, as `dormouse view --clock seconds` prints them.
+fn seconds(ns: Option<i64>) -> String {
+    let shown = |ns: i64| format!("{}.{:09}", ns.div_euclid(1_000_000_000), ns.rem_euclid(1_000_000_000));
+    ns.map_or("unknown".into(), shown)
 }
 
 /// Columns to the right, but for the last one.

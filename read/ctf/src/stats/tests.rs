@@ -45,6 +45,24 @@ fn a_trace_in_figures() {
         serde_json::to_value(&stats).unwrap(),
         serde_json::json!({
             "events": 5, "state_events": 12, "events_lost": 108, "packets": 4, "bytes": bytes, "threads": 4,
+            "events_per_s": 5.0,
+            "loss_places": {
+                "places": [
+                    {
+                        "stream": "cpu3", "begin_ns": 1_700_000_000_000_000_020u64,
+                        "end_ns": 1_700_000_000_000_000_020u64, "events": 5, "packets": 0,
+                    },
+                    {
+                        "stream": "cpu3", "begin_ns": 1_700_000_000_000_000_020u64,
+                        "end_ns": 1_700_000_000_000_000_036u64, "events": 2, "packets": 0,
+                    },
+                    {
+                        "stream": "other", "begin_ns": 1_700_000_000_000_000_025u64,
+                        "end_ns": 1_700_000_001_000_000_020u64, "events": 1, "packets": 0,
+                    },
+                ],
+                "more": 0,
+            },
             "loss_possible": [
                 {"cause": "a \x1b[2Jword", "count": 2},
                 {"cause": "parts of the trace are missing or damaged", "count": 0},
@@ -88,6 +106,7 @@ lost      at least 108
           because parts of the trace are missing or damaged
           because the trace was not closed: its session is live or was killed
 duration  1.000000 s
+rate      5 events/s, {bytes} bytes/s
 threads   4
 packets   4
 bytes     {bytes}
@@ -100,6 +119,11 @@ LOST  CLASS
    3  http:request
    3  sched:idle
    2  (other classes)
+
+LOST  PACKETS                  FROM                    TO  STREAM
+   5        0  1700000000.000000020  1700000000.000000020  cpu3
+   2        0  1700000000.000000020  1700000000.000000036  cpu3
+   1        0  1700000000.000000025  1700000001.000000020  other
 
 EVENTS  CPU
      3  3

@@ -256,7 +256,7 @@ impl<'a, S: Source> StreamReader<'a, S> {
     }
 
     /// The time of the event that the reader has come to, in nanoseconds since the epoch; `None` without a clock.
-    pub(crate) fn time_ns(&self) -> Option<i64> {
+    pub fn time_ns(&self) -> Option<i64> {
         self.scale.map(|scale| scale.epoch_ns(self.time))
     }
 

@@ -1,0 +1,73 @@
+//! How far work has come: on standard error, if that is a terminal and the work takes more than a second.
+
+use std::io::IsTerminal;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+/// Nothing is shown of work that is done before.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Steps between two looks at the clock.
+const STEPS: u32 = 1 << 14;
+
+/// Work whose size is known.
+pub(crate) struct Progress {
+    bar: ProgressBar,
+    begin: Instant,
+    steps: u32,
+    is_shown: bool,
+}
+
+impl Progress {
+    /// Of a number of bytes.
+    pub(crate) fn of_bytes(size_bytes: u64) -> Progress {
+        let bar = ProgressBar::with_draw_target(Some(size_bytes), ProgressDrawTarget::hidden());
+        Progress { bar, begin: Instant::now(), steps: 0, is_shown: !std::io::stderr().is_terminal() }
+    }
+
+    /// One step more; `done`: how many bytes that makes.
+    pub(crate) fn step(&mut self, done: impl FnOnce() -> u64) {
+        self.steps += 1;
+        if self.steps < STEPS {
+            return;
+        }
+        self.steps = 0;
+        if !self.is_shown && self.begin.elapsed() >= PATIENCE {
+            self.is_shown = true;
+            let style = ProgressStyle::with_template("{bar:40} {bytes} of {total_bytes}, {eta} left");
+            self.bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+            self.bar.set_draw_target(ProgressDrawTarget::stderr());
+        }
+        self.bar.set_position(done());
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+/// Does work of which nobody knows how far it has come.
+pub(crate) fn during<T>(what: &'static str, work: impl FnOnce() -> T) -> T {
+    if !std::io::stderr().is_terminal() {
+        return work();
+    }
+    let (sender, receiver) = channel::<()>();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            if receiver.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
+                let spinner = ProgressBar::new_spinner().with_message(what);
+                // Often enough to look alive.
+                spinner.enable_steady_tick(Duration::from_millis(100));
+                // Until the sender is gone.
+                let _ = receiver.recv();
+                spinner.finish_and_clear();
+            }
+        });
+        let result = work();
+        drop(sender);
+        result
+    })
+}

@@ -1,0 +1,387 @@
+//! Reads the events of a trace, one after another, for a question.
+
+use std::collections::HashMap;
+
+use dormouse_abi::class::matches;
+use dormouse_ctf::loss::{DAMAGED, NOT_CLOSED};
+use dormouse_ctf::plan::Class;
+use dormouse_ctf::stats::{LossPlaces, Span};
+use dormouse_ctf::{Event, Notice, Problem, StateRecord, StatedLosses, Trace};
+
+use crate::distribution::Number;
+use crate::group::{Counted, Groups};
+use crate::key::{self, Dimension, Processes, Who};
+use crate::pair::{Begin, Pairs};
+use crate::pick::{Picker, Said, Wanted};
+use crate::query::{Measure, Query};
+use crate::report::{self, Report};
+use crate::schema::{environment_pid, is_matched};
+
+/// What contexts of other tracers call processes, threads, and the names of these.
+const WHO: [&str; 5] = ["vpid", "pid", "vtid", "tid", "procname"];
+
+/// Warnings that are told one by one.
+const WARNINGS_MAX: usize = 1000;
+
+/// What is known of a class.
+#[derive(Debug, Clone, Copy)]
+struct Kind {
+    /// Of its name.
+    name: u32,
+    is_counted: bool,
+    is_begin: bool,
+    is_end: bool,
+}
+
+#[derive(Debug)]
+struct Stream {
+    name: String,
+    trace: usize,
+    last_ns: Option<i64>,
+    is_halted: bool,
+}
+
+/// An answer as far as it has come. It is to be shown all events of the traces in the order of time, and all notices where they come.
+#[derive(Debug)]
+pub struct Analysis<'q> {
+    query: &'q Query,
+    dimensions: Vec<Dimension>,
+    picker: Picker,
+    measured: Option<usize>,
+    keys: Vec<Dimension>,
+    /// Where the picker has what [`WHO`] calls.
+    who: Option<[usize; 5]>,
+    /// By the class's place in memory.
+    kinds: HashMap<usize, Kind>,
+    names: Vec<String>,
+    streams: Vec<Stream>,
+    /// Process and its name, of traces of one process.
+    origins: Vec<(Option<u32>, Option<String>)>,
+    processes: Processes,
+    groups: Groups,
+    pairs: Option<Pairs>,
+    span_ns: Option<(i64, i64)>,
+    events: u64,
+    bytes: u64,
+    read_bytes: u64,
+    places: LossPlaces,
+    discarded: u64,
+    losses: StatedLosses,
+    is_closed: bool,
+    is_damaged: bool,
+    warnings: Vec<String>,
+    warnings_more: u64,
+    key: Vec<u8>,
+}
+
+impl<'q> Analysis<'q> {
+    /// Begins. `streams`: their names, and which of the traces each is of.
+    ///
+    /// # Errors
+    /// What the traces have not, see [`Query::check`].
+    pub fn new<'s>(
+        query: &'q Query,
+        traces: &[&Trace],
+        streams: impl IntoIterator<Item = (&'s str, usize)>,
+    ) -> Result<Analysis<'q>, String> {
+        query.check(traces)?;
+        let mut picker = Picker::default();
+        let dimensions: Vec<_> = query.dimensions().iter().map(|name| dimension(name, &mut picker)).collect();
+        let measured = match &query.measure {
+            Measure::Field(name) => Some(picker.want(Wanted::new(name))),
+            _ => None,
+        };
+        let (mut keys, mut pairs) = (Vec::new(), None);
+        if let Measure::Latency(latency) = &query.measure {
+            keys = latency.key.iter().map(|name| dimension(name, &mut picker)).collect();
+            pairs = Some(Pairs::new(latency.slowest));
+        }
+        let needs_who = pairs.is_some()
+            || dimensions.iter().any(|name| matches!(name, Dimension::Pid | Dimension::Tid | Dimension::Process));
+        // Ours say it in one place, where it is found without a look at the fields.
+        let is_foreign = traces.iter().any(|trace| trace.own.is_none());
+        let who = (needs_who && is_foreign).then(|| WHO.map(|name| picker.want(Wanted::of_context(name))));
+        let origin = |trace: &&Trace| (environment_pid(trace), trace.class.env_text("procname").map(str::to_string));
+        let stream =
+            |(name, trace): (&str, usize)| Stream { name: name.into(), trace, last_ns: None, is_halted: false };
+        Ok(Analysis {
+            query,
+            dimensions,
+            picker,
+            measured,
+            keys,
+            who,
+            kinds: HashMap::new(),
+            names: Vec::new(),
+            streams: streams.into_iter().map(stream).collect(),
+            origins: traces.iter().map(origin).collect(),
+            processes: Processes::default(),
+            groups: Groups::new(query.groups_max(), query.is_compared),
+            pairs,
+            span_ns: None,
+            events: 0,
+            bytes: 0,
+            read_bytes: 0,
+            places: LossPlaces::default(),
+            discarded: 0,
+            losses: StatedLosses::default(),
+            is_closed: traces.iter().filter_map(|trace| trace.own.as_ref()).all(|own| own.totals.is_closed()),
+            is_damaged: false,
+            warnings: Vec::new(),
+            warnings_more: 0,
+            key: Vec::new(),
+        })
+    }
+
+    /// Bytes of the records that it was shown.
+    pub fn read_bytes(&self) -> u64 {
+        self.read_bytes
+    }
+
+    /// The next event.
+    pub fn event(&mut self, event: &Event<'_>) {
+        self.read_bytes += event.size_bytes as u64;
+        let trace = self.streams[event.stream].trace;
+        if event.is_state() {
+            return self.state(event, trace);
+        }
+        if let Some(ns) = event.time_ns {
+            self.span_ns = Some(self.span_ns.map_or((ns, ns), |(begin, end)| (begin.min(ns), end.max(ns))));
+            let stream = &mut self.streams[event.stream];
+            stream.last_ns = Some(ns);
+            if std::mem::take(&mut stream.is_halted) {
+                let domain = self.domain(trace);
+                self.pairs.iter_mut().for_each(|pairs| pairs.goes_on(domain, event.stream, ns));
+            }
+        }
+        // What restricts events does so here, before anything is counted.
+        let kind = self.kind(event.class);
+        if !kind.is_counted {
+            return;
+        }
+        self.events += 1;
+        self.bytes += event.size_bytes as u64;
+        self.picker.read(event);
+        if self.pairs.is_some() { self.pair(event, kind, trace) } else { self.count(event, kind, trace) }
+    }
+
+    fn kind(&mut self, class: &Class) -> Kind {
+        let (query, names) = (self.query, &mut self.names);
+        *self.kinds.entry(std::ptr::from_ref(class).addr()).or_insert_with(|| {
+            let name = names.iter().position(|name| *name == class.full_name).unwrap_or_else(|| {
+                names.push(class.full_name.clone());
+                names.len() - 1
+            });
+            let (is_begin, is_end) = match &query.measure {
+                Measure::Latency(latency) => {
+                    (matches(&latency.begin, &class.full_name), matches(&latency.end, &class.full_name))
+                }
+                _ => (false, false),
+            };
+            let is_measured = is_begin || is_end || !matches!(query.measure, Measure::Latency(_));
+            let is_counted = is_measured && is_matched(&query.events, &class.full_name);
+            Kind { name: name as u32, is_counted, is_begin, is_end }
+        })
+    }
+
+    /// Times of losses are those of a trace where pairs are of one.
+    fn domain(&self, trace: usize) -> usize {
+        if self.keys.is_empty() { trace } else { 0 }
+    }
+
+    fn count(&mut self, event: &Event<'_>, kind: Kind, trace: usize) {
+        let number = match self.measured.map(|measured| self.picker.cell(measured)) {
+            None => None,
+            Some(cell) => match (cell.said, cell.number) {
+                (Said::Nothing, _) | (_, None) => return,
+                (_, number) => number,
+            },
+        };
+        let mut key = std::mem::take(&mut self.key);
+        self.put_key(event, kind, trace, &mut key);
+        let since_ns = self.since_ns(event.time_ns.unwrap_or_default());
+        self.groups.add(&key, &Counted { number, size_bytes: event.size_bytes as u64, since_ns });
+        self.key = key;
+    }
+
+    fn since_ns(&self, ns: i64) -> u64 {
+        ns.saturating_sub(self.span_ns.map_or(ns, |(begin, _)| begin)).max(0) as u64
+    }
+
+    fn pair(&mut self, event: &Event<'_>, kind: Kind, trace: usize) {
+        let Some(ns) = event.time_ns else { return };
+        let mut key = std::mem::take(&mut self.key);
+        key.clear();
+        let who = self.who(event, trace);
+        let is_keyed = match self.keys.is_empty() {
+            true => {
+                key::put_integer(trace as i128, &mut key);
+                key::put_id(who.pid, &mut key);
+                key::put_id(who.tid, &mut key);
+                who.tid.is_some()
+            }
+            false => {
+                let keys = std::mem::take(&mut self.keys);
+                keys.iter().for_each(|dimension| self.put(*dimension, event, kind, trace, &mut key));
+                let is_said = |dimension: &Dimension| match dimension {
+                    Dimension::Field(index) => self.picker.cell(*index).said != Said::Nothing,
+                    _ => true,
+                };
+                let is_keyed = keys.iter().all(is_said);
+                self.keys = keys;
+                is_keyed
+            }
+        };
+        let domain = self.domain(trace);
+        let Some(mut pairs) = self.pairs.take() else { return };
+        if !is_keyed {
+            pairs.unpaired.without_key += 1;
+        } else {
+            // An event that is both ends one and begins the next.
+            if kind.is_end
+                && let Some((begin, latency_ns)) = pairs.end(domain, &key, ns)
+            {
+                let (number, since_ns) = (Some(Number::Whole(latency_ns.into())), self.since_ns(begin.ns));
+                self.groups.add(&begin.group, &Counted { number, size_bytes: begin.size_bytes, since_ns });
+            }
+            if kind.is_begin {
+                let mut group = Vec::new();
+                self.put_key(event, kind, trace, &mut group);
+                let process = self.process(who, trace);
+                let size_bytes = event.size_bytes as u64;
+                pairs.begin(&key, Begin { ns, group: group.into(), process, who, size_bytes });
+            }
+        }
+        self.pairs = Some(pairs);
+        self.key = key;
+    }
+
+    fn put_key(&mut self, event: &Event<'_>, kind: Kind, trace: usize, key: &mut Vec<u8>) {
+        key.clear();
+        for index in 0..self.dimensions.len() {
+            self.put(self.dimensions[index], event, kind, trace, key);
+        }
+    }
+
+    fn put(&mut self, dimension: Dimension, event: &Event<'_>, kind: Kind, trace: usize, key: &mut Vec<u8>) {
+        match dimension {
+            Dimension::Interval => {
+                let interval_ns = self.query.interval_ns.unwrap_or(u64::MAX).max(1);
+                let begin = self.span_ns.map_or(0, |(begin, _)| begin);
+                let since_ns = self.since_ns(event.time_ns.unwrap_or(begin));
+                key::put_integer(i128::from(begin) + i128::from(since_ns / interval_ns * interval_ns), key);
+            }
+            Dimension::Event => key::put_class(kind.name, key),
+            Dimension::Cpu => key::put_cpu(event.cpu_id, key),
+            Dimension::Pid => key::put_id(self.who(event, trace).pid, key),
+            Dimension::Tid => key::put_id(self.who(event, trace).tid, key),
+            Dimension::Process => {
+                let who = self.who(event, trace);
+                let row = self.process(who, trace);
+                key::put_process(row, key);
+            }
+            Dimension::Field(index) => key::put_cell(self.picker.cell(index), key),
+        }
+    }
+
+    fn who(&self, event: &Event<'_>, trace: usize) -> Who {
+        let id = |name: &str| {
+            let index = WHO.iter().position(|known| *known == name)?;
+            match self.picker.cell(self.who?[index]).number? {
+                Number::Whole(id) => u32::try_from(id).ok(),
+                Number::Real(_) => None,
+            }
+        };
+        let who = Who::of(event, id);
+        Who { pid: who.pid.or(self.origins[trace].0), ..who }
+    }
+
+    fn process(&mut self, who: Who, trace: usize) -> u32 {
+        let cell = self.who.map(|cells| self.picker.cell(cells[4])).filter(|cell| cell.said == Said::Text);
+        let name = cell.map(|cell| cell.text.as_slice()).or(self.origins[trace].1.as_deref().map(str::as_bytes));
+        self.processes.row(trace, who.pid, name)
+    }
+
+    fn state(&mut self, event: &Event<'_>, trace: usize) {
+        let Some(record) = StateRecord::decode(event) else { return };
+        self.losses.note(&record);
+        match record {
+            StateRecord::Process { process, vpid, name, .. } => self.processes.join(trace, process, vpid, name),
+            StateRecord::ProcessName { process, name } => self.processes.rename(trace, process, name),
+            _ => {}
+        }
+    }
+
+    /// A notice. `time_ns`: to where its stream has come.
+    pub fn notice(&mut self, notice: &Notice, time_ns: Option<i64>) {
+        let stream = &self.streams[notice.stream];
+        let (last_ns, trace) = (stream.last_ns, stream.trace);
+        self.places.note(&stream.name, notice, (last_ns, time_ns));
+        let domain = self.domain(trace);
+        let since = last_ns.unwrap_or(i64::MIN);
+        let (begin, end) = match notice.problem {
+            Problem::Discarded { count, begin_ns, end_ns } => {
+                self.discarded = self.discarded.saturating_add(count);
+                (begin_ns.unwrap_or(since), Some(end_ns.unwrap_or(i64::MAX)))
+            }
+            _ => {
+                self.is_damaged = true;
+                if self.warnings.len() < WARNINGS_MAX {
+                    self.warnings.push(format!("{}: {notice}", stream.name));
+                } else {
+                    self.warnings_more += 1;
+                }
+                self.streams[notice.stream].is_halted = true;
+                (since, None)
+            }
+        };
+        self.pairs.iter_mut().for_each(|pairs| pairs.lost(domain, notice.stream, begin, end));
+    }
+
+    /// The answer. `left_out`: what was not read; `missing`: what the traces ought to have. One line each.
+    pub fn finish(mut self, left_out: &[String], missing: Vec<String>) -> Report {
+        if self.is_damaged || !missing.is_empty() {
+            self.losses.add(DAMAGED, 0);
+        }
+        if !self.is_closed {
+            self.losses.add(NOT_CLOSED, 0);
+        }
+        let mut warnings = left_out.to_vec();
+        warnings.append(&mut self.warnings);
+        if self.warnings_more > 0 {
+            warnings.push(format!("{} warnings more", self.warnings_more));
+        }
+        warnings.extend(missing);
+        let span =
+            self.span_ns.map(|(begin_ns, end_ns)| Span { begin_ns, end_ns, duration_ns: end_ns.abs_diff(begin_ns) });
+        let decode = |key: &[u8]| key::decode(key, &self.names, &self.processes, self.query.is_compared);
+        let rows = report::rows(self.query, span, self.groups.iter().map(|(key, group)| (decode(key), group)));
+        let latency = self.pairs.map(|pairs| {
+            let (unpaired, slowest) = pairs.finish();
+            report::latency(unpaired, slowest, &self.processes, |key| match self.keys.is_empty() {
+                true => Vec::new(),
+                false => decode(key),
+            })
+        });
+        let other = self.groups.other.as_ref();
+        let losses = report::Lost {
+            events: self.losses.unstated.saturating_add(self.discarded),
+            unplaced: self.losses.unstated,
+            possible: self.losses.uncounted,
+            places: self.places,
+        };
+        Report { warnings, ..report::report(self.query, span, (self.events, self.bytes), rows, other, latency, losses) }
+    }
+}
+
+fn dimension(name: &str, picker: &mut Picker) -> Dimension {
+    match name {
+        "interval_begin_ns" => Dimension::Interval,
+        "event" => Dimension::Event,
+        "cpu" => Dimension::Cpu,
+        "pid" => Dimension::Pid,
+        "tid" => Dimension::Tid,
+        "process" => Dimension::Process,
+        field => Dimension::Field(picker.want(Wanted::new(field))),
+    }
+}
