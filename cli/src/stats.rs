@@ -26,7 +26,8 @@ Examples:
   dormouse stats trace --field bytes                       count, sum, mean, percentiles, for each class that has the field
   dormouse stats trace --field bytes --by process          the same for each class and program
   dormouse stats trace --latency http:begin..http:end      how long from one to the other on the same thread, and the slowest
-  dormouse stats trace --latency 'req:in..req:out' --key id    the same for requests that change threads
+  dormouse stats trace --latency req:in..req:out --key id  the same for requests that change threads
+  dormouse stats trace --latency libc:malloc..libc:free --key pid,ptr
   dormouse stats trace --interval 100ms --field bytes      how it went over time
   dormouse stats before --diff after --by event            what differs, and whether that can be told
 
@@ -84,7 +85,7 @@ pub(crate) struct StatsCommand {
     /// Measure the time from an event to another of the same thread
     #[arg(long, value_name = "BEGIN..END", value_parser = parse_pair)]
     latency: Option<(String, String)>,
-    /// What BEGIN and END have in common, in place of the thread
+    /// What BEGIN and END have in common, in place of the thread: fields, `pid`, `tid`, `cpu`
     #[arg(long, value_name = "FIELD", value_delimiter = ',', requires = "latency")]
     key: Vec<String>,
     /// Show so many of the slowest pairs [default: 5]

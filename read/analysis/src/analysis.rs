@@ -368,7 +368,7 @@ impl<'q> Analysis<'q> {
             events: self.losses.unstated.saturating_add(self.discarded),
             unplaced: self.losses.unstated,
             possible: self.losses.uncounted,
-            places: self.places,
+            places: self.places.sorted(),
         };
         Report { warnings, ..report::report(self.query, span, (self.events, self.bytes), rows, other, latency, losses) }
     }

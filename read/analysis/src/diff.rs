@@ -222,7 +222,7 @@ mod tests {
     #[test]
     fn intervals_cover_the_true_ratio_about_as_often_as_they_say() {
         let mut random = SmallRng::seed_from_u64(7);
-        let (rounds, mut covered) = (200, [0, 0, 0]);
+        let (rounds, mut covered) = (60, [0, 0, 0]);
         for _ in 0..rounds {
             let (a, b) = (values(&mut random, 400, 100.0), values(&mut random, 400, 150.0));
             let intervals = [
@@ -235,8 +235,8 @@ mod tests {
                 *covered += u32::from(low <= 1.5 && 1.5 <= high);
             }
         }
-        // 95 % of 200 are 190, with a deviation of 3; intervals of percentiles are wider by the sketch's error.
-        assert!(covered.iter().all(|count| *count >= 180), "{covered:?}");
+        // 95 % of 60 are 57, with a deviation of 1.7; intervals of percentiles are wider by the sketch's error.
+        assert!(covered.iter().all(|count| *count >= 52), "{covered:?}");
     }
 
     #[test]

@@ -190,8 +190,11 @@ impl Distribution {
         }
         // The sketch takes the rank (from 0) that is not above quantile × (count - 1).
         let quantile = (rank as f64 - 0.5) / (self.count as f64 - 1.0);
-        let value = self.sketch.quantile(quantile.clamp(0.0, 1.0)).ok().flatten()?;
-        Some(value.clamp(least, greatest))
+        let value = self.sketch.quantile(quantile.clamp(0.0, 1.0)).ok().flatten()?.clamp(least, greatest);
+        let is_whole = matches!(self.bounds, Some((Number::Whole(_), Number::Whole(_), Number::Whole(_))));
+        // There is one integer alone within the error.
+        let is_exact = is_whole && value.abs() * RELATIVE_ERROR < 0.49;
+        Some(if is_exact { value.round() } else { value })
     }
 
     /// The rank of a percentile: so much of a hundred of the values is not above the value that has it.

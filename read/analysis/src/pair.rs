@@ -73,8 +73,9 @@ impl Losses {
     }
 
     fn is_any(&self, begin: i64, end: i64) -> bool {
-        self.times.range(..=end).next_back().is_some_and(|(_, until)| *until >= begin)
-            || self.open.values().any(|since| *since <= end)
+        // What is lost from the end on is lost behind it.
+        self.times.range(..end).next_back().is_some_and(|(_, until)| *until >= begin)
+            || self.open.values().any(|since| *since < end)
     }
 }
 
@@ -187,11 +188,11 @@ mod tests {
         }
         assert_eq!(losses.times, BTreeMap::from([(10, 25), (40, 50), (60, 60)]));
         let is_any = |begin, end| losses.is_any(begin, end);
-        assert!(is_any(0, 10) && is_any(25, 30) && is_any(30, 45) && is_any(0, 100) && is_any(60, 61));
-        assert!(!is_any(0, 9) && !is_any(26, 39) && !is_any(51, 59) && !is_any(61, 70));
+        assert!(is_any(0, 11) && is_any(25, 30) && is_any(30, 45) && is_any(0, 100) && is_any(60, 61));
+        assert!(!is_any(0, 10) && !is_any(26, 39) && !is_any(51, 59) && !is_any(61, 70));
         losses.add(0, 100);
         assert_eq!(losses.times, BTreeMap::from([(0, 100)]));
         losses.open.insert(0, 200);
-        assert!(losses.is_any(150, 200) && !losses.is_any(150, 199));
+        assert!(losses.is_any(150, 201) && !losses.is_any(150, 200));
     }
 }

@@ -48,6 +48,9 @@ pub struct Latency {
     pub slowest: usize,
 }
 
+/// What events can be grouped by besides their fields.
+const WORDS: [&str; 5] = ["event", "cpu", "pid", "tid", "process"];
+
 /// Groups that are counted, if nothing else is said.
 pub const GROUPS_MAX: usize = 10_000;
 /// Groups whose values are measured, if nothing else is said: each can take 64 KiB.
@@ -101,7 +104,7 @@ impl Query {
         }
         self.by.iter().try_for_each(|name| check_named(&schema, name, &measured))?;
         if let Measure::Field(name) = &self.measure {
-            match schema.check_field(name, &measured)? {
+            match schema.check_field(name, &measured, &[])? {
                 Holds::Number => {}
                 // Enumerations are numbers too, so these are texts alone.
                 Holds::Text => {
@@ -127,7 +130,7 @@ fn check_named(schema: &Schema, name: &str, patterns: &[String]) -> Result<(), S
         "process" => (schema.has_process(), "processes"),
         "tid" => (schema.has_tid(), "threads"),
         field => {
-            return match schema.check_field(field, patterns)? {
+            return match schema.check_field(field, patterns, &WORDS)? {
                 Holds::Elements => {
                     Err(format!("the field `{field}` is an array or a sequence, which is no group's name"))
                 }

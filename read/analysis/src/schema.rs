@@ -61,15 +61,20 @@ impl Schema {
             return Ok(());
         }
         let plain = pattern.replace(['*', '?'], "").replace('.', ":");
-        Err(format!("no event class of the trace matches `{pattern}`; {}", instead(&plain, self.classes.keys())))
+        Err(format!(
+            "no event class of the trace matches `{pattern}`; {}",
+            instead(&plain, self.classes.keys().map(String::as_str))
+        ))
     }
 
     /// What a field of the classes that match holds. Says which is the nearest, if none of these has it.
-    pub(crate) fn check_field(&self, name: &str, patterns: &[String]) -> Result<Holds, String> {
+    /// `words`: what it could be besides.
+    pub(crate) fn check_field(&self, name: &str, patterns: &[String], words: &[&str]) -> Result<Holds, String> {
         let classes: Vec<_> = self.classes_of(patterns).collect();
         let found = classes.iter().filter_map(|(_, fields)| fields.get(name)).min();
         found.copied().ok_or_else(|| {
-            let names: BTreeSet<&String> = classes.iter().flat_map(|(_, fields)| fields.keys()).collect();
+            let fields = classes.iter().flat_map(|(_, fields)| fields.keys().map(String::as_str));
+            let names: BTreeSet<&str> = fields.chain(words.iter().copied()).collect();
             let of = if patterns.is_empty() { "no event class" } else { "none of the event classes" };
             format!("{of} has a field `{name}`; {}", instead(name, names.into_iter()))
         })
@@ -129,8 +134,8 @@ fn put_field(name: String, class: &FieldClass, fields: &mut BTreeMap<String, Hol
 }
 
 /// What there is in place of a name that is not there.
-fn instead<'a>(name: &str, names: impl Iterator<Item = &'a String>) -> String {
-    let likeness = |other: &&String| strsim::jaro_winkler(name, other);
+fn instead<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> String {
+    let likeness = |other: &&str| strsim::jaro_winkler(name, other);
     match names.max_by(|a, b| likeness(a).total_cmp(&likeness(b))) {
         Some(nearest) => format!("the nearest is `{nearest}`"),
         None => "there is none".into(),

@@ -301,10 +301,12 @@ impl Diff {
     /// Those of writing.
     pub fn write(&self, out: &mut dyn Write, marks: Marks<'_>, names: [&str; 2]) -> io::Result<()> {
         for (letter, (name, report)) in ["A", "B"].into_iter().zip(names.into_iter().zip([&self.a, &self.b])) {
+            if letter == "B" {
+                writeln!(out)?;
+            }
             writeln!(out, "{letter}: {}", printable(name))?;
             report.write_head(out)?;
             report.warnings.iter().try_for_each(|warning| writeln!(out, "warning: {}", printable(warning)))?;
-            writeln!(out)?;
         }
         let mut heads: Vec<String> = ["A", "B", "B/A", "FROM", "TO"].map(String::from).to_vec();
         heads.extend(["B IS".into(), "FIGURE".into()]);

@@ -215,7 +215,7 @@ impl<'a> Collector<'a> {
             events,
             state_events: self.state_events,
             events_lost: discarded.fold(self.losses.unstated, u64::saturating_add),
-            loss_places: self.places,
+            loss_places: self.places.sorted(),
             loss_possible: self.losses.uncounted,
             lost_by_class,
             classes_refused: self.classes_refused,

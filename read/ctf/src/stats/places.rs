@@ -22,10 +22,10 @@ pub struct LossPlace {
     pub packets: u64,
 }
 
-/// Where events were lost, in the order in which streams tell of it.
+/// Where events were lost.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct LossPlaces {
-    /// The first of them.
+    /// The first of them that streams tell of.
     pub places: Vec<LossPlace>,
     /// How many there are beyond these.
     pub more: u64,
@@ -46,5 +46,11 @@ impl LossPlaces {
         } else {
             self.more += 1;
         }
+    }
+
+    /// The same in the order of time.
+    pub fn sorted(mut self) -> LossPlaces {
+        self.places.sort_by_key(|place| place.begin_ns);
+        self
     }
 }

@@ -1,0 +1,485 @@
+//! Questions to traces that are made here, whose answers are counted once more by the test.
+
+use std::collections::BTreeMap;
+
+use dormouse_abi::class::{FieldType, Kind};
+use dormouse_analysis::{Analysis, Diff, Latency, Measure, Number, Query, RELATIVE_ERROR, Report, Row};
+use dormouse_ctf::{Merge, StateRecord, StreamReader, Trace, Value};
+use dormouse_traces::{BitWriter, TraceBuilder};
+use serde_json::json;
+
+/// Numbers that are the same each time (SplitMix64).
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        (z ^ (z >> 31)) % end
+    }
+}
+
+fn ask_of(query: &Query, trace: &Trace, streams: &[Vec<u8>]) -> Result<Report, String> {
+    let names: Vec<String> = (0..streams.len()).map(|index| format!("s{index}")).collect();
+    let mut analysis = Analysis::new(query, &[trace], names.iter().map(|name| (name.as_str(), 0)))?;
+    let readers = streams.iter().enumerate().map(|(index, bytes)| StreamReader::new(trace, index, bytes.as_slice()));
+    let mut events = Merge::new(readers);
+    while let Some(next) = events.next_event() {
+        match next {
+            Ok(event) => analysis.event(&event),
+            Err(notice) => analysis.notice(&notice, events.streams()[notice.stream].time_ns()),
+        }
+    }
+    Ok(analysis.finish(&[], Vec::new()))
+}
+
+fn ask(query: &Query, trace: &dormouse_traces::Trace) -> Result<Report, String> {
+    ask_of(query, &Trace::decode(trace.metadata.as_bytes()).unwrap(), &trace.streams)
+}
+
+fn by(names: &[&str]) -> Query {
+    Query { by: names.iter().map(|name| name.to_string()).collect(), ..Query::default() }
+}
+
+/// The values of a row's name.
+fn name(row: &Row) -> Vec<String> {
+    let text = |value: serde_json::Value| value.as_str().map_or_else(|| value.to_string(), str::to_string);
+    row.key.0.iter().map(|(_, value)| text(serde_json::to_value(value).unwrap())).collect()
+}
+
+fn counts(report: &Report) -> Vec<(String, u64)> {
+    report.rows.iter().map(|row| (name(row).join(" "), row.count)).collect()
+}
+
+/// An event as the test knows it.
+struct Known {
+    time: u64,
+    cpu: u32,
+    pid: u32,
+    class: &'static str,
+    bytes: u64,
+    change: i32,
+    path: String,
+}
+
+/// 5,000 events of two classes on three CPUs, in packets of about a hundred.
+fn random_trace() -> (dormouse_traces::Trace, Vec<Known>) {
+    let mut builder = TraceBuilder::new();
+    let (u64, i32, text) = (FieldType::scalar(Kind::U64), FieldType::scalar(Kind::I32), FieldType::scalar(Kind::Str));
+    let read = builder.class("io", "read", &[("path", text), ("bytes", u64), ("change", i32)]);
+    let write = builder.class("io", "write", &[("change", i32), ("bytes", u64), ("path", text)]);
+    let streams = [0, 1, 2].map(|cpu| (cpu, builder.stream(cpu)));
+    let mut random = Random(11);
+    let mut known = Vec::new();
+    let mut time = 1000;
+    for _ in 0..5000 {
+        time += random.below(2000);
+        let (cpu, stream) = streams[random.below(3) as usize];
+        let pid = 10 + random.below(4) as u32;
+        let bytes = 1 << random.below(20) | random.below(1000);
+        let change = random.below(2001) as i32 - 1000;
+        let path = format!("/{}", "p".repeat(random.below(5) as usize));
+        let (number, signed, shown) = (Value::U64(bytes), Value::I32(change), path.clone());
+        let text = Value::Str(shown.as_bytes());
+        let class = if random.below(3) == 0 {
+            builder.event(stream, time, pid, pid, read, &[text, number, signed]);
+            "io:read"
+        } else {
+            builder.event(stream, time, pid, pid, write, &[signed, number, text]);
+            "io:write"
+        };
+        known.push(Known { time, cpu, pid, class, bytes, change, path });
+        if random.below(100) == 0 {
+            builder.packet(stream, 0, 0);
+        }
+    }
+    (builder.finish(), known)
+}
+
+#[test]
+fn events_are_counted_by_what_is_asked_for() {
+    let (trace, known) = random_trace();
+    type Name = fn(&Known) -> String;
+    let cases: [(&[&str], Name); 6] = [
+        (&["event"], |event| event.class.into()),
+        (&["cpu", "pid"], |event| format!("{} {}", event.cpu, event.pid)),
+        (&["path"], |event| event.path.clone()),
+        (&["event", "path", "tid"], |event| format!("{} {} {}", event.class, event.path, event.pid)),
+        (&["change"], |event| event.change.to_string()),
+        (&["process"], |event| format!("unknown ({})", event.pid)),
+    ];
+    for (names, expected_name) in cases {
+        let report = ask(&by(names), &trace).unwrap();
+        let mut expected: BTreeMap<String, u64> = BTreeMap::new();
+        known.iter().for_each(|event| *expected.entry(expected_name(event)).or_default() += 1);
+        let found = counts(&report);
+        assert!(found.is_sorted_by_key(|(_, count)| std::cmp::Reverse(*count)), "{names:?}");
+        assert_eq!(found.into_iter().collect::<BTreeMap<_, _>>(), expected, "{names:?}");
+        assert_eq!(report.events, 5000);
+        assert_eq!(report.rows.iter().map(|row| row.bytes).sum::<u64>(), report.bytes);
+        let duration_s = (known.last().unwrap().time - known[0].time) as f64 / 1e9;
+        assert!((report.events_per_s.unwrap() - 5000.0 / duration_s).abs() < 1e-3);
+    }
+    let query = Query { events: vec!["io.re*".into()], ..by(&["cpu"]) };
+    let reads = known.iter().filter(|event| event.class == "io:read").count() as u64;
+    assert_eq!(ask(&query, &trace).unwrap().events, reads);
+}
+
+/// What a row says of values is compared with all of them.
+fn agrees(row: &Row, mut values: Vec<i128>) {
+    values.sort();
+    let found = row.values.as_deref().unwrap();
+    assert_eq!(found.count(), values.len() as u64);
+    assert_eq!(found.sum(), Some(Number::Whole(values.iter().sum())));
+    assert_eq!(found.min(), Some(Number::Whole(values[0])));
+    assert_eq!(found.max(), Some(Number::Whole(values[values.len() - 1])));
+    let mean = values.iter().sum::<i128>() as f64 / values.len() as f64;
+    assert!((found.mean().unwrap() - mean).abs() <= 1e-9 * mean.abs());
+    for percentile in [50.0, 90.0, 99.0, 99.9] {
+        let rank = (percentile / 100.0 * values.len() as f64).ceil() as usize;
+        let exact = values[rank - 1] as f64;
+        let error = (found.percentile(percentile).unwrap() - exact).abs();
+        assert!(error <= RELATIVE_ERROR * exact.abs() + 1e-9, "p{percentile}: {error} beside {exact}");
+        assert!(exact.abs() >= 49.0 || error == 0.0, "small integers are exact: {exact}");
+    }
+}
+
+#[test]
+fn values_are_measured_by_class_and_group() {
+    let (trace, known) = random_trace();
+    for field in ["bytes", "change"] {
+        let value = |event: &Known| if field == "bytes" { event.bytes.into() } else { event.change.into() };
+        let query = Query { measure: Measure::Field(field.into()), ..by(&["cpu"]) };
+        let report = ask(&query, &trace).unwrap();
+        assert_eq!((report.by.join(" ").as_str(), report.rows.len()), ("event cpu", 6));
+        for row in &report.rows {
+            let of_row = known.iter().filter(|event| name(row) == [event.class.to_string(), event.cpu.to_string()]);
+            agrees(row, of_row.map(value).collect());
+        }
+    }
+}
+
+#[test]
+fn intervals_follow_one_another() {
+    let (trace, known) = random_trace();
+    let interval_ns = 700_000;
+    let query = Query { measure: Measure::Field("bytes".into()), interval_ns: Some(interval_ns), ..Query::default() };
+    let report = ask(&query, &trace).unwrap();
+    let index = |event: &Known| (event.time - known[0].time) / interval_ns;
+    assert_eq!(report.rows.len() as u64, index(known.last().unwrap()) + 1);
+    for (at, row) in report.rows.iter().enumerate() {
+        let begin_ns = 1_700_000_000_000_000_000 + known[0].time + at as u64 * interval_ns;
+        assert_eq!(name(row), [begin_ns.to_string()]);
+        let values: Vec<_> =
+            known.iter().filter(|event| index(event) == at as u64).map(|event| event.bytes.into()).collect();
+        assert_eq!(row.events_per_s, Some(values.len() as f64 * 1e9 / interval_ns as f64));
+        agrees(row, values);
+    }
+}
+
+#[test]
+fn intervals_without_events_are_told() {
+    let mut builder = TraceBuilder::new();
+    let class = builder.class("a", "b", &[]);
+    let stream = builder.stream(0);
+    [5, 6, 47].into_iter().for_each(|time| builder.event(stream, time, 1, 1, class, &[]));
+    let query = Query { interval_ns: Some(10), ..Query::default() };
+    let report = ask(&query, &builder.finish()).unwrap();
+    assert_eq!(report.rows.iter().map(|row| row.count).collect::<Vec<_>>(), [2, 0, 0, 0, 1]);
+}
+
+#[test]
+fn what_is_left_out_is_summed_up() {
+    let (trace, known) = random_trace();
+    let all = ask(&by(&["change"]), &trace).unwrap();
+    let query = Query { top: Some(3), ..by(&["change"]) };
+    let report = ask(&query, &trace).unwrap();
+    assert_eq!(counts(&report), counts(&all)[..3]);
+    let rest = report.rest.unwrap();
+    assert_eq!((rest.groups, rest.count), (all.rows.len() as u64 - 3, counts(&all)[3..].iter().map(|row| row.1).sum()));
+
+    let query = Query { groups_max: Some(4), ..by(&["change"]) };
+    let report = ask(&query, &trace).unwrap();
+    let mut first: Vec<i32> = Vec::new();
+    for event in &known {
+        if first.len() < 4 && !first.contains(&event.change) {
+            first.push(event.change);
+        }
+    }
+    let others = known.iter().filter(|event| !first.contains(&event.change)).count() as u64;
+    assert_eq!((report.rows.len(), report.other.unwrap().count), (4, others));
+}
+
+fn latency(begin: &str, end: &str, key: &[&str]) -> Query {
+    let key = key.iter().map(|name| name.to_string()).collect();
+    Query {
+        measure: Measure::Latency(Latency { begin: begin.into(), end: end.into(), key, slowest: 2 }),
+        ..Query::default()
+    }
+}
+
+#[test]
+fn pairs_are_of_one_thread_and_the_inner_one_ends_first() {
+    let mut builder = TraceBuilder::new();
+    let (begin, end) = (builder.class("job", "begin", &[]), builder.class("job", "end", &[]));
+    let cpus = [0, 1].map(|cpu| builder.stream(cpu));
+    let process = StateRecord::Process { process: 1, pid: 5, vpid: 5, name: "jobs", program: "/j", command_line: "" };
+    builder.state(1, &process);
+    // Thread 6: an end alone, nested pairs of 10 and 100, a begin alone. Thread 7: a pair of 35 from one CPU to another.
+    let events = [
+        (0, 10, 6, end),
+        (0, 100, 6, begin),
+        (1, 110, 7, begin),
+        (0, 140, 6, begin),
+        (0, 145, 7, end),
+        (0, 150, 6, end),
+        (1, 200, 6, end),
+        (1, 300, 6, begin),
+    ];
+    events.into_iter().for_each(|(cpu, time, tid, class)| builder.event(cpus[cpu], time, 5, tid, class, &[]));
+    let report = ask(&latency("job:begin", "job:end", &[]), &builder.finish()).unwrap();
+    let found = report.latency.as_ref().unwrap();
+    assert_eq!((report.rows[0].count, report.rows.len()), (3, 1));
+    assert_eq!(report.rows[0].values.as_ref().unwrap().sum(), Some(Number::Whole(145)));
+    assert_eq!((found.unpaired_begins, found.unpaired_ends, found.pairs_across_losses), (1, 1, 0));
+    let slowest: Vec<_> = found
+        .slowest
+        .iter()
+        .map(|pair| (pair.latency_ns, pair.begin_ns - 1_700_000_000_000_000_000, pair.process.as_str(), pair.tid))
+        .collect();
+    assert_eq!(slowest, [(100, 100, "jobs (5)", Some(6)), (35, 110, "jobs (5)", Some(7))]);
+}
+
+#[test]
+fn pairs_by_a_key_agree_with_a_count_of_all() {
+    let mut builder = TraceBuilder::new();
+    let u32 = FieldType::scalar(Kind::U32);
+    let begin = builder.class("request", "in", &[("id", u32), ("port", u32)]);
+    let end = builder.class("request", "out", &[("port", u32), ("id", u32)]);
+    let streams = [0, 1].map(|cpu| builder.stream(cpu));
+    let mut random = Random(5);
+    // Time and latency of those that are open, by key.
+    let mut open: BTreeMap<(u32, u32), Vec<u64>> = BTreeMap::new();
+    let (mut latencies, mut ends_alone) = (BTreeMap::<u32, Vec<i128>>::new(), 0);
+    for time in (0..40_000u64).step_by(7) {
+        let (id, port) = (random.below(20) as u32, random.below(3) as u32);
+        let stream = streams[random.below(2) as usize];
+        let tid = 1 + random.below(5) as u32;
+        if random.below(2) == 0 {
+            builder.event(stream, time, 1, tid, begin, &[Value::U32(id), Value::U32(port)]);
+            open.entry((id, port)).or_default().push(time);
+        } else {
+            builder.event(stream, time, 1, tid, end, &[Value::U32(port), Value::U32(id)]);
+            match open.entry((id, port)).or_default().pop() {
+                Some(begin) => latencies.entry(port).or_default().push((time - begin).into()),
+                None => ends_alone += 1,
+            }
+        }
+    }
+    let query = Query { by: vec!["port".into()], ..latency("request:in", "request.out", &["id", "port"]) };
+    let report = ask(&query, &builder.finish()).unwrap();
+    assert_eq!(report.rows.len(), 3);
+    report.rows.iter().for_each(|row| agrees(row, latencies[&name(row)[0].parse().unwrap()].clone()));
+    let found = report.latency.unwrap();
+    let begins_alone: usize = open.values().map(Vec::len).sum();
+    assert_eq!((found.unpaired_begins, found.unpaired_ends), (begins_alone as u64, ends_alone));
+    let greatest = latencies.values().flatten().max().unwrap();
+    assert_eq!(i128::from(found.slowest[0].latency_ns), *greatest);
+    assert!(found.slowest[0].key.len() == 2 && found.slowest[0].latency_ns >= found.slowest[1].latency_ns);
+}
+
+#[test]
+fn pairs_across_a_loss_are_not_believed() {
+    let mut builder = TraceBuilder::new();
+    let (begin, end) = (builder.class("job", "begin", &[]), builder.class("job", "end", &[]));
+    let [here, there] = [0, 1].map(|cpu| builder.stream(cpu));
+    let pair = |builder: &mut TraceBuilder, stream, from, to| {
+        builder.event(stream, from, 5, 5, begin, &[]);
+        builder.event(stream, to, 5, 5, end, &[]);
+    };
+    pair(&mut builder, here, 10, 20);
+    builder.packet(here, 0, 0);
+    // The other CPU loses three between 100 and 200: a thread can have been there.
+    pair(&mut builder, there, 90, 100);
+    builder.packet(there, 0, 0);
+    pair(&mut builder, there, 190, 200);
+    builder.packet(there, 0, 3);
+    pair(&mut builder, here, 150, 160);
+    pair(&mut builder, here, 210, 230);
+    let report = ask(&latency("job:begin", "job:end", &[]), &builder.finish()).unwrap();
+    let found = report.latency.as_ref().unwrap();
+    // Those of 150 to 160 and 190 to 200 are in the time in which events were lost; that of 90 to 100 ends before.
+    assert_eq!((found.pairs_across_losses, report.rows[0].count), (2, 3));
+    assert_eq!(report.rows[0].values.as_ref().unwrap().sum(), Some(Number::Whole(40)));
+    assert_eq!(report.lost.events, 3);
+    let place = &report.lost.places.places[0];
+    let ns = |ns: i64| Some(1_700_000_000_000_000_000 + ns);
+    assert_eq!((place.begin_ns, place.end_ns, place.events, place.stream.as_str()), (ns(100), ns(200), 3, "s2"));
+}
+
+#[test]
+fn what_a_trace_has_not_is_an_error_that_names_the_nearest() {
+    let (trace, _) = random_trace();
+    let field = |name: &str| Query { measure: Measure::Field(name.into()), ..Query::default() };
+    let cases = [
+        (by(&["byts"]), "no event class has a field `byts`; the nearest is `bytes`"),
+        (by(&["proces"]), "no event class has a field `proces`; the nearest is `process`"),
+        (field("chang"), "no event class has a field `chang`; the nearest is `change`"),
+        (field("path"), "the field `path` is text, which has no sum; --by path counts its values"),
+        (
+            Query { events: vec!["io:reed".into()], ..Query::default() },
+            "no event class of the trace matches `io:reed`; the nearest is `io:read`",
+        ),
+        (latency("io:red", "io:write", &[]), "no event class of the trace matches `io:red`; the nearest is `io:read`"),
+        (
+            latency("io:read", "io:write", &["byte"]),
+            "none of the event classes has a field `byte`; the nearest is `bytes`",
+        ),
+    ];
+    for (query, expected) in cases {
+        assert_eq!(ask(&query, &trace).map(|_| ()), Err(expected.into()));
+    }
+    let mut compact = TraceBuilder::of_records(dormouse_abi::record::RecordKind::Compact);
+    let class = compact.class("a", "b", &[]);
+    let stream = compact.stream(0);
+    compact.event(stream, 10, 0, 0, class, &[]);
+    let compact = compact.finish();
+    let error = |query: &Query| ask(query, &compact).map(|_| ()).unwrap_err();
+    assert_eq!(error(&by(&["tid"])), "the trace does not record the threads of its events");
+    assert_eq!(
+        error(&latency("a:b", "a:b", &[])),
+        "the trace does not record the threads of its events; say by --key FIELD what belongs together"
+    );
+}
+
+#[test]
+fn keys_of_json_are_what_the_documents_say() {
+    let mut builder = TraceBuilder::new();
+    let (u32, text) = (FieldType::scalar(Kind::U32), FieldType::scalar(Kind::Str));
+    let begin = builder.class("job", "begin", &[("size", u32), ("name", text)]);
+    let end = builder.class("job", "end", &[]);
+    let stream = builder.stream(3);
+    builder.event(stream, 0, 5, 6, begin, &[Value::U32(4), Value::Str(b"x")]);
+    builder.event(stream, 500_000_000, 5, 6, end, &[]);
+    builder.event(stream, 1_000_000_000, 5, 6, begin, &[Value::U32(6), Value::Str(b"x")]);
+    builder.packet(stream, 0, 2);
+    let trace = builder.finish();
+    let span = json!({"begin_ns": 1_700_000_000_000_000_000u64, "end_ns": 1_700_000_001_000_000_000u64, "duration_ns": 1_000_000_000});
+    let place = json!({"stream": "s1", "begin_ns": 1_700_000_000_000_000_000u64, "end_ns": 1_700_000_001_000_000_000u64, "events": 2, "packets": 0});
+    let lost = json!({
+        "events": 2, "unplaced": 0, "places": [place], "more": 0,
+        "possible": [{"cause": "the trace was not closed: its session is live or was killed", "count": 0}],
+    });
+    let query = Query { measure: Measure::Field("size".into()), ..by(&["name"]) };
+    let report = serde_json::to_value(ask(&query, &trace).unwrap()).unwrap();
+    assert_eq!(
+        report,
+        json!({
+            "measure": "field", "field": "size", "unit": null, "by": ["event", "name"], "interval_ns": null, "span": span,
+            "events": 3, "bytes": 60, "events_per_s": 3.0,
+            "rows": [{
+                "key": {"event": "job:begin", "name": "x"}, "count": 2, "events_per_s": 2.0, "bytes": 44,
+                "values": {
+                    "count": 2, "sum": 10, "min": 4, "mean": 5.0, "max": 6,
+                    "percentiles": {"50": 4.0, "90": 6.0, "99": 6.0, "99.9": 6.0},
+                    "percentiles_relative_error": 0.01, "not_finite": 0,
+                },
+            }],
+            "rest": null, "other": null, "latency": null, "lost": lost, "warnings": [],
+        })
+    );
+    let report = serde_json::to_value(ask(&latency("job:begin", "job:end", &[]), &trace).unwrap()).unwrap();
+    // All of it is in a time in which events were lost.
+    assert_eq!(
+        report["latency"],
+        json!({
+            "unpaired_begins": 1, "unpaired_ends": 0, "pairs_across_losses": 1, "events_without_key": 0,
+            "begins_not_followed": 0, "slowest": [],
+        })
+    );
+    assert_eq!((&report["unit"], &report["rows"]), (&json!("ns"), &json!([])));
+}
+
+/// Events at random times, with exponential sizes.
+fn recording(seed: u64, gap: u64, size: f64) -> dormouse_traces::Trace {
+    let mut builder = TraceBuilder::new();
+    let class = builder.class("net", "send", &[("bytes", FieldType::scalar(Kind::U64))]);
+    let stream = builder.stream(0);
+    let (mut random, mut time) = (Random(seed), 0);
+    let exponential =
+        |random: &mut Random, mean: f64| -mean * (1.0 - random.below(1 << 30) as f64 / (1u64 << 30) as f64).ln();
+    for _ in 0..3000 {
+        time += exponential(&mut random, gap as f64) as u64;
+        builder.event(stream, time, 1, 1, class, &[Value::U64(1 + exponential(&mut random, size) as u64)]);
+    }
+    builder.finish()
+}
+
+#[test]
+fn two_traces_beside_each_other() {
+    let query = Query { measure: Measure::Field("bytes".into()), is_compared: true, ..Query::default() };
+    let ask = |seed, gap, size| ask(&query, &recording(seed, gap, size)).unwrap();
+    let diff = Diff::new(ask(1, 1000, 500.0), ask(2, 500, 1000.0), None);
+    assert_eq!(diff.ratios.len(), 1);
+    let names: Vec<_> = diff.ratios[0].figures.iter().map(|figure| (figure.name, figure.verdict)).collect();
+    assert_eq!(names, ["events_per_s", "mean", "p50", "p90", "p99"].map(|name| (name, "larger")));
+    for figure in &diff.ratios[0].figures {
+        let [low, high] = figure.ci95.unwrap().map(Option::unwrap);
+        assert!(low < figure.ratio.unwrap() && figure.ratio.unwrap() < high, "{figure:?}");
+    }
+    let rate = &diff.ratios[0].figures[0];
+    assert!(rate.ci95.unwrap()[0].unwrap() < 2.0 && rate.ci95.unwrap()[1].unwrap() > 2.0, "{rate:?}");
+    // The same conditions: of 100 figures 5 are expected to seem different, those of one pair together.
+    let pairs = (0..20).map(|pair| Diff::new(ask(100 + 2 * pair, 1000, 500.0), ask(101 + 2 * pair, 1000, 500.0), None));
+    let figures: Vec<_> = pairs.flat_map(|diff| diff.ratios.into_iter().flat_map(|ratios| ratios.figures)).collect();
+    let told = figures.iter().filter(|figure| figure.verdict != "cannot be told").count();
+    assert!(figures.len() == 100 && told <= 12, "{told} of {}", figures.len());
+    // And the other way round.
+    let diff = Diff::new(ask(2, 500, 1000.0), ask(1, 1000, 500.0), Some(1));
+    assert!(diff.ratios[0].figures.iter().all(|figure| figure.verdict == "smaller") && diff.rest.is_none());
+}
+
+/// As LTTng says whose events they are, with an enumeration and a structure in a structure.
+#[test]
+fn contexts_enumerations_and_structures_of_others() {
+    let metadata = "/* CTF 1.8 */
+        typealias integer { size = 8; align = 8; } := uint8_t;
+        typealias integer { size = 32; align = 8; } := uint32_t;
+        typealias integer { size = 64; align = 8; map = clock.c.value; } := time_t;
+        trace { major = 1; minor = 8; byte_order = le; packet.header := struct { uint32_t magic; }; };
+        clock { name = c; freq = 1000000000; };
+        stream {
+            event.header := struct { uint8_t id; time_t timestamp; };
+            event.context := struct { uint32_t _vpid; uint32_t _vtid; uint8_t _procname[4]; };
+        };
+        event { id = 0; name = \"a\"; fields := struct {
+            enum : uint8_t { off = 0, on = 1 } _state;
+            struct { uint8_t _x; struct { uint8_t _x; } _inner; } _at;
+            string _vpid;
+        }; };"
+        .replace("uint8_t _procname[4]", "integer { size = 8; align = 8; encoding = UTF8; } _procname[4]");
+    let mut bytes = BitWriter::new(false);
+    bytes.number(32, 0xC1FC_1FC1);
+    for (time, state, inner) in [(10u64, 0u64, 3u64), (20, 1, 4), (30, 1, 4), (40, 9, 5)] {
+        bytes.number(8, 0).number(64, time).number(32, 70 + time / 30).number(32, 8).bytes(b"sh\0\0");
+        bytes.number(8, state).number(8, 1).number(8, inner).text("payload");
+    }
+    let streams = [bytes.finish(0)];
+    let trace = Trace::decode(metadata.as_bytes()).unwrap();
+    let ask = |names: &[&str]| counts(&ask_of(&by(names), &trace, &streams).unwrap());
+    let rows = |rows: &[(&str, u64)]| rows.iter().map(|(name, count)| (name.to_string(), *count)).collect::<Vec<_>>();
+    assert_eq!(ask(&["state"]), rows(&[("on", 2), ("9", 1), ("off", 1)]));
+    assert_eq!(ask(&["at.inner.x"]), rows(&[("4", 2), ("3", 1), ("5", 1)]));
+    assert_eq!(ask(&["at.x"]), rows(&[("1", 4)]));
+    assert_eq!(ask(&["pid"]), rows(&[("70", 2), ("71", 2)]));
+    assert_eq!(ask(&["tid", "process"]), rows(&[("8 sh (70)", 2), ("8 sh (71)", 2)]));
+    // Fields come before contexts.
+    assert_eq!(ask(&["vpid"]), rows(&[("payload", 4)]));
+    let query = Query { measure: Measure::Field("state".into()), ..Query::default() };
+    let report = ask_of(&query, &trace, &streams).unwrap();
+    assert_eq!(report.rows[0].values.as_ref().unwrap().sum(), Some(Number::Whole(11)));
+    let report = ask_of(&latency("a", "a", &[]), &trace, &streams).unwrap();
+    // From each to the next of its thread.
+    assert_eq!((report.rows[0].count, report.latency.unwrap().unpaired_begins), (2, 2));
+}
