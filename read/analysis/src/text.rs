@@ -134,34 +134,15 @@ impl Report {
         let Some(latency) = &self.latency else { return Ok(()) };
         let pairs: u64 = self.rows.iter().chain(&self.other).map(|row| row.count).sum::<u64>()
             + self.rest.map_or(0, |rest| rest.count);
-        writeln!(
-            out,
-            "pairs     {pairs}; {} begins and {} ends are alone",
-            latency.unpaired_begins, latency.unpaired_ends
-        )?;
-        if latency.pairs_across_losses > 0 {
-            writeln!(
-                out,
-                "          {} pairs are left out: events were lost between the two",
-                latency.pairs_across_losses
-            )?;
-        }
-        if latency.events_without_key > 0 {
-            writeln!(out, "          {} events do not say what they belong to", latency.events_without_key)?;
-        }
-        if latency.begins_not_followed > 0 {
-            writeln!(
-                out,
-                "          {} begins were not followed: too many others were open",
-                latency.begins_not_followed
-            )?;
-        }
-        if self.lost.unplaced > 0 {
-            writeln!(
-                out,
-                "          {} events were lost at times that nobody knows: pairs can be wrong",
-                self.lost.unplaced
-            )?;
+        writeln!(out, "pairs     {pairs}; alone: begins {}, ends {}", latency.unpaired_begins, latency.unpaired_ends)?;
+        let others = [
+            ("left out, because events were lost between begin and end", latency.pairs_across_losses),
+            ("events without thread or key", latency.events_without_key),
+            ("begins that were not followed, because too many others were open", latency.begins_not_followed),
+            ("events lost at times that nobody knows, so pairs can be wrong", self.lost.unplaced),
+        ];
+        for (what, count) in others.into_iter().filter(|(_, count)| *count > 0) {
+            writeln!(out, "          {what}: {count}")?;
         }
         Ok(())
     }

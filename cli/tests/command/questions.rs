@@ -1,0 +1,207 @@
+//! `dormouse stats` with questions: what it prints, and what babeltrace2 says to the same trace.
+
+use std::collections::BTreeMap;
+use std::process::{Command, Stdio};
+
+use dormouse_abi::class::{FieldType, Kind};
+use dormouse_ctf::{StateRecord, Value};
+use dormouse_traces::TraceBuilder;
+use serde_json::Value as Json;
+use tempfile::TempDir;
+
+use crate::DORMOUSE;
+
+/// A trace on disk: requests of two programs on two CPUs, with sizes, and three events lost.
+fn trace() -> TempDir {
+    let mut builder = TraceBuilder::new();
+    let fields = [("bytes", FieldType::scalar(Kind::U64)), ("path", FieldType::scalar(Kind::Str))];
+    let begin = builder.class("http", "begin", &fields);
+    let end = builder.class("http", "end", &[]);
+    let cpus = [0, 1].map(|cpu| builder.stream(cpu));
+    for (process, vpid, name) in [(1, 7, "web"), (2, 8, "cache")] {
+        builder.state(1, &StateRecord::Process { process, pid: vpid, vpid, name, program: "/bin/x", command_line: "" });
+    }
+    let mut time = 1000;
+    for index in 0..40u64 {
+        let (stream, vpid) = (cpus[(index % 2) as usize], 7 + (index / 2 % 2) as u32);
+        let path = format!("/{}", index % 3);
+        builder.event(stream, time, vpid, vpid, begin, &[Value::U64(index * index), Value::Str(path.as_bytes())]);
+        builder.event(stream, time + 100 + 10 * index, vpid, vpid, end, &[]);
+        time += 1_000_000;
+    }
+    builder.packet(cpus[0], 0, 0);
+    time += 1_000_000;
+    builder.event(cpus[0], time, 7, 7, end, &[]);
+    builder.packet(cpus[0], 0, 3);
+    let trace = builder.finish();
+    let dir = tempfile::tempdir().expect("a directory");
+    std::fs::write(dir.path().join("metadata"), &trace.metadata).expect("it is written");
+    for (name, bytes) in ["state", "cpu_0", "cpu_1"].iter().zip(&trace.streams) {
+        std::fs::write(dir.path().join(name), bytes).expect("it is written");
+    }
+    dir
+}
+
+/// What it prints, and the exit code with the last line of errors.
+fn stats(dir: &TempDir, options: &[&str]) -> (String, Option<i32>, String) {
+    let output = Command::new(DORMOUSE).arg("stats").arg(dir.path()).args(options).output().expect("dormouse runs");
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("text");
+    let errors = text(output.stderr);
+    (text(output.stdout), output.status.code(), errors.lines().last().unwrap_or_default().to_string())
+}
+
+const HEAD: &str = "\
+events    81, 1976/s, 1736 bytes
+lost      at least 3
+          because the trace was not closed: its session is live or was killed
+duration  0.041000 s
+";
+const LOST: &str = "
+LOST  PACKETS                  FROM                    TO  STREAM
+   3        0  1700000000.038001480  1700000000.041001000  cpu_0
+";
+const NOTE: &str = "
+note: percentiles are within 1 % of the value that has their rank; all other figures are exact
+";
+
+#[test]
+fn what_is_printed() {
+    let trace = trace();
+    let cases: [(&[&str], String); 4] = [
+        (
+            &["--by", "event,cpu", "--top", "3"],
+            format!(
+                "{HEAD}
+EVENTS  EVENTS/S  BYTES  EVENT       CPU
+    21       512    336  http:end    0
+    20       488    540  http:begin  0
+    20       488    540  http:begin  1
+… and 1 more, 20 events
+{LOST}"
+            ),
+        ),
+        (
+            &["--field", "bytes", "--by", "process"],
+            format!(
+                "{HEAD}
+COUNT    SUM  MIN  MEAN  P50   P90   P99  P99.9   MAX  EVENT       PROCESS
+   20  11050    4   552  361  1224  1521   1521  1521  http:begin  cache (8)
+   20   9490    0   474  290  1086  1369   1369  1369  http:begin  web (7)
+{NOTE}{LOST}"
+            ),
+        ),
+        (
+            &["--latency", "http:begin..http:end", "--slowest", "2"],
+            format!(
+                "{HEAD}pairs     39; alone: begins 0, ends 1
+          left out, because events were lost between begin and end: 1
+
+COUNT      SUM     MIN    MEAN     P50     P90     P99   P99.9     MAX
+   39  11.3 µs  100 ns  290 ns  290 ns  450 ns  480 ns  480 ns  480 ns
+
+SLOWEST                 BEGIN  THREAD  PROCESS
+ 480 ns  1700000000.038001000       8  cache (8)
+ 470 ns  1700000000.037001000       7  web (7)
+{NOTE}{LOST}"
+            ),
+        ),
+        (
+            &["-e", "http:end", "--interval", "20ms"],
+            format!(
+                "{}
+EVENTS  EVENTS/S  BYTES  FROM
+    20      1000    320  +0.000000 s
+    20      1000    320  +0.020000 s
+     1      50.0     16  +0.040000 s
+{LOST}",
+                HEAD.replace("81, 1976/s, 1736", "41, 1000/s, 656")
+            ),
+        ),
+    ];
+    for (options, expected) in cases {
+        let (text, code, error) = stats(&trace, options);
+        assert_eq!((text.as_str(), code, error.as_str()), (expected.as_str(), Some(0), ""), "{options:?}\n{text}");
+    }
+}
+
+#[test]
+fn a_trace_differs_from_itself_in_nothing() {
+    let trace = trace();
+    let other = trace.path().display().to_string();
+    let (text, code, _) = stats(&trace, &["--diff", &other, "--field", "bytes", "--json"]);
+    let json: Json = serde_json::from_str(&text).expect("JSON");
+    assert_eq!((code, json["a"] == json["b"]), (Some(0), true));
+    let figures = json["ratios"][0]["figures"].as_array().expect("figures");
+    assert_eq!(figures.len(), 5);
+    for figure in figures {
+        assert_eq!((&figure["ratio"], &figure["verdict"]), (&Json::from(1.0), &Json::from("cannot be told")));
+    }
+    let (text, ..) = stats(&trace, &["--diff", &other]);
+    assert!(text.contains("B IS            FIGURE    EVENT\n"), "{text}");
+}
+
+#[test]
+fn errors_name_what_there_is() {
+    let trace = trace();
+    let cases: [(&[&str], &str); 4] = [
+        (&["--field", "byte"], "dormouse: no event class has a field `byte`; the nearest is `bytes`"),
+        (&["--by", "pids"], "dormouse: no event class has a field `pids`; the nearest is `pid`"),
+        (&["-e", "htp:*"], "dormouse: no event class of the trace matches `htp:*`; the nearest is `http:end`"),
+        (&["--field", "path"], "dormouse: the field `path` is text, which has no sum; --by path counts its values"),
+    ];
+    for (options, expected) in cases {
+        assert_eq!(stats(&trace, options), (String::new(), Some(2), expected.into()));
+    }
+}
+
+#[test]
+fn damage_is_told_and_nothing_is_printed_into_a_closed_pipe() {
+    let trace = trace();
+    for options in [&["--by", "path"][..], &["--field", "bytes", "--json"]] {
+        let mut command = Command::new(DORMOUSE);
+        command.arg("stats").arg(trace.path()).args(options).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().expect("dormouse runs");
+        drop(child.stdout.take());
+        let output = child.wait_with_output().expect("it ends");
+        assert_eq!((output.status.code(), output.stderr.as_slice()), (Some(0), &b""[..]), "{options:?}");
+    }
+    let path = trace.path().join("cpu_1");
+    let bytes = std::fs::read(&path).expect("it is read");
+    std::fs::write(&path, &bytes[..bytes.len() - 10]).expect("it is written");
+    let (text, code, _) = stats(&trace, &["--by", "event"]);
+    let warning =
+        format!("\nwarning: cpu_1: packet 0 at byte 0 is cut off: {} of {} bytes\n", bytes.len() - 10, bytes.len());
+    assert!(code == Some(1) && text.ends_with(&warning), "{text}");
+    let (text, code, _) = stats(&trace, &["--by", "event", "--json"]);
+    let json: Json = serde_json::from_str(&text).expect("JSON");
+    assert_eq!((code, json["warnings"].as_array().map(Vec::len)), (Some(1), Some(1)));
+}
+
+/// The same trace in another reader's words, counted by this test.
+#[test]
+fn babeltrace2_says_the_same() {
+    if !dormouse_testing::has("babeltrace2") {
+        return;
+    }
+    let trace = trace();
+    let output = Command::new("babeltrace2").arg(trace.path()).output().expect("it runs");
+    assert!(output.status.success(), "{output:?}");
+    let text = String::from_utf8(output.stdout).expect("text");
+    let (mut classes, mut sums) = (BTreeMap::<String, u64>::new(), BTreeMap::<String, u64>::new());
+    for line in text.lines().filter(|line| line.contains(" http:")) {
+        let class = line.split_whitespace().find(|word| word.starts_with("http:")).expect("a class");
+        *classes.entry(class.trim_end_matches(':').into()).or_default() += 1;
+        let Some((_, rest)) = line.split_once("bytes = ") else { continue };
+        let (bytes, rest) = rest.split_once(", path = \"").expect("a path");
+        let path = rest.split('"').next().expect("its end");
+        *sums.entry(path.into()).or_default() += bytes.parse::<u64>().expect("a number");
+    }
+    let rows = |options: &[&str], name: &str, value: fn(&Json) -> &Json| {
+        let json: Json = serde_json::from_str(&stats(&trace, options).0).expect("JSON");
+        let rows = json["rows"].as_array().expect("rows").iter();
+        rows.map(|row| (row["key"][name].as_str().expect("a name").to_string(), value(row).as_u64().expect("a number")))
+            .collect::<BTreeMap<_, _>>()
+    };
+    assert_eq!(rows(&["--by", "event", "--json"], "event", |row| &row["count"]), classes);
+    assert_eq!(rows(&["--field", "bytes", "--by", "path", "--json"], "path", |row| &row["values"]["sum"]), sums);
+}
