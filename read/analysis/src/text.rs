@@ -44,7 +44,7 @@ fn table(
 fn figure(value: f64) -> String {
     match value.abs() {
         0.0 => "0".into(),
-        size if size >= 1e15 || size < 1e-3 => format!("{value:.3e}"),
+        size if !(1e-3..1e15).contains(&size) => format!("{value:.3e}"),
         size if size >= 100.0 => format!("{value:.0}"),
         size if size >= 10.0 => format!("{value:.1}"),
         size if size >= 1.0 => format!("{value:.2}"),
