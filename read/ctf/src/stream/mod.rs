@@ -96,6 +96,17 @@ struct Opened {
     outer: Outer,
 }
 
+/// What can be said of a stream by its first packet that belongs to the trace.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FirstPacket {
+    /// `stream_id` and `stream_instance_id`; `None` if there is no such packet.
+    pub identity: Option<(u32, u32)>,
+    /// Header and context.
+    pub header: Vec<u8>,
+    /// The first that is wrong up to there.
+    pub problem: Option<Problem>,
+}
+
 /// Events of one stream with the notices between them: an iterator where the stream is a slice, otherwise by way of
 /// [`crate::Merge`].
 #[derive(Debug, Clone)]
@@ -181,14 +192,18 @@ impl<'a, S: Source> StreamReader<'a, S> {
         self.source.size_bytes()
     }
 
-    /// The identity of a stream that nobody has read yet: that of its first packet which belongs to the trace.
-    pub fn identity_of(trace: impl Into<TraceRef<'a>>, source: S) -> Option<(u32, u32)> {
+    /// What can be said of a stream by its first packet that belongs to the trace.
+    pub fn first_packet(trace: impl Into<TraceRef<'a>>, source: S) -> FirstPacket {
         let mut reader = StreamReader::of_source(trace, 0, source);
-        while reader.last.is_none() {
-            // What is wrong with a packet is told by whoever reads it.
-            let _ = reader.open()?;
+        let mut problem = None;
+        // What is wrong with packets further behind is told by whoever reads them.
+        while reader.last.is_none()
+            && let Some(opened) = reader.open()
+        {
+            problem = problem.or(opened.err());
         }
-        reader.totals().map(|totals| totals.identity())
+        let identity = reader.totals().map(|totals| totals.identity());
+        FirstPacket { identity, header: reader.header, problem }
     }
 
     /// What the stream held as far as it has been read; `None` before the first packet.
