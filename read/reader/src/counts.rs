@@ -12,7 +12,7 @@ use crate::traces::TraceFiles;
 pub struct Counts {
     /// Those that have events, most frequent first.
     pub classes: Vec<ClassCount>,
-    /// What is wrong with the streams, one line each, in the order of the streams.
+    /// What the streams say besides (damage, discarded events), one line each, in the order of the streams.
     pub warnings: Vec<String>,
 }
 

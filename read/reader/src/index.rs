@@ -11,8 +11,6 @@
 
 use dormouse_ctf::{PacketSpan, Source, StreamReader, TimeRange};
 
-use crate::extent::Extent;
-
 const MAGIC: u32 = 0xC1F1_DCC1;
 const HEADER_BYTES: usize = 16;
 const ENTRY_BYTES: usize = 7 * 8;
@@ -21,8 +19,8 @@ const ENTRY_BYTES_MAX: usize = 4096;
 
 /// An index file whose header is sound.
 #[derive(Debug)]
-pub struct Index<'a> {
-    extent: &'a Extent,
+pub struct Index<I> {
+    source: I,
     entry_bytes: u64,
     count: u64,
 }
@@ -42,9 +40,10 @@ pub enum IndexError {
 }
 
 /// The size of an entry, from the header of an index.
-fn entry_bytes(header: &[u8]) -> Option<u64> {
+fn entry_bytes(header: &[u8; HEADER_BYTES]) -> Option<u64> {
     let (numbers, _) = header.as_chunks::<4>();
-    let [magic, major, _, entry_bytes] = <[[u8; 4]; 4]>::try_from(numbers).ok()?.map(u32::from_be_bytes);
+    let at = |index: usize| u32::from_be_bytes(numbers[index]);
+    let (magic, major, entry_bytes) = (at(0), at(1), at(3));
     let is_known = magic == MAGIC && major == 1 && (ENTRY_BYTES..=ENTRY_BYTES_MAX).contains(&(entry_bytes as usize));
     is_known.then_some(entry_bytes.into())
 }
@@ -62,29 +61,34 @@ fn span(entry: &[u8; ENTRY_BYTES]) -> PacketSpan {
     }
 }
 
-impl<'a> Index<'a> {
+impl<I: Source> Index<I> {
     /// Reads the header.
     ///
     /// # Errors
     /// It is none.
-    pub fn open(extent: &'a Extent) -> Result<Index<'a>, IndexError> {
-        let header = extent.start::<HEADER_BYTES>().map_err(|_| IndexError::Unreadable)?;
-        let entry_bytes = entry_bytes(&header).ok_or(IndexError::Header)?;
-        let count = (extent.size_bytes - HEADER_BYTES as u64) / entry_bytes;
-        Ok(Index { extent, entry_bytes, count })
+    pub fn open(mut source: I) -> Result<Index<I>, IndexError> {
+        let size_bytes = source.size_bytes();
+        if size_bytes < HEADER_BYTES as u64 {
+            return Err(IndexError::Header);
+        }
+        let bytes = source.fetch(0, HEADER_BYTES).map_err(|_| IndexError::Unreadable)?;
+        let header = bytes.first_chunk().ok_or(IndexError::Unreadable)?;
+        let entry_bytes = entry_bytes(header).ok_or(IndexError::Header)?;
+        let count = (size_bytes - HEADER_BYTES as u64) / entry_bytes;
+        Ok(Index { source, entry_bytes, count })
     }
 
     /// What it says of a packet.
     ///
     /// # Errors
     /// It cannot be read.
-    pub fn entry(&self, index: u64) -> Result<PacketSpan, IndexError> {
-        let mut entry = [0; ENTRY_BYTES];
-        let offset = HEADER_BYTES as u64 + index * self.entry_bytes;
-        match self.extent.read_at(&mut entry, offset) {
-            Ok(ENTRY_BYTES) => Ok(span(&entry)),
-            _ => Err(IndexError::Unreadable),
+    pub fn entry(&mut self, index: u64) -> Result<PacketSpan, IndexError> {
+        if index >= self.count {
+            return Err(IndexError::Unreadable);
         }
+        let offset = HEADER_BYTES as u64 + index * self.entry_bytes;
+        let bytes = self.source.fetch(offset, ENTRY_BYTES).map_err(|_| IndexError::Unreadable)?;
+        bytes.first_chunk().map(span).ok_or(IndexError::Unreadable)
     }
 
     /// Has a stream that nobody has read yet begin with the last packet which ends before the time that is asked for, if the header there
@@ -93,7 +97,7 @@ impl<'a> Index<'a> {
     ///
     /// # Errors
     /// It cannot be used, and the stream is as it was.
-    pub fn seek<S: Source>(&self, reader: &mut StreamReader<'_, S>, range: &TimeRange) -> Result<(), IndexError> {
+    pub fn seek<S: Source>(&mut self, reader: &mut StreamReader<'_, S>, range: &TimeRange) -> Result<(), IndexError> {
         let (mut low, mut high) = (0, self.count);
         while low < high {
             let middle = low + (high - low) / 2;

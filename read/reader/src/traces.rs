@@ -143,7 +143,7 @@ impl TraceFiles {
             .map(|number| {
                 let mut reader = self.reader(number).within(range);
                 let Stream { name, index, .. } = &self.streams[number];
-                let seek = |index| Index::open(index)?.seek(&mut reader, &range);
+                let seek = |index: &Extent| Index::open(index.window(*WINDOW_BYTES.start()))?.seek(&mut reader, &range);
                 if let Some(Err(error)) = index.as_ref().map(seek) {
                     notes.push(format!("the index of {name} {error}, and is passed over"));
                 }

@@ -51,7 +51,7 @@ impl Dir {
     ///
     /// # Errors
     /// One line, also where no trace can be in it.
-    pub(crate) fn open_trace(path: &Path) -> Result<Dir, Error> {
+    pub(crate) fn open(path: &Path) -> Result<Dir, Error> {
         dormouse_reader::open_dir(path).map(Dir).map_err(|error| error.to_string().into())
     }
 
@@ -82,7 +82,7 @@ impl Dir {
             let text = format!("{shown} exists and is not empty; give another directory with -o, or remove it");
             return Err(text.into());
         }
-        fchmod(&dir.fd, Mode::RWXU).map_err(|error| not_made(path)(error.into()))?;
+        fchmod(dir.as_fd(), Mode::RWXU).map_err(|error| not_made(path)(error.into()))?;
         Ok(dir)
     }
 
@@ -150,8 +150,6 @@ pub(crate) fn remove_opened(path: &Path, file: &File) -> std::io::Result<()> {
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::{PermissionsExt, symlink};
-
-    use rustix::fs::{FileType, mknodat};
 
     use super::*;
 

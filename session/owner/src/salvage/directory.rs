@@ -51,7 +51,7 @@ pub(super) struct StateStream {
 
 impl Directory {
     pub(super) fn open(dir: &Path) -> Result<Directory, Error> {
-        let dir = Dir::open_trace(dir)?;
+        let dir = Dir::open(dir)?;
         let (path, bytes) = dormouse_reader::read_metadata(&dir).map_err(|error| error.to_string())?;
         let (metadata, metadata_text) =
             whole_declarations(&bytes).map_err(|error| format!("{}: {error}", path.display()))?;
