@@ -88,8 +88,8 @@ pub use packet::{PacketHeader, PacketWriter};
 pub use state::StateRecord;
 pub use stats::{Refusal, Stats};
 pub use stream::{
-    ClassCounts, Event, FirstPacket, Notice, PacketSpan, Problem, RecordError, Scratch, Source, StreamReader,
-    TimeRange, TraceRef, count_records, first_record_since,
+    ClassCounts, Event, FirstPacket, Notice, PacketSpan, Problem, RecordError, Scratch, Source, StreamReader, TraceRef,
+    count_records, first_record_since,
 };
 pub use time::Clock;
 pub use totals::{StreamTotals, Totals};

@@ -9,7 +9,7 @@
 //!
 //! Source: `lttng-ctf-index.h` of lttng-tools, version 1.0 and 1.1 (which appends two numbers).
 
-use dormouse_ctf::{PacketSpan, Source, StreamReader, TimeRange};
+use dormouse_ctf::{PacketSpan, Source, StreamReader};
 
 const MAGIC: u32 = 0xC1F1_DCC1;
 const HEADER_BYTES: usize = 16;
@@ -91,19 +91,19 @@ impl<I: Source> Index<I> {
         bytes.first_chunk().map(span).ok_or(IndexError::Unreadable)
     }
 
-    /// Has a stream that nobody has read yet begin with the last packet which ends before the time that is asked for, if the header there
+    /// Has a stream that nobody has read yet begin with the last packet which ends before the first time that is asked for, if the header there
     /// says what the index says. Packets of a stream are in the order of time, so none before that one is asked for either; whatever else
     /// the index says is not looked at.
     ///
     /// # Errors
     /// It cannot be used, and the stream is as it was.
-    pub fn seek<S: Source>(&mut self, reader: &mut StreamReader<'_, S>, range: &TimeRange) -> Result<(), IndexError> {
+    pub fn seek<S: Source>(&mut self, reader: &mut StreamReader<'_, S>, first_ns: i64) -> Result<(), IndexError> {
         let (mut low, mut high) = (0, self.count);
         while low < high {
             let middle = low + (high - low) / 2;
             let end = self.entry(middle)?.timestamp_end;
             let Some(end_ns) = reader.nanoseconds(end) else { return Ok(()) };
-            if end_ns < range.since_ns { low = middle + 1 } else { high = middle }
+            if end_ns < first_ns { low = middle + 1 } else { high = middle }
         }
         // The packets from here on are looked at one by one, so the one in front of them goes too.
         let Some(last) = low.checked_sub(1) else { return Ok(()) };

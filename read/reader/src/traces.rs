@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use dormouse_ctf::{Merge, Stats, StreamReader, TimeRange, Trace, TraceRef};
+use dormouse_ctf::{Merge, Stats, StreamReader, Trace, TraceRef};
 
 use crate::extent::{Extent, Window};
 use crate::find::{Found, find, no_trace, open_dir};
@@ -103,6 +103,16 @@ impl TraceFiles {
         TraceRef::from(&self.traces[stream.trace])
     }
 
+    /// The traces.
+    pub fn traces(&self) -> impl Iterator<Item = TraceRef<'_>> {
+        self.traces.iter().map(TraceRef::from)
+    }
+
+    /// A reader of each stream, in the order of [`TraceFiles::names`], with the index of its trace.
+    pub fn readers(&self) -> impl Iterator<Item = (usize, StreamReader<'_, Window<'_>>)> {
+        self.streams.iter().enumerate().map(|(index, stream)| (stream.trace, self.reader(index)))
+    }
+
     /// Names of the streams, the state stream first.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.streams.iter().map(|stream| stream.name.as_str())
@@ -132,19 +142,25 @@ impl TraceFiles {
 
     /// The events of all streams, which are numbered in the order of [`TraceFiles::names`].
     pub fn events(&self) -> Merge<'_, Window<'_>> {
-        Merge::new((0..self.streams.len()).map(|index| self.reader(index)))
+        Merge::new(self.readers().map(|(_, reader)| reader))
     }
 
-    /// Those of a time; and which index files are of no use for finding its begin, one line each. What is missing
-    /// ([`TraceFiles::missing`]) cannot be said of them.
-    pub fn range(&self, range: TimeRange) -> (Merge<'_, Window<'_>>, Vec<String>) {
+    /// Those from the first to the last of these times, in nanoseconds since the epoch, see [`StreamReader::within`].
+    pub fn events_within(&self, first_ns: i64, last_ns: i64) -> Merge<'_, Window<'_>> {
+        self.range(first_ns, last_ns).0
+    }
+
+    /// The same; and which index files are of no use for finding their begin, one line each.
+    pub fn range(&self, first_ns: i64, last_ns: i64) -> (Merge<'_, Window<'_>>, Vec<String>) {
         let mut notes = Vec::new();
         let readers: Vec<_> = (0..self.streams.len())
             .map(|number| {
-                let mut reader = self.reader(number).within(range);
+                let mut reader = self.reader(number).within(first_ns, last_ns);
                 let Stream { name, index, .. } = &self.streams[number];
-                let seek = |index: &Extent| Index::open(index.window(*WINDOW_BYTES.start()))?.seek(&mut reader, &range);
-                if let Some(Err(error)) = index.as_ref().map(seek) {
+                let window =
+                    index.as_ref().filter(|_| reader.is_bounded()).map(|index| index.window(*WINDOW_BYTES.start()));
+                let seek = |window| Index::open(window)?.seek(&mut reader, first_ns);
+                if let Some(Err(error)) = window.map(seek) {
                     notes.push(format!("the index of {name} {error}, and is passed over"));
                 }
                 reader
@@ -153,14 +169,18 @@ impl TraceFiles {
         (Merge::new(readers), notes)
     }
 
-    /// What is missing in traces whose [`TraceFiles::events`] have been read to the end, one line each.
+    /// What is missing in traces whose [`TraceFiles::events`] have been read to the end, one line each; nothing, if only those of some time
+    /// were asked for.
     pub fn missing(&self, events: &Merge<'_, Window<'_>>) -> Vec<String> {
-        dormouse_ctf::stats::missing(self.traces.iter().map(TraceRef::from), self.names().zip(events.streams()))
+        if events.streams().iter().any(StreamReader::is_bounded) {
+            return Vec::new();
+        }
+        dormouse_ctf::stats::missing(self.traces(), self.names().zip(events.streams()))
     }
 
     /// Reads all of it.
     pub fn stats(&self) -> Stats {
-        let traces: Vec<TraceRef<'_>> = self.traces.iter().map(TraceRef::from).collect();
+        let traces: Vec<TraceRef<'_>> = self.traces().collect();
         let window_bytes = self.window_bytes();
         let streams =
             self.streams.iter().map(|stream| (stream.trace, stream.name.as_str(), stream.extent.window(window_bytes)));

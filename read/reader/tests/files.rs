@@ -6,7 +6,7 @@ use std::path::Path;
 
 use dormouse_abi::class::{FieldType, Kind};
 use dormouse_abi::page::OFFSET_PACKET_SIZE;
-use dormouse_ctf::{StreamReader, TimeRange, Value};
+use dormouse_ctf::{StreamReader, Value};
 use dormouse_reader::TraceFiles;
 use dormouse_traces::{Trace, TraceBuilder};
 
@@ -190,12 +190,13 @@ fn read_range(dir: &Path, begin: i64, end: i64) -> (Vec<u64>, Vec<String>) {
     let files = TraceFiles::open(dir).unwrap();
     // The clock of the traces of tests begins then.
     let first_ns = 1_700_000_000 * 1_000_000_000;
-    let range = TimeRange { since_ns: first_ns + begin, until_ns: first_ns + end };
-    let (mut events, notes) = files.range(range);
+    let (mut events, notes) = files.range(first_ns + begin, first_ns + end - 1);
     let mut times = Vec::new();
     while let Some(item) = events.next_event() {
         times.extend(item.ok().filter(|event| !event.is_state()).map(|event| event.timestamp));
     }
+    // What is not asked for is not missing.
+    assert_eq!(files.missing(&events), [""; 0]);
     (times, notes)
 }
 

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use arbitrary::Arbitrary;
 use dormouse_abi::class::{FieldType, Kind};
-use dormouse_ctf::{ClassCounts, Metadata, PacketHeader, StreamReader, TimeRange, Value};
+use dormouse_ctf::{ClassCounts, Metadata, PacketHeader, StreamReader, Value};
 use dormouse_reader::index::Index;
 use dormouse_traces::TraceBuilder;
 use libfuzzer_sys::fuzz_target;
@@ -18,8 +18,8 @@ struct Input {
     /// Place, and what is done to the byte there.
     index: Vec<(u16, u8)>,
     stream: Vec<(u16, u8)>,
-    since: u16,
-    until: u16,
+    first: u16,
+    last: u16,
 }
 
 fn damage(bytes: &mut [u8], by: &[(u16, u8)]) {
@@ -73,16 +73,17 @@ fuzz_target!(|input: Input| {
     let (metadata, mut bytes) = (trace.parse(), trace.streams.swap_remove(stream));
     // The clock of traces that are made begins then.
     let epoch_ns = 1_700_000_000 * 1_000_000_000;
-    let range = TimeRange { since_ns: epoch_ns + i64::from(input.since), until_ns: epoch_ns + i64::from(input.until) };
+    let (first, last) = (u64::from(input.first), u64::from(input.last));
+    let (first_ns, last_ns) = (epoch_ns + first as i64, epoch_ns + last as i64);
     let mut index = index_of(&bytes);
     damage(&mut index, &input.index);
-    let within = || StreamReader::new(&metadata, 0, &bytes).within(range);
+    let within = || StreamReader::new(&metadata, 0, &bytes).within(first_ns, last_ns);
     let mut by_index = within();
     if let Ok(mut index) = Index::open(index.as_slice()) {
-        let _ = index.seek(&mut by_index, &range);
+        let _ = index.seek(&mut by_index, first_ns);
     }
     let all = times(StreamReader::new(&metadata, 0, &bytes)).into_iter();
-    let is_asked_for = |time: &u64| (u64::from(input.since)..u64::from(input.until)).contains(time);
+    let is_asked_for = |time: &u64| (first..=last).contains(time);
     let expected: Vec<u64> = all.filter(is_asked_for).collect();
     assert_eq!(times(within()), expected);
     assert_eq!(times(by_index), expected);
@@ -93,6 +94,6 @@ fuzz_target!(|input: Input| {
     let counts: BTreeMap<u64, u64> = counts.iter().map(|(class, count)| (class.id, count)).collect();
     assert_eq!((counts, told), read(&metadata, &bytes));
     // Times of damaged packets may be in any order: no panic, and nothing that was not asked for.
-    let damaged = StreamReader::new(&metadata, 0, &bytes).within(range).flatten();
-    damaged.for_each(|event| assert!(event.time_ns.is_none_or(|ns| (range.since_ns..range.until_ns).contains(&ns))));
+    let damaged = StreamReader::new(&metadata, 0, &bytes).within(first_ns, last_ns).flatten();
+    damaged.for_each(|event| assert!(event.time_ns.is_none_or(|ns| (first_ns..=last_ns).contains(&ns))));
 });

@@ -32,7 +32,7 @@ mod tests;
 pub use event::{Event, Scratch};
 pub use notice::{Foreign, Notice, Problem, RecordError};
 pub use pages::{count_records, first_record_since};
-pub use range::{PacketSpan, TimeRange};
+pub use range::PacketSpan;
 pub use records::ClassCounts;
 pub use source::Source;
 pub use trace::TraceRef;
@@ -132,7 +132,8 @@ pub struct StreamReader<'a, S = &'a [u8]> {
     last: Option<Opened>,
     /// Size of the last packet whose header was sound.
     size_bytes_last: u64,
-    range: Option<TimeRange>,
+    /// First and last time that is asked for, nanoseconds since the epoch.
+    bounds: Option<(i64, i64)>,
     /// Its header and context, where the stream is no slice.
     header: Vec<u8>,
     /// So far; without the stream's identity, which `last` has.
@@ -180,7 +181,7 @@ impl<'a, S: Source> StreamReader<'a, S> {
             scale: None,
             last: None,
             size_bytes_last: 0,
-            range: None,
+            bounds: None,
             header: Vec::new(),
             totals: StreamTotals::default(),
             notices: Vec::new(),

@@ -186,7 +186,7 @@ impl<'a, S: Source> StreamReader<'a, S> {
             };
         }
         self.note_header(&fields);
-        let lies = self.lies(&fields);
+        let lies = self.lies(plan.id, &fields);
         let times_valid = match (fields.timestamp_begin, fields.timestamp_end) {
             (Some(begin), Some(end)) if self.trace.is_own() => begin <= end,
             _ => true,

@@ -1,16 +1,9 @@
 //! Which packets and events are of a time that was asked for.
 
+use dormouse_abi::page::STREAM_STATE;
+
 use super::{Opened, Source, StreamReader};
 use crate::plan::PacketFields;
-
-/// A time that is asked for: nanoseconds since the epoch, the first that belongs to it and the first behind it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TimeRange {
-    /// Nothing is earlier.
-    pub since_ns: i64,
-    /// Everything is earlier.
-    pub until_ns: i64,
-}
 
 /// What a packet's header says of its place and its time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,14 +32,20 @@ pub(super) enum Lies {
 }
 
 impl<'a, S: Source> StreamReader<'a, S> {
-    /// Gives the events of this time alone. Packets that are wholly outside it are passed by their headers, if these have times of
-    /// 64 bits; what is wrong with such a packet is not said. Streams without a clock give all.
+    /// Gives the events from the first to the last of these times alone, in nanoseconds since the epoch. Packets that are wholly outside are
+    /// passed by their headers, if these have times of 64 bits; what is wrong with such a packet is not said. Streams without a clock give
+    /// all, and so does the state stream of Dormouse, which says whose the events are that come later.
     ///
-    /// What the stream held ([`StreamReader::totals`]) is not known then.
+    /// [`StreamReader::totals`] does not tell what the stream holds then.
     #[must_use]
-    pub fn within(mut self, range: TimeRange) -> StreamReader<'a, S> {
-        self.range = Some(range);
+    pub fn within(mut self, first_ns: i64, last_ns: i64) -> StreamReader<'a, S> {
+        self.bounds = Some((first_ns, last_ns)).filter(|bounds| *bounds != (i64::MIN, i64::MAX));
         self
+    }
+
+    /// Whether only events of some time are given.
+    pub fn is_bounded(&self) -> bool {
+        self.bounds.is_some()
     }
 
     /// Goes on with the packet at this offset, which is the one with this index, if a header of a packet that belongs to the stream is
@@ -90,8 +89,11 @@ impl<'a, S: Source> StreamReader<'a, S> {
     }
 
     /// How a packet that has been opened lies to the time that is asked for.
-    pub(super) fn lies(&self, fields: &PacketFields) -> Lies {
-        let (Some(range), Some(scale)) = (self.range, self.scale) else { return Lies::Within };
+    pub(super) fn lies(&self, stream_id: u64, fields: &PacketFields) -> Lies {
+        let (Some((first, last)), Some(scale)) = (self.bounds, self.scale) else { return Lies::Within };
+        if self.trace.is_own() && stream_id == u64::from(STREAM_STATE) {
+            return Lies::Within;
+        }
         let (Some(begin), Some(end), 64) = (fields.timestamp_begin, fields.timestamp_end, fields.timestamp_begin_bits)
         else {
             return Lies::Across;
@@ -100,9 +102,9 @@ impl<'a, S: Source> StreamReader<'a, S> {
         match () {
             // Some write no end.
             () if end < begin => Lies::Across,
-            () if end_ns < range.since_ns => Lies::Before,
-            () if begin_ns >= range.until_ns => Lies::Behind,
-            () if begin_ns >= range.since_ns && end_ns < range.until_ns => Lies::Within,
+            () if end_ns < first => Lies::Before,
+            () if begin_ns > last => Lies::Behind,
+            () if begin_ns >= first && end_ns <= last => Lies::Within,
             () => Lies::Across,
         }
     }
@@ -125,11 +127,11 @@ impl<'a, S: Source> StreamReader<'a, S> {
 
     /// Whether an event of this time is asked for; `None`: nor is any behind it.
     pub(super) fn is_asked_for(&mut self, time: u64) -> Option<bool> {
-        let (Some(range), Some(ns)) = (self.range, self.epoch_ns(time)) else { return Some(true) };
-        if ns >= range.until_ns {
+        let (Some((first, last)), Some(ns)) = (self.bounds, self.epoch_ns(time)) else { return Some(true) };
+        if ns > last {
             (self.end, self.packet, self.current) = (0, None, None);
             return None;
         }
-        Some(ns >= range.since_ns)
+        Some(ns >= first)
     }
 }
