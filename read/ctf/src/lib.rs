@@ -23,7 +23,7 @@
 //! * [`plan`]: what is compiled from a model: headers by a table of constant places, fixed records by their size, others by a program.
 //! * [`trace`]: a trace of anybody, ready to be read.
 //! * [`stream`]: packets and events of one stream.
-//! * [`merge`]: events of all streams in the order of time.
+//! * [`merge`]: events of all streams in the order of time. Reading their files is `dormouse-reader`'s.
 //! * [`text`]: an event as `babeltrace2` prints it.
 //! * [`stats`]: what whole traces hold, without merging them.
 //! * [`time`]: clocks, and dates.

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use dormouse_ctf::{Metadata, Problem, StreamReader, Trace, TraceRef};
+use dormouse_ctf::{Metadata, Problem, StreamReader, Trace};
 
 use crate::extent::Extent;
 use crate::find::is_stream_name;
@@ -45,7 +45,7 @@ pub(crate) fn streams(
     }
     match own {
         Some(metadata) => of_own(metadata, candidates, left_out),
-        None => of_others(trace.into(), candidates, left_out),
+        None => of_others(candidates, left_out),
     }
 }
 
@@ -80,7 +80,7 @@ fn of_own(metadata: &Metadata, candidates: Vec<Candidate>, left_out: &mut Vec<St
 }
 
 /// Others do not say which streams there were, and can have several files of one. Of those that are the same to the last byte, the first is kept.
-fn of_others(_: TraceRef<'_>, candidates: Vec<Candidate>, left_out: &mut Vec<String>) -> Vec<Stream> {
+fn of_others(candidates: Vec<Candidate>, left_out: &mut Vec<String>) -> Vec<Stream> {
     let mut kept: Vec<(Vec<u8>, Stream)> = Vec::new();
     for Candidate { stream, header, identity, .. } in candidates {
         let same_start = kept.iter().filter(|(other, _)| identity.is_some() && *other == header);

@@ -19,7 +19,7 @@
 //!
 //! # Memory
 //! At most 64 MiB, and 1 MiB for each stream. Besides, metadata and what is counted; while a record is longer than a window, twice the record
-//! (16 MiB at most); and the window of a zstd frame while it is unpacked (100 MiB at most, 8 MiB as `zstd` writes it).
+//! (16 MiB at most); and the window of a zstd frame while it is unpacked (32 MiB at most, 8 MiB as `zstd` writes it).
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 

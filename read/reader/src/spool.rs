@@ -14,6 +14,9 @@ const ZSTD: &[u8] = &[0x28, 0xB5, 0x2F, 0xFD];
 /// And those between zstd frames that are to be passed over: `x` is 0 to 15, then the length of what follows.
 const ZSTD_PASSED_OVER: &[u8] = &[0x2A, 0x4D, 0x18];
 
+/// The largest window that a frame may ask for: levels up to 19 ask for 8 MiB.
+const ZSTD_WINDOW_BYTES_MAX: u64 = 32 << 20;
+
 /// Bytes that are unpacked at a time.
 const CHUNK_BYTES: usize = 128 << 10;
 
@@ -123,7 +126,7 @@ impl<R: Read> Frames<R> {
             let size_bytes = u32::from_le_bytes([header[4], header[5], header[6], header[7]]);
             std::io::copy(&mut (&mut reader).take(size_bytes.into()), &mut std::io::sink())?;
         }
-        let frame = ruzstd::decoding::StreamingDecoder::new(reader);
+        let frame = ruzstd::decoding::StreamingDecoder::new_with_max_window_size(reader, ZSTD_WINDOW_BYTES_MAX);
         self.frame = Some(frame.map_err(|error| std::io::Error::other(error.to_string()))?);
         Ok(true)
     }
@@ -136,6 +139,10 @@ impl<R: Read> Read for Frames<R> {
                 let count = frame.read(bytes)?;
                 if count > 0 {
                     return Ok(count);
+                }
+                let (stated, found) = (frame.decoder.get_checksum_from_data(), frame.decoder.get_calculated_checksum());
+                if stated.is_some_and(|stated| found != Some(stated)) {
+                    return Err(std::io::Error::other("its checksum is not that of what is in it"));
                 }
                 self.reader = self.frame.take().map(Frame::into_inner);
             }

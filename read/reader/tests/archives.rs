@@ -77,6 +77,12 @@ fn archives_are_read_as_the_directory_is() {
         let passed_over = [&[0x53, 0x2A, 0x4D, 0x18, 3, 0, 0, 0][..], b"abc"].concat();
         std::fs::write(place.join("c.tar.zst"), [&parts[0][..], &passed_over, &parts[1]].concat()).unwrap();
         assert_eq!(counts(&place.join("c.tar.zst")), expected);
+        let mut damaged = std::fs::read(place.join("b.tar.zst")).unwrap();
+        let last = damaged.len() - 1;
+        damaged[last] ^= 1;
+        std::fs::write(place.join("e.tar.zst"), damaged).unwrap();
+        let error = TraceFiles::open(&place.join("e.tar.zst")).unwrap_err().to_string();
+        assert!(error.ends_with("its checksum is not that of what is in it"), "{error}");
         // Streams and metadata that zstd has compressed one by one.
         assert!(run(&place.join("traces/one"), "zstd", &["-q", "--rm", "metadata", "cpu_0"]));
         assert_eq!(counts(&place.join("traces")), expected);
