@@ -7,6 +7,9 @@ use std::sync::Arc;
 
 use dormouse_ctf::Source;
 
+/// Least and most of one: a system call should be worth it, and the second-level cache should hold it.
+pub(crate) const WINDOW_BYTES: std::ops::RangeInclusive<usize> = 16 << 10..=128 << 10;
+
 /// A part of a file: a stream in a file of its own, or in an archive.
 #[derive(Debug, Clone)]
 pub struct Extent {

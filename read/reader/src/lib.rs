@@ -30,8 +30,8 @@ pub mod spool;
 
 mod archive;
 mod counts;
-mod doubles;
 mod find;
+mod streams;
 mod traces;
 
 pub use counts::{ClassCount, Counts};

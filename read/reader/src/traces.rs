@@ -4,10 +4,11 @@ use std::path::Path;
 
 use dormouse_ctf::{Merge, Stats, StreamReader, Trace, TraceRef};
 
-use crate::extent::{Extent, Window};
+use crate::extent::{WINDOW_BYTES, Window};
 use crate::find::{Found, find, no_trace, open_dir};
 use crate::index::Index;
-use crate::{Error, archive, doubles, spool};
+use crate::streams::Stream;
+use crate::{Error, archive, spool, streams};
 
 /// A trace on disk, opened; or several.
 #[derive(Debug, Default)]
@@ -20,21 +21,8 @@ pub struct TraceFiles {
     streams: Vec<Stream>,
 }
 
-#[derive(Debug)]
-pub(crate) struct Stream {
-    /// Index of its trace.
-    pub trace: usize,
-    /// Its file, from the directory that the user has named.
-    pub name: String,
-    pub extent: Extent,
-    /// Its index file.
-    pub index: Option<Extent>,
-}
-
 /// Memory of the windows of all streams together, if they are not too many.
 const WINDOWS_BYTES: usize = 64 << 20;
-/// Least and most of one: a system call should be worth it, and the second-level cache should hold it.
-pub(crate) const WINDOW_BYTES: std::ops::RangeInclusive<usize> = 16 << 10..=128 << 10;
 
 impl TraceFiles {
     /// Opens all files of a trace, or of all traces in the directories below; an archive (tar, which gzip or zstd may have compressed); or
@@ -87,7 +75,7 @@ impl TraceFiles {
                 Err(why) => self.left_out.push(format!("{prefix}{name}: {why}, and is left out")),
             }
         }
-        let mut streams = doubles::streams(&trace, self.traces.len(), &prefix, present, &mut self.left_out);
+        let mut streams = streams::of_trace(&trace, self.traces.len(), &prefix, present, &mut self.left_out);
         for stream in &mut streams {
             let name = stream.name.strip_prefix(&prefix).unwrap_or(&stream.name);
             let at = indexes.iter().position(|(of, _)| of == name);

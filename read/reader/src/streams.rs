@@ -4,9 +4,20 @@ use std::collections::HashMap;
 
 use dormouse_ctf::{Metadata, Problem, StreamReader, Trace};
 
-use crate::extent::Extent;
+use crate::extent::{Extent, WINDOW_BYTES};
 use crate::find::is_stream_name;
-use crate::traces::{Stream, WINDOW_BYTES};
+
+/// A stream.
+#[derive(Debug)]
+pub(crate) struct Stream {
+    /// Index of its trace.
+    pub trace: usize,
+    /// Its file, from the directory that the user has named.
+    pub name: String,
+    pub extent: Extent,
+    /// Its index file.
+    pub index: Option<Extent>,
+}
 
 /// A file that can be a stream.
 struct Candidate {
@@ -19,7 +30,7 @@ struct Candidate {
 }
 
 /// The streams among the files of a trace: those of Dormouse sorted, the state stream first. What is none, and what is there twice, is said.
-pub(crate) fn streams(
+pub(crate) fn of_trace(
     trace: &Trace,
     index: usize,
     prefix: &str,
