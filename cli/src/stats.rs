@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use clap::Args;
 use dormouse_analysis::{Analysis, Diff, Latency, Measure, Query, Report};
-use dormouse_consumer::TraceFiles;
 use dormouse_ctf::Trace;
+use dormouse_reader::TraceFiles;
 
 use dormouse_terminal::{Output, parse_duration, style};
 
@@ -185,9 +185,9 @@ impl StatsCommand {
 
 fn read(dir: &Path, query: &Query) -> anyhow::Result<Report> {
     let files = TraceFiles::open(dir)?;
-    let traces: Vec<&Trace> = files.traces().iter().collect();
-    let mut analysis =
-        Analysis::new(query, &traces, files.names().zip(files.traces_of_streams())).map_err(anyhow::Error::msg)?;
+    let traces: Vec<&Trace> = files.described().iter().collect();
+    let mut analysis = Analysis::new(query, &traces, files.names().zip(files.readers().map(|(trace, _)| trace)))
+        .map_err(anyhow::Error::msg)?;
     let mut events = files.events();
     let mut progress = Progress::of_bytes(events.streams().iter().map(|stream| stream.size_bytes()).sum());
     while let Some(next) = events.next_event() {
