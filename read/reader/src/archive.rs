@@ -19,10 +19,20 @@ type File = Result<Extent, String>;
 /// The traces in an archive of this name.
 pub(crate) fn traces(archive: &Extent, path: &Path) -> Result<Vec<Found>, Error> {
     let mut dirs: BTreeMap<String, Vec<(String, File)>> = BTreeMap::new();
-    let failed = |error: std::io::Error| Error(format!("cannot read {} as an archive (tar): {error}", path.display()));
+    let shown = path.display();
+    // What is wrong can be told in the bytes of the file.
+    let failed = |error: std::io::Error| {
+        let text: String = error.to_string().chars().take(200).flat_map(char::escape_debug).collect();
+        Error(format!("cannot read the archive {shown}: {text}"))
+    };
     let mut tar = tar::Archive::new(Reading { extent: archive, offset: 0 });
     for (count, entry) in tar.entries_with_seek().map_err(failed)?.enumerate() {
-        let entry = entry.map_err(failed)?;
+        let entry = entry.map_err(|error| match count {
+            0 => Error(format!(
+                "{shown} is neither the directory of a trace nor an archive (tar, gzip or zstd around it)"
+            )),
+            _ => failed(error),
+        })?;
         if count >= FILE_COUNT_MAX {
             return Err(failed(std::io::Error::other(format!("it has more than {FILE_COUNT_MAX} files"))));
         }

@@ -45,7 +45,7 @@ pub(crate) fn of_trace(
         let full_name = format!("{prefix}{name}");
         match (first.identity, first.problem) {
             // A stream without its header is damaged; a file that nobody has called a stream is none.
-            (None, Some(problem @ Problem::Header(_))) if !is_expected => {
+            (None, Some(problem @ (Problem::Header(_) | Problem::CutOff { .. }))) if !is_expected => {
                 left_out.push(format!("{full_name} is no stream: it {problem}; it is left out"));
                 continue;
             }

@@ -130,7 +130,7 @@ fn an_archive_that_is_cut_off_or_has_no_trace_says_so() {
     };
     let tar = std::fs::read(at("a.tar")).unwrap();
     let said = error("text", &b"no archive at all\n".repeat(99));
-    assert!(said.contains("as an archive (tar)"), "{said}");
+    assert!(said.contains("text is neither the directory of a trace nor an archive"), "{said}");
     assert!(error("empty", b"").contains("there is no trace in"));
     let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
     gzip.write_all(&tar).unwrap();

@@ -115,6 +115,7 @@ fn stray_files_are_said_or_passed_over_and_never_read_as_events() {
     let (dir, trace) = written();
     let at = |name: &str| dir.path().join(name);
     std::fs::write(at("README"), "How this trace was made: by hand, on a Thursday.\n".repeat(9)).unwrap();
+    std::fs::write(at("NOTE"), "hi\n").unwrap();
     std::fs::write(at(".cpu_0.swp"), &trace.streams[1]).unwrap();
     std::fs::create_dir(at("notes")).unwrap();
     std::fs::write(at("notes/cpu_0"), &trace.streams[1]).unwrap();
@@ -125,6 +126,7 @@ fn stray_files_are_said_or_passed_over_and_never_read_as_events() {
         said,
         [
             "link: it is not a regular file, and is left out",
+            "NOTE is no stream: it is cut off: 3 of 80 bytes; it is left out",
             "README is no stream: it does not start with the magic of CTF but with 0x20776f48; it is left out",
         ]
     );
