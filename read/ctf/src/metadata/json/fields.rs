@@ -183,12 +183,11 @@ impl<'j> Fields<'j> {
                 FieldClass::Integer(self.number(node, integer, name == "variable-length-signed-integer")?)
             }
             "fixed-length-floating-point-number" => {
+                node.required("length", |length| match length.json {
+                    Json::Number(16 | 32 | 64) => Ok(()),
+                    other => length.fail(format!("expected 16, 32 or 64, found {}", other.kind())),
+                })?;
                 let bits = self.bits(node, Meaning::Number)?;
-                if ![16, 32, 64].contains(&bits.size_bits) {
-                    return node.required("length", |length| {
-                        length.fail(format!("expected 16, 32 or 64, found {}", length.json.kind()))
-                    });
-                }
                 FieldClass::Float(Float {
                     size_bits: bits.size_bits,
                     align_bits: bits.align_bits,
