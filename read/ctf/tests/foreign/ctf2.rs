@@ -589,3 +589,39 @@ fn errors_have_their_place() {
         assert!(shown.len() >= caret.len(), "{error}");
     }
 }
+
+/// Whatever is in one another without end, or is very much, ends in an error and not in the memory.
+#[test]
+fn bounds() {
+    let decoded =
+        |class: &str| Trace::decode(payload(&[("x", class)]).as_bytes()).map(drop).map_err(|error| error.to_string());
+    let nested = |depth: usize| {
+        let begin = r#"{"type":"static-length-array","length":1,"element-field-class":"#;
+        format!("{}\"u8\"{}", begin.repeat(depth), "}".repeat(depth))
+    };
+    assert_eq!(decoded(&nested(60)), Ok(()));
+    assert!(decoded(&nested(64)).unwrap_err().contains("more than 64 field classes in one another"));
+    assert!(decoded(&nested(100_000)).unwrap_err().contains("recursion limit exceeded"));
+
+    let mut fragments = vec![r#"{"type":"preamble","version":2}"#.to_string(), ALIASES[0].to_string()];
+    let alias =
+        |name: &str, class: &str| format!(r#"{{"type":"field-class-alias","name":"{name}","field-class":{class}}}"#);
+    let labels: Vec<String> = (0..10_000).map(|label| format!(r#""l{label}":[[{label},{label}]]"#)).collect();
+    fragments.push(alias(
+        "s0",
+        &format!(r#"{{"type":"variable-length-unsigned-integer","mappings":{{{}}}}}"#, labels.join(",")),
+    ));
+    for level in 1..31 {
+        let before = format!("s{}", level - 1);
+        fragments.push(alias(&format!("s{level}"), &structure(&[("a", &before), ("b", &before)])));
+    }
+    fragments.push(r#"{"type":"data-stream-class"}"#.into());
+    let read = |level: u32| {
+        let event = format!(r#"{{"type":"event-record-class","payload-field-class":"s{level}"}}"#);
+        let fragments: Vec<&str> = fragments.iter().map(String::as_str).chain([event.as_str()]).collect();
+        Trace::decode(sequence(&fragments).as_bytes()).map(drop).map_err(|error| error.to_string())
+    };
+    // 2^14 numbers with the same 10,000 labels.
+    assert_eq!(read(14), Ok(()));
+    assert!(read(30).unwrap_err().contains("too many fields"));
+}

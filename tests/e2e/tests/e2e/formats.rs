@@ -34,7 +34,6 @@ fn both_formats_have_the_same_events() {
         let (new_trace, new_events, _) = check(&new);
         assert!(old_events > 10 && old_events == new_events, "{old_events}, {new_events}");
         assert_eq!(values(&old_trace), values(&new_trace));
-        // Addresses apart, both have the same classes.
         let names =
             |trace: &Trace| -> Vec<_> { trace.metadata.classes.events().map(|class| class.decl.clone()).collect() };
         assert_eq!(names(&old_trace), names(&new_trace));

@@ -22,7 +22,9 @@ pub(super) type Before<'b> = [(Scope, Option<&'b Struct>)];
 pub(super) struct Fields<'j> {
     /// The fragments that give names to field classes.
     aliases: HashMap<&'j str, (usize, &'j Json)>,
-    /// Fields that may yet be made.
+    /// By where they are in the text: an alias with many is used many times.
+    labels: HashMap<*const Json, Arc<[Label]>>,
+    /// Fields, and ranges of selectors, that may yet be made.
     budget: usize,
     depth: usize,
     scope: Scope,
@@ -89,6 +91,7 @@ impl<'j> Fields<'j> {
     pub(super) fn new(text_len: usize) -> Fields<'j> {
         Fields {
             aliases: HashMap::new(),
+            labels: HashMap::new(),
             budget: FIELD_COUNT_MIN + text_len,
             depth: 0,
             scope: Scope::Fields,
@@ -132,10 +135,7 @@ impl<'j> Fields<'j> {
 
     /// A field class, or the name of one.
     fn class(&mut self, node: &Node<'j, '_>, before: &Before<'_>) -> Checked<FieldClass> {
-        match self.budget.checked_sub(1) {
-            Some(budget) => self.budget = budget,
-            None => return node.fail("field classes that hold one another have too many fields"),
-        }
+        self.charge(node, 1)?;
         if self.depth >= DEPTH_MAX {
             return node.fail(format!("there are more than {DEPTH_MAX} field classes in one another"));
         }
@@ -154,6 +154,29 @@ impl<'j> Fields<'j> {
         class
     }
 
+    fn charge(&mut self, node: &Node<'j, '_>, count: usize) -> Checked<()> {
+        match self.budget.checked_sub(count) {
+            Some(budget) => self.budget = budget,
+            None => return node.fail("field classes that hold one another have too many fields"),
+        }
+        Ok(())
+    }
+
+    /// Names with their ranges.
+    fn labels(&mut self, node: &Node<'j, '_>, min: i128, max: i128) -> Checked<Arc<[Label]>> {
+        let place = std::ptr::from_ref(node.json);
+        if let Some(labels) = self.labels.get(&place) {
+            return Ok(labels.clone());
+        }
+        let named = node.properties(|name, set| {
+            let label = |range| Label { name: name.into(), range };
+            Ok(ranges(set, min, max)?.into_iter().map(label).collect::<Vec<_>>())
+        })?;
+        let labels: Arc<[Label]> = named.concat().into();
+        self.labels.insert(place, labels.clone());
+        Ok(labels)
+    }
+
     fn described(&mut self, node: &Node<'j, '_>, before: &Before<'_>) -> Checked<FieldClass> {
         node.common()?;
         let name = node.required("type", |name| name.text())?;
@@ -162,7 +185,8 @@ impl<'j> Fields<'j> {
             "fixed-length-bit-array" => integer(self.bits(node, Meaning::Bits))?,
             "fixed-length-bit-map" => {
                 let mut bits = self.bits(node, Meaning::Bits)?;
-                bits.labels = Some(node.required("flags", |flags| labels(flags, 0, i128::from(bits.size_bits) - 1))?);
+                bits.labels =
+                    Some(node.required("flags", |flags| self.labels(flags, 0, i128::from(bits.size_bits) - 1))?);
                 FieldClass::Integer(bits)
             }
             "fixed-length-boolean" => integer(self.bits(node, Meaning::Boolean))?,
@@ -239,7 +263,7 @@ impl<'j> Fields<'j> {
     }
 
     /// What all classes of whole numbers have.
-    fn number(&self, node: &Node<'j, '_>, mut integer: Integer, is_signed: bool) -> Checked<Integer> {
+    fn number(&mut self, node: &Node<'j, '_>, mut integer: Integer, is_signed: bool) -> Checked<Integer> {
         integer.is_signed = is_signed;
         let base = node.with("preferred-display-base", |base| match base.json {
             Json::Number(2) => Ok(Base::Binary),
@@ -250,7 +274,7 @@ impl<'j> Fields<'j> {
         })?;
         integer.base = base.unwrap_or(Base::Decimal);
         let (min, max) = bounds(is_signed);
-        integer.labels = node.with("mappings", |mappings| labels(mappings, min, max))?;
+        integer.labels = node.with("mappings", |mappings| self.labels(mappings, min, max))?;
         node.with("roles", |roles| {
             if is_signed {
                 return roles.fail("only unsigned numbers have roles");
@@ -362,6 +386,7 @@ impl<'j> Fields<'j> {
             true => node.required("selector-field-ranges", |set| ranges(set, min, max))?,
             false => vec![Range { bounds: (1, max) }],
         };
+        self.charge(node, ranges.len())?;
         let class = node.required("field-class", |class| self.class(class, before))?;
         Ok(Optional { selector, is_selector_signed: integer.is_signed, ranges, class: Arc::new(class) })
     }
@@ -382,6 +407,7 @@ impl<'j> Fields<'j> {
                     taken.extend(ranges.iter().map(|range| (range.bounds, index)));
                     Ok(ranges)
                 })?;
+                self.charge(option, ranges.len())?;
                 let class = option.required("field-class", |class| self.below(index, class, before))?;
                 Ok(Option_ { name: name.map(escaped).unwrap_or_default(), ranges, class: Arc::new(class) })
             })?;
@@ -542,15 +568,6 @@ fn encoding(node: &Node<'_, '_>) -> Checked<Encoding> {
 
 fn static_length(node: &Node<'_, '_>) -> Checked<Length> {
     node.required("length", |length| length.number(0, u32::MAX.into())).map(|length| Length::Fixed(length as u64))
-}
-
-/// Names with their ranges.
-fn labels(node: &Node<'_, '_>, min: i128, max: i128) -> Checked<Arc<[Label]>> {
-    let named = node.properties(|name, set| {
-        let label = |range| Label { name: name.into(), range };
-        Ok(ranges(set, min, max)?.into_iter().map(label).collect::<Vec<_>>())
-    })?;
-    Ok(named.concat().into())
 }
 
 /// Ranges of whole numbers.
