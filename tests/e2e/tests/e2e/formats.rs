@@ -40,7 +40,7 @@ fn both_formats_have_the_same_events() {
 
         let text = std::fs::read_to_string(new.dir.join("metadata")).unwrap();
         assert!(text.starts_with("\u{1e}{\"type\":\"preamble\",\"version\":2,"), "{text}");
-        assert!(output("stats", &new).contains(&format!("{new_events} events")), "{}", output("stats", &new));
+        assert!(output("stats", &new).contains("values:taken"));
 
         // The same streams with metadata in CTF 1.8 are printed alike, by us and by babeltrace2.
         let shown = output("view", &new);
