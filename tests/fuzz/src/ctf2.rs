@@ -4,6 +4,7 @@ use arbitrary::Arbitrary;
 
 /// A field class, which can say the length or the option of those behind it.
 #[derive(Debug, Arbitrary)]
+#[allow(missing_docs)]
 pub enum Class {
     Bits { kind: u8, length: u8, is_big: bool, order: Option<bool>, align: u8, role: u8 },
     Variable { is_signed: bool, role: u8 },
@@ -18,6 +19,7 @@ pub enum Class {
 
 /// How many elements or bytes.
 #[derive(Debug, Arbitrary)]
+#[allow(missing_docs)]
 pub enum Length {
     None,
     Fixed(u8),
