@@ -96,6 +96,12 @@ impl<'a> Cursor<'a> {
         self.end.saturating_sub(self.position)
     }
 
+    /// Whether the reader has been aligned beyond the end.
+    #[inline(always)]
+    pub(super) fn is_beyond(&self) -> bool {
+        self.position > self.end
+    }
+
     #[inline(always)]
     pub(super) fn align(&mut self, align_bits: u64) {
         self.position = self.position.next_multiple_of(align_bits);

@@ -625,3 +625,29 @@ fn bounds() {
     assert_eq!(read(14), Ok(()));
     assert!(read(30).unwrap_err().contains("too many fields"));
 }
+
+/// What has no size can be aligned beyond the end of a packet; nobody reads there.
+#[test]
+fn fields_without_size_behind_the_end() {
+    let empty = r#"{"type":"structure","minimum-alignment":512}"#;
+    let absent = format!(r#"{{"type":"optional","selector-field-location":{{"path":["f"]}},"field-class":{empty}}}"#);
+    for members in [&[("x", "u8"), ("y", empty)][..], &[("f", "b8"), ("y", &absent)]] {
+        let of_payload = payload(members);
+        let of_header = sequence(&[
+            r#"{"type":"preamble","version":2}"#,
+            ALIASES[0],
+            ALIASES[2],
+            &format!(r#"{{"type":"data-stream-class","event-record-header-field-class":{}}}"#, structure(members)),
+            r#"{"type":"event-record-class","name":"e"}"#,
+        ]);
+        for metadata in [of_payload, of_header] {
+            let trace = Trace::decode(metadata.as_bytes()).unwrap();
+            for len in 1..70 {
+                let bytes = vec![1; len];
+                let count = dormouse_ctf::StreamReader::new(&trace, 0, &bytes).filter(Result::is_ok).count();
+                let stats = dormouse_ctf::Stats::of_traces(&[(&trace).into()], [(0, "stream", bytes.as_slice())]);
+                assert_eq!((count as u64, len >= 64), (stats.events, count > 0), "{len}");
+            }
+        }
+    }
+}
