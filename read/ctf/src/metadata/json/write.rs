@@ -46,7 +46,7 @@ pub(super) fn layout(metadata: &Metadata) -> Vec<Json> {
         ("trace_creation_datetime", text(&utc_datetime(*start_time_s))),
         ("trace_creation_time_s", Json::Number((*start_time_s).into())),
     ];
-    let totals = metadata.totals.entries().into_iter().map(|(name, totals)| (identifier(&name), Json::Text(totals)));
+    let totals = metadata.totals.entries().map(|(name, totals)| (identifier(&name), Json::Text(totals)));
     let env = env.into_iter().map(|(name, value)| (name.to_string(), value)).chain(totals).collect();
     let uuid = object([
         ("type", text("static-length-blob")),
