@@ -18,12 +18,13 @@ use dormouse_consumer::{
 };
 
 use crate::patterns::{classes, say_unmatched, unmatched};
+use dormouse_ctf::Format;
 use dormouse_terminal::{Output, parse_size, say};
 
 /// Run a command and record the events of all its processes, or record a program that already runs
 ///
-/// The trace is a directory in the Common Trace Format 1.8: `dormouse view`, `dormouse stats` and babeltrace2 read it. The command keeps
-/// its input, output, signals and exit code. At the end a line on standard error says what was recorded.
+/// The trace is a directory in the Common Trace Format: `dormouse view`, `dormouse stats` and babeltrace2 read it. The command keeps its
+/// input, output, signals and exit code. At the end a line on standard error says what was recorded.
 ///
 /// An event is named `provider:name`. Rust's macro writes `provider.name`; patterns may be written either way.
 #[derive(Debug, Args)]
@@ -146,6 +147,10 @@ pub(crate) struct Settings {
     /// [default: ids]
     #[arg(long, value_parser = one_of([RecordKind::Ids, RecordKind::Compact], RecordKind::name), hide_possible_values = true)]
     context: Option<RecordKind>,
+    /// Version of the Common Trace Format that the description of the trace (its file `metadata`) is written in: `ctf1.8`, which all readers
+    /// know, or `ctf2`, JSON, which babeltrace2 reads from version 2.1 on. The events are the same bytes [default: ctf1.8]
+    #[arg(long, value_parser = one_of([Format::Ctf18, Format::Ctf2], Format::name), hide_possible_values = true)]
+    format: Option<Format>,
 }
 
 impl Settings {
@@ -178,6 +183,7 @@ impl Settings {
             ("--disk-max-user", self.disk_max_user.map(|bytes| bytes.to_string().into())),
             ("--buffers", self.buffers.clone().map(OsString::from)),
             ("--context", self.context.map(|context| context.name().into())),
+            ("--format", self.format.map(|format| format.name().into())),
         ];
         options.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
     }
@@ -224,6 +230,7 @@ impl Record {
             cpus: self.settings.cpus(),
             mode: self.settings.mode(),
             context: self.settings.context.unwrap_or_default(),
+            format: self.settings.format.unwrap_or_default(),
             patterns,
             command_line,
             may_be_stopped: self.attach.is_some(),

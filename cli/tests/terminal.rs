@@ -118,6 +118,7 @@ fn a_trace_is_printable_on_a_terminal_and_itself_in_a_pipe() {
         tracer_version: (0, 1),
         start_time_s: 0,
         record_kind: RecordKind::Ids,
+        format: Default::default(),
     });
     let class = trace.class("p", "e", &[("text", FieldType::scalar(Kind::Str))]);
     let stream = trace.stream(0);

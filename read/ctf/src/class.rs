@@ -8,7 +8,7 @@ use dormouse_abi::record::{COMPACT_TIMESTAMP_BITS, EXTENDED, RecordKind, TIMESTA
 
 use crate::model::{
     Base, ByteOrder, EventClass, FieldClass, FieldPath, Float, Integer, Label, Length, Member, Option_, Range, Scope,
-    StreamClass, Struct, Variant,
+    StreamClass, Struct, Text, Variant,
 };
 pub use crate::plan::Class;
 use crate::plan::{Plan, StreamPlan};
@@ -123,20 +123,15 @@ fn own_plan(kind: RecordKind) -> Plan {
 }
 
 fn integer(size_bits: u32, is_signed: bool) -> Integer {
-    Integer {
-        size_bits,
-        align_bits: 8,
-        byte_order: ByteOrder::Little,
-        is_signed,
-        base: Base::Decimal,
-        is_character: false,
-        clock: None,
-        labels: None,
-    }
+    Integer { is_signed, ..Integer::new(size_bits, 8, ByteOrder::Little) }
 }
 
 fn number(size_bits: u32) -> FieldClass {
     FieldClass::Integer(integer(size_bits, false))
+}
+
+fn float(size_bits: u32) -> FieldClass {
+    FieldClass::Float(Float { size_bits, align_bits: 8, byte_order: ByteOrder::Little, is_reversed: false })
 }
 
 fn time(size_bits: u32) -> FieldClass {
@@ -150,7 +145,8 @@ fn structure(members: impl IntoIterator<Item = (&'static str, FieldClass)>) -> S
 
 /// `dormouse_abi::page`, as the metadata describe it.
 fn packet_header() -> Struct {
-    let uuid = FieldClass::Array { element: Arc::new(number(8)), length: Length::Fixed(16), is_text: false };
+    let uuid =
+        FieldClass::Array { element: Arc::new(number(8)), length: Length::Fixed(16), is_text: false, align_bits: 1 };
     structure([("magic", number(32)), ("uuid", uuid), ("stream_id", number(32)), ("stream_instance_id", number(32))])
 }
 
@@ -213,15 +209,20 @@ fn fields_of(decl: &ClassDecl) -> Struct {
             Kind::I16 => FieldClass::Integer(integer(16, true)),
             Kind::I32 => FieldClass::Integer(integer(32, true)),
             Kind::I64 => FieldClass::Integer(integer(64, true)),
-            Kind::F32 => FieldClass::Float(Float { size_bits: 32, align_bits: 8, byte_order: ByteOrder::Little }),
-            Kind::F64 => FieldClass::Float(Float { size_bits: 64, align_bits: 8, byte_order: ByteOrder::Little }),
+            Kind::F32 => float(32),
+            Kind::F64 => float(64),
             Kind::Pointer => FieldClass::Integer(Integer { base: Base::Hexadecimal, ..integer(64, false) }),
-            Kind::Str => FieldClass::Text,
+            Kind::Str => FieldClass::Text(Text::TERMINATED),
         };
         if *sequence || *kind == Kind::Bytes {
             let count = FieldPath { scope: Scope::Fields, path: vec![members.len()] };
             members.push(Member { name: format!("__{name}_length"), class: Arc::new(number(32)) });
-            class = FieldClass::Array { element: Arc::new(class), length: Length::Field(count), is_text: false };
+            class = FieldClass::Array {
+                element: Arc::new(class),
+                length: Length::Field(count),
+                is_text: false,
+                align_bits: 1,
+            };
         }
         members.push(Member { name: format!("_{name}"), class: Arc::new(class) });
     }

@@ -1,7 +1,7 @@
-//! CTF 1.8, bytes in and bytes out: writes the metadata and the state packets of Dormouse, reads the traces of anybody.
+//! CTF 1.8 and CTF 2, bytes in and bytes out: writes the metadata and the state packets of Dormouse, reads the traces of anybody.
 //!
 //! The problem: a page that traced programs fill goes to disk as it is, so the bytes *are* the trace and nobody
-//! formats them again. What is left is to describe them (the metadata, a text in TSDL) so that tools which nobody here
+//! formats them again. What is left is to describe them (the metadata, a text in TSDL or JSON) so that tools which nobody here
 //! wrote can read them, and to read them back without trusting them: a stream may be cut off, damaged or forged. Who can read by a
 //! description can read what others have described.
 //!
@@ -18,7 +18,7 @@
 //!                                         content_size            packet_size
 //! ```
 //!
-//! * [`metadata`]: writes TSDL, and reads anybody's by a grammar; errors have their place.
+//! * [`metadata`]: writes TSDL and the JSON of CTF 2, and reads anybody's; errors have their place.
 //! * [`model`]: what metadata say, independent of their text.
 //! * [`plan`]: what is compiled from a model: headers by a table of constant places, fixed records by their size, others by a program.
 //! * [`trace`]: a trace of anybody, ready to be read.
@@ -45,14 +45,16 @@
 //! the fields that structures by name can multiply to.
 //!
 //! # Limits
-//! * No CTF 2. Fields of payloads that are mapped to a clock do not set the time. Headers give at most four lengths and tags to other fields.
+//! * Of CTF 2 no extension is known, and floating-point numbers have at most 64 bits (`metadata::json` has all limits).
+//! * Fields of payloads that are mapped to a clock do not set the time. Headers give at most four lengths and tags to other fields.
 //! * Field names that occur twice in a class, or are no C identifiers, or would be words of TSDL (`Bool`), get a `_` where
 //!   that is needed: one careless program must not make the metadata of a whole session unreadable.
 //! * Ticks become nanoseconds as in `babeltrace2`, with its rounding ([`time::Scale::epoch_ns`]); events are ordered by nanoseconds.
 //!
 //! # Source
 //! Common Trace Format 1.8.3, <https://diamon.org/ctf/v1.8.3/>: clause 4 (types), 5 (packet header and context),
-//! 6 (event header and context), 7 (TSDL), 8 (clocks).
+//! 6 (event header and context), 7 (TSDL), 8 (clocks). Common Trace Format 2, CTF2-SPEC-2.0, <https://diamon.org/ctf/>. JSON text
+//! sequences: RFC 7464.
 #![forbid(unsafe_code)]
 // Who calls says what there is to say.
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
@@ -83,7 +85,7 @@ pub mod testing;
 pub use class::{Class, Classes};
 pub use loss::{Cause, Losses, StatedLosses};
 pub use merge::Merge;
-pub use metadata::{Metadata, MetadataError, MetadataOptions};
+pub use metadata::{Format, Metadata, MetadataError, MetadataOptions};
 pub use packet::{PacketHeader, PacketWriter};
 pub use state::StateRecord;
 pub use stats::{Refusal, Stats};

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use dormouse_abi::record::RecordKind;
 use dormouse_abi::register::PATTERNS_SIZE_BYTES;
 use dormouse_abi::session::{Geometry, MODE_DISCARD, MODE_OVERWRITE, PAGE_COUNT_MAX, STREAM_COUNT_MAX};
+use dormouse_ctf::Format;
 
 use crate::error::Error;
 use crate::quota::DISK_BYTES_MIN;
@@ -46,6 +47,8 @@ pub struct Options {
     pub mode: Mode,
     /// What records tell of their writer: process and thread, or nothing.
     pub context: RecordKind,
+    /// What the metadata are written in.
+    pub format: Format,
     /// Patterns of the classes to arm, matched against `provider:name`.
     pub patterns: Vec<String>,
     /// The command that is traced, for the trace.
@@ -71,6 +74,7 @@ impl Options {
             cpus: Cpus::of_machine(),
             mode: Mode::Discard,
             context: RecordKind::default(),
+            format: Format::default(),
             patterns: vec!["*".into()],
             command_line: String::new(),
             may_be_stopped: false,

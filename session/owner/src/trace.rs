@@ -12,8 +12,8 @@ use dormouse_abi::page::{STREAM_EVENTS, STREAM_STATE};
 use dormouse_abi::record::RecordKind;
 use dormouse_abi::register::{CLASS_COUNT, PROCESS_COUNT, Register};
 use dormouse_ctf::{
-    Cause, Classes, Losses, Metadata, MetadataOptions, PacketHeader, PacketWriter, Refusal, StateRecord, StreamReader,
-    StreamTotals, Totals,
+    Cause, Classes, Format, Losses, Metadata, MetadataOptions, PacketHeader, PacketWriter, Refusal, StateRecord,
+    StreamReader, StreamTotals, Totals,
 };
 use dormouse_relay::Memory;
 use rustix::fs::FallocateFlags;
@@ -107,7 +107,7 @@ impl Trace {
         ledger.set_disk_bytes_user_max(bytes_max.unwrap_or(0));
         ledger.user_kept_left().store(KEPT_FOR_STATE_BYTES, Ordering::Relaxed);
         let dir = Dir::make(&plan.options.dir)?;
-        let options = metadata_options(&clock, uuid, plan.options.context);
+        let options = metadata_options(&clock, uuid, plan.options.context, plan.options.format);
         let preamble = Metadata::new(options.clone()).preamble();
         // Whoever has made this file has made the trace: only then is the rest this session's to remove.
         let metadata = GrowingFile::create(&dir, "metadata", preamble.as_bytes())?;
@@ -471,7 +471,7 @@ impl Inner {
         if self.is_finished {
             return Err(SESSION_OVER.into());
         }
-        let blocks: String = classes.iter().map(|(id, decl)| Metadata::class(*id, decl)).collect();
+        let blocks: String = classes.iter().map(|(id, decl)| self.options.format.class(*id, decl)).collect();
         let size_bytes = blocks.len() as u64;
         // The metadata at the end have no class for which there was no room.
         if !quota.take(size_bytes, KEPT_FOR_END_BYTES) {
@@ -602,7 +602,7 @@ impl GrowingFile {
     }
 }
 
-fn metadata_options(clock: &Clock, uuid: [u8; 16], record_kind: RecordKind) -> MetadataOptions {
+fn metadata_options(clock: &Clock, uuid: [u8; 16], record_kind: RecordKind, format: Format) -> MetadataOptions {
     let part = |text: &str| text.parse().unwrap_or(0);
     MetadataOptions {
         uuid,
@@ -611,6 +611,7 @@ fn metadata_options(clock: &Clock, uuid: [u8; 16], record_kind: RecordKind) -> M
         tracer_version: (part(env!("CARGO_PKG_VERSION_MAJOR")), part(env!("CARGO_PKG_VERSION_MINOR"))),
         start_time_s: rustix::time::clock_gettime(rustix::time::ClockId::Realtime).tv_sec,
         record_kind,
+        format,
     }
 }
 

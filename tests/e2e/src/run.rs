@@ -9,6 +9,7 @@ use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
+use dormouse_ctf::{Format, Metadata, MetadataOptions};
 use dormouse_testing::{Lack, skip_part};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use tempfile::TempDir;
@@ -134,6 +135,11 @@ impl Record {
     pub fn context(self, context: &str) -> Record {
         let is_marked = if context == "none" { "1" } else { "0" };
         self.option("--context").option(context).env(emit::ENV_MARKED, is_marked)
+    }
+
+    /// What the metadata are written in.
+    pub fn format(self, format: Format) -> Record {
+        self.option("--format").option(format.name())
     }
 
     /// Sets a variable for the command and what it traces.
@@ -525,9 +531,12 @@ pub fn babeltrace2_count(dir: &Path) -> Option<u64> {
     babeltrace2_lines(dir).map(|lines| lines.lines().count() as u64)
 }
 
-/// What `babeltrace2` prints of a trace; `None` likewise.
+/// What `babeltrace2` prints of a trace; `None` likewise. Before 2.1 it reads no CTF 2: of a trace in that format it gets the same streams
+/// with metadata in CTF 1.8.
 pub fn babeltrace2_lines(dir: &Path) -> Option<String> {
-    let output = match Command::new("timeout").args(["600", "babeltrace2"]).arg(dir).output() {
+    let other = in_ctf18(dir);
+    let given = other.as_ref().map_or(dir, |other| other.path());
+    let output = match Command::new("timeout").args(["600", "babeltrace2"]).arg(given).output() {
         Ok(output) if output.status.code() != Some(127) => output,
         _ => {
             skip_part("what babeltrace2 reads", Lack::program("babeltrace2"));
@@ -537,4 +546,23 @@ pub fn babeltrace2_lines(dir: &Path) -> Option<String> {
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "babeltrace2 cannot read {}: {stderr}", dir.display());
     Some(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// The streams of a trace in CTF 2, with metadata in CTF 1.8; `None` of another trace.
+fn in_ctf18(dir: &Path) -> Option<tempfile::TempDir> {
+    let metadata = Metadata::decode(&std::fs::read(dir.join("metadata")).expect("metadata")).expect("metadata");
+    if metadata.options.format == Format::Ctf18 {
+        return None;
+    }
+    let options = MetadataOptions { format: Format::Ctf18, ..metadata.options.clone() };
+    let other = tempfile::tempdir().expect("a temporary directory");
+    std::fs::write(other.path().join("metadata"), Metadata { options, ..metadata }.text()).expect("metadata");
+    for entry in std::fs::read_dir(dir).expect("a trace") {
+        let (path, name) = entry.map(|entry| (entry.path(), entry.file_name())).expect("an entry");
+        if name != "metadata" {
+            std::os::unix::fs::symlink(std::path::absolute(path).expect("a path"), other.path().join(name))
+                .expect("a link");
+        }
+    }
+    Some(other)
 }

@@ -11,7 +11,8 @@ use crate::emit;
 /// A trace in memory.
 #[derive(Debug)]
 pub struct Trace {
-    metadata: Metadata,
+    /// What its metadata say.
+    pub metadata: Metadata,
     /// Name and bytes, the state stream first.
     streams: Vec<(String, Vec<u8>)>,
 }

@@ -10,6 +10,7 @@
 //! | `message` | messages of both directions of every edge, in pieces | none panics; what is decoded is encoded and decoded again |
 //! | `vring-device`, `vring-driver` | queues, with a peer that writes between any two accesses ([`ring`]) | none panics, leaves the memory or runs on; violations are counted |
 
+pub mod ctf2;
 pub mod ring;
 pub mod session;
 pub mod trace;

@@ -478,7 +478,7 @@ impl<D: DriverSide, V: DeviceSide> Bench<'_, D, V> {
         }
         let given: u16 = self.given.values().map(|given| given.descriptors).sum();
         let total = u32::from(self.driver.free_count()) + u32::from(given);
-        assert!(total == self.size.into(), "descriptors are free or given away");
+        assert!(total == u32::from(self.size), "descriptors are free or given away");
         assert!(self.driver.free_count() <= self.size);
     }
 

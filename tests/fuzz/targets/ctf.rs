@@ -5,6 +5,7 @@
 use arbitrary::Arbitrary;
 use dormouse_ctf::text::Formatter;
 use dormouse_ctf::{Merge, Stats, StreamReader, Trace, TraceRef};
+use dormouse_fuzz::ctf2::{Class, fragments, sequence};
 use libfuzzer_sys::fuzz_target;
 
 const START: &str = "trace { major = 1; minor = 8; byte_order = ";
@@ -19,6 +20,10 @@ enum Input {
     Packets(bool, Vec<Vec<u8>>),
     /// Fields of a context, a header and an event, in words of the grammar; streams.
     Trace { is_big_endian: bool, structures: [Vec<Field>; 3], streams: Vec<Vec<u8>> },
+    /// The same in CTF 2, with field classes that have names.
+    Ctf2 { aliases: Vec<Class>, structures: [Vec<Class>; 3], streams: Vec<Vec<u8>> },
+    /// Fragments of CTF 2 as they are, behind such a trace.
+    Fragments { classes: Vec<Class>, fragments: Vec<String> },
 }
 
 /// A field, which can say the length or the option of those behind it.
@@ -150,6 +155,16 @@ fuzz_target!(|input: Input| {
                 bytes.splice(0..0, magic.into_iter().chain([0]));
             }
             read(&trace, &streams);
+        }
+        Input::Ctf2 { aliases, structures: [context, header, fields], mut streams } => {
+            let fragments = fragments(&aliases, [&context, &header, &fields]);
+            let Ok(trace) = Trace::decode(sequence(&fragments).as_bytes()) else { return };
+            streams.truncate(3);
+            read(&trace, &streams);
+        }
+        Input::Fragments { classes, fragments: more } => {
+            let all = [fragments(&classes, [&[], &[], &classes]), more].concat();
+            let _ = Trace::decode(sequence(&all).as_bytes());
         }
     }
 });

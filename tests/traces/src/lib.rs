@@ -27,7 +27,7 @@ use dormouse_abi::record::{
     COMPACT_ID_MAX, COMPACT_TIMESTAMP_BITS, RecordKind, compact_header, context_word, extended_header, head_word,
 };
 use dormouse_ctf::{
-    Clock, Merge, Metadata, MetadataOptions, PacketHeader, PacketWriter, StateRecord, StreamReader, Value,
+    Clock, Format, Merge, Metadata, MetadataOptions, PacketHeader, PacketWriter, StateRecord, StreamReader, Value,
 };
 
 /// Builds a trace: a state stream, and as many event streams as asked for.
@@ -35,6 +35,7 @@ use dormouse_ctf::{
 pub struct TraceBuilder {
     uuid: [u8; 16],
     kind: RecordKind,
+    format: Format,
     metadata: String,
     class_count: u16,
     /// The state stream first.
@@ -71,6 +72,11 @@ impl TraceBuilder {
 
     /// The same whose event records are of this kind.
     pub fn of_records(record_kind: RecordKind) -> TraceBuilder {
+        TraceBuilder::in_format(record_kind, Format::default())
+    }
+
+    /// The same whose metadata are in this format.
+    pub fn in_format(record_kind: RecordKind, format: Format) -> TraceBuilder {
         TraceBuilder::with_options(MetadataOptions {
             uuid: *b"\x01\x23\x45\x67\x89\xab\xcd\xef\xfe\xdc\xba\x98\x76\x54\x32\x10",
             hostname: "lair".into(),
@@ -84,16 +90,17 @@ impl TraceBuilder {
             tracer_version: (0, 1),
             start_time_s: 1_700_000_000,
             record_kind,
+            format,
         })
     }
 
     /// A trace with a preamble of one's own.
     pub fn with_options(options: MetadataOptions) -> TraceBuilder {
-        let (uuid, kind) = (options.uuid, options.record_kind);
+        let (uuid, kind, format) = (options.uuid, options.record_kind, options.format);
         let metadata = Metadata::new(options).preamble();
         let state =
             Stream { writer: EventWriter::new(uuid, STREAM_STATE, 0, CPU_UNKNOWN), bytes: vec![], events_discarded: 0 };
-        TraceBuilder { uuid, kind, metadata, class_count: 0, streams: vec![state] }
+        TraceBuilder { uuid, kind, format, metadata, class_count: 0, streams: vec![state] }
     }
 
     /// Has the next class this id, instead of one more than the last.
@@ -106,7 +113,7 @@ impl TraceBuilder {
         let fields = fields.iter().map(|(name, field_type)| (name.to_string(), *field_type)).collect();
         let id = self.class_count;
         self.class_count += 1;
-        self.metadata += &Metadata::class(id, &ClassDecl { provider: provider.into(), name: name.into(), fields });
+        self.metadata += &self.format.class(id, &ClassDecl { provider: provider.into(), name: name.into(), fields });
         id
     }
 

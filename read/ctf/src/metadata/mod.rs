@@ -1,4 +1,4 @@
-//! The metadata: TSDL text (clause 7) that says how the streams are laid out.
+//! The metadata: a text that says how the streams are laid out, in TSDL (CTF 1.8, clause 7) or in JSON (CTF 2, `json`).
 //!
 //! The text grows while a session runs: the preamble comes first, and a block is appended for every event class before the
 //! first record that uses it is written. Three kinds of declaration depend on the session (`env`, `clock`, `event`), and the
@@ -11,6 +11,7 @@
 mod check;
 mod error;
 mod grammar;
+mod json;
 mod own;
 mod packets;
 mod resolve;
@@ -29,6 +30,39 @@ use dormouse_abi::class::ClassDecl;
 use dormouse_abi::record::RecordKind;
 pub use error::{MetadataError, TextError};
 
+/// The format of metadata; the streams are the same in both.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Format {
+    /// CTF 1.8: text in TSDL.
+    #[default]
+    Ctf18,
+    /// CTF 2: a JSON text sequence.
+    Ctf2,
+}
+
+impl Format {
+    /// As the command line has it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Format::Ctf18 => "ctf1.8",
+            Format::Ctf2 => "ctf2",
+        }
+    }
+
+    /// The block that declares a class, see [`Metadata::class`].
+    pub fn class(self, id: u16, decl: &ClassDecl) -> String {
+        match self {
+            Format::Ctf18 => write::event(dormouse_abi::page::STREAM_EVENTS, id, decl),
+            Format::Ctf2 => json::event(dormouse_abi::page::STREAM_EVENTS, id, decl),
+        }
+    }
+
+    /// That of a text.
+    fn of(text: &str) -> Format {
+        if text.starts_with(json::SEPARATOR) { Format::Ctf2 } else { Format::Ctf18 }
+    }
+}
+
 /// What the preamble says of the session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MetadataOptions {
@@ -44,6 +78,8 @@ pub struct MetadataOptions {
     pub start_time_s: i64,
     /// What headers the records of programs have.
     pub record_kind: RecordKind,
+    /// What the text is written in.
+    pub format: Format,
 }
 
 /// Metadata as they are written or as they have been read.
@@ -67,18 +103,21 @@ impl Metadata {
     /// All of the text.
     pub fn text(&self) -> String {
         let classes = self.classes.events().filter_map(|class| Some((class.id as u16, class.decl.as_ref()?)));
-        classes.fold(self.preamble(), |text, (id, decl)| text + &Metadata::class(id, decl))
+        classes.fold(self.preamble(), |text, (id, decl)| text + &self.options.format.class(id, decl))
     }
 
     /// The beginning of the text, up to the first class of a program.
     pub fn preamble(&self) -> String {
-        write::preamble(self)
+        match self.options.format {
+            Format::Ctf18 => write::preamble(self),
+            Format::Ctf2 => json::preamble(self),
+        }
     }
 
-    /// The block that declares a class, to be appended before the first record with this id. Ids of programs end at
+    /// The block of CTF 1.8 that declares a class, to be appended before the first record with this id. Ids of programs end at
     /// [`CLASS_ID_MAX`](dormouse_abi::class::CLASS_ID_MAX).
     pub fn class(id: u16, decl: &ClassDecl) -> String {
-        write::event(dormouse_abi::page::STREAM_EVENTS, id, decl)
+        Format::Ctf18.class(id, decl)
     }
 
     /// Reads the text back.
@@ -87,7 +126,10 @@ impl Metadata {
     /// [`MetadataError`] for every text that [`Metadata::preamble`] and [`Metadata::class`] cannot have written; comments,
     /// white space and further entries of `env` and `clock` are accepted.
     pub fn parse(text: &str) -> Result<Metadata, MetadataError> {
-        own::read(text, &grammar::parse(text)?)
+        match Format::of(text) {
+            Format::Ctf18 => own::read(text, &grammar::parse(text)?),
+            Format::Ctf2 => json::parse(text),
+        }
     }
 
     /// Reads the bytes of a metadata file: text, or text in packets of either byte order (clause 7.1).
@@ -122,6 +164,9 @@ impl Described {
     /// # Errors
     /// What is wrong, and where.
     pub fn parse(text: &str) -> Result<Described, MetadataError> {
+        if Format::of(text) == Format::Ctf2 {
+            return json::describe(text);
+        }
         let declarations = grammar::parse(text)?;
         let own = own::is_own(&declarations).then(|| own::read(text, &declarations)).transpose()?;
         Ok(Described { class: resolve::resolve(text, &declarations)?, own })
@@ -132,8 +177,7 @@ impl Described {
 fn text_of(bytes: &[u8]) -> Result<Cow<'_, str>, MetadataError> {
     let not_text = |error: std::str::Utf8Error| {
         let offset_bytes = error.valid_up_to();
-        let text =
-            format!("byte {offset_bytes} is no UTF-8: these are no metadata of CTF 1.8, or they are damaged there");
+        let text = format!("byte {offset_bytes} is no UTF-8: these are no metadata of CTF, or they are damaged there");
         MetadataError::Unreadable(text)
     };
     match packets::text(bytes)? {
@@ -201,6 +245,7 @@ mod tests {
             tracer_version: (3, 14),
             start_time_s: -1,
             record_kind,
+            format: Format::Ctf18,
         };
         let mut written = Metadata::new(options);
         written.classes.insert(7, every_kind());

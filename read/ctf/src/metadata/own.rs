@@ -130,6 +130,7 @@ fn options(trace: &Found<'_>, env: &Found<'_>, clock: &Found<'_>, record_kind: R
             offset_cycles: number(clock, "offset")?,
         },
         record_kind,
+        format: super::Format::Ctf18,
     })
 }
 

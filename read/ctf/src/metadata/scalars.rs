@@ -13,16 +13,7 @@ pub(super) fn integer(
     at: At,
     properties: &[Assignment<'_>],
 ) -> Checked<Integer> {
-    let mut integer = Integer {
-        size_bits: 0,
-        align_bits: 0,
-        byte_order: native,
-        is_signed: false,
-        base: Base::Decimal,
-        is_character: false,
-        clock: None,
-        labels: None,
-    };
+    let mut integer = Integer::new(0, 0, native);
     let mut keys = HashSet::new();
     for property in properties {
         if !keys.insert(&property.key) {
@@ -62,7 +53,7 @@ pub(super) fn integer(
 
 /// The properties of a floating-point number.
 pub(super) fn float(native: ByteOrder, at: At, properties: &[Assignment<'_>]) -> Checked<Float> {
-    let mut float = Float { size_bits: 0, align_bits: 0, byte_order: native };
+    let mut float = Float { size_bits: 0, align_bits: 0, byte_order: native, is_reversed: false };
     let (mut exponent, mut mantissa) = (0, 0);
     for property in properties {
         let value_at = property.value_at;

@@ -319,7 +319,7 @@ impl<'a> Types<'a> {
         let mut class = self.class(class, &declarator.name, before)?;
         for (index, length) in lengths.into_iter().rev().enumerate() {
             let is_text = index == 0 && matches!(class.as_ref(), FieldClass::Integer(integer) if is_text(integer));
-            class = Arc::new(FieldClass::Array { element: class, length, is_text });
+            class = Arc::new(FieldClass::Array { element: class, length, is_text, align_bits: 1 });
         }
         Ok(model::Member { name: declarator.name.to_string(), class })
     }
@@ -367,7 +367,7 @@ impl<'a> Types<'a> {
                         encoding(property)?;
                     }
                 }
-                Ok(FieldClass::Text)
+                Ok(FieldClass::Text(model::Text::TERMINATED))
             }
             TypeKind::Enum { name: Some(name), labels: None, .. } => {
                 match self.find(class.at, &format!("enum {name}"))? {
@@ -447,7 +447,8 @@ fn clock_of(class: &FieldClass) -> Option<usize> {
         FieldClass::Struct(structure) => structure.members.iter().find_map(|member| clock_of(&member.class)),
         FieldClass::Variant(variant) => variant.options.iter().find_map(|option| clock_of(&option.class)),
         FieldClass::Array { element, .. } => clock_of(element),
-        FieldClass::Float(_) | FieldClass::Text => None,
+        // CTF 1.8 has none of the last two.
+        FieldClass::Float(_) | FieldClass::Text(_) | FieldClass::Blob { .. } | FieldClass::Optional(_) => None,
     }
 }
 

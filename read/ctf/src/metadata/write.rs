@@ -80,7 +80,7 @@ const PACKET_CONTEXT: &str = "\
 ";
 
 pub(super) fn preamble(metadata: &Metadata) -> String {
-    let MetadataOptions { uuid, hostname, clock, tracer_version: (major, minor), start_time_s, record_kind } =
+    let MetadataOptions { uuid, hostname, clock, tracer_version: (major, minor), start_time_s, record_kind, .. } =
         &metadata.options;
     let clock_name = identifier(&clock.name);
     let (compact_clock, header, context) = match record_kind {
@@ -202,7 +202,7 @@ fn put_counted(out: &mut String, kind: Kind, name: &str) {
 const RESERVED: [&str; 3] = ["Bool", "Complex", "Imaginary"];
 
 /// Names of the fields: C identifiers that differ from one another and from the names of the counts.
-fn field_names(decl: &ClassDecl) -> Vec<String> {
+pub(super) fn field_names(decl: &ClassDecl) -> Vec<String> {
     let mut taken = BTreeSet::new();
     let name_of = |(name, field_type): &(String, FieldType)| {
         let mut name = identifier(name);

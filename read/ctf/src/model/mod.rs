@@ -1,14 +1,16 @@
 //! What a trace's metadata say, whatever they are written in: classes of fields, events, streams and clocks.
 //!
-//! The text of CTF 1.8 ([`crate::metadata`]) becomes this model, and [`crate::plan`] compiles it. Neither knows the other.
+//! The texts of CTF 1.8 and of CTF 2 ([`crate::metadata`]) become this model, and [`crate::plan`] compiles it. Neither knows the other.
 
 mod field;
+mod role;
 
 pub(crate) use field::shown_name;
 pub use field::{
-    Base, ByteOrder, FieldClass, FieldPath, Float, Integer, Label, Length, Member, Option_, Range, Scope, Struct,
-    Variant,
+    Base, ByteOrder, Coding, Encoding, FieldClass, FieldPath, Float, Integer, Label, Length, Meaning, Member, Option_,
+    Optional, Range, Scope, Struct, Text, Variant,
 };
+pub use role::{Role, Roles};
 
 /// All that the metadata say.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

@@ -17,6 +17,9 @@ pub enum FieldError {
     /// It is a variant whose tag has a value that names no option.
     #[error("is a variant whose tag has the value {0}, which is none of its options")]
     Tag(i128),
+    /// It is a number of variable length that has more than 64 bits.
+    #[error("is a number of more than 64 bits")]
+    TooLong,
     /// Its elements have no size, and they are too many.
     #[error("has too many elements without size")]
     Endless,
@@ -47,6 +50,15 @@ fn read_slowly(bytes: &[u8], bit: u64, size_bits: u32, order: ByteOrder) -> u64 
         }
     };
     number as u64 & mask(size_bits)
+}
+
+/// Bytes that 64 bits have in LEB128.
+const LEB128_SIZE_BYTES_MAX: u64 = 10;
+
+/// The number with its `size_bits` bits in the opposite order.
+#[inline(always)]
+pub(super) fn reversed(number: u64, size_bits: u32) -> u64 {
+    number.reverse_bits() >> (64 - size_bits)
 }
 
 /// So many low bits.
@@ -84,6 +96,12 @@ impl<'a> Cursor<'a> {
         self.end.saturating_sub(self.position)
     }
 
+    /// Whether the reader has been aligned beyond the end.
+    #[inline(always)]
+    pub(super) fn is_beyond(&self) -> bool {
+        self.position > self.end
+    }
+
     #[inline(always)]
     pub(super) fn align(&mut self, align_bits: u64) {
         self.position = self.position.next_multiple_of(align_bits);
@@ -104,6 +122,39 @@ impl<'a> Cursor<'a> {
         let bit = self.position - self.base;
         self.skip(size_bits.into())?;
         Ok(read(self.bytes, bit, size_bits, order))
+    }
+
+    /// A number in LEB128, and how many bits its bytes have.
+    pub(super) fn leb128(&mut self, is_signed: bool) -> Result<(u64, u32), FieldError> {
+        let bytes = self.byte_slice((self.rest() / 8).min(LEB128_SIZE_BYTES_MAX)).ok_or(FieldError::Cut)?;
+        let last = bytes.iter().position(|byte| byte & 0x80 == 0);
+        let is_cut = (bytes.len() as u64) < LEB128_SIZE_BYTES_MAX;
+        let count = last.ok_or(if is_cut { FieldError::Cut } else { FieldError::TooLong })? + 1;
+        let number = bytes[..count].iter().rev().fold(0i128, |number, byte| number << 7 | i128::from(byte & 0x7F));
+        let size_bits = 7 * count as u32;
+        let unused = 128 - size_bits;
+        let value = match is_signed {
+            true => i64::try_from(number << unused >> unused).map(|value| value as u64),
+            false => u64::try_from(number),
+        };
+        self.position += 8 * count as u64;
+        Ok((value.map_err(|_| FieldError::TooLong)?, size_bits))
+    }
+
+    /// Text up to its NUL, which is passed. Its code units have so many bytes.
+    pub(super) fn wide_text(&mut self, unit_size_bytes: usize) -> Result<&'a [u8], FieldError> {
+        let rest = self.byte_slice(self.rest() / 8).ok_or(FieldError::Unterminated)?;
+        let end = rest.chunks_exact(unit_size_bytes).position(|unit| unit.iter().all(|byte| *byte == 0));
+        let len = end.ok_or(FieldError::Unterminated)? * unit_size_bytes;
+        self.position += 8 * (len + unit_size_bytes) as u64;
+        Ok(&rest[..len])
+    }
+
+    /// So many bytes, which are passed.
+    pub(super) fn take_bytes(&mut self, count: u64) -> Result<&'a [u8], FieldError> {
+        let bytes = self.byte_slice(count).ok_or(FieldError::Count(count))?;
+        self.position += 8 * count;
+        Ok(bytes)
     }
 
     /// Text up to its NUL, which is passed.

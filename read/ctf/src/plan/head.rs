@@ -1,10 +1,10 @@
 //! Headers of event records: which class, and when.
 
 use super::bits::{Cursor, FieldError, mask, read};
-use super::node::{IntegerNode, Node, Role, StructNode};
+use super::node::{IntegerNode, Node, StructNode};
 use super::program::Known;
 use super::walk::{Group, Memory, Visitor};
-use crate::model::ByteOrder;
+use crate::model::{ByteOrder, Coding, Role};
 
 /// A record's time, as its header has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -132,7 +132,7 @@ impl Head {
             let time = layout.time.as_ref().map_or(Time::None, |time| Time::new(time.get(bytes), time.size_bits));
             return Ok(Said { id, time });
         }
-        let mut found = Found { said: Said { id: 0, time: Time::None } };
+        let mut found = Found { said: Said { id: 0, time: Time::None }, variable_bits: 0 };
         header.walk(cursor, memory, &mut found)?;
         Ok(found.said)
     }
@@ -210,15 +210,15 @@ fn pad(field_align_bits: u64, layout: &mut Layout, align_bits: u64) -> Option<()
 
 fn scalar(node: &Node, layout: &mut Layout, align_bits: u64) -> Option<Place> {
     let (size_bits, order, integer) = match node {
-        Node::Integer(integer) => (integer.size_bits, integer.order, Some(integer)),
-        Node::Float { size_bits, order, .. } => (*size_bits, *order, None),
+        Node::Integer(integer) if integer.coding == Coding::Plain => (integer.size_bits, integer.order, Some(integer)),
+        Node::Float(float) => (float.size_bits, float.byte_order, None),
         _ => return None,
     };
     pad(node.align_bits(), layout, align_bits)?;
     let place = Place { bit: layout.size_bits as u32, size_bits, order };
     layout.size_bits += u64::from(size_bits);
     if let Some(integer) = integer {
-        if integer.role == Role::ClassId && !integer.is_signed {
+        if integer.roles.has(Role::ClassId) && !integer.is_signed {
             layout.id = Some(place);
         }
         if integer.is_time {
@@ -231,16 +231,22 @@ fn scalar(node: &Node, layout: &mut Layout, align_bits: u64) -> Option<Place> {
 /// The last id and the last time that a header shows.
 struct Found {
     said: Said,
+    /// Of the number of variable length that comes next.
+    variable_bits: u32,
 }
 
 impl Visitor for Found {
     fn integer(&mut self, value: u64, class: &IntegerNode) {
-        if class.role == Role::ClassId {
+        if class.roles.has(Role::ClassId) {
             self.said.id = value;
         }
         if class.is_time {
-            self.said.time = Time::new(value & mask(class.size_bits), class.size_bits);
+            let size_bits = class.time_bits(self.variable_bits);
+            self.said.time = Time::new(value & mask(size_bits), size_bits);
         }
+    }
+    fn variable(&mut self, size_bits: u32) {
+        self.variable_bits = size_bits;
     }
     fn name(&mut self, _: &str) {}
     fn element(&mut self, _: u64) {}

@@ -200,8 +200,13 @@ impl StreamPlan {
     pub(crate) fn record(&self, cursor: &mut Cursor<'_>, memory: &mut Memory) -> Result<Record, Failure> {
         let (id, time) = self.head(cursor, memory)?;
         let body = cursor.position;
+        // What has no size can be aligned beyond all that there is.
+        if cursor.is_beyond() {
+            return Err(Failure::Header);
+        }
         let class = self.classes.index(id).ok_or(Failure::UnknownClass(id))?;
         match self.classes.at(class).pass(cursor, memory) {
+            Ok(()) if cursor.is_beyond() => Err(Failure::Field(0, FieldError::Cut)),
             Ok(()) => Ok(Record { class, time, body, end: cursor.position }),
             Err(error) => {
                 cursor.position = body;

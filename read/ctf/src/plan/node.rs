@@ -4,7 +4,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::model::{
-    Base, ByteOrder, FieldClass, FieldPath, Integer, Label, Length, Member, Range, Scope, Struct, shown_name,
+    Base, ByteOrder, Coding, Encoding, FieldClass, FieldPath, Float, Integer, Label, Length, Meaning, Member, Option_,
+    Range, Role, Roles, Scope, Struct, Text, shown_name,
 };
 
 /// Slots that keep their values from a packet's header to its records, and from a record's header to its fields.
@@ -13,68 +14,75 @@ pub(super) const OUTER_COUNT: usize = 4;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Node {
     Integer(Arc<IntegerNode>),
-    Float { size_bits: u32, align_bits: u64, order: ByteOrder },
-    Text,
+    Float(Float),
+    /// Without a count it ends with its NUL.
+    Text {
+        encoding: Encoding,
+        count: Option<Count>,
+    },
+    Blob {
+        count: Count,
+        is_uuid: bool,
+    },
     Struct(StructNode),
-    Variant { slot: u32, is_tag_signed: bool, options: Vec<OptionNode> },
-    Array { element: Box<Node>, count: Count, is_text: bool },
+    Variant {
+        slot: u32,
+        is_tag_signed: bool,
+        options: Vec<OptionNode>,
+    },
+    Optional {
+        slot: u32,
+        is_selector_signed: bool,
+        ranges: Vec<Range>,
+        node: Box<Node>,
+    },
+    Array {
+        element: Box<Node>,
+        count: Count,
+        is_text: bool,
+        align_bits: u64,
+    },
 }
 
 /// A whole number.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IntegerNode {
-    /// 1 to 64.
+    /// 1 to 64; of a number of variable length 64.
     pub size_bits: u32,
     pub(super) align_bits: u64,
     pub(super) order: ByteOrder,
+    pub(super) coding: Coding,
     /// Whether values are those of an `i64`.
     pub is_signed: bool,
     /// How it is shown.
     pub base: Base,
-    /// Of an enumeration.
+    /// What its value is.
+    pub meaning: Meaning,
+    /// Of an enumeration; the flags of a bit map.
     pub labels: Option<Arc<[Label]>>,
     pub(super) slot: Option<u32>,
     /// Whether it is a time of the stream's clock.
     pub(super) is_time: bool,
-    pub(crate) role: Role,
+    pub(crate) roles: Roles,
 }
 
-/// What a number says to whoever reads packets and records.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Role {
-    None,
-    Magic,
-    StreamId,
-    StreamInstanceId,
-    CpuId,
-    TimestampBegin,
-    TimestampEnd,
-    ContentSize,
-    PacketSize,
-    PacketSeqNum,
-    EventsDiscarded,
-    /// Of an event's class.
-    ClassId,
-}
-
-impl Role {
-    /// That of a field of this name in a scope; `is_outermost`: directly there.
-    fn of(scope: Scope, is_outermost: bool, name: &str) -> Role {
-        match (scope, is_outermost, name) {
-            (Scope::PacketHeader, true, "magic") => Role::Magic,
-            (Scope::PacketHeader, true, "stream_id") => Role::StreamId,
-            (Scope::PacketHeader, true, "stream_instance_id") => Role::StreamInstanceId,
-            (Scope::PacketContext, true, "cpu_id") => Role::CpuId,
-            (Scope::PacketContext, true, "timestamp_begin") => Role::TimestampBegin,
-            (Scope::PacketContext, true, "timestamp_end") => Role::TimestampEnd,
-            (Scope::PacketContext, true, "content_size") => Role::ContentSize,
-            (Scope::PacketContext, true, "packet_size") => Role::PacketSize,
-            (Scope::PacketContext, true, "packet_seq_num") => Role::PacketSeqNum,
-            (Scope::PacketContext, true, "events_discarded") => Role::EventsDiscarded,
-            (Scope::EventHeader, _, "id") => Role::ClassId,
-            _ => Role::None,
-        }
-    }
+/// The roles of a field by its name in a scope, as CTF 1.8 has them; `is_outermost`: directly there.
+fn roles_of(scope: Scope, is_outermost: bool, name: &str) -> Roles {
+    let role = match (scope, is_outermost, name) {
+        (Scope::PacketHeader, true, "magic") => Role::Magic,
+        (Scope::PacketHeader, true, "stream_id") => Role::StreamId,
+        (Scope::PacketHeader, true, "stream_instance_id") => Role::StreamInstanceId,
+        (Scope::PacketContext, true, "cpu_id") => Role::CpuId,
+        (Scope::PacketContext, true, "timestamp_begin") => Role::TimestampBegin,
+        (Scope::PacketContext, true, "timestamp_end") => Role::TimestampEnd,
+        (Scope::PacketContext, true, "content_size") => Role::ContentSize,
+        (Scope::PacketContext, true, "packet_size") => Role::PacketSize,
+        (Scope::PacketContext, true, "packet_seq_num") => Role::PacketSeqNum,
+        (Scope::PacketContext, true, "events_discarded") => Role::EventsDiscarded,
+        (Scope::EventHeader, _, "id") => Role::ClassId,
+        _ => return Roles::NONE,
+    };
+    Roles::NONE.with(role)
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -182,7 +190,13 @@ fn references_of(class: &FieldClass, note: &mut impl FnMut(&FieldPath)) {
             }
             references_of(element, note);
         }
-        FieldClass::Integer(_) | FieldClass::Float(_) | FieldClass::Text => {}
+        FieldClass::Optional(optional) => {
+            note(&optional.selector);
+            references_of(&optional.class, note);
+        }
+        FieldClass::Text(Text { length: Some(Length::Field(path)), .. })
+        | FieldClass::Blob { length: Length::Field(path), .. } => note(path),
+        FieldClass::Integer(_) | FieldClass::Float(_) | FieldClass::Text(_) | FieldClass::Blob { .. } => {}
     }
 }
 
@@ -215,13 +229,14 @@ impl<'a> Builder<'a> {
     fn node(&mut self, class: &'a FieldClass) -> Node {
         match class {
             FieldClass::Integer(integer) => Node::Integer(Arc::new(self.integer(integer))),
-            FieldClass::Float(float) => {
-                Node::Float { size_bits: float.size_bits, align_bits: float.align_bits, order: float.byte_order }
+            FieldClass::Float(float) => Node::Float(float.clone()),
+            FieldClass::Text(text) => {
+                Node::Text { encoding: text.encoding, count: text.length.as_ref().map(|length| self.count(length)) }
             }
-            FieldClass::Text => Node::Text,
+            FieldClass::Blob { length, is_uuid } => Node::Blob { count: self.count(length), is_uuid: *is_uuid },
             FieldClass::Struct(structure) => Node::Struct(self.structure(structure)),
             FieldClass::Variant(variant) => {
-                let option = |(index, option): (usize, &'a crate::model::Option_)| OptionNode {
+                let option = |(index, option): (usize, &'a Option_)| OptionNode {
                     ranges: option.ranges.clone(),
                     shown: shown_name(&option.name).into(),
                     node: self.below(index, &option.name, &option.class),
@@ -229,36 +244,54 @@ impl<'a> Builder<'a> {
                 let options = variant.options.iter().enumerate().map(option).collect();
                 Node::Variant { slot: self.slots.get(&variant.tag), is_tag_signed: variant.is_tag_signed, options }
             }
-            FieldClass::Array { element, length, is_text } => Node::Array {
+            FieldClass::Optional(optional) => Node::Optional {
+                slot: self.slots.get(&optional.selector),
+                is_selector_signed: optional.is_selector_signed,
+                ranges: optional.ranges.clone(),
+                node: Box::new(self.node(&optional.class)),
+            },
+            FieldClass::Array { element, length, is_text, align_bits } => Node::Array {
                 element: Box::new(self.node(element)),
-                count: match length {
-                    Length::Fixed(count) => Count::Fixed(*count),
-                    Length::Field(path) => Count::Slot(self.slots.get(path)),
-                },
+                count: self.count(length),
                 is_text: *is_text,
+                align_bits: element.align_bits().max(*align_bits),
             },
         }
     }
 
+    fn count(&self, length: &Length) -> Count {
+        match length {
+            Length::Fixed(count) => Count::Fixed(*count),
+            Length::Field(path) => Count::Slot(self.slots.get(path)),
+        }
+    }
+
     fn integer(&self, integer: &Integer) -> IntegerNode {
-        let role = Role::of(self.path.scope, self.path.path.len() == 1, self.name);
+        let of_name = || roles_of(self.path.scope, self.path.path.len() == 1, self.name);
         IntegerNode {
             size_bits: integer.size_bits,
             align_bits: integer.align_bits,
             order: integer.byte_order,
+            coding: integer.coding,
             is_signed: integer.is_signed,
             base: integer.base,
+            meaning: integer.meaning,
             labels: integer.labels.clone(),
             slot: self.slots.of.get(&self.path).copied(),
             is_time: integer.clock.is_some() && integer.clock == self.clock,
-            role,
+            roles: integer.roles.unwrap_or_else(of_name),
         }
     }
 }
 
 impl IntegerNode {
+    /// The low bits of a time that it has. One of variable length had `variable_bits`.
+    pub(super) fn time_bits(&self, variable_bits: u32) -> u32 {
+        if self.coding == Coding::Variable { variable_bits.min(64) } else { self.size_bits }
+    }
+
     pub(super) fn is_little_endian(&self) -> bool {
-        self.order == ByteOrder::Little
+        self.order == ByteOrder::Little && self.coding == Coding::Plain
     }
 }
 
@@ -266,11 +299,11 @@ impl Node {
     pub(super) fn align_bits(&self) -> u64 {
         match self {
             Node::Integer(integer) => integer.align_bits,
-            Node::Float { align_bits, .. } => *align_bits,
-            Node::Text => 8,
+            Node::Float(float) => float.align_bits,
+            Node::Text { .. } | Node::Blob { .. } => 8,
             Node::Struct(structure) => structure.align_bits,
-            Node::Variant { .. } => 1,
-            Node::Array { element, .. } => element.align_bits(),
+            Node::Variant { .. } | Node::Optional { .. } => 1,
+            Node::Array { align_bits, .. } => *align_bits,
         }
     }
 }

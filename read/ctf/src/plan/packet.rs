@@ -1,9 +1,10 @@
 //! What a packet's header and context say to whoever reads the stream.
 
 use super::bits::{Cursor, FieldError};
-use super::node::{IntegerNode, Role};
+use super::node::IntegerNode;
 use super::walk::{Blind, Group, Memory, Visitor};
 use super::{Outer, Plan, StreamPlan};
+use crate::model::{Role, Roles};
 
 /// Numbers of header and context, where there are such.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -37,6 +38,8 @@ struct Taker {
     fields: PacketFields,
     is_uuid: bool,
     depth: u32,
+    /// Of the number of variable length that comes next.
+    variable_bits: u32,
 }
 
 impl Visitor for Taker {
@@ -48,32 +51,42 @@ impl Visitor for Taker {
 
     fn integer(&mut self, value: u64, class: &IntegerNode) {
         let fields = &mut self.fields;
-        let place = match class.role {
-            Role::Magic => &mut fields.magic,
-            Role::StreamId => &mut fields.stream_id,
-            Role::StreamInstanceId => &mut fields.stream_instance_id,
-            Role::CpuId => &mut fields.cpu_id,
-            Role::TimestampBegin => {
-                fields.timestamp_begin_bits = class.size_bits;
-                &mut fields.timestamp_begin
+        if class.roles == Roles::NONE && self.is_uuid && self.depth == 1 && fields.uuid.count < 16 {
+            fields.uuid.bytes[fields.uuid.count] = value as u8;
+            fields.uuid.count += 1;
+        }
+        for (role, place) in [
+            (Role::Magic, &mut fields.magic),
+            (Role::StreamId, &mut fields.stream_id),
+            (Role::StreamInstanceId, &mut fields.stream_instance_id),
+            (Role::CpuId, &mut fields.cpu_id),
+            (Role::TimestampBegin, &mut fields.timestamp_begin),
+            (Role::TimestampEnd, &mut fields.timestamp_end),
+            (Role::ContentSize, &mut fields.content_size_bits),
+            (Role::PacketSize, &mut fields.packet_size_bits),
+            (Role::PacketSeqNum, &mut fields.packet_seq_num),
+            (Role::EventsDiscarded, &mut fields.events_discarded),
+        ] {
+            if class.roles.has(role) {
+                *place = Some(value);
             }
-            Role::TimestampEnd => &mut fields.timestamp_end,
-            Role::ContentSize => &mut fields.content_size_bits,
-            Role::PacketSize => &mut fields.packet_size_bits,
-            Role::PacketSeqNum => &mut fields.packet_seq_num,
-            Role::EventsDiscarded => {
-                fields.events_discarded_bits = class.size_bits;
-                &mut fields.events_discarded
-            }
-            Role::ClassId | Role::None => {
-                if self.is_uuid && self.depth == 1 && fields.uuid.count < 16 {
-                    fields.uuid.bytes[fields.uuid.count] = value as u8;
-                    fields.uuid.count += 1;
-                }
-                return;
-            }
-        };
-        *place = Some(value);
+        }
+        if class.roles.has(Role::TimestampBegin) {
+            fields.timestamp_begin_bits = class.time_bits(self.variable_bits);
+        }
+        if class.roles.has(Role::EventsDiscarded) {
+            fields.events_discarded_bits = class.size_bits;
+        }
+    }
+
+    fn variable(&mut self, size_bits: u32) {
+        self.variable_bits = size_bits;
+    }
+
+    fn blob(&mut self, bytes: &[u8], is_uuid: bool) {
+        if let Some(uuid) = bytes.first_chunk().filter(|_| is_uuid) {
+            self.fields.uuid = Uuid { bytes: *uuid, count: 16 };
+        }
     }
 
     fn element(&mut self, _: u64) {}

@@ -2,8 +2,8 @@
 
 use super::bits::{Cursor, FieldError};
 use super::node::{Count, IntegerNode, Node, StructNode};
-use super::walk::{Memory, option_of};
-use crate::model::Range;
+use super::walk::{Memory, is_in, option_of};
+use crate::model::{Coding, Range};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Operation {
@@ -12,10 +12,13 @@ pub(super) enum Operation {
     /// A number that others need.
     Read(Box<IntegerNode>),
     Text,
+    /// Text whose code units have so many bytes.
+    WideText(usize),
     /// Elements of a size that no value changes.
     Elements(u32, u64),
     Repeat(Count, u64, Box<[Operation]>),
     Variant(u32, bool, Box<[Choice]>),
+    Optional(u32, bool, Box<Choice>),
 }
 
 /// Values of a tag, and what is read where it has one of them.
@@ -86,21 +89,31 @@ impl Assembler {
         match node {
             Node::Integer(integer) => {
                 self.align(integer.align_bits);
-                if integer.slot.is_some() {
+                if integer.coding == Coding::Variable {
+                    self.operations.push(Operation::Read(Box::new(integer.as_ref().clone())));
+                    self.known = Known { modulus: 8, rest: 0 };
+                } else if integer.slot.is_some() {
                     self.operations.push(Operation::Read(Box::new(integer.as_ref().clone())));
                     self.known.rest = (self.known.rest + u64::from(integer.size_bits)) % self.known.modulus;
                 } else {
                     self.skip(integer.size_bits.into());
                 }
             }
-            Node::Float { size_bits, align_bits, .. } => {
-                self.align(*align_bits);
-                self.skip((*size_bits).into());
+            Node::Float(float) => {
+                self.align(float.align_bits);
+                self.skip(float.size_bits.into());
             }
-            Node::Text => {
+            Node::Text { encoding, count: None } => {
                 self.align(8);
-                self.operations.push(Operation::Text);
+                self.operations.push(match encoding.unit_size_bytes() {
+                    1 => Operation::Text,
+                    size_bytes => Operation::WideText(size_bytes),
+                });
                 self.known = Known { modulus: 8, rest: 0 };
+            }
+            Node::Text { count: Some(count), .. } | Node::Blob { count, .. } => {
+                self.align(8);
+                self.elements(*count, 8);
             }
             Node::Struct(structure) => self.structure(structure),
             Node::Variant { slot, is_tag_signed, options } => {
@@ -114,24 +127,38 @@ impl Assembler {
                 self.operations.push(Operation::Variant(*slot, *is_tag_signed, options));
                 self.known = Known::NOTHING;
             }
-            Node::Array { element, count, .. } => self.array(element, *count),
+            Node::Optional { slot, is_selector_signed, ranges, node } => {
+                let mut assembler = Assembler { operations: Vec::new(), known: self.known };
+                assembler.node(node);
+                let choice = (ranges.clone(), assembler.operations.into_boxed_slice());
+                self.operations.push(Operation::Optional(*slot, *is_selector_signed, Box::new(choice)));
+                self.known = Known::NOTHING;
+            }
+            Node::Array { element, count, align_bits, .. } => self.array(element, *count, *align_bits),
         }
     }
 
-    fn array(&mut self, element: &Node, count: Count) {
-        let align_bits = element.align_bits();
-        self.align(align_bits);
-        let mut one = Assembler { operations: Vec::new(), known: Known { modulus: align_bits, rest: 0 } };
-        one.node(element);
-        let size_bits = fixed_size(&one.operations).filter(|size| size.is_multiple_of(align_bits));
-        match (size_bits, count) {
+    /// So many elements of one size.
+    fn elements(&mut self, count: Count, size_bits: u64) {
+        match count {
             // An array that no packet can hold is found to be cut off.
-            (Some(size), Count::Fixed(count)) => self.skip(size.saturating_mul(count).min(1 << 62)),
-            (Some(size @ 1..), Count::Slot(slot)) => {
-                let lowest_bit = size & size.wrapping_neg();
+            Count::Fixed(count) => self.skip(size_bits.saturating_mul(count).min(1 << 62)),
+            Count::Slot(slot) => {
+                let lowest_bit = size_bits & size_bits.wrapping_neg();
                 self.known = self.known.reduced(lowest_bit);
-                self.operations.push(Operation::Elements(slot, size));
+                self.operations.push(Operation::Elements(slot, size_bits));
             }
+        }
+    }
+
+    fn array(&mut self, element: &Node, count: Count, align_bits: u64) {
+        self.align(align_bits);
+        let element_align_bits = element.align_bits();
+        let mut one = Assembler { operations: Vec::new(), known: Known { modulus: element_align_bits, rest: 0 } };
+        one.node(element);
+        let size_bits = fixed_size(&one.operations).filter(|size| size.is_multiple_of(element_align_bits));
+        match (size_bits, count) {
+            (Some(size), Count::Fixed(_)) | (Some(size @ 1..), Count::Slot(_)) => self.elements(count, size),
             _ => {
                 let mut any = Assembler { operations: Vec::new(), known: Known::NOTHING };
                 any.node(element);
@@ -154,6 +181,9 @@ pub(super) fn run(operations: &[Operation], cursor: &mut Cursor<'_>, memory: &mu
             Operation::Text => {
                 cursor.text()?;
             }
+            Operation::WideText(unit_size_bytes) => {
+                cursor.wide_text(*unit_size_bytes)?;
+            }
             Operation::Elements(slot, size_bits) => {
                 let count = memory.slot(*slot);
                 // Division instead of multiplication: the count is not trusted, so the product might not fit.
@@ -172,10 +202,15 @@ pub(super) fn run(operations: &[Operation], cursor: &mut Cursor<'_>, memory: &mu
                     }
                 }
             }
+            Operation::Optional(slot, is_signed, choice) => {
+                let (ranges, operations) = choice.as_ref();
+                if is_in(ranges, memory.slot(*slot), *is_signed) {
+                    run(operations, cursor, memory)?;
+                }
+            }
             Operation::Variant(slot, is_signed, options) => {
                 let tag = memory.slot(*slot);
-                let found =
-                    options.iter().find(|(ranges, _)| ranges.iter().any(|range| range.contains(tag, *is_signed)));
+                let found = options.iter().find(|(ranges, _)| is_in(ranges, tag, *is_signed));
                 match found {
                     Some((_, option)) => run(option, cursor, memory)?,
                     None => return option_of(&[], tag, *is_signed).map(|_| ()),

@@ -1,12 +1,15 @@
 //! Reads fields one after another, and hands each to a visitor.
 
-use super::bits::{Cursor, FieldError, extend_sign};
-use super::node::{Count, IntegerNode, MemberNode, Node, OUTER_COUNT, OptionNode, Role, StructNode};
+use std::borrow::Cow;
+
+use super::bits::{Cursor, FieldError, extend_sign, reversed};
+use super::node::{Count, IntegerNode, MemberNode, Node, OUTER_COUNT, OptionNode, StructNode};
+use crate::model::{ByteOrder, Coding, Encoding, Float, Range, Role, Roles};
 
 /// Elements without size (structures without members, for example) that one record may have.
 const EMPTY_COUNT_MAX: u64 = 1 << 16;
 
-/// What lies in brackets.
+/// What lies in brackets. A field that is there or not is, where it is there, a variant with one option without name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Group {
@@ -27,8 +30,14 @@ pub trait Visitor {
     fn integer(&mut self, value: u64, class: &IntegerNode);
     /// A floating-point number.
     fn float(&mut self, value: f64);
-    /// Text, or an array of characters up to its first NUL.
+    /// The next number, of variable length, has been read from bytes with so many bits of it.
+    fn variable(&mut self, _size_bits: u32) {}
+    /// Text, or an array of characters up to its first NUL; what is neither ASCII nor UTF-8 in the stream comes as UTF-8.
     fn text(&mut self, text: &[u8]);
+    /// Bytes; `is_uuid`: of the trace's identity.
+    fn blob(&mut self, _bytes: &[u8], _is_uuid: bool) {}
+    /// In place of a field that is not there.
+    fn absent(&mut self) {}
     /// The fields that come until it is closed belong together.
     fn open(&mut self, group: Group);
     /// Closes the group that was opened last.
@@ -73,9 +82,12 @@ impl Memory {
         self.slots[index] = value;
     }
 
-    /// A record begins.
+    /// A record's contexts and fields begin. What the record before said is forgotten, as it is where a record is shown alone.
     pub(crate) fn begin(&mut self) {
         self.empty = 0;
+        if let Some(own) = self.slots.get_mut(OUTER_COUNT..) {
+            own.fill(0);
+        }
     }
 
     pub(super) fn note_empty(&mut self) -> Result<(), FieldError> {
@@ -94,8 +106,12 @@ pub(crate) fn advance(time: u64, low: u64, size_bits: u32) -> u64 {
     if next >= time { next } else { next.wrapping_add(span) }
 }
 
+pub(super) fn is_in(ranges: &[Range], value: u64, is_signed: bool) -> bool {
+    ranges.iter().any(|range| range.contains(value, is_signed))
+}
+
 pub(super) fn option_of(options: &[OptionNode], tag: u64, is_signed: bool) -> Result<&OptionNode, FieldError> {
-    let found = options.iter().find(|option| option.ranges.iter().any(|range| range.contains(tag, is_signed)));
+    let found = options.iter().find(|option| is_in(&option.ranges, tag, is_signed));
     found.ok_or(FieldError::Tag(if is_signed { i128::from(tag as i64) } else { i128::from(tag) }))
 }
 
@@ -103,16 +119,80 @@ impl IntegerNode {
     /// Reads it and takes note of it.
     #[inline(always)]
     pub(super) fn read(&self, cursor: &mut Cursor<'_>, memory: &mut Memory) -> Result<u64, FieldError> {
+        Ok(self.read_bits(cursor, memory)?.0)
+    }
+
+    /// The same, and how many bits were read.
+    #[inline(always)]
+    fn read_bits(&self, cursor: &mut Cursor<'_>, memory: &mut Memory) -> Result<(u64, u32), FieldError> {
         cursor.align(self.align_bits);
-        let mut value = cursor.number(self.size_bits, self.order)?;
-        if self.is_signed {
-            value = extend_sign(value, self.size_bits);
-        }
+        let (value, size_bits) = match self.coding {
+            Coding::Variable => cursor.leb128(self.is_signed)?,
+            coding => {
+                let mut value = cursor.number(self.size_bits, self.order)?;
+                if coding == Coding::Reversed {
+                    value = reversed(value, self.size_bits);
+                }
+                (if self.is_signed { extend_sign(value, self.size_bits) } else { value }, self.size_bits)
+            }
+        };
         if let Some(slot) = self.slot {
             memory.set(slot, value);
         }
-        Ok(value)
+        Ok((value, size_bits))
     }
+}
+
+fn float(float: &Float, cursor: &mut Cursor<'_>) -> Result<f64, FieldError> {
+    cursor.align(float.align_bits);
+    let mut bits = cursor.number(float.size_bits, float.byte_order)?;
+    if float.is_reversed {
+        bits = reversed(bits, float.size_bits);
+    }
+    Ok(match float.size_bits {
+        16 => half(bits),
+        32 => f32::from_bits(bits as u32).into(),
+        _ => f64::from_bits(bits),
+    })
+}
+
+/// binary16 of IEEE 754: a sign, 5 bits of exponent, 10 of significand.
+fn half(bits: u64) -> f64 {
+    let (exponent, significand) = (bits >> 10 & 0x1F, (bits & 0x3FF) as f64 / 1024.0);
+    let magnitude = match exponent {
+        0 => significand * 2f64.powi(-14),
+        0x1F if significand == 0.0 => f64::INFINITY,
+        0x1F => f64::NAN,
+        _ => (1.0 + significand) * 2f64.powi(exponent as i32 - 15),
+    };
+    if bits >> 15 & 1 == 1 { -magnitude } else { magnitude }
+}
+
+/// Text up to its first NUL, in UTF-8. What is no character becomes U+FFFD.
+fn decoded(bytes: &[u8], encoding: Encoding) -> Cow<'_, [u8]> {
+    let wide: String = match encoding {
+        Encoding::Utf8 => {
+            let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+            return Cow::Borrowed(&bytes[..end]);
+        }
+        Encoding::Utf16(order) => {
+            let units = bytes.as_chunks::<2>().0.iter().map(|unit| match order {
+                ByteOrder::Little => u16::from_le_bytes(*unit),
+                ByteOrder::Big => u16::from_be_bytes(*unit),
+            });
+            let units = units.take_while(|unit| *unit != 0);
+            char::decode_utf16(units).map(|unit| unit.unwrap_or(char::REPLACEMENT_CHARACTER)).collect()
+        }
+        Encoding::Utf32(order) => {
+            let units = bytes.as_chunks::<4>().0.iter().map(|unit| match order {
+                ByteOrder::Little => u32::from_le_bytes(*unit),
+                ByteOrder::Big => u32::from_be_bytes(*unit),
+            });
+            let units = units.take_while(|unit| *unit != 0);
+            units.map(|unit| char::from_u32(unit).unwrap_or(char::REPLACEMENT_CHARACTER)).collect()
+        }
+    };
+    Cow::Owned(wide.into_bytes())
 }
 
 impl StructNode {
@@ -159,8 +239,9 @@ impl StructNode {
 
 impl MemberNode {
     fn is_shown(&self) -> bool {
+        const SHOWN: Roles = Roles::NONE.with(Role::CpuId).with(Role::ClassId);
         match &self.node {
-            Node::Integer(integer) => matches!(integer.role, Role::None | Role::CpuId | Role::ClassId),
+            Node::Integer(integer) => integer.roles.is_within(SHOWN),
             _ => true,
         }
     }
@@ -174,16 +255,36 @@ impl Node {
         visitor: &mut impl Visitor,
     ) -> Result<(), FieldError> {
         match self {
-            Node::Integer(integer) => visitor.integer(integer.read(cursor, memory)?, integer),
-            Node::Float { size_bits, align_bits, order } => {
-                cursor.align(*align_bits);
-                let bits = cursor.number(*size_bits, *order)?;
-                let is_single = *size_bits == 32;
-                visitor.float(if is_single { f32::from_bits(bits as u32).into() } else { f64::from_bits(bits) });
+            Node::Integer(integer) => {
+                let (value, size_bits) = integer.read_bits(cursor, memory)?;
+                if integer.coding == Coding::Variable {
+                    visitor.variable(size_bits);
+                }
+                visitor.integer(value, integer);
             }
-            Node::Text => {
+            Node::Float(class) => visitor.float(float(class, cursor)?),
+            Node::Text { encoding, count } => {
                 cursor.align(8);
-                visitor.text(cursor.text()?);
+                let text = match (count, encoding) {
+                    (Some(count), _) => cursor.take_bytes(count.get(memory))?,
+                    (None, Encoding::Utf8) => cursor.text()?,
+                    (None, encoding) => cursor.wide_text(encoding.unit_size_bytes())?,
+                };
+                visitor.text(&decoded(text, *encoding));
+            }
+            Node::Blob { count, is_uuid } => {
+                cursor.align(8);
+                visitor.blob(cursor.take_bytes(count.get(memory))?, *is_uuid);
+            }
+            Node::Optional { slot, is_selector_signed, ranges, node } => {
+                if is_in(ranges, memory.slot(*slot), *is_selector_signed) {
+                    visitor.open(Group::Variant);
+                    visitor.option("");
+                    node.walk(cursor, memory, visitor)?;
+                    visitor.close(Group::Variant);
+                } else {
+                    visitor.absent();
+                }
             }
             Node::Struct(structure) => {
                 visitor.open(Group::Struct);
@@ -197,14 +298,11 @@ impl Node {
                 option.node.walk(cursor, memory, visitor)?;
                 visitor.close(Group::Variant);
             }
-            Node::Array { element, count, is_text } => {
+            Node::Array { element, count, is_text, align_bits } => {
                 let count = count.get(memory);
-                cursor.align(element.align_bits());
+                cursor.align(*align_bits);
                 if *is_text {
-                    let text = cursor.byte_slice(count).ok_or(FieldError::Count(count))?;
-                    cursor.skip(8 * count)?;
-                    let end = text.iter().position(|byte| *byte == 0).unwrap_or(text.len());
-                    visitor.text(&text[..end]);
+                    visitor.text(&decoded(cursor.take_bytes(count)?, Encoding::Utf8));
                     return Ok(());
                 }
                 visitor.open(Group::Array);

@@ -12,7 +12,7 @@ use std::io::Write;
 
 use number::{put_fraction, put_g, put_i64, put_u64};
 
-use crate::model::Base;
+use crate::model::{Base, Label, Meaning};
 use crate::plan::{Group, IntegerNode, Visitor};
 use crate::stream::{Event, Notice, Problem, Scratch};
 use crate::time::Civil;
@@ -190,9 +190,11 @@ impl Visitor for Printer<'_> {
     }
 
     fn integer(&mut self, value: u64, class: &IntegerNode) {
-        match &class.labels {
-            None => put_integer(self.out, value, class),
-            Some(labels) => {
+        match (&class.labels, class.meaning) {
+            (_, Meaning::Boolean) => self.out.extend_from_slice(if value == 0 { b"false" } else { b"true" }),
+            (flags, Meaning::Bits) => put_bits(self.out, value, flags.as_deref().unwrap_or_default()),
+            (None, Meaning::Number) => put_integer(self.out, value, class),
+            (Some(labels), Meaning::Number) => {
                 self.out.extend_from_slice(b"( ");
                 let mut separator: &[u8] = b"";
                 for label in labels.iter().filter(|label| label.range.contains(value, class.is_signed)) {
@@ -216,6 +218,16 @@ impl Visitor for Printer<'_> {
 
     fn text(&mut self, text: &[u8]) {
         put_text(self.out, text);
+    }
+
+    fn blob(&mut self, bytes: &[u8], _: bool) {
+        self.out.extend_from_slice(b"{ ");
+        bytes.iter().for_each(|byte| put(self.out, format_args!("{byte:02x} ")));
+        self.out.push(b'}');
+    }
+
+    fn absent(&mut self) {
+        self.out.extend_from_slice(b"<none>");
     }
 
     fn open(&mut self, group: Group) {
@@ -248,6 +260,22 @@ fn put_integer(out: &mut Vec<u8>, value: u64, class: &IntegerNode) {
         Base::Binary => {
             put(out, format_args!("0b{:0width$b}", bits(class.size_bits), width = class.size_bits as usize))
         }
+    }
+}
+
+/// Bits, and the flags that have one of them, by their names.
+fn put_bits(out: &mut Vec<u8>, value: u64, flags: &[Label]) {
+    put(out, format_args!("0x{value:X}"));
+    let is_set = |flag: &&Label| (0..64).any(|bit| value >> bit & 1 == 1 && flag.range.contains(bit, false));
+    let mut names: Vec<&str> = flags.iter().filter(is_set).map(|flag| flag.name.as_str()).collect();
+    names.sort_unstable();
+    names.dedup();
+    for (index, name) in names.iter().enumerate() {
+        out.extend_from_slice(if index == 0 { b" { " } else { b", " });
+        put_text(out, name.as_bytes());
+    }
+    if !names.is_empty() {
+        out.extend_from_slice(b" }");
     }
 }
 

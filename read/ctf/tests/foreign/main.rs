@@ -2,6 +2,7 @@
 //!
 //! They are made here by hand, by babeltrace2's own writer, and by LTTng. What lacks a program is skipped.
 
+mod ctf2;
 mod hostile;
 mod made;
 mod recorded;

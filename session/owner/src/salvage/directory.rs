@@ -209,6 +209,7 @@ fn whole_declarations(bytes: &[u8]) -> Result<(Metadata, String), MetadataError>
 mod tests {
     use super::super::packets::tests::trace;
     use super::*;
+    use dormouse_ctf::{Format, MetadataOptions};
 
     #[test]
     fn metadata_are_kept_as_far_as_they_are_whole() {
@@ -227,6 +228,22 @@ mod tests {
         odd.extend("\nevent { name = \"\u{fc}".bytes());
         odd.pop();
         assert_eq!(whole_declarations(&odd).unwrap().1.trim_end(), text.trim_end());
+    }
+
+    #[test]
+    fn metadata_in_ctf2_are_kept_as_far_as_they_are_whole() {
+        let (text, _) = trace();
+        let metadata = Metadata::parse(&text).unwrap();
+        let options = MetadataOptions { format: Format::Ctf2, ..metadata.options.clone() };
+        let text = Metadata { options, ..metadata.clone() }.text();
+        let class = text.rfind('\u{1e}').unwrap();
+        assert_eq!(whole_declarations(text.as_bytes()).unwrap().1, text);
+        for len in class + 2..text.len() - 1 {
+            let (found, kept) = whole_declarations(&text.as_bytes()[..len]).unwrap();
+            assert_eq!(kept, text[..class], "{len}");
+            assert_eq!(found.classes.events().count() + 1, metadata.classes.events().count());
+        }
+        assert!(whole_declarations(&text.as_bytes()[..100]).is_err());
     }
 
     #[test]

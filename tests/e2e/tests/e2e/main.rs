@@ -8,6 +8,7 @@ mod ends;
 mod failures;
 mod faults;
 mod forks;
+mod formats;
 mod hostile;
 mod kills;
 mod numbers;

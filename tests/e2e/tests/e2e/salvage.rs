@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use dormouse_consumer::salvage;
+use dormouse_ctf::Format;
 use dormouse_e2e::run::{Record, Running, babeltrace2_count};
 use dormouse_e2e::trace::{Trace, has_joined};
 use dormouse_e2e::{Random, seed};
@@ -92,9 +93,13 @@ fn a_program_that_lives_has_everything() {
     let listening = || Record::new().env(dormouse_abi::environment::ENV_LISTEN, "thread");
     let discard = || listening().mode("discard");
     let overwrite = || listening().mode("overwrite");
-    for (record, is_discard) in
-        [(discard(), true), (discard().rseq(false), true), (overwrite(), false), (overwrite().context("none"), false)]
-    {
+    for (record, is_discard) in [
+        (discard(), true),
+        (discard().rseq(false), true),
+        (overwrite(), false),
+        (overwrite().context("none"), false),
+        (discard().format(Format::Ctf2), true),
+    ] {
         let mut running = abandoned(record, is_discard);
         let pid = pids(running.dir())[0];
         let before = files(running.dir());
@@ -102,6 +107,7 @@ fn a_program_that_lives_has_everything() {
         babeltrace2_count(running.dir());
         let (code, json, dir) = run(&running, "salvaged", &[]);
         check_whole(&dir, (code, &json));
+        assert_eq!(Trace::read(&dir).metadata.options, Trace::read(running.dir()).metadata.options);
         assert_eq!(json["memory"], format!("what process {pid} has sent"));
         assert_eq!(json["writers"], serde_json::json!([pid]));
         assert_eq!(json["packets_from_disk"].as_u64().unwrap() > 0, is_discard, "{json}");

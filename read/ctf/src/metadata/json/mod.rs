@@ -1,0 +1,113 @@
+//! The metadata of CTF 2 (CTF2-SPEC-2.0): a JSON text sequence (RFC 7464), each of whose texts is a fragment of the description.
+//!
+//! ```text
+//!   text ─▶ value (JSON) ─▶ node (values with their places) ─▶ resolve, fields ─▶ model
+//!                                                          └─▶ own (what only ours say)
+//!   ClassDecl ─▶ write ─▶ value ─▶ text
+//! ```
+//!
+//! # Limits
+//! * Fragments and properties of other kinds than the specification's are passed over. No extension is known, so metadata with one are
+//!   refused.
+//! * Floating-point numbers have 16, 32 or 64 bits.
+//! * Where a location leads into a variant, one of its options alone may have the field.
+//! * Namespaces, names and unique ids of traces, streams and clocks, and a clock's precision and accuracy, are checked and not kept.
+
+mod fields;
+mod node;
+mod own;
+mod resolve;
+#[cfg(test)]
+mod tests;
+mod value;
+mod write;
+
+use super::error::{MetadataError, line_of};
+use super::{Described, Metadata};
+use node::Failure;
+use value::{Json, locate};
+pub(super) use write::{event, preamble};
+
+/// What begins each text of a sequence.
+pub(super) const SEPARATOR: char = '\u{1e}';
+
+/// The fragments of a text, and where the text of each begins.
+struct Fragments<'a> {
+    text: &'a str,
+    offsets: Vec<usize>,
+    values: Vec<Json>,
+}
+
+impl<'a> Fragments<'a> {
+    fn parse(text: &'a str) -> Result<Fragments<'a>, MetadataError> {
+        let mut fragments = Fragments { text, offsets: Vec::new(), values: Vec::new() };
+        let mut parts = text.split(SEPARATOR);
+        let mut end = parts.next().map_or(0, str::len);
+        if end > 0 {
+            return Err(MetadataError::at(text, 0, "expected the separator of a JSON text sequence (0x1E)"));
+        }
+        for part in parts {
+            let offset = end + SEPARATOR.len_utf8();
+            end = offset + part.len();
+            // Between two separators may be nothing.
+            if part.trim_ascii().is_empty() {
+                continue;
+            }
+            let number = fragments.values.len() + 1;
+            match serde_json::from_str(part) {
+                Ok(value) => {
+                    fragments.offsets.push(offset);
+                    fragments.values.push(value);
+                }
+                Err(error) if error.is_eof() && end == text.len() => {
+                    return Err(MetadataError::CutOff { line: line_of(text, offset) });
+                }
+                Err(error) => {
+                    let line_start =
+                        part.split_inclusive('\n').take(error.line().saturating_sub(1)).map(str::len).sum::<usize>();
+                    let at = (line_start + error.column().saturating_sub(1)).min(part.len());
+                    // Its own place is one of the fragment.
+                    let what = error.to_string();
+                    let what = what.rsplit_once(" at line ").map_or(what.as_str(), |(what, _)| what);
+                    return Err(MetadataError::at(text, offset + at, format!("fragment {number}: {what}")));
+                }
+            }
+        }
+        Ok(fragments)
+    }
+
+    /// The error, with its place in the text.
+    fn error(&self, failure: &Failure) -> MetadataError {
+        let Failure { fragment, steps, what } = failure;
+        let mut path = format!("fragment {}", fragment + 1);
+        for (index, step) in steps.iter().enumerate() {
+            path += match step {
+                value::Step::Index(_) => "",
+                value::Step::Key(_) if index == 0 => ", ",
+                value::Step::Key(_) => ".",
+            };
+            path += &step.to_string();
+        }
+        let offset = self.offsets.get(*fragment).copied().unwrap_or(0);
+        let text = self.text[offset..].split(SEPARATOR).next().unwrap_or_default();
+        MetadataError::at(self.text, offset + locate(text, steps), format!("{path}: {what}"))
+    }
+}
+
+/// Reads anybody's metadata.
+pub(super) fn describe(text: &str) -> Result<Described, MetadataError> {
+    let fragments = Fragments::parse(text)?;
+    let class = resolve::resolve(&fragments.values, text.len()).map_err(|failure| fragments.error(&failure))?;
+    let own = match own::is_own(&class) {
+        true => Some(own::read(&fragments.values, &class).map_err(|failure| fragments.error(&failure))?),
+        false => None,
+    };
+    Ok(Described { class, own })
+}
+
+/// Reads metadata of ours.
+pub(super) fn parse(text: &str) -> Result<Metadata, MetadataError> {
+    let fragments = Fragments::parse(text)?;
+    let read = |class| own::read(&fragments.values, &class);
+    resolve::resolve(&fragments.values, text.len()).and_then(read).map_err(|failure| fragments.error(&failure))
+}

@@ -1,0 +1,130 @@
+//! Recognises the fragments that this crate writes, and reads from them what the model does not tell.
+//!
+//! The environment, the clock and the event record classes are understood; all other fragments must be those that a preamble with the
+//! same options has.
+
+use dormouse_abi::class::{CLASS_ID_MAX, ClassDecl, FIELD_COUNT_MAX, FieldType, Kind};
+use dormouse_abi::page::{STREAM_EVENTS, STREAM_STATE};
+use dormouse_abi::record::RecordKind;
+
+use super::super::{Format, Metadata, MetadataOptions};
+use super::node::{Checked, Node};
+use super::value::Json;
+use super::write::{alias, event_fragment, layout};
+use crate::class::Classes;
+use crate::model::{EnvValue, FieldClass, TraceClass};
+use crate::time::Clock;
+use crate::totals::Totals;
+
+/// Whether the environment says that the metadata are ours. Then they have to be.
+pub(super) fn is_own(class: &TraceClass) -> bool {
+    class.env_text("tracer_name") == Some("dormouse")
+}
+
+fn foreign<T>(node: &Node<'_, '_>, what: &str) -> Checked<T> {
+    node.fail(format!("{what}: Dormouse did not write these metadata"))
+}
+
+/// Reads fragments of ours.
+pub(super) fn read(fragments: &[Json], class: &TraceClass) -> Checked<Metadata> {
+    let node = |(index, json)| Node::of_fragment(index, json);
+    let kind = |json: &Json| json.get("type").and_then(Json::text).unwrap_or_default().to_string();
+    let first = node((0, &fragments[0]));
+    let Some(options) = options(class) else {
+        return foreign(&first, "the uuid, the environment or the clock lacks something");
+    };
+    let mut totals = Totals::default();
+    for (index, json) in fragments.iter().enumerate().filter(|(_, json)| kind(json) == "trace-class") {
+        node((index, json)).required("environment", |env| {
+            env.properties(|name, value| match value.json {
+                Json::Text(text) if !totals.read(name, text) => foreign(value, "this value has another form"),
+                _ => Ok(()),
+            })
+        })?;
+    }
+
+    // What the environment and the clock say has been read.
+    let comparable = |json: &Json| match json {
+        Json::Object(properties) => {
+            Json::Object(properties.iter().filter(|(name, _)| name != "environment").cloned().collect())
+        }
+        other => other.clone(),
+    };
+    let is_layout = |json: &Json| !matches!(kind(json).as_str(), "clock-class" | "event-record-class");
+    let expected = layout(&Metadata::new(options.clone()));
+    let mut expected = expected.iter().filter(|json| is_layout(json)).map(comparable);
+    for (index, json) in fragments.iter().enumerate().filter(|(_, json)| is_layout(json)) {
+        if expected.next() != Some(comparable(json)) {
+            return foreign(&node((index, json)), "this fragment is not the one that belongs here");
+        }
+    }
+    if expected.next().is_some() {
+        return foreign(&first, "there is a fragment missing");
+    }
+
+    let mut classes = Classes::empty(options.record_kind);
+    for (index, json) in fragments.iter().enumerate().filter(|(_, json)| kind(json) == "event-record-class") {
+        match event(json) {
+            // That an id is there once has been seen to.
+            Some((id, decl)) => drop(classes.insert(id, decl)),
+            None => return foreign(&node((index, json)), "this event record class has another form"),
+        }
+    }
+    if !classes.has_state() {
+        return foreign(&first, "the events of the state stream are missing or of another form");
+    }
+    Ok(Metadata { options, classes, totals })
+}
+
+fn options(class: &TraceClass) -> Option<MetadataOptions> {
+    let number = |name: &str| match class.env.iter().find(|(key, _)| key == name)? {
+        (_, EnvValue::Number(number)) => Some(*number),
+        _ => None,
+    };
+    let clock = class.clocks.first()?;
+    // Whichever of the two it is, what it has to look like is compared.
+    let header = class.streams.first()?.event_header.as_ref()?;
+    let is_compact = header.members.iter().any(|member| matches!(member.class.as_ref(), FieldClass::Variant(_)));
+    Some(MetadataOptions {
+        uuid: class.uuid?,
+        hostname: class.env_text("hostname")?.into(),
+        clock: Clock {
+            name: clock.name.clone(),
+            description: clock.description.clone(),
+            frequency_hz: clock.frequency_hz,
+            offset_s: clock.offset_s,
+            offset_cycles: clock.offset_cycles,
+        },
+        tracer_version: (number("tracer_major")?.try_into().ok()?, number("tracer_minor")?.try_into().ok()?),
+        start_time_s: number("trace_creation_time_s")?,
+        record_kind: if is_compact { RecordKind::Compact } else { RecordKind::Ids },
+        format: Format::Ctf2,
+    })
+}
+
+/// The class of a fragment that is written for it.
+fn event(fragment: &Json) -> Option<(u16, ClassDecl)> {
+    let Json::Number(id) = fragment.get("id")? else { return None };
+    let id = u16::try_from(*id).ok()?;
+    let (provider, name) = fragment.get("name")?.text()?.split_once(':')?;
+    let Json::List(members) = fragment.get("payload-field-class")?.get("member-classes")? else { return None };
+    let kind_of = |class: &Json| Kind::ALL.into_iter().find(|kind| class.text() == Some(alias(*kind)));
+    let mut fields: Vec<(String, FieldType)> = Vec::new();
+    for member in members {
+        let (name, class) = (member.get("name")?.text()?, member.get("field-class")?);
+        let field_type = match class.get("element-field-class") {
+            Some(element) => {
+                // Its count is in front of it.
+                fields.pop()?;
+                let kind = kind_of(element)?;
+                FieldType { kind, sequence: kind != Kind::Bytes }
+            }
+            None => FieldType::scalar(kind_of(class)?),
+        };
+        fields.push((name.into(), field_type));
+    }
+    let decl = ClassDecl { provider: provider.into(), name: name.into(), fields };
+    let stream_id = if id <= CLASS_ID_MAX { STREAM_EVENTS } else { STREAM_STATE };
+    let is_written = decl.fields.len() <= FIELD_COUNT_MAX && event_fragment(stream_id, id, &decl) == *fragment;
+    is_written.then_some((id, decl))
+}

@@ -1,0 +1,152 @@
+//! Values of JSON, their properties in the order of the text.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::fmt;
+
+use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
+use serde::ser::{Serialize, Serializer};
+use serde_json::value::RawValue;
+
+/// A value.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Json {
+    Null,
+    Flag(bool),
+    Number(i128),
+    /// What is no whole number, or too large a one.
+    Float(f64),
+    Text(String),
+    List(Vec<Json>),
+    Object(Vec<(String, Json)>),
+}
+
+impl Json {
+    /// The value of a property.
+    pub(super) fn get(&self, key: &str) -> Option<&Json> {
+        match self {
+            Json::Object(properties) => properties.iter().find(|(name, _)| name == key).map(|(_, value)| value),
+            _ => None,
+        }
+    }
+
+    pub(super) fn text(&self) -> Option<&str> {
+        if let Json::Text(text) = self { Some(text) } else { None }
+    }
+
+    /// What kind of value it is, for people.
+    pub(super) fn kind(&self) -> Cow<'static, str> {
+        match self {
+            Json::Null => "null".into(),
+            Json::Flag(flag) => flag.to_string().into(),
+            Json::Number(number) => number.to_string().into(),
+            Json::Float(float) => float.to_string().into(),
+            Json::Text(text) => format!("{text:?}").into(),
+            Json::List(_) => "an array".into(),
+            Json::Object(_) => "an object".into(),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Json {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Json, D::Error> {
+        deserializer.deserialize_any(Reader)
+    }
+}
+
+struct Reader;
+
+impl<'de> Visitor<'de> for Reader {
+    type Value = Json;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a value")
+    }
+    fn visit_unit<E>(self) -> Result<Json, E> {
+        Ok(Json::Null)
+    }
+    fn visit_bool<E>(self, flag: bool) -> Result<Json, E> {
+        Ok(Json::Flag(flag))
+    }
+    fn visit_i64<E>(self, number: i64) -> Result<Json, E> {
+        Ok(Json::Number(number.into()))
+    }
+    fn visit_u64<E>(self, number: u64) -> Result<Json, E> {
+        Ok(Json::Number(number.into()))
+    }
+    fn visit_f64<E>(self, number: f64) -> Result<Json, E> {
+        Ok(Json::Float(number))
+    }
+    fn visit_str<E>(self, text: &str) -> Result<Json, E> {
+        Ok(Json::Text(text.into()))
+    }
+    fn visit_seq<A: SeqAccess<'de>>(self, mut elements: A) -> Result<Json, A::Error> {
+        let mut list = Vec::new();
+        while let Some(element) = elements.next_element()? {
+            list.push(element);
+        }
+        Ok(Json::List(list))
+    }
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Json, A::Error> {
+        let (mut properties, mut keys) = (Vec::new(), std::collections::HashSet::new());
+        while let Some((key, value)) = entries.next_entry::<String, Json>()? {
+            if !keys.insert(key.clone()) {
+                return Err(A::Error::custom(format!(
+                    "the property {key:?} is in this object twice; take one of the two away"
+                )));
+            }
+            properties.push((key, value));
+        }
+        Ok(Json::Object(properties))
+    }
+}
+
+impl Serialize for Json {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Json::Null => serializer.serialize_unit(),
+            Json::Flag(flag) => serializer.serialize_bool(*flag),
+            Json::Number(number) => serializer.serialize_i128(*number),
+            Json::Float(float) => serializer.serialize_f64(*float),
+            Json::Text(text) => serializer.serialize_str(text),
+            Json::List(list) => serializer.collect_seq(list),
+            Json::Object(properties) => serializer.collect_map(properties.iter().map(|(key, value)| (key, value))),
+        }
+    }
+}
+
+/// A step from a value to one that it holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Step {
+    Key(String),
+    Index(usize),
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Step::Key(key) => f.write_str(key),
+            Step::Index(index) => write!(f, "[{index}]"),
+        }
+    }
+}
+
+/// Where in the text of a value the one is that so many steps lead to.
+pub(super) fn locate(text: &str, steps: &[Step]) -> usize {
+    let mut at = text;
+    for step in steps {
+        let found: Option<&RawValue> = match step {
+            Step::Key(key) => serde_json::from_str::<HashMap<Cow<'_, str>, &RawValue>>(at)
+                .ok()
+                .and_then(|properties| properties.get(key.as_str()).copied()),
+            Step::Index(index) => {
+                serde_json::from_str::<Vec<&RawValue>>(at).ok().and_then(|list| list.get(*index).copied())
+            }
+        };
+        // What is not there is missing in what is around it.
+        let Some(found) = found else { break };
+        at = found.get();
+    }
+    let blank = at.len() - at.trim_start().len();
+    at.as_ptr() as usize - text.as_ptr() as usize + blank
+}

@@ -1,0 +1,219 @@
+//! Writes CTF 2: what `metadata::write` says in TSDL.
+
+use dormouse_abi::class::{ClassDecl, FieldType, Kind};
+use dormouse_abi::page::{STREAM_EVENTS, STREAM_STATE};
+use dormouse_abi::record::{COMPACT_TIMESTAMP_BITS, EXTENDED, RecordKind, TIMESTAMP_BITS};
+
+use super::super::write::{field_names, identifier, type_name};
+use super::super::{Metadata, MetadataOptions};
+use super::SEPARATOR;
+use super::value::Json;
+use crate::state::StateRecord;
+use crate::time::utc_datetime;
+
+pub(in super::super) fn preamble(metadata: &Metadata) -> String {
+    let state = StateRecord::classes().into_iter().map(|(id, decl)| event_fragment(STREAM_STATE, id, &decl));
+    layout(metadata).into_iter().chain(state).map(|fragment| line(&fragment)).collect()
+}
+
+pub(in super::super) fn event(stream_id: u32, id: u16, decl: &ClassDecl) -> String {
+    line(&event_fragment(stream_id, id, decl))
+}
+
+/// A fragment has a line of its own.
+fn line(fragment: &Json) -> String {
+    let json = serde_json::to_string(fragment).expect("texts and whole numbers are JSON");
+    format!("{SEPARATOR}{json}\n")
+}
+
+/// All fragments but those of event record classes.
+pub(super) fn layout(metadata: &Metadata) -> Vec<Json> {
+    let MetadataOptions { uuid, hostname, clock, tracer_version: (major, minor), start_time_s, record_kind, .. } =
+        &metadata.options;
+    let uuid = list(uuid.iter().map(|byte| Json::Number((*byte).into())));
+    let mut fragments = vec![object([("type", text("preamble")), ("version", Json::Number(2)), ("uuid", uuid)])];
+    fragments.extend(Kind::ALL.iter().map(|kind| {
+        let (name, class) = (text(alias(*kind)), class_of(*kind));
+        object([("type", text("field-class-alias")), ("name", name), ("field-class", class)])
+    }));
+
+    let env = [
+        ("hostname", text(hostname)),
+        ("domain", text("dormouse")),
+        ("tracer_name", text("dormouse")),
+        ("tracer_major", Json::Number((*major).into())),
+        ("tracer_minor", Json::Number((*minor).into())),
+        ("trace_creation_datetime", text(&utc_datetime(*start_time_s))),
+        ("trace_creation_time_s", Json::Number((*start_time_s).into())),
+    ];
+    let totals = metadata.totals.entries().map(|(name, totals)| (identifier(&name), Json::Text(totals)));
+    let env = env.into_iter().map(|(name, value)| (name.to_string(), value)).chain(totals).collect();
+    let uuid = object([
+        ("type", text("static-length-blob")),
+        ("length", Json::Number(16)),
+        ("roles", list([text("metadata-stream-uuid")])),
+    ]);
+    let packet_header = structure([
+        ("magic", unsigned(32, &["packet-magic-number"])),
+        ("uuid", uuid),
+        ("stream_id", unsigned(32, &["data-stream-class-id"])),
+        ("stream_instance_id", unsigned(32, &["data-stream-id"])),
+    ]);
+    fragments.push(object([
+        ("type", text("trace-class")),
+        ("environment", Json::Object(env)),
+        ("packet-header-field-class", packet_header),
+    ]));
+
+    let clock_name = identifier(&clock.name);
+    // Fewer cycles than a second has.
+    let hz = clock.frequency_hz.max(1);
+    let seconds = i128::from(clock.offset_s) + i128::from(clock.offset_cycles / hz);
+    let offset = [("seconds", Json::Number(seconds)), ("cycles", Json::Number((clock.offset_cycles % hz).into()))];
+    fragments.push(object([
+        ("type", text("clock-class")),
+        ("id", text(&clock_name)),
+        ("name", text(&clock_name)),
+        ("description", text(&clock.description)),
+        ("frequency", Json::Number(clock.frequency_hz.into())),
+        ("origin", text("unix-epoch")),
+        ("offset-from-origin", object(offset)),
+    ]));
+
+    for (id, kind) in [(STREAM_EVENTS, Some(*record_kind)), (STREAM_STATE, None)] {
+        let header = match kind {
+            Some(RecordKind::Compact) => compact_header(),
+            _ => structure([
+                ("id", unsigned(16, &["event-record-class-id"])),
+                ("timestamp", unsigned(TIMESTAMP_BITS, &["default-clock-timestamp"])),
+            ]),
+        };
+        let mut stream = vec![
+            ("type", text("data-stream-class")),
+            ("id", Json::Number(id.into())),
+            ("default-clock-class-id", text(&clock_name)),
+            ("packet-context-field-class", packet_context()),
+            ("event-record-header-field-class", header),
+        ];
+        if kind == Some(RecordKind::Ids) {
+            let context = structure(["vpid", "vtid"].map(|name| (name, text(alias(Kind::U32)))));
+            stream.push(("event-record-common-context-field-class", context));
+        }
+        fragments.push(object(stream));
+    }
+    fragments
+}
+
+pub(super) fn event_fragment(stream_id: u32, id: u16, decl: &ClassDecl) -> Json {
+    let name = format!("{}:{}", identifier(&decl.provider), identifier(&decl.name));
+    let mut members = Vec::new();
+    for ((_, FieldType { kind, sequence }), name) in decl.fields.iter().zip(field_names(decl)) {
+        let mut class = text(alias(*kind));
+        if *sequence || *kind == Kind::Bytes {
+            let count = format!("_{name}_length");
+            class = object([
+                ("type", text("dynamic-length-array")),
+                ("length-field-location", object([("path", list([text(&count)]))])),
+                ("element-field-class", class),
+            ]);
+            members.push((count, text(alias(Kind::U32))));
+        }
+        members.push((name, class));
+    }
+    object([
+        ("type", text("event-record-class")),
+        ("id", Json::Number(id.into())),
+        ("data-stream-class-id", Json::Number(stream_id.into())),
+        ("name", text(&name)),
+        ("payload-field-class", structure(members.iter().map(|(name, class)| (name.as_str(), class.clone())))),
+    ])
+}
+
+/// The name of a kind's field class.
+pub(super) fn alias(kind: Kind) -> &'static str {
+    type_name(kind)
+}
+
+/// What the name stands for.
+fn class_of(kind: Kind) -> Json {
+    let bits = u32::try_from(kind.element_size_bytes() * 8).unwrap_or(0);
+    match kind {
+        Kind::Str => object([("type", text("null-terminated-string"))]),
+        Kind::F32 | Kind::F64 => number("fixed-length-floating-point-number", bits, []),
+        Kind::I8 | Kind::I16 | Kind::I32 | Kind::I64 => number("fixed-length-signed-integer", bits, []),
+        Kind::Pointer => {
+            let base = ("preferred-display-base", Json::Number(16));
+            number("fixed-length-unsigned-integer", bits, [base])
+        }
+        _ => unsigned(bits, &[]),
+    }
+}
+
+fn unsigned(size_bits: u32, roles: &[&str]) -> Json {
+    let roles = (!roles.is_empty()).then(|| ("roles", list(roles.iter().map(|role| text(role)))));
+    number("fixed-length-unsigned-integer", size_bits, roles)
+}
+
+fn number(kind: &str, size_bits: u32, more: impl IntoIterator<Item = (&'static str, Json)>) -> Json {
+    let properties = [
+        ("type", text(kind)),
+        ("length", Json::Number(size_bits.into())),
+        ("byte-order", text("little-endian")),
+        ("alignment", Json::Number(8)),
+    ];
+    object(properties.into_iter().chain(more))
+}
+
+/// `dormouse_abi::page`.
+fn packet_context() -> Json {
+    structure([
+        ("cpu_id", text(alias(Kind::U32))),
+        ("timestamp_begin", unsigned(64, &["default-clock-timestamp"])),
+        ("timestamp_end", unsigned(64, &["packet-end-default-clock-timestamp"])),
+        ("content_size", unsigned(64, &["packet-content-length"])),
+        ("packet_size", unsigned(64, &["packet-total-length"])),
+        ("packet_seq_num", unsigned(64, &["packet-sequence-number"])),
+        ("events_discarded", unsigned(64, &["discarded-event-record-counter-snapshot"])),
+    ])
+}
+
+/// Header of records without context: the id, or that another one follows.
+fn compact_header() -> Json {
+    let time = |size_bits| ("timestamp", unsigned(size_bits, &["default-clock-timestamp"]));
+    let id = |size_bits| ("id", unsigned(size_bits, &["event-record-class-id"]));
+    let option = |name: &str, first: u8, last: u8, class| {
+        let range = list([first, last].map(|bound| Json::Number(bound.into())));
+        object([("name", text(name)), ("field-class", class), ("selector-field-ranges", list([range]))])
+    };
+    let options = [
+        option("compact", 0, EXTENDED - 1, structure([time(COMPACT_TIMESTAMP_BITS)])),
+        option("extended", EXTENDED, EXTENDED, structure([id(16), time(64)])),
+    ];
+    let variant = object([
+        ("type", text("variant")),
+        ("selector-field-location", object([("path", list([text("id")]))])),
+        ("options", list(options)),
+    ]);
+    structure([id(8), ("v", variant)])
+}
+
+fn structure<'a>(members: impl IntoIterator<Item = (&'a str, Json)>) -> Json {
+    let member = |(name, class): (&str, Json)| object([("name", text(name)), ("field-class", class)]);
+    object([
+        ("type", text("structure")),
+        ("member-classes", list(members.into_iter().map(member))),
+        ("minimum-alignment", Json::Number(8)),
+    ])
+}
+
+fn object(properties: impl IntoIterator<Item = (&'static str, Json)>) -> Json {
+    Json::Object(properties.into_iter().map(|(name, value)| (name.into(), value)).collect())
+}
+
+fn list(elements: impl IntoIterator<Item = Json>) -> Json {
+    Json::List(elements.into_iter().collect())
+}
+
+fn text(text: &str) -> Json {
+    Json::Text(text.into())
+}
