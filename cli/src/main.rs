@@ -14,6 +14,7 @@ mod record;
 mod salvage;
 mod session_owner;
 mod snapshot;
+mod stats;
 mod status;
 
 use std::ffi::OsString;
@@ -45,7 +46,7 @@ enum Command {
     SessionOwner(session_owner::SessionOwner),
     Imv(imv::Imv),
     View(read::View),
-    Stats(read::StatsCommand),
+    Stats(stats::StatsCommand),
     Doctor(doctor::Doctor),
 }
 
