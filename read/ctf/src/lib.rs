@@ -24,7 +24,8 @@
 //! * [`trace`]: a trace of anybody, ready to be read.
 //! * [`stream`]: packets and events of one stream.
 //! * [`merge`]: events of all streams in the order of time.
-//! * [`text`]: an event as `babeltrace2` prints it.
+//! * [`select`]: which events are wanted, and who wrote them.
+//! * [`text`]: an event as `babeltrace2` prints it, for people, and as JSON, CSV and logfmt.
 //! * [`stats`]: what whole traces hold, without merging them.
 //! * [`time`]: clocks, and dates.
 //!
@@ -64,6 +65,7 @@ pub mod metadata;
 pub mod model;
 pub mod packet;
 pub mod plan;
+pub mod select;
 pub mod state;
 pub mod stats;
 pub mod stream;
@@ -86,6 +88,7 @@ pub use merge::Merge;
 pub use metadata::{Metadata, MetadataError, MetadataOptions};
 pub use packet::{PacketHeader, PacketWriter};
 pub use state::StateRecord;
+pub use select::{ClassRef, Selection, Writer, Writers};
 pub use stats::{Refusal, Stats};
 pub use stream::{
     Event, Notice, Problem, RecordError, Scratch, Source, StreamReader, TraceRef, count_records, first_record_since,

@@ -147,10 +147,28 @@ impl TraceFiles {
 
     /// The events of all streams, which are numbered in the order of [`TraceFiles::names`].
     pub fn events(&self) -> Merge<'_, Window<'_>> {
+        self.events_within(i64::MIN, i64::MAX)
+    }
+
+    /// The same, without packets that end before the first of these times or begin after the last, see [`StreamReader::within`].
+    pub fn events_within(&self, first_ns: i64, last_ns: i64) -> Merge<'_, Window<'_>> {
         let windows = self.streams.iter().zip(self.windows()).enumerate();
-        Merge::new(
-            windows.map(|(index, (stream, window))| StreamReader::of_source(self.trace_of(stream), index, window)),
-        )
+        Merge::new(windows.map(|(index, (stream, window))| {
+            StreamReader::of_source(self.trace_of(stream), index, window).within(first_ns, last_ns)
+        }))
+    }
+
+    /// The traces.
+    pub fn traces(&self) -> impl Iterator<Item = TraceRef<'_>> {
+        self.traces.iter().map(TraceRef::from)
+    }
+
+    /// When the last packet ends, see [`StreamReader::end_ns`].
+    pub fn end_ns(&self) -> Option<i64> {
+        let ends = self.streams.iter().map(|stream| {
+            StreamReader::of_source(self.trace_of(stream), 0, stream.window(*WINDOW_BYTES.start())).end_ns()
+        });
+        ends.max().flatten()
     }
 
     /// What is missing in traces whose [`TraceFiles::events`] have been read to the end, one line each.

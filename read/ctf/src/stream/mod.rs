@@ -119,6 +119,8 @@ pub struct StreamReader<'a, S = &'a [u8]> {
     totals: StreamTotals,
     /// Notices about the header of the current packet, last one first.
     notices: Vec<Problem>,
+    /// First and last time that is wanted, in nanoseconds since the epoch.
+    within: Option<(i64, i64)>,
 }
 
 impl<'a> StreamReader<'a> {
@@ -162,7 +164,33 @@ impl<'a, S: Source> StreamReader<'a, S> {
             header: Vec::new(),
             totals: StreamTotals::default(),
             notices: Vec::new(),
+            within: None,
         }
+    }
+
+    /// The same, without the events of packets that end before the first of these times, or begin after the last; in nanoseconds since the
+    /// epoch. Of the other packets all events come. [`StreamReader::totals`] counts what has come.
+    pub fn within(self, first_ns: i64, last_ns: i64) -> StreamReader<'a, S> {
+        StreamReader { within: Some((first_ns, last_ns)), ..self }
+    }
+
+    /// When the last packet ends, in nanoseconds since the epoch, by the packets' headers. Of packets that do not say it the records are read.
+    pub fn end_ns(mut self) -> Option<i64> {
+        let mut last: Option<i64> = None;
+        while let Some(opened) = self.open() {
+            self.notices.clear();
+            let fields = self.last.map(|opened| opened.fields);
+            let stated = fields.filter(|fields| fields.timestamp_begin_bits == 64).and_then(|fields| fields.timestamp_end);
+            if stated.is_none() {
+                while let Some(Ok(_)) = self.next_record() {}
+            }
+            if opened.is_ok() {
+                let end = self.scale.map(|scale| scale.epoch_ns(stated.unwrap_or(self.time)));
+                last = last.max(end);
+            }
+            self.packet = None;
+        }
+        last
     }
 
     /// Bytes of the stream.
@@ -467,7 +495,7 @@ impl<'a, S: Source> StreamReader<'a, S> {
         let present_bytes = self.pass(packet_size_bytes);
         let end = content_bits.min(8 * present_bytes);
         // Records of a packet without a valid time have none either.
-        let position = if times_valid { start.end } else { end };
+        let position = if times_valid && !self.is_outside(&fields) { start.end } else { end };
         let timestamp_end = if self.trace.is_own() { fields.timestamp_end } else { None };
         self.packet = Some(Packet {
             plan,
@@ -479,6 +507,17 @@ impl<'a, S: Source> StreamReader<'a, S> {
             cut_bytes: (packet_size_bytes > present_bytes).then_some((present_bytes, packet_size_bytes)),
         });
         Ok(())
+    }
+
+    /// Whether the packet's times say that none of its events is wanted.
+    fn is_outside(&self, fields: &PacketFields) -> bool {
+        let (Some((first, last)), Some(scale)) = (self.within, self.scale) else { return false };
+        match (fields.timestamp_begin, fields.timestamp_end) {
+            (Some(begin), Some(end)) if fields.timestamp_begin_bits == 64 && begin <= end => {
+                scale.epoch_ns(end) < first || scale.epoch_ns(begin) > last
+            }
+            _ => false,
+        }
     }
 
     /// Compares a packet with the one before.
