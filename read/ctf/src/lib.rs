@@ -87,8 +87,8 @@ pub use loss::{Cause, Losses, StatedLosses};
 pub use merge::Merge;
 pub use metadata::{Metadata, MetadataError, MetadataOptions};
 pub use packet::{PacketHeader, PacketWriter};
-pub use state::StateRecord;
 pub use select::{ClassRef, Selection, Writer, Writers};
+pub use state::StateRecord;
 pub use stats::{Refusal, Stats};
 pub use stream::{
     Event, Notice, Problem, RecordError, Scratch, Source, StreamReader, TraceRef, count_records, first_record_since,

@@ -201,9 +201,9 @@ fn operand(input: &mut Input<'_>) -> Parsed<Operand> {
         }
     }
     let rest = input.input.as_ref();
-    let is_keyword = ["and", "or", "not"].iter().any(|word| {
-        rest.strip_prefix(word).is_some_and(|rest| !rest.starts_with(is_word_char))
-    });
+    let is_keyword = ["and", "or", "not"]
+        .iter()
+        .any(|word| rest.strip_prefix(word).is_some_and(|rest| !rest.starts_with(is_word_char)));
     match rest.chars().next() {
         Some('"') => Ok(Operand::Literal(Literal::Text(text(input)?))),
         Some(c) if c.is_ascii_digit() || c == '-' || c == '.' => Ok(Operand::Literal(number(input)?)),

@@ -112,7 +112,9 @@ impl Filter {
 impl Kind {
     fn fits(self, other: Kind) -> bool {
         let is_text = |kind| kind == Kind::Text;
-        matches!(self, Kind::Any | Kind::Enumeration) || matches!(other, Kind::Any | Kind::Enumeration) || is_text(self) == is_text(other)
+        matches!(self, Kind::Any | Kind::Enumeration)
+            || matches!(other, Kind::Any | Kind::Enumeration)
+            || is_text(self) == is_text(other)
     }
 
     fn told(self) -> &'static str {
@@ -130,7 +132,8 @@ fn nearest<'n>(name: &str, known: impl IntoIterator<Item = &'n str>) -> String {
     const NEAR: f64 = 0.7;
     let likeness = |known: &'n str| (strsim::jaro_winkler(name, known), known);
     let best = known.into_iter().map(likeness).max_by(|a, b| a.0.total_cmp(&b.0));
-    best.filter(|(likeness, _)| *likeness > NEAR).map_or_else(String::new, |(_, known)| format!("; {known} is the nearest"))
+    best.filter(|(likeness, _)| *likeness > NEAR)
+        .map_or_else(String::new, |(_, known)| format!("; {known} is the nearest"))
 }
 
 impl Expression {

@@ -56,7 +56,9 @@ impl Value<'_> {
                 // The order of labels means nothing.
                 is_equality.then(|| equality(labels.any(number, &mut |label| label == text)))?
             }
-            (Value::Boolean(boolean), value) | (value, Value::Boolean(boolean)) => equality(value.is_true()? == boolean),
+            (Value::Boolean(boolean), value) | (value, Value::Boolean(boolean)) => {
+                equality(value.is_true()? == boolean)
+            }
             (left, right) => Some(operator.holds(order(left, right)?)),
         }
     }

@@ -1,11 +1,11 @@
 //! Single fields of records: found once by their names, and then read by their places.
 
+use super::StreamPlan;
 use super::bits::Cursor;
 use super::class::Class;
 use super::node::{Count, IntegerNode, MemberNode, Node, StructNode};
 use super::program::{fixed_size, program};
 use super::walk::{Blind, Memory, option_of};
-use super::StreamPlan;
 
 /// Which of the structures of a record, in their order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,7 +87,8 @@ impl StreamPlan {
         };
         // What refers to another field is read together with it.
         let is_alone = !matches!(node, Node::Variant { .. } | Node::Array { count: Count::Slot(_), .. });
-        let earlier = class.sections().into_iter().take(section as usize).filter_map(|(_, structure)| structure.cloned());
+        let earlier =
+            class.sections().into_iter().take(section as usize).filter_map(|(_, structure)| structure.cloned());
         let before = before(structure, &path).filter(|_| is_alone);
         let offset = before.and_then(|before| {
             let structures: Vec<StructNode> = earlier.chain([before]).collect();

@@ -152,7 +152,8 @@ impl<'a> ClassRef<'a> {
     }
 
     fn is_named(&self, patterns: &[String]) -> bool {
-        patterns.is_empty() || patterns.iter().any(|pattern| dormouse_abi::class::matches(pattern, &self.class.full_name))
+        patterns.is_empty()
+            || patterns.iter().any(|pattern| dormouse_abi::class::matches(pattern, &self.class.full_name))
     }
 }
 

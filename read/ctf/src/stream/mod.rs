@@ -180,7 +180,8 @@ impl<'a, S: Source> StreamReader<'a, S> {
         while let Some(opened) = self.open() {
             self.notices.clear();
             let fields = self.last.map(|opened| opened.fields);
-            let stated = fields.filter(|fields| fields.timestamp_begin_bits == 64).and_then(|fields| fields.timestamp_end);
+            let stated =
+                fields.filter(|fields| fields.timestamp_begin_bits == 64).and_then(|fields| fields.timestamp_end);
             if stated.is_none() {
                 while let Some(Ok(_)) = self.next_record() {}
             }
