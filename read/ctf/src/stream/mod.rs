@@ -496,7 +496,9 @@ impl<'a, S: Source> StreamReader<'a, S> {
         let present_bytes = self.pass(packet_size_bytes);
         let end = content_bits.min(8 * present_bytes);
         // Records of a packet without a valid time have none either.
-        let position = if times_valid && !self.is_outside(&fields) { start.end } else { end };
+        // The state stream says whose the events are that come later.
+        let is_state = self.trace.is_own() && plan.id == u64::from(STREAM_STATE);
+        let position = if times_valid && (is_state || !self.is_outside(&fields)) { start.end } else { end };
         let timestamp_end = if self.trace.is_own() { fields.timestamp_end } else { None };
         self.packet = Some(Packet {
             plan,
