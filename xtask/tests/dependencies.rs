@@ -47,7 +47,7 @@ const LAB: [&str; 11] = [
     "dormouse-vring",
 ];
 
-const RULES: [Rule; 40] = [
+const RULES: [Rule; 41] = [
     ("dormouse-abi", &[]),
     // How both sides talk.
     ("dormouse-transport", &["dormouse-abi"]),
@@ -98,7 +98,9 @@ const RULES: [Rule; 40] = [
     ("dormouse-vring-capi", &["dormouse-vring"]),
     ("dormouse-preload", &["dormouse", "dormouse-abi"]),
     // The read side.
-    ("dormouse-ctf", &["dormouse-abi"]),
+    // What is wanted of events, whoever has them.
+    ("dormouse-filter", &[]),
+    ("dormouse-ctf", &["dormouse-abi", "dormouse-filter"]),
     // Who may ask a session's owner what, and who is believed: it knows no memory and no trace.
     ("dormouse-control", &["dormouse-abi", "dormouse-transport"]),
     (
@@ -118,7 +120,17 @@ const RULES: [Rule; 40] = [
     // The command. What is large or apart is a program of its own, which it runs.
     ("dormouse-terminal", &["dormouse-abi"]),
     ("dormouse-doctor", &["dormouse-abi", "dormouse-consumer", "dormouse-imv", "dormouse-percpu", "dormouse-terminal"]),
-    ("dormouse-cli", &["dormouse-abi", "dormouse-consumer", "dormouse-ctf", "dormouse-doctor", "dormouse-terminal"]),
+    (
+        "dormouse-cli",
+        &[
+            "dormouse-abi",
+            "dormouse-consumer",
+            "dormouse-ctf",
+            "dormouse-doctor",
+            "dormouse-filter",
+            "dormouse-terminal",
+        ],
+    ),
     // Beside both: they measure and test all of it.
     ("dormouse-lab", &LAB),
     ("dormouse-lab-statistics", &[]),
@@ -159,6 +171,7 @@ const RULES: [Rule; 40] = [
             "dormouse-abi",
             "dormouse-consumer",
             "dormouse-ctf",
+            "dormouse-filter",
             "dormouse-relay",
             "dormouse-transport",
             "dormouse-vring",

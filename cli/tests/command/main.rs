@@ -4,5 +4,6 @@ mod damage;
 mod doctor;
 mod external;
 mod stats;
+mod view;
 
 const DORMOUSE: &str = env!("CARGO_BIN_EXE_dormouse");

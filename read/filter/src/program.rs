@@ -127,13 +127,24 @@ impl Kind {
     }
 }
 
-/// `; NAME is the nearest`, or nothing where no name is near.
+/// `; NAME is the nearest`, or which names there are.
 fn nearest<'n>(name: &str, known: impl IntoIterator<Item = &'n str>) -> String {
-    const NEAR: f64 = 0.7;
-    let likeness = |known: &'n str| (strsim::jaro_winkler(name, known), known);
-    let best = known.into_iter().map(likeness).max_by(|a, b| a.0.total_cmp(&b.0));
-    best.filter(|(likeness, _)| *likeness > NEAR)
-        .map_or_else(String::new, |(_, known)| format!("; {known} is the nearest"))
+    const NEAR: f64 = 0.4;
+    const SHOWN_MAX: usize = 12;
+    let mut known: Vec<&str> = known.into_iter().collect();
+    known.sort();
+    known.dedup();
+    let likeness = |known: &&'n str| (strsim::normalized_damerau_levenshtein(name, known), *known);
+    let best = known.iter().map(likeness).max_by(|a, b| a.0.total_cmp(&b.0));
+    match best.filter(|(likeness, _)| *likeness > NEAR) {
+        Some((_, nearest)) => format!("; {nearest} is the nearest"),
+        None if known.is_empty() => String::new(),
+        None => {
+            let more = if known.len() > SHOWN_MAX { ", …" } else { "" };
+            known.truncate(SHOWN_MAX);
+            format!("; there are {}{more}", known.join(", "))
+        }
+    }
 }
 
 impl Expression {

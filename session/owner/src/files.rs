@@ -163,7 +163,7 @@ impl TraceFiles {
         self.traces.iter().map(TraceRef::from)
     }
 
-    /// When the last packet ends, see [`StreamReader::end_ns`].
+    /// The time of the last event, see [`StreamReader::end_ns`].
     pub fn end_ns(&self) -> Option<i64> {
         let ends = self.streams.iter().map(|stream| {
             StreamReader::of_source(self.trace_of(stream), 0, stream.window(*WINDOW_BYTES.start())).end_ns()

@@ -174,24 +174,31 @@ impl<'a, S: Source> StreamReader<'a, S> {
         StreamReader { within: Some((first_ns, last_ns)), ..self }
     }
 
-    /// When the last packet ends, in nanoseconds since the epoch, by the packets' headers. Of packets that do not say it the records are read.
+    /// The time of the last event, in nanoseconds since the epoch. Of packets but the last that has events only the headers are read, unless
+    /// these do not say when it begins.
     pub fn end_ns(mut self) -> Option<i64> {
-        let mut last: Option<i64> = None;
-        while let Some(opened) = self.open() {
+        let mut last = None;
+        while self.open().is_some() {
             self.notices.clear();
-            let fields = self.last.map(|opened| opened.fields);
-            let stated =
-                fields.filter(|fields| fields.timestamp_begin_bits == 64).and_then(|fields| fields.timestamp_end);
-            if stated.is_none() {
-                while let Some(Ok(_)) = self.next_record() {}
+            let is_timed = self.last.is_some_and(|opened| opened.fields.timestamp_begin_bits == 64);
+            if self.packet.is_some_and(|packet| packet.position < packet.end) {
+                last = Some(self.at);
             }
-            if opened.is_ok() {
-                let end = self.scale.map(|scale| scale.epoch_ns(stated.unwrap_or(self.time)));
-                last = last.max(end);
+            if !is_timed {
+                self.pass_records();
             }
             self.packet = None;
         }
-        last
+        self.next = last?;
+        self.end = self.source.size_bytes();
+        self.open()?.ok()?;
+        self.pass_records();
+        self.time_ns()
+    }
+
+    /// Goes to the end of the packet, or to what is no record.
+    fn pass_records(&mut self) {
+        while let Some(Ok(_)) = self.next_record() {}
     }
 
     /// Bytes of the stream.

@@ -145,8 +145,8 @@ impl Taker<'_> {
         if !self.is_context() {
             let is_count = class.fields.as_ref().is_some_and(|fields| fields.is_count(self.member));
             if is_count {
-                // The sequence behind it has the name in the declaration.
-                if self.style == Style::People && class.decl.is_some() {
+                // The sequence behind it has the name in the declaration. LTTng's have names of this kind too.
+                if self.style == Style::People && (class.decl.is_some() || name.ends_with("_length")) {
                     return true;
                 }
             } else if let Some(decl) = &class.decl {

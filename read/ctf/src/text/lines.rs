@@ -54,12 +54,14 @@ impl Lines {
         if let LineFormat::Csv(columns) = &self.format
             && !std::mem::replace(&mut self.has_header, true)
         {
-            let names = COLUMNS.into_iter().chain(columns.iter().map(String::as_str));
-            for (index, name) in names.enumerate() {
-                if index > 0 {
-                    out.push(b',');
+            out.extend_from_slice(COLUMNS.join(",").as_bytes());
+            for column in columns {
+                out.push(b',');
+                // Each name once: a reader finds columns by them.
+                if COLUMNS.contains(&column.as_str()) {
+                    out.extend_from_slice(b"fields.");
                 }
-                put_csv(out, name.as_bytes());
+                put_csv(out, column.as_bytes());
             }
             out.push(b'\n');
         }
