@@ -282,7 +282,8 @@ impl View {
         let mut fields: Vec<String> = classes.iter().flat_map(printer::field_names).map(str::to_string).collect();
         fields.sort();
         fields.dedup();
-        for wanted in self.fields.iter().flatten().filter(|wanted| !fields.contains(wanted)) {
+        let mut wanted = self.fields.iter().flatten();
+        if let Some(wanted) = wanted.find(|wanted| !fields.contains(wanted)) {
             bail!("--fields {wanted}: no event of this trace has such a field; {}", instead(&[wanted], &fields));
         }
         Ok(())

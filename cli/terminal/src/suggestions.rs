@@ -20,7 +20,10 @@ pub(crate) fn leave_out_far(error: &mut Error) {
                     error.insert(suggested, ContextValue::Strings(near));
                 }
             }
-            Some(ContextValue::String(name)) if !is_near(&written, &name) => {}
+            // The usage has it too.
+            Some(ContextValue::String(name)) if !is_near(&written, &name) => {
+                error.remove(ContextKind::Usage);
+            }
             Some(other) => {
                 error.insert(suggested, other);
             }

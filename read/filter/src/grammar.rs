@@ -110,7 +110,7 @@ fn sign(input: &mut Input<'_>, sign: &'static str) -> Parsed<bool> {
 /// A keyword, if it comes next.
 fn keyword(input: &mut Input<'_>, word: &'static str) -> Parsed<bool> {
     let rest = input.input.as_ref();
-    if !rest.strip_prefix(word).is_some_and(|rest| !rest.starts_with(is_word_char)) {
+    if rest.strip_prefix(word).is_none_or(|rest| rest.starts_with(is_word_char)) {
         return Ok(false);
     }
     sign(input, word)

@@ -83,7 +83,12 @@ impl Filter {
     /// The error that no event has the name with this index. `known` are the names that there are.
     pub fn unknown<'n>(&self, name: usize, known: impl IntoIterator<Item = &'n str>) -> FilterError {
         let (name, offset) = &self.names[name];
-        let what = format!("no event has {name}{}", nearest(&name.to_string(), known));
+        let name = name.to_string();
+        let known: Vec<&str> = known.into_iter().collect();
+        let what = match known.contains(&name.as_str()) {
+            true => format!("{name} has parts, and is compared by one of them: {name}.MEMBER or {name}[0]"),
+            false => format!("no event has {name}{}", nearest(&name, known)),
+        };
         FilterError::at(&self.text, *offset, what)
     }
 
@@ -128,14 +133,13 @@ impl Kind {
 }
 
 /// `; NAME is the nearest`, or which names there are.
-fn nearest<'n>(name: &str, known: impl IntoIterator<Item = &'n str>) -> String {
+fn nearest(name: &str, mut known: Vec<&str>) -> String {
     const NEAR: f64 = 0.4;
     const SHOWN_MAX: usize = 12;
-    let mut known: Vec<&str> = known.into_iter().collect();
     known.sort();
     known.dedup();
-    let likeness = |known: &&'n str| (strsim::normalized_damerau_levenshtein(name, known), *known);
-    let best = known.iter().map(likeness).max_by(|a, b| a.0.total_cmp(&b.0));
+    let likeness = |known| (strsim::normalized_damerau_levenshtein(name, known), known);
+    let best = known.iter().copied().map(likeness).max_by(|a, b| a.0.total_cmp(&b.0));
     match best.filter(|(likeness, _)| *likeness > NEAR) {
         Some((_, nearest)) => format!("; {nearest} is the nearest"),
         None if known.is_empty() => String::new(),

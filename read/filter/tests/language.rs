@@ -185,6 +185,7 @@ fn names_that_no_event_has_are_told_with_the_nearest() {
     let error = filter.unknown(1, ["path", "bytes", "bits"]);
     assert_eq!((error.column, error.what.as_str()), (12, "no event has byts; bytes is the nearest"));
     assert_eq!(filter.unknown(1, ["x", "qqqqqq"]).what, "no event has byts; there are qqqqqq, x");
+    assert!(filter.unknown(1, ["byts"]).what.starts_with("byts has parts"));
     let error = Filter::parse("a > \"x\"").unwrap().mismatch(|_| vec![Kind::Number]).unwrap();
     assert_eq!((error.column, error.what.as_str()), (3, "the left side is a number, the right side is text"));
     assert_eq!(Filter::parse("a > \"x\" or a > 1").unwrap().mismatch(|_| vec![Kind::Any]), None);

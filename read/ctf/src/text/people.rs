@@ -68,13 +68,11 @@ struct Columns {
     event: usize,
 }
 
-/// A line that is written up to a width.
-struct Line<'o> {
-    out: &'o mut Vec<u8>,
-    has_color: bool,
-    /// Columns that are left.
-    left: usize,
-    is_cut: bool,
+/// The parts of a line, which is written up to a width.
+#[derive(Debug, Default)]
+struct Line {
+    parts: Vec<(Ink, String)>,
+    width: usize,
 }
 
 impl<'a> People<'a> {
@@ -123,7 +121,7 @@ impl<'a> People<'a> {
         *w_cpu = (*w_cpu).max(cpu.len());
         *w_event = (*w_event).max(name.width()).min(event_max);
 
-        let mut line = Line { out, has_color: self.has_color, left: width, is_cut: false };
+        let mut line = Line::default();
         let time = String::from_utf8_lossy(&time);
         line.put(Ink::Time, &format!("{time:>width$} ", width = self.time_width));
         if *w_process > 0 {
@@ -136,13 +134,13 @@ impl<'a> People<'a> {
         line.put(Ink::Cpu, &format!("{:>width$} ", format!("[{cpu}]"), width = *w_cpu + 2));
         line.put(Ink::Event, &padded(&name, *w_event));
         self.cells.take(event);
-        put_fields(&self.cells, &mut line);
-        line.end();
+        put_fields(&self.cells, &mut line, width);
+        line.write(width, self.has_color, out);
     }
 }
 
 /// The fields, of which long ones are cut where they are too long together.
-fn put_fields(cells: &Cells, line: &mut Line<'_>) {
+fn put_fields(cells: &Cells, line: &mut Line, width: usize) {
     let of = |kind: CellKind, value: &[u8]| {
         let mut text = Vec::new();
         match kind {
@@ -164,7 +162,8 @@ fn put_fields(cells: &Cells, line: &mut Line<'_>) {
         .map(|(cell, name, value)| (cell.kind, printable(name.as_bytes()), of(cell.kind, value)))
         .collect();
     let total: usize = fields.iter().map(|(_, name, value)| name.width() + value.width() + 2).sum();
-    let value_max = if total > line.left { (line.left / 3).max(VALUE_MIN) } else { usize::MAX };
+    let left = width.saturating_sub(line.width);
+    let value_max = if total > left { (left / 3).max(VALUE_MIN) } else { usize::MAX };
     for (kind, name, value) in fields {
         line.put(Ink::Plain, " ");
         line.put(Ink::Name, &name);
@@ -174,28 +173,36 @@ fn put_fields(cells: &Cells, line: &mut Line<'_>) {
     }
 }
 
-impl Line<'_> {
+impl Line {
     fn put(&mut self, ink: Ink, text: &str) {
-        if self.is_cut {
-            return;
-        }
-        let width = text.width();
-        let shown = if width > self.left { cut(text, self.left) } else { text.into() };
-        self.is_cut = width > self.left;
-        self.left = self.left.saturating_sub(width);
-        let begin = if self.has_color && !shown.trim_end().is_empty() { ink.begin() } else { "" };
-        self.out.extend_from_slice(begin.as_bytes());
-        self.out.extend_from_slice(shown.as_bytes());
-        if !begin.is_empty() {
-            self.out.extend_from_slice(b"\x1b[0m");
-        }
+        self.width += text.width();
+        self.parts.push((ink, text.into()));
     }
 
-    fn end(self) {
+    fn write(self, width: usize, has_color: bool, out: &mut Vec<u8>) {
+        // Where not all fits, the last column is for the mark.
+        let is_cut = self.width > width;
+        let mut left = if is_cut { width.saturating_sub(1) } else { width };
+        for (ink, text) in &self.parts {
+            let shown = prefix(text, left);
+            left -= shown.width();
+            let begin = if has_color && !shown.trim_end().is_empty() { ink.begin() } else { "" };
+            out.extend_from_slice(begin.as_bytes());
+            out.extend_from_slice(shown.as_bytes());
+            if !begin.is_empty() {
+                out.extend_from_slice(b"\x1b[0m");
+            }
+            if shown.len() < text.len() {
+                break;
+            }
+        }
         // Padding behind the last thing in a line is for nobody.
-        let kept = self.out.trim_ascii_end().len();
-        self.out.truncate(kept);
-        self.out.push(b'\n');
+        let kept = out.trim_ascii_end().len();
+        out.truncate(kept);
+        if is_cut {
+            out.extend_from_slice(MARK.as_bytes());
+        }
+        out.push(b'\n');
     }
 }
 
@@ -213,12 +220,9 @@ fn padded(text: &str, width: usize) -> String {
     shown
 }
 
-/// As much of the text as so many columns hold, with a mark if that is not all.
-fn cut(text: &str, width: usize) -> std::borrow::Cow<'_, str> {
-    if text.width() <= width {
-        return text.into();
-    }
-    let (mut left, mut end) = (width.saturating_sub(1), 0);
+/// As much of the text as so many columns hold.
+fn prefix(text: &str, width: usize) -> &str {
+    let (mut left, mut end) = (width, 0);
     for (at, c) in text.char_indices() {
         let columns = c.width().unwrap_or(0);
         if columns > left {
@@ -227,7 +231,15 @@ fn cut(text: &str, width: usize) -> std::borrow::Cow<'_, str> {
         left -= columns;
         end = at + c.len_utf8();
     }
-    if width == 0 { "".into() } else { format!("{}{MARK}", &text[..end]).into() }
+    &text[..end]
+}
+
+/// The same, with a mark if that is not all.
+fn cut(text: &str, width: usize) -> std::borrow::Cow<'_, str> {
+    if text.width() <= width {
+        return text.into();
+    }
+    if width == 0 { "".into() } else { format!("{}{MARK}", prefix(text, width - 1)).into() }
 }
 
 #[cfg(test)]

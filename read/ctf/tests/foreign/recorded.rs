@@ -125,7 +125,7 @@ fn filters_find_what_a_search_finds(directory: &Path) {
         ("net == 0x34120000", with(&["net = 0x34120000,"])),
         ("i < 0", with(&["{ i = -"])),
         ("arr[1] == 2", ev),
-        ("arr[3] == 2", 0),
+        ("arr[2] == 2", 0),
         ("seq[0] == 1", lengths(1)),
         ("seq[2] == 3", lengths(3)),
         ("d == 1.5", with(&[" d = 1.5,"])),
