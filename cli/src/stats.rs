@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use clap::Args;
-use dormouse_consumer::TraceFiles;
+use dormouse_reader::TraceFiles;
 
 use dormouse_terminal::Output;
 

@@ -65,6 +65,8 @@ pub(crate) enum Target {
     Ctf,
     /// Filters of anybody, over streams of anybody
     Filter,
+    /// Packets and index files that are damaged, against reading without an index
+    Index,
     /// Snapshots between writes, and after noise in the memory
     Snapshot,
     /// Messages of hostile programs, owners and tools, in pieces

@@ -10,7 +10,7 @@ use cargo_metadata::{DependencyKind, MetadataCommand};
 type Rule = (&'static str, &'static [&'static str]);
 
 /// Every room but the command.
-const EVERYTHING: [&str; 12] = [
+const EVERYTHING: [&str; 13] = [
     "dormouse",
     "dormouse-abi",
     "dormouse-transport",
@@ -23,16 +23,17 @@ const EVERYTHING: [&str; 12] = [
     "dormouse-control",
     "dormouse-consumer",
     "dormouse-ctf",
+    "dormouse-reader",
 ];
 
 /// Every room, and what tests share.
-const E2E: [&str; 13] = {
-    let [a, b, c, d, e, f, g, h, i, j, k, l] = EVERYTHING;
-    [a, b, c, d, e, f, g, h, i, j, k, l, "dormouse-testing"]
+const E2E: [&str; 14] = {
+    let [a, b, c, d, e, f, g, h, i, j, k, l, m] = EVERYTHING;
+    [a, b, c, d, e, f, g, h, i, j, k, l, m, "dormouse-testing"]
 };
 
 /// What experiments drive and read: sessions, what they record, and the lab's own parts below them.
-const LAB: [&str; 11] = [
+const LAB: [&str; 12] = [
     "dormouse-abi",
     "dormouse-consumer",
     "dormouse-doctor",
@@ -41,13 +42,14 @@ const LAB: [&str; 11] = [
     "dormouse-lab-machine",
     "dormouse-lab-rings",
     "dormouse-lab-statistics",
+    "dormouse-reader",
     "dormouse-terminal",
     // For the features that it asks of libraries.
     "dormouse-testing",
     "dormouse-vring",
 ];
 
-const RULES: [Rule; 41] = [
+const RULES: [Rule; 42] = [
     ("dormouse-abi", &[]),
     // How both sides talk.
     ("dormouse-transport", &["dormouse-abi"]),
@@ -101,6 +103,7 @@ const RULES: [Rule; 41] = [
     // What is wanted of events, whoever has them.
     ("dormouse-filter", &[]),
     ("dormouse-ctf", &["dormouse-abi", "dormouse-filter"]),
+    ("dormouse-reader", &["dormouse-ctf"]),
     // Who may ask a session's owner what, and who is believed: it knows no memory and no trace.
     ("dormouse-control", &["dormouse-abi", "dormouse-transport"]),
     (
@@ -112,6 +115,7 @@ const RULES: [Rule; 41] = [
             "dormouse-vring",
             "dormouse-backing",
             "dormouse-ctf",
+            "dormouse-reader",
             "dormouse-transport",
         ],
     ),
@@ -128,6 +132,7 @@ const RULES: [Rule; 41] = [
             "dormouse-ctf",
             "dormouse-doctor",
             "dormouse-filter",
+            "dormouse-reader",
             "dormouse-terminal",
         ],
     ),
@@ -172,7 +177,9 @@ const RULES: [Rule; 41] = [
             "dormouse-consumer",
             "dormouse-ctf",
             "dormouse-filter",
+            "dormouse-reader",
             "dormouse-relay",
+            "dormouse-traces",
             "dormouse-transport",
             "dormouse-vring",
         ],

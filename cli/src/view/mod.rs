@@ -12,11 +12,11 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
 use dormouse_abi::class::matches;
-use dormouse_consumer::TraceFiles;
 use dormouse_ctf::loss::DAMAGED;
 use dormouse_ctf::text::ClockFormat;
 use dormouse_ctf::{ClassRef, Event, Problem, Selection, StateRecord, StatedLosses, StreamReader, Writers};
 use dormouse_filter::Filter;
+use dormouse_reader::TraceFiles;
 use dormouse_terminal::{Output, parse_duration};
 
 use crate::patterns::{instead, unmatched};

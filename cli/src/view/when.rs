@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use anyhow::bail;
-use dormouse_consumer::TraceFiles;
 use dormouse_ctf::Event;
+use dormouse_reader::TraceFiles;
 use dormouse_terminal::parse_duration;
 use jiff::civil::{DateTime, Time};
 use jiff::tz::TimeZone;

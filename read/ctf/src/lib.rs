@@ -23,7 +23,7 @@
 //! * [`plan`]: what is compiled from a model: headers by a table of constant places, fixed records by their size, others by a program.
 //! * [`trace`]: a trace of anybody, ready to be read.
 //! * [`stream`]: packets and events of one stream.
-//! * [`merge`]: events of all streams in the order of time.
+//! * [`merge`]: events of all streams in the order of time. Reading their files is `dormouse-reader`'s.
 //! * [`select`]: which events are wanted, and who wrote them.
 //! * [`text`]: an event as `babeltrace2` prints it, for people, and as JSON, CSV and logfmt.
 //! * [`stats`]: what whole traces hold, without merging them.
@@ -91,7 +91,8 @@ pub use select::{ClassRef, Selection, Writer, Writers};
 pub use state::StateRecord;
 pub use stats::{Refusal, Stats};
 pub use stream::{
-    Event, Notice, Problem, RecordError, Scratch, Source, StreamReader, TraceRef, count_records, first_record_since,
+    ClassCounts, Event, FirstPacket, Notice, PacketSpan, Problem, RecordError, Scratch, Source, StreamReader, TraceRef,
+    count_records, first_record_since,
 };
 pub use time::Clock;
 pub use totals::{StreamTotals, Totals};
