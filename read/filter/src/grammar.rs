@@ -7,7 +7,8 @@ use winnow::stream::{LocatingSlice, Location, Stateful};
 use winnow::token::{any, literal, take_while};
 
 use crate::error::FilterError;
-use crate::syntax::{Comparison, Expression, Literal, Name, Operand, Operator, Part};
+use crate::syntax::{Comparison, Expression, Literal, Name, Operand, Part};
+use crate::value::Operator;
 
 /// Bytes of a filter.
 const SIZE_BYTES_MAX: usize = 64 << 10;

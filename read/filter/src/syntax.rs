@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::value::Value;
+use crate::value::{Operator, Value};
 
 /// A name of a field: `a.b[2]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,17 +37,6 @@ impl fmt::Display for Name {
             Part::Index(index) => write!(f, "[{index}]"),
         })
     }
-}
-
-/// Which relation of two values.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Operator {
-    Equal,
-    NotEqual,
-    Less,
-    LessOrEqual,
-    Greater,
-    GreaterOrEqual,
 }
 
 /// A value that is written, or one of an event.

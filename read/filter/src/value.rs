@@ -3,8 +3,6 @@
 use std::cmp::Ordering;
 use std::fmt;
 
-use crate::syntax::Operator;
-
 /// A value of an event.
 #[derive(Debug, Clone, Copy)]
 pub enum Value<'a> {
@@ -62,6 +60,17 @@ impl Value<'_> {
             (left, right) => Some(operator.holds(order(left, right)?)),
         }
     }
+}
+
+/// Which relation of two values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Operator {
+    Equal,
+    NotEqual,
+    Less,
+    LessOrEqual,
+    Greater,
+    GreaterOrEqual,
 }
 
 impl Operator {
