@@ -10,13 +10,13 @@ mod imv;
 mod live;
 mod patterns;
 mod progress;
-mod read;
 mod record;
 mod salvage;
 mod session_owner;
 mod snapshot;
 mod stats;
 mod status;
+mod view;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -46,7 +46,7 @@ enum Command {
     #[command(hide = true)]
     SessionOwner(session_owner::SessionOwner),
     Imv(imv::Imv),
-    View(read::View),
+    View(view::View),
     Stats(stats::StatsCommand),
     Doctor(doctor::Doctor),
 }

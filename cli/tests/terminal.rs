@@ -90,11 +90,13 @@ fn answers_of_a_program_are_made_printable() {
 }
 
 /// A pseudo-terminal: the side that a person looks at, and the side of the program.
-fn terminal() -> (File, OwnedFd) {
+fn terminal(columns: u16) -> (File, OwnedFd) {
     let (mut person, mut program) = (-1, -1);
-    let (name, settings, size) = (std::ptr::null_mut(), std::ptr::null(), std::ptr::null());
-    // SAFETY: both descriptors are written where they are said to be; the rest may be null (openpty(3)).
-    let result = unsafe { libc::openpty(&raw mut person, &raw mut program, name, settings, size) };
+    let (name, settings) = (std::ptr::null_mut(), std::ptr::null());
+    let size = libc::winsize { ws_row: 24, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
+    // SAFETY: both descriptors are written where they are said to be, and the size is read from where it is; name and settings may be
+    // null (openpty(3)).
+    let result = unsafe { libc::openpty(&raw mut person, &raw mut program, name, settings, &raw const size) };
     assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
     // SAFETY: a descriptor that was just made, and that nobody else has.
     let person = unsafe { File::from_raw_fd(person) };
@@ -144,14 +146,79 @@ fn a_trace_is_printable_on_a_terminal_and_itself_in_a_pipe() {
         assert!(output.stdout == piped, "{:?}\n{:?}", output.stdout, piped);
     }
 
-    let (mut person, program) = terminal();
-    let mut child = view().stdout(Stdio::from(program)).stderr(Stdio::null()).spawn().expect("dormouse runs");
+    for (format, part) in [
+        ("babeltrace", "\u{fffd}[2J"),
+        ("people", r"a\u{1b}[2J"),
+        ("json", r"a\u001b[2J"),
+        ("logfmt", r"a\u001b[2J"),
+        ("csv", "\u{fffd}[2J"),
+    ] {
+        let shown = on_terminal(view().args(["--no-pager", "--format", format]).env("NO_COLOR", "1"), 0);
+        let count = if format == "csv" { 3 } else { 2 };
+        assert_eq!(shown.matches("\r\n").count(), count, "{format}: {shown:?}");
+        assert!(!shown.replace("\r\n", "").contains(char::is_control), "{format}: {shown:?}");
+        assert!(shown.contains(part), "{format}: {shown:?}");
+    }
+    // Without --format, a terminal gets lines for people, in colours and no other sequences.
+    let coloured = on_terminal(view().arg("--no-pager").env("TERM", "xterm").env_remove("NO_COLOR"), 0);
+    let plain = on_terminal(view().args(["--no-pager", "--color", "never"]), 0);
+    assert!(plain.contains(r#"p:e text="a"#) && !plain.contains('\u{1b}'), "{plain:?}");
+    let mut rest = String::new();
+    for (index, part) in coloured.split('\u{1b}').enumerate() {
+        let text = part.split_once('m').map(|(color, text)| (color.trim_start_matches('['), text));
+        match text {
+            Some((color, text)) if index > 0 && color.bytes().all(|byte| byte.is_ascii_digit()) => rest += text,
+            _ => rest += part,
+        }
+    }
+    assert_eq!(rest, plain);
+}
+
+/// What a person sees of a command whose terminal has so many columns.
+fn on_terminal(command: &mut Command, columns: u16) -> String {
+    let (mut person, program) = terminal(columns);
+    let input = program.try_clone().expect("a descriptor");
+    let mut child = command.stdin(input).stdout(program).stderr(Stdio::null()).spawn().expect("dormouse runs");
+    // The command holds the other side, until it is dropped.
+    command.stdin(Stdio::null()).stdout(Stdio::null());
     let mut shown = Vec::new();
     // The error at the end says that the other side is closed.
     let _ = person.read_to_end(&mut shown);
     child.wait().expect("it ends");
-    let shown = String::from_utf8(shown).expect("it prints text");
-    assert_eq!(shown.matches("\r\n").count(), 2, "{shown:?}");
-    assert!(!shown.replace("\r\n", "").contains(char::is_control), "{shown:?}");
-    assert!(shown.contains("\u{fffd}[2J"), "{shown:?}");
+    String::from_utf8(shown).expect("it prints text")
+}
+
+#[test]
+fn lines_for_people_fit_the_terminal() {
+    let mut trace = TraceBuilder::new();
+    let fields = [
+        ("path", FieldType::scalar(Kind::Str)),
+        ("note", FieldType::scalar(Kind::Str)),
+        ("bytes", FieldType::scalar(Kind::U64)),
+    ];
+    let class = trace.class("provider", "an_event_whose_name_is_long", &fields);
+    let stream = trace.stream(0);
+    for len in 0..300u64 {
+        let (path, note) = ("/日本".repeat(len as usize / 3), "x".repeat(len as usize));
+        let values = [Value::Str(path.as_bytes()), Value::Str(note.as_bytes()), Value::U64(len)];
+        trace.event(stream, len, 123_456, 123_457, class, &values);
+    }
+    let trace = trace.finish();
+    let dir = tempfile::tempdir().expect("a directory");
+    std::fs::write(dir.path().join("metadata"), &trace.metadata).expect("a file");
+    std::fs::write(dir.path().join("cpu_0"), &trace.streams[1]).expect("a file");
+    for columns in [20, 80, 120, 200] {
+        let mut command = Command::new(DORMOUSE);
+        command.args(["view", "--no-pager"]).arg(dir.path()).env("TZ", "UTC").env("NO_COLOR", "1");
+        let shown = on_terminal(&mut command, columns);
+        let lines: Vec<&str> = shown.split_terminator("\r\n").collect();
+        assert_eq!(lines.len(), 300);
+        // Of the texts, only the three characters of a path are two columns wide.
+        let width = |line: &str| line.chars().map(|c| if "日本".contains(c) { 2 } else { 1 }).sum::<usize>();
+        assert!(lines.iter().all(|line| width(line) <= columns.into()), "{columns}: {shown}");
+        let cut = lines.iter().filter(|line| line.contains('…')).count();
+        assert!(cut >= 150, "{columns}: {cut}");
+        // Of long values each leaves room for the next.
+        assert!(columns < 200 || lines.iter().all(|line| line.contains("bytes=")), "{shown}");
+    }
 }

@@ -63,6 +63,8 @@ pub(crate) enum Target {
     Read,
     /// Metadata of anybody, and streams under whatever of them is valid
     Ctf,
+    /// Filters of anybody, over streams of anybody
+    Filter,
     /// Packets and index files that are damaged, against reading without an index
     Index,
     /// Snapshots between writes, and after noise in the memory

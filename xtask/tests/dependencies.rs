@@ -100,7 +100,9 @@ const RULES: [Rule; 42] = [
     ("dormouse-vring-capi", &["dormouse-vring"]),
     ("dormouse-preload", &["dormouse", "dormouse-abi"]),
     // The read side.
-    ("dormouse-ctf", &["dormouse-abi"]),
+    // What is wanted of events, whoever has them.
+    ("dormouse-filter", &[]),
+    ("dormouse-ctf", &["dormouse-abi", "dormouse-filter"]),
     ("dormouse-reader", &["dormouse-ctf"]),
     ("dormouse-analysis", &["dormouse-abi", "dormouse-ctf"]),
     // Who may ask a session's owner what, and who is believed: it knows no memory and no trace.
@@ -131,6 +133,7 @@ const RULES: [Rule; 42] = [
             "dormouse-consumer",
             "dormouse-ctf",
             "dormouse-doctor",
+            "dormouse-filter",
             "dormouse-reader",
             "dormouse-terminal",
         ],
@@ -175,6 +178,7 @@ const RULES: [Rule; 42] = [
             "dormouse-abi",
             "dormouse-consumer",
             "dormouse-ctf",
+            "dormouse-filter",
             "dormouse-reader",
             "dormouse-relay",
             "dormouse-traces",

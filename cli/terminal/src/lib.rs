@@ -12,6 +12,7 @@
 mod output;
 mod size;
 pub mod style;
+mod suggestions;
 mod texts;
 
 use std::path::Path;
@@ -41,7 +42,8 @@ pub fn main<A: Parser>(
         _ => match A::try_parse_from(&arguments) {
             Ok(arguments) => run(arguments, &mut out),
             Err(error) => {
-                let error = complete(A::command()).try_get_matches_from(&arguments).err().unwrap_or(error);
+                let mut error = complete(A::command()).try_get_matches_from(&arguments).err().unwrap_or(error);
+                suggestions::leave_out_far(&mut error);
                 let printed = error.print();
                 // Help that was asked for, and the version.
                 if !error.use_stderr() {

@@ -14,13 +14,20 @@ pub const BAD: Style = AnsiColor::Yellow.on_default().bold();
 
 const COLUMNS_MAX: usize = 100;
 
+/// Whether standard output shows colours: it is a terminal, and nobody has said otherwise (`NO_COLOR`).
+pub fn has_color() -> bool {
+    anstream::AutoStream::choice(&std::io::stdout()) != anstream::ColorChoice::Never
+}
+
+/// Columns of the terminal, if standard output is one that says how many it has.
+pub fn width() -> Option<usize> {
+    let size = rustix::termios::tcgetwinsize(std::io::stdout()).ok()?;
+    Some(usize::from(size.ws_col)).filter(|columns| *columns > 0)
+}
+
 /// Columns to print in.
 pub fn columns() -> usize {
-    let size = rustix::termios::tcgetwinsize(std::io::stdout());
-    size.ok()
-        .map(|size| usize::from(size.ws_col))
-        .filter(|&columns| columns > 0)
-        .map_or(COLUMNS_MAX, |c| c.min(COLUMNS_MAX))
+    width().map_or(COLUMNS_MAX, |columns| columns.min(COLUMNS_MAX))
 }
 
 /// Text in lines that start with `first`, later ones with as many blanks.

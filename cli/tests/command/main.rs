@@ -5,5 +5,6 @@ mod doctor;
 mod external;
 mod questions;
 mod stats;
+mod view;
 
 const DORMOUSE: &str = env!("CARGO_BIN_EXE_dormouse");

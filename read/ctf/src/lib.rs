@@ -24,7 +24,8 @@
 //! * [`trace`]: a trace of anybody, ready to be read.
 //! * [`stream`]: packets and events of one stream.
 //! * [`merge`]: events of all streams in the order of time. Reading their files is `dormouse-reader`'s.
-//! * [`text`]: an event as `babeltrace2` prints it.
+//! * [`select`]: which events are wanted, and who wrote them.
+//! * [`text`]: an event as `babeltrace2` prints it, for people, and as JSON, CSV and logfmt.
 //! * [`stats`]: what whole traces hold, without merging them.
 //! * [`time`]: clocks, and dates.
 //!
@@ -66,6 +67,7 @@ pub mod metadata;
 pub mod model;
 pub mod packet;
 pub mod plan;
+pub mod select;
 pub mod state;
 pub mod stats;
 pub mod stream;
@@ -87,6 +89,7 @@ pub use loss::{Cause, Losses, StatedLosses};
 pub use merge::Merge;
 pub use metadata::{Format, Metadata, MetadataError, MetadataOptions};
 pub use packet::{PacketHeader, PacketWriter};
+pub use select::{ClassRef, Selection, Writer, Writers};
 pub use state::StateRecord;
 pub use stats::{Refusal, Stats};
 pub use stream::{

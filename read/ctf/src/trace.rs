@@ -56,7 +56,8 @@ impl<'a> From<&'a Trace> for TraceRef<'a> {
     fn from(trace: &'a Trace) -> TraceRef<'a> {
         match &trace.own {
             Some(metadata) => metadata.into(),
-            None => TraceRef::new(&trace.plan, trace.class.uuid.as_ref(), &trace.clocks, trace.origin.as_deref()),
+            None => TraceRef::new(&trace.plan, trace.class.uuid.as_ref(), &trace.clocks, trace.origin.as_deref())
+                .with_env(&trace.class.env),
         }
     }
 }

@@ -162,6 +162,11 @@ impl TraceFiles {
         (Merge::new(readers), notes)
     }
 
+    /// The time of the last event, see [`StreamReader::end_ns`].
+    pub fn end_ns(&self) -> Option<i64> {
+        self.readers().filter_map(|(_, reader)| reader.end_ns()).max()
+    }
+
     /// What is missing in traces whose [`TraceFiles::events`] have been read to the end, one line each; nothing, if only those of some time
     /// were asked for.
     pub fn missing(&self, events: &Merge<'_, Window<'_>>) -> Vec<String> {

@@ -10,12 +10,14 @@ mod head;
 mod names;
 mod node;
 mod packet;
+mod pick;
 mod program;
 mod walk;
 
 pub use bits::FieldError;
 pub use class::Class;
 pub use node::{IntegerNode, TooManyReferences};
+pub use pick::{Pick, Picked, PickedKind, Section, Step};
 pub use walk::{Group, Visitor};
 
 pub(crate) use bits::Cursor;

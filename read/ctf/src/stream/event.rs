@@ -3,7 +3,7 @@
 use dormouse_abi::class::CLASS_ID_MAX;
 
 use super::trace::TraceRef;
-use crate::plan::{Blind, Class, Cursor, Group, Memory, Outer, StreamPlan, Visitor};
+use crate::plan::{Blind, Class, Cursor, Group, Memory, Outer, Pick, Picked, StreamPlan, Visitor};
 use crate::state::StateRecord;
 use crate::value::Value;
 
@@ -59,6 +59,23 @@ impl<'a> Event<'a> {
     /// Whether it is the session owner's, in the state stream of a trace of Dormouse.
     pub fn is_state(&self) -> bool {
         self.trace.is_own() && self.class.id > CLASS_ID_MAX.into()
+    }
+
+    /// The trace that it is of.
+    pub fn trace(&self) -> TraceRef<'a> {
+        self.trace
+    }
+
+    pub(crate) fn plan(&self) -> &'a StreamPlan {
+        self.plan
+    }
+
+    /// The value of a field, which was found for the event's class; `None` if this event has none.
+    pub fn pick(&self, pick: &Pick, scratch: &mut Scratch) -> Option<Picked<'a>> {
+        if !pick.is_fixed() {
+            scratch.0.restart(&self.body.outer);
+        }
+        pick.read(self.class, &mut self.cursor(), &mut scratch.0)
     }
 
     /// What is written before the events of its trace: where it was recorded.

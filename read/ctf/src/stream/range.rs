@@ -43,6 +43,33 @@ impl<'a, S: Source> StreamReader<'a, S> {
         self
     }
 
+    /// The time of the last event, in nanoseconds since the epoch. Of packets but the last that has events only the headers are read, unless
+    /// these do not say when it begins.
+    pub fn end_ns(mut self) -> Option<i64> {
+        let mut last = None;
+        while self.open().is_some() {
+            self.notices.clear();
+            let is_timed = self.last.is_some_and(|opened| opened.fields.timestamp_begin_bits == 64);
+            if self.packet.is_some_and(|packet| packet.position < packet.end) {
+                last = Some(self.at);
+            }
+            if !is_timed {
+                self.pass_records();
+            }
+            self.packet = None;
+        }
+        self.next = last?;
+        self.end = self.source.size_bytes();
+        self.open()?.ok()?;
+        self.pass_records();
+        self.time_ns()
+    }
+
+    /// Goes to the end of the packet, or to what is no record.
+    fn pass_records(&mut self) {
+        while let Some(Ok(_)) = self.next_record() {}
+    }
+
     /// Whether only events of some time are given.
     pub fn is_bounded(&self) -> bool {
         self.bounds.is_some()

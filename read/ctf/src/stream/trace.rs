@@ -1,6 +1,7 @@
 //! What a reader of streams has to know of their trace.
 
 use crate::metadata::Metadata;
+use crate::model::EnvValue;
 use crate::plan::Plan;
 use crate::time::{Clock, Scale};
 
@@ -12,6 +13,7 @@ pub struct TraceRef<'a> {
     clocks: &'a [Clock],
     origin: Option<&'a str>,
     own: Option<&'a Metadata>,
+    env: &'a [(String, EnvValue)],
 }
 
 impl<'a> TraceRef<'a> {
@@ -21,7 +23,17 @@ impl<'a> TraceRef<'a> {
         clocks: &'a [Clock],
         origin: Option<&'a str>,
     ) -> TraceRef<'a> {
-        TraceRef { plan, uuid, clocks, origin, own: None }
+        TraceRef { plan, uuid, clocks, origin, own: None, env: &[] }
+    }
+
+    /// The same, of a trace with an environment.
+    pub(crate) fn with_env(self, env: &'a [(String, EnvValue)]) -> TraceRef<'a> {
+        TraceRef { env, ..self }
+    }
+
+    /// The environment, of traces that are not Dormouse's.
+    pub(crate) fn env(&self) -> &'a [(String, EnvValue)] {
+        self.env
     }
 
     /// Whether the trace is one of Dormouse.
@@ -53,6 +65,7 @@ impl<'a> From<&'a Metadata> for TraceRef<'a> {
             clocks: std::slice::from_ref(&options.clock),
             origin: Some(&options.hostname),
             own: Some(metadata),
+            env: &[],
         }
     }
 }

@@ -1,4 +1,4 @@
-//! An event as `babeltrace2` prints it.
+//! An event as text: as `babeltrace2` prints it ([`Formatter`]), for people ([`People`]), and for programs ([`Lines`]).
 //!
 //! ```text
 //! [14:03:05.123456789] (+0.000000012) lair http:request: { cpu_id = 0 }, { vpid = 12, vtid = 13 }, { id = 7, path = "/x" }
@@ -6,46 +6,34 @@
 //!
 //! The zone of the times comes from the caller, because where it is looked up (files, environment) is no concern of a codec.
 
+mod cells;
+mod clock;
+mod lines;
 mod number;
+mod people;
+
+pub use clock::ClockFormat;
+pub use lines::{LineFormat, Lines};
+pub use people::People;
 
 use std::io::Write;
 
+use clock::ClockText;
 use number::{put_fraction, put_g, put_i64, put_u64};
 
 use crate::model::{Base, Label, Meaning};
 use crate::plan::{Group, IntegerNode, Visitor};
 use crate::stream::{Event, Notice, Problem, Scratch};
-use crate::time::Civil;
-
-/// How a time is shown.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum ClockFormat {
-    /// `14:03:05.123456789`.
-    #[default]
-    TimeOfDay,
-    /// `2026-11-21 14:03:05.123456789`, as `--clock-date`.
-    DateTime,
-    /// Seconds since the epoch, `1795269785.123456789`, as `--clock-seconds`.
-    Seconds,
-}
 
 /// Formats the events of traces, one after another in the order of time.
+#[derive(Debug)]
 pub struct Formatter<'a> {
-    clock_format: ClockFormat,
-    utc_offset_s: Box<dyn Fn(i64) -> i32 + 'a>,
+    clock: ClockText<'a>,
     /// Time of the event before, from which the next one's distance is shown.
     last_ns: Option<i64>,
-    /// A second, and how times within it begin.
-    second: Option<(i64, Vec<u8>)>,
     /// By stream: a packet, and the text of its context.
     contexts: Vec<Option<(u64, Vec<u8>)>>,
     scratch: Scratch,
-}
-
-impl std::fmt::Debug for Formatter<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Formatter").field("clock_format", &self.clock_format).finish_non_exhaustive()
-    }
 }
 
 impl<'a> Formatter<'a> {
@@ -53,10 +41,8 @@ impl<'a> Formatter<'a> {
     /// `|_| 0` shows UTC.
     pub fn new(clock_format: ClockFormat, utc_offset_s: impl Fn(i64) -> i32 + 'a) -> Formatter<'a> {
         Formatter {
-            clock_format,
-            utc_offset_s: Box::new(utc_offset_s),
+            clock: ClockText::new(clock_format, utc_offset_s),
             last_ns: None,
-            second: None,
             contexts: Vec::new(),
             scratch: Scratch::default(),
         }
@@ -130,31 +116,9 @@ impl<'a> Formatter<'a> {
     }
 
     fn time(&mut self, ns: i64, out: &mut Vec<u8>) {
-        let (epoch_s, fraction) = (ns.div_euclid(NS), ns.rem_euclid(NS));
-        if self.second.as_ref().is_none_or(|(second, _)| *second != epoch_s) {
-            let begin = self.begin_of_time(epoch_s);
-            self.second = Some((epoch_s, begin));
-        }
-        if let Some((_, begin)) = &self.second {
-            out.extend_from_slice(begin);
-        }
-        put_fraction(out, fraction as u32);
+        out.push(b'[');
+        self.clock.put(ns, out);
         out.push(b']');
-    }
-
-    fn begin_of_time(&self, epoch_s: i64) -> Vec<u8> {
-        let mut out = vec![b'['];
-        if self.clock_format == ClockFormat::Seconds {
-            put(&mut out, format_args!("{epoch_s}."));
-            return out;
-        }
-        let civil = Civil::new(epoch_s + i64::from((self.utc_offset_s)(epoch_s)));
-        let Civil { year, month, day, hour, minute, second } = civil;
-        if self.clock_format == ClockFormat::DateTime {
-            put(&mut out, format_args!("{year:04}-{month:02}-{day:02} "));
-        }
-        put(&mut out, format_args!("{hour:02}:{minute:02}:{second:02}."));
-        out
     }
 }
 

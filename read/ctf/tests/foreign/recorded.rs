@@ -99,5 +99,71 @@ fn what_lttng_records_is_read_alike() {
         }
         let Some(notices) = agree(&trace) else { return };
         assert_eq!(notices, [""; 0]);
+        filters_find_what_a_search_finds(&trace);
     }
+}
+
+/// Filters over such a trace, beside what is found in the text of babeltrace2.
+fn filters_find_what_a_search_finds(directory: &Path) {
+    let Some(text) = output(Command::new("babeltrace2").arg(directory), "babeltrace2") else { return };
+    let text = String::from_utf8(text.stdout).expect("it prints text");
+    let with = |parts: &[&str]| text.lines().filter(|line| parts.iter().all(|part| line.contains(part))).count();
+    let all = text.lines().count();
+    let large = ["mine:ev", "h = 0x"];
+    let ev = with(&large);
+    assert!(ev > 8 && ev < all, "{text}");
+    let lengths =
+        |at_least: usize| (at_least..4).map(|len| with(&["mine:ev", &format!("_seq_length = {len},")])).sum::<usize>();
+    for (filter, expected) in [
+        ("event == \"mine:ev\"", ev),
+        ("event ~ \"*:small\"", with(&["mine:small"])),
+        ("not event == \"mine:ev\"", all - ev),
+        ("col == \"BLUE\"", with(&["\"BLUE\""])),
+        ("col ~ \"*N*\" and col >= 2", with(&["\"MANY\""])),
+        ("not col == \"BLUE\"", ev - with(&["\"BLUE\""])),
+        ("h == 0x4D and fields.h == 77", with(&["h = 0x4D,"])),
+        ("net == 0x34120000", with(&["net = 0x34120000,"])),
+        ("i < 0", with(&["{ i = -"])),
+        ("arr[1] == 2", ev),
+        ("arr[2] == 2", 0),
+        ("seq[0] == 1", lengths(1)),
+        ("seq[2] == 3", lengths(3)),
+        ("d == 1.5", with(&[" d = 1.5,"])),
+        ("f > 1.4 and f < 1.6", with(&[" f = 1.5,"])),
+        ("txt == \"he\\\"l\" and stxt ~ \"he?\"", ev),
+        ("s ~ \"he*o\"", ev),
+        ("process == \"program\" and procname == comm", all),
+        ("vpid == pid and pid > 1", all),
+        ("tid == vtid and tid == pid", all),
+        ("context.vtid == tid", all),
+        ("cpu == 0", with(&["cpu_id = 0 "])),
+        ("time > 1000000000s and time < 10000000000s", all),
+    ] {
+        assert_eq!(wanted(directory, filter), expected, "{filter}");
+    }
+}
+
+/// How many events of a trace, or of those below its directory, a filter wants.
+fn wanted(directory: &Path, filter: &str) -> usize {
+    use dormouse_ctf::{Merge, Selection, StreamReader, Trace, Writers};
+    if !directory.join("metadata").is_file() {
+        let entries = std::fs::read_dir(directory).expect("a directory").map(|entry| entry.expect("an entry").path());
+        return entries
+            .filter(|path| path.is_dir() && !path.ends_with("index"))
+            .map(|path| wanted(&path, filter))
+            .sum();
+    }
+    let trace = Trace::decode(&std::fs::read(directory.join("metadata")).expect("metadata")).expect("a trace");
+    let entries = std::fs::read_dir(directory).expect("a directory").map(|entry| entry.expect("an entry").path());
+    let files = entries.filter(|path| path.is_file() && !path.ends_with("metadata"));
+    let streams: Vec<Vec<u8>> = files.map(|path| std::fs::read(path).expect("a stream")).collect();
+    let filter = dormouse_filter::Filter::parse(filter).unwrap_or_else(|error| panic!("{error}"));
+    let mut selection =
+        Selection::new(Vec::new(), vec![filter], [(&trace).into()]).unwrap_or_else(|error| panic!("{error}"));
+    let readers = streams.iter().enumerate().map(|(index, bytes)| StreamReader::new(&trace, index, bytes));
+    let mut writers = Writers::default();
+    Merge::new(readers)
+        .map(|item| item.expect("no notice"))
+        .filter(|event| selection.wants(event, &mut writers))
+        .count()
 }

@@ -1,0 +1,85 @@
+//! Lines in the order in which they come, the last of them, or the last one first.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::os::unix::fs::FileExt;
+
+use anyhow::Context;
+
+/// Which lines come out, and in which order.
+pub(super) enum Order {
+    /// As they come.
+    AsTheyCome,
+    /// The last ones; whether the last comes first.
+    Last { count: usize, is_reverse: bool, lines: VecDeque<Vec<u8>> },
+    /// All of them, the last one first. They wait in a file, each with its length behind it: a trace can be larger than memory.
+    Reverse { file: BufWriter<File>, size_bytes: u64 },
+}
+
+/// Bytes of a length.
+const LEN_BYTES: u64 = size_of::<u64>() as u64;
+
+impl Order {
+    pub(super) fn new(is_reverse: bool, count: Option<usize>) -> anyhow::Result<Order> {
+        Ok(match count {
+            Some(count) => Order::Last { count, is_reverse, lines: VecDeque::new() },
+            None if is_reverse => {
+                let file = tempfile::tempfile().context("cannot make a file for lines in reverse order")?;
+                Order::Reverse { file: BufWriter::new(file), size_bytes: 0 }
+            }
+            None => Order::AsTheyCome,
+        })
+    }
+
+    /// Takes the line from `begin` on out of the text, unless it may come out now.
+    pub(super) fn take(&mut self, text: &mut Vec<u8>, begin: usize) -> anyhow::Result<()> {
+        match self {
+            Order::AsTheyCome => return Ok(()),
+            Order::Last { count, lines, .. } => {
+                lines.push_back(text[begin..].to_vec());
+                if lines.len() > *count {
+                    lines.pop_front();
+                }
+            }
+            Order::Reverse { file, size_bytes } => {
+                let line = &text[begin..];
+                let written = file.write_all(line).and_then(|()| file.write_all(&(line.len() as u64).to_le_bytes()));
+                written.context("cannot write to the temporary file of --reverse")?;
+                *size_bytes += line.len() as u64 + LEN_BYTES;
+            }
+        }
+        text.truncate(begin);
+        Ok(())
+    }
+
+    /// Gives the lines that are left, as long as `put` says that somebody reads.
+    pub(super) fn finish(self, mut put: impl FnMut(&[u8]) -> bool) -> anyhow::Result<()> {
+        match self {
+            Order::AsTheyCome => {}
+            Order::Last { is_reverse: false, lines, .. } => {
+                let _ = lines.iter().all(|line| put(line));
+            }
+            Order::Last { lines, .. } => {
+                let _ = lines.iter().rev().all(|line| put(line));
+            }
+            Order::Reverse { file, size_bytes: mut end } => {
+                let file = file.into_inner().context("cannot write to the temporary file of --reverse")?;
+                let mut line = Vec::new();
+                while end > 0 {
+                    let mut len = [0; LEN_BYTES as usize];
+                    let unreadable = "cannot read the temporary file of --reverse";
+                    file.read_exact_at(&mut len, end - LEN_BYTES).context(unreadable)?;
+                    let len = u64::from_le_bytes(len);
+                    end -= LEN_BYTES + len;
+                    line.resize(len as usize, 0);
+                    file.read_exact_at(&mut line, end).context(unreadable)?;
+                    if !put(&line) {
+                        break;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,75 @@
+//! Events as text, in any of the formats.
+
+use dormouse_ctf::plan::Section;
+use dormouse_ctf::text::{ClockFormat, Formatter, LineFormat, Lines, People};
+use dormouse_ctf::{ClassRef, Event, Notice, Writers};
+
+use super::Format;
+
+/// The names of a class's fields and of its contexts.
+pub(super) fn field_names<'a>(class: &ClassRef<'a>) -> impl Iterator<Item = &'a str> + use<'a> {
+    let class = class.class;
+    [Section::Fields, Section::OwnContext, Section::EventContext].into_iter().flat_map(|section| class.names(section))
+}
+
+/// Events as text.
+pub(super) struct Printer {
+    /// It tells of notices in all formats.
+    formatter: Formatter<'static>,
+    other: Option<Other>,
+}
+
+enum Other {
+    People(Box<People<'static>>),
+    Lines(Box<Lines>),
+}
+
+impl Printer {
+    /// `columns` are those of a table.
+    pub(super) fn new(
+        format: Format,
+        clock: ClockFormat,
+        width: Option<usize>,
+        has_color: bool,
+        only: Option<Vec<String>>,
+        columns: impl Fn() -> Vec<String>,
+    ) -> Printer {
+        let lines = |format| Some(Other::Lines(Box::new(Lines::new(format, only.clone()))));
+        let other = match format {
+            Format::Babeltrace => None,
+            Format::People => {
+                Some(Other::People(Box::new(People::new(clock, utc_offset(), width, has_color, only.clone()))))
+            }
+            Format::Json => lines(LineFormat::Json),
+            Format::Logfmt => lines(LineFormat::Logfmt),
+            Format::Csv => lines(LineFormat::Csv(columns())),
+        };
+        Printer { formatter: Formatter::new(clock, utc_offset()), other }
+    }
+
+    /// Appends what stands before all events.
+    pub(super) fn begin(&mut self, out: &mut Vec<u8>) {
+        if let Some(Other::Lines(lines)) = &mut self.other {
+            lines.begin(out);
+        }
+    }
+
+    /// Appends the event's line.
+    pub(super) fn event(&mut self, event: &Event<'_>, writers: &mut Writers, out: &mut Vec<u8>) {
+        match &mut self.other {
+            None => self.formatter.event(event, out),
+            Some(Other::People(people)) => people.event(event, &writers.of(event), out),
+            Some(Other::Lines(lines)) => lines.event(event, &writers.of(event), out),
+        }
+    }
+
+    pub(super) fn warning(&mut self, notice: &Notice, stream: &str) -> String {
+        self.formatter.warning(notice, stream)
+    }
+}
+
+/// The offset of the local time at a time in seconds since the epoch.
+fn utc_offset() -> impl Fn(i64) -> i32 {
+    let zone = jiff::tz::TimeZone::system();
+    move |epoch_s| jiff::Timestamp::from_second(epoch_s).map_or(0, |timestamp| zone.to_offset(timestamp).seconds())
+}

@@ -1,0 +1,211 @@
+//! From when and until when: times as they are written on a command line, and what they are in a trace.
+
+use std::time::Duration;
+
+use anyhow::bail;
+use dormouse_ctf::Event;
+use dormouse_reader::TraceFiles;
+use dormouse_terminal::parse_duration;
+use jiff::civil::{DateTime, Time};
+use jiff::tz::TimeZone;
+use jiff::{Timestamp, ToSpan};
+
+use super::is_named;
+
+/// A time as it is written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum When {
+    /// Nanoseconds since the epoch.
+    At(i64),
+    /// Local.
+    TimeOfDay(Time),
+    /// Nanoseconds from the first event.
+    FromBegin(i64),
+    /// Nanoseconds before the end.
+    FromEnd(i64),
+    /// The first event whose class matches.
+    Event(String),
+}
+
+const NS: i64 = 1_000_000_000;
+
+impl When {
+    /// The pattern of an event.
+    pub(super) fn event(&self) -> Option<&str> {
+        if let When::Event(pattern) = self { Some(pattern) } else { None }
+    }
+}
+
+pub(super) fn parse(text: &str) -> Result<When, String> {
+    let wrong = || {
+        format!(
+            "`{text}` is no time; write 14:03:05.5, 2026-11-26, \"2026-11-26 14:03\", 2026-11-26T14:03:05Z, 1700000000.25 (seconds since 1970), \
+             +1.5s (from the trace's beginning), -2s (from its end) or event:NAME"
+        )
+    };
+    let duration = |text: &str| {
+        let duration = parse_duration(text)?;
+        i64::try_from(duration.as_nanos()).map_err(|_| wrong())
+    };
+    if let Some(pattern) = text.strip_prefix("event:") {
+        return Ok(When::Event(pattern.into()));
+    }
+    if let Some(text) = text.strip_prefix('+') {
+        return duration(text).map(When::FromBegin);
+    }
+    if let Some(text) = text.strip_prefix('-') {
+        return duration(text).map(When::FromEnd);
+    }
+    if let Some(ns) = seconds(text) {
+        return Ok(When::At(ns));
+    }
+    let ns = |time: Timestamp| i64::try_from(time.as_nanosecond()).map_err(|_| wrong());
+    if let Ok(time) = text.parse::<Timestamp>() {
+        return ns(time).map(When::At);
+    }
+    if let Ok(time) = text.parse::<DateTime>() {
+        let zoned = time.to_zoned(TimeZone::system()).map_err(|_| wrong())?;
+        return ns(zoned.timestamp()).map(When::At);
+    }
+    text.parse().map(When::TimeOfDay).map_err(|_| wrong())
+}
+
+/// `1700000000.25`, exactly.
+fn seconds(text: &str) -> Option<i64> {
+    let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
+    let is_number = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+    if whole.is_empty() || !is_number(whole) || !is_number(fraction) || fraction.len() > 9 {
+        return None;
+    }
+    let fraction_ns: i64 = format!("{fraction:0<9}").parse().ok()?;
+    whole.parse::<i64>().ok()?.checked_mul(NS)?.checked_add(fraction_ns)
+}
+
+/// The time of the first event that has one.
+pub(super) fn begin_ns(files: &TraceFiles) -> Option<i64> {
+    let mut events = files.events();
+    while let Some(item) = events.next_event() {
+        if let Ok(Event { time_ns: Some(ns), .. }) = item {
+            return Some(ns);
+        }
+    }
+    None
+}
+
+/// Between which times events are wanted.
+#[derive(Debug)]
+pub(super) struct Bounds {
+    pub first_ns: i64,
+    pub last_ns: i64,
+    /// What an event must match, before events are wanted.
+    from: Option<String>,
+    /// With what event it ends.
+    upto: Option<String>,
+    is_past: bool,
+}
+
+impl Bounds {
+    pub(super) fn new(
+        files: &TraceFiles,
+        since: Option<&When>,
+        until: Option<&When>,
+        last: Option<Duration>,
+    ) -> anyhow::Result<Bounds> {
+        let last = last.map(|last| When::FromEnd(i64::try_from(last.as_nanos()).unwrap_or(i64::MAX)));
+        let since = since.or(last.as_ref());
+        let ns = |when: Option<&When>, without: i64| when.map_or(Ok(without), |when| resolve(files, when, without));
+        let bounds = Bounds {
+            first_ns: ns(since, i64::MIN)?,
+            last_ns: ns(until, i64::MAX)?,
+            from: since.and_then(When::event).map(str::to_string),
+            upto: until.and_then(When::event).map(str::to_string),
+            is_past: false,
+        };
+        if bounds.first_ns > bounds.last_ns {
+            bail!("--since is later than --until: there can be no events between them");
+        }
+        Ok(bounds)
+    }
+
+    /// Whether not all times are wanted.
+    pub(super) fn are_set(&self) -> bool {
+        self.first_ns > i64::MIN
+            || self.last_ns < i64::MAX
+            || self.from.is_some()
+            || self.upto.is_some()
+            || self.is_past
+    }
+
+    /// Whether neither this event nor a later one is wanted.
+    pub(super) fn are_over(&self, event: &Event<'_>) -> bool {
+        self.is_past || event.time_ns.is_some_and(|ns| ns > self.last_ns)
+    }
+
+    /// Whether the event is between them. Of an event without a time nobody can tell.
+    pub(super) fn have(&mut self, event: &Event<'_>) -> bool {
+        if self.from.as_deref().is_some_and(|pattern| !is_named(event, pattern)) {
+            return false;
+        }
+        self.from = None;
+        let is_timed = self.first_ns > i64::MIN || self.last_ns < i64::MAX;
+        let is_within = event.time_ns.map_or(!is_timed, |ns| (self.first_ns..=self.last_ns).contains(&ns));
+        if is_within && self.upto.as_deref().is_some_and(|pattern| is_named(event, pattern)) {
+            self.is_past = true;
+        }
+        is_within
+    }
+}
+
+fn resolve(files: &TraceFiles, when: &When, without: i64) -> anyhow::Result<i64> {
+    let known = |ns: Option<i64>| ns.ok_or_else(|| anyhow::anyhow!("this trace has no event with a time"));
+    Ok(match *when {
+        When::At(ns) => ns,
+        When::FromBegin(ns) => known(begin_ns(files))?.saturating_add(ns),
+        When::FromEnd(ns) => known(files.end_ns())?.saturating_sub(ns),
+        When::TimeOfDay(time) => time_of_day(time, known(begin_ns(files))?, files.end_ns())?,
+        When::Event(_) => without,
+    })
+}
+
+/// That time on the day on which the trace begins, or on the next if the trace has it only there.
+fn time_of_day(time: Time, begin_ns: i64, end_ns: Option<i64>) -> anyhow::Result<i64> {
+    let begin = Timestamp::from_nanosecond(begin_ns.into())?.to_zoned(TimeZone::system());
+    let on_day = |date: jiff::civil::Date| -> anyhow::Result<i64> {
+        let zoned = date.to_datetime(time).to_zoned(TimeZone::system())?;
+        Ok(i64::try_from(zoned.timestamp().as_nanosecond())?)
+    };
+    let same_day = on_day(begin.date())?;
+    if same_day < begin_ns {
+        let next_day = on_day(begin.date().checked_add(1.day())?)?;
+        if end_ns.is_some_and(|end_ns| next_day <= end_ns) {
+            return Ok(next_day);
+        }
+    }
+    Ok(same_day)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times() {
+        for (text, expected) in [
+            ("1700000000.000000001", When::At(1_700_000_000_000_000_001)),
+            ("5", When::At(5 * NS)),
+            ("2023-11-14T22:13:20Z", When::At(1_700_000_000 * NS)),
+            ("2023-11-14T23:13:20.5+01:00", When::At(1_700_000_000 * NS + NS / 2)),
+            ("+1.5s", When::FromBegin(NS * 3 / 2)),
+            ("-2ms", When::FromEnd(2_000_000)),
+            ("event:a:b", When::Event("a:b".into())),
+            ("14:03", When::TimeOfDay(jiff::civil::time(14, 3, 0, 0))),
+            ("14:03:05.000000007", When::TimeOfDay(jiff::civil::time(14, 3, 5, 7))),
+        ] {
+            assert_eq!(parse(text), Ok(expected), "{text}");
+        }
+        for text in ["", "yesterday", "25:00", "+", "+5", "1700000000.0000000001"] {
+            let found = parse(text);
+            assert!(found.is_err(), "{text}: {found:?}");
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! What is suggested where a name is wrong.
+
+use clap::Error;
+use clap::error::{ContextKind, ContextValue};
+
+/// Where a wrong name stands in an error, and what is suggested in its place.
+const PAIRS: [(ContextKind, ContextKind); 2] = [
+    (ContextKind::InvalidSubcommand, ContextKind::SuggestedSubcommand),
+    (ContextKind::InvalidArg, ContextKind::SuggestedArg),
+];
+
+/// Takes suggestions out of an error that share some letters with what was written, and no more: `disarm` for `histogram`.
+pub(crate) fn leave_out_far(error: &mut Error) {
+    for (wrong, suggested) in PAIRS {
+        let Some(ContextValue::String(written)) = error.get(wrong).cloned() else { continue };
+        match error.remove(suggested) {
+            Some(ContextValue::Strings(names)) => {
+                let near: Vec<String> = names.into_iter().filter(|name| is_near(&written, name)).collect();
+                if !near.is_empty() {
+                    error.insert(suggested, ContextValue::Strings(near));
+                }
+            }
+            // The usage has it too.
+            Some(ContextValue::String(name)) if !is_near(&written, &name) => {
+                error.remove(ContextKind::Usage);
+            }
+            Some(other) => {
+                error.insert(suggested, other);
+            }
+            None => {}
+        }
+    }
+}
+
+/// Whether half of the letters are right, or one is the beginning of the other.
+fn is_near(written: &str, name: &str) -> bool {
+    let (written, name) = (written.trim_start_matches('-'), name.trim_start_matches('-'));
+    let written = written.split_once('=').map_or(written, |(name, _)| name);
+    let is_beginning = name.starts_with(written) || written.starts_with(name);
+    is_beginning || strsim::normalized_damerau_levenshtein(written, name) >= 0.5
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_far_is_not_suggested() {
+        let suggested = |arguments: &[&str]| {
+            let names = ["disarm", "view", "snapshot"].map(clap::Command::new);
+            let command = clap::Command::new("x").subcommand_required(true).subcommands(names);
+            let command =
+                command.mut_subcommand("view", |view| view.arg(clap::arg!(--format <F>)).arg(clap::arg!(--disarm)));
+            let mut error = command.try_get_matches_from(arguments).expect_err("a wrong name");
+            leave_out_far(&mut error);
+            error.to_string()
+        };
+        assert!(!suggested(&["x", "histogram"]).contains("disarm"));
+        for (wrong, right) in [("veiw", "'view'"), ("snap", "'snapshot'"), ("dsarm", "'disarm'")] {
+            let text = suggested(&["x", wrong]);
+            assert!(text.contains(right), "{text}");
+        }
+        let text = suggested(&["x", "view", "--formt=json"]);
+        assert!(text.contains("'--format'"), "{text}");
+        let text = suggested(&["x", "view", "--histogram"]);
+        assert!(!text.contains("disarm"), "{text}");
+    }
+}

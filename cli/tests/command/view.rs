@@ -1,0 +1,292 @@
+//! `dormouse view`: which events it prints, and how.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use dormouse_abi::class::{FieldType, Kind};
+use dormouse_abi::page::CPU_UNKNOWN;
+use dormouse_ctf::{StateRecord, Value};
+use dormouse_traces::TraceBuilder;
+use serde_json::Value as Json;
+
+use crate::DORMOUSE;
+
+/// Seconds of the trace's beginning, since the epoch: 2023-11-14 22:13:20 UTC.
+const BEGIN_S: u64 = 1_700_000_000;
+const MS: u64 = 1_000_000;
+/// Beyond what a `f64` holds.
+const LARGE: u64 = (1 << 53) + 1;
+const HOSTILE: &[u8] = b"a\x1b[2J\"b\",\n\xff\xc2\x9b";
+
+/// A hundred requests of two processes on two CPUs, one each millisecond; an event with all that is hard to print; and one of no CPU.
+fn trace() -> tempfile::TempDir {
+    let mut trace = TraceBuilder::new();
+    let scalar = FieldType::scalar;
+    let request = [
+        ("id", scalar(Kind::U64)),
+        ("bytes", scalar(Kind::U32)),
+        ("path", scalar(Kind::Str)),
+        ("ok", scalar(Kind::Bool)),
+    ];
+    let request = trace.class("http", "request", &request);
+    let hard = [
+        ("large", scalar(Kind::U64)),
+        ("float", scalar(Kind::F64)),
+        ("nan", scalar(Kind::F64)),
+        ("text", scalar(Kind::Str)),
+        ("raw", scalar(Kind::Bytes)),
+        ("address", scalar(Kind::Pointer)),
+    ];
+    let hard = trace.class("http", "hard", &hard);
+    let tick = trace.class("shop", "tick", &[]);
+    for (process, vpid, name) in [(1, 12, "nginx"), (2, 13, "worker")] {
+        let program = "/bin/x";
+        trace.state(0, &StateRecord::Process { process, pid: vpid, vpid, name, program, command_line: "" });
+    }
+    let streams = [trace.stream(0), trace.stream(1), trace.stream(CPU_UNKNOWN)];
+    for number in 0..100u64 {
+        let which = (number % 2) as usize;
+        let path = format!("/api/{number}");
+        let values = [
+            Value::U64(number),
+            Value::U32(number as u32 * 100),
+            Value::Str(path.as_bytes()),
+            Value::Bool(u8::from(number % 10 == 0)),
+        ];
+        let (vpid, vtid) = ([12, 13][which], [12, 14][which]);
+        trace.event(streams[which], (number + 1) * MS, vpid, vtid, request, &values);
+        if number % 10 >= 8 {
+            trace.packet(streams[which], 4096, 0);
+        }
+    }
+    let values = [
+        Value::U64(LARGE),
+        Value::F64(0.1 + 0.2),
+        Value::F64(f64::NAN),
+        Value::Str(HOSTILE),
+        Value::Bytes(b"\x00\xff"),
+        Value::Pointer(0xbeef),
+    ];
+    trace.event(streams[0], 101 * MS, 12, 12, hard, &values);
+    trace.event(streams[2], 102 * MS, 13, 14, tick, &[]);
+    let trace = trace.finish();
+    let dir = tempfile::tempdir().expect("a directory");
+    std::fs::write(dir.path().join("metadata"), &trace.metadata).expect("metadata");
+    for (name, bytes) in ["state", "cpu_0", "cpu_1", "claimed_0"].into_iter().zip(&trace.streams) {
+        std::fs::write(dir.path().join(name), bytes).expect("a stream");
+    }
+    dir
+}
+
+fn view(dir: &Path, arguments: &[&str]) -> Output {
+    let mut command = Command::new(DORMOUSE);
+    command.arg("view").arg(dir).args(arguments).env("TZ", "UTC");
+    command.output().expect("dormouse runs")
+}
+
+/// What it prints.
+fn lines(dir: &Path, arguments: &[&str]) -> Vec<String> {
+    let output = view(dir, arguments);
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!((output.status.code(), errors.as_str()), (Some(0), ""), "{arguments:?}");
+    String::from_utf8_lossy(&output.stdout).lines().map(str::to_string).collect()
+}
+
+/// The ids of the requests that it prints, in their order.
+fn ids(dir: &Path, arguments: &[&str]) -> Vec<u64> {
+    let all = lines(dir, &[&["--format", "json"], arguments].concat());
+    let id = |line: &String| serde_json::from_str::<Json>(line).expect("JSON")["fields"]["id"].as_u64();
+    all.iter().filter_map(id).collect()
+}
+
+#[test]
+fn options_select_events() {
+    let dir = trace();
+    let dir = dir.path();
+    let all = || 0..100u64;
+    let cases: [(&[&str], Vec<u64>); 30] = [
+        (&[], all().collect()),
+        (&["-e", "http:*"], all().collect()),
+        (&["-e", "shop:*", "-e", "http.req?est"], all().collect()),
+        (&["-e", "shop:*"], vec![]),
+        (&["--where", "bytes > 9K"], (93..100).collect()),
+        (&["--where", "bytes > 9K", "--where", "ok"], vec![]),
+        (&["--where", "ok and process == \"nginx\""], all().step_by(10).collect()),
+        (&["--where", "not ok and not bytes >= 300"], vec![1, 2]),
+        (&["--where", "path ~ \"/api/?\" and comm == \"worker\""], vec![1, 3, 5, 7, 9]),
+        (
+            &["--where", "fields.id == context.vpid"],
+            vec![12, 13].into_iter().filter(|id| id % 2 == 0 || *id == 13).collect(),
+        ),
+        (&["--where", "vtid != vpid and id < 4"], vec![1, 3]),
+        (&["--where", "event == \"http:request\" and cpu == 1 and id < 6"], vec![1, 3, 5]),
+        (&["--pid", "12"], all().step_by(2).collect()),
+        (&["--pid", "12", "--pid", "13"], all().collect()),
+        (&["--tid", "14"], all().skip(1).step_by(2).collect()),
+        (&["--cpu", "1"], all().skip(1).step_by(2).collect()),
+        (&["--process", "work*"], all().skip(1).step_by(2).collect()),
+        (&["-e", "http:*", "-n", "3"], vec![0, 1, 2]),
+        (&["-e", "http:request", "--tail", "3"], vec![97, 98, 99]),
+        (&["-e", "http:request", "--tail", "3", "--reverse"], vec![99, 98, 97]),
+        (&["-e", "http:request", "-n", "2", "--reverse"], vec![99, 98]),
+        (&["--reverse"], all().rev().collect()),
+        (&["--since", "+97ms"], vec![96, 97, 98, 99]),
+        (&["--until", "+2ms"], vec![0, 1]),
+        (&["--since", "-4ms"], vec![97, 98, 99]),
+        (&["--last", "4ms"], vec![97, 98, 99]),
+        (&["--since", "22:13:20.098", "--until", "2023-11-14T22:13:20.099Z"], vec![97, 98]),
+        (&["--since", "1700000000.098", "--until", "2023-11-14 22:13:20.099"], vec![97, 98]),
+        (&["--since", "event:http:hard"], vec![]),
+        (&["--until", "event:http:request", "-e", "http:*"], vec![0]),
+    ];
+    for (arguments, expected) in cases {
+        // Relative times count from the first event, which is the state stream's, at 0.
+        assert_eq!(ids(dir, arguments), expected, "{arguments:?}");
+    }
+    assert_eq!(lines(dir, &["--since", "event:http:hard"]).len(), 2);
+    assert_eq!(lines(dir, &["--since", "event:http:hard", "--until", "event:http:hard"]).len(), 1);
+    assert_eq!(lines(dir, &["--where", "cpu >= 0"]).len(), 101);
+    assert_eq!(lines(dir, &["-n", "0"]), [""; 0]);
+}
+
+#[test]
+fn packets_that_lie_outside_are_not_decoded() {
+    let dir = trace();
+    let path = dir.path().join("cpu_0");
+    let mut bytes = std::fs::read(&path).expect("a stream");
+    // The first packet's second record is of no class: its id is in the header's upper bits.
+    let record = dormouse_abi::page::HEADER_SIZE_BYTES + 16 + 8 + 4 + "/api/0".len() + 1 + 1;
+    bytes[record..record + 8].fill(0xff);
+    std::fs::write(&path, &bytes).expect("a stream");
+    assert_eq!(view(dir.path(), &[]).status.code(), Some(1));
+    assert_eq!(
+        ids(dir.path(), &["--since", "+50ms", "-e", "http:request", "--pid", "12"]),
+        (50..100).step_by(2).collect::<Vec<_>>()
+    );
+}
+
+#[test]
+fn formats_are_what_others_read() {
+    let dir = trace();
+    let dir = dir.path();
+    let json: Vec<Json> =
+        lines(dir, &["--format", "json"]).iter().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    assert_eq!(json.len(), 104);
+    let request = &json[2];
+    assert_eq!(request["event"], "http:request");
+    assert_eq!(request["time"], "2023-11-14T22:13:20.001000000Z");
+    assert_eq!(request["time_ns"], BEGIN_S * 1_000_000_000 + MS);
+    assert_eq!((&request["cpu"], &request["pid"], &request["tid"]), (&0.into(), &12.into(), &12.into()));
+    assert_eq!(request["process"], "nginx");
+    assert_eq!(request["fields"], serde_json::json!({"id": 0, "bytes": 0, "path": "/api/0", "ok": true}));
+    let hard = &json[102]["fields"];
+    assert_eq!(hard["large"].as_u64(), Some(LARGE));
+    assert_eq!(hard["float"].as_f64(), Some(0.1 + 0.2));
+    assert_eq!(hard["nan"], "NaN");
+    assert_eq!(hard["text"], "a\u{1b}[2J\"b\",\n\u{fffd}\u{9b}");
+    assert_eq!(hard["raw"], serde_json::json!([0, 255]));
+    assert_eq!(hard["address"], 0xbeef);
+    assert_eq!(json[103]["cpu"], Json::Null);
+
+    let output = view(dir, &["--format", "csv", "-e", "http:*"]);
+    let mut reader = csv::Reader::from_reader(output.stdout.as_slice());
+    let header = reader.headers().expect("a header").clone();
+    let rows: Vec<csv::StringRecord> = reader.records().collect::<Result<_, _>>().expect("rows of one length");
+    let cell = |row: usize, name: &str| {
+        let column = header.iter().position(|column| column == name).unwrap_or_else(|| panic!("{name} in {header:?}"));
+        rows[row][column].to_string()
+    };
+    assert_eq!(rows.len(), 101);
+    assert_eq!(
+        (cell(7, "id"), cell(7, "path"), cell(7, "ok"), cell(7, "large")),
+        ("7".into(), "/api/7".into(), "false".into(), "".into())
+    );
+    assert_eq!((cell(100, "large"), cell(100, "float")), (LARGE.to_string(), (0.1 + 0.2).to_string()));
+    assert_eq!((cell(100, "text"), cell(100, "raw")), ("a\u{1b}[2J\"b\",\n\u{fffd}\u{9b}".into(), "[0,255]".into()));
+    let rows = lines(dir, &["--format", "csv", "-e", "http:request", "--fields", "path,id", "-n", "1"]);
+    assert_eq!(
+        rows,
+        [
+            "time,time_ns,event,cpu,pid,tid,process,path,id",
+            "2023-11-14T22:13:20.001000000Z,1700000000001000000,http:request,0,12,12,nginx,/api/0,0"
+        ]
+    );
+    // A table without rows has its header.
+    assert_eq!(lines(dir, &["--format", "csv", "--where", "id > 1000"]).len(), 1);
+
+    let pairs = lines(dir, &["--format", "logfmt", "-e", "http:hard"]);
+    let wanted = "event=http:hard cpu=0 pid=12 tid=12 process=nginx vpid=12 vtid=12 large=9007199254740993 float=0.30000000000000004 nan=NaN text=\"a\\u001b[2J\\\"b\\\",\\n\u{fffd}\\u009b\"";
+    assert!(pairs.len() == 1 && pairs[0].contains(wanted), "{pairs:?}");
+
+    // For people, though nobody is: no colours, nothing cut, and nothing that moves a cursor.
+    let people = lines(dir, &["--format", "people", "-e", "http:*", "--tail", "1"]);
+    let wanted = r#"22:13:20.101000000 nginx  12    [0] http:hard    large=9007199254740993 float=0.30000000000000004 nan=NaN text="a\u{1b}[2J\"b\",\n\xff\u{9b}" raw=[0, 255] address=0xBEEF"#;
+    assert_eq!(people, [wanted]);
+    let people =
+        lines(dir, &["--fields", "id,ok", "-n", "2", "-e", "http:*", "--clock", "relative", "--color", "always"]);
+    let plain = people[1].replace("\x1b[", "<").replace('m', ">");
+    assert!(people[1].contains("\x1b[1mhttp:request") && plain.contains("ok<0>=false"), "{people:?}");
+    assert!(people[1].contains("0.002000000"), "{people:?}");
+}
+
+#[test]
+fn into_a_pipe_it_prints_what_babeltrace2_prints() {
+    let dir = trace();
+    let ours = view(dir.path(), &[]).stdout;
+    assert_eq!(ours, view(dir.path(), &["--format", "babeltrace"]).stdout);
+    if dormouse_testing::has_part("babeltrace2") {
+        let theirs = Command::new("babeltrace2").arg(dir.path()).env("TZ", "UTC").output().expect("babeltrace2 runs");
+        assert!(theirs.stdout == ours, "{}", String::from_utf8_lossy(&theirs.stdout));
+    }
+}
+
+#[test]
+fn a_wrong_name_names_the_right_one() {
+    let dir = trace();
+    for (arguments, part) in [
+        (&["-e", "http:reqest"][..], "no event class of this trace matches http:reqest; of "),
+        (&["-e", "http:reqest"], "http:request is the nearest"),
+        (&["--since", "event:http:hart"], "http:hard is the nearest"),
+        (&["--where", "byts > 4096"], "line 1, column 1: no event has byts; bytes is the nearest\n  byts > 4096\n  ^"),
+        (&["--where", "bytes >"], "column 8: expected a field or a value, the filter ends"),
+        (&["--where", "bytes > \"4\""], "the left side is a number, the right side is text"),
+        (&["--fields", "pth"], "path is the nearest"),
+        (&["--fields", "path", "--format", "babeltrace"], "--format babeltrace prints all fields"),
+        (&["--formt", "json"], "a similar argument exists: '--format'"),
+        (&["--format", "jso"], "a similar value exists: 'json'"),
+        (&["--since", "yesterday"], "`yesterday` is no time; write 14:03:05.5"),
+        (&["--since", "-1ms", "--until", "+1ms"], "--since is later than --until"),
+    ] {
+        let output = view(dir.path(), arguments);
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {text}");
+        assert!(text.contains(part) && output.stdout.is_empty(), "{arguments:?}: {text}");
+    }
+    let output = Command::new(DORMOUSE).arg("histogram").output().expect("dormouse runs");
+    assert!(!String::from_utf8_lossy(&output.stderr).contains("disarm"), "{output:?}");
+}
+
+#[test]
+fn a_reader_that_has_seen_enough_is_no_error() {
+    let dir = trace();
+    for format in ["people", "babeltrace", "json", "csv", "logfmt"] {
+        for arguments in [&[][..], &["--reverse"]] {
+            let mut child = Command::new(DORMOUSE)
+                .args(["view", "--format", format])
+                .arg(dir.path())
+                .args(arguments)
+                .stdout(Stdio::piped())
+                .stderr(Stdio::piped())
+                .spawn()
+                .expect("dormouse runs");
+            let mut first = String::new();
+            let mut reader = BufReader::new(child.stdout.take().expect("a pipe"));
+            reader.read_line(&mut first).expect("a line");
+            drop(reader);
+            let output = child.wait_with_output().expect("it ends");
+            assert_eq!((output.status.code(), output.stderr.as_slice()), (Some(0), &b""[..]), "{format}");
+            assert!(!first.is_empty());
+        }
+    }
+}

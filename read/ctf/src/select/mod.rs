@@ -1,0 +1,257 @@
+//! Which events are wanted: patterns of class names and filters, bound to the classes of traces.
+//!
+//! ```text
+//!   Filter ──┐                       ┌─▶ nothing: all of the class's events are wanted, or none
+//!            ├─▶ Bound, by class ────┤
+//!   Class ───┘                       └─▶ Test over places of the class's records (`plan::Pick`)
+//! ```
+//!
+//! Names of a filter are looked up in this order: `event`, `time`, `cpu`, `pid`, `tid`, `process` (or `comm`); the event's fields; its contexts; then
+//! `vpid`, `vtid`, `procname` and `cpu_id`, which mean the same as `pid`, `tid`, `process` and `cpu` where the trace has none of its own. `fields.x`
+//! and `context.x` are looked up there alone.
+
+mod writers;
+
+pub use writers::{Writer, Writers};
+
+use std::collections::HashMap;
+
+use dormouse_abi::page::CPU_UNKNOWN;
+use dormouse_filter::{Binding, Fields, Filter, FilterError, Kind, Labels, Name, Part, Test, Value};
+
+use crate::plan::{Class, IntegerNode, Pick, Picked, PickedKind, Section, Step, StreamPlan};
+use crate::stream::{Event, Scratch, TraceRef};
+
+/// An event class where it is declared.
+#[derive(Debug, Clone, Copy)]
+pub struct ClassRef<'a> {
+    /// Names and fields.
+    pub class: &'a Class,
+    trace: TraceRef<'a>,
+    plan: &'a StreamPlan,
+}
+
+/// Names that are known though no field is called so.
+const WELL_KNOWN: [&str; 7] = ["event", "time", "cpu", "pid", "tid", "process", "comm"];
+
+/// Which events are wanted.
+#[derive(Debug)]
+pub struct Selection {
+    patterns: Vec<String>,
+    filters: Vec<Filter>,
+    /// By the address of the class, which stays where it is as long as its trace.
+    bound: HashMap<usize, Bound>,
+    /// The class of the event before.
+    last: Option<(usize, bool)>,
+    scratch: Scratch,
+}
+
+/// What is asked of the events of a class.
+#[derive(Debug)]
+enum Bound {
+    All,
+    None,
+    Ask(Vec<(Test, Vec<Option<Place>>)>),
+}
+
+/// Where the value of a name is.
+#[derive(Debug, Clone, PartialEq)]
+enum Place {
+    Event,
+    Time,
+    Cpu,
+    Pid,
+    Tid,
+    Process,
+    Field(Pick),
+}
+
+impl<'a> ClassRef<'a> {
+    /// All classes of a trace.
+    pub fn all(trace: TraceRef<'a>) -> impl Iterator<Item = ClassRef<'a>> {
+        let of = move |plan: &'a StreamPlan| plan.classes().map(move |class| ClassRef { class, trace, plan });
+        trace.plan.streams.iter().flat_map(of)
+    }
+
+    /// That of an event.
+    pub fn of(event: &Event<'a>) -> ClassRef<'a> {
+        ClassRef { class: event.class, trace: event.trace(), plan: event.plan() }
+    }
+
+    /// Finds a field of a section.
+    pub fn pick(&self, section: Section, steps: &[Step<'_>]) -> Option<(Pick, PickedKind)> {
+        self.plan.pick(self.class, section, steps)
+    }
+
+    fn key(&self) -> usize {
+        std::ptr::from_ref(self.class).addr()
+    }
+
+    fn find(&self, name: &Name) -> Option<(Place, Kind)> {
+        let steps = name.parts.iter().map(|part| match part {
+            Part::Member(member) => Step::Name(member),
+            Part::Index(index) => Step::Index(*index),
+        });
+        let steps: Vec<Step<'_>> = steps.collect();
+        let in_sections = |sections: &[Section], steps: &[Step<'_>]| {
+            let (pick, kind) = sections.iter().find_map(|section| self.pick(*section, steps))?;
+            let kind = match kind {
+                PickedKind::Number => Kind::Number,
+                PickedKind::Enumeration => Kind::Enumeration,
+                PickedKind::Text => Kind::Text,
+                PickedKind::Any => Kind::Any,
+            };
+            Some((Place::Field(pick), kind))
+        };
+        const CONTEXTS: [Section; 2] = [Section::OwnContext, Section::EventContext];
+        match steps.as_slice() {
+            [Step::Name("fields"), rest @ ..] if !rest.is_empty() => return in_sections(&[Section::Fields], rest),
+            [Step::Name("context"), rest @ ..] if !rest.is_empty() => return in_sections(&CONTEXTS, rest),
+            _ => {}
+        }
+        let writer = writers::Places::of(self);
+        let known = |word: &str| {
+            let (is_there, place, kind) = match word {
+                "event" => (true, Place::Event, Kind::Text),
+                "time" => (self.plan.clock.is_some(), Place::Time, Kind::Number),
+                "cpu" | "cpu_id" => (self.plan.packet_context.is_some(), Place::Cpu, Kind::Number),
+                "pid" | "vpid" => (writer.has_pid(), Place::Pid, Kind::Number),
+                "tid" | "vtid" => (writer.has_tid(), Place::Tid, Kind::Number),
+                "process" | "comm" | "procname" => (writer.has_name(), Place::Process, Kind::Text),
+                _ => return None,
+            };
+            is_there.then_some((place, kind))
+        };
+        if let Some(word) = name.word().filter(|word| WELL_KNOWN.contains(word)) {
+            return known(word);
+        }
+        let section = in_sections(&[Section::Fields, CONTEXTS[0], CONTEXTS[1]], &steps);
+        section.or_else(|| known(name.word()?))
+    }
+
+    fn bind(&self, patterns: &[String], filters: &[Filter]) -> Bound {
+        if !self.is_named(patterns) {
+            return Bound::None;
+        }
+        let mut questions = Vec::new();
+        for filter in filters {
+            let places: Vec<_> = filter.names().map(|name| self.find(name)).collect();
+            let binding = |place: &Option<(Place, Kind)>| match place {
+                None => Binding::Missing,
+                Some((Place::Event, _)) => Binding::Constant(Value::Text(self.class.full_name.as_bytes())),
+                Some((_, kind)) => Binding::Field(*kind),
+            };
+            let bindings: Vec<_> = places.iter().map(binding).collect();
+            match filter.compile(&bindings) {
+                Test::Always => {}
+                Test::Never => return Bound::None,
+                test => questions.push((test, places.into_iter().map(|place| Some(place?.0)).collect())),
+            }
+        }
+        if questions.is_empty() { Bound::All } else { Bound::Ask(questions) }
+    }
+
+    fn is_named(&self, patterns: &[String]) -> bool {
+        patterns.is_empty()
+            || patterns.iter().any(|pattern| dormouse_abi::class::matches(pattern, &self.class.full_name))
+    }
+}
+
+impl Selection {
+    /// Events whose class has a name that one of the patterns matches (any, if there are none), and of which all filters are true.
+    ///
+    /// # Errors
+    /// No class of these traces has what a filter names, or the kinds of what it compares are never the same.
+    pub fn new<'a>(
+        patterns: Vec<String>,
+        filters: Vec<Filter>,
+        traces: impl IntoIterator<Item = TraceRef<'a>>,
+    ) -> Result<Selection, FilterError> {
+        let classes: Vec<ClassRef<'a>> = traces.into_iter().flat_map(ClassRef::all).collect();
+        for filter in &filters {
+            let mut kinds: Vec<Vec<Kind>> = Vec::new();
+            for (index, name) in filter.names().enumerate() {
+                let found: Vec<Kind> = classes.iter().filter_map(|class| Some(class.find(name)?.1)).collect();
+                if found.is_empty() {
+                    let sections = [Section::Fields, Section::OwnContext, Section::EventContext];
+                    let names = classes.iter().flat_map(|class| sections.map(|section| class.class.names(section)));
+                    return Err(filter.unknown(index, WELL_KNOWN.into_iter().chain(names.flatten())));
+                }
+                kinds.push(found);
+            }
+            if let Some(error) = filter.mismatch(|name| kinds[name].clone()) {
+                return Err(error);
+            }
+        }
+        Ok(Selection { patterns, filters, bound: HashMap::new(), last: None, scratch: Scratch::default() })
+    }
+
+    /// Whether events of a class can be wanted.
+    pub fn may_want(&self, class: &ClassRef<'_>) -> bool {
+        !matches!(class.bind(&self.patterns, &self.filters), Bound::None)
+    }
+
+    /// Whether an event is wanted.
+    pub fn wants(&mut self, event: &Event<'_>, writers: &mut Writers) -> bool {
+        let class = ClassRef::of(event);
+        let key = class.key();
+        if let Some((last, answer)) = self.last
+            && last == key
+        {
+            return answer;
+        }
+        let bound = self.bound.entry(key).or_insert_with(|| class.bind(&self.patterns, &self.filters));
+        let answer = match bound {
+            Bound::All => true,
+            Bound::None => false,
+            Bound::Ask(questions) => {
+                self.last = None;
+                let writer = writers.of(event);
+                return questions.iter().all(|(test, places)| {
+                    test.wants(&mut Values { event, writer, places, scratch: &mut self.scratch })
+                });
+            }
+        };
+        self.last = Some((key, answer));
+        answer
+    }
+}
+
+/// The values of an event.
+struct Values<'a, 's> {
+    event: &'a Event<'a>,
+    writer: Writer<'a>,
+    places: &'a [Option<Place>],
+    scratch: &'s mut Scratch,
+}
+
+impl<'a> Fields<'a> for Values<'a, '_> {
+    fn value(&mut self, name: usize) -> Option<Value<'a>> {
+        let number = |number: u64| Value::Integer(number.into());
+        match self.places.get(name)?.as_ref()? {
+            Place::Event => Some(Value::Text(self.event.class.full_name.as_bytes())),
+            Place::Time => self.event.time_ns.map(|ns| Value::Integer(ns.into())),
+            Place::Cpu => (self.event.cpu_id != CPU_UNKNOWN).then(|| number(self.event.cpu_id.into())),
+            Place::Pid => self.writer.pid.map(number),
+            Place::Tid => self.writer.tid.map(number),
+            Place::Process => self.writer.name.map(Value::Text),
+            Place::Field(pick) => Some(match self.event.pick(pick, self.scratch)? {
+                Picked::Integer(value, class) => {
+                    let number = if class.is_signed { i128::from(value as i64) } else { value.into() };
+                    if class.labels.is_some() { Value::Enumeration(number, class) } else { Value::Integer(number) }
+                }
+                Picked::Float(float) => Value::Float(float),
+                Picked::Text(text) => Value::Text(text),
+            }),
+        }
+    }
+}
+
+impl Labels for IntegerNode {
+    fn any(&self, number: i128, is_it: &mut dyn FnMut(&[u8]) -> bool) -> bool {
+        let labels = self.labels.iter().flat_map(|labels| labels.iter());
+        labels
+            .filter(|label| label.range.bounds.0 <= number && number <= label.range.bounds.1)
+            .any(|label| is_it(label.name.as_bytes()))
+    }
+}

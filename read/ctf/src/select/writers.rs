@@ -1,0 +1,128 @@
+//! Who wrote an event: process and thread, and what the process calls itself.
+//!
+//! Contexts say it (`vpid`, `vtid`, `procname`; of the kernel `pid`, `tid`), the environment of a trace of one process, or the state stream of a
+//! trace of Dormouse.
+
+use std::collections::HashMap;
+
+use super::ClassRef;
+use crate::model::EnvValue;
+use crate::plan::{Pick, Picked, Section, Step};
+use crate::state::StateRecord;
+use crate::stream::{Event, Scratch, TraceRef};
+
+/// Who wrote an event.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Writer<'a> {
+    /// Of the process, as it sees it itself where the trace has that.
+    pub pid: Option<u64>,
+    /// Of the thread.
+    pub tid: Option<u64>,
+    /// Of the process; need not be UTF-8.
+    pub name: Option<&'a [u8]>,
+}
+
+/// Who wrote events, as far as the events before them say.
+#[derive(Debug, Default)]
+pub struct Writers {
+    /// By the address of the class.
+    places: HashMap<usize, Places>,
+    /// By trace and id, as the process sees it.
+    names: HashMap<(usize, u64), Box<str>>,
+    /// Ids by trace and the session's number of the process.
+    ids: HashMap<(usize, u32), u64>,
+    scratch: Scratch,
+}
+
+/// Where the records of a class say who wrote them.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Places {
+    pid: Option<Pick>,
+    tid: Option<Pick>,
+    name: Option<Pick>,
+    /// What the environment says.
+    env_pid: Option<u64>,
+    env_name: Option<Box<str>>,
+    is_own: bool,
+}
+
+impl Places {
+    pub(super) fn of(class: &ClassRef<'_>) -> Places {
+        let pick = |names: &[&str]| {
+            let sections = [Section::OwnContext, Section::EventContext];
+            let find = |name: &&str| sections.iter().find_map(|section| class.pick(*section, &[Step::Name(name)]));
+            names.iter().find_map(find).map(|(pick, _)| pick)
+        };
+        let env = |name: &str| class.trace.env().iter().find(|(key, _)| key == name).map(|(_, value)| value);
+        Places {
+            pid: pick(&["vpid", "pid"]),
+            tid: pick(&["vtid", "tid"]),
+            name: pick(&["procname", "comm"]),
+            env_pid: match env("vpid") {
+                Some(EnvValue::Number(pid)) => u64::try_from(*pid).ok(),
+                _ => None,
+            },
+            env_name: match env("procname") {
+                Some(EnvValue::Text(name)) => Some(name.as_str().into()),
+                _ => None,
+            },
+            is_own: class.trace.is_own(),
+        }
+    }
+
+    pub(super) fn has_pid(&self) -> bool {
+        self.pid.is_some() || self.env_pid.is_some()
+    }
+
+    pub(super) fn has_tid(&self) -> bool {
+        self.tid.is_some()
+    }
+
+    pub(super) fn has_name(&self) -> bool {
+        self.name.is_some() || self.env_name.is_some() || (self.is_own && self.pid.is_some())
+    }
+}
+
+/// One for each trace.
+fn key(trace: TraceRef<'_>) -> usize {
+    std::ptr::from_ref(trace.plan).addr()
+}
+
+impl Writers {
+    /// Takes note of what the state stream says.
+    pub fn note(&mut self, event: &Event<'_>, record: &StateRecord<'_>) {
+        let trace = key(event.trace());
+        match *record {
+            StateRecord::Process { process, vpid, name, .. } => {
+                self.ids.insert((trace, process), vpid.into());
+                self.names.insert((trace, vpid.into()), name.into());
+            }
+            StateRecord::ProcessName { process, name } => {
+                if let Some(id) = self.ids.get(&(trace, process)) {
+                    self.names.insert((trace, *id), name.into());
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Who wrote an event.
+    pub fn of<'a>(&'a mut self, event: &Event<'a>) -> Writer<'a> {
+        let class = ClassRef::of(event);
+        let places = self.places.entry(class.key()).or_insert_with(|| Places::of(&class));
+        let scratch = &mut self.scratch;
+        let mut number = |pick: &Option<Pick>| match event.pick(pick.as_ref()?, scratch)? {
+            Picked::Integer(number, _) => Some(number),
+            _ => None,
+        };
+        let (pid, tid) = (number(&places.pid).or(places.env_pid), number(&places.tid));
+        let name = match places.name.as_ref().and_then(|pick| event.pick(pick, scratch)) {
+            Some(Picked::Text(name)) => Some(name),
+            _ if places.is_own => {
+                pid.and_then(|pid| self.names.get(&(key(event.trace()), pid))).map(|name| name.as_bytes())
+            }
+            _ => places.env_name.as_ref().map(|name| name.as_bytes()),
+        };
+        Writer { pid, tid, name }
+    }
+}

@@ -1,0 +1,348 @@
+//! The fields of an event as cells: a name, and a value that a format puts into its own quotes.
+
+use std::ops::Range;
+
+use dormouse_abi::class::Kind;
+use dormouse_abi::text::is_printable;
+
+use super::number::{put_i64, put_u64};
+use super::{put, put_integer};
+use crate::plan::{Group, IntegerNode, Visitor};
+use crate::stream::{Event, Scratch};
+
+/// How values are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Style {
+    /// For people: numbers in the base that the trace says, lengths of sequences left out.
+    People,
+    /// For programs: numbers in decimal, what has parts as JSON.
+    Json,
+}
+
+/// What a cell holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum CellKind {
+    /// The bytes of a text, without quotes.
+    Text,
+    /// A label, without quotes.
+    Label,
+    /// A number, true or false.
+    Plain,
+    /// A floating-point number that JSON has no word for.
+    NoNumber,
+    /// JSON, or what people read in its place.
+    Compound,
+}
+
+/// A field of an event.
+#[derive(Debug, Clone)]
+pub(super) struct Cell {
+    pub is_context: bool,
+    pub kind: CellKind,
+    name: Range<usize>,
+    value: Range<usize>,
+}
+
+/// The fields of one event; to be used again, because they take memory.
+#[derive(Debug)]
+pub(super) struct Cells {
+    style: Style,
+    /// Names of the fields that are wanted, if not all are.
+    only: Option<Vec<String>>,
+    cells: Vec<Cell>,
+    bytes: Vec<u8>,
+    scratch: Scratch,
+}
+
+impl Cells {
+    pub(super) fn new(style: Style, only: Option<Vec<String>>) -> Cells {
+        Cells { style, only, cells: Vec::new(), bytes: Vec::new(), scratch: Scratch::default() }
+    }
+
+    /// Takes the fields of an event.
+    pub(super) fn take(&mut self, event: &Event<'_>) {
+        self.cells.clear();
+        self.bytes.clear();
+        let contexts = [&event.class.event_context, &event.class.own_context];
+        let mut taker = Taker {
+            style: self.style,
+            only: self.only.as_deref(),
+            cells: &mut self.cells,
+            bytes: &mut self.bytes,
+            event,
+            contexts_left: contexts.into_iter().flatten().count(),
+            depth: 0,
+            member: 0,
+            declared: 0,
+            is_wanted: true,
+            is_boolean: false,
+            is_first: true,
+        };
+        event.visit(&mut self.scratch, &mut taker);
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&Cell, &str, &[u8])> {
+        self.cells.iter().map(|cell| {
+            // Names come from metadata, which are UTF-8.
+            let name = std::str::from_utf8(&self.bytes[cell.name.clone()]).unwrap_or("?");
+            (cell, name, &self.bytes[cell.value.clone()])
+        })
+    }
+}
+
+struct Taker<'t> {
+    style: Style,
+    only: Option<&'t [String]>,
+    cells: &'t mut Vec<Cell>,
+    bytes: &'t mut Vec<u8>,
+    event: &'t Event<'t>,
+    /// Structures of contexts that are still to come, or at hand.
+    contexts_left: usize,
+    /// Groups that are open.
+    depth: u32,
+    /// Of the structure at hand, the next one.
+    member: usize,
+    /// Fields of the class's declaration that have come.
+    declared: usize,
+    is_wanted: bool,
+    is_boolean: bool,
+    /// Whether nothing has been written in the group at hand.
+    is_first: bool,
+}
+
+impl Taker<'_> {
+    fn is_context(&self) -> bool {
+        self.contexts_left > 0
+    }
+
+    /// Notes of what kind the field at hand is, if it is a cell's whole value.
+    fn kind(&mut self, kind: CellKind) {
+        if self.depth == 1
+            && let Some(cell) = self.cells.last_mut()
+        {
+            cell.kind = kind;
+        }
+    }
+
+    fn separate(&mut self) {
+        if !self.is_first {
+            self.bytes.extend_from_slice(if self.style == Style::Json { b"," } else { b", " });
+        }
+        self.is_first = false;
+    }
+
+    /// Ends the cell at hand behind what has been written.
+    fn end(&mut self) {
+        if let Some(cell) = self.cells.last_mut().filter(|_| self.depth == 1 && self.is_wanted) {
+            cell.value.end = self.bytes.len();
+        }
+    }
+
+    /// Whether the next member is for nobody: what is not wanted, and for people what only says how long the next one is.
+    fn skips(&mut self, name: &str) -> bool {
+        let class = self.event.class;
+        self.is_boolean = false;
+        if !self.is_context() {
+            let is_count = class.fields.as_ref().is_some_and(|fields| fields.is_count(self.member));
+            if is_count {
+                // The sequence behind it has the name in the declaration. LTTng's have names of this kind too.
+                if self.style == Style::People && (class.decl.is_some() || name.ends_with("_length")) {
+                    return true;
+                }
+            } else if let Some(decl) = &class.decl {
+                self.is_boolean = decl.fields.get(self.declared).is_some_and(|(_, field)| field.kind == Kind::Bool);
+                self.declared += 1;
+            }
+        }
+        self.only.is_some_and(|only| !only.iter().any(|wanted| wanted == name))
+    }
+
+    fn text_within(&mut self, text: &[u8]) {
+        match self.style {
+            Style::Json => put_json_text(self.bytes, text),
+            Style::People => put_people_text(self.bytes, text),
+        }
+    }
+
+    fn name_within(&mut self, name: &str) {
+        match self.style {
+            Style::Json => {
+                put_json_text(self.bytes, name.as_bytes());
+                self.bytes.push(b':');
+            }
+            Style::People => {
+                self.bytes.extend_from_slice(name.as_bytes());
+                self.bytes.push(b'=');
+            }
+        }
+    }
+}
+
+impl Visitor for Taker<'_> {
+    fn name(&mut self, name: &str) {
+        if self.depth > 1 {
+            if self.is_wanted {
+                self.separate();
+                self.name_within(name);
+            }
+            return;
+        }
+        self.is_wanted = !self.skips(name);
+        self.member += 1;
+        if self.is_wanted {
+            let begin = self.bytes.len();
+            self.bytes.extend_from_slice(name.as_bytes());
+            let end = self.bytes.len();
+            let is_context = self.is_context();
+            self.cells.push(Cell { is_context, kind: CellKind::Plain, name: begin..end, value: end..end });
+        }
+    }
+
+    fn option(&mut self, name: &str) {
+        if self.is_wanted {
+            self.is_first = false;
+            self.name_within(name);
+        }
+    }
+
+    fn element(&mut self, _: u64) {
+        if self.is_wanted {
+            self.separate();
+        }
+    }
+
+    fn integer(&mut self, value: u64, class: &IntegerNode) {
+        if !self.is_wanted {
+            return;
+        }
+        let mut labels = class.labels.iter().flat_map(|labels| labels.iter());
+        let is_boolean_enum = class.labels.as_ref().is_some_and(|labels| {
+            labels.len() == 2 && labels.iter().all(|label| ["false", "true"].contains(&label.name.as_str()))
+        });
+        let label = labels.find(|label| label.range.contains(value, class.is_signed));
+        match label {
+            Some(label) if is_boolean_enum => self.bytes.extend_from_slice(label.name.as_bytes()),
+            Some(label) => {
+                self.kind(CellKind::Label);
+                if self.depth == 1 {
+                    self.bytes.extend_from_slice(label.name.as_bytes());
+                } else if self.style == Style::Json {
+                    put_json_text(self.bytes, label.name.as_bytes());
+                } else {
+                    put_printable(self.bytes, label.name.as_bytes());
+                }
+            }
+            None if self.is_boolean && value <= 1 => {
+                self.bytes.extend_from_slice(if value == 1 { b"true" } else { b"false" });
+            }
+            None if self.style == Style::People => put_integer(self.bytes, value, class),
+            None if class.is_signed => put_i64(self.bytes, value as i64),
+            None => put_u64(self.bytes, value),
+        }
+        self.end();
+    }
+
+    fn float(&mut self, value: f64) {
+        if !self.is_wanted {
+            return;
+        }
+        match (value.is_finite(), self.style, self.depth) {
+            (true, ..) => put(self.bytes, format_args!("{value:?}")),
+            (false, Style::Json, 2..) => put(self.bytes, format_args!("\"{value}\"")),
+            (false, ..) => {
+                self.kind(CellKind::NoNumber);
+                put(self.bytes, format_args!("{value}"));
+            }
+        }
+        self.end();
+    }
+
+    fn text(&mut self, text: &[u8]) {
+        if !self.is_wanted {
+            return;
+        }
+        if self.depth == 1 {
+            self.kind(CellKind::Text);
+            self.bytes.extend_from_slice(text);
+        } else {
+            self.text_within(text);
+        }
+        self.end();
+    }
+
+    fn open(&mut self, group: Group) {
+        if self.depth == 0 {
+            self.depth = 1;
+            self.member = 0;
+            return;
+        }
+        self.kind(CellKind::Compound);
+        self.depth += 1;
+        if self.is_wanted {
+            self.bytes.push(if group == Group::Array { b'[' } else { b'{' });
+            self.is_first = true;
+        }
+    }
+
+    fn close(&mut self, group: Group) {
+        self.depth -= 1;
+        if self.depth == 0 {
+            self.contexts_left = self.contexts_left.saturating_sub(1);
+        } else if self.is_wanted {
+            self.bytes.push(if group == Group::Array { b']' } else { b'}' });
+            self.is_first = false;
+            self.end();
+        }
+    }
+}
+
+/// Characters of a text; bytes that are not UTF-8 are U+FFFD each.
+fn characters(text: &[u8]) -> impl Iterator<Item = char> {
+    text.utf8_chunks().flat_map(|chunk| {
+        let invalid = if chunk.invalid().is_empty() { 0 } else { 1 };
+        chunk.valid().chars().chain(std::iter::repeat_n(char::REPLACEMENT_CHARACTER, invalid))
+    })
+}
+
+/// Text in quotes as JSON has it. What could move a terminal's cursor is escaped.
+pub(super) fn put_json_text(out: &mut Vec<u8>, text: &[u8]) {
+    out.push(b'"');
+    for c in characters(text) {
+        match c {
+            '"' => out.extend(b"\\\""),
+            '\\' => out.extend(b"\\\\"),
+            '\n' => out.extend(b"\\n"),
+            '\r' => out.extend(b"\\r"),
+            '\t' => out.extend(b"\\t"),
+            // None of these is beyond the basic plane.
+            c if !is_printable(c) => put(out, format_args!("\\u{:04x}", u32::from(c))),
+            c => out.extend(c.encode_utf8(&mut [0; 4]).bytes()),
+        }
+    }
+    out.push(b'"');
+}
+
+/// Text in quotes for people: what moves a cursor is escaped, and bytes that are not UTF-8.
+pub(super) fn put_people_text(out: &mut Vec<u8>, text: &[u8]) {
+    out.push(b'"');
+    for chunk in text.utf8_chunks() {
+        for c in chunk.valid().chars() {
+            match c {
+                '"' => out.extend(b"\\\""),
+                '\\' => out.extend(b"\\\\"),
+                c if is_printable(c) => out.extend(c.encode_utf8(&mut [0; 4]).bytes()),
+                c => put(out, format_args!("{}", c.escape_default())),
+            }
+        }
+        chunk.invalid().iter().for_each(|byte| put(out, format_args!("\\x{byte:02x}")));
+    }
+    out.push(b'"');
+}
+
+/// Names that programs chose, in which nothing moves a cursor.
+pub(super) fn put_printable(out: &mut Vec<u8>, text: &[u8]) {
+    for c in characters(text) {
+        let c = if is_printable(c) { c } else { char::REPLACEMENT_CHARACTER };
+        out.extend(c.encode_utf8(&mut [0; 4]).bytes());
+    }
+}

@@ -1,0 +1,87 @@
+//! Times as text.
+
+use super::number::{put_fraction, put_u64};
+use super::put;
+use crate::time::Civil;
+
+/// How a time is shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ClockFormat {
+    /// `14:03:05.123456789`.
+    #[default]
+    TimeOfDay,
+    /// `2026-11-21 14:03:05.123456789`, as `--clock-date`.
+    DateTime,
+    /// Seconds since the epoch, `1795269785.123456789`, as `--clock-seconds`.
+    Seconds,
+    /// Seconds since a time in nanoseconds since the epoch, `0.000001234`.
+    Since(i64),
+}
+
+const NS: i64 = 1_000_000_000;
+
+/// Writes times.
+pub(super) struct ClockText<'a> {
+    format: ClockFormat,
+    utc_offset_s: Box<dyn Fn(i64) -> i32 + 'a>,
+    /// A second, and how times within it begin.
+    second: Option<(i64, Vec<u8>)>,
+}
+
+impl std::fmt::Debug for ClockText<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ClockText").field("format", &self.format).finish_non_exhaustive()
+    }
+}
+
+impl<'a> ClockText<'a> {
+    /// `utc_offset_s` gives the offset of the local time at a time in seconds since the epoch, in seconds east of UTC.
+    pub(super) fn new(format: ClockFormat, utc_offset_s: impl Fn(i64) -> i32 + 'a) -> ClockText<'a> {
+        ClockText { format, utc_offset_s: Box::new(utc_offset_s), second: None }
+    }
+
+    /// Appends a time, in nanoseconds since the epoch.
+    pub(super) fn put(&mut self, ns: i64, out: &mut Vec<u8>) {
+        if let ClockFormat::Since(begin) = self.format {
+            let distance = i128::from(ns) - i128::from(begin);
+            if distance < 0 {
+                out.push(b'-');
+            }
+            put_u64(out, (distance.unsigned_abs() / NS as u128) as u64);
+            out.push(b'.');
+            return put_fraction(out, (distance.unsigned_abs() % NS as u128) as u32);
+        }
+        let (epoch_s, fraction) = (ns.div_euclid(NS), ns.rem_euclid(NS));
+        if self.second.as_ref().is_none_or(|(second, _)| *second != epoch_s) {
+            let begin = self.begin(epoch_s);
+            self.second = Some((epoch_s, begin));
+        }
+        if let Some((_, begin)) = &self.second {
+            out.extend_from_slice(begin);
+        }
+        put_fraction(out, fraction as u32);
+    }
+
+    fn begin(&self, epoch_s: i64) -> Vec<u8> {
+        let mut out = Vec::new();
+        if self.format == ClockFormat::Seconds {
+            put(&mut out, format_args!("{epoch_s}."));
+            return out;
+        }
+        let civil = Civil::new(epoch_s + i64::from((self.utc_offset_s)(epoch_s)));
+        let Civil { year, month, day, hour, minute, second } = civil;
+        if self.format == ClockFormat::DateTime {
+            put(&mut out, format_args!("{year:04}-{month:02}-{day:02} "));
+        }
+        put(&mut out, format_args!("{hour:02}:{minute:02}:{second:02}."));
+        out
+    }
+}
+
+/// Appends `2026-11-21T14:03:05.123456789Z` (RFC 3339).
+pub(super) fn put_utc(ns: i64, out: &mut Vec<u8>) {
+    let Civil { year, month, day, hour, minute, second } = Civil::new(ns.div_euclid(NS));
+    put(out, format_args!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}."));
+    put_fraction(out, ns.rem_euclid(NS) as u32);
+    out.push(b'Z');
+}

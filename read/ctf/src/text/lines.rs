@@ -1,0 +1,191 @@
+//! An event as a line for programs: JSON, CSV, logfmt.
+
+use dormouse_abi::page::CPU_UNKNOWN;
+
+use super::cells::{CellKind, Cells, Style, put_json_text, put_printable};
+use super::clock::put_utc;
+use super::number::{put_i64, put_u64};
+use crate::select::Writer;
+use crate::stream::Event;
+
+/// Which of them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LineFormat {
+    /// An object in each line.
+    Json,
+    /// `name=value` pairs.
+    Logfmt,
+    /// A row for each event (RFC 4180), with columns for the fields of these names behind those that all events have.
+    Csv(Vec<String>),
+}
+
+/// Columns that all events have.
+const COLUMNS: [&str; 7] = ["time", "time_ns", "event", "cpu", "pid", "tid", "process"];
+
+/// Formats events for programs.
+#[derive(Debug)]
+pub struct Lines {
+    format: LineFormat,
+    cells: Cells,
+    /// Whether the header of a table has been written.
+    has_header: bool,
+}
+
+impl Lines {
+    /// `only` names the fields that are shown, if not all are.
+    pub fn new(format: LineFormat, only: Option<Vec<String>>) -> Lines {
+        Lines { format, cells: Cells::new(Style::Json, only), has_header: false }
+    }
+
+    /// Appends the event's line, newline included; before the first row of a table its header.
+    pub fn event(&mut self, event: &Event<'_>, writer: &Writer<'_>, out: &mut Vec<u8>) {
+        self.begin(out);
+        self.cells.take(event);
+        match &self.format {
+            LineFormat::Json => json(&self.cells, event, writer, out),
+            LineFormat::Logfmt => logfmt(&self.cells, event, writer, out),
+            LineFormat::Csv(columns) => csv(&self.cells, columns, event, writer, out),
+        }
+        out.push(b'\n');
+    }
+
+    /// Appends the header of a table, if it has not been written.
+    pub fn begin(&mut self, out: &mut Vec<u8>) {
+        if let LineFormat::Csv(columns) = &self.format
+            && !std::mem::replace(&mut self.has_header, true)
+        {
+            out.extend_from_slice(COLUMNS.join(",").as_bytes());
+            for column in columns {
+                out.push(b',');
+                // Each name once: a reader finds columns by them.
+                if COLUMNS.contains(&column.as_str()) {
+                    out.extend_from_slice(b"fields.");
+                }
+                put_csv(out, column.as_bytes());
+            }
+            out.push(b'\n');
+        }
+    }
+}
+
+/// What all events have: name and value, of which texts are the bytes of the program.
+fn each_common(event: &Event<'_>, writer: &Writer<'_>, mut see: impl FnMut(&str, Option<(CellKind, &[u8])>)) {
+    let mut text = Vec::new();
+    let number = |number: Option<u64>, text: &mut Vec<u8>| {
+        text.clear();
+        number.map(|number| put_u64(text, number)).is_some()
+    };
+    if let Some(ns) = event.time_ns {
+        put_utc(ns, &mut text);
+        see("time", Some((CellKind::Text, &text)));
+        text.clear();
+        put_i64(&mut text, ns);
+        see("time_ns", Some((CellKind::Plain, &text)));
+    } else {
+        see("time", None);
+        see("time_ns", None);
+    }
+    see("event", Some((CellKind::Text, event.class.full_name.as_bytes())));
+    let cpu = Some(event.cpu_id).filter(|cpu| *cpu != CPU_UNKNOWN).map(u64::from);
+    for (name, value) in [("cpu", cpu), ("pid", writer.pid), ("tid", writer.tid)] {
+        let is_there = number(value, &mut text);
+        see(name, is_there.then_some((CellKind::Plain, &text)));
+    }
+    see("process", writer.name.map(|name| (CellKind::Text, name)));
+}
+
+fn put_json(out: &mut Vec<u8>, kind: CellKind, value: &[u8]) {
+    match kind {
+        CellKind::Text | CellKind::Label | CellKind::NoNumber => put_json_text(out, value),
+        CellKind::Plain | CellKind::Compound => out.extend_from_slice(value),
+    }
+}
+
+fn json(cells: &Cells, event: &Event<'_>, writer: &Writer<'_>, out: &mut Vec<u8>) {
+    let mut separator = b'{';
+    each_common(event, writer, |name, value| {
+        if let Some((kind, value)) = value {
+            out.push(separator);
+            separator = b',';
+            put_json_text(out, name.as_bytes());
+            out.push(b':');
+            put_json(out, kind, value);
+        }
+    });
+    for (title, is_context) in [("context", true), ("fields", false)] {
+        out.push(b',');
+        put_json_text(out, title.as_bytes());
+        out.push(b':');
+        let mut separator = b'{';
+        for (cell, name, value) in cells.iter().filter(|(cell, ..)| cell.is_context == is_context) {
+            out.push(separator);
+            separator = b',';
+            put_json_text(out, name.as_bytes());
+            out.push(b':');
+            put_json(out, cell.kind, value);
+        }
+        if separator == b'{' {
+            out.push(b'{');
+        }
+        out.push(b'}');
+    }
+    out.push(b'}');
+}
+
+fn logfmt(cells: &Cells, event: &Event<'_>, writer: &Writer<'_>, out: &mut Vec<u8>) {
+    let mut is_first = true;
+    let mut pair = |name: &str, kind: CellKind, value: &[u8]| {
+        if !std::mem::replace(&mut is_first, false) {
+            out.push(b' ');
+        }
+        // A key has no blanks, quotes and signs of equality.
+        let key: String = name.chars().map(|c| if c.is_whitespace() || "=\"".contains(c) { '_' } else { c }).collect();
+        put_printable(out, if key.is_empty() { b"_" } else { key.as_bytes() });
+        out.push(b'=');
+        let is_bare = |byte: &u8| byte.is_ascii_graphic() && !b"=\"\\".contains(byte);
+        if matches!(kind, CellKind::Plain | CellKind::NoNumber) || (!value.is_empty() && value.iter().all(is_bare)) {
+            out.extend_from_slice(value);
+        } else {
+            put_json_text(out, value);
+        }
+    };
+    each_common(event, writer, |name, value| {
+        if let Some((kind, value)) = value {
+            pair(name, kind, value);
+        }
+    });
+    cells.iter().for_each(|(cell, name, value)| pair(name, cell.kind, value));
+}
+
+fn csv(cells: &Cells, columns: &[String], event: &Event<'_>, writer: &Writer<'_>, out: &mut Vec<u8>) {
+    let mut is_first = true;
+    each_common(event, writer, |_, value| {
+        if !std::mem::replace(&mut is_first, false) {
+            out.push(b',');
+        }
+        if let Some((_, value)) = value {
+            put_csv(out, value);
+        }
+    });
+    for column in columns {
+        out.push(b',');
+        // A field comes before a context of its name.
+        let of_name = || cells.iter().filter(|(_, name, _)| name == column);
+        let found = of_name().find(|(cell, ..)| !cell.is_context).or_else(|| of_name().next());
+        if let Some((_, _, value)) = found {
+            put_csv(out, value);
+        }
+    }
+}
+
+/// Text as it is, in quotes where it has to be.
+fn put_csv(out: &mut Vec<u8>, text: &[u8]) {
+    // What is not UTF-8 would make the whole table something that many programs do not read.
+    let text = String::from_utf8_lossy(text);
+    if !text.contains(['"', ',', '\n', '\r']) {
+        return out.extend_from_slice(text.as_bytes());
+    }
+    out.push(b'"');
+    out.extend_from_slice(text.replace('"', "\"\"").as_bytes());
+    out.push(b'"');
+}

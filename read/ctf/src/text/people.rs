@@ -1,0 +1,259 @@
+//! An event as people read it on a terminal.
+//!
+//! ```text
+//! 14:03:05.123456789 nginx 4711      4713 [2] http:request  id=7 path="/x" status=OK
+//! ```
+//!
+//! Columns become wider as what is in them does, up to a share of the width; what is longer is cut, with a mark.
+
+use dormouse_abi::page::CPU_UNKNOWN;
+use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
+
+use super::cells::{CellKind, Cells, Style, put_people_text, put_printable};
+use super::clock::{ClockFormat, ClockText};
+use crate::select::Writer;
+use crate::stream::Event;
+
+/// Stands where something is cut.
+const MARK: &str = "…";
+/// Columns that a value has at least before it is cut.
+const VALUE_MIN: usize = 16;
+
+/// Parts of a line, which have a colour each.
+#[derive(Debug, Clone, Copy)]
+enum Ink {
+    Time,
+    Process,
+    Cpu,
+    Event,
+    Name,
+    Text,
+    Plain,
+}
+
+impl Ink {
+    /// Select Graphic Rendition (ECMA-48, 8.3.117).
+    fn begin(self) -> &'static str {
+        match self {
+            Ink::Time | Ink::Cpu => "\x1b[2m",
+            Ink::Process => "\x1b[36m",
+            Ink::Event => "\x1b[1m",
+            Ink::Name => "\x1b[34m",
+            Ink::Text => "\x1b[32m",
+            Ink::Plain => "",
+        }
+    }
+}
+
+/// Formats events for people.
+#[derive(Debug)]
+pub struct People<'a> {
+    clock: ClockText<'a>,
+    cells: Cells,
+    has_color: bool,
+    /// Columns that a line may have.
+    width: Option<usize>,
+    columns: Columns,
+    /// Of times.
+    time_width: usize,
+}
+
+/// Widths of columns, so far.
+#[derive(Debug, Default)]
+struct Columns {
+    process: usize,
+    pid: usize,
+    tid: usize,
+    cpu: usize,
+    event: usize,
+}
+
+/// The parts of a line, which is written up to a width.
+#[derive(Debug, Default)]
+struct Line {
+    parts: Vec<(Ink, String)>,
+    width: usize,
+}
+
+impl<'a> People<'a> {
+    /// `utc_offset_s` is as for [`super::Formatter::new`]; `width` is that of the terminal, if lines are to be cut; `only` names the fields that are shown,
+    /// if not all are.
+    pub fn new(
+        clock_format: ClockFormat,
+        utc_offset_s: impl Fn(i64) -> i32 + 'a,
+        width: Option<usize>,
+        has_color: bool,
+        only: Option<Vec<String>>,
+    ) -> People<'a> {
+        People {
+            clock: ClockText::new(clock_format, utc_offset_s),
+            cells: Cells::new(Style::People, only),
+            has_color,
+            width,
+            columns: Columns { cpu: 1, ..Columns::default() },
+            time_width: 0,
+        }
+    }
+
+    /// Appends the event's line, newline included. Nothing in it moves a cursor.
+    pub fn event(&mut self, event: &Event<'_>, writer: &Writer<'_>, out: &mut Vec<u8>) {
+        let number = |number: u64| number.to_string();
+        let mut time = Vec::new();
+        match event.time_ns {
+            Some(ns) => self.clock.put(ns, &mut time),
+            None => time.push(b'-'),
+        }
+        let process = printable(writer.name.unwrap_or_default());
+        let pid = writer.pid.map_or_else(|| "-".into(), number);
+        // Of the first thread of a process the id is that of the process.
+        let tid = writer.tid.filter(|tid| writer.pid != Some(*tid)).map_or_else(String::new, number);
+        let cpu = if event.cpu_id == CPU_UNKNOWN { "-".into() } else { number(event.cpu_id.into()) };
+        let name = printable(event.class.full_name.as_bytes());
+        self.time_width = self.time_width.max(time.len());
+
+        let width = self.width.unwrap_or(usize::MAX);
+        // Of a width of 80 columns: 13 and 20.
+        let (process_max, event_max) = (width / 6, width / 4);
+        let Columns { process: w_process, pid: w_pid, tid: w_tid, cpu: w_cpu, event: w_event } = &mut self.columns;
+        *w_process = (*w_process).max(process.width()).min(process_max);
+        *w_pid = (*w_pid).max(pid.len());
+        *w_tid = (*w_tid).max(tid.len());
+        *w_cpu = (*w_cpu).max(cpu.len());
+        *w_event = (*w_event).max(name.width()).min(event_max);
+
+        let mut line = Line::default();
+        let time = String::from_utf8_lossy(&time);
+        line.put(Ink::Time, &format!("{time:>width$} ", width = self.time_width));
+        if *w_process > 0 {
+            line.put(Ink::Process, &format!("{} ", padded(&process, *w_process)));
+        }
+        line.put(Ink::Process, &format!("{pid:>w_pid$} ", w_pid = *w_pid));
+        if *w_tid > 0 {
+            line.put(Ink::Process, &format!("{tid:>w_tid$} ", w_tid = *w_tid));
+        }
+        line.put(Ink::Cpu, &format!("{:>width$} ", format!("[{cpu}]"), width = *w_cpu + 2));
+        line.put(Ink::Event, &padded(&name, *w_event));
+        self.cells.take(event);
+        put_fields(&self.cells, &mut line, width);
+        line.write(width, self.has_color, out);
+    }
+}
+
+/// The fields, of which long ones are cut where they are too long together.
+fn put_fields(cells: &Cells, line: &mut Line, width: usize) {
+    let of = |kind: CellKind, value: &[u8]| {
+        let mut text = Vec::new();
+        match kind {
+            CellKind::Text => put_people_text(&mut text, value),
+            CellKind::Label => put_printable(&mut text, value),
+            CellKind::Plain | CellKind::NoNumber => text.extend_from_slice(value),
+            // Names in it are a program's choice too.
+            CellKind::Compound => put_printable(&mut text, value),
+        }
+        String::from_utf8_lossy(&text).into_owned()
+    };
+    // Who wrote the event is shown in front.
+    let is_shown = |is_context: bool, name: &str| {
+        !is_context || !["vpid", "vtid", "pid", "tid", "procname", "comm", "cpu_id"].contains(&name)
+    };
+    let fields: Vec<_> = cells
+        .iter()
+        .filter(|(cell, name, _)| is_shown(cell.is_context, name))
+        .map(|(cell, name, value)| (cell.kind, printable(name.as_bytes()), of(cell.kind, value)))
+        .collect();
+    let total: usize = fields.iter().map(|(_, name, value)| name.width() + value.width() + 2).sum();
+    let left = width.saturating_sub(line.width);
+    let value_max = if total > left { (left / 3).max(VALUE_MIN) } else { usize::MAX };
+    for (kind, name, value) in fields {
+        line.put(Ink::Plain, " ");
+        line.put(Ink::Name, &name);
+        line.put(Ink::Plain, "=");
+        let ink = if kind == CellKind::Text { Ink::Text } else { Ink::Plain };
+        line.put(ink, &cut(&value, value_max));
+    }
+}
+
+impl Line {
+    fn put(&mut self, ink: Ink, text: &str) {
+        self.width += text.width();
+        self.parts.push((ink, text.into()));
+    }
+
+    fn write(self, width: usize, has_color: bool, out: &mut Vec<u8>) {
+        // Where not all fits, the last column is for the mark.
+        let is_cut = self.width > width;
+        let mut left = if is_cut { width.saturating_sub(1) } else { width };
+        for (ink, text) in &self.parts {
+            let shown = prefix(text, left);
+            left -= shown.width();
+            let begin = if has_color && !shown.trim_end().is_empty() { ink.begin() } else { "" };
+            out.extend_from_slice(begin.as_bytes());
+            out.extend_from_slice(shown.as_bytes());
+            if !begin.is_empty() {
+                out.extend_from_slice(b"\x1b[0m");
+            }
+            if shown.len() < text.len() {
+                break;
+            }
+        }
+        // Padding behind the last thing in a line is for nobody.
+        let kept = out.trim_ascii_end().len();
+        out.truncate(kept);
+        if is_cut {
+            out.extend_from_slice(MARK.as_bytes());
+        }
+        out.push(b'\n');
+    }
+}
+
+fn printable(text: &[u8]) -> String {
+    let mut out = Vec::new();
+    put_printable(&mut out, text);
+    String::from_utf8(out).unwrap_or_default()
+}
+
+/// The text in so many columns, cut or with blanks behind it.
+fn padded(text: &str, width: usize) -> String {
+    let mut shown = cut(text, width).into_owned();
+    let blanks = width.saturating_sub(shown.width());
+    shown.extend(std::iter::repeat_n(' ', blanks));
+    shown
+}
+
+/// As much of the text as so many columns hold.
+fn prefix(text: &str, width: usize) -> &str {
+    let (mut left, mut end) = (width, 0);
+    for (at, c) in text.char_indices() {
+        let columns = c.width().unwrap_or(0);
+        if columns > left {
+            break;
+        }
+        left -= columns;
+        end = at + c.len_utf8();
+    }
+    &text[..end]
+}
+
+/// The same, with a mark if that is not all.
+fn cut(text: &str, width: usize) -> std::borrow::Cow<'_, str> {
+    if text.width() <= width {
+        return text.into();
+    }
+    if width == 0 { "".into() } else { format!("{}{MARK}", prefix(text, width - 1)).into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_is_cut_at_columns() {
+        assert_eq!(cut("abc", 3), "abc");
+        assert_eq!(cut("abcd", 3), "ab…");
+        assert_eq!(cut("日本語", 6), "日本語");
+        assert_eq!(cut("日本語", 5), "日本…");
+        assert_eq!(cut("日本語", 4), "日…");
+        assert_eq!(cut("a", 0), "");
+        assert_eq!(padded("日", 4), "日  ");
+    }
+}
