@@ -129,6 +129,19 @@ impl TraceFiles {
         }
     }
 
+    /// The traces.
+    pub fn traces(&self) -> impl Iterator<Item = TraceRef<'_>> {
+        self.traces.iter().map(TraceRef::from)
+    }
+
+    /// A reader of each stream, in the order of [`TraceFiles::names`], with the index of its trace.
+    pub fn readers(&self) -> impl Iterator<Item = (usize, StreamReader<'_, Window<'_>>)> {
+        let windows = self.streams.iter().zip(self.windows()).enumerate();
+        windows.map(|(index, (stream, window))| {
+            (stream.trace, StreamReader::of_source(self.trace_of(stream), index, window))
+        })
+    }
+
     /// The trace of a stream.
     fn trace_of(&self, stream: &Stream) -> TraceRef<'_> {
         TraceRef::from(&self.traces[stream.trace])
@@ -147,10 +160,7 @@ impl TraceFiles {
 
     /// The events of all streams, which are numbered in the order of [`TraceFiles::names`].
     pub fn events(&self) -> Merge<'_, Window<'_>> {
-        let windows = self.streams.iter().zip(self.windows()).enumerate();
-        Merge::new(
-            windows.map(|(index, (stream, window))| StreamReader::of_source(self.trace_of(stream), index, window)),
-        )
+        Merge::new(self.readers().map(|(_, reader)| reader))
     }
 
     /// What is missing in traces whose [`TraceFiles::events`] have been read to the end, one line each.

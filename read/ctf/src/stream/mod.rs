@@ -15,6 +15,7 @@
 mod event;
 mod notice;
 mod pages;
+mod select;
 mod source;
 mod trace;
 
@@ -24,6 +25,7 @@ mod tests;
 pub use event::{Event, Scratch};
 pub use notice::{Foreign, Notice, Problem, RecordError};
 pub use pages::{count_records, first_record_since};
+pub use select::Choice;
 pub use source::Source;
 pub use trace::TraceRef;
 
