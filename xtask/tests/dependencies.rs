@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use cargo_metadata::{DependencyKind, MetadataCommand};
 
-/// A package, and the packages of both workspaces that it may depend on, for its library and programs and to build them.
+/// A package, and the packages of all workspaces that it may depend on, for its library and programs and to build them.
 /// What tests need (`dev-dependencies`) is not ruled.
 type Rule = (&'static str, &'static [&'static str]);
 
@@ -47,7 +47,7 @@ const LAB: [&str; 11] = [
     "dormouse-vring",
 ];
 
-const RULES: [Rule; 40] = [
+const RULES: [Rule; 42] = [
     ("dormouse-abi", &[]),
     // How both sides talk.
     ("dormouse-transport", &["dormouse-abi"]),
@@ -99,6 +99,9 @@ const RULES: [Rule; 40] = [
     ("dormouse-preload", &["dormouse", "dormouse-abi"]),
     // The read side.
     ("dormouse-ctf", &["dormouse-abi"]),
+    // In a workspace of its own: nothing of the product depends on Arrow or Python.
+    ("dormouse-columns", &["dormouse-abi", "dormouse-ctf"]),
+    ("dormouse-python", &["dormouse-columns", "dormouse-consumer", "dormouse-ctf"]),
     // Who may ask a session's owner what, and who is believed: it knows no memory and no trace.
     ("dormouse-control", &["dormouse-abi", "dormouse-transport"]),
     (
@@ -171,8 +174,8 @@ const RULES: [Rule; 40] = [
 /// A package with those packages of the workspace that it depends on and the rules are about.
 type Package = (String, Vec<String>);
 
-/// The product's workspace, and the laboratory's.
-const MANIFESTS: [&str; 2] = ["Cargo.toml", "lab/Cargo.toml"];
+/// The product's workspace, the laboratory's, and that of the module for Python.
+const MANIFESTS: [&str; 3] = ["Cargo.toml", "lab/Cargo.toml", "read/python/Cargo.toml"];
 
 fn path(file: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(file)
@@ -192,7 +195,7 @@ fn violations(packages: &[Package], rules: &[Rule]) -> Vec<String> {
     lines
 }
 
-/// The packages of both workspaces.
+/// The packages of all workspaces.
 fn workspaces() -> Vec<Package> {
     let packages: Vec<_> = MANIFESTS
         .iter()
@@ -264,18 +267,18 @@ fn features(manifest: &str) -> BTreeMap<String, BTreeSet<String>> {
 /// Nor if they have it with different features.
 #[test]
 fn the_workspaces_ask_the_same_of_what_they_share() {
-    let [product, lab] = ["Cargo.toml", "lab/Cargo.toml"].map(features);
-    let differ = product.iter().filter_map(|(package, of_product)| {
-        let of_lab = lab.get(package)?;
+    let [product, others @ ..] = MANIFESTS.map(features);
+    let differ = others.iter().flatten().filter_map(|(package, of_other)| {
+        let of_product = product.get(package)?;
         // What procedural macros are made of has more than one form in one workspace already.
-        let is_one = of_product.len() == 1 && of_lab.len() == 1;
-        (is_one && of_product != of_lab).then(|| format!("{package}: {of_product:?} and {of_lab:?}"))
+        let is_one = of_product.len() == 1 && of_other.len() == 1;
+        (is_one && of_product != of_other).then(|| format!("{package}: {of_product:?} and {of_other:?}"))
     });
     let differ: Vec<String> = differ.collect();
     assert!(differ.is_empty(), "ask for both in tests/support/Cargo.toml:\n{}", differ.join("\n"));
 }
 
-/// Both workspaces build into one target directory. A library that they have in different versions would be compiled twice.
+/// All workspaces build into one target directory. A library that they have in different versions would be compiled twice.
 #[test]
 fn the_workspaces_have_the_same_versions_of_what_they_share() {
     let versions = |manifest: &str| -> BTreeSet<(String, String)> {
@@ -286,11 +289,17 @@ fn the_workspaces_have_the_same_versions_of_what_they_share() {
             lines.windows(2).filter_map(|pair| Some((value(pair[0], "name = ")?, value(pair[1], "version = ")?)));
         pairs.collect()
     };
-    let [product, lab] = MANIFESTS.map(versions);
-    assert!(product.len() > 50 && lab.len() > 50, "{} and {}", product.len(), lab.len());
+    let [product, others @ ..] = MANIFESTS.map(versions);
     let is_in_product = |name: &str| product.iter().any(|(other, _)| other == name);
-    let wrong: Vec<_> = lab.iter().filter(|package| is_in_product(&package.0) && !product.contains(package)).collect();
-    assert!(wrong.is_empty(), "only in lab/Cargo.lock: {wrong:?}; `cargo update --precise` makes the versions equal");
+    for (manifest, of_other) in MANIFESTS[1..].iter().zip(&others) {
+        assert!(product.len() > 50 && of_other.len() > 30, "{} and {}", product.len(), of_other.len());
+        let wrong: Vec<_> =
+            of_other.iter().filter(|package| is_in_product(&package.0) && !product.contains(package)).collect();
+        assert!(
+            wrong.is_empty(),
+            "only beside {manifest}: {wrong:?}; `cargo update --precise` makes the versions equal"
+        );
+    }
 }
 
 /// The table itself has no way round: following it from any package never leads back.
@@ -323,6 +332,7 @@ fn what_points_the_wrong_way_is_found() {
         ("dormouse-consumer", "dormouse-cli"),
         ("dormouse-cli", "dormouse"),
         ("dormouse-cli", "dormouse-lab"),
+        ("dormouse-cli", "dormouse-columns"),
         ("dormouse-cli", "dormouse-vring-vhost"),
         ("dormouse-lab", "dormouse-cli"),
     ];

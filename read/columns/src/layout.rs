@@ -131,7 +131,8 @@ impl Table {
                 self.columns[index].kind = common;
                 return index;
             }
-            name = if taken.contains(&index) || name.starts_with(class) { name + "_" } else { format!("{class}.{name}") };
+            name =
+                if taken.contains(&index) || name.starts_with(class) { name + "_" } else { format!("{class}.{name}") };
         }
     }
 
@@ -181,9 +182,11 @@ impl<'a> Layout<'a> {
     pub fn new(traces: &[TraceRef<'a>], request: &Request) -> Result<Layout<'a>, RequestError> {
         let classes: Vec<Vec<ClassRef<'a>>> = traces.iter().map(|trace| trace.classes().collect()).collect();
         let full_name = |class: &ClassRef<'a>| class.class().full_name.as_str();
-        if let Some(pattern) = request.events.iter().find(|pattern| {
-            !classes.iter().flatten().any(|class| matches(pattern, full_name(class)))
-        }) {
+        if let Some(pattern) = request
+            .events
+            .iter()
+            .find(|pattern| !classes.iter().flatten().any(|class| matches(pattern, full_name(class))))
+        {
             let known = listed(classes.iter().flatten().map(full_name));
             return Err(RequestError::NoClass { pattern: pattern.clone(), known });
         }

@@ -43,7 +43,9 @@ pub struct FieldRef<'a>(&'a Node);
 #[allow(missing_docs)]
 pub enum Shape<'a> {
     Integer(&'a IntegerNode),
-    Float { size_bits: u32 },
+    Float {
+        size_bits: u32,
+    },
     Text,
     Struct(Vec<(&'a str, FieldRef<'a>)>),
     /// One of these.
@@ -84,8 +86,8 @@ impl<'a> ClassRef<'a> {
         for (scope, structure) in class.structures() {
             for (at, member) in structure.members.iter().enumerate() {
                 let is_added = |next: &str| class.decl.is_some() || member.shown.ends_with(&format!("_{next}_length"));
-                let is_count = structure.is_count(at)
-                    && structure.members.get(at + 1).is_some_and(|next| is_added(&next.shown));
+                let is_count =
+                    structure.is_count(at) && structure.members.get(at + 1).is_some_and(|next| is_added(&next.shown));
                 let declared = (scope == Scope::Fields && !is_count).then(|| declared.next()).flatten();
                 members.push(MemberRef {
                     scope,
