@@ -90,6 +90,20 @@ fn with(modules: &str) -> Option<&'static Path> {
     Some(python)
 }
 
+/// The module, which cargo does not build for these tests by itself.
+fn library() -> PathBuf {
+    static BUILT: OnceLock<()> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        if std::env::var_os("DORMOUSE_BUILT").is_none() {
+            let profile = if target_dir().ends_with("release") { "release" } else { "dev" };
+            let mut cargo = Command::new(env!("CARGO"));
+            cargo.args(["build", "--quiet", "--lib", "--profile", profile, "--manifest-path"]);
+            succeeds(cargo.arg(here("Cargo.toml")));
+        }
+    });
+    target_dir().join("lib_dormouse.so")
+}
+
 /// The package as it is installed, with the module that cargo has built; and traces to read.
 fn stage() -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
@@ -100,7 +114,7 @@ fn stage() -> tempfile::TempDir {
             std::fs::copy(entry.path(), package.join(entry.file_name())).unwrap();
         }
     }
-    std::fs::copy(target_dir().join("lib_dormouse.so"), package.join("_dormouse.abi3.so")).unwrap();
+    std::fs::copy(library(), package.join("_dormouse.abi3.so")).unwrap();
     write_traces(dir.path());
     dir
 }
@@ -128,7 +142,7 @@ fn write_traces(dir: &Path) {
     );
     let (name, program) = ("server", "/usr/bin/server");
     builder.state(0, &StateRecord::Process { process: 1, pid: 12, vpid: 12, name, program, command_line: program });
-    builder.state(9_000_000, &StateRecord::Lost { process: 1, count: 3 });
+    builder.state(9_000_000, &StateRecord::Lost { reason: "disk full", count: 3 });
     builder.state(9_000_000, &StateRecord::LostClass { class: "http:request", count: 3 });
     let streams = [builder.stream(0), builder.stream(1)];
     for id in 0..1000u64 {

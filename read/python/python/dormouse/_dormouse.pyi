@@ -2,6 +2,19 @@ from datetime import datetime
 from os import PathLike
 from typing import Any, Dict, Iterator, List, Literal, Optional, Sequence, Tuple, Union, final
 
+__all__ = [
+    "Error",
+    "EventClass",
+    "Losses",
+    "Process",
+    "RequestError",
+    "Rows",
+    "Table",
+    "Trace",
+    "TraceError",
+    "open",
+]
+
 _Time = Union[int, str, datetime]
 _Names = Union[str, Sequence[str]]
 
