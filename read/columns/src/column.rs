@@ -221,6 +221,8 @@ impl Column {
     }
 }
 
+// What is shown in an inner group is handed on as it is, whether or not the column there looks at it.
+#[allow(clippy::only_used_in_recursion)]
 impl Visitor for Column {
     fn name(&mut self, name: &str) {
         if self.depth > 1 {
