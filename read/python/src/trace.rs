@@ -112,6 +112,8 @@ impl Trace {
     }
 }
 
+// Arguments with names are arguments of the functions.
+#[allow(clippy::too_many_arguments)]
 #[pymethods]
 impl Trace {
     /// The event classes by name, each with its fields.
