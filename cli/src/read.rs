@@ -4,10 +4,10 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use dormouse_consumer::TraceFiles;
 use dormouse_ctf::loss::DAMAGED;
 use dormouse_ctf::text::{ClockFormat, Formatter};
 use dormouse_ctf::{Problem, StateRecord, StatedLosses, StreamReader};
+use dormouse_reader::TraceFiles;
 
 use dormouse_terminal::{Output, say};
 

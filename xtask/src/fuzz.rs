@@ -63,6 +63,8 @@ pub(crate) enum Target {
     Read,
     /// Metadata of anybody, and streams under whatever of them is valid
     Ctf,
+    /// Packets and index files that are damaged, against reading without an index
+    Index,
     /// Snapshots between writes, and after noise in the memory
     Snapshot,
     /// Messages of hostile programs, owners and tools, in pieces

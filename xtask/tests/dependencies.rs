@@ -10,7 +10,7 @@ use cargo_metadata::{DependencyKind, MetadataCommand};
 type Rule = (&'static str, &'static [&'static str]);
 
 /// Every room but the command.
-const EVERYTHING: [&str; 12] = [
+const EVERYTHING: [&str; 13] = [
     "dormouse",
     "dormouse-abi",
     "dormouse-transport",
@@ -23,16 +23,17 @@ const EVERYTHING: [&str; 12] = [
     "dormouse-control",
     "dormouse-consumer",
     "dormouse-ctf",
+    "dormouse-reader",
 ];
 
 /// Every room, and what tests share.
-const E2E: [&str; 13] = {
-    let [a, b, c, d, e, f, g, h, i, j, k, l] = EVERYTHING;
-    [a, b, c, d, e, f, g, h, i, j, k, l, "dormouse-testing"]
+const E2E: [&str; 14] = {
+    let [a, b, c, d, e, f, g, h, i, j, k, l, m] = EVERYTHING;
+    [a, b, c, d, e, f, g, h, i, j, k, l, m, "dormouse-testing"]
 };
 
 /// What experiments drive and read: sessions, what they record, and the lab's own parts below them.
-const LAB: [&str; 11] = [
+const LAB: [&str; 12] = [
     "dormouse-abi",
     "dormouse-consumer",
     "dormouse-doctor",
@@ -41,13 +42,14 @@ const LAB: [&str; 11] = [
     "dormouse-lab-machine",
     "dormouse-lab-rings",
     "dormouse-lab-statistics",
+    "dormouse-reader",
     "dormouse-terminal",
     // For the features that it asks of libraries.
     "dormouse-testing",
     "dormouse-vring",
 ];
 
-const RULES: [Rule; 42] = [
+const RULES: [Rule; 43] = [
     ("dormouse-abi", &[]),
     // How both sides talk.
     ("dormouse-transport", &["dormouse-abi"]),
@@ -101,7 +103,8 @@ const RULES: [Rule; 42] = [
     ("dormouse-ctf", &["dormouse-abi"]),
     // In a workspace of its own: nothing of the product depends on Arrow or Python.
     ("dormouse-columns", &["dormouse-abi", "dormouse-ctf"]),
-    ("dormouse-python", &["dormouse-columns", "dormouse-consumer", "dormouse-ctf"]),
+    ("dormouse-python", &["dormouse-columns", "dormouse-ctf", "dormouse-reader"]),
+    ("dormouse-reader", &["dormouse-ctf"]),
     // Who may ask a session's owner what, and who is believed: it knows no memory and no trace.
     ("dormouse-control", &["dormouse-abi", "dormouse-transport"]),
     (
@@ -113,6 +116,7 @@ const RULES: [Rule; 42] = [
             "dormouse-vring",
             "dormouse-backing",
             "dormouse-ctf",
+            "dormouse-reader",
             "dormouse-transport",
         ],
     ),
@@ -121,7 +125,17 @@ const RULES: [Rule; 42] = [
     // The command. What is large or apart is a program of its own, which it runs.
     ("dormouse-terminal", &["dormouse-abi"]),
     ("dormouse-doctor", &["dormouse-abi", "dormouse-consumer", "dormouse-imv", "dormouse-percpu", "dormouse-terminal"]),
-    ("dormouse-cli", &["dormouse-abi", "dormouse-consumer", "dormouse-ctf", "dormouse-doctor", "dormouse-terminal"]),
+    (
+        "dormouse-cli",
+        &[
+            "dormouse-abi",
+            "dormouse-consumer",
+            "dormouse-ctf",
+            "dormouse-doctor",
+            "dormouse-reader",
+            "dormouse-terminal",
+        ],
+    ),
     // Beside both: they measure and test all of it.
     ("dormouse-lab", &LAB),
     ("dormouse-lab-statistics", &[]),
@@ -162,7 +176,9 @@ const RULES: [Rule; 42] = [
             "dormouse-abi",
             "dormouse-consumer",
             "dormouse-ctf",
+            "dormouse-reader",
             "dormouse-relay",
+            "dormouse-traces",
             "dormouse-transport",
             "dormouse-vring",
         ],

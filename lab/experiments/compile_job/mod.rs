@@ -30,7 +30,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use dormouse_abi::record::RecordKind;
-use dormouse_consumer::{Mode, Options, Session, Summary, TraceFiles, find_libc_library};
+use dormouse_consumer::{Mode, Options, Session, Summary, find_libc_library};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -267,7 +267,7 @@ impl Job {
 
 /// Reads a trace again: it has to hold what the session says. Returns events, those lost, programs and bytes.
 fn checked(summary: &Summary, dir: &Path) -> Result<[u64; 4], LabError> {
-    let stats = TraceFiles::open(dir)?.stats();
+    let stats = dormouse_reader::TraceFiles::open(dir).map_err(|error| LabError::Project(error.to_string()))?.stats();
     let lost = summary.losses.lost();
     let (found, told) = ((stats.events, stats.events_lost), (summary.events, lost));
     if summary.events == 0 || found != told || !stats.warnings.is_empty() {

@@ -75,7 +75,12 @@ impl<'a, S: Source> Batches<'a, S> {
         layout: &'a Layout<'a>,
         readers: impl IntoIterator<Item = (usize, StreamReader<'a, S>)>,
     ) -> Batches<'a, S> {
-        let readers: Vec<_> = readers.into_iter().collect();
+        let (since_ns, until_ns) = (layout.request.since_ns, layout.request.until_ns);
+        let last_ns = until_ns.map_or(i64::MAX, |until| until.saturating_sub(1));
+        let readers = readers.into_iter();
+        // Packets outside of the time are passed. Streams that give more than is asked for are looked at event by event.
+        let readers: Vec<_> =
+            readers.map(|(trace, reader)| (trace, reader.within(since_ns.unwrap_or(i64::MIN), last_ns))).collect();
         let columns = layout.columns();
         let with_elements = (0..columns.len()).filter(|index| columns[*index].has_elements()).collect();
         let needs = [Origin::Time, Origin::Cpu, Origin::Event].map(|origin| layout.origins.contains(&origin));
@@ -129,8 +134,7 @@ impl<'a, S: Source> Batches<'a, S> {
             match time_ns {
                 None if since_ns.is_none() && until_ns.is_none() => return Some((i64::MIN, number)),
                 None => {}
-                // Times of a stream do not decrease.
-                Some(time_ns) if until_ns.is_some_and(|until| time_ns >= until) => return None,
+                Some(time_ns) if until_ns.is_some_and(|until| time_ns >= until) => {}
                 Some(time_ns) if since_ns.is_some_and(|since| time_ns < since) => {}
                 Some(time_ns) => return Some((time_ns, number)),
             }

@@ -37,8 +37,8 @@
 //!
 //! # Cost and limits
 //! Events come in the order of time, those of one time in the order of the streams. Only chosen events are merged. Batches end after 64 Ki
-//! rows, 8 MiB of records or 16 Mi elements of lists, whichever comes first. Reading of a stream ends with the first event at or after
-//! [`Request::until_ns`].
+//! rows, 8 MiB of records or 16 Mi elements of lists, whichever comes first. Packets outside of the time that is
+//! asked for are passed by their headers ([`StreamReader::within`](dormouse_ctf::StreamReader::within)).
 //!
 //! # Source
 //! Apache Arrow columnar format 1.5; The Arrow C stream interface.

@@ -23,7 +23,7 @@
 //! * [`plan`]: what is compiled from a model: headers by a table of constant places, fixed records by their size, others by a program.
 //! * [`trace`]: a trace of anybody, ready to be read.
 //! * [`stream`]: packets and events of one stream.
-//! * [`merge`]: events of all streams in the order of time.
+//! * [`merge`]: events of all streams in the order of time. Reading their files is `dormouse-reader`'s.
 //! * [`text`]: an event as `babeltrace2` prints it.
 //! * [`stats`]: what whole traces hold, without merging them.
 //! * [`time`]: clocks, and dates.
@@ -88,7 +88,8 @@ pub use packet::{PacketHeader, PacketWriter};
 pub use state::StateRecord;
 pub use stats::{Refusal, Stats};
 pub use stream::{
-    Event, Notice, Problem, RecordError, Scratch, Source, StreamReader, TraceRef, count_records, first_record_since,
+    ClassCounts, Event, FirstPacket, Notice, PacketSpan, Problem, RecordError, Scratch, Source, StreamReader, TraceRef,
+    count_records, first_record_since,
 };
 pub use time::Clock;
 pub use totals::{StreamTotals, Totals};

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use dormouse_columns::{Batches, Layout, Request};
-use dormouse_consumer::TraceFiles;
+use dormouse_reader::TraceFiles;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let arguments: Vec<String> = std::env::args().collect();

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use arrow_array::{RecordBatch, RecordBatchReader};
 use arrow_schema::{ArrowError, SchemaRef};
 use dormouse_columns::{Batches, Damage, Layout, PairRequest, Pairs, Request, RequestError, pair_schema};
-use dormouse_consumer::TraceFiles;
+use dormouse_reader::TraceFiles;
 
 /// What is read.
 #[derive(Debug, Clone)]

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
 use dormouse_columns::{PairRequest, Request, classes};
-use dormouse_consumer::TraceFiles;
 use dormouse_ctf::Stats;
+use dormouse_reader::TraceFiles;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 

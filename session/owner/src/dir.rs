@@ -3,25 +3,29 @@
 //! The path that a user names may lead through links. What is *in* the directory may be somebody else's doing: a file of a trace is a regular
 //! file that lies there, never a link to one elsewhere, nor a FIFO, a socket or a device, which would keep whoever opens it waiting.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::fs::File;
-use std::io::{ErrorKind, Read, Write};
+use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, RawDir, fchmod, fstat, mkdirat, openat, renameat, unlinkat};
+use dormouse_reader::dir::{DIR_FLAGS, no_file};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, fchmod, fstat, mkdirat, openat, renameat, unlinkat};
 use rustix::io::Errno;
 
 use crate::error::Error;
 
-/// A directory that is open.
+/// A directory that is open; reading is that of every reader of traces.
 #[derive(Debug)]
-pub(crate) struct Dir {
-    fd: OwnedFd,
-    /// By which it was found, for messages.
-    pub(crate) path: PathBuf,
+pub(crate) struct Dir(dormouse_reader::Dir);
+
+impl std::ops::Deref for Dir {
+    type Target = dormouse_reader::Dir;
+
+    fn deref(&self) -> &dormouse_reader::Dir {
+        &self.0
+    }
 }
 
 /// Why a file of a trace cannot be written.
@@ -42,17 +46,13 @@ fn not_made(path: &Path) -> impl FnOnce(std::io::Error) -> Error {
     move |error| format!("cannot make the directory {}: {error}; give another one with -o", path.display()).into()
 }
 
-const DIR_FLAGS: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
-
-/// The error of a name at which there is something that is no file of a trace.
-fn no_file() -> std::io::Error {
-    std::io::Error::new(ErrorKind::InvalidInput, "it is not a regular file")
-}
-
 impl Dir {
     /// Opens one that a user has named, for reading.
-    pub(crate) fn open(path: &Path) -> std::io::Result<Dir> {
-        Ok(Dir { fd: openat(CWD, path, DIR_FLAGS, Mode::empty())?, path: path.into() })
+    ///
+    /// # Errors
+    /// One line, also where no trace can be in it.
+    pub(crate) fn open(path: &Path) -> Result<Dir, Error> {
+        dormouse_reader::open_dir(path).map(Dir).map_err(|error| error.to_string().into())
     }
 
     /// Makes one that is this user's alone, whatever the umask; one that is there will do if it is empty and this user's.
@@ -70,7 +70,7 @@ impl Dir {
         // A directory that was just made is no link, unless somebody has put one in its place.
         let flags = if is_new { DIR_FLAGS | OFlags::NOFOLLOW } else { DIR_FLAGS };
         let fd = openat(CWD, path, flags, Mode::empty()).map_err(|error| not_made(path)(error.into()))?;
-        let dir = Dir { fd, path: path.into() };
+        let dir = Dir((fd, path).into());
         let shown = path.display();
         if dir.owner().map_err(not_made(path))? != rustix::process::geteuid().as_raw() {
             let text = format!(
@@ -82,36 +82,13 @@ impl Dir {
             let text = format!("{shown} exists and is not empty; give another directory with -o, or remove it");
             return Err(text.into());
         }
-        fchmod(&dir.fd, Mode::RWXU).map_err(|error| not_made(path)(error.into()))?;
+        fchmod(dir.as_fd(), Mode::RWXU).map_err(|error| not_made(path)(error.into()))?;
         Ok(dir)
     }
 
     /// Whose it is.
     pub(crate) fn owner(&self) -> std::io::Result<u32> {
-        Ok(fstat(&self.fd)?.st_uid)
-    }
-
-    /// The path of a file in it, for messages.
-    pub(crate) fn path_of(&self, name: impl AsRef<OsStr>) -> PathBuf {
-        self.path.join(name.as_ref())
-    }
-
-    /// Names of what is in it, sorted.
-    pub(crate) fn names(&self) -> std::io::Result<Vec<OsString>> {
-        // A descriptor of its own, because reading moves its position.
-        let fd = openat(&self.fd, c".", DIR_FLAGS, Mode::empty())?;
-        let mut buffer = Vec::with_capacity(16 << 10);
-        let mut entries = RawDir::new(fd, buffer.spare_capacity_mut());
-        let mut names = Vec::new();
-        while let Some(entry) = entries.next() {
-            let entry = entry?;
-            let name = entry.file_name().to_bytes();
-            if name != b"." && name != b".." {
-                names.push(OsStr::from_bytes(name).to_owned());
-            }
-        }
-        names.sort();
-        Ok(names)
+        Ok(fstat(self.as_fd())?.st_uid)
     }
 
     /// Makes a file, writes `bytes` and leaves it open for writing. It is this user's alone, whatever the umask.
@@ -120,7 +97,7 @@ impl Dir {
         let failed = |error: std::io::Error| not_written(&self.path_of(name), &error);
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mode = Mode::RUSR | Mode::WUSR;
-        let fd = openat(&self.fd, name, flags, mode).map_err(|error| failed(error.into()))?;
+        let fd = openat(self.as_fd(), name, flags, mode).map_err(|error| failed(error.into()))?;
         let mut file = File::from(fd);
         let made = fchmod(file.as_fd(), mode).map_err(Into::into).and_then(|()| file.write_all(bytes));
         made.map_err(failed).inspect_err(|_| self.remove(name))?;
@@ -129,69 +106,32 @@ impl Dir {
 
     /// The directory that a process has inherited, by which it was found at this path.
     pub(crate) fn inherited(fd: OwnedFd, path: &Path) -> Dir {
-        Dir { fd, path: path.into() }
+        Dir((fd, path).into())
     }
 
     /// For a process that inherits it.
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+        self.as_fd()
     }
 
     /// Opens a file that this user's session has made, to go on writing it. Follows no link.
     pub(crate) fn go_on(&self, name: &str) -> std::io::Result<File> {
         let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let file = File::from(openat(&self.fd, name, flags, Mode::empty())?);
+        let file = File::from(openat(self.as_fd(), name, flags, Mode::empty())?);
         match file.metadata()?.is_file() {
             true => Ok(file),
             false => Err(no_file()),
         }
-    }
-
-    /// Opens a file to read it. Never waits, and follows no link.
-    pub(crate) fn read(&self, name: impl AsRef<OsStr>) -> std::io::Result<File> {
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let file = match openat(&self.fd, name.as_ref(), flags, Mode::empty()) {
-            Ok(fd) => File::from(fd),
-            // What open(2) says of a link that is not to be followed, and of a socket or a device without a driver.
-            Err(Errno::LOOP | Errno::NXIO | Errno::NODEV) => return Err(no_file()),
-            Err(error) => return Err(error.into()),
-        };
-        match file.metadata()?.is_file() {
-            true => Ok(file),
-            false => Err(no_file()),
-        }
-    }
-
-    /// All of a file that is not longer than `len_max`.
-    pub(crate) fn read_all(&self, name: &str, len_max: u64) -> std::io::Result<Vec<u8>> {
-        let mut bytes = Vec::new();
-        self.read(name)?.take(len_max + 1).read_to_end(&mut bytes)?;
-        match bytes.len() as u64 <= len_max {
-            true => Ok(bytes),
-            false => Err(std::io::Error::new(ErrorKind::InvalidData, format!("it is longer than {len_max} bytes"))),
-        }
-    }
-
-    /// Whether there is a directory of this name, which is no file of a trace, and does not pretend to be one.
-    pub(crate) fn has_dir(&self, name: &OsStr) -> bool {
-        let stat = rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW);
-        stat.is_ok_and(|stat| rustix::fs::FileType::from_raw_mode(stat.st_mode).is_dir())
-    }
-
-    /// Opens a directory in it, for reading; no link.
-    pub(crate) fn open_below(&self, name: &OsStr) -> std::io::Result<Dir> {
-        let fd = openat(&self.fd, name, DIR_FLAGS | OFlags::NOFOLLOW, Mode::empty())?;
-        Ok(Dir { fd, path: self.path_of(name) })
     }
 
     /// Gives a file another name, in place of what has that.
     pub(crate) fn rename(&self, from: &str, to: &str) -> Result<(), Error> {
-        renameat(&self.fd, from, &self.fd, to).map_err(|error| not_written(&self.path_of(to), &error.into()))
+        renameat(self.as_fd(), from, self.as_fd(), to).map_err(|error| not_written(&self.path_of(to), &error.into()))
     }
 
     /// Removes a file, if it is there.
     pub(crate) fn remove(&self, name: impl AsRef<OsStr>) {
-        let _ = unlinkat(&self.fd, name.as_ref(), AtFlags::empty());
+        let _ = unlinkat(self.as_fd(), name.as_ref(), AtFlags::empty());
     }
 }
 
@@ -210,8 +150,6 @@ pub(crate) fn remove_opened(path: &Path, file: &File) -> std::io::Result<()> {
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::{PermissionsExt, symlink};
-
-    use rustix::fs::{FileType, mknodat};
 
     use super::*;
 
@@ -252,29 +190,6 @@ mod tests {
         symlink(other.join("target"), moved.join("link")).unwrap();
         assert!(dir.create("link", b"x").is_err());
         assert_eq!(std::fs::read_dir(&other).unwrap().count(), 0);
-    }
-
-    #[test]
-    fn only_files_are_opened() {
-        let place = tempfile::tempdir().unwrap();
-        let at = |name: &str| place.path().join(name);
-        std::fs::write(at("file"), "text").unwrap();
-        symlink("file", at("link")).unwrap();
-        std::fs::create_dir(at("dir")).unwrap();
-        mknodat(CWD, at("fifo"), FileType::Fifo, Mode::RUSR, 0).unwrap();
-        let _listener = std::os::unix::net::UnixListener::bind(at("socket")).unwrap();
-        let dir = Dir::open(place.path()).unwrap();
-        assert_eq!(dir.read_all("file", 4).unwrap(), b"text");
-        assert_eq!(dir.read_all("file", 3).unwrap_err().kind(), ErrorKind::InvalidData);
-        assert_eq!(dir.read("none").unwrap_err().kind(), ErrorKind::NotFound);
-        for name in ["link", "dir", "fifo", "socket"] {
-            assert_eq!(dir.read(name).unwrap_err().to_string(), "it is not a regular file", "{name}");
-        }
-        assert!(dir.has_dir(OsStr::new("dir")) && !dir.has_dir(OsStr::new("link")));
-        assert_eq!(dir.names().unwrap(), ["dir", "fifo", "file", "link", "socket"]);
-        // The directory that a user names may be a link.
-        symlink(".", at("here")).unwrap();
-        assert_eq!(Dir::open(&at("here")).unwrap().read_all("file", 4).unwrap(), b"text");
     }
 
     #[test]

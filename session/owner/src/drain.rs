@@ -300,10 +300,10 @@ mod tests {
 
     use dormouse_abi::record::RecordKind;
     use dormouse_abi::session::{MODE_DISCARD, MODE_OVERWRITE, SessionLayout};
+    use dormouse_reader::TraceFiles;
 
     use super::*;
     use crate::dir::Dir;
-    use crate::files::TraceFiles;
     use crate::fuzzing::Owner;
     use crate::ledger::Ledger;
     use crate::points::killed_at;

@@ -74,7 +74,6 @@ mod drain;
 mod end;
 mod error;
 mod fault;
-mod files;
 #[cfg(all(test, target_arch = "x86_64"))]
 mod first_touch;
 #[cfg(any(test, feature = "fuzzing"))]
@@ -113,7 +112,6 @@ pub use dormouse_control::{
 pub use begin::{Entrance, NewSession};
 pub use command::{Ended, LIBC_LIBRARY, Traced, find_libc_library, on_ending_signals};
 pub use error::Error;
-pub use files::{TraceFiles, Window};
 pub use inheritance::Inheritance;
 pub use options::{Cpus, Mode, Options};
 pub use owner::Session;

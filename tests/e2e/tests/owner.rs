@@ -127,7 +127,8 @@ mod killed {
         let mut recorded = 0;
         for ((process, thread), numbers) in trace.steps_since(since) {
             // One id may have been that of several children; each begins and ends with a multiple.
-            let is_next_child = |pair: &[u64]| (pair[0] + 1) % CHILD_EVENTS == 0 && pair[1] % CHILD_EVENTS == 0;
+            let is_next_child =
+                |pair: &[u64]| (pair[0] + 1).is_multiple_of(CHILD_EVENTS) && pair[1].is_multiple_of(CHILD_EVENTS);
             let hole = numbers.windows(2).find(|pair| pair[1] != pair[0] + 1 && !is_next_child(pair));
             assert_eq!(hole, None, "process {process}, thread {thread}");
             recorded += numbers.len() as u64;

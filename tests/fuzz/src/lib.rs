@@ -6,6 +6,7 @@
 //! | `write` | records, page switches, killed ones among them, and the hand-over of pages ([`session`]) | lists of records |
 //! | `snapshot` | the same, with snapshots, and with noise in the memory | the same until the noise; then every packet is whole |
 //! | `read` | hostile packets, metadata and session memory | none panics, and nobody leaves the memory |
+//! | `index` | packets and index files that are damaged | reading without an index, and event by event |
 //! | `message` | messages of both directions of every edge, in pieces | none panics; what is decoded is encoded and decoded again |
 //! | `vring-device`, `vring-driver` | queues, with a peer that writes between any two accesses ([`ring`]) | none panics, leaves the memory or runs on; violations are counted |
 

@@ -8,13 +8,21 @@
 //! | gap, loss, packets out of order | with this packet |
 //! | record damaged, or outside the packet's time | with the next packet |
 //! | packet of another trace or stream | with the next packet that belongs here |
-//! | header damaged, packet cut off, bytes that cannot be read | not at all |
+//! | header damaged, and a size leads to a header of this trace | there: the size that the header claims, or that of the packet before |
+//! | header damaged otherwise, packet cut off, bytes that cannot be read | not at all |
 //!
 //! The bytes are a slice, or come from a file piece by piece ([`Source`]).
+//!
+//! * `packets`: from one packet to the next: headers, what is left out, what is skipped.
+//! * `records`: from one record to the next; counting, which looks at headers of records alone.
+//! * `range`: which packets and events are of a time that was asked for.
 
 mod event;
 mod notice;
+mod packets;
 mod pages;
+mod range;
+mod records;
 mod select;
 mod source;
 mod trace;
@@ -25,22 +33,18 @@ mod tests;
 pub use event::{Event, Scratch};
 pub use notice::{Foreign, Notice, Problem, RecordError};
 pub use pages::{count_records, first_record_since};
+pub use range::PacketSpan;
+pub use records::ClassCounts;
 pub use select::Choice;
 pub use source::Source;
 pub use trace::TraceRef;
 
-use dormouse_abi::page::{CPU_UNKNOWN, MAGIC, STREAM_STATE};
+use dormouse_abi::page::STREAM_STATE;
 
-use crate::packet::HeaderError;
-use crate::plan::{Cursor, Memory, Outer, PacketFields, PacketStart, Record, StreamPlan, Time, advance};
+use crate::plan::{Cursor, Memory, Outer, PacketFields, Record, StreamPlan};
 use crate::time::Scale;
 use crate::totals::StreamTotals;
 use event::{Body, PacketStartRef};
-
-/// No record is longer than a page, and no page nearly as long. A sparse file can claim any length.
-const RECORD_SIZE_BYTES_MAX: usize = 64 << 20;
-/// No header of a packet is longer.
-const HEADER_SIZE_BYTES_MAX: usize = 1 << 20;
 
 /// What a reader stands in.
 #[derive(Debug, Clone, Copy)]
@@ -54,6 +58,8 @@ struct Packet<'a> {
     end: u64,
     timestamp_end: u64,
     cpu_id: u32,
+    /// Whether some of its events can be outside the time that was asked for.
+    is_partly: bool,
     /// Bytes that are there, and bytes that there should be, if that is not the same.
     cut_bytes: Option<(u64, u64)>,
 }
@@ -92,6 +98,17 @@ struct Opened {
     outer: Outer,
 }
 
+/// What can be said of a stream by its first packet that belongs to the trace.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FirstPacket {
+    /// `stream_id` and `stream_instance_id`; `None` if there is no such packet.
+    pub identity: Option<(u32, u32)>,
+    /// Header and context.
+    pub header: Vec<u8>,
+    /// The first that is wrong up to there.
+    pub problem: Option<Problem>,
+}
+
 /// Events of one stream with the notices between them: an iterator where the stream is a slice, otherwise by way of
 /// [`crate::Merge`].
 #[derive(Debug, Clone)]
@@ -115,6 +132,10 @@ pub struct StreamReader<'a, S = &'a [u8]> {
     scale: Option<Scale>,
     /// The last packet that was opened.
     last: Option<Opened>,
+    /// Size of the last packet whose header was sound.
+    size_bytes_last: u64,
+    /// First and last time that is asked for, nanoseconds since the epoch.
+    bounds: Option<(i64, i64)>,
     /// Its header and context, where the stream is no slice.
     header: Vec<u8>,
     /// So far; without the stream's identity, which `last` has.
@@ -161,6 +182,8 @@ impl<'a, S: Source> StreamReader<'a, S> {
             time: 0,
             scale: None,
             last: None,
+            size_bytes_last: 0,
+            bounds: None,
             header: Vec::new(),
             totals: StreamTotals::default(),
             notices: Vec::new(),
@@ -172,14 +195,18 @@ impl<'a, S: Source> StreamReader<'a, S> {
         self.source.size_bytes()
     }
 
-    /// The identity of a stream that nobody has read yet: that of its first packet which belongs to the trace.
-    pub fn identity_of(trace: impl Into<TraceRef<'a>>, source: S) -> Option<(u32, u32)> {
+    /// What can be said of a stream by its first packet that belongs to the trace.
+    pub fn first_packet(trace: impl Into<TraceRef<'a>>, source: S) -> FirstPacket {
         let mut reader = StreamReader::of_source(trace, 0, source);
-        while reader.last.is_none() {
-            // What is wrong with a packet is told by whoever reads it.
-            let _ = reader.open()?;
+        let mut problem = None;
+        // What is wrong with packets further behind is told by whoever reads them.
+        while reader.last.is_none()
+            && let Some(opened) = reader.open()
+        {
+            problem = problem.or(opened.err());
         }
-        reader.totals().map(|totals| totals.identity())
+        let identity = reader.totals().map(|totals| totals.identity());
+        FirstPacket { identity, header: reader.header, problem }
     }
 
     /// What the stream held as far as it has been read; `None` before the first packet.
@@ -270,7 +297,16 @@ impl<'a, S: Source> StreamReader<'a, S> {
                 return Some(Err(self.notice(problem)));
             }
             if let Some(next) = self.next_record() {
-                return Some(next.map_err(|problem| self.notice(problem)));
+                match next {
+                    Ok(time) if self.packet.as_ref().is_some_and(|packet| packet.is_partly) => {
+                        match self.is_asked_for(time) {
+                            Some(true) => return Some(Ok(time)),
+                            Some(false) => continue,
+                            None => return None,
+                        }
+                    }
+                    next => return Some(next.map_err(|problem| self.notice(problem))),
+                }
             }
             let cut = self.packet.take().and_then(|packet| packet.cut_bytes);
             if let Some((present_bytes, expected_bytes)) = cut {
@@ -310,284 +346,6 @@ impl<'a, S: Source> StreamReader<'a, S> {
             body: Body { bytes, begin: record.body, end: record.end, outer: self.memory.outer() },
             packet: PacketStartRef { index: self.at.1, bytes: packet, context, outer },
         }
-    }
-
-    /// Opens the next packet; `None` at the end.
-    fn open(&mut self) -> Option<Result<(), Problem>> {
-        self.at = self.next;
-        (self.at.0 < self.end).then(|| {
-            let opened = self.open_next();
-            if !matches!(opened, Ok(()) | Err(Problem::LeftOut { .. })) {
-                self.end = self.at.0;
-            }
-            opened
-        })
-    }
-
-    fn open_next(&mut self) -> Result<(), Problem> {
-        let mut left_out: Option<(Foreign, u64)> = None;
-        while self.next.0 < self.end {
-            let start = self.next_header();
-            let foreign = start.as_ref().ok().and_then(|(_, start)| self.why_foreign(&start.fields));
-            match (foreign, &mut left_out) {
-                (None, None) => return start.and_then(|(plan, start)| self.open_with(plan, start)),
-                (Some(why), None) => left_out = Some((why, 1)),
-                (Some(why), Some((first, count))) if why == *first => *count += 1,
-                _ => break,
-            }
-            let (_, start) = start?;
-            let (_, packet_size_bytes) = self.sizes(&start)?;
-            self.pass(packet_size_bytes);
-        }
-        left_out.map_or(Ok(()), |(why, count)| Err(Problem::LeftOut { why, count }))
-    }
-
-    /// Reads header and context of the next packet.
-    fn next_header(&mut self) -> Result<(&'a StreamPlan, PacketStart), Problem> {
-        let (offset, size_bytes) = (self.next.0, self.source.size_bytes());
-        let plan = self.trace.plan;
-        let expected_bytes = plan.header_size_bytes_min();
-        let present_bytes = self.end - offset;
-        let mut size_bytes_min = expected_bytes.max(1) as usize;
-        loop {
-            let bytes = self.source.fetch(offset, size_bytes_min).map_err(unreadable)?;
-            let is_short = bytes.len() < size_bytes_min;
-            if (bytes.len() as u64) < expected_bytes.min(present_bytes) {
-                return Err(shortened(offset, bytes, size_bytes));
-            }
-            if (bytes.len() as u64) < expected_bytes {
-                return Err(Problem::CutOff { present_bytes, expected_bytes });
-            }
-            // A stream whose id is not known has the packets of the others, where all of these are alike.
-            let header = plan.packet_header(bytes);
-            if let Ok(PacketFields { magic: Some(magic), .. }) = header
-                && magic != u64::from(MAGIC)
-            {
-                return Err(HeaderError::Magic(magic as u32).into());
-            }
-            let start = header.and_then(|fields| {
-                let stream = match fields.stream_id {
-                    Some(id) => plan.stream(id).or_else(|| plan.any_stream()),
-                    None => plan.streams.first(),
-                };
-                stream.map(|stream| Ok((stream, stream.packet_context(bytes, fields)?))).transpose()
-            });
-            match start {
-                Ok(Some((stream, start))) => {
-                    self.header.clear();
-                    self.header.extend_from_slice(&bytes[..(start.end.div_ceil(8) as usize).min(bytes.len())]);
-                    return Ok((stream, start));
-                }
-                Ok(None) => return Err(Problem::NoStream),
-                Err(_) if is_short && (bytes.len() as u64) < present_bytes => {
-                    return Err(shortened(offset, bytes, size_bytes));
-                }
-                Err(_) if bytes.len() as u64 >= present_bytes => {
-                    return Err(Problem::CutOff { present_bytes, expected_bytes: present_bytes + 1 });
-                }
-                Err(error) if bytes.len() >= HEADER_SIZE_BYTES_MAX => return Err(Problem::HeaderField(error)),
-                Err(_) => size_bytes_min = 2 * bytes.len().max(16),
-            }
-        }
-    }
-
-    /// Bits of the content, and bytes of the packet whose header and context these are.
-    fn sizes(&self, start: &PacketStart) -> Result<(u64, u64), Problem> {
-        let fields = &start.fields;
-        let rest_bits = self.end.saturating_sub(self.next.0).saturating_mul(8);
-        let content = fields.content_size_bits.or(fields.packet_size_bits).unwrap_or(rest_bits);
-        let packet = fields.packet_size_bits.or(fields.content_size_bits).unwrap_or(rest_bits);
-        if self.trace.is_own() && !content.is_multiple_of(8) {
-            return Err(HeaderError::Bits(content).into());
-        }
-        let packet = match packet.is_multiple_of(8) {
-            true => packet,
-            // Where only the content has a size, the packet ends with its last byte.
-            false if fields.packet_size_bits.is_none() => packet.next_multiple_of(8),
-            false => return Err(HeaderError::Bits(packet).into()),
-        };
-        if content < start.end || packet < content {
-            let (content_size_bytes, packet_size_bytes) = (content.div_ceil(8), packet / 8);
-            return Err(HeaderError::Sizes { content_size_bytes, packet_size_bytes }.into());
-        }
-        Ok((content, packet / 8))
-    }
-
-    fn why_foreign(&self, fields: &PacketFields) -> Option<Foreign> {
-        if let (16, Some(uuid)) = (fields.uuid.count, self.trace.uuid)
-            && fields.uuid.bytes != *uuid
-        {
-            return Some(Foreign::Uuid);
-        }
-        if let Some(id) = fields.stream_id
-            && self.trace.plan.stream(id).is_none()
-        {
-            return Some(Foreign::StreamId(id));
-        }
-        let last = self.last?.fields;
-        let pairs = [
-            ("stream_id", last.stream_id, fields.stream_id),
-            ("stream_instance_id", last.stream_instance_id, fields.stream_instance_id),
-            ("cpu_id", last.cpu_id, fields.cpu_id),
-        ];
-        // Only ours is known to have one file for each processor.
-        let count = if self.trace.is_own() { 3 } else { 1 };
-        pairs.into_iter().take(count).find(|(_, before, now)| before != now).map(|(name, ..)| Foreign::Changed(name))
-    }
-
-    /// Goes behind a packet of this size, and gives how many bytes of it are there.
-    fn pass(&mut self, packet_size_bytes: u64) -> u64 {
-        let (offset, index) = self.next;
-        let present_bytes = packet_size_bytes.min(self.end - offset);
-        self.next = (offset + present_bytes, index + 1);
-        present_bytes
-    }
-
-    fn open_with(&mut self, plan: &'a StreamPlan, start: PacketStart) -> Result<(), Problem> {
-        let (content_bits, packet_size_bytes) = self.sizes(&start)?;
-        let fields = start.fields;
-        self.scale = self.trace.scale(plan.clock);
-        if let Some(begin) = fields.timestamp_begin {
-            self.time = match self.trace.is_own() {
-                true => begin,
-                false => advance(self.time, begin, fields.timestamp_begin_bits),
-            };
-        }
-        self.note_header(&fields);
-        let times_valid = match (fields.timestamp_begin, fields.timestamp_end) {
-            (Some(begin), Some(end)) if self.trace.is_own() => begin <= end,
-            _ => true,
-        };
-        if !times_valid {
-            self.notices.push(Problem::Times);
-        }
-        self.notices.reverse();
-        self.last = Some(Opened { fields, stream_id: plan.id, context: start.context, outer: start.outer });
-        self.memory = Memory::with_outer(&start.outer);
-        self.totals.packets += 1;
-        let offset = self.next.0;
-        let present_bytes = self.pass(packet_size_bytes);
-        let end = content_bits.min(8 * present_bytes);
-        // Records of a packet without a valid time have none either.
-        let position = if times_valid { start.end } else { end };
-        let timestamp_end = if self.trace.is_own() { fields.timestamp_end } else { None };
-        self.packet = Some(Packet {
-            plan,
-            offset,
-            position,
-            end,
-            timestamp_end: timestamp_end.unwrap_or(u64::MAX),
-            cpu_id: fields.cpu_id.and_then(|cpu| u32::try_from(cpu).ok()).unwrap_or(CPU_UNKNOWN),
-            cut_bytes: (packet_size_bytes > present_bytes).then_some((present_bytes, packet_size_bytes)),
-        });
-        Ok(())
-    }
-
-    /// Compares a packet with the one before.
-    fn note_header(&mut self, fields: &PacketFields) {
-        let last = self.last.map(|opened| opened.fields);
-        let bits = fields.events_discarded_bits;
-        let mut discarded = fields.events_discarded.unwrap_or(0);
-        if let Some(last) = last {
-            if let (Some(begin), Some(end)) = (fields.timestamp_begin, last.timestamp_end)
-                && begin < end
-                && fields.timestamp_begin_bits == 64
-            {
-                self.notices.push(Problem::Overlap);
-            }
-            let before = last.events_discarded.unwrap_or(0);
-            if discarded < before && bits == 64 {
-                self.notices.push(Problem::DiscardedDecreases);
-            }
-            if let (Some(before), Some(found)) = (last.packet_seq_num, fields.packet_seq_num)
-                && before.wrapping_add(1) != found
-            {
-                self.notices.push(Problem::SequenceGap { expected: before.wrapping_add(1), found });
-            }
-        }
-        if !self.trace.is_own() {
-            // A counter of few bits begins again at 0. What it held before the first packet was lost before the trace began.
-            let before = last.and_then(|last| last.events_discarded);
-            let new = match before {
-                Some(before) if bits < 64 && bits > 0 => discarded.wrapping_sub(before) & ((1 << bits) - 1),
-                Some(before) => discarded.saturating_sub(before),
-                None => 0,
-            };
-            discarded = self.totals.events_discarded + new;
-        }
-        if discarded > self.totals.events_discarded {
-            let ns = |ticks: Option<u64>| Some(self.scale?.epoch_ns(ticks?));
-            let end_of_last = last.map_or(fields.timestamp_begin, |last| last.timestamp_end);
-            self.notices.push(Problem::Discarded {
-                count: discarded - self.totals.events_discarded,
-                begin_ns: ns(end_of_last),
-                end_ns: ns(fields.timestamp_end),
-            });
-            self.totals.events_discarded = discarded;
-        }
-    }
-
-    /// Goes to the next event of the current packet, and gives its time; `None` at the packet's end.
-    fn next_record(&mut self) -> Option<Result<u64, Problem>> {
-        let packet = self.packet.as_mut()?;
-        if packet.position >= packet.end {
-            return None;
-        }
-        let begin = packet.position;
-        let base = begin / 8 * 8;
-        let offset = packet.offset + begin / 8;
-        let rest_bytes = (packet.end - base).div_ceil(8);
-        let (stream_size_bytes, mut size_bytes_min) = (self.source.size_bytes(), 1);
-        let record = loop {
-            let bytes = match self.source.fetch(offset, size_bytes_min) {
-                Ok(bytes) => bytes,
-                Err(error) => return Some(Err(self.stop(unreadable(error)))),
-            };
-            let mut cursor = Cursor::new(bytes, base, begin, packet.end);
-            let error = match packet.plan.record(&mut cursor, &mut self.memory) {
-                Ok(record) => break record,
-                Err(error) => RecordError::from(error),
-            };
-            // Most likely there is more of it.
-            let is_all = bytes.len() as u64 >= rest_bytes || bytes.len() >= RECORD_SIZE_BYTES_MAX;
-            if is_all || matches!(error, RecordError::UnknownClass(_)) {
-                packet.position = packet.end;
-                // The last record of a packet that is cut off is cut off too, which is not worth a second notice.
-                let expected = packet.cut_bytes.is_some() && !matches!(error, RecordError::UnknownClass(_));
-                return (!expected).then_some(Err(Problem::Record { record_offset_bytes: begin / 8, error }));
-            }
-            if bytes.len() < size_bytes_min {
-                let problem = shortened(offset, bytes, stream_size_bytes);
-                return Some(Err(self.stop(problem)));
-            }
-            size_bytes_min = 2 * bytes.len();
-        };
-        if record.end == begin {
-            // Records without size would have no end.
-            packet.position = packet.end;
-            return None;
-        }
-        match record.time.after(self.time) {
-            Some(timestamp) if timestamp <= packet.timestamp_end => self.time = timestamp,
-            timestamp => {
-                packet.position = packet.end;
-                let is_earlier = timestamp.is_none() && matches!(record.time, Time::Full(_));
-                let error = if is_earlier { RecordError::Older } else { RecordError::Younger };
-                return Some(Err(Problem::Record { record_offset_bytes: begin / 8, error }));
-            }
-        }
-        packet.position = record.end;
-        let Packet { plan, offset: packet_offset, cpu_id, .. } = *packet;
-        self.current = Some(Current { plan, record, timestamp: self.time, begin, packet_offset, cpu_id });
-        self.totals.events += 1;
-        Some(Ok(self.time))
-    }
-
-    /// There is nothing further behind.
-    fn stop(&mut self, problem: Problem) -> Problem {
-        self.end = 0;
-        self.packet = None;
-        problem
     }
 }
 

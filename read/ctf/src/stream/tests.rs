@@ -1,6 +1,8 @@
+use super::records::RECORD_SIZE_BYTES_MAX;
 use super::*;
 use crate::Value;
 use crate::metadata::Metadata;
+use crate::packet::PacketHeader;
 use crate::plan::FieldError;
 use crate::testing::TraceBuilder;
 use dormouse_abi::class::{FieldType, Kind};
@@ -75,7 +77,7 @@ fn damage_costs_a_packet_and_names_its_place() {
             "is damaged at its byte 104: a record has the class id 9, which the metadata do not declare",
         ),
         (second + 2, &[0], without(6..10), "is damaged at its byte 104: a record is younger than the packet's end"),
-        (4096, &[0], without(5..15), "does not start with the magic of CTF but with 0xc1fc1f00"),
+        (4096, &[0], without(5..10), "does not start with the magic of CTF but with 0xc1fc1f00"),
         (
             4096 + OFFSET_UUID,
             &[0],
@@ -103,7 +105,7 @@ fn damage_costs_a_packet_and_names_its_place() {
         (
             4096 + OFFSET_CONTENT_SIZE,
             &[1],
-            without(5..15),
+            without(5..10),
             "has a size of 1537 bits, which is no whole number of bytes",
         ),
         (4096 + OFFSET_TIMESTAMP_END, &[0], without(5..10), "ends before it begins"),
@@ -291,4 +293,134 @@ fn counting_needs_no_header() {
     assert_eq!(count(content - 1), Err((content - RECORD_SIZE_BYTES, RecordError::Field(1, FieldError::Unterminated))));
     assert_eq!(count(content - 5), Err((content - RECORD_SIZE_BYTES, RecordError::Field(0, FieldError::Cut))));
     assert_eq!(count(content + 1), Err((content, RecordError::HeaderCut)));
+}
+
+/// Where neither size leads to a header, nothing more is read; and what looks like a header by its sizes alone is none.
+#[test]
+fn behind_a_damaged_header_reading_goes_on_only_where_a_header_is() {
+    let (metadata, bytes) = stream();
+    let first = |bytes: &[u8]| {
+        let (numbers, notices) = read(&metadata, bytes);
+        (numbers, notices.len())
+    };
+    let mut odd = bytes.clone();
+    odd[4096] = 0;
+    // The size of the packet before leads to the next.
+    odd[4096 + OFFSET_PACKET_SIZE..][..8].fill(0xFF);
+    odd[4096 + OFFSET_CONTENT_SIZE..][..8].fill(0xFF);
+    assert_eq!(first(&odd), ((0..5).chain(10..15).collect(), 2));
+    // The next is damaged as well.
+    odd[8192] = 0;
+    assert_eq!(first(&odd), ((0..5).collect(), 1));
+    odd[8192] = bytes[8192];
+    odd[8192 + OFFSET_UUID] ^= 1;
+    assert_eq!(first(&odd), ((0..5).collect(), 1));
+    // The first of all: its own size leads on.
+    let mut odd = bytes.clone();
+    odd[1] ^= 1;
+    assert_eq!(first(&odd), ((5..15).collect(), 1));
+}
+
+#[test]
+fn counting_by_class_gives_what_reading_gives() {
+    let mut trace = TraceBuilder::new();
+    let classes = [
+        trace.class("p", "fixed", &[("n", FieldType::scalar(Kind::U32))]),
+        trace.class("p", "text", &[("s", FieldType::scalar(Kind::Str))]),
+    ];
+    let stream = trace.stream(0);
+    let mut random = 1u64;
+    for time in 0..2000 {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let text = vec![b'x'; (random >> 56) as usize];
+        match random >> 40 & 1 {
+            0 => trace.event(stream, time, 1, 2, classes[0], &[Value::U32(time as u32)]),
+            _ => trace.event(stream, time, 1, 2, classes[1], &[Value::Str(&text)]),
+        }
+        if random >> 32 & 0x3F == 0 {
+            trace.packet(stream, 4096, 0);
+        }
+    }
+    let trace = trace.finish();
+    let (metadata, bytes) = (trace.parse(), trace.streams.last().unwrap());
+    for damage in 0..200usize {
+        let mut odd = bytes.clone();
+        if damage > 0 {
+            let at = damage * 7919 % odd.len();
+            odd[at] ^= 0x55;
+        }
+        let (mut expected, mut notices) = (std::collections::BTreeMap::<u64, u64>::new(), Vec::new());
+        for item in StreamReader::new(&metadata, 0, &odd) {
+            match item {
+                Ok(event) => *expected.entry(event.class.id).or_default() += 1,
+                Err(notice) => notices.push(notice),
+            }
+        }
+        let (mut counts, mut told) = (ClassCounts::default(), Vec::new());
+        let mut reader = StreamReader::new(&metadata, 0, &odd);
+        reader.count_classes(&mut counts, |notice| told.push(notice));
+        let found: std::collections::BTreeMap<u64, u64> =
+            counts.iter().map(|(class, count)| (class.id, count)).collect();
+        assert_eq!((found, told), (expected, notices), "{damage}");
+        assert_eq!(reader.totals().map(|totals| totals.events), Some(counts.iter().map(|(_, count)| count).sum()));
+        let source = Stingy { bytes: &odd, size_bytes: odd.len() as u64, window: 0..0 };
+        let mut stingily = ClassCounts::default();
+        StreamReader::of_source(&metadata, 0, source).count_classes(&mut stingily, |_| {});
+        assert!(
+            counts
+                .iter()
+                .map(|(class, count)| (class.id, count))
+                .eq(stingily.iter().map(|(class, count)| (class.id, count)))
+        );
+    }
+}
+
+#[test]
+fn of_a_time_that_is_asked_for_no_other_event_is_given() {
+    let (metadata, bytes) = stream();
+    let begin_ns = StreamReader::new(&metadata, 0, &bytes).next().unwrap().unwrap().time_ns.unwrap() - 100;
+    for since in 90..120 {
+        for until in since..125 {
+            let reader = StreamReader::new(&metadata, 0, &bytes).within(begin_ns + since, begin_ns + until - 1);
+            let found: Vec<i64> = reader.map(|item| item.unwrap().time_ns.unwrap() - begin_ns).collect();
+            let expected: Vec<i64> = (100..115).filter(|time| (since..until).contains(time)).collect();
+            assert_eq!(found, expected, "{since}..{until}");
+        }
+    }
+    // Packets outside are not read: damage in them costs nothing and is not said.
+    let mut odd = bytes.clone();
+    odd[80] = 9;
+    odd[8192 + 80] = 9;
+    let second = || StreamReader::new(&metadata, 0, &odd).within(begin_ns + 105, begin_ns + 109);
+    assert_eq!(second().filter(Result::is_ok).count(), 5);
+    assert!(second().all(|item| item.is_ok()));
+}
+
+#[test]
+fn a_place_is_gone_to_only_if_it_is_what_it_is_said_to_be() {
+    let (metadata, bytes) = stream();
+    let reader = || StreamReader::new(&metadata, 0, &bytes);
+    let second = PacketHeader::decode(&bytes[4096..]).unwrap();
+    let span = PacketSpan {
+        offset_bytes: 4096,
+        packet_size_bits: 8 * second.packet_size_bytes,
+        content_size_bits: 8 * second.content_size_bytes,
+        timestamp_begin: second.timestamp_begin,
+        timestamp_end: second.timestamp_end,
+        events_discarded: 0,
+    };
+    let mut there = reader();
+    assert!(there.seek(1, &span));
+    assert_eq!(there.filter(Result::is_ok).count(), 10);
+    for wrong in [
+        PacketSpan { offset_bytes: 4095, ..span },
+        PacketSpan { offset_bytes: 1 << 40, ..span },
+        PacketSpan { offset_bytes: 8192, ..span },
+        PacketSpan { timestamp_end: 1, ..span },
+        PacketSpan { events_discarded: 1, ..span },
+    ] {
+        let mut nowhere = reader();
+        assert!(!nowhere.seek(1, &wrong));
+        assert_eq!(nowhere.filter(Result::is_ok).count(), 15);
+    }
 }

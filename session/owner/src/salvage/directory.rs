@@ -12,10 +12,9 @@ use memmap2::Mmap;
 
 use super::packets::{Packets, Stop, content, is_whole, may_follow};
 use crate::announced::{class_of, program_of};
-use crate::dir::not_read;
+use crate::dir::{Dir, not_read};
 use crate::error::Error;
 use crate::fault::Guard;
-use crate::files::{is_stream_name, open_dir, read_metadata};
 use crate::session_file::{FILE_NAME, LEN_MAX, SessionFile};
 
 /// A directory that an owner has left.
@@ -52,8 +51,8 @@ pub(super) struct StateStream {
 
 impl Directory {
     pub(super) fn open(dir: &Path) -> Result<Directory, Error> {
-        let dir = open_dir(dir)?;
-        let (path, bytes) = read_metadata(&dir)?;
+        let dir = Dir::open(dir)?;
+        let (path, bytes) = dormouse_reader::read_metadata(&dir).map_err(|error| error.to_string())?;
         let (metadata, metadata_text) =
             whole_declarations(&bytes).map_err(|error| format!("{}: {error}", path.display()))?;
         let session_file = match dir.read_all(FILE_NAME, LEN_MAX) {
@@ -84,7 +83,7 @@ impl Directory {
         for entry in dir.names().map_err(not_read(&dir.path))? {
             let name = entry.to_string_lossy().into_owned();
             let is_state = name == "state";
-            if !is_state && !is_stream_name(&name) {
+            if !is_state && !dormouse_reader::is_stream_name(&name) {
                 continue;
             }
             match dir.read(&entry).and_then(|file| map(&file)) {
@@ -240,7 +239,7 @@ mod tests {
             ("state", false),
             (".session", false),
         ] {
-            assert_eq!(is_stream_name(name), is_one, "{name}");
+            assert_eq!(dormouse_reader::is_stream_name(name), is_one, "{name}");
         }
     }
 }

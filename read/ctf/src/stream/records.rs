@@ -1,0 +1,157 @@
+//! From one record of a packet to the next.
+
+use super::notice::{Notice, Problem, RecordError};
+use super::{Current, Packet, Source, StreamReader, shortened, unreadable};
+use crate::plan::{Class, Cursor, StreamPlan, Time};
+
+/// No record is longer than a page, and no page nearly as long. A sparse file can claim any length.
+pub(super) const RECORD_SIZE_BYTES_MAX: usize = 16 << 20;
+
+impl<'a, S: Source> StreamReader<'a, S> {
+    /// Goes to the next event of the current packet, and gives its time; `None` at the packet's end.
+    pub(super) fn next_record(&mut self) -> Option<Result<u64, Problem>> {
+        let packet = self.packet.as_mut()?;
+        if packet.position >= packet.end {
+            return None;
+        }
+        let begin = packet.position;
+        let base = begin / 8 * 8;
+        let offset = packet.offset + begin / 8;
+        let rest_bytes = (packet.end - base).div_ceil(8);
+        let (stream_size_bytes, mut size_bytes_min) = (self.source.size_bytes(), 1);
+        let record = loop {
+            let bytes = match self.source.fetch(offset, size_bytes_min) {
+                Ok(bytes) => bytes,
+                Err(error) => return Some(Err(self.stop(unreadable(error)))),
+            };
+            let mut cursor = Cursor::new(bytes, base, begin, packet.end);
+            let error = match packet.plan.record(&mut cursor, &mut self.memory) {
+                Ok(record) => break record,
+                Err(error) => RecordError::from(error),
+            };
+            // Most likely there is more of it.
+            let is_all = bytes.len() as u64 >= rest_bytes || bytes.len() >= RECORD_SIZE_BYTES_MAX;
+            if is_all || matches!(error, RecordError::UnknownClass(_)) {
+                packet.position = packet.end;
+                // The last record of a packet that is cut off is cut off too, which is not worth a second notice.
+                let expected = packet.cut_bytes.is_some() && !matches!(error, RecordError::UnknownClass(_));
+                return (!expected).then_some(Err(Problem::Record { record_offset_bytes: begin / 8, error }));
+            }
+            if bytes.len() < size_bytes_min {
+                let problem = shortened(offset, bytes, stream_size_bytes);
+                return Some(Err(self.stop(problem)));
+            }
+            size_bytes_min = 2 * bytes.len();
+        };
+        if record.end == begin {
+            // Records without size would have no end.
+            packet.position = packet.end;
+            return None;
+        }
+        match record.time.after(self.time) {
+            Some(timestamp) if timestamp <= packet.timestamp_end => self.time = timestamp,
+            timestamp => {
+                packet.position = packet.end;
+                let is_earlier = timestamp.is_none() && matches!(record.time, Time::Full(_));
+                let error = if is_earlier { RecordError::Older } else { RecordError::Younger };
+                return Some(Err(Problem::Record { record_offset_bytes: begin / 8, error }));
+            }
+        }
+        packet.position = record.end;
+        let Packet { plan, offset: packet_offset, cpu_id, .. } = *packet;
+        self.current = Some(Current { plan, record, timestamp: self.time, begin, packet_offset, cpu_id });
+        self.totals.events += 1;
+        Some(Ok(self.time))
+    }
+
+    /// There is nothing further behind.
+    pub(super) fn stop(&mut self, problem: Problem) -> Problem {
+        self.end = 0;
+        self.packet = None;
+        problem
+    }
+}
+
+/// How many events of each class a stream has. Of the records the headers are read, and what tells where they end.
+#[derive(Debug, Clone, Default)]
+pub struct ClassCounts<'a> {
+    /// By stream class (its plan's place in memory) and index of the class.
+    of_plans: Vec<(&'a StreamPlan, Vec<u64>)>,
+}
+
+impl<'a> ClassCounts<'a> {
+    fn of(&mut self, plan: &'a StreamPlan) -> &mut Vec<u64> {
+        let index = self.of_plans.iter().position(|(known, _)| std::ptr::eq(*known, plan)).unwrap_or_else(|| {
+            self.of_plans.push((plan, vec![0; plan.classes().count()]));
+            self.of_plans.len() - 1
+        });
+        &mut self.of_plans[index].1
+    }
+
+    /// Adds those of another stream.
+    pub fn add(&mut self, other: &ClassCounts<'a>) {
+        for (plan, counts) in &other.of_plans {
+            self.of(plan).iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
+        }
+    }
+
+    /// Classes that have events, each with its count.
+    pub fn iter(&self) -> impl Iterator<Item = (&'a Class, u64)> + use<'a, '_> {
+        let of_plan = |(plan, counts): &'_ (&'a StreamPlan, Vec<u64>)| {
+            let (plan, counts) = (*plan, counts.clone());
+            counts
+                .into_iter()
+                .enumerate()
+                .filter(|(_, count)| *count > 0)
+                .map(move |(at, count)| (plan.class_at(at), count))
+        };
+        self.of_plans.iter().flat_map(of_plan)
+    }
+}
+
+impl<'a, S: Source> StreamReader<'a, S> {
+    /// Reads the stream to its end and counts its events by class. What is wrong with it is passed to `told`.
+    pub fn count_classes(&mut self, counts: &mut ClassCounts<'a>, mut told: impl FnMut(Notice)) {
+        loop {
+            self.count_fast(counts);
+            // What comes next is no record that is at hand as a whole: the next packet, the next window, damage.
+            match self.advance() {
+                Some(Ok(_)) => counts.of_current(self.current.as_ref()),
+                Some(Err(notice)) => told(notice),
+                None => return,
+            }
+        }
+    }
+
+    /// Counts the records that are in memory already, as long as there is nothing to be said of them.
+    fn count_fast(&mut self, counts: &mut ClassCounts<'a>) {
+        let Some(packet) = self.packet.as_mut().filter(|packet| !packet.is_partly) else { return };
+        if packet.position >= packet.end {
+            return;
+        }
+        let base = packet.position / 8 * 8;
+        let Ok(bytes) = self.source.fetch(packet.offset + base / 8, 1) else { return };
+        let mut cursor = Cursor::new(bytes, base, packet.position, packet.end);
+        let (plan, mut time, mut events) = (packet.plan, self.time, 0);
+        let of_plan = counts.of(plan);
+        while packet.position < packet.end
+            && let Ok(record) = plan.record(&mut cursor, &mut self.memory)
+            && let Some(next) = record.time.after(time).filter(|next| *next <= packet.timestamp_end)
+            && record.end > packet.position
+        {
+            (time, packet.position) = (next, record.end);
+            of_plan[record.class] += 1;
+            events += 1;
+        }
+        self.time = time;
+        self.totals.events += events;
+    }
+}
+
+impl<'a> ClassCounts<'a> {
+    fn of_current(&mut self, current: Option<&Current<'a>>) {
+        if let Some(current) = current {
+            self.of(current.plan)[current.record.class] += 1;
+        }
+    }
+}

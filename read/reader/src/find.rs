@@ -1,0 +1,160 @@
+//! Finds the traces in directories, and what belongs to each.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use rustix::process::{Resource, getrlimit, setrlimit};
+
+use crate::dir::Dir;
+use crate::extent::Extent;
+use crate::spool::unpacked;
+use crate::{Error, not_read};
+
+/// No metadata of a trace are longer: all the classes that a trace may have, with long names and many fields.
+pub(crate) const METADATA_BYTES_MAX: u64 = 1 << 30;
+
+/// Directories in directories in which traces are looked for.
+const DEPTH_MAX: usize = 32;
+
+/// What lies in the directory of a trace.
+#[derive(Debug)]
+pub(crate) struct Found {
+    /// The directory, from the one that the user has named: empty, or with a `/` at its end.
+    pub prefix: String,
+    /// Of the metadata, for messages.
+    pub path: PathBuf,
+    pub metadata: Vec<u8>,
+    /// Files that can be streams, by name: where they lie, or why they are none.
+    pub files: Vec<(String, Result<Extent, String>)>,
+    /// Index files, by the name of their stream.
+    pub indexes: Vec<(String, Extent)>,
+    /// Names that are passed over.
+    pub passed_over: Vec<String>,
+}
+
+/// Adds what is in a directory, whose name is `prefix`. A trace has no other traces in it.
+pub(crate) fn find(dir: &Dir, prefix: &str, depth: usize, found: &mut Vec<Found>) -> Result<(), Error> {
+    let names = dir.names().map_err(not_read(&dir.path))?;
+    let is_file = |name: &str| names.iter().any(|other| other == name) && !dir.has_dir(OsStr::new(name));
+    if let Some(metadata) = ["metadata", "metadata.zst"].into_iter().find(|name| is_file(name)) {
+        found.push(trace(dir, prefix, metadata)?);
+        return Ok(());
+    }
+    for name in names {
+        if dir.has_dir(&name) && depth < DEPTH_MAX {
+            let below = dir.open_below(&name).map_err(not_read(&dir.path_of(&name)))?;
+            find(&below, &format!("{prefix}{}/", name.to_string_lossy()), depth + 1, found)?;
+        }
+    }
+    Ok(())
+}
+
+fn trace(dir: &Dir, prefix: &str, metadata: &str) -> Result<Found, Error> {
+    let path = dir.path_of(metadata);
+    let unreadable = |error: std::io::Error| not_read(&path)(error);
+    let extent = dir.read(metadata).and_then(Extent::all).map_err(unreadable)?;
+    let extent = unpacked(extent, &path)?;
+    let mut found = Found {
+        prefix: prefix.into(),
+        metadata: extent.read_all(METADATA_BYTES_MAX).map_err(unreadable)?,
+        path,
+        files: Vec::new(),
+        indexes: Vec::new(),
+        passed_over: Vec::new(),
+    };
+    for entry in dir.names().map_err(not_read(&dir.path))? {
+        let (name, path) = (entry.to_string_lossy().into_owned(), dir.path_of(&entry));
+        match dir.has_dir(&entry) {
+            _ if name == metadata => {}
+            true if name == "index" => found.indexes = indexes(dir, &entry),
+            true => found.passed_over.push(name + "/"),
+            false if is_hidden(&name) => found.passed_over.push(name),
+            false => match open_one_of_many(dir, &entry) {
+                Ok(file) => {
+                    let extent = Extent::all(file).map_err(not_read(&path))?;
+                    let extent = unpacked(extent, &path)?;
+                    found.files.push((stream_name(&name).into(), Ok(extent)));
+                }
+                Err(error) if error.kind() == ErrorKind::InvalidInput => {
+                    found.files.push((name, Err(error.to_string())));
+                }
+                Err(error) => return Err(not_read(&path)(error)),
+            },
+        }
+    }
+    Ok(found)
+}
+
+/// What editors and file managers leave, and what a session keeps for itself.
+pub(crate) fn is_hidden(name: &str) -> bool {
+    name.starts_with('.')
+}
+
+/// The name of a stream whose file has this name, compressed perhaps.
+pub(crate) fn stream_name(name: &str) -> &str {
+    name.strip_suffix(".zst").unwrap_or(name)
+}
+
+/// They only help: what cannot be read is as if it were not there.
+fn indexes(dir: &Dir, name: &OsStr) -> Vec<(String, Extent)> {
+    let Ok(below) = dir.open_below(name) else { return Vec::new() };
+    let names = below.names().unwrap_or_default();
+    let index = |name: std::ffi::OsString| {
+        let stream = name.to_str()?.strip_suffix(".idx")?.to_string();
+        Some((stream, Extent::all(open_one_of_many(&below, &name).ok()?).ok()?))
+    };
+    names.into_iter().filter_map(index).collect()
+}
+
+/// Opens the directory of a trace that a user has named.
+///
+/// # Errors
+/// It cannot be opened; or it is none, and where the trace is.
+pub fn open_dir(path: &Path) -> Result<Dir, Error> {
+    Dir::open(path).map_err(|error| no_trace(path, error))
+}
+
+pub(crate) fn no_trace(dir: &Path, error: std::io::Error) -> Error {
+    if !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) {
+        return not_read(dir)(error);
+    }
+    let shown = dir.display();
+    if let Some(trace) = dir.ancestors().skip(1).find(|above| above.join("metadata").is_file()) {
+        return format!("{shown} lies in the trace {0}: give its directory, {0}", trace.display()).into();
+    }
+    format!("there is no trace in {shown}: neither it nor a directory below has a file `metadata`; `dormouse record -o DIR -- CMD` makes one").into()
+}
+
+/// The metadata of a trace: where they are, and what is there.
+///
+/// # Errors
+/// They are not there, or cannot be read.
+pub fn read_metadata(dir: &Dir) -> Result<(PathBuf, Vec<u8>), Error> {
+    let path = dir.path_of("metadata");
+    match dir.read_all("metadata", METADATA_BYTES_MAX) {
+        Ok(bytes) => Ok((path, bytes)),
+        Err(error) if error.kind() == ErrorKind::NotFound => Err(no_trace(&dir.path, error)),
+        Err(error) => Err(not_read(&path)(error)),
+    }
+}
+
+/// Opens one of the files of a trace, which can be more than a process may have open by default. A process may raise that limit itself.
+fn open_one_of_many(dir: &Dir, name: &OsStr) -> std::io::Result<File> {
+    dir.read(name).or_else(|error| {
+        let mut limit = getrlimit(Resource::Nofile);
+        if error.raw_os_error() != Some(rustix::io::Errno::MFILE.raw_os_error()) || limit.current == limit.maximum {
+            return Err(error);
+        }
+        limit.current = limit.maximum;
+        setrlimit(Resource::Nofile, limit)?;
+        dir.read(name)
+    })
+}
+
+/// `cpu_3`, `claimed_0`.
+pub fn is_stream_name(name: &str) -> bool {
+    let number = name.strip_prefix("cpu_").or_else(|| name.strip_prefix("claimed_"));
+    number.is_some_and(|number| !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()))
+}

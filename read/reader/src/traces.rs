@@ -1,0 +1,234 @@
+//! Traces on disk, opened.
+
+use std::path::Path;
+
+use dormouse_ctf::{Merge, Stats, StreamReader, Trace, TraceRef};
+
+use crate::extent::{WINDOW_BYTES, Window};
+use crate::find::{Found, find, no_trace, open_dir};
+use crate::index::Index;
+use crate::streams::Stream;
+use crate::{Error, archive, spool, streams};
+
+/// A trace on disk, opened; or several.
+#[derive(Debug, Default)]
+pub struct TraceFiles {
+    traces: Vec<Trace>,
+    /// What is not read, because another file has the same stream, or it is no stream: one line each.
+    pub left_out: Vec<String>,
+    /// What is passed over, because it belongs to a trace without being a stream of it: one line each.
+    pub notes: Vec<String>,
+    streams: Vec<Stream>,
+}
+
+/// Memory of the windows of all streams together, if they are not too many.
+const WINDOWS_BYTES: usize = 64 << 20;
+
+impl TraceFiles {
+    /// Opens all files of a trace, or of all traces in the directories below; an archive (tar, which gzip or zstd may have compressed); or
+    /// `-`, an archive on standard input.
+    ///
+    /// # Errors
+    /// One line, and where metadata are wrong the place in their text.
+    pub fn open(path: &Path) -> Result<TraceFiles, Error> {
+        TraceFiles::open_all([path])
+    }
+
+    /// As [`TraceFiles::open`], of several.
+    ///
+    /// # Errors
+    /// That of the first that cannot be opened.
+    pub fn open_all<'p>(paths: impl IntoIterator<Item = &'p Path>) -> Result<TraceFiles, Error> {
+        let mut files = TraceFiles::default();
+        let paths: Vec<&Path> = paths.into_iter().collect();
+        for path in &paths {
+            let mut found = Vec::new();
+            if *path == Path::new("-") {
+                found = archive::traces(&spool::standard_input()?, Path::new("standard input"))?;
+            } else if let Some(file) = open_archive(path) {
+                found = archive::traces(&spool::file(path, file)?, path)?;
+            } else {
+                find(&open_dir(path)?, "", 0, &mut found)?;
+            }
+            if found.is_empty() {
+                return Err(no_trace(path, std::io::ErrorKind::NotFound.into()));
+            }
+            for mut found in found {
+                // Names of several are told apart by what the user has named.
+                if paths.len() > 1 {
+                    found.prefix = format!("{}/{}", path.display().to_string().trim_end_matches('/'), found.prefix);
+                }
+                files.add(found)?;
+            }
+        }
+        Ok(files)
+    }
+
+    fn add(&mut self, found: Found) -> Result<(), Error> {
+        let Found { prefix, path, metadata, files, mut indexes, passed_over } = found;
+        let trace = Trace::decode(&metadata).map_err(|error| format!("{}: {error}", path.display()))?;
+        self.notes.extend(passed_over.iter().map(|name| format!("{prefix}{name} is no stream and is passed over")));
+        let mut present = Vec::new();
+        for (name, file) in files {
+            match file {
+                Ok(extent) => present.push((name, extent)),
+                Err(why) => self.left_out.push(format!("{prefix}{name}: {why}, and is left out")),
+            }
+        }
+        let mut streams = streams::of_trace(&trace, self.traces.len(), &prefix, present, &mut self.left_out);
+        for stream in &mut streams {
+            let name = stream.name.strip_prefix(&prefix).unwrap_or(&stream.name);
+            let at = indexes.iter().position(|(of, _)| of == name);
+            stream.index = at.map(|at| indexes.swap_remove(at).1);
+        }
+        self.streams.extend(streams);
+        self.traces.push(trace);
+        Ok(())
+    }
+
+    /// The trace of a stream.
+    fn trace_of(&self, stream: &Stream) -> TraceRef<'_> {
+        TraceRef::from(&self.traces[stream.trace])
+    }
+
+    /// The traces.
+    pub fn traces(&self) -> impl Iterator<Item = TraceRef<'_>> {
+        self.traces.iter().map(TraceRef::from)
+    }
+
+    /// A reader of each stream, in the order of [`TraceFiles::names`], with the index of its trace.
+    pub fn readers(&self) -> impl Iterator<Item = (usize, StreamReader<'_, Window<'_>>)> {
+        self.streams.iter().enumerate().map(|(index, stream)| (stream.trace, self.reader(index)))
+    }
+
+    /// Names of the streams, the state stream first.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.streams.iter().map(|stream| stream.name.as_str())
+    }
+
+    /// How many streams there are.
+    pub fn stream_count(&self) -> usize {
+        self.streams.len()
+    }
+
+    pub(crate) fn stream_size_bytes(&self, index: usize) -> u64 {
+        self.streams[index].extent.size_bytes
+    }
+
+    fn window_bytes(&self) -> usize {
+        (WINDOWS_BYTES / self.streams.len().max(1)).clamp(*WINDOW_BYTES.start(), *WINDOW_BYTES.end())
+    }
+
+    /// One stream, by its number among the [`TraceFiles::names`].
+    ///
+    /// # Panics
+    /// There is no such stream.
+    pub fn reader(&self, index: usize) -> StreamReader<'_, Window<'_>> {
+        let stream = &self.streams[index];
+        StreamReader::of_source(self.trace_of(stream), index, stream.extent.window(self.window_bytes()))
+    }
+
+    /// The events of all streams, which are numbered in the order of [`TraceFiles::names`].
+    pub fn events(&self) -> Merge<'_, Window<'_>> {
+        Merge::new(self.readers().map(|(_, reader)| reader))
+    }
+
+    /// Those from the first to the last of these times, in nanoseconds since the epoch, see [`StreamReader::within`].
+    pub fn events_within(&self, first_ns: i64, last_ns: i64) -> Merge<'_, Window<'_>> {
+        self.range(first_ns, last_ns).0
+    }
+
+    /// The same; and which index files are of no use for finding their begin, one line each.
+    pub fn range(&self, first_ns: i64, last_ns: i64) -> (Merge<'_, Window<'_>>, Vec<String>) {
+        let mut notes = Vec::new();
+        let readers: Vec<_> = (0..self.streams.len())
+            .map(|number| {
+                let mut reader = self.reader(number).within(first_ns, last_ns);
+                let Stream { name, index, .. } = &self.streams[number];
+                let window =
+                    index.as_ref().filter(|_| reader.is_bounded()).map(|index| index.window(*WINDOW_BYTES.start()));
+                let seek = |window| Index::open(window)?.seek(&mut reader, first_ns);
+                if let Some(Err(error)) = window.map(seek) {
+                    notes.push(format!("the index of {name} {error}, and is passed over"));
+                }
+                reader
+            })
+            .collect();
+        (Merge::new(readers), notes)
+    }
+
+    /// What is missing in traces whose [`TraceFiles::events`] have been read to the end, one line each; nothing, if only those of some time
+    /// were asked for.
+    pub fn missing(&self, events: &Merge<'_, Window<'_>>) -> Vec<String> {
+        if events.streams().iter().any(StreamReader::is_bounded) {
+            return Vec::new();
+        }
+        dormouse_ctf::stats::missing(self.traces(), self.names().zip(events.streams()))
+    }
+
+    /// Reads all of it.
+    pub fn stats(&self) -> Stats {
+        let traces: Vec<TraceRef<'_>> = self.traces().collect();
+        let window_bytes = self.window_bytes();
+        let streams =
+            self.streams.iter().map(|stream| (stream.trace, stream.name.as_str(), stream.extent.window(window_bytes)));
+        let mut stats = Stats::of_traces(&traces, streams);
+        stats.warnings.splice(0..0, self.left_out.iter().cloned());
+        stats
+    }
+}
+
+/// A regular file that a user has named, which is no file of a trace's directory.
+fn open_archive(path: &Path) -> Option<std::fs::File> {
+    let is_file = std::fs::metadata(path).is_ok_and(|metadata| metadata.is_file());
+    let is_in_trace = path.parent().is_some_and(|dir| dir.join("metadata").is_file());
+    (is_file && !is_in_trace).then(|| std::fs::File::open(path).ok())?
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::OpenOptions;
+
+    use dormouse_abi::class::{FieldType, Kind};
+    use dormouse_ctf::Value;
+    use dormouse_traces::TraceBuilder;
+
+    use dormouse_ctf::Stats;
+
+    use super::*;
+
+    /// Text of every length, so that records stand across the ends of windows, and one that no window holds.
+    #[test]
+    fn windows_show_what_the_file_holds_until_it_is_shortened() {
+        let mut trace = TraceBuilder::new();
+        let class = trace.class("p", "e", &[("text", FieldType::scalar(Kind::Str))]);
+        let stream = trace.stream(0);
+        for number in 0..1000 {
+            trace.event(stream, number, 1, 2, class, &[Value::Str(&vec![b'x'; number as usize])]);
+        }
+        trace.event(stream, 1000, 1, 2, class, &[Value::Str(&vec![b'x'; 3 * *WINDOW_BYTES.end()])]);
+        trace.packet(stream, 0, 0);
+        trace.event(stream, 1001, 1, 2, class, &[Value::Str(b"last")]);
+        let trace = trace.finish();
+        let bytes = &trace.streams[1];
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("metadata"), &trace.metadata).unwrap();
+        std::fs::write(dir.path().join("cpu_0"), bytes).unwrap();
+
+        let files = TraceFiles::open(dir.path()).unwrap();
+        let expected = Stats::collect(files.traces[0].own.as_ref().unwrap(), &[("cpu_0", bytes)]);
+        assert_eq!((expected.events, expected.warnings.len()), (1002, 0));
+        assert_eq!(files.stats(), expected);
+
+        let shortened = OpenOptions::new().write(true).open(dir.path().join("cpu_0")).unwrap();
+        shortened.set_len(300_000).unwrap();
+        let stats = files.stats();
+        let size_bytes = bytes.len();
+        let warning = format!(
+            "cpu_0: packet 0 at byte 0 cannot be read: the file was shortened from {size_bytes} to 300000 bytes meanwhile"
+        );
+        assert_eq!(stats.warnings, [warning]);
+        // Each has 16 bytes of header, its text and a NUL.
+        assert_eq!(stats.events, (1..).take_while(|n| 80 + 17 * n + n * (n - 1) / 2 <= 300_000).count() as u64);
+    }
+}
