@@ -3,7 +3,7 @@
 //! ```text
 //!   demo         the whole of it, live: a real build, a Rust program and a C program, each checked against babeltrace2
 //!   install      everything that a user needs, below a prefix
-//!   test         every test of both workspaces, counted; again and again, or beside busy processes
+//!   test         every test of all workspaces, counted; again and again, or beside busy processes
 //!   soak         the tests that draw at random, for hours
 //!   fuzz         what the fuzz targets find in a while
 //!   lab          every experiment, beside the tracers that people use
@@ -52,7 +52,7 @@ enum Task {
     Demo,
     /// Install the command, the C libraries, manual pages and completions below a directory
     Install(install::Install),
-    /// Run every test of both workspaces
+    /// Run every test of all workspaces
     Test(test::Test),
     /// Run the tests that draw at random, or look at one case of many, in their exhaustive form
     Soak(soak::Soak),

@@ -19,9 +19,9 @@ pub(crate) fn target_dir() -> Result<PathBuf> {
     Ok(dir.to_path_buf())
 }
 
-/// The workspaces that are built and tested together, by their manifests: that of the product, and the laboratory's. Both build into one
-/// target directory.
-pub(crate) const WORKSPACES: [&str; 2] = ["Cargo.toml", LAB];
+/// The workspaces that are built and tested together, by their manifests: that of the product, the laboratory's, and that of the module for Python
+/// with Arrow. All build into one target directory.
+pub(crate) const WORKSPACES: [&str; 3] = ["Cargo.toml", LAB, "read/python/Cargo.toml"];
 
 /// The laboratory's.
 pub(crate) const LAB: &str = "lab/Cargo.toml";

@@ -236,7 +236,7 @@ impl Test {
         }
         for manifest in WORKSPACES {
             let (packages, targets) = contents(manifest, &self.packages)?;
-            // What is not in this workspace is in the other one: `check_names` has refused all else.
+            // What is not in this workspace is in another one: `check_names` has refused all else.
             let packages: Vec<&String> = self.packages.iter().filter(|name| packages.contains(*name)).collect();
             let targets: Vec<&String> = self.targets.iter().filter(|name| targets.contains(*name)).collect();
             if packages.is_empty() != self.packages.is_empty() || targets.is_empty() != self.targets.is_empty() {

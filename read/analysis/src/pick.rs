@@ -163,8 +163,9 @@ impl Visitor for Visit<'_> {
         }
     }
 
+    /// What is there or not has no name of its own.
     fn option(&mut self, name: &str) {
-        if !self.at.is_empty() {
+        if !self.at.is_empty() && !name.is_empty() {
             self.step(name);
         }
     }

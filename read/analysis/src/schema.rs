@@ -119,8 +119,9 @@ fn put_fields(prefix: &str, structure: &Struct, fields: &mut BTreeMap<String, Ho
 fn put_field(name: String, class: &FieldClass, fields: &mut BTreeMap<String, Holds>) {
     let holds = match class {
         FieldClass::Integer(_) | FieldClass::Float(_) => Holds::Number,
-        FieldClass::Text | FieldClass::Array { is_text: true, .. } => Holds::Text,
-        FieldClass::Array { .. } => Holds::Elements,
+        FieldClass::Text(_) | FieldClass::Array { is_text: true, .. } => Holds::Text,
+        FieldClass::Array { .. } | FieldClass::Blob { .. } => Holds::Elements,
+        FieldClass::Optional(optional) => return put_field(name, &optional.class, fields),
         FieldClass::Struct(structure) => return put_fields(&format!("{name}."), structure, fields),
         FieldClass::Variant(variant) => {
             for option in &variant.options {

@@ -14,7 +14,7 @@ pub struct Filter {
 }
 
 /// What a name of a filter is to an event class.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub enum Binding<'a> {
     /// It has no such field.
     Missing,
@@ -170,7 +170,7 @@ fn simplify(expression: &Expression, bindings: &[Binding<'_>]) -> Expression {
             match operand {
                 Operand::Literal(literal) => values.push(literal.value()),
                 Operand::Name(name) => match bindings.get(*name) {
-                    Some(Binding::Constant(value)) => values.push(*value),
+                    Some(Binding::Constant(value)) => values.push(value.clone()),
                     Some(Binding::Field(_)) => return None,
                     Some(Binding::Missing) | None => return Some(Expression::Known(None)),
                 },

@@ -60,7 +60,7 @@ impl Literal {
         match self {
             Literal::Integer(integer) => Value::Integer(*integer),
             Literal::Float(float) => Value::Float(*float),
-            Literal::Text(text) => Value::Text(text),
+            Literal::Text(text) => Value::Text(text.into()),
             Literal::Boolean(boolean) => Value::Boolean(*boolean),
         }
     }

@@ -1,17 +1,18 @@
 //! Values, and what is true of two of them.
 
+use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::fmt;
 
 /// A value of an event.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub enum Value<'a> {
     /// A whole number.
     Integer(i128),
     /// A floating-point number.
     Float(f64),
     /// Text, which need not be UTF-8.
-    Text(&'a [u8]),
+    Text(Cow<'a, [u8]>),
     /// True or false.
     Boolean(bool),
     /// A number that has labels.
@@ -27,19 +28,19 @@ pub trait Labels: fmt::Debug {
 impl Value<'_> {
     /// As an answer; `None` of text.
     pub(crate) fn is_true(&self) -> Option<bool> {
-        match *self {
-            Value::Integer(number) | Value::Enumeration(number, _) => Some(number != 0),
-            Value::Float(float) => Some(float != 0.0),
-            Value::Boolean(boolean) => Some(boolean),
+        match self {
+            Value::Integer(number) | Value::Enumeration(number, _) => Some(*number != 0),
+            Value::Float(float) => Some(*float != 0.0),
+            Value::Boolean(boolean) => Some(*boolean),
             Value::Text(_) => None,
         }
     }
 
     /// Whether text, or one of the labels, matches; `None` of other values.
     pub(crate) fn matches(&self, pattern: &[u8]) -> Option<bool> {
-        match *self {
+        match self {
             Value::Text(text) => Some(matches(pattern, text)),
-            Value::Enumeration(number, labels) => Some(labels.any(number, &mut |label| matches(pattern, label))),
+            Value::Enumeration(number, labels) => Some(labels.any(*number, &mut |label| matches(pattern, label))),
             _ => None,
         }
     }
@@ -48,14 +49,14 @@ impl Value<'_> {
     pub(crate) fn compare(&self, operator: Operator, other: &Value<'_>) -> Option<bool> {
         let is_equality = matches!(operator, Operator::Equal | Operator::NotEqual);
         let equality = |is_equal: bool| is_equality.then_some(is_equal == (operator == Operator::Equal));
-        match (*self, *other) {
+        match (self, other) {
             (Value::Text(text), Value::Enumeration(number, labels))
             | (Value::Enumeration(number, labels), Value::Text(text)) => {
                 // The order of labels means nothing.
-                is_equality.then(|| equality(labels.any(number, &mut |label| label == text)))?
+                is_equality.then(|| equality(labels.any(*number, &mut |label| label == &**text)))?
             }
             (Value::Boolean(boolean), value) | (value, Value::Boolean(boolean)) => {
-                equality(value.is_true()? == boolean)
+                equality(value.is_true()? == *boolean)
             }
             (left, right) => Some(operator.holds(order(left, right)?)),
         }
@@ -88,13 +89,13 @@ impl Operator {
 }
 
 /// `None` if the two are not comparable.
-fn order(left: Value<'_>, right: Value<'_>) -> Option<Option<Ordering>> {
+fn order(left: &Value<'_>, right: &Value<'_>) -> Option<Option<Ordering>> {
     use Value::{Enumeration, Float, Integer, Text};
     Some(match (left, right) {
-        (Integer(left) | Enumeration(left, _), Integer(right) | Enumeration(right, _)) => Some(left.cmp(&right)),
-        (Float(left), Float(right)) => left.partial_cmp(&right),
-        (Integer(left) | Enumeration(left, _), Float(right)) => order_exactly(left, right),
-        (Float(left), Integer(right) | Enumeration(right, _)) => order_exactly(right, left).map(Ordering::reverse),
+        (Integer(left) | Enumeration(left, _), Integer(right) | Enumeration(right, _)) => Some(left.cmp(right)),
+        (Float(left), Float(right)) => left.partial_cmp(right),
+        (Integer(left) | Enumeration(left, _), Float(right)) => order_exactly(*left, *right),
+        (Float(left), Integer(right) | Enumeration(right, _)) => order_exactly(*right, *left).map(Ordering::reverse),
         (Text(left), Text(right)) => Some(left.cmp(right)),
         _ => return None,
     })

@@ -68,6 +68,16 @@ impl Class {
         }
     }
 
+    /// The structures that records have, in their order.
+    pub(super) fn structures(&self) -> impl Iterator<Item = (Scope, &StructNode)> {
+        let all = [
+            (Scope::EventContext, &self.event_context),
+            (Scope::OwnContext, &self.own_context),
+            (Scope::Fields, &self.fields),
+        ];
+        all.into_iter().filter_map(|(scope, structure)| Some((scope, structure.as_ref()?)))
+    }
+
     pub(super) fn fixed_size_bits(&self) -> Option<u64> {
         self.fixed_size_bits
     }
@@ -156,6 +166,10 @@ impl ClassTable {
     #[inline(always)]
     pub(super) fn at(&self, index: usize) -> &Class {
         &self.classes[index]
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.classes.len()
     }
 
     pub(super) fn by_id(&self) -> impl Iterator<Item = &Class> {

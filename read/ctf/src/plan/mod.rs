@@ -12,12 +12,14 @@ mod node;
 mod packet;
 mod pick;
 mod program;
+mod select;
 mod walk;
 
 pub use bits::FieldError;
 pub use class::Class;
 pub use node::{IntegerNode, TooManyReferences};
 pub use pick::{Pick, Picked, PickedKind, Section, Step};
+pub use select::{ClassRef, FieldRef, MemberRef, Selection, Shape};
 pub use walk::{Group, Visitor};
 
 pub(crate) use bits::Cursor;
@@ -178,6 +180,15 @@ impl StreamPlan {
 
     pub(crate) fn class_at(&self, index: usize) -> &Class {
         self.classes.at(index)
+    }
+
+    pub(crate) fn class_count(&self) -> usize {
+        self.classes.count()
+    }
+
+    /// What is known of the position behind a record's header.
+    fn known_behind_head(&self) -> Known {
+        self.head.known_behind()
     }
 
     pub(crate) fn classes(&self) -> impl Iterator<Item = &Class> {

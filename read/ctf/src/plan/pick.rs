@@ -1,11 +1,13 @@
 //! Single fields of records: found once by their names, and then read by their places.
 
+use std::borrow::Cow;
+
 use super::StreamPlan;
 use super::bits::Cursor;
 use super::class::Class;
 use super::node::{Count, IntegerNode, MemberNode, Node, StructNode};
 use super::program::{fixed_size, program};
-use super::walk::{Blind, Memory, option_of};
+use super::walk::{Blind, Memory, float, is_in, option_of, text};
 
 /// Which of the structures of a record, in their order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,19 +43,19 @@ pub enum PickedKind {
     Number,
     Enumeration,
     Text,
-    /// A variant: what its tag says.
+    /// A variant, or a field that is there or not: what another field says.
     Any,
 }
 
 /// The value of a field.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub enum Picked<'a> {
     /// A whole number; an `i64`, if it is signed.
     Integer(u64, &'a IntegerNode),
     /// A floating-point number.
     Float(f64),
     /// Text, or an array of characters up to its first NUL.
-    Text(&'a [u8]),
+    Text(Cow<'a, [u8]>),
 }
 
 impl Class {
@@ -80,13 +82,19 @@ impl StreamPlan {
         let node = find(structure, steps, &mut path)?;
         let kind = match node {
             Node::Integer(integer) if integer.labels.is_some() => PickedKind::Enumeration,
-            Node::Integer(_) | Node::Float { .. } => PickedKind::Number,
-            Node::Text | Node::Array { is_text: true, .. } => PickedKind::Text,
-            Node::Variant { .. } => PickedKind::Any,
-            Node::Struct(_) | Node::Array { .. } => return None,
+            Node::Integer(_) | Node::Float(_) => PickedKind::Number,
+            Node::Text { .. } | Node::Array { is_text: true, .. } => PickedKind::Text,
+            Node::Variant { .. } | Node::Optional { .. } => PickedKind::Any,
+            Node::Struct(_) | Node::Array { .. } | Node::Blob { .. } => return None,
         };
         // What refers to another field is read together with it.
-        let is_alone = !matches!(node, Node::Variant { .. } | Node::Array { count: Count::Slot(_), .. });
+        let is_alone = !matches!(
+            node,
+            Node::Variant { .. }
+                | Node::Optional { .. }
+                | Node::Array { count: Count::Slot(_), .. }
+                | Node::Text { count: Some(Count::Slot(_)), .. }
+        );
         let earlier =
             class.sections().into_iter().take(section as usize).filter_map(|(_, structure)| structure.cloned());
         let before = before(structure, &path).filter(|_| is_alone);
@@ -114,7 +122,11 @@ fn find_in<'a>(node: &'a Node, steps: &[Step<'_>], path: &mut Vec<u64>) -> Optio
             path.push(index as u64);
             find_in(&options[index].node, rest, path)
         }
-        (Node::Array { element, count, is_text: false }, Step::Index(index)) => {
+        (Node::Optional { node, .. }, _) => {
+            path.push(0);
+            find_in(node, steps, path)
+        }
+        (Node::Array { element, count, is_text: false, .. }, Step::Index(index)) => {
             path.push(*index);
             let is_there = !matches!(count, Count::Fixed(count) if index >= count);
             is_there.then(|| find_in(element, rest, path))?
@@ -137,9 +149,12 @@ fn before(structure: &StructNode, path: &[u64]) -> Option<StructNode> {
 fn before_in(node: &Node, path: &[u64]) -> Option<Node> {
     match (node, path) {
         (Node::Struct(structure), path) => before(structure, path).map(Node::Struct),
-        (Node::Array { element, count: Count::Fixed(_), is_text }, [index]) => {
-            Some(Node::Array { element: element.clone(), count: Count::Fixed(*index), is_text: *is_text })
-        }
+        (Node::Array { element, count: Count::Fixed(_), is_text, align_bits }, [index]) => Some(Node::Array {
+            element: element.clone(),
+            count: Count::Fixed(*index),
+            is_text: *is_text,
+            align_bits: *align_bits,
+        }),
         _ => None,
     }
 }
@@ -213,11 +228,15 @@ fn reach_in<'a>(node: &'a Node, path: &[u64], cursor: &mut Cursor<'_>, memory: &
             let is_it = std::ptr::eq(option, options.get(*index as usize)?);
             is_it.then(|| reach_in(&option.node, rest, cursor, memory))?
         }
-        Node::Array { element, count, .. } => {
+        Node::Optional { slot, is_selector_signed, ranges, node } => {
+            let is_there = is_in(ranges, memory.slot(*slot), *is_selector_signed);
+            is_there.then(|| reach_in(node, rest, cursor, memory))?
+        }
+        Node::Array { element, count, align_bits, .. } => {
             if count.get(memory) <= *index {
                 return None;
             }
-            cursor.align(element.align_bits());
+            cursor.align(*align_bits);
             for _ in 0..*index {
                 let begin = cursor.position;
                 element.walk(cursor, memory, &mut Blind).ok()?;
@@ -236,25 +255,20 @@ fn reach_in<'a>(node: &'a Node, path: &[u64], cursor: &mut Cursor<'_>, memory: &
 fn leaf<'a>(node: &'a Node, cursor: &mut Cursor<'a>, memory: &mut Memory) -> Option<Picked<'a>> {
     match node {
         Node::Integer(integer) => Some(Picked::Integer(integer.read(cursor, memory).ok()?, integer)),
-        Node::Float { size_bits, align_bits, order } => {
+        Node::Float(class) => Some(Picked::Float(float(class, cursor).ok()?)),
+        Node::Text { encoding, count } => Some(Picked::Text(text(*encoding, *count, cursor, memory).ok()?)),
+        Node::Array { count, is_text: true, align_bits, .. } => {
             cursor.align(*align_bits);
-            let bits = cursor.number(*size_bits, *order).ok()?;
-            let is_single = *size_bits == 32;
-            Some(Picked::Float(if is_single { f32::from_bits(bits as u32).into() } else { f64::from_bits(bits) }))
-        }
-        Node::Text => {
-            cursor.align(8);
-            Some(Picked::Text(cursor.text().ok()?))
-        }
-        Node::Array { count, is_text: true, element } => {
-            cursor.align(element.align_bits());
             let text = cursor.byte_slice(count.get(memory))?;
             let end = text.iter().position(|byte| *byte == 0).unwrap_or(text.len());
-            Some(Picked::Text(&text[..end]))
+            Some(Picked::Text(Cow::Borrowed(&text[..end])))
         }
         Node::Variant { slot, is_tag_signed, options } => {
             leaf(&option_of(options, memory.slot(*slot), *is_tag_signed).ok()?.node, cursor, memory)
         }
-        Node::Struct(_) | Node::Array { .. } => None,
+        Node::Optional { slot, is_selector_signed, ranges, node } => {
+            is_in(ranges, memory.slot(*slot), *is_selector_signed).then(|| leaf(node, cursor, memory))?
+        }
+        Node::Struct(_) | Node::Array { .. } | Node::Blob { .. } => None,
     }
 }

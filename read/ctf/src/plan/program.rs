@@ -41,16 +41,16 @@ impl Known {
 }
 
 /// Puts operations together: what follows one another and has a known size is one step.
-struct Assembler {
+pub(super) struct Assembler {
     operations: Vec<Operation>,
     known: Known,
 }
 
 /// The operations for structures that are read one behind the other, from a position of which something is known.
 pub(super) fn program<'a>(structures: impl IntoIterator<Item = &'a StructNode>, known: Known) -> Box<[Operation]> {
-    let mut assembler = Assembler { operations: Vec::new(), known };
+    let mut assembler = Assembler::new(known);
     structures.into_iter().for_each(|structure| assembler.structure(structure));
-    assembler.operations.into()
+    assembler.finish()
 }
 
 /// Bits of all fields, where no value changes that.
@@ -63,6 +63,19 @@ pub(super) fn fixed_size(operations: &[Operation]) -> Option<u64> {
 }
 
 impl Assembler {
+    pub(super) fn new(known: Known) -> Assembler {
+        Assembler { operations: Vec::new(), known }
+    }
+
+    /// What is known of the position that it has come to.
+    pub(super) fn known(&self) -> Known {
+        self.known
+    }
+
+    pub(super) fn finish(self) -> Box<[Operation]> {
+        self.operations.into()
+    }
+
     fn skip(&mut self, size_bits: u64) {
         self.known.rest = self.known.rest.wrapping_add(size_bits) % self.known.modulus;
         match self.operations.last_mut() {
@@ -72,7 +85,7 @@ impl Assembler {
         }
     }
 
-    fn align(&mut self, align_bits: u64) {
+    pub(super) fn align(&mut self, align_bits: u64) {
         if align_bits <= self.known.modulus {
             return self.skip((align_bits - self.known.rest % align_bits) % align_bits);
         }
@@ -85,7 +98,7 @@ impl Assembler {
         structure.members.iter().for_each(|member| self.node(&member.node));
     }
 
-    fn node(&mut self, node: &Node) {
+    pub(super) fn node(&mut self, node: &Node) {
         match node {
             Node::Integer(integer) => {
                 self.align(integer.align_bits);

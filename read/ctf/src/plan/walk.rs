@@ -143,7 +143,7 @@ impl IntegerNode {
     }
 }
 
-fn float(float: &Float, cursor: &mut Cursor<'_>) -> Result<f64, FieldError> {
+pub(super) fn float(float: &Float, cursor: &mut Cursor<'_>) -> Result<f64, FieldError> {
     cursor.align(float.align_bits);
     let mut bits = cursor.number(float.size_bits, float.byte_order)?;
     if float.is_reversed {
@@ -193,6 +193,22 @@ fn decoded(bytes: &[u8], encoding: Encoding) -> Cow<'_, [u8]> {
         }
     };
     Cow::Owned(wide.into_bytes())
+}
+
+/// Text that ends with its NUL, or has so many bytes.
+pub(super) fn text<'a>(
+    encoding: Encoding,
+    count: Option<Count>,
+    cursor: &mut Cursor<'a>,
+    memory: &Memory,
+) -> Result<Cow<'a, [u8]>, FieldError> {
+    cursor.align(8);
+    let bytes = match (count, encoding) {
+        (Some(count), _) => cursor.take_bytes(count.get(memory))?,
+        (None, Encoding::Utf8) => cursor.text()?,
+        (None, encoding) => cursor.wide_text(encoding.unit_size_bytes())?,
+    };
+    Ok(decoded(bytes, encoding))
 }
 
 impl StructNode {
@@ -263,15 +279,7 @@ impl Node {
                 visitor.integer(value, integer);
             }
             Node::Float(class) => visitor.float(float(class, cursor)?),
-            Node::Text { encoding, count } => {
-                cursor.align(8);
-                let text = match (count, encoding) {
-                    (Some(count), _) => cursor.take_bytes(count.get(memory))?,
-                    (None, Encoding::Utf8) => cursor.text()?,
-                    (None, encoding) => cursor.wide_text(encoding.unit_size_bytes())?,
-                };
-                visitor.text(&decoded(text, *encoding));
-            }
+            Node::Text { encoding, count } => visitor.text(&text(*encoding, *count, cursor, memory)?),
             Node::Blob { count, is_uuid } => {
                 cursor.align(8);
                 visitor.blob(cursor.take_bytes(count.get(memory))?, *is_uuid);

@@ -14,6 +14,7 @@ mod writers;
 
 pub use writers::{Writer, Writers};
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 
 use dormouse_abi::page::CPU_UNKNOWN;
@@ -138,7 +139,7 @@ impl<'a> ClassRef<'a> {
             let places: Vec<_> = filter.names().map(|name| self.find(name)).collect();
             let binding = |place: &Option<(Place, Kind)>| match place {
                 None => Binding::Missing,
-                Some((Place::Event, _)) => Binding::Constant(Value::Text(self.class.full_name.as_bytes())),
+                Some((Place::Event, _)) => Binding::Constant(Value::Text(self.class.full_name.as_bytes().into())),
                 Some((_, kind)) => Binding::Field(*kind),
             };
             let bindings: Vec<_> = places.iter().map(binding).collect();
@@ -208,7 +209,7 @@ impl Selection {
                 self.last = None;
                 let writer = writers.of(event);
                 return questions.iter().all(|(test, places)| {
-                    test.wants(&mut Values { event, writer, places, scratch: &mut self.scratch })
+                    test.wants(&mut Values { event, writer: writer.clone(), places, scratch: &mut self.scratch })
                 });
             }
         };
@@ -229,12 +230,12 @@ impl<'a> Fields<'a> for Values<'a, '_> {
     fn value(&mut self, name: usize) -> Option<Value<'a>> {
         let number = |number: u64| Value::Integer(number.into());
         match self.places.get(name)?.as_ref()? {
-            Place::Event => Some(Value::Text(self.event.class.full_name.as_bytes())),
+            Place::Event => Some(Value::Text(Cow::Borrowed(self.event.class.full_name.as_bytes()))),
             Place::Time => self.event.time_ns.map(|ns| Value::Integer(ns.into())),
             Place::Cpu => (self.event.cpu_id != CPU_UNKNOWN).then(|| number(self.event.cpu_id.into())),
             Place::Pid => self.writer.pid.map(number),
             Place::Tid => self.writer.tid.map(number),
-            Place::Process => self.writer.name.map(Value::Text),
+            Place::Process => self.writer.name.clone().map(Value::Text),
             Place::Field(pick) => Some(match self.event.pick(pick, self.scratch)? {
                 Picked::Integer(value, class) => {
                     let number = if class.is_signed { i128::from(value as i64) } else { value.into() };

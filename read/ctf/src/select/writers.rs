@@ -3,6 +3,7 @@
 //! Contexts say it (`vpid`, `vtid`, `procname`; of the kernel `pid`, `tid`), the environment of a trace of one process, or the state stream of a
 //! trace of Dormouse.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 
 use super::ClassRef;
@@ -12,14 +13,14 @@ use crate::state::StateRecord;
 use crate::stream::{Event, Scratch, TraceRef};
 
 /// Who wrote an event.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Writer<'a> {
     /// Of the process, as it sees it itself where the trace has that.
     pub pid: Option<u64>,
     /// Of the thread.
     pub tid: Option<u64>,
     /// Of the process; need not be UTF-8.
-    pub name: Option<&'a [u8]>,
+    pub name: Option<Cow<'a, [u8]>>,
 }
 
 /// Who wrote events, as far as the events before them say.
@@ -118,10 +119,10 @@ impl Writers {
         let (pid, tid) = (number(&places.pid).or(places.env_pid), number(&places.tid));
         let name = match places.name.as_ref().and_then(|pick| event.pick(pick, scratch)) {
             Some(Picked::Text(name)) => Some(name),
-            _ if places.is_own => {
-                pid.and_then(|pid| self.names.get(&(key(event.trace()), pid))).map(|name| name.as_bytes())
-            }
-            _ => places.env_name.as_ref().map(|name| name.as_bytes()),
+            _ if places.is_own => pid
+                .and_then(|pid| self.names.get(&(key(event.trace()), pid)))
+                .map(|name| Cow::Borrowed(name.as_bytes())),
+            _ => places.env_name.as_ref().map(|name| Cow::Borrowed(name.as_bytes())),
         };
         Writer { pid, tid, name }
     }

@@ -32,7 +32,7 @@ pub struct Event<'a> {
 
 /// What an event's fields say of one another while they are shown; to be used again, because it takes memory.
 #[derive(Debug, Default)]
-pub struct Scratch(Memory);
+pub struct Scratch(pub(super) Memory);
 
 /// Contexts and fields of a record. Positions are in bits, from the packet's start.
 #[derive(Debug, Clone, Copy)]
@@ -88,7 +88,7 @@ impl<'a> Event<'a> {
         self.packet.index
     }
 
-    fn cursor(&self) -> Cursor<'a> {
+    pub(super) fn cursor(&self) -> Cursor<'a> {
         Cursor::new(self.body.bytes, self.body.begin / 8 * 8, self.body.begin, self.body.end)
     }
 

@@ -23,6 +23,7 @@ mod packets;
 mod pages;
 mod range;
 mod records;
+mod select;
 mod source;
 mod trace;
 
@@ -34,6 +35,7 @@ pub use notice::{Foreign, Notice, Problem, RecordError};
 pub use pages::{count_records, first_record_since};
 pub use range::PacketSpan;
 pub use records::ClassCounts;
+pub use select::Choice;
 pub use source::Source;
 pub use trace::TraceRef;
 

@@ -91,7 +91,7 @@ fn each_common(event: &Event<'_>, writer: &Writer<'_>, mut see: impl FnMut(&str,
         let is_there = number(value, &mut text);
         see(name, is_there.then_some((CellKind::Plain, &text)));
     }
-    see("process", writer.name.map(|name| (CellKind::Text, name)));
+    see("process", writer.name.as_deref().map(|name| (CellKind::Text, name)));
 }
 
 fn put_json(out: &mut Vec<u8>, kind: CellKind, value: &[u8]) {

@@ -103,7 +103,7 @@ impl<'a> People<'a> {
             Some(ns) => self.clock.put(ns, &mut time),
             None => time.push(b'-'),
         }
-        let process = printable(writer.name.unwrap_or_default());
+        let process = printable(writer.name.as_deref().unwrap_or_default());
         let pid = writer.pid.map_or_else(|| "-".into(), number);
         // Of the first thread of a process the id is that of the process.
         let tid = writer.tid.filter(|tid| writer.pid != Some(*tid)).map_or_else(String::new, number);

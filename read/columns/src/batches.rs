@@ -1,0 +1,244 @@
+//! Record batches of the chosen events, in the order of time.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::sync::Arc;
+
+use arrow_array::{
+    ArrayRef, DictionaryArray, Int32Array, RecordBatch, RecordBatchOptions, TimestampNanosecondArray, UInt32Array,
+};
+use arrow_buffer::{NullBufferBuilder, ScalarBuffer};
+use arrow_schema::ArrowError;
+use dormouse_abi::page::CPU_UNKNOWN;
+use dormouse_ctf::{Notice, Problem, Scratch, Source, StreamReader};
+
+use crate::column::Column;
+use crate::layout::{Layout, Origin};
+
+/// Rows of a batch.
+const ROWS_MAX: usize = 64 << 10;
+/// Bytes of the records of a batch.
+const RECORD_BYTES_MAX: usize = 8 << 20;
+/// Elements that lists of a batch have in one column.
+const ELEMENTS_MAX: usize = 16 << 20;
+/// Notices that are kept.
+const NOTICES_MAX: usize = 1000;
+
+/// What was wrong with the streams.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Damage {
+    /// Notices of damage, the first thousand. Losses that packets state are not among them.
+    pub notices: Vec<Notice>,
+    /// How many there were.
+    pub count: u64,
+}
+
+/// Batches of the events that a [`Layout`] chooses: an iterator.
+pub struct Batches<'a, S> {
+    layout: &'a Layout<'a>,
+    /// With the indices of their traces.
+    readers: Vec<(usize, StreamReader<'a, S>)>,
+    /// Time, stream and class of the next event of each stream.
+    heap: BinaryHeap<Reverse<(i64, usize, usize)>>,
+    /// Streams whose next event is not known, the first to be asked last.
+    pending: Vec<usize>,
+    damage: Damage,
+    scratch: Scratch,
+    rows: Rows,
+    is_over: bool,
+}
+
+/// The rows of the batch at hand.
+struct Rows {
+    count: usize,
+    record_bytes: usize,
+    times: Vec<i64>,
+    times_valid: NullBufferBuilder,
+    cpus: Vec<u32>,
+    cpus_valid: NullBufferBuilder,
+    names: Vec<i32>,
+    columns: Vec<Column>,
+    /// Those of the columns that have lists.
+    with_elements: Vec<usize>,
+    needs: [bool; 3],
+}
+
+impl<S> std::fmt::Debug for Batches<'_, S> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Batches").field("schema", &self.layout.schema()).finish_non_exhaustive()
+    }
+}
+
+impl<'a, S: Source> Batches<'a, S> {
+    /// Reads the streams, each with the index of its trace among those that the layout was made of.
+    pub fn new(
+        layout: &'a Layout<'a>,
+        readers: impl IntoIterator<Item = (usize, StreamReader<'a, S>)>,
+    ) -> Batches<'a, S> {
+        let (since_ns, until_ns) = (layout.request.since_ns, layout.request.until_ns);
+        let last_ns = until_ns.map_or(i64::MAX, |until| until.saturating_sub(1));
+        let readers = readers.into_iter();
+        // Packets outside of the time are passed. Streams that give more than is asked for are looked at event by event.
+        let readers: Vec<_> =
+            readers.map(|(trace, reader)| (trace, reader.within(since_ns.unwrap_or(i64::MIN), last_ns))).collect();
+        let columns = layout.columns();
+        let with_elements = (0..columns.len()).filter(|index| columns[*index].has_elements()).collect();
+        let needs = [Origin::Time, Origin::Cpu, Origin::Event].map(|origin| layout.origins.contains(&origin));
+        Batches {
+            layout,
+            heap: BinaryHeap::with_capacity(readers.len()),
+            pending: (0..readers.len()).rev().collect(),
+            readers,
+            damage: Damage::default(),
+            scratch: Scratch::default(),
+            rows: Rows {
+                count: 0,
+                record_bytes: 0,
+                times: Vec::new(),
+                times_valid: NullBufferBuilder::new(0),
+                cpus: Vec::new(),
+                cpus_valid: NullBufferBuilder::new(0),
+                names: Vec::new(),
+                columns,
+                with_elements,
+                needs,
+            },
+            is_over: false,
+        }
+    }
+
+    /// What was wrong, as far as has been read.
+    pub fn damage(&self) -> &Damage {
+        &self.damage
+    }
+
+    /// The next chosen event of a stream within the time that is asked for.
+    #[inline]
+    fn next_of(&mut self, index: usize) -> Option<(i64, usize)> {
+        let (trace, reader) = self.readers.get_mut(index)?;
+        let choice = &self.layout.choices[*trace];
+        let (since_ns, until_ns) = (self.layout.request.since_ns, self.layout.request.until_ns);
+        loop {
+            let (number, time_ns) = match reader.next_chosen(choice)? {
+                Ok(found) => found,
+                Err(notice) => {
+                    if !matches!(notice.problem, Problem::Discarded { .. }) {
+                        self.damage.count += 1;
+                        if self.damage.notices.len() < NOTICES_MAX {
+                            self.damage.notices.push(notice);
+                        }
+                    }
+                    continue;
+                }
+            };
+            match time_ns {
+                None if since_ns.is_none() && until_ns.is_none() => return Some((i64::MIN, number)),
+                None => {}
+                Some(time_ns) if until_ns.is_some_and(|until| time_ns >= until) => {}
+                Some(time_ns) if since_ns.is_some_and(|since| time_ns < since) => {}
+                Some(time_ns) => return Some((time_ns, number)),
+            }
+        }
+    }
+
+    /// Goes to the next event, and gives its stream and class.
+    #[inline]
+    fn advance(&mut self) -> Option<(usize, usize)> {
+        while let Some(index) = self.pending.pop() {
+            if let Some((time, number)) = self.next_of(index) {
+                // Most events come right behind another of their stream.
+                if self.pending.is_empty()
+                    && self.heap.peek().is_none_or(|Reverse((first, stream, _))| (time, index) < (*first, *stream))
+                {
+                    self.pending.push(index);
+                    return Some((index, number));
+                }
+                self.heap.push(Reverse((time, index, number)));
+            }
+        }
+        let Reverse((_, index, number)) = self.heap.pop()?;
+        self.pending.push(index);
+        Some((index, number))
+    }
+
+    /// Adds a row; false at the end.
+    #[inline]
+    fn row(&mut self) -> Result<bool, ArrowError> {
+        let Some((index, number)) = self.advance() else { return Ok(false) };
+        let Some(event) = self.readers[index].1.chosen() else { return Ok(true) };
+        let (rows, chosen) = (&mut self.rows, &self.layout.chosen[number]);
+        chosen.columns.iter().for_each(|column| rows.columns[*column].fill(rows.count));
+        let shown = event.select(&chosen.selection, &mut self.scratch, &mut rows.columns);
+        shown.map_err(|error| ArrowError::ParseError(format!("a field {error}")))?;
+        if rows.needs[0] {
+            rows.times.push(event.time_ns.unwrap_or(0));
+            rows.times_valid.append(event.time_ns.is_some());
+        }
+        if rows.needs[1] {
+            rows.cpus.push(event.cpu_id);
+            rows.cpus_valid.append(event.cpu_id != CPU_UNKNOWN);
+        }
+        if rows.needs[2] {
+            rows.names.push(chosen.name);
+        }
+        rows.count += 1;
+        rows.record_bytes += event.size_bytes;
+        Ok(true)
+    }
+
+    fn batch(&mut self) -> Result<Option<RecordBatch>, ArrowError> {
+        while !self.rows.is_full() {
+            if !self.row()? {
+                self.is_over = true;
+                break;
+            }
+        }
+        if self.rows.count == 0 {
+            return Ok(None);
+        }
+        self.rows.finish(self.layout).map(Some)
+    }
+}
+
+impl Rows {
+    #[inline]
+    fn is_full(&self) -> bool {
+        let has_many = |column: &usize| self.columns[*column].element_count() >= ELEMENTS_MAX;
+        self.count >= ROWS_MAX || self.record_bytes >= RECORD_BYTES_MAX || self.with_elements.iter().any(has_many)
+    }
+
+    fn finish(&mut self, layout: &Layout<'_>) -> Result<RecordBatch, ArrowError> {
+        let count = std::mem::take(&mut self.count);
+        self.record_bytes = 0;
+        let times = ScalarBuffer::from(std::mem::take(&mut self.times));
+        let times: ArrayRef =
+            Arc::new(TimestampNanosecondArray::try_new(times, self.times_valid.finish())?.with_timezone("UTC"));
+        let cpus = ScalarBuffer::from(std::mem::take(&mut self.cpus));
+        let cpus: ArrayRef = Arc::new(UInt32Array::try_new(cpus, self.cpus_valid.finish())?);
+        let keys = Int32Array::from(std::mem::take(&mut self.names));
+        let names: ArrayRef = Arc::new(DictionaryArray::try_new(keys, Arc::clone(&layout.names) as ArrayRef)?);
+        let columns = self.columns.iter_mut().map(|column| column.finish(count));
+        let columns = columns.collect::<Result<Vec<_>, _>>()?;
+        let arrays = layout.origins.iter().map(|origin| match origin {
+            Origin::Time => Arc::clone(&times),
+            Origin::Cpu => Arc::clone(&cpus),
+            Origin::Event => Arc::clone(&names),
+            Origin::Members(index) => Arc::clone(&columns[*index]),
+        });
+        let options = RecordBatchOptions::new().with_row_count(Some(count));
+        RecordBatch::try_new_with_options(layout.schema(), arrays.collect(), &options)
+    }
+}
+
+impl<S: Source> Iterator for Batches<'_, S> {
+    type Item = Result<RecordBatch, ArrowError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.is_over {
+            return None;
+        }
+        let batch = self.batch();
+        self.is_over |= batch.is_err();
+        batch.transpose()
+    }
+}

@@ -1,0 +1,300 @@
+//! Which columns there are, and which members of which classes fill them.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use arrow_array::StringArray;
+use arrow_schema::{DataType, Field, Schema, SchemaRef, TimeUnit};
+use dormouse_abi::class::matches;
+use dormouse_ctf::TraceRef;
+use dormouse_ctf::model::Scope;
+use dormouse_ctf::plan::{ClassRef, MemberRef, Selection};
+use dormouse_ctf::stream::Choice;
+
+use crate::column::Column;
+use crate::kind::Kind;
+
+/// What is asked for.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Request {
+    /// Names of classes, in which `*` stands for any characters and `?` for one; none: all classes.
+    pub events: Vec<String>,
+    /// Names of columns, in their order; `None`: all.
+    pub columns: Option<Vec<String>>,
+    /// No event is earlier; nanoseconds since the epoch. Events without a time are left out.
+    pub since_ns: Option<i64>,
+    /// All events are earlier.
+    pub until_ns: Option<i64>,
+    /// Whether text becomes binary columns.
+    pub is_text_binary: bool,
+}
+
+/// Why nothing can be read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs)]
+pub enum RequestError {
+    #[error("no event class matches `{pattern}`; there are {known}")]
+    NoClass { pattern: String, known: String },
+    #[error("there is no column `{name}`; there are {known}")]
+    NoColumn { name: String, known: String },
+}
+
+/// The columns that all events have.
+pub(crate) const COMMON: [&str; 5] = ["time", "cpu", "pid", "tid", "event"];
+
+/// Names that an error shows.
+const SHOWN_COUNT: usize = 20;
+
+/// Where a column's values come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Origin {
+    Time,
+    Cpu,
+    Event,
+    /// The column with this index of those that are filled by members.
+    Members(usize),
+}
+
+/// A class that is read.
+#[derive(Debug)]
+pub(crate) struct Chosen {
+    pub selection: Selection,
+    /// Indices of the columns that it fills.
+    pub columns: Vec<usize>,
+    /// The key of its name.
+    pub name: i32,
+}
+
+/// Which columns there are, and how they are filled from the traces `'a`.
+#[derive(Debug)]
+pub struct Layout<'a> {
+    schema: SchemaRef,
+    pub(crate) origins: Vec<Origin>,
+    pub(crate) kinds: Vec<Kind>,
+    pub(crate) chosen: Vec<Chosen>,
+    /// By trace.
+    pub(crate) choices: Vec<Choice<'a>>,
+    pub(crate) names: Arc<StringArray>,
+    pub(crate) request: Request,
+}
+
+/// A class with the columns that it fills.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClassColumns {
+    /// `provider:name`.
+    pub name: String,
+    /// The fields as columns, without those that all events have.
+    pub fields: Vec<Field>,
+}
+
+/// The classes of traces, each name once, in alphabetical order.
+pub fn classes<'a>(traces: impl IntoIterator<Item = TraceRef<'a>>) -> Vec<ClassColumns> {
+    let mut found: Vec<ClassColumns> = Vec::new();
+    for class in traces.into_iter().flat_map(TraceRef::classes) {
+        let mut table = Table::default();
+        table.add(class);
+        let fields = table.columns.iter().filter(|column| !COMMON.contains(&column.name.as_str()));
+        let fields = fields.map(|column| Field::new(&column.name, column.kind.data_type(false), true)).collect();
+        found.push(ClassColumns { name: class.class().full_name.clone(), fields });
+    }
+    found.sort_by(|a, b| a.name.cmp(&b.name));
+    found.dedup_by(|a, b| a.name == b.name);
+    found
+}
+
+/// A column and its kind.
+#[derive(Debug)]
+struct Named {
+    name: String,
+    kind: Kind,
+}
+
+/// The columns that members of classes fill.
+#[derive(Debug, Default)]
+struct Table {
+    columns: Vec<Named>,
+    index: std::collections::HashMap<String, usize>,
+}
+
+impl Table {
+    /// The column of this name and a kind that holds both, or one of another name.
+    fn column(&mut self, name: &str, class: &str, kind: &Kind, taken: &HashSet<usize>) -> usize {
+        let mut name = name.to_string();
+        loop {
+            let Some(index) = self.index.get(&name).copied() else {
+                self.columns.push(Named { name: name.clone(), kind: kind.clone() });
+                self.index.insert(name, self.columns.len() - 1);
+                return self.columns.len() - 1;
+            };
+            let common = self.columns[index].kind.common(kind).filter(|_| !taken.contains(&index));
+            if let Some(common) = common {
+                self.columns[index].kind = common;
+                return index;
+            }
+            name =
+                if taken.contains(&index) || name.starts_with(class) { name + "_" } else { format!("{class}.{name}") };
+        }
+    }
+
+    /// For each member of the class the column that it fills.
+    fn add(&mut self, class: ClassRef<'_>) -> Vec<Option<usize>> {
+        let members = class.members();
+        let full_name = &class.class().full_name;
+        let sources = ["pid", "tid"].map(|name| source(&members, name));
+        let mut taken = HashSet::new();
+        let mut columns = Vec::new();
+        for (at, member) in members.iter().enumerate() {
+            let kind = Kind::new(member.field, member.declared);
+            let column = match sources.iter().position(|source| *source == Some(at)) {
+                _ if member.is_count => None,
+                Some(of) => Some(self.column(["pid", "tid"][of], full_name, &Kind::UINT32, &taken)),
+                None => Some(self.column(&column_name(member), full_name, &kind, &taken)),
+            };
+            taken.extend(column);
+            columns.push(column);
+        }
+        columns
+    }
+}
+
+/// Which context says whose an event is.
+fn source(members: &[MemberRef<'_>], name: &str) -> Option<usize> {
+    let is = |member: &MemberRef<'_>, name: &str| {
+        member.scope != Scope::Fields
+            && member.name == name
+            && matches!(Kind::new(member.field, None), Kind::Integer { .. })
+    };
+    let at = |name: &str| members.iter().position(|member| is(member, name));
+    at(&format!("v{name}")).or_else(|| at(name))
+}
+
+fn column_name(member: &MemberRef<'_>) -> String {
+    let scope = if member.scope == Scope::Fields { "fields" } else { "context" };
+    let is_common = COMMON.contains(&member.name);
+    if is_common { format!("{scope}.{}", member.name) } else { member.name.to_string() }
+}
+
+impl<'a> Layout<'a> {
+    /// Finds out what has to be read of these traces.
+    ///
+    /// # Errors
+    /// A pattern matches no class, or a column is in none of the classes; with what there is.
+    pub fn new(traces: &[TraceRef<'a>], request: &Request) -> Result<Layout<'a>, RequestError> {
+        let classes: Vec<Vec<ClassRef<'a>>> = traces.iter().map(|trace| trace.classes().collect()).collect();
+        let full_name = |class: &ClassRef<'a>| class.class().full_name.as_str();
+        if let Some(pattern) = request
+            .events
+            .iter()
+            .find(|pattern| !classes.iter().flatten().any(|class| matches(pattern, full_name(class))))
+        {
+            let known = listed(classes.iter().flatten().map(full_name));
+            return Err(RequestError::NoClass { pattern: pattern.clone(), known });
+        }
+        let is_chosen = |class: &ClassRef<'a>| {
+            request.events.is_empty() || request.events.iter().any(|pattern| matches(pattern, full_name(class)))
+        };
+        // The columns that all events have are there whether or not a class fills them.
+        let mut table = Table::default();
+        for name in ["pid", "tid"] {
+            table.column(name, "", &Kind::UINT32, &HashSet::new());
+        }
+        let mut found = Vec::new();
+        for (trace, classes) in classes.iter().enumerate() {
+            for class in classes.iter().filter(|class| is_chosen(class)) {
+                found.push((trace, *class, table.add(*class)));
+            }
+        }
+        let (origins, fields, kept) = columns(&table, request)?;
+        let mut names: Vec<&str> = Vec::new();
+        let mut name_index = std::collections::HashMap::new();
+        let mut choices: Vec<Choice<'a>> = traces.iter().map(|_| Choice::default()).collect();
+        let mut chosen = Vec::new();
+        for (trace, class, members) in &found {
+            let of_member: Vec<Option<usize>> = members.iter().map(|column| kept[(*column)?]).collect();
+            let name = *name_index.entry(full_name(class)).or_insert_with(|| {
+                names.push(full_name(class));
+                names.len() - 1
+            });
+            choices[*trace].add(*class, chosen.len());
+            chosen.push(Chosen {
+                selection: class.select(&of_member),
+                columns: of_member.into_iter().flatten().collect(),
+                name: name as i32,
+            });
+        }
+        let kinds = table.columns.iter().zip(&kept).filter(|(_, kept)| kept.is_some());
+        let kinds = kinds.map(|(column, _)| column.kind.clone()).collect();
+        Ok(Layout {
+            schema: Arc::new(Schema::new(fields)),
+            origins,
+            kinds,
+            chosen,
+            choices,
+            names: Arc::new(StringArray::from(names)),
+            request: request.clone(),
+        })
+    }
+
+    /// The columns.
+    pub fn schema(&self) -> SchemaRef {
+        Arc::clone(&self.schema)
+    }
+
+    /// Empty columns for what members fill.
+    pub(crate) fn columns(&self) -> Vec<Column> {
+        self.kinds.iter().map(|kind| Column::new(kind.clone(), self.request.is_text_binary)).collect()
+    }
+}
+
+/// Origins and types of the columns that are asked for, and for each of the table its index among those that are filled.
+type Columns = (Vec<Origin>, Vec<Field>, Vec<Option<usize>>);
+
+fn columns(table: &Table, request: &Request) -> Result<Columns, RequestError> {
+    let of_members = table.columns.iter().map(|column| column.name.as_str());
+    let others = of_members.clone().filter(|name| !COMMON.contains(name));
+    let all: Vec<&str> = COMMON.into_iter().chain(others).collect();
+    let wanted: Vec<&str> = match &request.columns {
+        Some(columns) => columns.iter().map(String::as_str).collect(),
+        None => all.clone(),
+    };
+    let is_wanted: HashSet<&str> = wanted.iter().copied().collect();
+    let mut count = 0;
+    let kept: Vec<Option<usize>> = of_members
+        .map(|name| {
+            is_wanted.contains(name).then(|| {
+                count += 1;
+                count - 1
+            })
+        })
+        .collect();
+    let (mut origins, mut fields) = (Vec::new(), Vec::new());
+    for name in wanted {
+        let (origin, data_type) = match name {
+            "time" => (Origin::Time, DataType::Timestamp(TimeUnit::Nanosecond, Some("UTC".into()))),
+            "cpu" => (Origin::Cpu, DataType::UInt32),
+            "event" => (Origin::Event, Kind::Label.data_type(false)),
+            _ => {
+                let at = table.index.get(name).copied();
+                let no_column = || RequestError::NoColumn { name: name.into(), known: listed(all.iter().copied()) };
+                let at = at.ok_or_else(no_column)?;
+                let kept = kept[at].ok_or_else(no_column)?;
+                (Origin::Members(kept), table.columns[at].kind.data_type(request.is_text_binary))
+            }
+        };
+        origins.push(origin);
+        fields.push(Field::new(name, data_type, name != "event"));
+    }
+    Ok((origins, fields, kept))
+}
+
+fn listed<'n>(names: impl Iterator<Item = &'n str>) -> String {
+    let mut names: Vec<&str> = names.collect();
+    names.dedup();
+    let more = names.len().saturating_sub(SHOWN_COUNT);
+    names.truncate(SHOWN_COUNT);
+    match (names.is_empty(), more) {
+        (true, _) => "none".into(),
+        (_, 0) => names.join(", "),
+        _ => format!("{} and {more} more", names.join(", ")),
+    }
+}

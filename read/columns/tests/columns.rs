@@ -1,0 +1,244 @@
+//! Columns of traces that hold every kind of field, against values written by hand.
+
+use arrow_array::cast::AsArray;
+use arrow_array::types::*;
+use arrow_array::{Array, RecordBatch};
+use arrow_schema::DataType;
+use dormouse_abi::class::{FieldType, Kind};
+use dormouse_columns::{Batches, Layout, PairRequest, Pairs, Request, RequestError, classes};
+use dormouse_ctf::{Sequence, StreamReader, Trace, TraceRef, Value};
+use dormouse_traces::TraceBuilder;
+
+fn request(events: &[&str], columns: Option<&[&str]>) -> Request {
+    let owned = |names: &[&str]| names.iter().map(ToString::to_string).collect();
+    Request { events: owned(events), columns: columns.map(owned), ..Request::default() }
+}
+
+fn read(trace: TraceRef<'_>, streams: &[Vec<u8>], request: &Request) -> (Vec<RecordBatch>, u64) {
+    let layout = Layout::new(&[trace], request).unwrap();
+    let readers = streams.iter().enumerate().map(|(index, bytes)| (0, StreamReader::new(trace, index, bytes)));
+    let mut batches = Batches::new(&layout, readers);
+    let found = (&mut batches).map(Result::unwrap).collect();
+    (found, batches.damage().count)
+}
+
+/// 1,700,000,000 s after the epoch, where the clock of these traces starts.
+const BEGIN_NS: i64 = 1_700_000_000_000_000_000;
+
+#[test]
+fn every_kind_of_ours_has_its_column() {
+    let mut builder = TraceBuilder::new();
+    let all = builder.class(
+        "p",
+        "all",
+        &[
+            ("small", FieldType::scalar(Kind::U8)),
+            ("negative", FieldType::scalar(Kind::I32)),
+            ("large", FieldType::scalar(Kind::U64)),
+            ("ratio", FieldType::scalar(Kind::F32)),
+            ("is_ok", FieldType::scalar(Kind::Bool)),
+            ("path", FieldType::scalar(Kind::Str)),
+            ("raw", FieldType::scalar(Kind::Bytes)),
+            ("list", FieldType { kind: Kind::U16, sequence: true }),
+            ("last", FieldType::scalar(Kind::I64)),
+        ],
+    );
+    let other = builder.class("p", "other", &[("last", FieldType::scalar(Kind::U8))]);
+    let (cpu0, cpu1) = (builder.stream(0), builder.stream(1));
+    let list = Sequence::new(Kind::U16, &[1, 0, 255, 255]).unwrap();
+    let values = |path| {
+        [
+            Value::U8(200),
+            Value::I32(-5),
+            Value::U64(u64::MAX),
+            Value::F32(0.5),
+            Value::Bool(1),
+            Value::Str(path),
+            Value::Bytes(b"\0\xff"),
+            Value::Sequence(list),
+            Value::I64(-7),
+        ]
+    };
+    builder.event(cpu0, 10, 12, 13, all, &values(b"/x"));
+    builder.event(cpu1, 5, 14, 15, other, &[Value::U8(9)]);
+    builder.event(cpu0, 20, 12, 13, all, &values(b"\xff"));
+    let trace = builder.finish();
+    let metadata = trace.parse();
+
+    let (batches, damage) = read(TraceRef::from(&metadata), &trace.streams, &request(&["p:*"], None));
+    assert_eq!((batches.len(), damage), (1, 0));
+    let batch = &batches[0];
+    let schema = batch.schema();
+    let names: Vec<&str> = schema.fields().iter().map(|field| field.name().as_str()).collect();
+    assert_eq!(
+        names,
+        [
+            "time", "cpu", "pid", "tid", "event", "small", "negative", "large", "ratio", "is_ok", "path", "raw",
+            "list", "last"
+        ]
+    );
+    let column = |name: &str| batch.column_by_name(name).unwrap();
+    let times = column("time").as_primitive::<TimestampNanosecondType>();
+    assert_eq!(times.values().iter().map(|time| time - BEGIN_NS).collect::<Vec<_>>(), [5, 10, 20]);
+    assert_eq!(column("cpu").as_primitive::<UInt32Type>().values()[..], [1, 0, 0]);
+    assert_eq!(column("pid").as_primitive::<UInt32Type>().values()[..], [14, 12, 12]);
+    assert_eq!(column("tid").as_primitive::<UInt32Type>().values()[..], [15, 13, 13]);
+    let events = column("event").as_dictionary::<Int32Type>();
+    let of_row = |row: usize| events.values().as_string::<i32>().value(events.keys().value(row) as usize).to_string();
+    assert_eq!([0, 1, 2].map(of_row), ["p:other", "p:all", "p:all"]);
+    // What the first event has not is null.
+    let optional = |name: &str| column(name).is_null(0) && column(name).null_count() == 1;
+    assert!(["small", "negative", "large", "ratio", "is_ok", "path", "raw", "list"].iter().all(|name| optional(name)));
+    assert_eq!(column("small").as_primitive::<UInt8Type>().value(1), 200);
+    assert_eq!(column("negative").as_primitive::<Int32Type>().value(1), -5);
+    assert_eq!(column("large").as_primitive::<UInt64Type>().value(2), u64::MAX);
+    assert_eq!(column("ratio").as_primitive::<Float32Type>().value(1), 0.5);
+    assert!(column("is_ok").as_boolean().value(1));
+    assert_eq!(column("path").as_string::<i32>().value(1), "/x");
+    assert_eq!(column("path").as_string::<i32>().value(2), "\u{fffd}");
+    assert_eq!(column("raw").as_binary::<i32>().value(1), b"\0\xff");
+    assert_eq!(column("list").as_list::<i32>().value(1).as_primitive::<UInt16Type>().values()[..], [1, 65535]);
+    // One class has an i64, the other one a u8.
+    assert_eq!(column("last").as_primitive::<Int64Type>().values()[..], [9, -7, -7]);
+
+    let binary = Request { is_text_binary: true, ..request(&["p:all"], Some(&["path", "last"])) };
+    let (batches, _) = read(TraceRef::from(&metadata), &trace.streams, &binary);
+    assert_eq!(batches[0].num_columns(), 2);
+    assert_eq!(batches[0].column(0).as_binary::<i32>().value(1), b"\xff");
+    assert_eq!(batches[0].column(1).as_primitive::<Int64Type>().values()[..], [-7, -7]);
+
+    let range =
+        Request { since_ns: Some(BEGIN_NS + 10), until_ns: Some(BEGIN_NS + 20), ..request(&[], Some(&["tid"])) };
+    let (batches, _) = read(TraceRef::from(&metadata), &trace.streams, &range);
+    assert_eq!(batches[0].column(0).as_primitive::<UInt32Type>().values()[..], [13]);
+}
+
+#[test]
+fn what_is_not_there_is_named_with_what_is() {
+    let mut builder = TraceBuilder::new();
+    builder.class("p", "e", &[("cpu", FieldType::scalar(Kind::U8)), ("x", FieldType::scalar(Kind::Str))]);
+    builder.class("p", "f", &[("x", FieldType::scalar(Kind::U8))]);
+    let trace = builder.finish();
+    let metadata = trace.parse();
+    let of = TraceRef::from(&metadata);
+    let error = Layout::new(&[of], &request(&["q:*"], None)).unwrap_err();
+    assert!(
+        matches!(&error, RequestError::NoClass { pattern, known } if pattern == "q:*" && known.contains("p:e, p:f")),
+        "{error}"
+    );
+    let error = Layout::new(&[of], &request(&["p:*"], Some(&["y"]))).unwrap_err();
+    // A field has the name of a column of all events; text and number of one name are two columns.
+    assert_eq!(error.to_string(), "there is no column `y`; there are time, cpu, pid, tid, event, fields.cpu, x, p:f.x");
+    let fields = |name: &str| {
+        let class = classes([of]).into_iter().find(|class| class.name == name).unwrap();
+        class.fields.iter().map(|field| (field.name().clone(), field.data_type().clone())).collect::<Vec<_>>()
+    };
+    assert_eq!(fields("p:f"), [("x".into(), DataType::UInt8)]);
+}
+
+const FOREIGN: &str = r#"/* CTF 1.8 */
+trace { major = 1; minor = 8; byte_order = le; };
+stream {
+    event.header := struct { integer { size = 8; align = 8; } id; } align(8);
+    event.context := struct { integer { size = 32; align = 8; signed = true; } pid; };
+};
+event {
+    id = 0; name = "e";
+    fields := struct {
+        integer { size = 3; align = 1; signed = true; } bits;
+        enum : integer { size = 5; align = 1; } { RED = 1, GREEN = 2 ... 3, BOTH = 3 } color;
+        struct { integer { size = 16; align = 8; byte_order = be; } a; string b; } inner;
+        enum : integer { size = 8; align = 8; } { number = 0, text = 1 } tag;
+        variant <tag> { integer { size = 16; align = 8; } number; string text; } either;
+        integer { size = 8; align = 8; } len;
+        struct { integer { size = 8; align = 8; } v; } items[len];
+        integer { size = 8; align = 8; } pid;
+    };
+};
+"#;
+
+#[test]
+fn structures_variants_and_enumerations_of_others() {
+    let trace = Trace::decode(FOREIGN.as_bytes()).unwrap();
+    let bits = |bits: i8, color: u8| (bits as u8 & 7) | color << 3;
+    let mut stream = vec![0, 77, 0, 0, 0, bits(-2, 1), 1, 2, b'h', b'i', 0, 0, 5, 1, 2, 8, 9, 3];
+    stream.extend([0, 78, 0, 0, 0, bits(3, 3), 0, 7, 0, 1, b'x', 0, 0, 4]);
+    stream.extend([0, 79, 0, 0, 0, bits(0, 9), 0, 0, 0, 1, 0, 0, 5]);
+    let (batches, damage) = read(TraceRef::from(&trace), &[stream], &request(&[], None));
+    assert_eq!((batches.len(), damage), (1, 0));
+    let column = |name: &str| batches[0].column_by_name(name).unwrap();
+    assert_eq!(column("time").null_count(), 3);
+    assert_eq!(column("pid").as_primitive::<UInt32Type>().values()[..], [77, 78, 79]);
+    assert_eq!(column("fields.pid").as_primitive::<UInt8Type>().values()[..], [3, 4, 5]);
+    assert_eq!(column("bits").as_primitive::<Int8Type>().values()[..], [-2, 3, 0]);
+    let colors = column("color").as_dictionary::<Int32Type>();
+    let color = |row: usize| colors.values().as_string::<i32>().value(colors.keys().value(row) as usize).to_string();
+    assert_eq!([0, 1, 2].map(color), ["RED", "GREEN, BOTH", "9"]);
+    let inner = column("inner").as_struct();
+    assert_eq!(inner.column(0).as_primitive::<UInt16Type>().values()[..], [0x0102, 7, 0]);
+    assert_eq!(inner.column(1).as_string::<i32>().value(0), "hi");
+    let either = column("either").as_struct();
+    let (number, text) = (either.column(0), either.column(1));
+    assert_eq!(number.as_primitive::<UInt16Type>().iter().collect::<Vec<_>>(), [Some(0x0105), None, None]);
+    assert_eq!(text.as_string::<i32>().iter().collect::<Vec<_>>(), [None, Some("x"), Some("")]);
+    // `len` is the user's own field, and stays.
+    assert_eq!(column("len").as_primitive::<UInt8Type>().values()[..], [2, 0, 0]);
+    let items = column("items").as_list::<i32>();
+    assert_eq!([0, 1, 2].map(|row| items.value(row).len()), [2, 0, 0]);
+    assert_eq!(items.value(0).as_struct().column(0).as_primitive::<UInt8Type>().values()[..], [8, 9]);
+}
+
+#[test]
+fn batches_are_bounded_and_damage_is_counted() {
+    let mut builder = TraceBuilder::new();
+    let class = builder.class("p", "e", &[("n", FieldType::scalar(Kind::U32))]);
+    let stream = builder.stream(0);
+    let count = (64 << 10) + 3;
+    for n in 0..count {
+        builder.event(stream, n.into(), 1, 2, class, &[Value::U32(n)]);
+    }
+    builder.packet(stream, 0, 0);
+    builder.event(stream, u64::from(count), 1, 2, class, &[Value::U32(count)]);
+    let mut trace = builder.finish();
+    let metadata = trace.parse();
+    trace.streams[1].pop();
+    let (batches, damage) = read(TraceRef::from(&metadata), &trace.streams, &request(&[], Some(&["n"])));
+    assert_eq!(batches.iter().map(RecordBatch::num_rows).collect::<Vec<_>>(), [64 << 10, 3]);
+    assert_eq!(batches[1].column(0).as_primitive::<UInt32Type>().values()[..], [count - 3, count - 2, count - 1]);
+    assert_eq!(damage, 1);
+}
+
+#[test]
+fn pairs_are_those_of_one_key_and_the_last_that_began() {
+    let mut builder = TraceBuilder::new();
+    let field = [("id", FieldType::scalar(Kind::U64))];
+    let (begin, end) = (builder.class("p", "begin", &field), builder.class("p", "end", &field));
+    let stream = builder.stream(3);
+    for (time, tid, class, id) in [
+        (1, 10, begin, 1),
+        (2, 11, begin, 2),
+        (3, 10, begin, 3),
+        (7, 10, end, 1),
+        (8, 11, end, 2),
+        (9, 10, end, 3),
+        (10, 10, end, 3),
+    ] {
+        builder.event(stream, time, 5, tid, class, &[Value::U64(id)]);
+    }
+    let trace = builder.finish();
+    let metadata = trace.parse();
+    let pairs_by = |key: &[&str]| {
+        let key = key.iter().map(ToString::to_string).collect();
+        let request = PairRequest { begin: "p:begin".into(), end: "p:end".into(), key, since_ns: None, until_ns: None };
+        let (batches, _) = read(TraceRef::from(&metadata), &trace.streams, &request.events());
+        let mut pairs = Pairs::new(request);
+        let batch = pairs.batch(&batches[0]).unwrap();
+        let column = |name: &str| batch.column_by_name(name).unwrap().clone();
+        let durations = column("duration").as_primitive::<DurationNanosecondType>().values().to_vec();
+        let keys: Vec<String> = column("key").as_string::<i32>().iter().map(|key| key.unwrap().to_string()).collect();
+        (durations, keys, pairs.unmatched, pairs.open_count())
+    };
+    let texts = |texts: &[&str]| texts.iter().map(ToString::to_string).collect::<Vec<_>>();
+    assert_eq!(pairs_by(&[]), (vec![4, 6, 8], texts(&["5, 10", "5, 11", "5, 10"]), 1, 0));
+    assert_eq!(pairs_by(&["id"]), (vec![6, 6, 6], texts(&["1", "2", "3"]), 1, 0));
+}

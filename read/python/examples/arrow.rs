@@ -1,0 +1,21 @@
+//! Reads columns and prints how many rows there are: `arrow DIR EVENTS COLUMN,COLUMN`. What it takes is measured from outside.
+
+use std::path::Path;
+
+use dormouse_columns::{Batches, Layout, Request};
+use dormouse_reader::TraceFiles;
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let arguments: Vec<String> = std::env::args().collect();
+    let [_, dir, events, columns] = arguments.as_slice() else { return Err("arrow DIR EVENTS COLUMN,COLUMN".into()) };
+    let files = TraceFiles::open(Path::new(dir)).map_err(|error| error.to_string())?;
+    let columns = columns.split(',').map(String::from).collect();
+    let request = Request { events: vec![events.clone()], columns: Some(columns), ..Request::default() };
+    let layout = Layout::new(&files.traces().collect::<Vec<_>>(), &request)?;
+    let mut rows = 0;
+    for batch in Batches::new(&layout, files.readers()) {
+        rows += batch?.num_rows();
+    }
+    println!("{rows} rows");
+    Ok(())
+}

@@ -1,0 +1,223 @@
+//! Traces, and what they say of themselves.
+
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
+
+use dormouse_columns::{PairRequest, Request, classes};
+use dormouse_ctf::Stats;
+use dormouse_reader::TraceFiles;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use crate::TraceError;
+use crate::reading::Query;
+use crate::table::Table;
+use crate::time::time_ns;
+
+/// Open the trace in a directory, or all traces in the directories below it.
+///
+/// Reads metadata alone; events are read when they are asked for. Raises TraceError if there is no trace, or its metadata cannot be read.
+#[pyfunction]
+pub(crate) fn open(py: Python<'_>, path: PathBuf) -> PyResult<Trace> {
+    let files = py.detach(|| TraceFiles::open(&path)).map_err(|error| TraceError::new_err(error.to_string()))?;
+    Ok(Trace { path, files: Arc::new(files), stats: OnceLock::new() })
+}
+
+/// A trace of Dormouse, LTTng, barectf, babeltrace2 or others that write the Common Trace Format; or several that lie in one directory.
+#[pyclass(frozen, module = "dormouse")]
+pub(crate) struct Trace {
+    path: PathBuf,
+    files: Arc<TraceFiles>,
+    stats: OnceLock<Stats>,
+}
+
+/// An event class.
+#[pyclass(frozen, get_all, module = "dormouse")]
+pub(crate) struct EventClass {
+    /// `provider:name`.
+    name: String,
+    /// Types of the fields as Arrow calls them, by the names of their columns.
+    fields: Py<PyDict>,
+}
+
+/// What is not in the trace.
+#[pyclass(frozen, get_all, module = "dormouse")]
+pub(crate) struct Losses {
+    /// Events that were lost, as far as somebody has counted them.
+    count: u64,
+    /// Of these, those whose class is known, by class.
+    by_class: Py<PyDict>,
+    /// What can have lost more events, which nobody has counted: (cause, how many times). Empty: no other event is lost.
+    possible: Vec<(String, u64)>,
+    /// What is wrong with the trace, a line each: streams that are missing or damaged.
+    warnings: Vec<String>,
+}
+
+/// A program.
+#[pyclass(frozen, get_all, module = "dormouse")]
+pub(crate) struct Process {
+    /// Its id as it sees it itself.
+    pid: u32,
+    /// What it calls itself; empty where the trace does not say.
+    name: String,
+    /// Path of its executable; empty where the trace does not say.
+    program: String,
+    /// Its events; None where records do not tell whose they are.
+    events: Option<u64>,
+}
+
+#[pymethods]
+impl EventClass {
+    fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
+        Ok(format!("<dormouse.EventClass {} {}>", self.name, self.fields.bind(py).repr()?))
+    }
+}
+
+#[pymethods]
+impl Losses {
+    fn __repr__(&self) -> String {
+        let Losses { count, possible, warnings, .. } = self;
+        format!("<dormouse.Losses count={count} possible={} warnings={}>", possible.len(), warnings.len())
+    }
+}
+
+#[pymethods]
+impl Process {
+    fn __repr__(&self) -> String {
+        let Process { pid, name, program, .. } = self;
+        format!("<dormouse.Process {pid} {name:?} {program:?}>")
+    }
+}
+
+/// One name, or several.
+#[derive(FromPyObject)]
+pub(crate) enum Names {
+    One(String),
+    Several(Vec<String>),
+}
+
+impl Names {
+    fn into_vec(self) -> Vec<String> {
+        match self {
+            Names::One(name) => vec![name],
+            Names::Several(names) => names,
+        }
+    }
+}
+
+impl Trace {
+    /// What the whole trace holds. It is read once.
+    fn stats(&self, py: Python<'_>) -> &Stats {
+        py.detach(|| self.stats.get_or_init(|| self.files.stats()))
+    }
+}
+
+// Arguments with names are arguments of the functions.
+#[allow(clippy::too_many_arguments)]
+#[pymethods]
+impl Trace {
+    /// The event classes by name, each with its fields.
+    #[getter]
+    fn classes(&self, py: Python<'_>) -> PyResult<Vec<EventClass>> {
+        let found = py.detach(|| classes(self.files.traces()));
+        let class = |class: dormouse_columns::ClassColumns| {
+            let fields = PyDict::new(py);
+            for field in &class.fields {
+                fields.set_item(field.name(), field.data_type().to_string())?;
+            }
+            Ok(EventClass { name: class.name, fields: fields.unbind() })
+        };
+        found.into_iter().map(class).collect()
+    }
+
+    /// Events in the order of time, as a table of a row each.
+    ///
+    /// `events`: a name of a class, or a pattern with `*` and `?`, or several; None: all. `columns`: those to read, None: all. Only these are
+    /// decoded. `since`, `until`: the first time and the one behind the last; int (nanoseconds since 1970 UTC), datetime with zone, or ISO 8601
+    /// text with zone. `text`: "str" makes U+FFFD of bytes that are no UTF-8, "bytes" gives them as they are. `strict`: reading raises TraceError
+    /// at its end if something was damaged.
+    ///
+    /// Columns: time (timestamp[ns, UTC]), cpu, pid, tid (uint32), event (dictionary), then the fields.
+    ///
+    /// Raises RequestError if nothing matches, with what there is.
+    #[pyo3(signature = (events=None, *, columns=None, since=None, until=None, text="str", strict=false))]
+    fn events(
+        &self,
+        py: Python<'_>,
+        events: Option<Names>,
+        columns: Option<Names>,
+        since: Option<Bound<'_, PyAny>>,
+        until: Option<Bound<'_, PyAny>>,
+        text: &str,
+        strict: bool,
+    ) -> PyResult<Table> {
+        let is_text_binary = match text {
+            "str" => false,
+            "bytes" => true,
+            _ => return Err(crate::RequestError::new_err(format!("text is \"str\" or \"bytes\", not {text:?}"))),
+        };
+        let request = Request {
+            events: events.map(Names::into_vec).unwrap_or_default(),
+            columns: columns.map(Names::into_vec),
+            since_ns: time_ns("since", since.as_ref())?,
+            until_ns: time_ns("until", until.as_ref())?,
+            is_text_binary,
+        };
+        py.detach(|| Table::new(Arc::clone(&self.files), Query::Events(request), strict))
+    }
+
+    /// Events of `begin` with those of `end` that follow and have the same `key` (names of columns; None: pid and tid), as a table of a row each,
+    /// in the order in which they end. Of several that have begun, the last is ended first.
+    ///
+    /// Columns: begin, end (timestamp[ns, UTC]), duration (duration[ns]), cpu, pid, tid (of the beginning), key (text).
+    ///
+    /// Raises RequestError as events() does. `warnings` of the table counts what has no counterpart.
+    #[pyo3(signature = (begin, end, *, key=None, since=None, until=None, strict=false))]
+    fn pairs(
+        &self,
+        py: Python<'_>,
+        begin: String,
+        end: String,
+        key: Option<Names>,
+        since: Option<Bound<'_, PyAny>>,
+        until: Option<Bound<'_, PyAny>>,
+        strict: bool,
+    ) -> PyResult<Table> {
+        let (since_ns, until_ns) = (time_ns("since", since.as_ref())?, time_ns("until", until.as_ref())?);
+        let key = key.map(Names::into_vec).unwrap_or_default();
+        let request = PairRequest { begin, end, key, since_ns, until_ns };
+        py.detach(|| Table::new(Arc::clone(&self.files), Query::Pairs(request), strict))
+    }
+
+    /// What is not in the trace. The first look reads the whole trace.
+    #[getter]
+    fn losses(&self, py: Python<'_>) -> PyResult<Losses> {
+        let stats = self.stats(py);
+        let by_class = PyDict::new(py);
+        for lost in &stats.lost_by_class {
+            by_class.set_item(&lost.name, lost.count)?;
+        }
+        Ok(Losses {
+            count: stats.events_lost,
+            by_class: by_class.unbind(),
+            possible: stats.loss_possible.iter().map(|loss| (loss.cause.clone(), loss.count)).collect(),
+            warnings: stats.warnings.clone(),
+        })
+    }
+
+    /// The programs, most busy first. The first look reads the whole trace. Empty where the trace does not say whose its events are.
+    #[getter]
+    fn processes(&self, py: Python<'_>) -> Vec<Process> {
+        let process = |process: &dormouse_ctf::stats::ProcessStats| Process {
+            pid: process.vpid,
+            name: process.name.clone(),
+            program: process.program.clone(),
+            events: process.count,
+        };
+        self.stats(py).processes.iter().map(process).collect()
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<dormouse.Trace {}>", self.path.display())
+    }
+}

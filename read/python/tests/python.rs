@@ -1,0 +1,263 @@
+//! The Python package, tested in Python: by the tests beside this file, in an environment with the libraries that take its columns.
+//!
+//! What cannot be had from the registry of Python's packages is named and counted as skipped.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::OnceLock;
+
+use dormouse_abi::class::{FieldType, Kind};
+use dormouse_ctf::{StateRecord, Value};
+use dormouse_testing::{Lack, skip, skip_part};
+use dormouse_traces::TraceBuilder;
+
+/// What is installed, and the modules that it is imported by.
+const PACKAGES: [(&str, &str); 7] = [
+    ("pyarrow", "pyarrow"),
+    ("pandas", "pandas"),
+    ("polars", "polars"),
+    ("duckdb", "duckdb"),
+    ("maturin", "maturin"),
+    ("mypy", "mypy"),
+    ("nbclient ipykernel", "nbclient, ipykernel"),
+];
+
+fn here(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+}
+
+/// The directory that cargo builds into, of this profile.
+fn target_dir() -> PathBuf {
+    let program = std::env::current_exe().unwrap();
+    program.parent().and_then(Path::parent).unwrap().to_path_buf()
+}
+
+fn run(command: &mut Command) -> Option<Output> {
+    command.stdin(Stdio::null()).output().ok()
+}
+
+/// An interpreter in an environment with what can be had; `None` without one.
+fn python() -> Option<&'static Path> {
+    static PYTHON: OnceLock<Option<PathBuf>> = OnceLock::new();
+    let make = || {
+        let dir = target_dir().join("python-tests");
+        let python = dir.join("bin/python");
+        if !run(Command::new(&python).arg("-V")).is_some_and(|output| output.status.success()) {
+            let made = run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&dir))?;
+            if !made.status.success() {
+                return None;
+            }
+        }
+        let missing: Vec<&str> =
+            PACKAGES.iter().filter(|(_, modules)| !imports(&python, modules)).map(|(names, _)| *names).collect();
+        let install = |names: &[&str]| {
+            let mut pip = Command::new(&python);
+            pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--prefer-binary"]);
+            // Where there is no registry, that is to be known soon.
+            pip.args(["--retries", "1", "--timeout", "30", "--only-binary", ":all:"]);
+            pip.args(names.iter().flat_map(|names| names.split(' ')));
+            run(&mut pip).is_some_and(|output| output.status.success())
+        };
+        // One that cannot be had keeps all others from being installed with it.
+        if !missing.is_empty() && !install(&missing) {
+            missing.iter().for_each(|names| {
+                install(&[names]);
+            });
+        }
+        Some(python)
+    };
+    PYTHON.get_or_init(make).as_deref()
+}
+
+fn imports(python: &Path, modules: &str) -> bool {
+    run(Command::new(python).args(["-c", &format!("import {modules}")])).is_some_and(|output| output.status.success())
+}
+
+fn lack(modules: &str) -> Lack {
+    Lack::machine(format!("Python has no {modules}"), format!("`pip install {}`", modules.replace(',', "")))
+}
+
+/// An interpreter that can import these, otherwise the test is skipped.
+fn with(modules: &str) -> Option<&'static Path> {
+    let Some(python) = python() else {
+        skip(Lack::machine("python3 makes no environment (venv)", "`apt-get install python3 python3-venv`"));
+        return None;
+    };
+    if !modules.is_empty() && !imports(python, modules) {
+        skip(lack(modules));
+        return None;
+    }
+    Some(python)
+}
+
+/// The module, which cargo does not build for these tests by itself.
+fn library() -> PathBuf {
+    static BUILT: OnceLock<()> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        if std::env::var_os("DORMOUSE_BUILT").is_none() {
+            let profile = if target_dir().ends_with("release") { "release" } else { "dev" };
+            let mut cargo = Command::new(env!("CARGO"));
+            cargo.args(["build", "--quiet", "--lib", "--profile", profile, "--manifest-path"]);
+            succeeds(cargo.arg(here("Cargo.toml")));
+        }
+    });
+    target_dir().join("lib_dormouse.so")
+}
+
+/// The package as it is installed, with the module that cargo has built; and traces to read.
+fn stage() -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    let package = dir.path().join("dormouse");
+    std::fs::create_dir(&package).unwrap();
+    for entry in std::fs::read_dir(here("python/dormouse")).unwrap().map(Result::unwrap) {
+        if entry.file_type().unwrap().is_file() {
+            std::fs::copy(entry.path(), package.join(entry.file_name())).unwrap();
+        }
+    }
+    std::fs::copy(library(), package.join("_dormouse.abi3.so")).unwrap();
+    write_traces(dir.path());
+    dir
+}
+
+/// `trace`: 1,000 requests with their ends on two CPUs, a process, losses. `damaged`: its second CPU ends within a packet.
+fn write_traces(dir: &Path) {
+    let mut builder = TraceBuilder::new();
+    let begin = builder.class(
+        "http",
+        "request",
+        &[
+            ("id", FieldType::scalar(Kind::U64)),
+            ("path", FieldType::scalar(Kind::Str)),
+            ("is_tls", FieldType::scalar(Kind::Bool)),
+        ],
+    );
+    let end = builder.class(
+        "http",
+        "response",
+        &[
+            ("id", FieldType::scalar(Kind::U64)),
+            ("seconds", FieldType::scalar(Kind::F64)),
+            ("body", FieldType::scalar(Kind::Bytes)),
+        ],
+    );
+    let (name, program) = ("server", "/usr/bin/server");
+    builder.state(0, &StateRecord::Process { process: 1, pid: 12, vpid: 12, name, program, command_line: program });
+    builder.state(9_000_000, &StateRecord::Lost { reason: "disk full", count: 3 });
+    builder.state(9_000_000, &StateRecord::LostClass { class: "http:request", count: 3 });
+    let streams = [builder.stream(0), builder.stream(1)];
+    for id in 0..1000u64 {
+        let (stream, tid) = (streams[(id % 2) as usize], 13 + (id % 2) as u32);
+        let path = format!("/{id}");
+        let values = [Value::U64(id), Value::Str(path.as_bytes()), Value::Bool((id % 2) as u8)];
+        builder.event(stream, 1000 * id, 12, tid, begin, &values);
+        let values = [Value::U64(id), Value::F64(id as f64), Value::Bytes(b"\xff\0")];
+        builder.event(stream, 1000 * id + 500, 12, tid, end, &values);
+    }
+    let trace = builder.finish();
+    for (name, cut) in [("trace", 0), ("damaged", 10)] {
+        let dir = dir.join(name);
+        std::fs::create_dir(&dir).unwrap();
+        std::fs::write(dir.join("metadata"), &trace.metadata).unwrap();
+        for (name, bytes) in ["state", "cpu_0", "cpu_1"].iter().zip(&trace.streams) {
+            let cut = if *name == "cpu_1" { cut } else { 0 };
+            std::fs::write(dir.join(name), &bytes[..bytes.len() - cut]).unwrap();
+        }
+    }
+}
+
+fn succeeds(command: &mut Command) -> String {
+    let output = run(command).unwrap_or_else(|| panic!("{command:?} cannot be run"));
+    let text = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
+    assert!(output.status.success(), "{command:?}\n{text}");
+    text
+}
+
+/// Runs a class of tests of `test_dormouse.py`.
+fn tests(modules: &str, class: &str) {
+    let Some(python) = with(modules) else { return };
+    let stage = stage();
+    let mut command = Command::new(python);
+    command.args(["-m", "unittest", "-v", &format!("test_dormouse.{class}")]).current_dir(here("tests"));
+    command.env("PYTHONPATH", stage.path()).env("DORMOUSE_TEST_TRACES", stage.path());
+    command.env("PYTHONDONTWRITEBYTECODE", "1");
+    let text = succeeds(&mut command);
+    // A class of that name with no test in it would succeed too.
+    assert!(text.contains("Ran ") && !text.contains("Ran 0 tests"), "{text}");
+}
+
+#[test]
+fn objects_of_python() {
+    tests("", "Objects");
+}
+
+#[test]
+fn what_is_wrong_is_an_exception() {
+    tests("", "Errors");
+}
+
+#[test]
+fn pyarrow_takes_the_columns() {
+    tests("pyarrow", "Pyarrow");
+}
+
+#[test]
+fn pandas_takes_the_columns() {
+    tests("pandas, pyarrow", "Pandas");
+}
+
+#[test]
+fn polars_takes_the_columns() {
+    tests("polars", "Polars");
+}
+
+#[test]
+fn duckdb_takes_the_columns() {
+    tests("duckdb, pyarrow", "Duckdb");
+}
+
+/// By nbclient, as Jupyter runs it; where that cannot be had, its cells one after another.
+#[test]
+fn the_notebook_runs() {
+    let Some(python) = with("pandas, pyarrow") else { return };
+    if !imports(python, "nbclient, ipykernel") {
+        skip_part("running the notebook in Jupyter", lack("nbclient, ipykernel"));
+    }
+    let stage = stage();
+    let mut command = Command::new(python);
+    command.arg(here("tests/run_notebook.py")).arg(here("examples/latency.ipynb"));
+    command.env("PYTHONPATH", stage.path()).env("DORMOUSE_TRACE", stage.path().join("trace"));
+    let text = succeeds(&mut command);
+    assert!(text.contains("cells have run"), "{text}");
+}
+
+/// The types that the package states are those that it has.
+#[test]
+fn the_stub_is_that_of_the_module() {
+    let Some(python) = with("mypy") else { return };
+    let stage = stage();
+    let mut command = Command::new(python);
+    command.args(["-m", "mypy.stubtest", "dormouse", "--ignore-disjoint-bases"]).current_dir(stage.path());
+    succeeds(command.env("PYTHONPATH", stage.path()).env("MYPYPATH", stage.path()));
+}
+
+/// maturin makes one wheel for all Pythons from 3.9 on, and it has the types.
+#[test]
+fn a_wheel_is_built() {
+    let Some(python) = with("maturin") else { return };
+    let out = tempfile::tempdir().unwrap();
+    let mut command = Command::new(python);
+    command.args(["-m", "maturin", "build", "--profile", "dev", "--locked", "--offline", "--out"]).arg(out.path());
+    command.args(["--interpreter"]).arg(python);
+    // Beside cargo's own: other settings of the build would have it compile its parts of Python anew each time.
+    let target = target_dir().join("python-wheel");
+    command.arg("--manifest-path").arg(here("Cargo.toml")).env("CARGO_TARGET_DIR", target);
+    succeeds(&mut command);
+    let name = std::fs::read_dir(out.path()).unwrap().next().unwrap().unwrap().file_name();
+    let name = name.to_string_lossy();
+    assert!(name.starts_with("dormouse-") && name.contains("-cp39-abi3-"), "{name}");
+    let list = "import sys, zipfile; print(*zipfile.ZipFile(sys.argv[1]).namelist(), sep='\\n')";
+    let files = succeeds(Command::new(python).args(["-c", list]).arg(out.path().join(&*name)));
+    for file in ["__init__.py", "_dormouse.abi3.so", "_dormouse.pyi", "py.typed"] {
+        assert!(files.lines().any(|line| line == format!("dormouse/{file}")), "{file}: {files}");
+    }
+}
