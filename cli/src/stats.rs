@@ -53,7 +53,7 @@ Memory is bounded: --groups-max groups are told apart, and the events of others 
 
 Without a terminal there is no colour and no progress bar. The keys of --json are in docs/stats.md; names end in their unit (_ns, _s, bytes).
 
-Reads traces of the Common Trace Format 1.8, whoever has written them. What only Dormouse writes (names of processes, losses by class, what \
+Reads traces of the Common Trace Format 1.8 and 2, whoever has written them. What only Dormouse writes (names of processes, losses by class, what \
 each stream holds) is told of its traces alone.
 
 `lost at least N` means that something has happened which can lose events and that nobody can count; each is named. Lost events are counted by \
@@ -71,7 +71,7 @@ missing streams cannot be noticed.
 Exit code: 0; 1 if the trace is damaged or something is missing (what can be read is counted), or classes were refused; 2 if it cannot be \
 read, or does not have what was asked for.")]
 pub(crate) struct StatsCommand {
-    /// Directory of the trace, or one with traces in directories below
+    /// Directory of the trace, one with traces in directories below, an archive of such (.tar, .tar.gz, .tar.zst), or `-`
     dir: PathBuf,
     /// Look only at event classes that match, such as 'http:*'
     #[arg(short = 'e', long = "event", value_name = "PATTERN")]

@@ -32,7 +32,7 @@ use when::{Bounds, When};
 #[derive(Debug, Args)]
 #[command(after_help = HELP)]
 pub(crate) struct View {
-    /// Directory of the trace, or one with traces in directories below
+    /// Directory of the trace, one with traces in directories below, an archive of such (.tar, .tar.gz, .tar.zst), or `-`
     dir: PathBuf,
 
     /// Only events of classes whose name matches; may be given several times
@@ -105,7 +105,7 @@ Examples:
 field or context by its name, or fields.NAME and context.NAME; a.b and a[2] are parts of one. An event without a field that is compared does \
 not match, nor does it match the `not` of that. docs/reading.md has all of it.
 
-Reads traces of the Common Trace Format 1.8, whoever has written them: Dormouse, LTTng, barectf, babeltrace2, perf.
+Reads traces of the Common Trace Format 1.8 and 2, whoever has written them: Dormouse, LTTng, barectf, babeltrace2, perf.
 
 When a session of Dormouse ends, it writes into the metadata what each stream holds. Streams that are missing, empty, too short or \
 duplicated are named on standard error, and the last line there says what was lost, if anything was; not so with --since, --until, --last and -n, which do not \

@@ -3,6 +3,7 @@
 mod damage;
 mod doctor;
 mod external;
+mod kinds;
 mod questions;
 mod stats;
 mod view;

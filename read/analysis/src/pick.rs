@@ -163,9 +163,8 @@ impl Visitor for Visit<'_> {
         }
     }
 
-    /// What is there or not has no name of its own.
     fn option(&mut self, name: &str) {
-        if !self.at.is_empty() && !name.is_empty() {
+        if !self.at.is_empty() {
             self.step(name);
         }
     }
@@ -198,11 +197,12 @@ impl Visitor for Visit<'_> {
         }
     }
 
-    fn open(&mut self, _: Group) {
-        self.depth += 1;
+    // What could be missing and is there is asked for by its own name.
+    fn open(&mut self, group: Group) {
+        self.depth += usize::from(group != Group::Optional);
     }
 
-    fn close(&mut self, _: Group) {
-        self.depth -= 1;
+    fn close(&mut self, group: Group) {
+        self.depth -= usize::from(group != Group::Optional);
     }
 }

@@ -12,7 +12,7 @@ use arrow_schema::{ArrowError, DataType};
 use dormouse_ctf::model::Label;
 use dormouse_ctf::plan::{Group, IntegerNode, Visitor};
 
-use crate::kind::{Kind, OPTIONAL};
+use crate::kind::Kind;
 
 /// A column that is being filled.
 pub(crate) struct Column {
@@ -240,8 +240,6 @@ impl Visitor for Column {
                 child.option(name);
             }
         } else if let Kind::Variant(options) = &self.kind {
-            // What is there or not is shown as an option without name.
-            let name = if name.is_empty() { OPTIONAL } else { name };
             self.at = options.iter().position(|(option, _)| option == name).unwrap_or(usize::MAX);
         }
     }
@@ -337,7 +335,8 @@ impl Visitor for Column {
                 child.open(group);
             }
         } else {
-            self.at = usize::MAX;
+            // What is there or not is the one member.
+            self.at = if group == Group::Optional { 0 } else { usize::MAX };
         }
     }
 

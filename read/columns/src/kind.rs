@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use arrow_schema::{DataType, Field, Fields};
 use dormouse_abi::class::{FieldType, Kind as Declared};
+use dormouse_ctf::model::Meaning;
 use dormouse_ctf::plan::{FieldRef, Shape};
 
 /// What a column holds.
@@ -29,7 +30,7 @@ pub(crate) enum Kind {
 }
 
 /// The one member of a structure whose field is there or not.
-pub(crate) const OPTIONAL: &str = "value";
+const OPTIONAL: &str = "value";
 
 impl Kind {
     pub(crate) const UINT32: Kind = Kind::Integer { size_bits: 32, is_signed: false };
@@ -41,6 +42,7 @@ impl Kind {
             (Some(FieldType { kind: Declared::Bool, sequence: true }), Shape::Array(_)) => {
                 Kind::List(Box::new(Kind::Bool))
             }
+            (_, Shape::Integer(class)) if class.meaning == Meaning::Boolean => Kind::Bool,
             (_, Shape::Integer(class)) if class.labels.is_some() => Kind::Label,
             (_, Shape::Integer(class)) => {
                 Kind::Integer { size_bits: class.size_bits.next_power_of_two().max(8), is_signed: class.is_signed }

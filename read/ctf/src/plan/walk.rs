@@ -9,13 +9,15 @@ use crate::model::{ByteOrder, Coding, Encoding, Float, Range, Role, Roles};
 /// Elements without size (structures without members, for example) that one record may have.
 const EMPTY_COUNT_MAX: u64 = 1 << 16;
 
-/// What lies in brackets. A field that is there or not is, where it is there, a variant with one option without name.
+/// What lies in brackets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Group {
     Struct,
     Variant,
     Array,
+    /// A field that could be missing, and is there.
+    Optional,
 }
 
 /// Is shown the fields of a structure in their order.
@@ -286,10 +288,9 @@ impl Node {
             }
             Node::Optional { slot, is_selector_signed, ranges, node } => {
                 if is_in(ranges, memory.slot(*slot), *is_selector_signed) {
-                    visitor.open(Group::Variant);
-                    visitor.option("");
+                    visitor.open(Group::Optional);
                     node.walk(cursor, memory, visitor)?;
-                    visitor.close(Group::Variant);
+                    visitor.close(Group::Optional);
                 } else {
                     visitor.absent();
                 }

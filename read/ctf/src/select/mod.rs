@@ -20,6 +20,7 @@ use std::collections::HashMap;
 use dormouse_abi::page::CPU_UNKNOWN;
 use dormouse_filter::{Binding, Fields, Filter, FilterError, Kind, Labels, Name, Part, Test, Value};
 
+use crate::model::Meaning;
 use crate::plan::{Class, IntegerNode, Pick, Picked, PickedKind, Section, Step, StreamPlan};
 use crate::stream::{Event, Scratch, TraceRef};
 
@@ -237,6 +238,7 @@ impl<'a> Fields<'a> for Values<'a, '_> {
             Place::Tid => self.writer.tid.map(number),
             Place::Process => self.writer.name.clone().map(Value::Text),
             Place::Field(pick) => Some(match self.event.pick(pick, self.scratch)? {
+                Picked::Integer(value, class) if class.meaning == Meaning::Boolean => Value::Boolean(value != 0),
                 Picked::Integer(value, class) => {
                     let number = if class.is_signed { i128::from(value as i64) } else { value.into() };
                     if class.labels.is_some() { Value::Enumeration(number, class) } else { Value::Integer(number) }

@@ -7,6 +7,7 @@ use dormouse_abi::text::is_printable;
 
 use super::number::{put_i64, put_u64};
 use super::{put, put_integer};
+use crate::model::Meaning;
 use crate::plan::{Group, IntegerNode, Visitor};
 use crate::stream::{Event, Scratch};
 
@@ -221,6 +222,9 @@ impl Visitor for Taker<'_> {
         });
         let label = labels.find(|label| label.range.contains(value, class.is_signed));
         match label {
+            _ if class.meaning == Meaning::Boolean => {
+                self.bytes.extend_from_slice(if value == 0 { b"false" } else { b"true" });
+            }
             Some(label) if is_boolean_enum => self.bytes.extend_from_slice(label.name.as_bytes()),
             Some(label) => {
                 self.kind(CellKind::Label);
@@ -270,7 +274,28 @@ impl Visitor for Taker<'_> {
         self.end();
     }
 
+    fn blob(&mut self, bytes: &[u8], _: bool) {
+        self.open(Group::Array);
+        if self.is_wanted {
+            for byte in bytes {
+                self.separate();
+                put_u64(self.bytes, u64::from(*byte));
+            }
+        }
+        self.close(Group::Array);
+    }
+
+    fn absent(&mut self) {
+        if self.is_wanted {
+            self.bytes.extend_from_slice(if self.style == Style::Json { b"null" } else { b"none" });
+            self.end();
+        }
+    }
+
     fn open(&mut self, group: Group) {
+        if group == Group::Optional {
+            return;
+        }
         if self.depth == 0 {
             self.depth = 1;
             self.member = 0;
@@ -285,6 +310,9 @@ impl Visitor for Taker<'_> {
     }
 
     fn close(&mut self, group: Group) {
+        if group == Group::Optional {
+            return;
+        }
         self.depth -= 1;
         if self.depth == 0 {
             self.contexts_left = self.contexts_left.saturating_sub(1);

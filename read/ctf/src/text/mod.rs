@@ -202,6 +202,9 @@ impl Visitor for Printer<'_> {
         self.out.push(if group == Group::Array { b'[' } else { b'{' });
         self.is_first = true;
         self.depth += 1;
+        if group == Group::Optional {
+            self.option("");
+        }
     }
 
     fn close(&mut self, group: Group) {

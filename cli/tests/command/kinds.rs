@@ -1,0 +1,71 @@
+//! Kinds of fields that only CTF 2 has, in everything that is asked of a trace.
+
+use std::process::Command;
+
+use crate::DORMOUSE;
+
+/// What there is of each: flag, number that is there if the flag is, three bytes, a name in UTF-16.
+fn trace() -> tempfile::TempDir {
+    let u8_class = r#"{"type":"fixed-length-unsigned-integer","length":8,"byte-order":"little-endian","alignment":8}"#;
+    let flag = r#"{"type":"fixed-length-boolean","length":8,"byte-order":"little-endian","alignment":8}"#;
+    let optional =
+        format!(r#"{{"type":"optional","selector-field-location":{{"path":["flag"]}},"field-class":{u8_class}}}"#);
+    let blob = r#"{"type":"static-length-blob","length":3}"#;
+    let name = r#"{"type":"null-terminated-string","encoding":"utf-16le"}"#;
+    let members = [("flag", flag), ("number", &optional), ("raw", blob), ("name", name)];
+    let members: Vec<String> =
+        members.iter().map(|(name, class)| format!(r#"{{"name":"{name}","field-class":{class}}}"#)).collect();
+    let fragments = [
+        r#"{"type":"preamble","version":2}"#.to_string(),
+        r#"{"type":"data-stream-class"}"#.to_string(),
+        format!(
+            r#"{{"type":"event-record-class","name":"e","payload-field-class":{{"type":"structure","member-classes":[{}]}}}}"#,
+            members.join(",")
+        ),
+    ];
+    let metadata: String = fragments.iter().map(|fragment| format!("\u{1e}{fragment}\n")).collect();
+    let dir = tempfile::tempdir().expect("a directory");
+    std::fs::write(dir.path().join("metadata"), metadata).expect("metadata");
+    let bytes = [&b"\x01\x07\x01\x02\x03h\0\xe9\0\0\0"[..], b"\0\x04\x05\x06h\0o\0\0\0"].concat();
+    std::fs::write(dir.path().join("stream"), bytes).expect("a stream");
+    dir
+}
+
+fn said(arguments: &[&str]) -> String {
+    let dir = trace();
+    let output = Command::new(DORMOUSE).args(&arguments[..1]).arg(dir.path()).args(&arguments[1..]).output();
+    let output = output.expect("it runs");
+    assert!(output.status.success(), "{arguments:?}: {output:?}");
+    String::from_utf8(output.stdout).expect("text")
+}
+
+#[test]
+fn lines_for_programs_have_them() {
+    let lines = said(&["view", "--format", "json"]);
+    let lines: Vec<serde_json::Value> =
+        lines.lines().map(|line| serde_json::from_str(line).expect("a line of JSON")).collect();
+    let expected = [
+        serde_json::json!({"flag": true, "number": 7, "raw": [1, 2, 3], "name": "h\u{e9}"}),
+        serde_json::json!({"flag": false, "number": null, "raw": [4, 5, 6], "name": "ho"}),
+    ];
+    let fields: Vec<&serde_json::Value> = lines.iter().map(|line| &line["fields"]).collect();
+    assert_eq!(fields, expected.iter().collect::<Vec<_>>());
+}
+
+#[test]
+fn filters_ask_of_them() {
+    for (filter, expected) in
+        [("name == \"h\u{e9}\"", 1), ("name ~ \"h*\"", 2), ("flag", 1), ("number == 7", 1), ("not number == 7", 0)]
+    {
+        assert_eq!(said(&["view", "--where", filter]).lines().count(), expected, "{filter}");
+    }
+}
+
+#[test]
+fn statistics_are_of_them() {
+    let by_name: serde_json::Value = serde_json::from_str(&said(&["stats", "--by", "name", "--json"])).expect("JSON");
+    assert!(by_name.to_string().contains("h\u{e9}"), "{by_name}");
+    let numbers = said(&["stats", "--field", "number", "--json"]);
+    let numbers: serde_json::Value = serde_json::from_str(&numbers).expect("JSON");
+    assert!(numbers.to_string().contains("\"sum\":7"), "{numbers}");
+}
