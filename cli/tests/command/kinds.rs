@@ -69,3 +69,26 @@ fn statistics_are_of_them() {
     let numbers: serde_json::Value = serde_json::from_str(&numbers).expect("JSON");
     assert!(numbers.to_string().contains("\"sum\":7"), "{numbers}");
 }
+
+/// The last moment that a clock has is a time like any other.
+#[test]
+fn an_event_at_the_last_moment_of_its_clock_counts() {
+    let time = r#"{"type":"fixed-length-unsigned-integer","length":64,"byte-order":"little-endian","alignment":8,"roles":["default-clock-timestamp"]}"#;
+    let fragments = [
+        r#"{"type":"preamble","version":2}"#.to_string(),
+        r#"{"type":"clock-class","id":"c","frequency":1000000000}"#.to_string(),
+        format!(
+            r#"{{"type":"data-stream-class","default-clock-class-id":"c","event-record-header-field-class":{{"type":"structure","member-classes":[{{"name":"t","field-class":{time}}}]}}}}"#
+        ),
+        r#"{"type":"event-record-class","name":"e"}"#.to_string(),
+    ];
+    let metadata: String = fragments.iter().map(|fragment| format!("\u{1e}{fragment}\n")).collect();
+    let dir = tempfile::tempdir().expect("a directory");
+    std::fs::write(dir.path().join("metadata"), metadata).expect("metadata");
+    std::fs::write(dir.path().join("stream"), [5u64, u64::MAX].map(u64::to_le_bytes).concat()).expect("a stream");
+    let stats = Command::new(DORMOUSE).arg("stats").arg(dir.path()).arg("--json").output().expect("it runs");
+    let said: serde_json::Value = serde_json::from_slice(&stats.stdout).unwrap_or_else(|_| panic!("{stats:?}"));
+    assert_eq!(said["events"], 2, "{said}");
+    let view = Command::new(DORMOUSE).arg("view").arg(dir.path()).output().expect("it runs");
+    assert_eq!(view.stdout.iter().filter(|byte| **byte == b'\n').count(), 2, "{view:?}");
+}

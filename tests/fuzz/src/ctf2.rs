@@ -58,7 +58,8 @@ impl Location {
         let up = "null,".repeat(self.up as usize % 3);
         let below = self.below.map_or_else(String::new, |below| format!(r#","f{}""#, below % 4));
         let scopes = ["packet-context", "event-record-header", "event-record-payload"];
-        let origin = scopes.get(self.origin as usize % 8).map_or_else(String::new, |scope| format!(r#""origin":"{scope}","#));
+        let origin =
+            scopes.get(self.origin as usize % 8).map_or_else(String::new, |scope| format!(r#""origin":"{scope}","#));
         format!(r#","{key}":{{{origin}"path":[{up}"f{}"{below}]}}"#, self.of % 6)
     }
 }
@@ -84,13 +85,20 @@ impl Class {
                     2 => ("boolean", String::new()),
                     3 => ("signed-integer", r#","mappings":{"b":[[-5,7]]}"#.into()),
                     4 => ("floating-point-number", String::new()),
-                    _ => ("unsigned-integer", format!(r#","preferred-display-base":{}{}"#, [2, 8, 10, 16][*role as usize % 4], roles(*role))),
+                    _ => (
+                        "unsigned-integer",
+                        format!(r#","preferred-display-base":{}{}"#, [2, 8, 10, 16][*role as usize % 4], roles(*role)),
+                    ),
                 };
                 let length = if kind == "floating-point-number" { 16 << (length % 3) } else { length % 64 + 1 };
-                let order = order.map_or("", |order| if order { r#","bit-order":"first-to-last""# } else { r#","bit-order":"last-to-first""# });
+                let order = order.map_or("", |order| {
+                    if order { r#","bit-order":"first-to-last""# } else { r#","bit-order":"last-to-first""# }
+                });
                 let byte_order = if *is_big { "big" } else { "little" };
                 let align = 1u64 << (align % 7);
-                format!(r#"{{"type":"fixed-length-{kind}","length":{length},"byte-order":"{byte_order}-endian","alignment":{align}{order}{more}}}"#)
+                format!(
+                    r#"{{"type":"fixed-length-{kind}","length":{length},"byte-order":"{byte_order}-endian","alignment":{align}{order}{more}}}"#
+                )
             }
             Class::Variable { is_signed: true, .. } => r#"{"type":"variable-length-signed-integer"}"#.into(),
             Class::Variable { role, .. } => format!(r#"{{"type":"variable-length-unsigned-integer"{}}}"#, roles(*role)),
@@ -104,8 +112,13 @@ impl Class {
             }
             Class::Structure { align, members } => structure(*align, members, depth + 1),
             Class::Array { align, length, element } => {
-                let (align, length) = (1u64 << (align % 7), if matches!(length, Length::None) { &Length::Fixed(3) } else { length });
-                format!(r#"{{"minimum-alignment":{align},"element-field-class":{},"type":"{}}}"#, below(element), length.json("array"))
+                let (align, length) =
+                    (1u64 << (align % 7), if matches!(length, Length::None) { &Length::Fixed(3) } else { length });
+                format!(
+                    r#"{{"minimum-alignment":{align},"element-field-class":{},"type":"{}}}"#,
+                    below(element),
+                    length.json("array")
+                )
             }
             Class::Optional { of, has_ranges, class } => {
                 let ranges = if *has_ranges { r#","selector-field-ranges":[[0,1],[3,200]]"# } else { "" };
@@ -114,7 +127,9 @@ impl Class {
             }
             Class::Variant { of, options: [first, second] } => {
                 let of = of.json("selector-field-location");
-                let option = |class: &Class, ranges: &str| format!(r#"{{"field-class":{},"selector-field-ranges":{ranges}}}"#, below(class));
+                let option = |class: &Class, ranges: &str| {
+                    format!(r#"{{"field-class":{},"selector-field-ranges":{ranges}}}"#, below(class))
+                };
                 let options = [option(first, "[[0,9]]"), option(second, "[[10,255]]")].join(",");
                 format!(r#"{{"type":"variant","options":[{options}]{of}}}"#)
             }
@@ -126,9 +141,14 @@ impl Class {
 /// A structure whose members are named by their numbers.
 pub fn structure(align: u8, members: &[Class], depth: usize) -> String {
     let members = if depth < 6 { members } else { &[] };
-    let member = |(index, class): (usize, &Class)| format!(r#"{{"name":"f{index}","field-class":{}}}"#, class.json(depth));
+    let member =
+        |(index, class): (usize, &Class)| format!(r#"{{"name":"f{index}","field-class":{}}}"#, class.json(depth));
     let members: Vec<String> = members.iter().enumerate().map(member).collect();
-    format!(r#"{{"type":"structure","minimum-alignment":{},"member-classes":[{}]}}"#, 1u64 << (align % 7), members.join(","))
+    format!(
+        r#"{{"type":"structure","minimum-alignment":{},"member-classes":[{}]}}"#,
+        1u64 << (align % 7),
+        members.join(",")
+    )
 }
 
 /// A sequence of JSON texts.
