@@ -293,7 +293,7 @@ fn metadata_that_cannot_be_read_are_named_with_the_place() {
     odd[100] = 0xFF;
     assert_eq!(
         error_of(&odd),
-        "dormouse: PATH: byte 100 is no UTF-8: these are no metadata of CTF 1.8, or they are damaged there"
+        "dormouse: PATH: byte 100 is no UTF-8: these are no metadata of CTF, or they are damaged there"
     );
     let twice = String::from_utf8(text.clone()).unwrap().replacen("\tdomain", "\thostname = \"b\";\n\tdomain", 1);
     let twice_said = "the key hostname is in the env declaration twice; take one of the two away";

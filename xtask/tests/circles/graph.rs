@@ -7,6 +7,8 @@ use crate::modules::{Crate, Import, Named, ROOT};
 
 /// Imports that lead to imports: no more than this many are followed, so that none goes round for ever.
 const IMPORTS_MAX: usize = 32;
+/// A glob counts as so many: where a module has several, the first name of each is looked for behind all of them, again and again.
+const GLOB_IMPORTS: usize = 8;
 
 /// The first place where one module uses another.
 #[derive(Debug, Clone)]
@@ -55,7 +57,8 @@ impl Crate {
             let targets = found.iter().map(|import| [&import.target.segments, rest].concat());
             return Some(targets.flat_map(|target| self.resolve(module, &target, imports + 1)).collect());
         }
-        let globs = here.globs.iter().flat_map(|glob| self.resolve(module, &glob.target.segments, imports + 1));
+        let globs =
+            here.globs.iter().flat_map(|glob| self.resolve(module, &glob.target.segments, imports + GLOB_IMPORTS));
         let mut others = globs.filter(|target| *target != module);
         others.find_map(|target| self.step(target, name, rest, imports + 1))
     }
