@@ -283,10 +283,12 @@ fn without_the_memory_there_is_what_reached_the_disk() {
     assert!(json["memory"].as_str().unwrap().starts_with("none: "), "{json}");
     let trace = check(&dir, &json);
     let events = trace.stats().events;
-    // What is there is there from the beginning.
+    // What is there of a stream is there from its beginning. The thread may have moved to another CPU, of whose stream less had been written.
     assert!(events > 0 && events < EVENTS, "{events}");
     let numbers: Vec<u64> = trace.steps().into_values().flatten().collect();
-    assert!(numbers.iter().copied().eq(0..events));
+    let stream_count = files(&dir).iter().filter(|(name, bytes)| name.starts_with('c') && !bytes.is_empty()).count();
+    let is_from_begin = numbers.iter().copied().eq(0..events);
+    assert!(numbers[0] == 0 && (is_from_begin || stream_count > 1), "{stream_count} streams: {numbers:?}");
     assert!(trace.stats().warnings.iter().any(|warning| warning.contains("only in memory")), "{}", trace.stats());
 
     let (name, bytes) =
