@@ -288,7 +288,7 @@ fn without_the_memory_there_is_what_reached_the_disk() {
     let numbers: Vec<u64> = trace.steps().into_values().flatten().collect();
     let stream_count = files(&dir).iter().filter(|(name, bytes)| name.starts_with('c') && !bytes.is_empty()).count();
     let is_from_begin = numbers.iter().copied().eq(0..events);
-    assert!(numbers[0] == 0 && (is_from_begin || stream_count > 1), "{stream_count} streams: {numbers:?}");
+    assert!(is_from_begin || stream_count > 1, "{stream_count} streams: {numbers:?}");
     assert!(trace.stats().warnings.iter().any(|warning| warning.contains("only in memory")), "{}", trace.stats());
 
     let (name, bytes) =
