@@ -13,7 +13,7 @@ fn handle(signal: libc::c_int) {
     // SAFETY: integers, a set of bits and a pointer that may be null, of which zeroes are values.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     action.sa_sigaction = passing as extern "C" fn(libc::c_int) as usize;
-    // SAFETY: a function that does what a handler may, for a signal that nothing else in this program handles.
+    // SAFETY: the action is filled in, and lives for the call. Its function does what a handler may: a tracepoint is async-signal-safe.
     assert_eq!(unsafe { libc::sigaction(signal, &raw const action, std::ptr::null_mut()) }, 0);
 }
 
@@ -23,7 +23,7 @@ fn main() {
     match mode.as_str() {
         "alone" => (),
         "fork" => {
-            // SAFETY: the program has no other thread, and its child goes on as any program does.
+            // SAFETY: no tool has come yet, so a program that listens by a signal has no other thread, whose locks the child could find taken.
             let child = unsafe { libc::fork() };
             if child != 0 {
                 let mut status = 0;
@@ -45,7 +45,7 @@ fn main() {
     while std::io::stdin().read(&mut byte).is_ok_and(|count| count > 0) {
         match byte[0] {
             b'p' => dormouse::event!(e2e.passed),
-            // SAFETY: its handler does what a handler may.
+            // SAFETY: takes a number; the signal has a handler, which does what a handler may.
             b'h' => drop(unsafe { libc::raise(libc::SIGUSR1) }),
             _ => (),
         }
