@@ -74,15 +74,14 @@ fn is_cut_off(mut text: &str) -> bool {
         let mut rest = text.chars();
         match rest.next() {
             None => return true,
-            Some('"') => {
-                let mut input = Input { input: LocatingSlice::new(text), state: 0 };
-                if string(&mut input).is_err() {
-                    // A text that does not end in its line is wrong, unless that is the last one.
-                    return !text.contains('\n');
+            Some(quote @ ('"' | '\'')) => match behind_literal(rest.as_str(), quote) {
+                Some(behind) => {
+                    text = behind;
+                    continue;
                 }
-                text = &text[input.current_token_start()..];
-                continue;
-            }
+                // A text that does not end in its line is wrong, unless that is the last one.
+                None => return !text.contains('\n'),
+            },
             Some('{') => depth += 1,
             Some('}') if depth == 0 => return false,
             Some('}') => depth -= 1,
@@ -90,6 +89,19 @@ fn is_cut_off(mut text: &str) -> bool {
             Some(_) => {}
         }
         text = rest.as_str();
+    }
+}
+
+/// What follows the literal whose first quote has been passed, if it ends in its line.
+fn behind_literal(text: &str, quote: char) -> Option<&str> {
+    let mut chars = text.chars();
+    loop {
+        match chars.next()? {
+            '\n' => return None,
+            '\\' => drop(chars.next()),
+            c if c == quote => return Some(chars.as_str()),
+            _ => {}
+        }
     }
 }
 
@@ -266,7 +278,7 @@ fn assignment<'a>(input: &mut Input<'a>) -> Parsed<Assignment<'a>> {
 
 fn value<'a>(input: &mut Input<'a>) -> Parsed<Value<'a>> {
     match input.input.as_ref().chars().next() {
-        Some('"') => string(input).map(Value::Text),
+        Some('"' | '\'') => string(input).map(Value::Text),
         Some('-' | '+' | '0'..='9') => number(input).map(Value::Number),
         _ => path(input, "a value").map(Value::Word),
     }
@@ -291,16 +303,16 @@ fn number(input: &mut Input<'_>) -> Parsed<i128> {
     }
 }
 
-/// A string literal with the escapes of C. What they give need not be UTF-8; then the replacement character stands for it.
+/// A string literal, or a character's, with the escapes of C. What they give need not be UTF-8; then the replacement character stands for it.
 fn string(input: &mut Input<'_>) -> Parsed<String> {
     let start = *input;
-    literal("\"").void().parse_next(input)?;
+    let quote = any.parse_next(input)?;
     let mut out = Vec::new();
     loop {
-        let plain: &str = take_till(0.., ['"', '\\', '\n']).parse_next(input)?;
+        let plain: &str = take_till(0.., [quote, '\\', '\n']).parse_next(input)?;
         out.extend_from_slice(plain.as_bytes());
         match opt(any).parse_next(input)? {
-            Some('"') => break,
+            Some(end) if end == quote => break,
             Some('\\') => escape(input, &mut out)?,
             // A literal is of one line.
             _ => return wrong(&start, "this text does not end in its line"),
@@ -318,22 +330,18 @@ fn escape(input: &mut Input<'_>, out: &mut Vec<u8>) -> Parsed<()> {
         out.push(byte);
         return Ok(());
     }
-    let Some(c) = opt(any).parse_next(input)? else { return wrong(input, "the text ends within an escape") };
-    out.push(match c {
-        'a' => 7,
-        'b' => 8,
-        'e' => 27,
-        'f' => 12,
-        'n' => b'\n',
-        'r' => b'\r',
-        't' => b'\t',
-        'v' => 11,
-        c => {
-            out.extend_from_slice(c.encode_utf8(&mut [0; 4]).as_bytes());
-            return Ok(());
-        }
+    out.push(match peek(opt(any)).parse_next(input)? {
+        Some('a') => 7,
+        Some('b') => 8,
+        Some('f') => 12,
+        Some('n') => b'\n',
+        Some('r') => b'\r',
+        Some('t') => b'\t',
+        Some('v') => 11,
+        Some(c @ ('\\' | '\'' | '"' | '?')) => c as u8,
+        _ => return expected(input, "one of the escapes of C behind `\\`"),
     });
-    Ok(())
+    any.void().parse_next(input)
 }
 
 /// A type, and, where a field's name follows the words of its type, that name.
