@@ -146,6 +146,52 @@ fn expect(input: &mut Input<'_>, text: &'static str) -> Parsed<()> {
     if sign(text)(input)? { Ok(()) } else { expected(input, &format!("`{text}`")) }
 }
 
+/// Words that name types; with one of them, or several, an alias can be declared.
+const TYPE_WORDS: [&str; 12] = [
+    "char",
+    "double",
+    "float",
+    "int",
+    "long",
+    "short",
+    "signed",
+    "unsigned",
+    "void",
+    "_Bool",
+    "_Complex",
+    "_Imaginary",
+];
+/// Other words that are no names.
+const KEYWORDS: [&str; 16] = [
+    "align",
+    "callsite",
+    "clock",
+    "const",
+    "enum",
+    "env",
+    "event",
+    "floating_point",
+    "integer",
+    "stream",
+    "string",
+    "struct",
+    "trace",
+    "typealias",
+    "typedef",
+    "variant",
+];
+
+/// That a word is a name, and none of those with a meaning of their own.
+fn name<'a>((at, word): Name<'a>, has_type_words: bool) -> Parsed<Name<'a>> {
+    if KEYWORDS.contains(&word) || !has_type_words && TYPE_WORDS.contains(&word) {
+        return Err(ErrMode::Cut(Wrong {
+            offset: at.0,
+            what: format!("`{word}` is a word of the language, and no name"),
+        }));
+    }
+    Ok((at, word))
+}
+
 /// An identifier, if one comes next.
 fn word<'a>(input: &mut Input<'a>) -> Parsed<&'a str> {
     let first = take_while(1, |c: char| c.is_ascii_alphabetic() || c == '_');
@@ -230,19 +276,26 @@ fn type_declaration<'a>(input: &mut Input<'a>) -> Parsed<Option<TypeDeclaration<
 
 /// The name that an alias gives: words and asterisks, or a tag such as `struct x`.
 fn type_name(input: &mut Input<'_>) -> Parsed<String> {
-    let mut name = String::new();
+    let (mut all, mut last) = (String::new(), None);
     loop {
+        let part_at = at(input);
         let part = match opt(word).parse_next(input)? {
-            Some(word) => word,
+            Some(word) => {
+                last = Some((part_at, word));
+                word
+            }
             None if sign("*")(input)? => "*",
             None => break,
         };
-        if !name.is_empty() {
-            name.push(' ');
+        if !all.is_empty() {
+            all.push(' ');
         }
-        name += part;
+        all += part;
     }
-    if name.is_empty() { expected(input, "the name of a type") } else { Ok(name) }
+    match last {
+        Some(last) => name(last, true).map(|_| all),
+        None => expected(input, "the name of a type"),
+    }
 }
 
 fn entry<'a>(input: &mut Input<'a>) -> Parsed<Entry<'a>> {
@@ -290,9 +343,8 @@ fn number(input: &mut Input<'_>) -> Parsed<i128> {
     let is_negative = opt(terminated(alt((literal("-"), literal("+"))), blank)).parse_next(input)? == Some("-");
     let word: &str = take_while(0.., |c: char| c.is_ascii_alphanumeric() || c == '_').parse_next(input)?;
     let digits = word.trim_end_matches(['u', 'U', 'l', 'L']);
-    let number = match (digits.strip_prefix("0x").or(digits.strip_prefix("0X")), digits.strip_prefix("0b")) {
-        (Some(digits), _) => u64::from_str_radix(digits, 16),
-        (_, Some(digits)) => u64::from_str_radix(digits, 2),
+    let number = match digits.strip_prefix("0x").or(digits.strip_prefix("0X")) {
+        Some(digits) => u64::from_str_radix(digits, 16),
         _ if digits.len() > 1 && digits.starts_with('0') => u64::from_str_radix(&digits[1..], 8),
         _ => digits.parse(),
     };
@@ -368,7 +420,7 @@ fn type_of<'a>(input: &mut Input<'a>, has_name: bool) -> Parsed<(Type<'a>, Optio
 
 /// The words of a type's name; the last is a field's name, if there is to be one.
 fn words<'a>(input: &mut Input<'a>, has_name: bool) -> Parsed<(Cow<'a, str>, Option<Name<'a>>)> {
-    let mut name = (at(input), word.parse_next(input)?);
+    let mut last = (at(input), word.parse_next(input)?);
     let mut words = Cow::Borrowed("");
     let push = |words: &mut Cow<'a, str>, word: &'a str| match words.is_empty() {
         true => *words = Cow::Borrowed(word),
@@ -378,24 +430,25 @@ fn words<'a>(input: &mut Input<'a>, has_name: bool) -> Parsed<(Cow<'a, str>, Opt
         let next_at = at(input);
         match opt(word).parse_next(input)? {
             Some("const") => continue,
-            Some(next) => push(&mut words, std::mem::replace(&mut name, (next_at, next)).1),
+            Some(next) => push(&mut words, std::mem::replace(&mut last, (next_at, next)).1),
             None => break,
         }
     }
     let is_pointer = input.input.as_ref().starts_with('*');
     if !has_name || is_pointer {
-        push(&mut words, name.1);
+        push(&mut words, last.1);
         while sign("*")(input)? {
             push(&mut words, "*");
         }
         // The name behind the asterisks.
-        let name = if has_name && is_pointer { Some((at(input), opt(word).parse_next(input)?)) } else { None };
-        return Ok((words, name.and_then(|(at, word)| Some((at, word?)))));
+        let behind_at = at(input);
+        let behind = if has_name && is_pointer { opt(word).parse_next(input)? } else { None };
+        return Ok((words, behind.map(|word| name((behind_at, word), false)).transpose()?));
     }
     if words.is_empty() {
         return expected(input, "the name of a field behind its type");
     }
-    Ok((words, Some(name)))
+    Ok((words, Some(name(last, false)?)))
 }
 
 fn properties<'a>(input: &mut Input<'a>, are_needed: bool) -> Parsed<Vec<Assignment<'a>>> {
@@ -408,7 +461,10 @@ fn properties<'a>(input: &mut Input<'a>, are_needed: bool) -> Parsed<Vec<Assignm
 
 /// The word that has been looked at, and a name, if one follows.
 fn keyword_and_tag<'a>(input: &mut Input<'a>) -> Parsed<Option<&'a str>> {
-    preceded(word, opt(word)).parse_next(input)
+    word.parse_next(input)?;
+    let tag_at = at(input);
+    let tag = opt(word).parse_next(input)?;
+    tag.map(|tag| Ok(name((tag_at, tag), false)?.1)).transpose()
 }
 
 fn structure<'a>(input: &mut Input<'a>) -> Parsed<TypeKind<'a>> {
@@ -451,11 +507,14 @@ fn enumeration<'a>(input: &mut Input<'a>) -> Parsed<TypeKind<'a>> {
     let container = if sign(":")(input)? { Some(Box::new(type_of(input, false)?.0)) } else { None };
     let labels = if sign("{")(input)? {
         let mut labels = Vec::new();
-        while !sign("}")(input)? {
+        loop {
             labels.push(label(input)?);
-            if !sign(",")(input)? {
-                expect(input, "}")?;
+            let has_more = sign(",")(input)?;
+            if sign("}")(input)? {
                 break;
+            }
+            if !has_more {
+                return expected(input, "`,` or `}`");
             }
         }
         Some(labels)
@@ -470,11 +529,11 @@ fn enumeration<'a>(input: &mut Input<'a>) -> Parsed<TypeKind<'a>> {
 
 fn label<'a>(input: &mut Input<'a>) -> Parsed<Label<'a>> {
     let label_at = at(input);
-    let name = match input.input.as_ref().starts_with('"') {
+    let label_name = match input.input.as_ref().starts_with('"') {
         true => Cow::Owned(string(input)?),
         false => match opt(word).parse_next(input)? {
             Some(word) => Cow::Borrowed(word),
-            None => return expected(input, "a label or `}`"),
+            None => return expected(input, "a label"),
         },
     };
     let mut range = None;
@@ -483,7 +542,7 @@ fn label<'a>(input: &mut Input<'a>) -> Parsed<Label<'a>> {
         let last = if sign("...")(input)? { number(input)? } else { first };
         range = Some((first, last));
     }
-    Ok(Label { at: label_at, name, range })
+    Ok(Label { at: label_at, name: label_name, range })
 }
 
 fn member<'a>(input: &mut Input<'a>) -> Parsed<Member<'a>> {
@@ -518,22 +577,22 @@ fn fields<'a>(input: &mut Input<'a>) -> Parsed<(Type<'a>, Vec<Declarator<'a>>)> 
 }
 
 /// Names with their lengths, of which the first may have been read.
-fn declarators<'a>(input: &mut Input<'a>, mut name: Option<Name<'a>>) -> Parsed<Vec<Declarator<'a>>> {
+fn declarators<'a>(input: &mut Input<'a>, mut first: Option<Name<'a>>) -> Parsed<Vec<Declarator<'a>>> {
     let mut declarators = Vec::new();
     loop {
-        let (name_at, name) = match name.take() {
-            Some(name) => name,
+        let (name_at, found) = match first.take() {
+            Some(first) => first,
             None => {
                 sign("*")(input)?;
                 let name_at = at(input);
                 match opt(word).parse_next(input)? {
-                    Some(word) => (name_at, word),
+                    Some(word) => name((name_at, word), false)?,
                     None => return expected(input, "the name of a field"),
                 }
             }
         };
         let lengths = repeat(0.., length).parse_next(input)?;
-        declarators.push(Declarator { at: name_at, name: Cow::Borrowed(name), lengths });
+        declarators.push(Declarator { at: name_at, name: Cow::Borrowed(found), lengths });
         if !sign(",")(input)? {
             return Ok(declarators);
         }
