@@ -8,6 +8,7 @@ mod made;
 mod quirks;
 mod recorded;
 mod refused;
+mod suite;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

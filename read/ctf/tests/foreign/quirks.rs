@@ -90,7 +90,9 @@ fn packets_of_another_uuid_are_read_and_said() {
     }
     let Some(notices) = printed_alike(&metadata, &[bytes]) else { return };
     let told = |packet: u32, at: u32| {
-        format!("packet {packet} at byte {at} has another uuid than the metadata, and is read as if it belonged to them")
+        format!(
+            "packet {packet} at byte {at} has another uuid than the metadata, and is read as if it belonged to them"
+        )
     };
     assert_eq!(notices, [told(0, 0), told(3, 192)]);
 }
