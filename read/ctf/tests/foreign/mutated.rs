@@ -136,7 +136,7 @@ fn theirs(directory: &Path) -> Option<Vec<u8>> {
     let mut command = Command::new("sh");
     command.args([
         "-c",
-        "command -v babeltrace2 > /dev/null || exit 99; ulimit -v 400000 -t 1; exec babeltrace2 \"$0\"",
+        "command -v babeltrace2 > /dev/null || exit 99; ulimit -v 400000; ulimit -t 2; exec babeltrace2 \"$0\"",
     ]);
     let output = output(command.arg(directory).env("TZ", "UTC").env("LC_ALL", "C.UTF-8"), "sh")?;
     if output.status.code() == Some(99) {
