@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!   DIR/…/metadata, streams ─▶ find ─┐                            ┌─▶ Merge: events in order       view
-//!   .tar, .tar.gz, .tar.zst, - ─▶ archive ─▶ Found ─▶ TraceFiles ─┼─▶ Stats                        stats
-//!   stream.zst ─▶ spool (unnamed file) ─┘     Extent ─▶ Window ─▶ └─▶ counts: in parallel, no order
+//!   .tar, .tar.gz, .tar.zst, - ─▶ archive ─▶ Found ─▶ TraceFiles ─┼─▶ Stats: parts of streams, in parallel    stats
+//!   stream.zst ─▶ spool (unnamed file) ─┘     Extent ─▶ Window ─▶ └─▶ counts: no order
 //! ```
 //!
 //! * A stream is a part of a file ([`extent`]), of which a window is in memory ([`Window`]): 16 to 128 KiB, all windows together 64 MiB where
@@ -31,6 +31,7 @@ pub mod spool;
 mod archive;
 mod counts;
 mod find;
+mod parts;
 mod streams;
 mod traces;
 

@@ -104,7 +104,8 @@ impl<'a> Cursor<'a> {
 
     #[inline(always)]
     pub(super) fn align(&mut self, align_bits: u64) {
-        self.position = self.position.next_multiple_of(align_bits);
+        // A power of two: no division.
+        self.position = (self.position + (align_bits - 1)) & !(align_bits - 1);
     }
 
     #[inline(always)]
@@ -171,6 +172,12 @@ impl<'a> Cursor<'a> {
     pub(super) fn tail(&self) -> &'a [u8] {
         let offset = (self.position - self.base) / 8;
         self.bytes.get(offset as usize..).unwrap_or_default()
+    }
+
+    /// The 64 bits from the byte on in which the reader is, if there are so many.
+    #[inline(always)]
+    pub(super) fn word(&self) -> Option<u64> {
+        self.tail().first_chunk().map(|bytes| u64::from_le_bytes(*bytes))
     }
 
     /// So many bytes from here on, without passing them; `None` if there are fewer.

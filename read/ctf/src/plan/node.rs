@@ -290,6 +290,11 @@ impl IntegerNode {
         if self.coding == Coding::Variable { variable_bits.min(64) } else { self.size_bits }
     }
 
+    /// Whether it has 64 bits, always.
+    pub(super) fn is_whole_word(&self) -> bool {
+        self.size_bits == u64::BITS && self.coding != Coding::Variable
+    }
+
     pub(super) fn is_little_endian(&self) -> bool {
         self.order == ByteOrder::Little && self.coding == Coding::Plain
     }

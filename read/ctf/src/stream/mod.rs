@@ -15,12 +15,14 @@
 //!
 //! * `packets`: from one packet to the next: headers, what is left out, what is skipped.
 //! * `records`: from one record to the next; counting, which looks at headers of records alone.
+//! * `part`: packets of a stream that are read by themselves, so that several threads can read one stream.
 //! * `range`: which packets and events are of a time that was asked for.
 
 mod event;
 mod notice;
 mod packets;
 mod pages;
+mod part;
 mod range;
 mod records;
 mod select;
@@ -36,6 +38,7 @@ pub use pages::{count_records, first_record_since};
 pub use range::PacketSpan;
 pub use records::ClassCounts;
 pub use select::Choice;
+pub(crate) use records::Passed;
 pub use source::Source;
 pub use trace::TraceRef;
 
@@ -226,10 +229,9 @@ impl<'a, S: Source> StreamReader<'a, S> {
         self.trace
     }
 
-    /// Goes to the next event that is earlier than `limit` (ticks; `u64::MAX`: any), and says what counts of it; what is not earlier stays to
-    /// be gone to.
+    /// Goes to the next event, and says what counts of it.
     #[inline(always)]
-    pub(crate) fn count_next(&mut self, limit: u64) -> Option<Result<Counted<'a>, Notice>> {
+    pub(crate) fn count_next(&mut self) -> Option<Result<Counted<'a>, Notice>> {
         if !std::mem::take(&mut self.is_ahead) {
             match self.advance()? {
                 Ok(_) => {}
@@ -237,10 +239,6 @@ impl<'a, S: Source> StreamReader<'a, S> {
             }
         }
         let current = self.current?;
-        if current.timestamp >= limit && limit != u64::MAX {
-            self.is_ahead = true;
-            return None;
-        }
         Some(Ok(Counted {
             plan: current.plan,
             class: current.record.class,
@@ -269,8 +267,22 @@ impl<'a, S: Source> StreamReader<'a, S> {
         self.current.map(|current| current.timestamp)
     }
 
-    /// Whether the event that the reader has come to is of a class that the session owner writes.
-    pub(crate) fn is_at_state(&self) -> bool {
+    /// Whether its first event is one of the session owner. Goes there; notices up to it are passed to `told`.
+    pub(crate) fn is_state(&mut self, told: impl FnMut(Notice)) -> bool {
+        self.trace.is_own() && self.look_ahead(told).is_some() && self.is_at_state()
+    }
+
+    /// The number that it was given.
+    pub(crate) fn stream(&self) -> usize {
+        self.stream
+    }
+
+    /// Of the packet that it stands in: its stream class, and its processor.
+    pub(crate) fn packet_at_hand(&self) -> Option<(&'a StreamPlan, u32)> {
+        self.packet.map(|packet| (packet.plan, packet.cpu_id))
+    }
+
+    fn is_at_state(&self) -> bool {
         self.trace.is_own() && self.current.is_some_and(|current| current.plan.id == u64::from(STREAM_STATE))
     }
 

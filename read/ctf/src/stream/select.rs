@@ -22,10 +22,9 @@ impl<'a> Choice<'a> {
         numbers[class.index] = Some(number);
     }
 
-    #[inline(always)]
-    fn number(&self, plan: &StreamPlan, class: usize) -> Option<usize> {
-        let (_, numbers) = self.streams.iter().find(|(known, _)| std::ptr::eq(*known, plan))?;
-        *numbers.get(class)?
+    /// By the index of the class.
+    fn numbers(&self, plan: &StreamPlan) -> &[Option<usize>] {
+        self.streams.iter().find(|(known, _)| std::ptr::eq(*known, plan)).map_or(&[], |(_, numbers)| numbers)
     }
 }
 
@@ -42,10 +41,22 @@ impl<'a, S: Source> StreamReader<'a, S> {
     /// (`None` without a clock). Of other events no more is read than where they end.
     pub fn next_chosen(&mut self, choice: &Choice<'a>) -> Option<Result<(usize, Option<i64>), Notice>> {
         loop {
-            match self.count_next(u64::MAX)? {
+            // Records of other classes are passed by where they are.
+            let mut number = None;
+            if let Some(packet) = self.packet
+                && let numbers = choice.numbers(packet.plan)
+                && self.pass_records_at_hand(|passed| {
+                    number = numbers.get(passed.record.class).copied().flatten();
+                    number.is_none()
+                })
+                && let Some(number) = number
+            {
+                return Some(Ok((number, self.time_ns())));
+            }
+            match self.count_next()? {
                 Ok(counted) => {
-                    if let Some(number) = choice.number(counted.plan, counted.class) {
-                        return Some(Ok((number, self.time_ns())));
+                    if let Some(Some(number)) = choice.numbers(counted.plan).get(counted.class) {
+                        return Some(Ok((*number, self.time_ns())));
                     }
                 }
                 Err(notice) => return Some(Err(notice)),
