@@ -11,7 +11,7 @@
 //!              0         1   2         3
 //! ```
 
-use crate::stream::{Event, Notice, Source, StreamReader};
+use crate::stream::{Block, Event, Notice, Source, StreamReader};
 
 /// The next event of a stream: whether there is none, its time, its stream.
 type Key = (bool, i64, usize);
@@ -120,6 +120,13 @@ impl<'a, S: Source> Merge<'a, S> {
         }
         let (is_over, _, index) = self.keys[self.first];
         (!is_over).then_some(Ok(index))
+    }
+
+    /// Keeps the event that [`Merge::next_event`] has given last.
+    pub fn keep(&self, block: &mut Block<'a>) {
+        if let Some(stream) = self.streams.get(self.first) {
+            stream.keep(block);
+        }
     }
 
     /// The next event or notice, and `None` at the end. Where the streams are slices, the merge is an iterator too.

@@ -22,6 +22,9 @@ pub struct TraceFiles {
     streams: Vec<Stream>,
 }
 
+/// The events of streams in their order.
+pub type Events<'a> = Merge<'a, Window<'a>>;
+
 /// Memory of the windows of all streams together, if they are not too many.
 const WINDOWS_BYTES: usize = 64 << 20;
 

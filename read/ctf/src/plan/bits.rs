@@ -103,7 +103,7 @@ impl<'a> Cursor<'a> {
     }
 
     #[inline(always)]
-    pub(super) fn align(&mut self, align_bits: u64) {
+    pub(crate) fn align(&mut self, align_bits: u64) {
         // A power of two: no division.
         self.position = (self.position + (align_bits - 1)) & !(align_bits - 1);
     }
@@ -160,7 +160,7 @@ impl<'a> Cursor<'a> {
 
     /// Text up to its NUL, which is passed.
     #[inline(always)]
-    pub(super) fn text(&mut self) -> Result<&'a [u8], FieldError> {
+    pub(crate) fn text(&mut self) -> Result<&'a [u8], FieldError> {
         let rest = self.byte_slice(self.rest() / 8).ok_or(FieldError::Unterminated)?;
         let text = std::ffi::CStr::from_bytes_until_nul(rest).map_err(|_| FieldError::Unterminated)?.to_bytes();
         self.position += 8 * (text.len() as u64 + 1);

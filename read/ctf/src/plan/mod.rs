@@ -24,14 +24,14 @@ pub use walk::{Group, Visitor};
 
 pub(crate) use bits::Cursor;
 pub(crate) use head::Time;
-pub(crate) use node::StructNode;
+pub(crate) use node::{Node, StructNode};
 pub(crate) use packet::{PacketFields, PacketStart};
 pub(crate) use walk::{Blind, Memory, advance};
 
 use class::ClassTable;
 use dormouse_abi::class::ClassDecl;
 use head::Head;
-use node::{Node, OUTER_COUNT, Slots};
+use node::{OUTER_COUNT, Slots};
 use program::{Known, fixed_size, program};
 
 use crate::model::{EventClass, Role, Scope, StreamClass, Struct, TraceClass};

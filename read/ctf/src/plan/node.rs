@@ -300,6 +300,12 @@ impl IntegerNode {
     }
 }
 
+impl StructNode {
+    pub(crate) fn align_bits(&self) -> u64 {
+        self.align_bits
+    }
+}
+
 impl Node {
     pub(super) fn align_bits(&self) -> u64 {
         match self {

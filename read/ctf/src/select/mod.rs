@@ -194,7 +194,12 @@ impl Selection {
     }
 
     /// Whether an event is wanted.
+    #[inline]
     pub fn wants(&mut self, event: &Event<'_>, writers: &mut Writers) -> bool {
+        (self.patterns.is_empty() && self.filters.is_empty()) || self.asks(event, writers)
+    }
+
+    fn asks(&mut self, event: &Event<'_>, writers: &mut Writers) -> bool {
         let class = ClassRef::of(event);
         let key = class.key();
         if let Some((last, answer)) = self.last

@@ -15,9 +15,11 @@
 //!
 //! * `packets`: from one packet to the next: headers, what is left out, what is skipped.
 //! * `records`: from one record to the next; counting, which looks at headers of records alone.
+//! * `block`: events that are kept while their streams are read on.
 //! * `part`: packets of a stream that are read by themselves, so that several threads can read one stream.
 //! * `range`: which packets and events are of a time that was asked for.
 
+mod block;
 mod event;
 mod notice;
 mod packets;
@@ -32,6 +34,7 @@ mod trace;
 #[cfg(test)]
 mod tests;
 
+pub use block::Block;
 pub use event::{Event, Scratch};
 pub use notice::{Foreign, Notice, Problem, RecordError};
 pub use pages::{count_records, first_record_since};
@@ -342,8 +345,8 @@ impl<'a, S: Source> StreamReader<'a, S> {
         'a: 'b,
     {
         let Current { plan, record, timestamp, begin, cpu_id, .. } = *current;
-        let size_bytes = (record.end - record.body / 8 * 8).div_ceil(8) as usize;
-        let bytes = body.get(..size_bytes).unwrap_or(body);
+        // What is behind its end is not looked at; but numbers are read a word at a time.
+        let bytes = body;
         let (context, outer) = self.last.map_or((0, Outer::default()), |opened| (opened.context, opened.outer));
         Event {
             stream: self.stream,
@@ -355,6 +358,7 @@ impl<'a, S: Source> StreamReader<'a, S> {
             size_bytes: (record.end - begin).div_ceil(8) as usize,
             trace: self.trace,
             plan,
+            class_index: record.class,
             body: Body { bytes, begin: record.body, end: record.end, outer: self.memory.outer() },
             packet: PacketStartRef { index: self.at.1, bytes: packet, context, outer },
         }
