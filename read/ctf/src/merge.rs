@@ -99,6 +99,7 @@ impl<'a, S: Source> Merge<'a, S> {
     }
 
     /// Goes to the next event, and gives the stream that has it; `None` at the end.
+    #[inline]
     fn advance(&mut self) -> Option<Result<usize, Notice>> {
         if let Some(unread) = self.unread.take() {
             for index in unread.clone() {
@@ -123,6 +124,7 @@ impl<'a, S: Source> Merge<'a, S> {
     }
 
     /// Keeps the event that [`Merge::next_event`] has given last.
+    #[inline]
     pub fn keep(&self, block: &mut Block<'a>) {
         if let Some(stream) = self.streams.get(self.first) {
             stream.keep(block);
@@ -130,6 +132,7 @@ impl<'a, S: Source> Merge<'a, S> {
     }
 
     /// The next event or notice, and `None` at the end. Where the streams are slices, the merge is an iterator too.
+    #[inline(always)]
     pub fn next_event(&mut self) -> Option<Result<Event<'_>, Notice>> {
         match self.advance()? {
             Ok(index) => self.streams[index].event().map(Ok),

@@ -28,6 +28,7 @@ pub mod extent;
 pub mod index;
 pub mod spool;
 
+mod ahead;
 mod archive;
 mod counts;
 mod find;
@@ -35,6 +36,7 @@ mod parts;
 mod streams;
 mod traces;
 
+pub use ahead::Ahead;
 pub use counts::{ClassCount, Counts};
 pub use dir::Dir;
 pub use extent::Window;

@@ -69,7 +69,7 @@ pub(crate) fn mask(size_bits: u32) -> u64 {
 
 /// The number, its highest bit being the sign, as an `i64`.
 #[inline(always)]
-pub(super) fn extend_sign(number: u64, size_bits: u32) -> u64 {
+pub(crate) fn extend_sign(number: u64, size_bits: u32) -> u64 {
     let unused = 64 - size_bits;
     ((number << unused) as i64 >> unused) as u64
 }
@@ -123,6 +123,13 @@ impl<'a> Cursor<'a> {
         let bit = self.position - self.base;
         self.skip(size_bits.into())?;
         Ok(read(self.bytes, bit, size_bits, order))
+    }
+
+    /// The bits of a little-endian number with this alignment.
+    #[inline(always)]
+    pub(crate) fn word_at(&mut self, align_bits: u64, size_bits: u32) -> Option<u64> {
+        self.align(align_bits);
+        self.number(size_bits, ByteOrder::Little).ok()
     }
 
     /// A number in LEB128, and how many bits its bytes have.

@@ -22,7 +22,7 @@ pub use pick::{Pick, Picked, PickedKind, Section, Step};
 pub use select::{ClassRef, FieldRef, MemberRef, Selection, Shape};
 pub use walk::{Group, Visitor};
 
-pub(crate) use bits::Cursor;
+pub(crate) use bits::{Cursor, extend_sign};
 pub(crate) use head::Time;
 pub(crate) use node::{Node, StructNode};
 pub(crate) use packet::{PacketFields, PacketStart};

@@ -295,6 +295,11 @@ impl IntegerNode {
         self.size_bits == u64::BITS && self.coding != Coding::Variable
     }
 
+    /// Alignment and size, if it is a plain little-endian number to which nothing refers.
+    pub(crate) fn word(&self) -> Option<(u64, u32)> {
+        (self.is_little_endian() && self.slot.is_none()).then_some((self.align_bits, self.size_bits))
+    }
+
     pub(super) fn is_little_endian(&self) -> bool {
         self.order == ByteOrder::Little && self.coding == Coding::Plain
     }

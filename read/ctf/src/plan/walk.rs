@@ -66,6 +66,7 @@ impl Memory {
         self.empty = 0;
     }
 
+    #[inline(always)]
     pub(crate) fn outer(&self) -> [u64; OUTER_COUNT] {
         std::array::from_fn(|index| self.slot(index as u32))
     }

@@ -284,9 +284,10 @@ impl<'a> Collector<'a> {
         if self.has_processes {
             processes.sort_by(|a, b| b.count.cmp(&a.count).then(a.vpid.cmp(&b.vpid)));
         }
-        let read = self.streams.iter().map(|stream| {
-            (stream.name, self.traces[stream.trace], (stream.size_bytes, stream.totals))
-        });
+        let read = self
+            .streams
+            .iter()
+            .map(|stream| (stream.name, self.traces[stream.trace], (stream.size_bytes, stream.totals)));
         let missing = of_totals(self.traces.iter().copied(), read);
         let is_own = self.traces.iter().any(TraceRef::is_own);
         if self.is_damaged || !missing.is_empty() {
@@ -300,8 +301,7 @@ impl<'a> Collector<'a> {
         let totals: Vec<StreamTotals> = self.streams.iter().filter_map(|stream| stream.totals).collect();
         let discarded = totals.iter().map(|stream| stream.events_discarded);
         let events = classes.iter().map(|class| class.count).sum();
-        let span =
-            span_ns.map(|(begin_ns, end_ns)| Span { begin_ns, end_ns, duration_ns: end_ns.abs_diff(begin_ns) });
+        let span = span_ns.map(|(begin_ns, end_ns)| Span { begin_ns, end_ns, duration_ns: end_ns.abs_diff(begin_ns) });
         let seconds = span.map(|span| span.duration_ns as f64 / 1e9).filter(|seconds| *seconds > 0.0);
         Stats {
             events,

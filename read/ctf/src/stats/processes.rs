@@ -43,7 +43,8 @@ impl Processes {
     pub(super) fn row_at(&self, vpid: u32, when: When) -> (Option<usize>, u64) {
         let Some(joins) = self.joins.get(&vpid) else { return (None, u64::MAX) };
         let next = joins.partition_point(|(joined, _)| *joined <= when);
-        let until = joins.get(next).filter(|((trace, _), _)| *trace == when.0).map_or(u64::MAX, |((_, ticks), _)| *ticks);
+        let until =
+            joins.get(next).filter(|((trace, _), _)| *trace == when.0).map_or(u64::MAX, |((_, ticks), _)| *ticks);
         (joins.get(next.saturating_sub(1)).map(|(_, row)| *row), until)
     }
 

@@ -102,12 +102,7 @@ impl<'a> Tally<'a> {
 }
 
 impl Thread {
-    fn put(
-        self,
-        rows: &mut HashMap<usize, u64>,
-        nameless: &mut HashMap<u32, u64>,
-        threads: &mut HashSet<(u32, u32)>,
-    ) {
+    fn put(self, rows: &mut HashMap<usize, u64>, nameless: &mut HashMap<u32, u64>, threads: &mut HashSet<(u32, u32)>) {
         if self.count == 0 {
             return;
         }

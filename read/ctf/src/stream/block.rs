@@ -78,10 +78,23 @@ impl<'a> Block<'a> {
     }
 
     /// The events.
+    #[inline]
     pub fn events(&self) -> impl Iterator<Item = Event<'_>> {
         self.events.iter().filter_map(|kept| self.event(kept))
     }
 
+    /// One of them, by its index.
+    #[inline(always)]
+    pub fn get(&self, index: usize) -> Option<Event<'_>> {
+        self.event(self.events.get(index)?)
+    }
+
+    /// Its time in nanoseconds since the epoch, if it has one.
+    pub fn time_ns(&self, index: usize) -> Option<i64> {
+        self.events.get(index)?.time_ns
+    }
+
+    #[inline(always)]
     fn event(&self, kept: &Kept) -> Option<Event<'_>> {
         let packet = self.packets.get(kept.packet)?;
         let bytes = self.bytes.get(kept.offset..)?;
@@ -109,6 +122,7 @@ impl<'a> Block<'a> {
 
 impl<'a, S: Source> StreamReader<'a, S> {
     /// Keeps the event that the reader has come to.
+    #[inline]
     pub(crate) fn keep(&self, block: &mut Block<'a>) {
         let Some(current) = &self.current else { return };
         let packet = match block.last.get(self.stream) {
@@ -135,6 +149,7 @@ impl<'a, S: Source> StreamReader<'a, S> {
         });
     }
 
+    #[cold]
     fn keep_packet(&self, block: &mut Block<'a>) -> usize {
         let Some(current) = &self.current else { return 0 };
         block.bytes.truncate(block.bytes.len() - PADDING.len().min(block.bytes.len()));
@@ -158,5 +173,56 @@ impl<'a, S: Source> StreamReader<'a, S> {
         }
         block.last[self.stream] = Some((self.at.1, block.packets.len() - 1));
         block.packets.len() - 1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use dormouse_abi::class::{FieldType, Kind};
+
+    use super::Block;
+    use crate::Value;
+    use crate::testing::TraceBuilder;
+    use crate::text::{Buffer, ClockFormat, Formatter};
+
+    #[test]
+    fn kept_events_are_shown_as_those_that_are_read() {
+        let mut trace = TraceBuilder::new();
+        let scalar = FieldType::scalar;
+        let fields =
+            [("n", scalar(Kind::I64)), ("s", scalar(Kind::Str)), ("f", scalar(Kind::F64)), ("b", scalar(Kind::Bool))];
+        let classes = [trace.class("p", "all", &fields), trace.class("p", "none", &[])];
+        let streams = [trace.stream(0), trace.stream(1), trace.stream(2)];
+        for time in 0..500u64 {
+            let stream = streams[(time / 3 % 3) as usize];
+            let text = [&b"plain"[..], b"qu\"ote\n", b"", &[b'x'; 100]][time as usize % 4];
+            let values = [Value::I64(-(time as i64)), Value::Str(text), Value::F64(0.5), Value::Bool(true)];
+            let values = if time % 5 == 0 { &values[..0] } else { &values[..] };
+            trace.event(stream, time * time * 10_000_000, 1, 2, classes[usize::from(values.is_empty())], values);
+            if time % 50 == 0 {
+                trace.packet(stream, 4096, 0);
+            }
+        }
+        let trace = trace.finish();
+        let metadata = trace.parse();
+        for format in [ClockFormat::TimeOfDay, ClockFormat::Since(1_700_000_000_000_000_001)] {
+            let (mut one, mut other) = (Formatter::new(format, |_| 0), Formatter::new(format, |_| 0));
+            let (mut expected, mut text) = (Vec::new(), Buffer::default());
+            trace.readers(&metadata).for_each(|item| one.event(&item.unwrap(), &mut expected));
+            let (mut merge, mut block, mut last_ns) = (trace.readers(&metadata), Block::default(), None);
+            let mut is_over = false;
+            while !is_over {
+                is_over = merge.next_event().is_none();
+                if !is_over {
+                    merge.keep(&mut block);
+                }
+                if is_over || block.len() == 7 {
+                    other.block(&block, last_ns, &mut text);
+                    last_ns = block.last_ns();
+                    block.clear();
+                }
+            }
+            assert_eq!(String::from_utf8_lossy(text.as_bytes()), String::from_utf8_lossy(&expected));
+        }
     }
 }

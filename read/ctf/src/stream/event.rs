@@ -58,6 +58,7 @@ pub(super) struct PacketStartRef<'a> {
 
 impl<'a> Event<'a> {
     /// Whether it is the session owner's, in the state stream of a trace of Dormouse.
+    #[inline]
     pub fn is_state(&self) -> bool {
         self.trace.is_own() && self.class.id > CLASS_ID_MAX.into()
     }
@@ -159,8 +160,14 @@ impl<'a> Event<'a> {
 
 impl<'a> StateRecord<'a> {
     /// Reads an event of the state stream; `None` for every other event, and where text is not UTF-8.
+    #[inline]
     pub fn decode(event: &Event<'a>) -> Option<StateRecord<'a>> {
-        let id = u16::try_from(event.class.id).ok().filter(|_| event.is_state())?;
+        if event.is_state() { StateRecord::decode_state(event) } else { None }
+    }
+
+    #[cold]
+    fn decode_state(event: &Event<'a>) -> Option<StateRecord<'a>> {
+        let id = u16::try_from(event.class.id).ok()?;
         StateRecord::of_fields(id, event.fields().map(|(_, value)| value))
     }
 }

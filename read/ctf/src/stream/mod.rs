@@ -40,8 +40,8 @@ pub use notice::{Foreign, Notice, Problem, RecordError};
 pub use pages::{count_records, first_record_since};
 pub use range::PacketSpan;
 pub use records::ClassCounts;
-pub use select::Choice;
 pub(crate) use records::Passed;
+pub use select::{Choice, Chosen, ChosenOf};
 pub use source::Source;
 pub use trace::TraceRef;
 
@@ -334,12 +334,15 @@ impl<'a, S: Source> StreamReader<'a, S> {
     }
 
     /// The event that [`StreamReader::advance`] has come to.
+    // An event is large. Where it is made it need not be moved, nor made as a whole if not all of it is looked at.
+    #[inline(always)]
     pub(crate) fn event(&self) -> Option<Event<'_>> {
         let current = self.current.as_ref()?;
         Some(self.event_in(current, self.source.fetched(current.body_offset()), &self.header))
     }
 
     /// The event, whose contexts and fields begin in the first byte of `body`, and its packet with the first of `packet`.
+    #[inline(always)]
     fn event_in<'b>(&self, current: &Current<'b>, body: &'b [u8], packet: &'b [u8]) -> Event<'b>
     where
         'a: 'b,

@@ -42,13 +42,20 @@ impl<'a, S: Source> StreamReader<'a, S> {
         while self.next.0 < limit.min(self.end) {
             let is_sound = matches!(self.open(), Some(Ok(())));
             self.notices.clear();
-            if !is_sound || !self.packet.take().is_some_and(|packet| packet.plan.begins_wholly()) {
+            // One that is outside of the time that is asked for has been passed by.
+            let is_apart = self.packet.take().map_or(self.bounds.is_some(), |packet| packet.plan.begins_wholly());
+            if !is_sound || !is_apart {
                 self.end = 0;
                 return Some(part);
             }
         }
-        part.end = self.next.0;
+        part.end = self.next.0.min(part.end);
         Some(part)
+    }
+
+    /// Bytes from the next packet on.
+    pub fn rest_bytes(&self) -> u64 {
+        self.end.saturating_sub(self.next.0)
     }
 
     /// Where the part ends; or, where it has been read and nothing behind can be, before that.

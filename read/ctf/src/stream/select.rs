@@ -1,6 +1,6 @@
 //! Events of chosen classes, and of these the chosen members.
 
-use super::{Event, Notice, Scratch, Source, StreamReader, TraceRef};
+use super::{Block, Event, Notice, Scratch, Source, StreamReader, TraceRef};
 use crate::plan::{ClassRef, FieldError, Selection, StreamPlan, Visitor};
 
 /// Which classes of a trace are read, and what of each.
@@ -67,6 +67,46 @@ impl<'a, S: Source> StreamReader<'a, S> {
     /// The event that [`StreamReader::next_chosen`] has come to.
     pub fn chosen(&self) -> Option<Event<'_>> {
         self.event()
+    }
+
+    /// Keeps it.
+    pub fn keep_chosen(&self, block: &mut Block<'a>) {
+        self.keep(block);
+    }
+}
+
+/// The chosen events of a stream.
+pub trait Chosen {
+    /// Goes to the next one, see [`StreamReader::next_chosen`].
+    fn next(&mut self) -> Option<Result<(usize, Option<i64>), Notice>>;
+
+    /// The one that [`Chosen::next`] has come to.
+    fn event(&self) -> Option<Event<'_>>;
+}
+
+/// The chosen events of a stream, which are read when they are asked for.
+#[derive(Debug)]
+pub struct ChosenOf<'c, 'a, S> {
+    reader: StreamReader<'a, S>,
+    choice: &'c Choice<'a>,
+}
+
+impl<'c, 'a, S> ChosenOf<'c, 'a, S> {
+    /// Reads this stream.
+    pub fn new(reader: StreamReader<'a, S>, choice: &'c Choice<'a>) -> ChosenOf<'c, 'a, S> {
+        ChosenOf { reader, choice }
+    }
+}
+
+impl<S: Source> Chosen for ChosenOf<'_, '_, S> {
+    #[inline]
+    fn next(&mut self) -> Option<Result<(usize, Option<i64>), Notice>> {
+        self.reader.next_chosen(self.choice)
+    }
+
+    #[inline(always)]
+    fn event(&self) -> Option<Event<'_>> {
+        self.reader.chosen()
     }
 }
 

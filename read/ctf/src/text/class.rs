@@ -10,7 +10,7 @@ use std::sync::Arc;
 use super::Printer;
 use super::buffer::{Buffer, Piece};
 use crate::model::{Base, Encoding, Meaning};
-use crate::plan::{Cursor, IntegerNode, Memory, Node};
+use crate::plan::{Cursor, IntegerNode, Memory, Node, extend_sign};
 use crate::stream::{Event, Scratch};
 
 /// How events of a class look.
@@ -27,6 +27,10 @@ pub(super) struct ClassText {
 /// What stands behind a piece.
 #[derive(Debug)]
 enum Value {
+    /// Decimal, little-endian, and nothing that others refer to: alignment and size in bits.
+    Word(u64, u32),
+    SignedWord(u64, u32),
+    /// Decimal, in any other form.
     Unsigned(Arc<IntegerNode>),
     Signed(Arc<IntegerNode>),
     /// UTF-8 up to its NUL.
@@ -43,7 +47,15 @@ impl Value {
             Node::Integer(integer)
                 if integer.labels.is_none() && integer.meaning == Meaning::Number && integer.base == Base::Decimal =>
             {
-                if integer.is_signed { Value::Signed(Arc::clone(integer)) } else { Value::Unsigned(Arc::clone(integer)) }
+                if let Some((align_bits, size_bits)) = integer.word() {
+                    let of = if integer.is_signed { Value::SignedWord } else { Value::Word };
+                    return of(align_bits, size_bits);
+                }
+                if integer.is_signed {
+                    Value::Signed(Arc::clone(integer))
+                } else {
+                    Value::Unsigned(Arc::clone(integer))
+                }
             }
             Node::Text { encoding: Encoding::Utf8, count: None } => Value::Text,
             node => Value::Any(node.clone()),
@@ -101,6 +113,10 @@ impl Value {
     #[inline(always)]
     fn put(&self, cursor: &mut Cursor<'_>, memory: &mut Memory, out: &mut Buffer) -> Option<()> {
         match self {
+            Value::Word(align_bits, size_bits) => out.unsigned(cursor.word_at(*align_bits, *size_bits)?),
+            Value::SignedWord(align_bits, size_bits) => {
+                out.signed(extend_sign(cursor.word_at(*align_bits, *size_bits)?, *size_bits) as i64);
+            }
             Value::Unsigned(integer) => out.unsigned(integer.read(cursor, memory).ok()?),
             Value::Signed(integer) => out.signed(integer.read(cursor, memory).ok()? as i64),
             Value::Text => {

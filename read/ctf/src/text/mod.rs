@@ -74,7 +74,7 @@ impl<'a> Formatter<'a> {
         block.events().for_each(|event| self.append(&event, out));
     }
 
-    #[inline]
+    #[inline(always)]
     fn append(&mut self, event: &Event<'_>, out: &mut Buffer) {
         if let Some(ns) = event.time_ns {
             out.put(b"[");
