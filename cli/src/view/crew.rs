@@ -82,9 +82,25 @@ impl<'f> Crew<'f> {
     /// Takes the event that was read last.
     pub(super) fn take(&mut self, events: &Events<'f>, sink: &mut Sink<'_>) {
         events.keep(&mut self.job.block);
-        if self.job.block.len() >= EVENTS_MAX || self.job.block.size_bytes() >= BYTES_MAX {
+        if self.is_full() {
             self.hand_over(sink);
         }
+    }
+
+    /// Takes events up to the next notice, or to an event of the session owner. Those are next then.
+    pub(super) fn take_all(&mut self, events: &mut Events<'f>, sink: &mut Sink<'_>) {
+        while events.keep_next(&mut self.job.block) {
+            if self.is_full() {
+                self.hand_over(sink);
+                if sink.is_over() {
+                    break;
+                }
+            }
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        self.job.block.len() >= EVENTS_MAX || self.job.block.size_bytes() >= BYTES_MAX
     }
 
     fn hand_over(&mut self, sink: &mut Sink<'_>) {

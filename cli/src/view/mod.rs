@@ -214,9 +214,11 @@ impl View {
         sink.write(&text);
         text.clear();
         let mut events = files.events_within(bounds.first_ns, bounds.last_ns);
-        while left > 0
-            && let Some(item) = events.next_event()
-        {
+        let is_all = is_whole && selection.is_all();
+        while left > 0 {
+            // Where all are wanted, those of programs need not be looked at.
+            crew.iter_mut().filter(|_| is_all).for_each(|crew| crew.take_all(&mut events, sink));
+            let Some(item) = events.next_event() else { break };
             match item {
                 Ok(event) => {
                     if let Some(record) = StateRecord::decode(&event) {

@@ -23,8 +23,14 @@ const KEPT_BYTES: u64 = 48 << 20;
 const KEPT_RATIO: u64 = 4;
 const HEADER_WINDOW_BYTES: usize = 512;
 
-/// A part, how to choose, and where to what is found.
-type Job<'c, 'f> = (StreamReader<'f, Window<'f>>, &'c Choice<'f>, SyncSender<Found<'f>>);
+/// A part that is to be read.
+struct Job<'c, 'f> {
+    reader: StreamReader<'f, Window<'f>>,
+    choice: &'c Choice<'f>,
+    /// What is found is put in here, which is empty, and goes there.
+    found: Found<'f>,
+    to: SyncSender<Found<'f>>,
+}
 
 /// What was found in a part.
 #[derive(Debug, Default)]
@@ -36,6 +42,8 @@ struct Found<'f> {
     notices: Vec<(usize, Notice)>,
     /// Whether nothing behind it can be read.
     is_over: bool,
+    /// Of the window, to be used again as all this is: fresh memory costs more than what is done in it.
+    memory: Vec<u8>,
 }
 
 /// Where the events of a part come from.
@@ -82,9 +90,10 @@ impl TraceFiles {
             scope.spawn(move || {
                 loop {
                     let job = waiting.lock().unwrap_or_else(PoisonError::into_inner).recv();
-                    let Ok((reader, choice, found)) = job else { break };
+                    let Ok(job) = job else { break };
+                    let to = job.to.clone();
                     // Nobody may want it any more.
-                    let _ = found.send(look_for(reader, choice));
+                    let _ = to.send(look_for(job));
                 }
             });
         }
@@ -103,15 +112,16 @@ impl TraceFiles {
                 next: (0, 0),
                 here: None,
             };
-            (0..ahead_count).for_each(|_| ahead.order());
+            (0..ahead_count).for_each(|_| ahead.order(Found::default()));
             ahead
         };
         self.readers().map(|(trace, _)| trace).enumerate().map(ahead).collect()
     }
 }
 
-fn look_for<'f>(mut reader: StreamReader<'f, Window<'f>>, choice: &Choice<'f>) -> Found<'f> {
-    let (mut found, end_bytes) = (Found::default(), reader.end_bytes());
+fn look_for<'f>(job: Job<'_, 'f>) -> Found<'f> {
+    let Job { mut reader, choice, mut found, .. } = job;
+    let end_bytes = reader.end_bytes();
     while let Some(next) = reader.next_chosen(choice) {
         match next {
             Ok((number, _)) => {
@@ -122,18 +132,23 @@ fn look_for<'f>(mut reader: StreamReader<'f, Window<'f>>, choice: &Choice<'f>) -
         }
     }
     found.is_over = reader.end_bytes() < end_bytes;
+    found.memory = reader.into_source().into_memory();
     found
 }
 
-impl Ahead<'_, '_> {
-    /// Has somebody look for the events of the next part.
-    fn order(&mut self) {
-        let Some(part) = self.left.cut(PART_BYTES, self.files.window(self.stream)) else { return };
+impl<'f> Ahead<'_, 'f> {
+    /// Has somebody look for the events of the next part, and put them in here.
+    fn order(&mut self, mut found: Found<'f>) {
+        found.block.clear();
+        found.numbers.clear();
+        found.notices.clear();
+        let window = self.files.window_in(self.stream, std::mem::take(&mut found.memory));
+        let Some(part) = self.left.cut(PART_BYTES, window) else { return };
         if part.rest_bytes() > self.part_bytes_max.max(PART_BYTES / 2) {
             return self.parts.push_back(From::Here(ChosenOf::new(part, self.choice)));
         }
-        let (found, receiver) = sync_channel(1);
-        if self.jobs.send((part, self.choice, found)).is_ok() {
+        let (to, receiver) = sync_channel(1);
+        if self.jobs.send(Job { reader: part, choice: self.choice, found, to }).is_ok() {
             self.parts.push_back(From::Thread(receiver));
         }
     }
@@ -144,8 +159,9 @@ impl Ahead<'_, '_> {
             return false;
         }
         let Some(part) = self.parts.pop_front() else { return false };
-        self.order();
-        (self.at, self.next, self.here) = (Found::default(), (0, 0), None);
+        let found = std::mem::take(&mut self.at);
+        self.order(found);
+        (self.next, self.here) = ((0, 0), None);
         match part {
             From::Thread(found) => match found.recv() {
                 Ok(found) => self.at = found,

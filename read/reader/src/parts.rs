@@ -64,7 +64,7 @@ impl<'f> Left<'f> {
     fn next(&mut self, files: &'f TraceFiles) -> Option<(usize, u32, StreamReader<'f, Window<'f>>)> {
         loop {
             if let Some((cut, stream, part)) = &mut self.cut
-                && let Some(reader) = cut.cut(PART_BYTES, files.window(*stream))
+                && let Some(reader) = cut.cut(PART_BYTES, files.window_in(*stream, Vec::new()))
             {
                 *part += 1;
                 return Some((*stream, *part, reader));

@@ -142,9 +142,9 @@ impl TraceFiles {
         StreamReader::of_source(self.trace_of(stream), index, stream.extent.window(window_bytes))
     }
 
-    /// A window on a stream.
-    pub(crate) fn window(&self, index: usize) -> Window<'_> {
-        self.streams[index].extent.window(*WINDOW_BYTES.end())
+    /// A window on a stream, in memory that another had.
+    pub(crate) fn window_in(&self, index: usize, memory: Vec<u8>) -> Window<'_> {
+        self.streams[index].extent.window_in(*WINDOW_BYTES.end(), memory)
     }
 
     /// The events of all streams, which are numbered in the order of [`TraceFiles::names`].

@@ -196,7 +196,7 @@ mod tests {
         for time in 0..500u64 {
             let stream = streams[(time / 3 % 3) as usize];
             let text = [&b"plain"[..], b"qu\"ote\n", b"", &[b'x'; 100]][time as usize % 4];
-            let values = [Value::I64(-(time as i64)), Value::Str(text), Value::F64(0.5), Value::Bool(true)];
+            let values = [Value::I64(-(time as i64)), Value::Str(text), Value::F64(0.5), Value::Bool(1)];
             let values = if time % 5 == 0 { &values[..0] } else { &values[..] };
             trace.event(stream, time * time * 10_000_000, 1, 2, classes[usize::from(values.is_empty())], values);
             if time % 50 == 0 {

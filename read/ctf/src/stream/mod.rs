@@ -285,7 +285,9 @@ impl<'a, S: Source> StreamReader<'a, S> {
         self.packet.map(|packet| (packet.plan, packet.cpu_id))
     }
 
-    fn is_at_state(&self) -> bool {
+    /// Whether the event that it has come to is one of the session owner.
+    #[inline]
+    pub(crate) fn is_at_state(&self) -> bool {
         self.trace.is_own() && self.current.is_some_and(|current| current.plan.id == u64::from(STREAM_STATE))
     }
 

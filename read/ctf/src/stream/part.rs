@@ -53,6 +53,11 @@ impl<'a, S: Source> StreamReader<'a, S> {
         Some(part)
     }
 
+    /// What it reads from.
+    pub fn into_source(self) -> S {
+        self.source
+    }
+
     /// Bytes from the next packet on.
     pub fn rest_bytes(&self) -> u64 {
         self.end.saturating_sub(self.next.0)

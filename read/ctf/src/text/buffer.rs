@@ -11,29 +11,36 @@ const DIGITS_MAX: usize = 20;
 /// Text that is always the same.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Piece {
-    /// The last is not full.
-    chunks: Box<[([u8; CHUNK_BYTES], usize)]>,
+    /// Most have no more than this.
+    first: Chunk,
+    more: Box<[Chunk]>,
 }
+
+/// Bytes, and how many of them are text.
+#[derive(Debug, Clone, Copy, Default)]
+struct Chunk([u8; CHUNK_BYTES], usize);
 
 impl From<&[u8]> for Piece {
     fn from(text: &[u8]) -> Piece {
         let chunk = |text: &[u8]| {
             let mut chunk = [0; CHUNK_BYTES];
             chunk[..text.len()].copy_from_slice(text);
-            (chunk, text.len())
+            Chunk(chunk, text.len())
         };
-        Piece { chunks: text.chunks(CHUNK_BYTES).map(chunk).collect() }
+        let mut chunks = text.chunks(CHUNK_BYTES).map(chunk);
+        Piece { first: chunks.next().unwrap_or_default(), more: chunks.collect() }
     }
 }
 
 impl Piece {
     pub(super) fn is_empty(&self) -> bool {
-        self.chunks.is_empty()
+        self.first.1 == 0
     }
 
     /// Appends it to other text.
     pub(super) fn put(&self, out: &mut Vec<u8>) {
-        self.chunks.iter().for_each(|(chunk, len)| out.extend_from_slice(&chunk[..*len]));
+        let chunks = std::iter::once(&self.first).chain(&self.more);
+        chunks.for_each(|Chunk(chunk, len)| out.extend_from_slice(&chunk[..*len]));
     }
 }
 
@@ -73,10 +80,14 @@ impl Buffer {
 
     #[inline(always)]
     pub(super) fn piece(&mut self, piece: &Piece) {
-        for (chunk, len) in &piece.chunks {
-            self.room(CHUNK_BYTES)[..CHUNK_BYTES].copy_from_slice(chunk);
-            self.len += len;
-        }
+        self.chunk(&piece.first);
+        piece.more.iter().for_each(|chunk| self.chunk(chunk));
+    }
+
+    #[inline(always)]
+    fn chunk(&mut self, Chunk(chunk, len): &Chunk) {
+        self.room(CHUNK_BYTES)[..CHUNK_BYTES].copy_from_slice(chunk);
+        self.len += len;
     }
 
     /// Text of any length; of a length that is known where this is called, without a call.

@@ -11,13 +11,14 @@ use super::Printer;
 use super::buffer::{Buffer, Piece};
 use crate::model::{Base, Encoding, Meaning};
 use crate::plan::{Cursor, IntegerNode, Memory, Node, extend_sign};
-use crate::stream::{Event, Scratch};
+use crate::stream::Event;
 
 /// How events of a class look.
 #[derive(Debug)]
 pub(super) struct ClassText {
-    /// Origin and name.
+    /// Origin and name; and what they are behind a time.
     title: Piece,
+    timed_title: Piece,
     fields: Box<[(Piece, Value)]>,
     last: Piece,
     /// Whether there are structures, even if they are empty.
@@ -85,25 +86,32 @@ impl ClassText {
         text += "\n";
         ClassText {
             title: Piece::from(format!("{origin}{}: ", class.full_name).as_bytes()),
+            timed_title: Piece::from(format!(") {origin}{}: ", class.full_name).as_bytes()),
             fields: fields.into(),
             last: piece(&mut text),
             has_fields,
         }
     }
 
-    /// Appends what stands behind the time. `context`: of the packet.
-    #[inline]
-    pub(super) fn put(&self, event: &Event<'_>, context: &Piece, scratch: &mut Scratch, out: &mut Buffer) {
-        out.piece(&self.title);
-        out.piece(context);
-        if self.has_fields && !context.is_empty() {
-            out.put(b", ");
+    /// Appends what stands in front of the fields. `context`: of the packet.
+    #[inline(always)]
+    pub(super) fn title(&self, is_timed: bool, context: &Piece, out: &mut Buffer) {
+        out.piece(if is_timed { &self.timed_title } else { &self.title });
+        if !context.is_empty() {
+            out.piece(context);
+            if self.has_fields {
+                out.put(b", ");
+            }
         }
-        let (mut cursor, memory) = event.begin_fields(scratch);
+    }
+
+    /// Appends contexts and fields, and the end of the line.
+    #[inline(always)]
+    pub(super) fn fields(&self, cursor: &mut Cursor<'_>, memory: &mut Memory, out: &mut Buffer) {
         for (piece, value) in &self.fields {
             out.piece(piece);
             // The record has been measured, so its fields can be read.
-            let _ = value.put(&mut cursor, memory, out);
+            let _ = value.put(cursor, memory, out);
         }
         out.piece(&self.last);
     }
@@ -138,6 +146,7 @@ impl Value {
 }
 
 /// Text in quotes, most of which needs nothing else.
+#[inline]
 fn text(text: &[u8], out: &mut Buffer) {
     let is_plain = |byte: &u8| !matches!(byte, 0..0x20 | 0x7F | b'\\' | b'\'' | b'"' | b'?');
     if text.iter().all(is_plain) {

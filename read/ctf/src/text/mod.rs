@@ -77,27 +77,27 @@ impl<'a> Formatter<'a> {
     #[inline(always)]
     fn append(&mut self, event: &Event<'_>, out: &mut Buffer) {
         if let Some(ns) = event.time_ns {
-            out.put(b"[");
             self.clock.append(ns, out);
             match self.last_ns.replace(ns).map(|last| ns.saturating_sub(last).max(0)) {
                 Some(distance @ 0..NS) => {
                     out.put(b"] (+0.");
                     out.fraction(distance as u32);
-                    out.put(b") ");
                 }
                 Some(distance) => {
                     out.put(b"] (+");
                     out.unsigned((distance / NS) as u64);
                     out.put(b".");
                     out.fraction((distance % NS) as u32);
-                    out.put(b") ");
                 }
-                None => out.put(b"] (+?.?????????) "),
+                None => out.put(b"] (+?.?????????"),
             }
         }
         let Formatter { contexts, classes, scratch, .. } = self;
         let context = packet_context(contexts, event);
-        class_text(classes, event).put(event, context, scratch, out);
+        let class = class_text(classes, event);
+        class.title(event.time_ns.is_some(), context, out);
+        let (mut cursor, memory) = event.begin_fields(scratch);
+        class.fields(&mut cursor, memory, out);
     }
 
     /// A line, without newline, that warns of what a notice tells. `stream` names the stream, for example its file.
