@@ -57,6 +57,14 @@ fn variants() -> Result<()> {
     Ok(())
 }
 
+/// Builds what the lab's `reader` times besides the command.
+fn readers() -> Result<()> {
+    let build = ["build", "--quiet", "--release"];
+    succeed(run::cargo(build).args(["--package", "dormouse-reader", "--example", "count"]))?;
+    let python = ["--manifest-path", "read/python/Cargo.toml", "--package", "dormouse-python", "--example", "arrow"];
+    succeed(run::cargo(build).args(python))
+}
+
 /// File and feature, as the lab's `compile-job` knows them.
 const VARIANTS: [(&str, &str); 2] =
     [("libdormouse_libc-memcpy.so", "memcpy"), ("libdormouse_libc-specialised.so", "specialised")];
@@ -96,6 +104,9 @@ impl Lab {
             test::tools()?;
             run::build_lab()?;
             peers::build()?;
+        }
+        if self.all || self.experiments.iter().any(|name| name == "reader") {
+            readers()?;
         }
         if !self.quick && (self.all || self.experiments.iter().any(|name| name == "compile-job")) {
             variants()?;
