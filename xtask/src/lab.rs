@@ -98,7 +98,11 @@ impl Lab {
         let profile = if is_tour { "debug" } else { "release" };
         if is_tour {
             system::ensure(&[CC, MAKE])?;
-            run::build_tour()?;
+            let ahead = peers::compile_ahead()?;
+            let built = run::build_tour();
+            // It has ended before anything is measured.
+            drop(ahead.join());
+            built?;
             peers::build_installed(profile)?;
         } else {
             test::tools()?;
