@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use dormouse_lab::{Report, Verdict};
+use dormouse_lab::{Report, Verdict, experiments};
 
 use crate::common::{LAB, succeed};
 
@@ -37,4 +37,20 @@ fn readers_are_timed_on_traces_that_are_counted() {
     }
     let judged = experiment.statements.iter().filter(|judged| judged.verdict != Verdict::NotMeasured);
     assert!(!cfg!(debug_assertions) || judged.count() == 0, "no statement is judged by what is not optimised");
+    // Under their own names they would be: all but that of memory, which is of all of ours together.
+    let mut optimised = experiment.clone();
+    optimised.measurements.iter_mut().for_each(|figure| figure.name = figure.name.replace("unoptimised-", ""));
+    let paper = experiments::find("reader").and_then(|known| known.paper()).expect("its bounds");
+    for judged in paper.judge(&optimised).iter().filter(|judged| judged.place == "a trace of Dormouse") {
+        let is_there = |name: &str| optimised.measurements.iter().any(|figure| figure.name == name);
+        let names = judged.ratio.split(" ÷ ").flat_map(|side| side.split(" - "));
+        let is_measured = names.clone().all(is_there);
+        assert_eq!(judged.verdict != Verdict::NotMeasured, is_measured, "{judged:#?}");
+        let is_missing = |name: &str| {
+            notes.iter().any(|note| {
+                note.contains(" not measured: ") && name.contains(note.split(' ').next().unwrap_or_default())
+            })
+        };
+        assert!(is_measured || judged.line == "6" || names.clone().any(is_missing), "{judged:#?}: {notes:#?}");
+    }
 }
