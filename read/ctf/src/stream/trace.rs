@@ -53,6 +53,7 @@ impl<'a> TraceRef<'a> {
     }
 
     /// Whether the trace is one of Dormouse.
+    #[inline]
     pub(crate) fn is_own(&self) -> bool {
         self.own.is_some()
     }
