@@ -148,6 +148,8 @@ pub struct StreamReader<'a, S = &'a [u8]> {
     totals: StreamTotals,
     /// Notices about the header of the current packet, last one first.
     notices: Vec<Problem>,
+    /// Whether packets say that they begin later than they do.
+    do_packets_begin_late: bool,
 }
 
 impl<'a> StreamReader<'a> {
@@ -174,8 +176,9 @@ impl Current<'_> {
 impl<'a, S: Source> StreamReader<'a, S> {
     /// As [`StreamReader::new`], of bytes that come piece by piece.
     pub fn of_source(trace: impl Into<TraceRef<'a>>, stream: usize, source: S) -> StreamReader<'a, S> {
+        let trace = trace.into();
         StreamReader {
-            trace: trace.into(),
+            trace,
             stream,
             end: source.size_bytes(),
             source,
@@ -193,6 +196,7 @@ impl<'a, S: Source> StreamReader<'a, S> {
             header: Vec::new(),
             totals: StreamTotals::default(),
             notices: Vec::new(),
+            do_packets_begin_late: trace.do_packets_begin_late(),
         }
     }
 
@@ -325,9 +329,11 @@ impl<'a, S: Source> StreamReader<'a, S> {
                     next => return Some(next.map_err(|problem| self.notice(problem))),
                 }
             }
-            let cut = self.packet.take().and_then(|packet| packet.cut_bytes);
-            if let Some((present_bytes, expected_bytes)) = cut {
-                return Some(Err(self.notice(Problem::CutOff { present_bytes, expected_bytes })));
+            if let Some(packet) = self.packet.take() {
+                if let Some((present_bytes, expected_bytes)) = packet.cut_bytes {
+                    return Some(Err(self.notice(Problem::CutOff { present_bytes, expected_bytes })));
+                }
+                self.go_to_end();
             }
             if let Err(problem) = self.open()? {
                 return Some(Err(self.notice(problem)));

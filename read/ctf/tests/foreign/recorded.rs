@@ -77,30 +77,87 @@ fn what_lttng_records_is_read_alike() {
         std::thread::sleep(std::time::Duration::from_millis(50));
         let _ = daemon.0.try_wait();
     }
-    for (name, buffers) in [("uid", "--buffers-uid"), ("pid", "--buffers-pid")] {
+    let contexts = ["vpid", "vtid", "procname", "ip", "pthread_id", "vuid", "vgid", "pid_ns", "net_ns"];
+    let contexts: Vec<&str> = contexts.iter().flat_map(|context| ["-t", *context]).collect();
+    // Of few classes LTTng writes compact headers, of many large ones.
+    for (name, buffers, events, context_args) in [
+        ("uid", "--buffers-uid", "mine:*", &contexts[..6]),
+        ("pid", "--buffers-pid", "mine:*", &contexts[..6]),
+        ("few", "--buffers-uid", "mine:ev,mine:small", &contexts),
+        ("snapshot", "--buffers-uid", "mine:*", &contexts[..6]),
+        ("rotation", "--buffers-uid", "mine:*", &[]),
+    ] {
         let session = format!("dormouse-test-{name}-{}", std::process::id());
         let trace = at(name);
         let create = format!("--output={}", trace.display());
-        let steps: [&[&str]; 5] = [
-            &["create", &session, &create],
-            &["enable-channel", "-s", &session, "-u", buffers, "--subbuf-size=4096", "channel"],
-            &["enable-event", "-s", &session, "-u", "-c", "channel", "mine:*"],
-            &["add-context", "-s", &session, "-u", "-c", "channel", "-t", "vpid", "-t", "vtid", "-t", "procname"],
-            &["start", &session],
-        ];
-        for step in steps {
-            let output = lttng(step);
-            assert!(output.status.success(), "{step:?}: {output:?}");
+        let step = |arguments: &[&str]| {
+            let output = lttng(arguments);
+            assert!(output.status.success(), "{arguments:?}: {output:?}");
+        };
+        let run = || {
+            let output = Command::new(&program).env("LTTNG_HOME", directory.path()).output().unwrap();
+            assert!(output.status.success(), "{output:?}");
+        };
+        let how: &[&str] = if name == "snapshot" { &["--snapshot"] } else { &[] };
+        step(&[&["create", &session, &create], how].concat());
+        step(&["enable-channel", "-s", &session, "-u", buffers, "--subbuf-size=4096", "channel"]);
+        step(&["enable-event", "-s", &session, "-u", "-c", "channel", events]);
+        if !context_args.is_empty() {
+            step(&[&["add-context", "-s", &session, "-u", "-c", "channel"], context_args].concat());
         }
-        let output = Command::new(&program).env("LTTNG_HOME", directory.path()).output().unwrap();
-        assert!(output.status.success(), "{output:?}");
-        for step in [["stop", &session], ["destroy", &session]] {
-            assert!(lttng(&step).status.success(), "{step:?}");
+        step(&["start", &session]);
+        run();
+        match name {
+            "snapshot" => step(&["snapshot", "record", "-s", &session]),
+            "rotation" => {
+                step(&["rotate", &session]);
+                run();
+            }
+            _ => {}
         }
-        let Some(notices) = agree(&trace) else { return };
-        assert_eq!(notices, [""; 0]);
-        filters_find_what_a_search_finds(&trace);
+        step(&["stop", &session]);
+        step(&["destroy", &session]);
+        let traces = super::traces_below(&trace);
+        assert_eq!(traces.len(), if name == "rotation" { 2 } else { 1 }, "{name}: {traces:?}");
+        // Traces that follow one another are read each by itself: their streams are the same ones.
+        for trace in traces {
+            let Some(notices) = agree(&trace) else { return };
+            assert_eq!(notices, [""; 0], "{name}");
+        }
+        if buffers == "--buffers-pid" || name == "uid" {
+            filters_find_what_a_search_finds(&trace);
+        }
     }
+}
+
+#[test]
+fn what_perf_converts_is_read_alike() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut record = Command::new("perf");
+    record.args([
+        "record",
+        "-q",
+        "-e",
+        "cpu-clock",
+        "-F",
+        "5000",
+        "-o",
+        "data",
+        "--",
+        "sh",
+        "-c",
+        "ls -R /usr/share/doc",
+    ]);
+    let Some(recorded) = output(record.current_dir(directory.path()), "perf") else { return };
+    let mut convert = Command::new("perf");
+    convert.args(["data", "convert", "--all", "-i", "data", "--to-ctf=trace"]).current_dir(directory.path());
+    let is_converted = recorded.status.success() && convert.output().is_ok_and(|output| output.status.success());
+    if !is_converted || !directory.path().join("trace/metadata").is_file() {
+        let lack = "perf records no clock here, or does not write CTF";
+        return dormouse_testing::skip(dormouse_testing::Lack::machine(lack, "kernel.perf_event_paranoid, linux-perf"));
+    }
+    let Some(notices) = agree(&directory.path().join("trace")) else { return };
+    assert_eq!(notices, [""; 0]);
 }
 
 /// Filters over such a trace, beside what is found in the text of babeltrace2.
