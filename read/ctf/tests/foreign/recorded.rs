@@ -1,7 +1,9 @@
 //! Traces that other programs write while the test runs.
 
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
+
+use dormouse_testing::lttng::LttngSession;
 
 use super::{agree, output};
 
@@ -37,16 +39,6 @@ fn what_babeltrace2_writes_is_read_alike() {
     }
 }
 
-/// A session daemon of LTTng, ended with its children.
-struct SessionDaemon(std::process::Child);
-
-impl Drop for SessionDaemon {
-    fn drop(&mut self) {
-        let _ = Command::new("kill").arg(self.0.id().to_string()).status();
-        let _ = self.0.wait();
-    }
-}
-
 #[test]
 fn what_lttng_records_is_read_alike() {
     let directory = tempfile::tempdir().unwrap();
@@ -59,64 +51,37 @@ fn what_lttng_records_is_read_alike() {
     if !compiler.output().is_ok_and(|output| output.status.success()) {
         return lacks("liblttng-ust-dev");
     }
-    let ready = at("ready");
-    let mut daemon = Command::new("lttng-sessiond");
-    daemon.args(["--no-kernel", "--pidfile"]).arg(&ready).env("LTTNG_HOME", directory.path());
-    daemon.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    let Ok(daemon) = daemon.spawn() else { return lacks("lttng-sessiond") };
-    let mut daemon = SessionDaemon(daemon);
-    let lttng = |arguments: &[&str]| {
-        let mut command = Command::new("lttng");
-        command.arg("--no-sessiond").args(arguments).env("LTTNG_HOME", directory.path()).stdin(Stdio::null());
-        command.output().expect("lttng runs")
-    };
-    // It answers when it is ready. One that runs already ends ours, and answers too.
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
-    while !lttng(&["list"]).status.success() && std::time::Instant::now() < deadline {
-        // Nothing tells when it listens: its signal would go to a parent, and this process has other children.
-        std::thread::sleep(std::time::Duration::from_millis(50));
-        let _ = daemon.0.try_wait();
+    for name in ["lttng-sessiond", "lttng", "babeltrace2"] {
+        if !dormouse_testing::has(name) {
+            return;
+        }
     }
     let contexts = ["vpid", "vtid", "procname", "ip", "pthread_id", "vuid", "vgid", "pid_ns", "net_ns"];
-    let contexts: Vec<&str> = contexts.iter().flat_map(|context| ["-t", *context]).collect();
     // Of few classes LTTng writes compact headers, of many large ones.
-    for (name, buffers, events, context_args) in [
-        ("uid", "--buffers-uid", "mine:*", &contexts[..6]),
-        ("pid", "--buffers-pid", "mine:*", &contexts[..6]),
-        ("few", "--buffers-uid", "mine:ev,mine:small", &contexts),
-        ("snapshot", "--buffers-uid", "mine:*", &contexts[..6]),
-        ("rotation", "--buffers-uid", "mine:*", &[]),
+    for (name, channel, events, contexts) in [
+        ("uid", "--buffers-uid", &["mine:*"][..], &contexts[..6]),
+        ("pid", "--buffers-pid", &["mine:*"], &contexts[..6]),
+        ("few", "--buffers-uid", &["mine:ev", "mine:small"], &contexts),
+        ("snapshot", "--buffers-uid --overwrite", &["mine:*"], &contexts[..6]),
+        ("rotation", "--buffers-uid", &["mine:*"], &[]),
     ] {
-        let session = format!("dormouse-test-{name}-{}", std::process::id());
-        let trace = at(name);
-        let create = format!("--output={}", trace.display());
-        let step = |arguments: &[&str]| {
-            let output = lttng(arguments);
-            assert!(output.status.success(), "{arguments:?}: {output:?}");
+        let options = format!("{channel} --subbuf-size=4096");
+        let session = match LttngSession::start(&options, events, contexts, directory.path()) {
+            Ok(session) => session,
+            Err(why) => {
+                return dormouse_testing::skip(dormouse_testing::Lack::machine(why, "run it outside of containers"));
+            }
         };
         let run = || {
-            let output = Command::new(&program).env("LTTNG_HOME", directory.path()).output().unwrap();
+            let output = Command::new(&program).envs(session.env()).output().unwrap();
             assert!(output.status.success(), "{output:?}");
         };
-        let how: &[&str] = if name == "snapshot" { &["--snapshot"] } else { &[] };
-        step(&[&["create", &session, &create], how].concat());
-        step(&["enable-channel", "-s", &session, "-u", buffers, "--subbuf-size=4096", "channel"]);
-        step(&["enable-event", "-s", &session, "-u", "-c", "channel", events]);
-        if !context_args.is_empty() {
-            step(&[&["add-context", "-s", &session, "-u", "-c", "channel"], context_args].concat());
-        }
-        step(&["start", &session]);
         run();
-        match name {
-            "snapshot" => step(&["snapshot", "record", "-s", &session]),
-            "rotation" => {
-                step(&["rotate", &session]);
-                run();
-            }
-            _ => {}
+        if name == "rotation" {
+            session.rotate().unwrap();
+            run();
         }
-        step(&["stop", &session]);
-        step(&["destroy", &session]);
+        let (trace, _) = session.keep().unwrap();
         let traces = super::traces_below(&trace);
         assert_eq!(traces.len(), if name == "rotation" { 2 } else { 1 }, "{name}: {traces:?}");
         // Traces that follow one another are read each by itself: their streams are the same ones.
@@ -124,7 +89,7 @@ fn what_lttng_records_is_read_alike() {
             let Some(notices) = agree(&trace) else { return };
             assert_eq!(notices, [""; 0], "{name}");
         }
-        if buffers == "--buffers-pid" || name == "uid" {
+        if name == "pid" || name == "uid" {
             filters_find_what_a_search_finds(&trace);
         }
     }

@@ -1,4 +1,4 @@
-//! LTTng-UST beside us: a recording session with a daemon of its own, which touches no other session of the machine.
+//! LTTng-UST, beside which the lab measures and whose traces tests read: a recording session with a daemon of its own, which touches no other session of the machine.
 //!
 //! ```text
 //!   user   LTTNG_HOME is a temporary directory: the daemon's sockets are in there, and its client and programs look there
@@ -17,16 +17,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use dormouse_consumer::Mode;
-
-use crate::engine::printed;
+use crate::{is_installed, printed};
 
 /// What has it all on Debian and Ubuntu.
 pub const INSTALL: &str = "apt-get install lttng-tools liblttng-ust-dev babeltrace2";
-/// How its sessions are set up, in words.
+/// How the lab's sessions are set up, in words.
 pub const CONFIGURATION: &str = "buffers for each user and processor, four sub-buffers of 1 MiB";
 /// The same as `lttng enable-channel` is told it.
-const BUFFERS: &str = "--buffers-uid --subbuf-size=1M --num-subbuf=4";
+pub const BUFFERS: &str = "--buffers-uid --subbuf-size=1M --num-subbuf=4";
 const SESSION: &str = "dormouse-lab";
 const CHANNEL: &str = "lab";
 /// How long the daemon may take to answer for the first time, and to end.
@@ -52,19 +50,19 @@ pub struct LttngCounts {
 pub struct LttngSession {
     home: tempfile::TempDir,
     daemon: Child,
-    mode: Mode,
+    is_snapshot: bool,
     trace: PathBuf,
 }
 
 impl LttngSession {
-    /// Starts a daemon and a session with `patterns` enabled, such as `lab:armed_*`. Its trace goes to a new directory in `dir`; in
-    /// overwrite mode as a snapshot, at the end.
+    /// Starts a daemon and a session with `patterns` enabled, such as `lab:armed_*`, and `options` of its channel, such as [`BUFFERS`]. Its
+    /// trace goes to a new directory in `dir`; with `--overwrite` among the options, as a snapshot at the end.
     ///
     /// # Errors
     /// Why there is none, in one line.
-    pub fn start(mode: Mode, patterns: &[&str], dir: &Path) -> Result<LttngSession, String> {
+    pub fn start(options: &str, patterns: &[&str], contexts: &[&str], dir: &Path) -> Result<LttngSession, String> {
         let missing: Vec<&str> =
-            ["lttng-sessiond", "lttng", "babeltrace2"].into_iter().filter(|program| !is_on_path(program)).collect();
+            ["lttng-sessiond", "lttng", "babeltrace2"].into_iter().filter(|program| !is_installed(program)).collect();
         if !missing.is_empty() {
             return Err(format!("not installed: {} ({INSTALL})", missing.join(", ")));
         }
@@ -78,14 +76,17 @@ impl LttngSession {
         daemon.args(["--pdeathsig", "TERM", "lttng-sessiond", "--no-kernel", "--quiet"]);
         let daemon = daemon.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
         let daemon = daemon.map_err(|error| format!("lttng-sessiond cannot be run: {error}"))?;
-        let mut session = LttngSession { home, daemon, mode, trace };
+        let mut session = LttngSession { home, daemon, is_snapshot: options.contains("--overwrite"), trace };
         session.await_daemon()?;
-        let kind = if mode == Mode::Overwrite { " --snapshot" } else { "" };
+        let kind = if session.is_snapshot { " --snapshot" } else { "" };
         session.lttng(&format!("create {SESSION}{kind}"), &[&output])?;
         let in_session = format!("--userspace --session={SESSION}");
-        session.lttng(&format!("enable-channel {in_session} --{} {BUFFERS} {CHANNEL}", mode.name()), &[])?;
+        session.lttng(&format!("enable-channel {in_session} {options} {CHANNEL}"), &[])?;
         for pattern in patterns {
             session.lttng(&format!("enable-event {in_session} --channel={CHANNEL}"), &[pattern])?;
+        }
+        for context in contexts {
+            session.lttng(&format!("add-context {in_session} --channel={CHANNEL} --type={context}"), &[])?;
         }
         session.lttng("start", &[SESSION])?;
         Ok(session)
@@ -118,13 +119,34 @@ impl LttngSession {
         printed(&mut command, format!("lttng {words} {}", further.join(" ")).trim_end())
     }
 
+    /// Goes on in another directory of the trace.
+    ///
+    /// # Errors
+    /// LTTng fails.
+    pub fn rotate(&self) -> Result<(), String> {
+        self.lttng(&format!("rotate {SESSION}"), &[]).map(drop)
+    }
+
     /// Ends the recording and counts what arrived; the trace is then removed.
     ///
     /// # Errors
     /// LTTng or babeltrace2 fails.
     pub fn finish(self) -> Result<LttngCounts, String> {
+        self.end()
+    }
+
+    /// The same, and leaves the trace where it is. Returns its directory, and how many events are in it.
+    ///
+    /// # Errors
+    /// LTTng or babeltrace2 fails.
+    pub fn keep(mut self) -> Result<(PathBuf, u64), String> {
+        let LttngCounts { arrived, .. } = self.end()?;
+        Ok((std::mem::take(&mut self.trace), arrived))
+    }
+
+    fn end(&self) -> Result<LttngCounts, String> {
         self.lttng("stop", &[SESSION])?;
-        if self.mode == Mode::Overwrite {
+        if self.is_snapshot {
             self.lttng("snapshot record", &[&format!("--session={SESSION}")])?;
         }
         let discarded = discarded(&self.lttng("list", &[SESSION])?);
@@ -166,15 +188,19 @@ fn command(home: &Path, program: &str) -> Command {
     command
 }
 
-/// Bytes of the streams in a trace's directory.
-fn stream_bytes(dir: &Path) -> u64 {
+/// The streams in a trace's directory: neither metadata nor indices.
+pub fn streams(dir: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
-    let bytes = entries.map(|entry| match (entry.file_type(), entry.file_name().to_str()) {
-        (_, Some("metadata" | "index")) => 0,
-        (Ok(kind), _) if kind.is_dir() => stream_bytes(&entry.path()),
-        _ => entry.metadata().map_or(0, |metadata| metadata.len()),
+    let streams = entries.flat_map(|entry| match (entry.file_type(), entry.file_name().to_str()) {
+        (_, Some("metadata" | "index")) => vec![],
+        (Ok(kind), _) if kind.is_dir() => streams(&entry.path()),
+        _ => vec![entry.path()],
     });
-    bytes.sum()
+    streams.collect()
+}
+
+fn stream_bytes(dir: &Path) -> u64 {
+    streams(dir).iter().filter_map(|file| Some(file.metadata().ok()?.len())).sum()
 }
 
 /// The events that a session's channels discarded, of what `lttng list SESSION` prints.
@@ -191,10 +217,6 @@ fn counted(text: &str) -> Option<u64> {
 
 fn is_root() -> bool {
     rustix::process::geteuid().is_root()
-}
-
-fn is_on_path(program: &str) -> bool {
-    std::env::var_os("PATH").is_some_and(|path| std::env::split_paths(&path).any(|dir| dir.join(program).is_file()))
 }
 
 #[cfg(test)]
