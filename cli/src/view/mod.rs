@@ -1,5 +1,6 @@
 //! `dormouse view`: the events of traces on disk.
 
+mod crew;
 mod order;
 mod printer;
 mod sink;
@@ -20,6 +21,7 @@ use dormouse_reader::TraceFiles;
 use dormouse_terminal::{Output, parse_duration};
 
 use crate::patterns::{instead, unmatched};
+use crew::Crew;
 use order::Order;
 use printer::Printer;
 use sink::Sink;
@@ -182,17 +184,22 @@ impl View {
         let columns = || self.columns(&files, &selection);
         let mut printer = Printer::new(format, clock, width, has_color, self.fields.clone(), columns);
         let mut sink = Sink::new(out, is_terminal && !self.no_pager, format == Format::People);
-        let result = self.print(&files, &mut selection, bounds, &mut printer, &mut sink);
+        let is_simple = format == Format::Babeltrace && !self.reverse && self.tail.is_none();
+        let result = std::thread::scope(|scope| {
+            let crew = if is_simple { Crew::start(scope, clock) } else { None };
+            self.print(&files, &mut selection, bounds, &mut printer, crew, &mut sink)
+        });
         sink.finish();
         result
     }
 
-    fn print(
+    fn print<'f>(
         &self,
-        files: &TraceFiles,
+        files: &'f TraceFiles,
         selection: &mut Selection,
         mut bounds: Bounds,
         printer: &mut Printer,
+        mut crew: Option<Crew<'f>>,
         sink: &mut Sink<'_>,
     ) -> anyhow::Result<u8> {
         let names: Vec<&str> = files.names().collect();
@@ -207,9 +214,11 @@ impl View {
         sink.write(&text);
         text.clear();
         let mut events = files.events_within(bounds.first_ns, bounds.last_ns);
-        while left > 0
-            && let Some(item) = events.next_event()
-        {
+        let is_all = is_whole && selection.is_all();
+        while left > 0 {
+            // Where all are wanted, those of programs need not be looked at.
+            crew.iter_mut().filter(|_| is_all).for_each(|crew| crew.take_all(&mut events, sink));
+            let Some(item) = events.next_event() else { break };
             match item {
                 Ok(event) => {
                     if let Some(record) = StateRecord::decode(&event) {
@@ -221,15 +230,21 @@ impl View {
                     }
                     if bounds.have(&event) && selection.wants(&event, &mut writers) {
                         left -= 1;
-                        let begin = text.len();
-                        printer.event(&event, &mut writers, &mut text);
-                        order.take(&mut text, begin)?;
+                        match &mut crew {
+                            Some(crew) => crew.take(&events, sink),
+                            None => {
+                                let begin = text.len();
+                                printer.event(&event, &mut writers, &mut text);
+                                order.take(&mut text, begin)?;
+                            }
+                        }
                     }
                 }
                 // What was lost at other times is not asked for.
                 Err(notice) if matches!(notice.problem, Problem::Discarded { .. }) && bounds.are_set() => {}
                 Err(notice) => {
                     // What comes before the notice comes out before it.
+                    crew.iter_mut().for_each(|crew| crew.finish(sink));
                     sink.write(&text);
                     text.clear();
                     is_damaged |= !matches!(notice.problem, Problem::Discarded { .. });
@@ -244,6 +259,7 @@ impl View {
                 return Ok((is_left_out || is_damaged).into());
             }
         }
+        crew.iter_mut().for_each(|crew| crew.finish(sink));
         sink.write(&text);
         order.finish(|line| {
             sink.write(line);

@@ -56,22 +56,74 @@ fn what_lttng_records_is_read_alike() {
             return;
         }
     }
-    for buffers in ["--buffers-uid", "--buffers-pid"] {
-        let options = format!("{buffers} --subbuf-size=4096");
-        let session = match LttngSession::start(&options, &["mine:*"], &["vpid", "vtid", "procname"], directory.path())
-        {
+    let contexts = ["vpid", "vtid", "procname", "ip", "pthread_id", "vuid", "vgid", "pid_ns", "net_ns"];
+    // Of few classes LTTng writes compact headers, of many large ones.
+    for (name, options, events, contexts) in [
+        ("uid", "--buffers-uid", "mine:*", &contexts[..3]),
+        ("pid", "--buffers-pid", "mine:*", &contexts[..3]),
+        ("few", "--buffers-uid", "mine:ev,mine:small", &contexts[..]),
+        ("snapshot", "--buffers-uid --overwrite", "mine:*", &contexts[..3]),
+        ("rotation", "--buffers-uid", "mine:*", &[]),
+    ] {
+        let channel = format!("{options} --subbuf-size=4096");
+        let session = match LttngSession::start(&channel, &[events], contexts, directory.path()) {
             Ok(session) => session,
             Err(why) => {
-                return dormouse_testing::skip(dormouse_testing::Lack::machine(why, "run it outside of containers"));
+                let remedy = "run it where root may make user namespaces, or as another user";
+                return dormouse_testing::skip(dormouse_testing::Lack::machine(why, remedy));
             }
         };
-        let output = Command::new(&program).envs(session.env()).output().unwrap();
-        assert!(output.status.success(), "{output:?}");
-        let (trace, _) = session.keep().unwrap();
-        let Some(notices) = agree(&trace) else { return };
-        assert_eq!(notices, [""; 0]);
-        filters_find_what_a_search_finds(&trace);
+        let run = || {
+            let output = Command::new(&program).envs(session.env()).output().unwrap();
+            assert!(output.status.success(), "{output:?}");
+        };
+        run();
+        if name == "rotation" {
+            session.rotate().unwrap();
+            run();
+        }
+        let trace = session.keep().unwrap();
+        let traces = super::traces_below(&trace);
+        assert_eq!(traces.len(), if name == "rotation" { 2 } else { 1 }, "{name}: {traces:?}");
+        // Traces that follow one another are read each by itself: their streams are the same ones.
+        for trace in traces {
+            let Some(notices) = agree(&trace) else { return };
+            assert_eq!(notices, [""; 0], "{name}");
+        }
+        if ["uid", "pid"].contains(&name) {
+            filters_find_what_a_search_finds(&trace);
+        }
     }
+}
+
+#[test]
+fn what_perf_converts_is_read_alike() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut record = Command::new("perf");
+    record.args([
+        "record",
+        "-q",
+        "-e",
+        "cpu-clock",
+        "-F",
+        "5000",
+        "-o",
+        "data",
+        "--",
+        "sh",
+        "-c",
+        "ls -R /usr/share/doc",
+    ]);
+    let Some(recorded) = output(record.current_dir(directory.path()), "perf") else { return };
+    let mut convert = Command::new("perf");
+    convert.args(["data", "convert", "--all", "-i", "data", "--to-ctf=trace"]).current_dir(directory.path());
+    let is_converted = recorded.status.success() && convert.output().is_ok_and(|output| output.status.success());
+    if !is_converted || !directory.path().join("trace/metadata").is_file() {
+        let lack = "perf records no clock here, or does not write CTF";
+        return dormouse_testing::skip(dormouse_testing::Lack::machine(lack, "kernel.perf_event_paranoid, linux-perf"));
+    }
+    let Some(notices) = agree(&directory.path().join("trace")) else { return };
+    assert_eq!(notices, [""; 0]);
 }
 
 /// Filters over such a trace, beside what is found in the text of babeltrace2.
