@@ -119,6 +119,14 @@ impl LttngSession {
         printed(&mut command, format!("lttng {words} {}", further.join(" ")).trim_end())
     }
 
+    /// Goes on in another directory of the trace.
+    ///
+    /// # Errors
+    /// LTTng fails.
+    pub fn rotate(&self) -> Result<(), String> {
+        self.lttng(&format!("rotate {SESSION}"), &[]).map(drop)
+    }
+
     /// Ends the recording and counts what arrived; the trace is then removed.
     ///
     /// # Errors
@@ -135,14 +143,6 @@ impl LttngSession {
     pub fn keep(mut self) -> Result<PathBuf, String> {
         self.end()?;
         Ok(std::mem::take(&mut self.trace))
-    }
-
-    /// Closes the trace's directory; what is recorded from now on goes to another one beside it.
-    ///
-    /// # Errors
-    /// LTTng fails.
-    pub fn rotate(&self) -> Result<(), String> {
-        self.lttng("rotate", &[SESSION]).map(drop)
     }
 
     /// Ends the recording. Returns how many events were discarded.
