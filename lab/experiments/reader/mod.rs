@@ -21,7 +21,7 @@ use std::process::Command;
 use dormouse_abi::record::RecordKind;
 use dormouse_consumer::{Mode, Options, Session};
 use dormouse_lab_harness::{Run, Walk};
-use dormouse_testing::lttng::{BUFFERS, LttngSession, streams};
+use dormouse_testing::lttng::{BUFFERS, LttngSession, events_in, streams};
 use dormouse_testing::{is_installed, printed};
 
 use crate::engine::{Engine, engine_path, find_part};
@@ -103,7 +103,7 @@ fn by_lttng(options: &RunOptions, dir: &Path, events: u64) -> Result<(PathBuf, u
     let session = LttngSession::start(BUFFERS, &["lab:armed_site_00*"], &[], dir).map_err(LabError::Peer)?;
     command.envs(session.env());
     emit(command, options, events)?;
-    session.keep().map_err(LabError::Peer)
+    session.keep().and_then(|trace| events_in(&trace).map(|events| (trace, events))).map_err(LabError::Peer)
 }
 
 /// A program of [`WAYS`], if it is there.

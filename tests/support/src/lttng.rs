@@ -132,30 +132,39 @@ impl LttngSession {
     /// # Errors
     /// LTTng or babeltrace2 fails.
     pub fn finish(self) -> Result<LttngCounts, String> {
-        self.end()
+        let discarded = self.end()?;
+        Ok(LttngCounts { arrived: events_in(&self.trace)?, discarded, bytes: stream_bytes(&self.trace) })
     }
 
-    /// The same, and leaves the trace where it is. Returns its directory, and how many events are in it.
+    /// Ends the recording, and leaves the trace where it is. Returns its directory.
     ///
     /// # Errors
-    /// LTTng or babeltrace2 fails.
-    pub fn keep(mut self) -> Result<(PathBuf, u64), String> {
-        let LttngCounts { arrived, .. } = self.end()?;
-        Ok((std::mem::take(&mut self.trace), arrived))
+    /// LTTng fails.
+    pub fn keep(mut self) -> Result<PathBuf, String> {
+        self.end()?;
+        Ok(std::mem::take(&mut self.trace))
     }
 
-    fn end(&self) -> Result<LttngCounts, String> {
+    /// Ends the recording. Returns how many events were discarded.
+    fn end(&self) -> Result<u64, String> {
         self.lttng("stop", &[SESSION])?;
         if self.is_snapshot {
             self.lttng("snapshot record", &[&format!("--session={SESSION}")])?;
         }
         let discarded = discarded(&self.lttng("list", &[SESSION])?);
         self.lttng("destroy", &[SESSION])?;
-        let mut reader = Command::new("babeltrace2");
-        reader.arg(&self.trace).args(["--component=sink.utils.counter", "--params=step=+0"]);
-        let arrived = counted(&printed(&mut reader, "babeltrace2")?).ok_or("babeltrace2 tells no count of events")?;
-        Ok(LttngCounts { arrived, discarded, bytes: stream_bytes(&self.trace) })
+        Ok(discarded)
     }
+}
+
+/// The events in a trace.
+///
+/// # Errors
+/// babeltrace2 fails.
+pub fn events_in(trace: &Path) -> Result<u64, String> {
+    let mut reader = Command::new("babeltrace2");
+    reader.arg(trace).args(["--component=sink.utils.counter", "--params=step=+0"]);
+    counted(&printed(&mut reader, "babeltrace2")?).ok_or_else(|| "babeltrace2 tells no count of events".into())
 }
 
 impl Drop for LttngSession {

@@ -81,7 +81,7 @@ fn what_lttng_records_is_read_alike() {
             session.rotate().unwrap();
             run();
         }
-        let (trace, _) = session.keep().unwrap();
+        let trace = session.keep().unwrap();
         let traces = super::traces_below(&trace);
         assert_eq!(traces.len(), if name == "rotation" { 2 } else { 1 }, "{name}: {traces:?}");
         // Traces that follow one another are read each by itself: their streams are the same ones.
