@@ -279,7 +279,7 @@ impl View {
         if let Some(pattern) = unmatched(&patterns, &names).first() {
             bail!("no event class of this trace matches {pattern}; {}", instead(&[pattern], &names));
         }
-        let mut fields: Vec<String> = classes.iter().flat_map(printer::field_names).map(str::to_string).collect();
+        let mut fields: Vec<String> = classes.iter().flat_map(|class| class.class.member_names()).map(str::to_string).collect();
         fields.sort();
         fields.dedup();
         let mut wanted = self.fields.iter().flatten();
@@ -321,7 +321,7 @@ impl View {
         }
         let mut columns: Vec<String> = Vec::new();
         for class in files.traces().flat_map(ClassRef::all).filter(|class| selection.may_want(class)) {
-            for name in printer::field_names(&class) {
+            for name in class.class.member_names() {
                 if !columns.iter().any(|known| known == name) {
                     columns.push(name.to_string());
                 }

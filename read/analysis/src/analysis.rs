@@ -12,13 +12,13 @@ use crate::distribution::Number;
 use crate::group::{Counted, Groups};
 use crate::key::{self, Dimension, Processes, Who};
 use crate::pair::{Begin, Pairs};
-use crate::pick::{Picker, Said, Wanted};
+use crate::pick::{Picker, Said};
 use crate::query::{Measure, Query};
 use crate::report::{self, Report};
 use crate::schema::{environment_pid, is_matched};
 
 /// What contexts of other tracers call processes, threads, and the names of these.
-const WHO: [&str; 5] = ["vpid", "pid", "vtid", "tid", "procname"];
+const WHO: [&str; 5] = ["context.vpid", "context.pid", "context.vtid", "context.tid", "context.procname"];
 
 /// Warnings that are told one by one.
 const WARNINGS_MAX: usize = 1000;
@@ -88,7 +88,7 @@ impl<'q> Analysis<'q> {
         let mut picker = Picker::default();
         let dimensions: Vec<_> = query.dimensions().iter().map(|name| dimension(name, &mut picker)).collect();
         let measured = match &query.measure {
-            Measure::Field(name) => Some(picker.want(Wanted::new(name))),
+            Measure::Field(name) => Some(picker.want(name)),
             _ => None,
         };
         let (mut keys, mut pairs) = (Vec::new(), None);
@@ -100,7 +100,7 @@ impl<'q> Analysis<'q> {
             || dimensions.iter().any(|name| matches!(name, Dimension::Pid | Dimension::Tid | Dimension::Process));
         // Ours say it in one place, where it is found without a look at the fields.
         let is_foreign = traces.iter().any(|trace| trace.own.is_none());
-        let who = (needs_who && is_foreign).then(|| WHO.map(|name| picker.want(Wanted::of_context(name))));
+        let who = (needs_who && is_foreign).then(|| WHO.map(|name| picker.want(name)));
         let origin = |trace: &&Trace| (environment_pid(trace), trace.class.env_text("procname").map(str::to_string));
         let stream =
             |(name, trace): (&str, usize)| Stream { name: name.into(), trace, last_ns: None, is_halted: false };
@@ -285,12 +285,9 @@ impl<'q> Analysis<'q> {
     }
 
     fn who(&self, event: &Event<'_>, trace: usize) -> Who {
-        let id = |name: &str| {
-            let index = WHO.iter().position(|known| *known == name)?;
-            match self.picker.cell(self.who?[index]).number? {
-                Number::Whole(id) => u32::try_from(id).ok(),
-                Number::Real(_) => None,
-            }
+        let id = |index: usize| match self.picker.cell(self.who?[index]).number? {
+            Number::Whole(id) => u32::try_from(id).ok(),
+            Number::Real(_) => None,
         };
         let who = Who::of(event, id);
         Who { pid: who.pid.or(self.origins[trace].0), ..who }
@@ -354,13 +351,23 @@ impl<'q> Analysis<'q> {
         warnings.extend(missing);
         let span =
             self.span_ns.map(|(begin_ns, end_ns)| Span { begin_ns, end_ns, duration_ns: end_ns.abs_diff(begin_ns) });
-        let decode = |key: &[u8]| key::decode(key, &self.names, &self.processes, self.query.is_compared);
-        let rows = report::rows(self.query, span, self.groups.iter().map(|(key, group)| (decode(key), group)));
+        let is_hexadecimal = |dimension: &Dimension| match dimension {
+            Dimension::Field(index) => self.picker.cell(*index).is_hexadecimal,
+            _ => false,
+        };
+        let decode = |key: &[u8], dimensions: &[Dimension]| {
+            let mut values = key::decode(key, &self.names, &self.processes, self.query.is_compared);
+            let hexadecimal = values.iter_mut().zip(dimensions).filter(|(_, dimension)| is_hexadecimal(dimension));
+            hexadecimal.for_each(|(value, _)| value.make_hexadecimal());
+            values
+        };
+        let groups = self.groups.iter().map(|(key, group)| (decode(key, &self.dimensions), group));
+        let rows = report::rows(self.query, span, groups);
         let latency = self.pairs.map(|pairs| {
             let (unpaired, slowest) = pairs.finish();
             report::latency(unpaired, slowest, &self.processes, |key| match self.keys.is_empty() {
                 true => Vec::new(),
-                false => decode(key),
+                false => decode(key, &self.keys),
             })
         });
         let other = self.groups.other.as_ref();
@@ -382,6 +389,6 @@ fn dimension(name: &str, picker: &mut Picker) -> Dimension {
         "pid" => Dimension::Pid,
         "tid" => Dimension::Tid,
         "process" => Dimension::Process,
-        field => Dimension::Field(picker.want(Wanted::new(field))),
+        field => Dimension::Field(picker.want(field)),
     }
 }

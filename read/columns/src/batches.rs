@@ -168,7 +168,7 @@ impl<'a, S: Source> Batches<'a, S> {
         let Some(event) = self.readers[index].1.chosen() else { return Ok(true) };
         let (rows, chosen) = (&mut self.rows, &self.layout.chosen[number]);
         chosen.columns.iter().for_each(|column| rows.columns[*column].fill(rows.count));
-        let shown = event.select(&chosen.selection, &mut self.scratch, &mut rows.columns);
+        let shown = event.project(&chosen.projection, &mut self.scratch, &mut rows.columns);
         shown.map_err(|error| ArrowError::ParseError(format!("a field {error}")))?;
         if rows.needs[0] {
             rows.times.push(event.time_ns.unwrap_or(0));

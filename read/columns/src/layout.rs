@@ -6,9 +6,9 @@ use std::sync::Arc;
 use arrow_array::StringArray;
 use arrow_schema::{DataType, Field, Schema, SchemaRef, TimeUnit};
 use dormouse_abi::class::matches;
-use dormouse_ctf::TraceRef;
 use dormouse_ctf::model::Scope;
-use dormouse_ctf::plan::{ClassRef, MemberRef, Selection};
+use dormouse_ctf::plan::{MemberRef, Projection};
+use dormouse_ctf::{ClassRef, TraceRef};
 use dormouse_ctf::stream::Choice;
 
 use crate::column::Column;
@@ -58,7 +58,7 @@ pub(crate) enum Origin {
 /// A class that is read.
 #[derive(Debug)]
 pub(crate) struct Chosen {
-    pub selection: Selection,
+    pub projection: Projection,
     /// Indices of the columns that it fills.
     pub columns: Vec<usize>,
     /// The key of its name.
@@ -90,12 +90,12 @@ pub struct ClassColumns {
 /// The classes of traces, each name once, in alphabetical order.
 pub fn classes<'a>(traces: impl IntoIterator<Item = TraceRef<'a>>) -> Vec<ClassColumns> {
     let mut found: Vec<ClassColumns> = Vec::new();
-    for class in traces.into_iter().flat_map(TraceRef::classes) {
+    for class in traces.into_iter().flat_map(ClassRef::all) {
         let mut table = Table::default();
         table.add(class);
         let fields = table.columns.iter().filter(|column| !COMMON.contains(&column.name.as_str()));
         let fields = fields.map(|column| Field::new(&column.name, column.kind.data_type(false), true)).collect();
-        found.push(ClassColumns { name: class.class().full_name.clone(), fields });
+        found.push(ClassColumns { name: class.class.full_name.clone(), fields });
     }
     found.sort_by(|a, b| a.name.cmp(&b.name));
     found.dedup_by(|a, b| a.name == b.name);
@@ -138,8 +138,8 @@ impl Table {
 
     /// For each member of the class the column that it fills.
     fn add(&mut self, class: ClassRef<'_>) -> Vec<Option<usize>> {
-        let members = class.members();
-        let full_name = &class.class().full_name;
+        let members = class.class.members();
+        let full_name = &class.class.full_name;
         let sources = ["pid", "tid"].map(|name| source(&members, name));
         let mut taken = HashSet::new();
         let mut columns = Vec::new();
@@ -180,8 +180,8 @@ impl<'a> Layout<'a> {
     /// # Errors
     /// A pattern matches no class, or a column is in none of the classes; with what there is.
     pub fn new(traces: &[TraceRef<'a>], request: &Request) -> Result<Layout<'a>, RequestError> {
-        let classes: Vec<Vec<ClassRef<'a>>> = traces.iter().map(|trace| trace.classes().collect()).collect();
-        let full_name = |class: &ClassRef<'a>| class.class().full_name.as_str();
+        let classes: Vec<Vec<ClassRef<'a>>> = traces.iter().map(|trace| ClassRef::all(*trace).collect()).collect();
+        let full_name = |class: &ClassRef<'a>| class.class.full_name.as_str();
         if let Some(pattern) = request
             .events
             .iter()
@@ -217,7 +217,7 @@ impl<'a> Layout<'a> {
             });
             choices[*trace].add(*class, chosen.len());
             chosen.push(Chosen {
-                selection: class.select(&of_member),
+                projection: class.project(&of_member),
                 columns: of_member.into_iter().flatten().collect(),
                 name: name as i32,
             });

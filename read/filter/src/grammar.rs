@@ -345,8 +345,7 @@ fn member(input: &mut Input<'_>) -> Parsed<String> {
     if word.is_empty() { expected(input, "a name") } else { Ok(word.to_string()) }
 }
 
-fn name(input: &mut Input<'_>) -> Parsed<Operand> {
-    let offset = input.current_token_start();
+fn path(input: &mut Input<'_>) -> Parsed<Name> {
     let mut parts = vec![Part::Member(member(input)?)];
     loop {
         if opt(literal('.')).parse_next(input)?.is_some() {
@@ -364,8 +363,19 @@ fn name(input: &mut Input<'_>) -> Parsed<Operand> {
             break;
         }
     }
+    Ok(Name { parts })
+}
+
+/// Reads a name alone.
+pub(crate) fn parse_name(text: &str) -> Option<Name> {
+    let mut input = Input { input: LocatingSlice::new(text), state: State::default() };
+    path(&mut input).ok().filter(|_| input.input.as_ref().is_empty())
+}
+
+fn name(input: &mut Input<'_>) -> Parsed<Operand> {
+    let offset = input.current_token_start();
+    let name = path(input)?;
     blank(input)?;
-    let name = Name { parts };
     let names = &mut input.state.names;
     let index = names.iter().position(|(known, _)| *known == name).unwrap_or(names.len());
     if index == NAMES_MAX {

@@ -168,10 +168,6 @@ impl ClassTable {
         &self.classes[index]
     }
 
-    pub(super) fn count(&self) -> usize {
-        self.classes.len()
-    }
-
     pub(super) fn by_id(&self) -> impl Iterator<Item = &Class> {
         let mut classes: Vec<&Class> = self.classes.iter().map(Arc::as_ref).collect();
         classes.sort_by_key(|class| class.id);

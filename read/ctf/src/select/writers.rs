@@ -6,9 +6,11 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 
+use dormouse_filter::{Name, Part};
+
 use super::ClassRef;
 use crate::model::EnvValue;
-use crate::plan::{Pick, Picked, Section, Step};
+use crate::plan::{Pick, Picked};
 use crate::state::StateRecord;
 use crate::stream::{Event, Scratch, TraceRef};
 
@@ -50,8 +52,7 @@ pub(super) struct Places {
 impl Places {
     pub(super) fn of(class: &ClassRef<'_>) -> Places {
         let pick = |names: &[&str]| {
-            let sections = [Section::OwnContext, Section::EventContext];
-            let find = |name: &&str| sections.iter().find_map(|section| class.pick(*section, &[Step::Name(name)]));
+            let find = |name: &&str| class.field(&Name { parts: ["context", name].map(|part| Part::Member(part.into())).into() });
             names.iter().find_map(find).map(|(pick, _)| pick)
         };
         let env = |name: &str| class.trace.env().iter().find(|(key, _)| key == name).map(|(_, value)| value);
