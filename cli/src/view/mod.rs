@@ -1,29 +1,27 @@
 //! `dormouse view`: the events of traces on disk.
 
+mod follow;
 mod order;
 mod printer;
 mod sink;
-mod when;
 
 use std::io::IsTerminal;
 use std::path::PathBuf;
-use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use clap::{Args, ValueEnum};
-use dormouse_abi::class::matches;
-use dormouse_ctf::loss::DAMAGED;
+use dormouse_ctf::loss::{AT_AN_EDGE, DAMAGED};
 use dormouse_ctf::text::ClockFormat;
-use dormouse_ctf::{ClassRef, Event, Problem, Selection, StateRecord, StatedLosses, StreamReader, Writers};
-use dormouse_filter::Filter;
+use dormouse_ctf::{ClassRef, Problem, Selection, StateRecord, StatedLosses, Writers};
 use dormouse_reader::TraceFiles;
-use dormouse_terminal::{Output, parse_duration};
+use dormouse_terminal::Output;
 
-use crate::patterns::{instead, unmatched};
+use crate::patterns::instead;
+use crate::progress::Progress;
+use crate::wanted::{Bounds, Wanted, begin_ns, notes};
 use order::Order;
 use printer::Printer;
 use sink::Sink;
-use when::{Bounds, When};
 
 /// Print the events of traces in order of time
 ///
@@ -32,36 +30,12 @@ use when::{Bounds, When};
 #[derive(Debug, Args)]
 #[command(after_help = HELP)]
 pub(crate) struct View {
-    /// Directory of the trace, one with traces in directories below, an archive of such (.tar, .tar.gz, .tar.zst), or `-`
-    dir: PathBuf,
+    /// Traces: directories of one or with several below, archives of such (.tar, .tar.gz, .tar.zst), or `-`
+    #[arg(required = true, value_name = "DIR")]
+    dirs: Vec<PathBuf>,
 
-    /// Only events of classes whose name matches; may be given several times
-    #[arg(short, long = "event", value_name = "PATTERN", help_heading = "Which events")]
-    events: Vec<String>,
-    /// Only events of which this is true: `bytes > 4096 and process == "nginx"`; of several all
-    #[arg(long = "where", value_name = "EXPR", help_heading = "Which events")]
-    conditions: Vec<String>,
-    /// Only events from this time on: `10:15`, `2026-11-26 10:15:00.5`, `1700000000.25`, `+1.5s` (from the beginning), `-2s` (from the end), `event:NAME`
-    #[arg(long, value_name = "TIME", value_parser = when::parse, allow_hyphen_values = true, help_heading = "Which events")]
-    since: Option<When>,
-    /// Only events up to this time, which is written in the same ways
-    #[arg(long, value_name = "TIME", value_parser = when::parse, allow_hyphen_values = true, help_heading = "Which events")]
-    until: Option<When>,
-    /// Only events of the last so long: `500ms`, `10s`, `2m`
-    #[arg(long, value_name = "DURATION", value_parser = parse_duration, conflicts_with = "since", help_heading = "Which events")]
-    last: Option<Duration>,
-    /// Only events of this process, by its id as it sees it itself
-    #[arg(long, value_name = "PID", help_heading = "Which events")]
-    pid: Vec<u64>,
-    /// Only events of this thread
-    #[arg(long, value_name = "TID", help_heading = "Which events")]
-    tid: Vec<u64>,
-    /// Only events of this CPU
-    #[arg(long, value_name = "CPU", help_heading = "Which events")]
-    cpu: Vec<u64>,
-    /// Only events of processes whose name matches
-    #[arg(long, value_name = "PATTERN", help_heading = "Which events")]
-    process: Vec<String>,
+    #[command(flatten)]
+    wanted: Wanted,
     /// No more than the first N of them
     #[arg(short = 'n', long = "count", value_name = "N", help_heading = "Which events")]
     count: Option<u64>,
@@ -71,6 +45,9 @@ pub(crate) struct View {
     /// The last event first; with -n N the last N
     #[arg(long, help_heading = "Which events")]
     reverse: bool,
+    /// Go on with what is recorded meanwhile, until the session ends or Ctrl-C
+    #[arg(short, long, conflicts_with_all = ["tail", "reverse"])]
+    follow: bool,
 
     /// How events are printed [default: people on a terminal or with --fields, otherwise babeltrace]
     #[arg(long, value_enum, help_heading = "How they are printed")]
@@ -87,6 +64,9 @@ pub(crate) struct View {
     /// Print to the terminal itself, not by way of $PAGER
     #[arg(long, help_heading = "How they are printed")]
     no_pager: bool,
+    /// Say on standard error what was passed over, which index files were of no use, and how clocks were taken
+    #[arg(short, long)]
+    verbose: bool,
 }
 
 const HELP: &str = "\
@@ -156,7 +136,7 @@ const CHUNK_BYTES: usize = 64 << 10;
 
 impl View {
     pub(crate) fn run(self, out: &mut Output) -> anyhow::Result<u8> {
-        let files = TraceFiles::open(&self.dir)?;
+        let files = TraceFiles::open_all(self.dirs.iter().map(PathBuf::as_path))?;
         let is_terminal = std::io::stdout().is_terminal();
         let format = self.format.unwrap_or(match is_terminal || self.fields.is_some() {
             true => Format::People,
@@ -165,14 +145,20 @@ impl View {
         if format == Format::Babeltrace && self.fields.is_some() {
             bail!("--format babeltrace prints all fields; --fields is for people, json, csv and logfmt");
         }
-        self.check_names(&files)?;
-        let mut selection = self.selection(&files)?;
-        let bounds = Bounds::new(&files, self.since.as_ref(), self.until.as_ref(), self.last)?;
+        let selection = match self.follow {
+            true => self.wanted.selection_of_live()?,
+            false => {
+                self.wanted.check_patterns(&files)?;
+                self.check_fields(&files)?;
+                self.wanted.selection(&files)?
+            }
+        };
+        let bounds = self.wanted.bounds(&files)?;
         let clock = match self.clock {
             ClockArgument::Time => ClockFormat::TimeOfDay,
             ClockArgument::Date => ClockFormat::DateTime,
             ClockArgument::Seconds => ClockFormat::Seconds,
-            ClockArgument::Relative => ClockFormat::Since(when::begin_ns(&files).unwrap_or(0)),
+            ClockArgument::Relative => ClockFormat::Since(begin_ns(&files).unwrap_or(0)),
         };
         let has_color = match self.color {
             ColorArgument::Auto => dormouse_terminal::style::has_color(),
@@ -181,8 +167,12 @@ impl View {
         let width = if is_terminal { dormouse_terminal::style::width() } else { None };
         let columns = || self.columns(&files, &selection);
         let mut printer = Printer::new(format, clock, width, has_color, self.fields.clone(), columns);
-        let mut sink = Sink::new(out, is_terminal && !self.no_pager, format == Format::People);
-        let result = self.print(&files, &mut selection, bounds, &mut printer, &mut sink);
+        let is_paged = is_terminal && !self.no_pager && !self.follow;
+        let mut sink = Sink::new(out, is_paged, format == Format::People);
+        if self.follow {
+            return self.print_following(files, bounds, &mut printer, &mut sink);
+        }
+        let result = self.print(&files, selection, bounds, &mut printer, &mut sink);
         sink.finish();
         result
     }
@@ -190,7 +180,7 @@ impl View {
     fn print(
         &self,
         files: &TraceFiles,
-        selection: &mut Selection,
+        mut selection: Selection,
         mut bounds: Bounds,
         printer: &mut Printer,
         sink: &mut Sink<'_>,
@@ -202,16 +192,25 @@ impl View {
         files.left_out.iter().for_each(|line| sink.say(format!("warning: {line}")));
         let (is_left_out, mut is_damaged) = (!files.left_out.is_empty(), false);
         let (mut losses, mut writers) = (StatedLosses::default(), Writers::default());
+        let mut part = Part::new(&bounds);
         let mut text = Vec::with_capacity(2 * CHUNK_BYTES);
         printer.begin(&mut text);
         sink.write(&text);
         text.clear();
-        let mut events = files.events_within(bounds.first_ns, bounds.last_ns);
+        let (mut events, indexes) = files.range(bounds.first_ns, bounds.last_ns);
+        if self.verbose {
+            notes(files, indexes).for_each(|line| sink.say(line));
+        }
+        let size_bytes = events.streams().iter().map(|stream| stream.size_bytes()).sum();
+        // A terminal is busy with the events themselves.
+        let mut progress = Progress::of_bytes(size_bytes, !std::io::stdout().is_terminal());
+        let mut read_bytes = 0;
         while left > 0
             && let Some(item) = events.next_event()
         {
             match item {
                 Ok(event) => {
+                    read_bytes += event.size_bytes as u64;
                     if let Some(record) = StateRecord::decode(&event) {
                         losses.note(&record);
                         writers.note(&event, &record);
@@ -221,19 +220,26 @@ impl View {
                     }
                     if bounds.have(&event) && selection.wants(&event, &mut writers) {
                         left -= 1;
+                        part.last_event_ns = event.time_ns.or(part.last_event_ns);
                         let begin = text.len();
                         printer.event(&event, &mut writers, &mut text);
-                        order.take(&mut text, begin)?;
+                        order.take(&mut text, begin, event.time_ns)?;
                     }
                 }
-                // What was lost at other times is not asked for.
-                Err(notice) if matches!(notice.problem, Problem::Discarded { .. }) && bounds.are_set() => {}
                 Err(notice) => {
+                    if let Problem::Discarded { count, begin_ns, end_ns } = notice.problem {
+                        part.losses.push((count, begin_ns.unwrap_or(i64::MIN), end_ns.unwrap_or(i64::MAX)));
+                        // The sum is said at the end.
+                        if self.tail.is_some() {
+                            continue;
+                        }
+                    }
                     // What comes before the notice comes out before it.
                     sink.write(&text);
                     text.clear();
                     is_damaged |= !matches!(notice.problem, Problem::Discarded { .. });
-                    sink.say(printer.warning(&notice, names[notice.stream]));
+                    let line = printer.warning(&notice, names[notice.stream]);
+                    progress.hidden(|| sink.say(line));
                 }
             }
             if text.len() >= CHUNK_BYTES {
@@ -243,8 +249,14 @@ impl View {
             if sink.is_over() {
                 return Ok((is_left_out || is_damaged).into());
             }
+            progress.step(|| read_bytes);
         }
+        drop(progress);
         sink.write(&text);
+        if left == 0 {
+            part.end_with_last();
+        }
+        part.begin_with(order.first_ns());
         order.finish(|line| {
             sink.write(line);
             !sink.is_over()
@@ -252,13 +264,16 @@ impl View {
         let missing = if is_whole { files.missing(&events) } else { Vec::new() };
         missing.iter().for_each(|line| sink.say(format!("warning: {line}")));
         is_damaged |= !missing.is_empty();
+        if !part.is_whole() {
+            losses = files.stated_losses().of_a_part();
+        }
         if is_damaged {
             losses.add(DAMAGED, 0);
         }
-        let totals = events.streams().iter().filter_map(StreamReader::totals);
-        let stated = totals.fold(0, |sum: u64, totals| sum.saturating_add(totals.events_discarded));
-        if is_whole && (losses.unstated > 0 || stated > 0 || !losses.uncounted.is_empty()) {
-            sink.say(losses.told(stated).to_string());
+        let stated = part.stated(&mut losses);
+        if losses.unstated > 0 || stated > 0 || !losses.uncounted.is_empty() {
+            let of = if part.is_whole() { "" } else { "of the time that is shown: " };
+            sink.say(format!("{of}{}", losses.told(stated)));
         }
         Ok((is_left_out || is_damaged).into())
     }
@@ -268,17 +283,9 @@ impl View {
         self.tail.or(self.count.map(|count| usize::try_from(count).unwrap_or(usize::MAX)))
     }
 
-    /// Patterns that match no class, and fields that no class has, are mistakes.
-    fn check_names(&self, files: &TraceFiles) -> anyhow::Result<()> {
+    /// Fields that no class has are mistakes.
+    fn check_fields(&self, files: &TraceFiles) -> anyhow::Result<()> {
         let classes: Vec<ClassRef<'_>> = files.traces().flat_map(ClassRef::all).collect();
-        let mut names: Vec<String> = classes.iter().map(|class| class.class.full_name.clone()).collect();
-        names.sort();
-        names.dedup();
-        let of_times = [&self.since, &self.until].into_iter().flatten().filter_map(When::event);
-        let patterns: Vec<&str> = self.events.iter().map(String::as_str).chain(of_times).collect();
-        if let Some(pattern) = unmatched(&patterns, &names).first() {
-            bail!("no event class of this trace matches {pattern}; {}", instead(&[pattern], &names));
-        }
         let mut fields: Vec<String> = classes.iter().flat_map(|class| class.class.member_names()).map(str::to_string).collect();
         fields.sort();
         fields.dedup();
@@ -287,31 +294,6 @@ impl View {
             bail!("--fields {wanted}: no event of this trace has such a field; {}", instead(&[wanted], &fields));
         }
         Ok(())
-    }
-
-    fn selection(&self, files: &TraceFiles) -> anyhow::Result<Selection> {
-        let number = |name: &str, numbers: &[u64]| {
-            let each: Vec<_> = numbers.iter().map(|number| format!("{name} == {number}")).collect();
-            (format!("--{name}"), each.join(" or "))
-        };
-        let process = |name: &String| format!("process ~ \"{}\"", name.replace('\\', "\\\\").replace('"', "\\\""));
-        let processes: Vec<String> = self.process.iter().map(process).collect();
-        let options = [
-            number("pid", &self.pid),
-            number("tid", &self.tid),
-            number("cpu", &self.cpu),
-            ("--process".into(), processes.join(" or ")),
-        ];
-        let options = options.into_iter().filter(|(_, text)| !text.is_empty());
-        let conditions = self.conditions.iter().map(|text| ("--where".to_string(), text.clone()));
-        let mut filters = Vec::new();
-        for (option, text) in options.chain(conditions) {
-            let filter = Filter::parse(&text).with_context(|| option.clone())?;
-            // Each by itself, so that an error is told of its option.
-            Selection::new(Vec::new(), vec![filter.clone()], files.traces()).context(option)?;
-            filters.push(filter);
-        }
-        Ok(Selection::new(self.events.clone(), filters, files.traces())?)
     }
 
     /// The columns of a table: the fields that are asked for, or those of all classes that can be wanted.
@@ -331,7 +313,41 @@ impl View {
     }
 }
 
-/// Whether an event's class has a name that matches.
-fn is_named(event: &Event<'_>, pattern: &str) -> bool {
-    matches(pattern, &event.class.full_name)
+/// The time that is shown, and the losses that packets tell of: how many, and from when until when.
+struct Part {
+    first_ns: i64,
+    last_ns: i64,
+    last_event_ns: Option<i64>,
+    losses: Vec<(u64, i64, i64)>,
+}
+
+impl Part {
+    fn new(bounds: &Bounds) -> Part {
+        Part { first_ns: bounds.first_ns, last_ns: bounds.last_ns, last_event_ns: None, losses: Vec::new() }
+    }
+
+    fn begin_with(&mut self, ns: Option<i64>) {
+        self.first_ns = ns.map_or(self.first_ns, |ns| self.first_ns.max(ns));
+    }
+
+    fn end_with_last(&mut self) {
+        self.last_ns = self.last_event_ns.map_or(self.last_ns, |ns| self.last_ns.min(ns));
+    }
+
+    fn is_whole(&self) -> bool {
+        (self.first_ns, self.last_ns) == (i64::MIN, i64::MAX)
+    }
+
+    /// How many events were lost in this time. Of others, which can be in it, `losses` take note.
+    fn stated(&self, losses: &mut StatedLosses) -> u64 {
+        let mut stated: u64 = 0;
+        for (count, begin_ns, end_ns) in &self.losses {
+            if *begin_ns >= self.first_ns && *end_ns <= self.last_ns {
+                stated = stated.saturating_add(*count);
+            } else if *begin_ns <= self.last_ns && *end_ns >= self.first_ns {
+                losses.add(AT_AN_EDGE, *count);
+            }
+        }
+        stated
+    }
 }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use dormouse_abi::class::matches;
-use dormouse_ctf::loss::{DAMAGED, NOT_CLOSED};
+use dormouse_ctf::loss::{AT_AN_EDGE, DAMAGED, NOT_CLOSED};
 use dormouse_ctf::plan::Class;
 use dormouse_ctf::stats::{LossPlaces, Span};
 use dormouse_ctf::{Event, Notice, Problem, StateRecord, StatedLosses, Trace};
@@ -61,6 +61,7 @@ pub struct Analysis<'q> {
     groups: Groups,
     pairs: Option<Pairs>,
     span_ns: Option<(i64, i64)>,
+    part_ns: Option<(i64, i64)>,
     events: u64,
     bytes: u64,
     read_bytes: u64,
@@ -119,6 +120,7 @@ impl<'q> Analysis<'q> {
             groups: Groups::new(query.groups_max(), query.is_compared),
             pairs,
             span_ns: None,
+            part_ns: None,
             events: 0,
             bytes: 0,
             read_bytes: 0,
@@ -138,8 +140,13 @@ impl<'q> Analysis<'q> {
         self.read_bytes
     }
 
-    /// The next event.
-    pub fn event(&mut self, event: &Event<'_>) {
+    /// Only a part of the time is asked for: that of which all events will be shown, nanoseconds since the epoch.
+    pub fn within(&mut self, first_ns: i64, last_ns: i64) {
+        self.part_ns = Some((first_ns, last_ns));
+    }
+
+    /// The next event, if it is not one that is asked for: it only says how far the time has come, and whose later events are.
+    pub fn pass(&mut self, event: &Event<'_>) {
         self.read_bytes += event.size_bytes as u64;
         let trace = self.streams[event.stream].trace;
         if event.is_state() {
@@ -154,7 +161,15 @@ impl<'q> Analysis<'q> {
                 self.pairs.iter_mut().for_each(|pairs| pairs.goes_on(domain, event.stream, ns));
             }
         }
-        // What restricts events does so here, before anything is counted.
+    }
+
+    /// The next event.
+    pub fn event(&mut self, event: &Event<'_>) {
+        self.pass(event);
+        if event.is_state() {
+            return;
+        }
+        let trace = self.streams[event.stream].trace;
         let kind = self.kind(event.class);
         if !kind.is_counted {
             return;
@@ -317,6 +332,14 @@ impl<'q> Analysis<'q> {
         let domain = self.domain(trace);
         let since = last_ns.unwrap_or(i64::MIN);
         let (begin, end) = match notice.problem {
+            Problem::Discarded { count, begin_ns, end_ns }
+                if self.part_ns.is_some_and(|(first, last)| {
+                    begin_ns.is_none_or(|begin| begin < first) || end_ns.is_none_or(|end| end > last)
+                }) =>
+            {
+                self.losses.add(AT_AN_EDGE, count);
+                (begin_ns.unwrap_or(since), Some(end_ns.unwrap_or(i64::MAX)))
+            }
             Problem::Discarded { count, begin_ns, end_ns } => {
                 self.discarded = self.discarded.saturating_add(count);
                 (begin_ns.unwrap_or(since), Some(end_ns.unwrap_or(i64::MAX)))
@@ -342,6 +365,9 @@ impl<'q> Analysis<'q> {
         }
         if !self.is_closed {
             self.losses.add(NOT_CLOSED, 0);
+        }
+        if self.part_ns.is_some() {
+            self.losses = self.losses.of_a_part();
         }
         let mut warnings = left_out.to_vec();
         warnings.append(&mut self.warnings);

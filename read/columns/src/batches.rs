@@ -10,10 +10,10 @@ use arrow_array::{
 use arrow_buffer::{NullBufferBuilder, ScalarBuffer};
 use arrow_schema::ArrowError;
 use dormouse_abi::page::CPU_UNKNOWN;
-use dormouse_ctf::{Notice, Problem, Scratch, Source, StreamReader};
+use dormouse_ctf::{Notice, Problem, Scratch, Selection, Source, StateRecord, StreamReader, Writers};
 
 use crate::column::Column;
-use crate::layout::{Layout, Origin};
+use crate::layout::{Layout, Origin, STATE};
 
 /// Rows of a batch.
 const ROWS_MAX: usize = 64 << 10;
@@ -44,6 +44,8 @@ pub struct Batches<'a, S> {
     pending: Vec<usize>,
     damage: Damage,
     scratch: Scratch,
+    /// Where there are conditions.
+    selection: Option<(Selection, Writers)>,
     rows: Rows,
     is_over: bool,
 }
@@ -91,6 +93,8 @@ impl<'a, S: Source> Batches<'a, S> {
             readers,
             damage: Damage::default(),
             scratch: Scratch::default(),
+            selection: (!layout.filters.is_empty())
+                .then(|| (Selection::unchecked(Vec::new(), layout.filters.clone()), Writers::default())),
             rows: Rows {
                 count: 0,
                 record_bytes: 0,
@@ -132,6 +136,7 @@ impl<'a, S: Source> Batches<'a, S> {
                 }
             };
             match time_ns {
+                _ if number == STATE => return Some((time_ns.unwrap_or(i64::MIN), number)),
                 None if since_ns.is_none() && until_ns.is_none() => return Some((i64::MIN, number)),
                 None => {}
                 Some(time_ns) if until_ns.is_some_and(|until| time_ns >= until) => {}
@@ -166,6 +171,14 @@ impl<'a, S: Source> Batches<'a, S> {
     fn row(&mut self) -> Result<bool, ArrowError> {
         let Some((index, number)) = self.advance() else { return Ok(false) };
         let Some(event) = self.readers[index].1.chosen() else { return Ok(true) };
+        if let Some((selection, writers)) = &mut self.selection {
+            if let Some(record) = StateRecord::decode(&event) {
+                writers.note(&event, &record);
+            }
+            if number == STATE || !selection.wants(&event, writers) {
+                return Ok(true);
+            }
+        }
         let (rows, chosen) = (&mut self.rows, &self.layout.chosen[number]);
         chosen.columns.iter().for_each(|column| rows.columns[*column].fill(rows.count));
         let shown = event.project(&chosen.projection, &mut self.scratch, &mut rows.columns);

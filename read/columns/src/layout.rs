@@ -8,7 +8,8 @@ use arrow_schema::{DataType, Field, Schema, SchemaRef, TimeUnit};
 use dormouse_abi::class::matches;
 use dormouse_ctf::model::Scope;
 use dormouse_ctf::plan::{MemberRef, Projection};
-use dormouse_ctf::{ClassRef, TraceRef};
+use dormouse_ctf::{ClassRef, Selection, TraceRef};
+use dormouse_filter::{Filter, FilterError};
 use dormouse_ctf::stream::Choice;
 
 use crate::column::Column;
@@ -25,6 +26,8 @@ pub struct Request {
     pub since_ns: Option<i64>,
     /// All events are earlier.
     pub until_ns: Option<i64>,
+    /// What has to be true of events, in the language of `dormouse_filter`: all of it.
+    pub conditions: Vec<String>,
     /// Whether text becomes binary columns.
     pub is_text_binary: bool,
 }
@@ -35,12 +38,17 @@ pub struct Request {
 pub enum RequestError {
     #[error("no event class matches `{pattern}`; there are {known}")]
     NoClass { pattern: String, known: String },
+    #[error("where: {0}")]
+    Condition(#[from] FilterError),
     #[error("there is no column `{name}`; there are {known}")]
     NoColumn { name: String, known: String },
 }
 
 /// The columns that all events have.
 pub(crate) const COMMON: [&str; 5] = ["time", "cpu", "pid", "tid", "event"];
+
+/// In place of a class: its events are the session owner's, and say whose other events are.
+pub(crate) const STATE: usize = usize::MAX;
 
 /// Names that an error shows.
 const SHOWN_COUNT: usize = 20;
@@ -75,6 +83,7 @@ pub struct Layout<'a> {
     /// By trace.
     pub(crate) choices: Vec<Choice<'a>>,
     pub(crate) names: Arc<StringArray>,
+    pub(crate) filters: Vec<Filter>,
     pub(crate) request: Request,
 }
 
@@ -222,6 +231,14 @@ impl<'a> Layout<'a> {
                 name: name as i32,
             });
         }
+        let filters = request.conditions.iter().map(|text| Filter::parse(text)).collect::<Result<Vec<_>, _>>()?;
+        if !filters.is_empty() {
+            Selection::new(Vec::new(), filters.clone(), traces.iter().copied())?;
+            for (choice, classes) in choices.iter_mut().zip(&classes) {
+                let state = classes.iter().filter(|class| class.is_state() && !is_chosen(class));
+                state.for_each(|class| choice.add(*class, STATE));
+            }
+        }
         let kinds = table.columns.iter().zip(&kept).filter(|(_, kept)| kept.is_some());
         let kinds = kinds.map(|(column, _)| column.kind.clone()).collect();
         Ok(Layout {
@@ -231,6 +248,7 @@ impl<'a> Layout<'a> {
             chosen,
             choices,
             names: Arc::new(StringArray::from(names)),
+            filters,
             request: request.clone(),
         })
     }

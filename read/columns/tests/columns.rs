@@ -229,7 +229,7 @@ fn pairs_are_those_of_one_key_and_the_last_that_began() {
     let metadata = trace.parse();
     let pairs_by = |key: &[&str]| {
         let key = key.iter().map(ToString::to_string).collect();
-        let request = PairRequest { begin: "p:begin".into(), end: "p:end".into(), key, since_ns: None, until_ns: None };
+        let request = PairRequest { begin: "p:begin".into(), end: "p:end".into(), key, since_ns: None, until_ns: None, conditions: Vec::new() };
         let (batches, _) = read(TraceRef::from(&metadata), &trace.streams, &request.events());
         let mut pairs = Pairs::new(request);
         let batch = pairs.batch(&batches[0]).unwrap();

@@ -91,6 +91,17 @@ fn key(trace: TraceRef<'_>) -> usize {
 }
 
 impl Writers {
+    /// Goes on with the same traces, which have been opened anew.
+    pub fn reopened<'a>(&mut self, pairs: impl Iterator<Item = (TraceRef<'a>, TraceRef<'a>)>) {
+        let now: HashMap<usize, usize> = pairs.map(|(before, now)| (key(before), key(now))).collect();
+        let at = |trace: usize| now.get(&trace).copied();
+        self.places.clear();
+        let names = std::mem::take(&mut self.names).into_iter();
+        self.names = names.filter_map(|((trace, pid), name)| Some(((at(trace)?, pid), name))).collect();
+        let ids = std::mem::take(&mut self.ids).into_iter();
+        self.ids = ids.filter_map(|((trace, process), pid)| Some(((at(trace)?, process), pid))).collect();
+    }
+
     /// Takes note of what the state stream says.
     pub fn note(&mut self, event: &Event<'_>, record: &StateRecord<'_>) {
         let trace = key(event.trace());

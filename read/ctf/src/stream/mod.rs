@@ -15,9 +15,11 @@
 //!
 //! * `packets`: from one packet to the next: headers, what is left out, what is skipped.
 //! * `records`: from one record to the next; counting, which looks at headers of records alone.
+//! * `growing`: streams that somebody still writes.
 //! * `range`: which packets and events are of a time that was asked for.
 
 mod event;
+mod growing;
 mod notice;
 mod packets;
 mod pages;
@@ -31,6 +33,7 @@ mod trace;
 mod tests;
 
 pub use event::{Event, Scratch};
+pub use growing::Position;
 pub use notice::{Foreign, Notice, Problem, RecordError};
 pub use pages::{count_records, first_record_since};
 pub use range::PacketSpan;
@@ -132,10 +135,14 @@ pub struct StreamReader<'a, S = &'a [u8]> {
     scale: Option<Scale>,
     /// The last packet that was opened.
     last: Option<Opened>,
+    /// The most that a packet of another tracer has counted of discarded events.
+    discarded_most: Option<u64>,
     /// Size of the last packet whose header was sound.
     size_bytes_last: u64,
     /// First and last time that is asked for, nanoseconds since the epoch.
     bounds: Option<(i64, i64)>,
+    /// Where the stream ends for now, if it still grows.
+    growing: Option<u64>,
     /// Its header and context, where the stream is no slice.
     header: Vec<u8>,
     /// So far; without the stream's identity, which `last` has.
@@ -182,8 +189,10 @@ impl<'a, S: Source> StreamReader<'a, S> {
             time: 0,
             scale: None,
             last: None,
+            discarded_most: None,
             size_bytes_last: 0,
             bounds: None,
+            growing: None,
             header: Vec::new(),
             totals: StreamTotals::default(),
             notices: Vec::new(),

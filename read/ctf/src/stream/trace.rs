@@ -36,6 +36,11 @@ impl<'a> TraceRef<'a> {
         self.env
     }
 
+    /// Its clocks.
+    pub fn clocks(&self) -> &'a [Clock] {
+        self.clocks
+    }
+
     /// Whether the trace is one of Dormouse.
     pub(crate) fn is_own(&self) -> bool {
         self.own.is_some()
