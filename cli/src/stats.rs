@@ -30,10 +30,14 @@ Examples:
   dormouse stats trace --latency req:in..req:out --key id  the same for requests that change threads
   dormouse stats trace --latency libc:malloc..libc:free --key pid,ptr
   dormouse stats trace --interval 100ms --field bytes      how it went over time
+  dormouse stats trace --where 'bytes > 4K' --last 10s     of large ones at the end
   dormouse stats before --diff after --by event            what differs, and whether that can be told
+  dormouse stats A B                                       two traces as one
 
-FIELD is a field of the payload or of a context (`fd`, `peer.port` in a structure), `event` (the class), `cpu`, `pid`, `tid` or `process` \
+FIELD is a field of the payload or of a context (`fd`; `peer.port` in a structure, `a[2]` in an array; `fields.pid` and `context.pid` alone), `event` (the class), `cpu`, `pid`, `tid` or `process` \
 (name and pid). If payload and context have one name, it is the payload's. Enumerations are counted by name.
+
+Options that select events are those of `dormouse view`, see `dormouse view --help`. With a time, losses are told of that time.
 
 Counts, sums, means, minima and maxima are exact. Percentiles come from a DDSketch (Masson, Rim, Lee, 2019): the value that has the \
 percentile's rank, within 1 %. Values of --field are counted for each class apart, because fields of one name can mean different things; with \

@@ -78,6 +78,8 @@ Examples:
   dormouse view TRACE --since event:shop:order_end -n 20   twenty events from the first order on
   dormouse view TRACE --since 14:03:05 --until 14:03:06    one second
   dormouse view TRACE -e 'http:request' --format csv --fields id,path > requests.csv
+  dormouse view TRACE --follow -e 'shop:*'                  what is recorded now
+  dormouse view A B                                        two traces in one order
   dormouse view TRACE --format json | jq 'select(.fields.bytes > 4096)'
 
 --where: == != < <= > >= compare, ~ matches a pattern with * and ?; and, or, not, parentheses. Values: 10, 0x1f, 64K (1024), 10ms \
@@ -85,11 +87,16 @@ Examples:
 field or context by its name, or fields.NAME and context.NAME; a.b and a[2] are parts of one. An event without a field that is compared does \
 not match, nor does it match the `not` of that. docs/reading.md has all of it.
 
+--follow reads the directory of one trace again and again, and prints what has come: whole packets, which a session writes when they are full and when a \
+program ends. Events of one look are in the order of time; what is written later than events of later times stands behind them, and is counted. It ends with the \
+session, with -n, or with Ctrl-C, and says why. The trace of another tracer does not say that it is complete: there Ctrl-C ends it. Options may name classes and fields \
+that have not come yet.
+
 Reads traces of the Common Trace Format 1.8 and 2, whoever has written them: Dormouse, LTTng, barectf, babeltrace2, perf.
 
 When a session of Dormouse ends, it writes into the metadata what each stream holds. Streams that are missing, empty, too short or \
-duplicated are named on standard error, and the last line there says what was lost, if anything was; not so with --since, --until, --last and -n, which do not \
-read all of the trace. In a trace that was not closed (the session is live, or was killed), missing streams cannot be noticed.
+duplicated are named on standard error, unless --since, --until, --last or -n have only a part of the trace read. The last line there says what was lost, if \
+anything was, in the time that is shown. In a trace that was not closed (the session is live, or was killed), missing streams cannot be noticed.
 
 Exit code: 0; 1 if the trace is damaged or something is missing (what can be read is printed); 2 if it cannot be read, or if an option \
 names what is in none of its events. If the reader of the output closes it, `view` stops with 0, or with 1 if there was damage before.";
@@ -167,6 +174,8 @@ impl View {
         let width = if is_terminal { dormouse_terminal::style::width() } else { None };
         let columns = || self.columns(&files, &selection);
         let mut printer = Printer::new(format, clock, width, has_color, self.fields.clone(), columns);
+        let classes = files.traces().flat_map(ClassRef::all).filter(|class| selection.may_want(class));
+        printer.expect(classes.map(|class| class.class.full_name.as_str()));
         let is_paged = is_terminal && !self.no_pager && !self.follow;
         let mut sink = Sink::new(out, is_paged, format == Format::People);
         if self.follow {

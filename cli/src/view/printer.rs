@@ -40,6 +40,13 @@ impl Printer {
         Printer { formatter: Formatter::new(clock, utc_offset()), other }
     }
 
+    /// Of these classes are the events that can come.
+    pub(super) fn expect<'n>(&mut self, names: impl Iterator<Item = &'n str>) {
+        if let Some(Other::People(people)) = &mut self.other {
+            people.expect(names);
+        }
+    }
+
     /// Appends what stands before all events.
     pub(super) fn begin(&mut self, out: &mut Vec<u8>) {
         if let Some(Other::Lines(lines)) = &mut self.other {

@@ -37,9 +37,8 @@ impl Cell {
             None => {}
             Some(Picked::Integer(value, class)) => {
                 let number = Number::Whole(if class.is_signed { i128::from(value as i64) } else { i128::from(value) });
-                let mut labels = class.labels.iter().flat_map(|labels| labels.iter());
-                match labels.find(|label| label.range.contains(value, class.is_signed)) {
-                    Some(label) => self.say(Said::Text, label.name.as_bytes()),
+                match class.labels_of(value).next() {
+                    Some(label) => self.say(Said::Text, label.as_bytes()),
                     None => self.said = Said::Number(number),
                 }
                 self.number = Some(number);

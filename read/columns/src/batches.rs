@@ -121,7 +121,6 @@ impl<'a, S: Source> Batches<'a, S> {
     fn next_of(&mut self, index: usize) -> Option<(i64, usize)> {
         let (trace, reader) = self.readers.get_mut(index)?;
         let choice = &self.layout.choices[*trace];
-        let (since_ns, until_ns) = (self.layout.request.since_ns, self.layout.request.until_ns);
         loop {
             let (number, time_ns) = match reader.next_chosen(choice)? {
                 Ok(found) => found,
@@ -135,13 +134,11 @@ impl<'a, S: Source> Batches<'a, S> {
                     continue;
                 }
             };
-            match time_ns {
-                _ if number == STATE => return Some((time_ns.unwrap_or(i64::MIN), number)),
-                None if since_ns.is_none() && until_ns.is_none() => return Some((i64::MIN, number)),
-                None => {}
-                Some(time_ns) if until_ns.is_some_and(|until| time_ns >= until) => {}
-                Some(time_ns) if since_ns.is_some_and(|since| time_ns < since) => {}
-                Some(time_ns) => return Some((time_ns, number)),
+            // Whose events are is said before them.
+            let is_state =
+                self.selection.is_some() && self.layout.chosen.get(number).is_none_or(|chosen| chosen.is_state);
+            if is_state || self.layout.request.is_within(time_ns) {
+                return Some((time_ns.unwrap_or(i64::MIN), number));
             }
         }
     }
@@ -175,7 +172,8 @@ impl<'a, S: Source> Batches<'a, S> {
             if let Some(record) = StateRecord::decode(&event) {
                 writers.note(&event, &record);
             }
-            if number == STATE || !selection.wants(&event, writers) {
+            let is_asked_for = number != STATE && self.layout.request.is_within(event.time_ns);
+            if !is_asked_for || !selection.wants(&event, writers) {
                 return Ok(true);
             }
         }

@@ -32,6 +32,15 @@ pub struct Request {
     pub is_text_binary: bool,
 }
 
+impl Request {
+    /// Whether an event of this time is asked for.
+    #[inline]
+    pub(crate) fn is_within(&self, time_ns: Option<i64>) -> bool {
+        let Some(time_ns) = time_ns else { return self.since_ns.is_none() && self.until_ns.is_none() };
+        self.since_ns.is_none_or(|since| time_ns >= since) && self.until_ns.is_none_or(|until| time_ns < until)
+    }
+}
+
 /// Why nothing can be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs)]
@@ -67,6 +76,8 @@ pub(crate) enum Origin {
 #[derive(Debug)]
 pub(crate) struct Chosen {
     pub projection: Projection,
+    /// Whether its events say whose other events are.
+    pub is_state: bool,
     /// Indices of the columns that it fills.
     pub columns: Vec<usize>,
     /// The key of its name.
@@ -227,6 +238,7 @@ impl<'a> Layout<'a> {
             choices[*trace].add(*class, chosen.len());
             chosen.push(Chosen {
                 projection: class.project(&of_member),
+                is_state: class.is_state(),
                 columns: of_member.into_iter().flatten().collect(),
                 name: name as i32,
             });

@@ -9,6 +9,8 @@
 //! ```
 //! `DORMOUSE_REQUIRE_TOOLS=1` makes a failure of each tool that is missing. What the machine or the user cannot do stays skipped.
 
+pub mod lttng;
+
 use std::fmt::Display;
 use std::io::Write;
 use std::path::{Path, PathBuf};

@@ -285,6 +285,15 @@ impl<'a> Builder<'a> {
 }
 
 impl IntegerNode {
+    /// The labels that a value has: of a bit map those of its bits.
+    pub fn labels_of(&self, value: u64) -> impl Iterator<Item = &str> {
+        let is_so = move |label: &&Label| match self.meaning {
+            Meaning::Bits => (0..64).any(|bit| value >> bit & 1 == 1 && label.range.contains(bit, false)),
+            _ => label.range.contains(value, self.is_signed),
+        };
+        self.labels.iter().flat_map(|labels| labels.iter()).filter(is_so).map(|label| label.name.as_str())
+    }
+
     /// The low bits of a time that it has. One of variable length had `variable_bits`.
     pub(super) fn time_bits(&self, variable_bits: u32) -> u32 {
         if self.coding == Coding::Variable { variable_bits.min(64) } else { self.size_bits }

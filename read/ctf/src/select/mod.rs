@@ -172,9 +172,6 @@ impl<'a> Fields<'a> for Values<'a, '_> {
 
 impl Labels for IntegerNode {
     fn any(&self, number: i128, is_it: &mut dyn FnMut(&[u8]) -> bool) -> bool {
-        let labels = self.labels.iter().flat_map(|labels| labels.iter());
-        labels
-            .filter(|label| label.range.bounds.0 <= number && number <= label.range.bounds.1)
-            .any(|label| is_it(label.name.as_bytes()))
+        self.labels_of(number as u64).any(|label| is_it(label.as_bytes()))
     }
 }

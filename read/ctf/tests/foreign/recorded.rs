@@ -1,7 +1,7 @@
 //! Traces that other programs write while the test runs.
 
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use super::{agree, output};
 
@@ -37,66 +37,15 @@ fn what_babeltrace2_writes_is_read_alike() {
     }
 }
 
-/// A session daemon of LTTng, ended with its children.
-struct SessionDaemon(std::process::Child);
-
-impl Drop for SessionDaemon {
-    fn drop(&mut self) {
-        let _ = Command::new("kill").arg(self.0.id().to_string()).status();
-        let _ = self.0.wait();
-    }
-}
-
 #[test]
 fn what_lttng_records_is_read_alike() {
     let directory = tempfile::tempdir().unwrap();
-    let at = |name: &str| directory.path().join(name);
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/foreign");
-    let lacks = |what: &str| dormouse_testing::skip(dormouse_testing::Lack::program(what));
-    let program = at("program");
-    let mut compiler = Command::new("cc");
-    compiler.arg("-I").arg(&source).arg("-o").arg(&program).arg(source.join("lttng.c")).args(["-llttng-ust", "-ldl"]);
-    if !compiler.output().is_ok_and(|output| output.status.success()) {
-        return lacks("liblttng-ust-dev");
+    let sessions = [("uid", "--buffers-uid"), ("pid", "--buffers-pid")];
+    if !dormouse_testing::lttng::record(directory.path(), &sessions) {
+        return;
     }
-    let ready = at("ready");
-    let mut daemon = Command::new("lttng-sessiond");
-    daemon.args(["--no-kernel", "--pidfile"]).arg(&ready).env("LTTNG_HOME", directory.path());
-    daemon.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    let Ok(daemon) = daemon.spawn() else { return lacks("lttng-sessiond") };
-    let mut daemon = SessionDaemon(daemon);
-    let lttng = |arguments: &[&str]| {
-        let mut command = Command::new("lttng");
-        command.arg("--no-sessiond").args(arguments).env("LTTNG_HOME", directory.path()).stdin(Stdio::null());
-        command.output().expect("lttng runs")
-    };
-    // It answers when it is ready. One that runs already ends ours, and answers too.
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
-    while !lttng(&["list"]).status.success() && std::time::Instant::now() < deadline {
-        // Nothing tells when it listens: its signal would go to a parent, and this process has other children.
-        std::thread::sleep(std::time::Duration::from_millis(50));
-        let _ = daemon.0.try_wait();
-    }
-    for (name, buffers) in [("uid", "--buffers-uid"), ("pid", "--buffers-pid")] {
-        let session = format!("dormouse-test-{name}-{}", std::process::id());
-        let trace = at(name);
-        let create = format!("--output={}", trace.display());
-        let steps: [&[&str]; 5] = [
-            &["create", &session, &create],
-            &["enable-channel", "-s", &session, "-u", buffers, "--subbuf-size=4096", "channel"],
-            &["enable-event", "-s", &session, "-u", "-c", "channel", "mine:*"],
-            &["add-context", "-s", &session, "-u", "-c", "channel", "-t", "vpid", "-t", "vtid", "-t", "procname"],
-            &["start", &session],
-        ];
-        for step in steps {
-            let output = lttng(step);
-            assert!(output.status.success(), "{step:?}: {output:?}");
-        }
-        let output = Command::new(&program).env("LTTNG_HOME", directory.path()).output().unwrap();
-        assert!(output.status.success(), "{output:?}");
-        for step in [["stop", &session], ["destroy", &session]] {
-            assert!(lttng(&step).status.success(), "{step:?}");
-        }
+    for (name, _) in sessions {
+        let trace = directory.path().join(name);
         let Some(notices) = agree(&trace) else { return };
         assert_eq!(notices, [""; 0]);
         filters_find_what_a_search_finds(&trace);
