@@ -163,7 +163,10 @@ impl StatsCommand {
             }),
             (None, None) => Measure::Count,
         };
-        let is_asked = self.wanted.is_choosy() || !self.wanted.events.is_empty() || !self.by.is_empty() || !matches!(measure, Measure::Count);
+        let is_asked = self.wanted.is_choosy()
+            || !self.wanted.events.is_empty()
+            || !self.by.is_empty()
+            || !matches!(measure, Measure::Count);
         let is_shaped =
             self.interval.is_some() || self.top.is_some() || self.groups_max.is_some() || self.diff.is_some();
         (is_asked || is_shaped).then(|| Query {

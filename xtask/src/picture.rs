@@ -42,7 +42,8 @@ impl Picture {
     pub(crate) fn run(self) -> anyhow::Result<()> {
         let session = format!("picture-{}", std::process::id());
         let (columns, rows) = (self.columns.to_string(), self.rows.to_string());
-        let quoted: Vec<String> = self.command.iter().map(|word| format!("'{}'", word.replace('\'', r"'\''"))).collect();
+        let quoted: Vec<String> =
+            self.command.iter().map(|word| format!("'{}'", word.replace('\'', r"'\''"))).collect();
         // The window stays until it has been looked at.
         let script = format!("{}; exec sleep {}", quoted.join(" "), TIME_MAX.as_secs());
         tmux(&["new-session", "-d", "-s", &session, "-x", &columns, "-y", &rows, "sh", "-c", &script])?;
@@ -127,15 +128,15 @@ fn runs(line: &str, look: &mut Look) -> Vec<(usize, Look, String)> {
     }
     // Blanks are where nothing is drawn.
     let drawn = found.into_iter().filter(|(.., text)| !text.trim().is_empty());
-    drawn.map(|(column, look, text)| (column + text.len() - text.trim_start().len(), look, text.trim().into())).collect()
+    drawn
+        .map(|(column, look, text)| (column + text.len() - text.trim_start().len(), look, text.trim().into()))
+        .collect()
 }
 
 fn svg(text: &str, columns: u32) -> String {
     let lines: Vec<&str> = text.trim_end().lines().collect();
-    let (width, height) = (
-        (f64::from(columns) * CELL.0).ceil() as u32 + 2 * MARGIN,
-        lines.len() as u32 * CELL.1 + 2 * MARGIN,
-    );
+    let (width, height) =
+        ((f64::from(columns) * CELL.0).ceil() as u32 + 2 * MARGIN, lines.len() as u32 * CELL.1 + 2 * MARGIN);
     let mut out = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" viewBox=\"0 0 {width} {height}\">\n\
          <rect width=\"100%\" height=\"100%\" rx=\"6\" fill=\"#22272e\"/>\n\
@@ -172,6 +173,11 @@ mod tests {
         let blue = Look { color: Some(4), ..Look::default() };
         assert_eq!(found, [(0, dim, "ab".into()), (3, bold, "c<".into()), (7, blue, "d".into())]);
         let picture = svg("\x1b[1;36mc<\n", 10);
-        assert!(picture.contains("<text x=\"12.0\" y=\"26\" textLength=\"16.8\" fill=\"#56b6c2\" font-weight=\"bold\">c&lt;</text>"), "{picture}");
+        assert!(
+            picture.contains(
+                "<text x=\"12.0\" y=\"26\" textLength=\"16.8\" fill=\"#56b6c2\" font-weight=\"bold\">c&lt;</text>"
+            ),
+            "{picture}"
+        );
     }
 }

@@ -98,7 +98,10 @@ impl View {
             files = next;
         };
         if progress.late > 0 {
-            sink.say(format!("{} events were written after events of later times, and stand behind them", progress.late));
+            sink.say(format!(
+                "{} events were written after events of later times, and stand behind them",
+                progress.late
+            ));
         }
         let stated = progress.positions.values().map(Position::events_discarded).fold(0, u64::saturating_add);
         if !bounds.are_set() && (progress.losses.unstated > 0 || stated > 0 || !progress.losses.uncounted.is_empty()) {

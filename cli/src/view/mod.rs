@@ -174,7 +174,9 @@ impl View {
         let width = if is_terminal { dormouse_terminal::style::width() } else { None };
         let columns = || self.columns(&files, &selection);
         let mut printer = Printer::new(format, clock, width, has_color, self.fields.clone(), columns);
-        let classes = files.traces().flat_map(ClassRef::all).filter(|class| selection.may_want(class));
+        // The session's own are few.
+        let classes = files.traces().flat_map(ClassRef::all);
+        let classes = classes.filter(|class| !class.is_state() && selection.may_want(class));
         printer.expect(classes.map(|class| class.class.full_name.as_str()));
         let is_paged = is_terminal && !self.no_pager && !self.follow;
         let mut sink = Sink::new(out, is_paged, format == Format::People);
@@ -295,7 +297,8 @@ impl View {
     /// Fields that no class has are mistakes.
     fn check_fields(&self, files: &TraceFiles) -> anyhow::Result<()> {
         let classes: Vec<ClassRef<'_>> = files.traces().flat_map(ClassRef::all).collect();
-        let mut fields: Vec<String> = classes.iter().flat_map(|class| class.class.member_names()).map(str::to_string).collect();
+        let mut fields: Vec<String> =
+            classes.iter().flat_map(|class| class.class.member_names()).map(str::to_string).collect();
         fields.sort();
         fields.dedup();
         let mut wanted = self.fields.iter().flatten();

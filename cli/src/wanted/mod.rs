@@ -12,8 +12,8 @@ use dormouse_reader::TraceFiles;
 use dormouse_terminal::parse_duration;
 
 use crate::patterns::{instead, unmatched};
-pub(crate) use when::{Bounds, begin_ns};
 use when::When;
+pub(crate) use when::{Bounds, begin_ns};
 
 /// Which events are wanted.
 #[derive(Debug, Args)]

@@ -37,7 +37,7 @@ impl Cell {
             None => {}
             Some(Picked::Integer(value, class)) => {
                 let number = Number::Whole(if class.is_signed { i128::from(value as i64) } else { i128::from(value) });
-                match class.labels_of(value).next() {
+                match class.label(value) {
                     Some(label) => self.say(Said::Text, label.as_bytes()),
                     None => self.said = Said::Number(number),
                 }

@@ -8,9 +8,9 @@ use arrow_schema::{DataType, Field, Schema, SchemaRef, TimeUnit};
 use dormouse_abi::class::matches;
 use dormouse_ctf::model::Scope;
 use dormouse_ctf::plan::{MemberRef, Projection};
+use dormouse_ctf::stream::Choice;
 use dormouse_ctf::{ClassRef, Selection, TraceRef};
 use dormouse_filter::{Filter, FilterError};
-use dormouse_ctf::stream::Choice;
 
 use crate::column::Column;
 use crate::kind::Kind;

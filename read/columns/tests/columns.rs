@@ -232,7 +232,10 @@ fn kinds_of_ctf_2_have_their_columns() {
     assert_eq!(column("flag").as_boolean().iter().collect::<Vec<_>>(), [Some(true), Some(false)]);
     let numbers = column("number").as_struct().column(0).as_primitive::<UInt8Type>();
     assert_eq!(numbers.iter().collect::<Vec<_>>(), [Some(7), None]);
-    assert_eq!(column("raw").as_binary::<i32>().iter().flatten().collect::<Vec<_>>(), [b"\x01\x02\x03", b"\x04\x05\x06"]);
+    assert_eq!(
+        column("raw").as_binary::<i32>().iter().flatten().collect::<Vec<_>>(),
+        [b"\x01\x02\x03", b"\x04\x05\x06"]
+    );
     assert_eq!(column("counted").as_binary::<i32>().iter().flatten().collect::<Vec<_>>(), [&b"hi"[..], b""]);
     assert_eq!(column("name").as_string::<i32>().iter().flatten().collect::<Vec<_>>(), ["h\u{e9}", ""]);
     assert_eq!(column("long").as_primitive::<Int64Type>().values()[..], [-1, -128]);

@@ -11,12 +11,12 @@ use std::borrow::Cow;
 
 use dormouse_filter::{Kind, Part};
 
+use super::StreamPlan;
 use super::bits::{Cursor, FieldError};
 use super::class::Class;
 use super::node::{Count, IntegerNode, Node, StructNode};
 use super::program::{Assembler, Known, Operation, fixed_size, run};
 use super::walk::{Memory, Visitor, float, is_in, option_of, text};
-use super::StreamPlan;
 use crate::model::{Range, Scope};
 
 /// A step on the way to a field.
@@ -26,7 +26,11 @@ enum Step {
     At(u64),
     Pass(Box<[Operation]>),
     /// Of the values that a tag has for options, it has one of the last, and none of those before.
-    Option { slot: u32, is_signed: bool, ranges: Box<[Vec<Range>]> },
+    Option {
+        slot: u32,
+        is_signed: bool,
+        ranges: Box<[Vec<Range>]>,
+    },
     /// The array has an element with this index.
     Element(Count, u64),
 }

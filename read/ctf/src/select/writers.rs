@@ -52,7 +52,9 @@ pub(super) struct Places {
 impl Places {
     pub(super) fn of(class: &ClassRef<'_>) -> Places {
         let pick = |names: &[&str]| {
-            let find = |name: &&str| class.field(&Name { parts: ["context", name].map(|part| Part::Member(part.into())).into() });
+            let find = |name: &&str| {
+                class.field(&Name { parts: ["context", name].map(|part| Part::Member(part.into())).into() })
+            };
             names.iter().find_map(find).map(|(pick, _)| pick)
         };
         let env = |name: &str| class.trace.env().iter().find(|(key, _)| key == name).map(|(_, value)| value);

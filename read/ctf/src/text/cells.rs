@@ -219,7 +219,7 @@ impl Visitor for Taker<'_> {
         let is_boolean_enum = class.labels.as_ref().is_some_and(|labels| {
             labels.len() == 2 && labels.iter().all(|label| ["false", "true"].contains(&label.name.as_str()))
         });
-        match class.labels_of(value).next() {
+        match class.label(value) {
             _ if class.meaning == Meaning::Boolean => {
                 self.bytes.extend_from_slice(if value == 0 { b"false" } else { b"true" });
             }
