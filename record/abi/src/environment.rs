@@ -22,6 +22,9 @@ pub fn socket_dir(xdg_runtime_dir: Option<&str>, uid: u32) -> String {
     }
 }
 
+/// Extension of the file beside a session's socket to which a program appends a byte whose time was over before the socket took it.
+pub const UNHEARD_EXTENSION: &str = "unheard";
+
 /// What [`ENV_MEMORY`] says.
 pub fn memory_name(descriptor: i32, uuid: &[u8; 16]) -> String {
     let uuid: String = uuid.iter().map(|byte| format!("{byte:02x}")).collect();

@@ -17,7 +17,7 @@ use dormouse_transport::{Conversation, Deadline};
 use rustix::io::Errno;
 
 use crate::session::{Attached, current, forget_users, has_users, set_current};
-use crate::{membarrier, own, thread};
+use crate::{membarrier, own, thread, unheard};
 
 /// How this process joins sessions, and what it says of itself.
 #[derive(Debug)]
@@ -97,7 +97,13 @@ pub(crate) fn ask_for_memory(socket: &Path, deadline: Deadline<'_>) -> Result<Ha
         program: text(&identity.program),
         command_line: text(&identity.command_line),
     };
-    let (answer, fd) = ask(socket, &hello, deadline)?;
+    let conversation = Conversation::connect(socket, Edge::ProgramOwner, deadline).inspect_err(|error| {
+        // Once the socket has taken it, the owner hears of this process, when it comes to that.
+        if *error == dormouse_transport::Error::TimedOut {
+            unheard::say(socket);
+        }
+    });
+    let (answer, fd) = ask(socket, conversation, &hello)?;
     let OwnerToProgram::Welcome { process } = answer else { return Err(refusal(answer)) };
     Ok(Handed { process, memory: fd.ok_or("the session owner sent no memory")?, identity })
 }
@@ -247,7 +253,9 @@ impl Joining {
         if is_session && layout.register_offset != 0 && uuid.is_none_or(|uuid| uuid == layout.uuid) {
             let program = &self.identity.get_or_insert_with(Identity::of_this_process).program;
             let (offset, entry) = Unmapped::to_write(thread::own_pid(), errno.raw_os_error(), program);
-            self.has_told = rustix::io::pwrite(fd, &entry, layout.register_offset + offset as u64).is_ok();
+            let begin = layout.register_offset + offset as u64;
+            let may_write = unheard::may_write_up_to(begin + entry.len() as u64);
+            self.has_told = may_write && rustix::io::pwrite(fd, &entry, begin).is_ok();
         }
     }
 
@@ -337,11 +345,11 @@ pub(crate) fn refusal(answer: OwnerToProgram) -> String {
 /// One question, one answer, perhaps with a descriptor.
 pub(crate) fn ask(
     socket: &Path,
+    conversation: Result<Conversation<'_>, dormouse_transport::Error>,
     question: &ProgramToOwner,
-    deadline: Deadline<'_>,
 ) -> Result<(OwnerToProgram, Option<OwnedFd>), String> {
     let told = |error| format!("session {}: {error}", socket.display());
-    let mut conversation = Conversation::connect(socket, Edge::ProgramOwner, deadline).map_err(told)?;
+    let mut conversation = conversation.map_err(told)?;
     if !conversation.peer().map_err(told)?.is_own_user_or_root() {
         return Err(format!("session {}: it belongs to another user", socket.display()));
     }

@@ -76,6 +76,7 @@ mod tests;
 mod thread;
 mod trigger;
 mod tunable;
+mod unheard;
 mod value;
 #[cfg(feature = "listen")]
 mod wake;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use dormouse_abi::message::{Edge, OwnerToProgram, Preamble, ProgramToOwner, SnapshotRequest};
-use dormouse_transport::{Deadline, Outgoing, try_connect};
+use dormouse_transport::{Conversation, Deadline, Outgoing, try_connect};
 use rustix::net::SendFlags;
 
 use crate::{join, session, thread};
@@ -117,7 +117,8 @@ impl Snapshot {
     pub fn take(&self) -> Result<Taken, SnapshotError> {
         let _inside = thread::enter_tracer();
         let session = session::current().ok_or(SnapshotError::NoSession)?;
-        let answer = join::ask(&session.socket, &self.question("program"), Deadline::after(PATIENCE));
+        let conversation = Conversation::connect(&session.socket, Edge::ProgramOwner, Deadline::after(PATIENCE));
+        let answer = join::ask(&session.socket, conversation, &self.question("program"));
         let (answer, _) = answer.map_err(SnapshotError::Refused)?;
         match answer {
             OwnerToProgram::Snapshotted { snapshot } => Ok(Taken {

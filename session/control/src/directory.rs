@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Component, Path, PathBuf};
 
-use dormouse_abi::environment;
+use dormouse_abi::environment::{self, UNHEARD_EXTENSION};
 use dormouse_transport::{Deadline, Error as Failure, try_connect};
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
@@ -210,8 +210,14 @@ impl SocketDirectory {
         Ok(socket)
     }
 
-    /// Removes a socket.
+    /// Opens a file in it that is no socket.
+    pub(crate) fn open_file(&self, name: &Path, flags: OFlags, mode: Mode) -> Result<OwnedFd, Errno> {
+        rustix::fs::openat(&self.fd, name, flags, mode)
+    }
+
+    /// Removes a socket, and the file of those who have not reached it.
     pub(crate) fn remove(&self, name: &str) {
+        let _ = rustix::fs::unlinkat(&self.fd, Path::new(name).with_extension(UNHEARD_EXTENSION), AtFlags::empty());
         let _ = rustix::fs::unlinkat(&self.fd, name, AtFlags::empty());
     }
 

@@ -24,6 +24,7 @@ use crate::error::Error;
 use crate::limits::{descriptors_max, processes_max};
 use crate::processes::{Processes, WATCHED};
 use crate::server::{Answer, CLIENT_COUNT_MAX, Job, Next, Server, Service, THREAD_COUNT_MAX};
+use crate::unheard::Unheard;
 
 /// Sockets of dead programs that are asked at a time: when a session begins or ends, and while it lasts.
 const SWEPT_COUNT_MAX: usize = 1_000;
@@ -49,6 +50,7 @@ pub struct SessionListener {
     directory: SocketDirectory,
     name: String,
     listener: OwnedFd,
+    unheard: Arc<Unheard>,
 }
 
 impl SessionListener {
@@ -60,7 +62,7 @@ impl SessionListener {
         let directory = SocketDirectory::create(dir)?;
         directory.sweep(SWEPT_COUNT_MAX);
         let (listener, name) = session_socket(&directory)?;
-        Ok(SessionListener { directory, name, listener })
+        Ok(SessionListener::of(directory, name, listener, true))
     }
 
     /// The socket at this path, which another process has made, and which this one has inherited.
@@ -72,7 +74,17 @@ impl SessionListener {
         let (Some(dir), Some(name)) = (dir, name) else {
             return Err("the session's socket has no name".to_string().into());
         };
-        Ok(SessionListener { directory: SocketDirectory::create(dir)?, name: name.into(), listener })
+        Ok(SessionListener::of(SocketDirectory::create(dir)?, name.into(), listener, false))
+    }
+
+    fn of(directory: SocketDirectory, name: String, listener: OwnedFd, is_new: bool) -> SessionListener {
+        let unheard = Arc::new(Unheard::beside(&directory, &name, is_new));
+        SessionListener { directory, name, listener, unheard }
+    }
+
+    /// Who has not reached the socket in time.
+    pub fn unheard(&self) -> Arc<Unheard> {
+        Arc::clone(&self.unheard)
     }
 
     /// Where programs join.
@@ -128,7 +140,7 @@ impl SessionServer {
         may_be_stopped: bool,
         descriptors_kept: u64,
     ) -> Result<SessionServer, Error> {
-        let SessionListener { directory, name, listener } = listening;
+        let SessionListener { directory, name, listener, .. } = listening;
         let failed = |error: Errno| Error::from(format!("cannot serve the session's socket: {error}"));
         let end = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(failed)?;
         let others = descriptors_kept + (CLIENT_COUNT_MAX + THREAD_COUNT_MAX) as u64;

@@ -75,6 +75,7 @@ mod server;
 #[cfg(test)]
 mod tests;
 mod tunable;
+mod unheard;
 mod why;
 
 pub use client::{SessionSocket, Take, ask_for_budget, ask_for_snapshot, ask_for_status, find_session, stop_session};
@@ -86,4 +87,5 @@ pub use process::{Stat, boot, is_dead, open, pid_in_namespace, pid_namespace, pr
 pub use processes::{Entering, Processes};
 pub use program::Program;
 pub use server::{Counts, Joining, Service};
+pub use unheard::Unheard;
 pub use why::{why_not_joined, why_not_preloaded};

@@ -83,8 +83,8 @@ impl Session {
         let processes = Processes::new().map_err(|error| format!("cannot watch processes: {error}"))?;
         processes.count_joined(ledger.written().joined);
         trace.follow(memory.view());
-        let register = TakenIn::default();
-        let shared = Arc::new(Shared { memory, trace, processes: Arc::new(processes), register });
+        let (register, unheard) = (TakenIn::default(), listener.unheard());
+        let shared = Arc::new(Shared { memory, trace, processes: Arc::new(processes), register, unheard });
         Session::open(listener, Arc::clone(&shared), files).inspect_err(|_| {
             if is_new {
                 shared.trace.remove()
@@ -228,7 +228,7 @@ impl Session {
         // A peer may take its time over a conversation. One that is left behind is refused: the trace is finished then.
         deadline.bound("dormouse-close", server.closing());
         let socket = server.path().to_path_buf();
-        let Shared { memory, trace, processes, register } = &*shared;
+        let Shared { memory, trace, processes, register, unheard } = &*shared;
         let ledger = &trace.ledger;
         // These wait for a disk.
         memory.wait_for_turns();
@@ -252,7 +252,7 @@ impl Session {
         let late = register.late(&memory.view());
         let late_count = ledger.late().load(Ordering::Relaxed).saturating_add(late.len() as u64);
         trace.refuse_at_end(late);
-        trace.refuse_excess();
+        trace.refuse_uncounted(unheard.count());
         let (classes_refused, refused) = trace.refusals();
         losses.extend(&refused);
         losses.extend(&drained.summary.losses);

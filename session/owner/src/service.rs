@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 
 use dormouse_abi::message::{BudgetState, Snapshot, Status};
 use dormouse_abi::register::CLASS_COUNT;
-use dormouse_control::{Counts, Joining, Processes, Service, Take};
+use dormouse_control::{Counts, Joining, Processes, Service, Take, Unheard};
 use dormouse_ctf::{Cause, StateRecord};
 
 use crate::announced::refusal_of;
@@ -27,6 +27,7 @@ pub(crate) struct Shared {
     pub(crate) trace: Trace,
     pub(crate) processes: Arc<Processes>,
     pub(crate) register: TakenIn,
+    pub(crate) unheard: Arc<Unheard>,
 }
 
 impl Shared {
@@ -96,10 +97,11 @@ impl Service for Shared {
         status.processes_joined = status.processes_joined.saturating_sub(late);
         status.classes = self.trace.class_count();
         status.classes_max = CLASS_COUNT as u32;
-        // Those too that could not map the memory, of whom the server does not know, and those that have found no room.
+        // Those too of whom the server does not know: that could not map the memory, have found no room, or have not reached the socket in time.
         let refused = self.trace.refusals().1.of(Cause::ProgramRefused);
         status.programs_refused = status.programs_refused.max(refused);
-        status.programs_refused += self.memory.view().register().map_or(0, |register| register.refused().0);
+        status.programs_refused +=
+            self.memory.view().register().map_or(0, |register| register.refused().0) + self.unheard.count();
         status.classes_refused = self.trace.refusals().0.len() as u32;
     }
 }

@@ -273,15 +273,16 @@ impl Trace {
         self.refuse(refused);
     }
 
-    /// Notes what found no room in the register.
-    pub(crate) fn refuse_excess(&self) {
-        let Some(register) = self.memory.get().and_then(Memory::register) else { return };
-        let (processes, classes) = register.refused();
+    /// Notes what programs have counted themselves: what found no room in the register, and how many did not reach the session's socket.
+    pub(crate) fn refuse_uncounted(&self, unheard: u64) {
+        let (processes, classes) = self.memory.get().and_then(Memory::register).map_or((0, 0), Register::refused);
+        let late = "their 50 ms were over before the session's socket took them";
         let classes_full = format!("a trace has at most {CLASS_COUNT} classes; record fewer programs at once");
         let processes_full = format!("a session has at most {} processes at once", PROCESS_COUNT - 1);
         let all = [
             (classes, "classes", classes_full, Cause::ClassRefused),
             (processes, "processes", processes_full, Cause::ProgramRefused),
+            (unheard, "processes", late.into(), Cause::ProgramRefused),
         ];
         for (count, what, why, cause) in all.iter().filter(|(count, ..)| *count > 0) {
             // At the end: not for the ledger.
