@@ -366,10 +366,13 @@ fn path(input: &mut Input<'_>) -> Parsed<Name> {
     Ok(Name { parts })
 }
 
-/// Reads a name alone.
-pub(crate) fn parse_name(text: &str) -> Option<Name> {
-    let mut input = Input { input: LocatingSlice::new(text), state: State::default() };
-    path(&mut input).ok().filter(|_| input.input.as_ref().is_empty())
+impl Name {
+    /// Reads `a.b[2]`. Here a part that is no word needs no backquotes, if it has no dot.
+    pub fn parse(text: &str) -> Name {
+        let mut input = Input { input: LocatingSlice::new(text), state: State::default() };
+        let found = path(&mut input).ok().filter(|_| input.input.as_ref().is_empty());
+        found.unwrap_or_else(|| Name { parts: text.split('.').map(|part| Part::Member(part.into())).collect() })
+    }
 }
 
 fn name(input: &mut Input<'_>) -> Parsed<Operand> {

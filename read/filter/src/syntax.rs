@@ -21,12 +21,6 @@ pub enum Part {
 }
 
 impl Name {
-    /// Reads `a.b[2]`. Here a part that is no word needs no backquotes, if it has no dot.
-    pub fn parse(text: &str) -> Name {
-        let split = || Name { parts: text.split('.').map(|part| Part::Member(part.into())).collect() };
-        crate::grammar::parse_name(text).unwrap_or_else(split)
-    }
-
     /// The name, if it has one part.
     pub fn word(&self) -> Option<&str> {
         match self.parts.as_slice() {
