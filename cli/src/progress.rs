@@ -38,13 +38,18 @@ impl Progress {
             return;
         }
         self.steps = 0;
+        self.show(done());
+    }
+
+    /// So many bytes are done.
+    pub(crate) fn show(&mut self, done: u64) {
         if !self.is_shown && self.begin.elapsed() >= PATIENCE {
             self.is_shown = true;
             let style = ProgressStyle::with_template("{bar:40} {bytes} of {total_bytes}, {eta} left");
             self.bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
             self.bar.set_draw_target(ProgressDrawTarget::stderr());
         }
-        self.bar.set_position(done());
+        self.bar.set_position(done);
     }
 }
 

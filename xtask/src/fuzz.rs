@@ -61,8 +61,12 @@ pub(crate) enum Target {
     Write,
     /// Hostile packets, metadata and session memory
     Read,
-    /// Metadata of anybody, and streams under whatever of them is valid
+    /// Metadata of anybody in CTF 1.8, and streams under whatever of them is valid
     Ctf,
+    /// Metadata of anybody in CTF 2, and streams under whatever of them is valid
+    Ctf2,
+    /// Packets of other tracers' shapes, damaged
+    Packets,
     /// Filters of anybody, over streams of anybody
     Filter,
     /// Packets and index files that are damaged, against reading without an index

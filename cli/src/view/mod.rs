@@ -1,5 +1,6 @@
 //! `dormouse view`: the events of traces on disk.
 
+mod crew;
 mod follow;
 mod order;
 mod printer;
@@ -19,6 +20,7 @@ use dormouse_terminal::Output;
 use crate::patterns::instead;
 use crate::progress::Progress;
 use crate::wanted::{Bounds, Wanted, begin_ns, notes};
+use crew::Crew;
 use order::Order;
 use printer::Printer;
 use sink::Sink;
@@ -183,17 +185,22 @@ impl View {
         if self.follow {
             return self.print_following(files, bounds, &mut printer, &mut sink);
         }
-        let result = self.print(&files, selection, bounds, &mut printer, &mut sink);
+        let is_simple = format == Format::Babeltrace && !self.reverse && self.tail.is_none();
+        let result = std::thread::scope(|scope| {
+            let crew = if is_simple { Crew::start(scope, clock) } else { None };
+            self.print(&files, selection, bounds, &mut printer, crew, &mut sink)
+        });
         sink.finish();
         result
     }
 
-    fn print(
+    fn print<'f>(
         &self,
-        files: &TraceFiles,
+        files: &'f TraceFiles,
         mut selection: Selection,
         mut bounds: Bounds,
         printer: &mut Printer,
+        mut crew: Option<Crew<'f>>,
         sink: &mut Sink<'_>,
     ) -> anyhow::Result<u8> {
         let names: Vec<&str> = files.names().collect();
@@ -216,9 +223,16 @@ impl View {
         // A terminal is busy with the events themselves.
         let mut progress = Progress::of_bytes(size_bytes, !std::io::stdout().is_terminal());
         let mut read_bytes = 0;
-        while left > 0
-            && let Some(item) = events.next_event()
-        {
+        let is_all = is_whole && selection.is_all();
+        while left > 0 {
+            // Where all are wanted, those of programs need not be looked at.
+            if let Some(crew) = crew.as_mut().filter(|_| is_all) {
+                crew.take_all(&mut events, sink, |size_bytes| {
+                    read_bytes += size_bytes as u64;
+                    progress.show(read_bytes);
+                });
+            }
+            let Some(item) = events.next_event() else { break };
             match item {
                 Ok(event) => {
                     read_bytes += event.size_bytes as u64;
@@ -232,9 +246,14 @@ impl View {
                     if bounds.have(&event) && selection.wants(&event, &mut writers) {
                         left -= 1;
                         part.last_event_ns = event.time_ns.or(part.last_event_ns);
-                        let begin = text.len();
-                        printer.event(&event, &mut writers, &mut text);
-                        order.take(&mut text, begin, event.time_ns)?;
+                        match &mut crew {
+                            Some(crew) => crew.take(&events, sink),
+                            None => {
+                                let (begin, ns) = (text.len(), event.time_ns);
+                                printer.event(&event, &mut writers, &mut text);
+                                order.take(&mut text, begin, ns)?;
+                            }
+                        }
                     }
                 }
                 Err(notice) => {
@@ -246,6 +265,7 @@ impl View {
                         }
                     }
                     // What comes before the notice comes out before it.
+                    crew.iter_mut().for_each(|crew| crew.finish(sink));
                     sink.write(&text);
                     text.clear();
                     is_damaged |= !matches!(notice.problem, Problem::Discarded { .. });
@@ -263,6 +283,7 @@ impl View {
             progress.step(|| read_bytes);
         }
         drop(progress);
+        crew.iter_mut().for_each(|crew| crew.finish(sink));
         sink.write(&text);
         if left == 0 {
             part.end_with_last();

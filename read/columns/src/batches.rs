@@ -10,6 +10,7 @@ use arrow_array::{
 use arrow_buffer::{NullBufferBuilder, ScalarBuffer};
 use arrow_schema::ArrowError;
 use dormouse_abi::page::CPU_UNKNOWN;
+use dormouse_ctf::stream::{Chosen, ChosenOf};
 use dormouse_ctf::{Notice, Problem, Scratch, Selection, Source, StateRecord, StreamReader, Writers};
 
 use crate::column::Column;
@@ -34,10 +35,9 @@ pub struct Damage {
 }
 
 /// Batches of the events that a [`Layout`] chooses: an iterator.
-pub struct Batches<'a, S> {
-    layout: &'a Layout<'a>,
-    /// With the indices of their traces.
-    readers: Vec<(usize, StreamReader<'a, S>)>,
+pub struct Batches<'l, 'a, C> {
+    layout: &'l Layout<'a>,
+    streams: Vec<C>,
     /// Time, stream and class of the next event of each stream.
     heap: BinaryHeap<Reverse<(i64, usize, usize)>>,
     /// Streams whose next event is not known, the first to be asked last.
@@ -65,32 +65,39 @@ struct Rows {
     needs: [bool; 3],
 }
 
-impl<S> std::fmt::Debug for Batches<'_, S> {
+impl<C> std::fmt::Debug for Batches<'_, '_, C> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Batches").field("schema", &self.layout.schema()).finish_non_exhaustive()
     }
 }
 
-impl<'a, S: Source> Batches<'a, S> {
+impl<'l, 'a, S: Source> Batches<'l, 'a, ChosenOf<'l, 'a, S>> {
     /// Reads the streams, each with the index of its trace among those that the layout was made of.
     pub fn new(
-        layout: &'a Layout<'a>,
+        layout: &'l Layout<'a>,
         readers: impl IntoIterator<Item = (usize, StreamReader<'a, S>)>,
-    ) -> Batches<'a, S> {
-        let (since_ns, until_ns) = (layout.request.since_ns, layout.request.until_ns);
-        let last_ns = until_ns.map_or(i64::MAX, |until| until.saturating_sub(1));
-        let readers = readers.into_iter();
-        // Packets outside of the time are passed. Streams that give more than is asked for are looked at event by event.
-        let readers: Vec<_> =
-            readers.map(|(trace, reader)| (trace, reader.within(since_ns.unwrap_or(i64::MIN), last_ns))).collect();
+    ) -> Batches<'l, 'a, ChosenOf<'l, 'a, S>> {
+        let (first_ns, last_ns) = layout.times();
+        let chosen = |(trace, reader): (usize, StreamReader<'a, S>)| {
+            ChosenOf::new(reader.within(first_ns, last_ns), layout.choice(trace))
+        };
+        Batches::of(layout, readers.into_iter().map(chosen))
+    }
+}
+
+impl<'l, 'a, C: Chosen> Batches<'l, 'a, C> {
+    /// The same of streams whose events have been chosen by the layout ([`Layout::choice`]). They can give more than the times that are asked for:
+    /// that is looked at event by event.
+    pub fn of(layout: &'l Layout<'a>, streams: impl IntoIterator<Item = C>) -> Batches<'l, 'a, C> {
+        let streams: Vec<C> = streams.into_iter().collect();
         let columns = layout.columns();
         let with_elements = (0..columns.len()).filter(|index| columns[*index].has_elements()).collect();
         let needs = [Origin::Time, Origin::Cpu, Origin::Event].map(|origin| layout.origins.contains(&origin));
         Batches {
             layout,
-            heap: BinaryHeap::with_capacity(readers.len()),
-            pending: (0..readers.len()).rev().collect(),
-            readers,
+            heap: BinaryHeap::with_capacity(streams.len()),
+            pending: (0..streams.len()).rev().collect(),
+            streams,
             damage: Damage::default(),
             scratch: Scratch::default(),
             selection: (!layout.filters.is_empty())
@@ -119,10 +126,9 @@ impl<'a, S: Source> Batches<'a, S> {
     /// The next chosen event of a stream within the time that is asked for.
     #[inline]
     fn next_of(&mut self, index: usize) -> Option<(i64, usize)> {
-        let (trace, reader) = self.readers.get_mut(index)?;
-        let choice = &self.layout.choices[*trace];
+        let stream = self.streams.get_mut(index)?;
         loop {
-            let (number, time_ns) = match reader.next_chosen(choice)? {
+            let (number, time_ns) = match stream.next()? {
                 Ok(found) => found,
                 Err(notice) => {
                     if !matches!(notice.problem, Problem::Discarded { .. }) {
@@ -167,7 +173,7 @@ impl<'a, S: Source> Batches<'a, S> {
     #[inline]
     fn row(&mut self) -> Result<bool, ArrowError> {
         let Some((index, number)) = self.advance() else { return Ok(false) };
-        let Some(event) = self.readers[index].1.chosen() else { return Ok(true) };
+        let Some(event) = self.streams[index].event() else { return Ok(true) };
         if let Some((selection, writers)) = &mut self.selection {
             if let Some(record) = StateRecord::decode(&event) {
                 writers.note(&event, &record);
@@ -241,7 +247,7 @@ impl Rows {
     }
 }
 
-impl<S: Source> Iterator for Batches<'_, S> {
+impl<C: Chosen> Iterator for Batches<'_, '_, C> {
     type Item = Result<RecordBatch, ArrowError>;
 
     fn next(&mut self) -> Option<Self::Item> {

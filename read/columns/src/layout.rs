@@ -92,7 +92,7 @@ pub struct Layout<'a> {
     pub(crate) kinds: Vec<Kind>,
     pub(crate) chosen: Vec<Chosen>,
     /// By trace.
-    pub(crate) choices: Vec<Choice<'a>>,
+    choices: Vec<Choice<'a>>,
     pub(crate) names: Arc<StringArray>,
     pub(crate) filters: Vec<Filter>,
     pub(crate) request: Request,
@@ -268,6 +268,17 @@ impl<'a> Layout<'a> {
     /// The columns.
     pub fn schema(&self) -> SchemaRef {
         Arc::clone(&self.schema)
+    }
+
+    /// Which events are read of the trace with this index.
+    pub fn choice(&self, trace: usize) -> &Choice<'a> {
+        &self.choices[trace]
+    }
+
+    /// The first and the last time that is asked for, nanoseconds since the epoch.
+    pub fn times(&self) -> (i64, i64) {
+        let Request { since_ns, until_ns, .. } = self.request;
+        (since_ns.unwrap_or(i64::MIN), until_ns.map_or(i64::MAX, |until| until.saturating_sub(1)))
     }
 
     /// Empty columns for what members fill.

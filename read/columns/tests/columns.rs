@@ -255,7 +255,7 @@ fn kinds_of_ctf_2_have_their_columns() {
 #[test]
 fn what_lttng_records_has_its_columns() {
     let directory = tempfile::tempdir().unwrap();
-    if !dormouse_testing::lttng::record(directory.path(), &[("uid", "--buffers-uid")]) {
+    if !dormouse_testing::lttng::record(directory.path(), &[Default::default()]) {
         return;
     }
     let files = dormouse_reader::TraceFiles::open(&directory.path().join("uid")).unwrap();

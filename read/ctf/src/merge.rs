@@ -11,7 +11,7 @@
 //!              0         1   2         3
 //! ```
 
-use crate::stream::{Event, Notice, Source, StreamReader};
+use crate::stream::{Block, Event, Notice, Source, StreamReader};
 
 /// The next event of a stream: whether there is none, its time, its stream.
 type Key = (bool, i64, usize);
@@ -30,6 +30,8 @@ pub struct Merge<'a, S = &'a [u8]> {
     first: usize,
     /// No other stream has an earlier one.
     second: Key,
+    /// What [`Merge::keep_next`] has come to and not kept.
+    pending: Option<Option<Result<usize, Notice>>>,
     /// Streams whose first event is not known yet; `None` when the tree is made.
     unread: Option<std::ops::Range<usize>>,
 }
@@ -41,7 +43,7 @@ impl<'a, S: Source> Merge<'a, S> {
         let count = streams.len();
         let keys = (0..count).map(|index| (true, 0, index)).collect();
         let unread = Some(0..count);
-        Merge { streams, keys, losers: vec![0; count], first: 0, second: (true, 0, 0), unread }
+        Merge { streams, keys, losers: vec![0; count], first: 0, second: (true, 0, 0), pending: None, unread }
     }
 
     /// The streams, read as far as the merge has come.
@@ -99,6 +101,7 @@ impl<'a, S: Source> Merge<'a, S> {
     }
 
     /// Goes to the next event, and gives the stream that has it; `None` at the end.
+    #[inline]
     fn advance(&mut self) -> Option<Result<usize, Notice>> {
         if let Some(unread) = self.unread.take() {
             for index in unread.clone() {
@@ -122,9 +125,40 @@ impl<'a, S: Source> Merge<'a, S> {
         (!is_over).then_some(Ok(index))
     }
 
+    fn advance_from_pending(&mut self) -> Option<Result<usize, Notice>> {
+        match self.pending.take() {
+            Some(pending) => pending,
+            None => self.advance(),
+        }
+    }
+
+    /// Keeps the next event, if it is one of a program. False: [`Merge::next_event`] gives what comes instead.
+    #[inline]
+    pub fn keep_next(&mut self, block: &mut Block<'a>) -> bool {
+        match self.advance_from_pending() {
+            Some(Ok(index)) if !self.streams[index].is_at_state() => {
+                self.streams[index].keep(block);
+                true
+            }
+            next => {
+                self.pending = Some(next);
+                false
+            }
+        }
+    }
+
+    /// Keeps the event that [`Merge::next_event`] has given last.
+    #[inline]
+    pub fn keep(&self, block: &mut Block<'a>) {
+        if let Some(stream) = self.streams.get(self.first) {
+            stream.keep(block);
+        }
+    }
+
     /// The next event or notice, and `None` at the end. Where the streams are slices, the merge is an iterator too.
+    #[inline(always)]
     pub fn next_event(&mut self) -> Option<Result<Event<'_>, Notice>> {
-        match self.advance()? {
+        match self.advance_from_pending()? {
             Ok(index) => self.streams[index].event().map(Ok),
             Err(notice) => Some(Err(notice)),
         }
@@ -135,7 +169,7 @@ impl<'a> Iterator for Merge<'a> {
     type Item = Result<Event<'a>, Notice>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        match self.advance()? {
+        match self.advance_from_pending()? {
             Ok(index) => self.streams[index].event_of_slice().map(Ok),
             Err(notice) => Some(Err(notice)),
         }

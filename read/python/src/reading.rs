@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use arrow_array::{RecordBatch, RecordBatchReader};
 use arrow_schema::{ArrowError, SchemaRef};
 use dormouse_columns::{Batches, Damage, Layout, PairRequest, Pairs, Request, RequestError, pair_schema};
-use dormouse_reader::TraceFiles;
+use dormouse_reader::{Ahead, TraceFiles};
 
 /// What is read.
 #[derive(Debug, Clone)]
@@ -86,7 +86,21 @@ fn read(
 ) -> Result<(), ArrowError> {
     let traces: Vec<_> = files.traces().collect();
     let layout = Layout::new(&traces, &query.request()).map_err(|error| ArrowError::ExternalError(error.into()))?;
-    let mut batches = Batches::new(&layout, files.readers());
+    std::thread::scope(|scope| {
+        let streams = files.chosen(scope, layout.times(), |trace| layout.choice(trace));
+        let batches = Batches::of(&layout, streams);
+        read_batches(files, query, batches, is_strict, warnings, sender)
+    })
+}
+
+fn read_batches(
+    files: &TraceFiles,
+    query: &Query,
+    mut batches: Batches<'_, '_, Ahead<'_, '_>>,
+    is_strict: bool,
+    warnings: &Warnings,
+    sender: &SyncSender<Message>,
+) -> Result<(), ArrowError> {
     let mut pairs = match query {
         Query::Events(_) => None,
         Query::Pairs(request) => Some(Pairs::new(request.clone())),

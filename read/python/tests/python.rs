@@ -222,7 +222,8 @@ fn traces_of_others_are_read() {
     let stage = stage();
     let others = stage.path().join("others");
     std::fs::create_dir(&others).unwrap();
-    let has_lttng = dormouse_testing::lttng::record(&others, &[("lttng", "--buffers-uid")]);
+    let session = dormouse_testing::lttng::Session { name: "lttng", ..Default::default() };
+    let has_lttng = dormouse_testing::lttng::record(&others, &[session]);
     write_ctf2(&others.join("ctf2"));
     let mut command = Command::new(python);
     command.args(["-m", "unittest", "-v", "test_dormouse.Ctf2"]).args(has_lttng.then_some("test_dormouse.Lttng"));

@@ -1,9 +1,6 @@
-//! How many events of each class there are, counted stream by stream, on several processors at once.
+//! How many events of each class there are, on several processors at once.
 
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
-
-use dormouse_ctf::{ClassCounts, StreamReader};
+use dormouse_ctf::ClassCounts;
 
 use crate::traces::TraceFiles;
 
@@ -37,37 +34,26 @@ impl Counts {
 impl TraceFiles {
     /// Counts the events of each class by the headers of their records, on as many threads as there are processors for.
     pub fn counts(&self) -> Counts {
-        let threads = std::thread::available_parallelism().map_or(1, usize::from).min(self.stream_count());
-        let mut order: Vec<usize> = (0..self.stream_count()).collect();
-        // The longest first, so that none is left over at the end.
-        order.sort_by_key(|index| std::cmp::Reverse(self.stream_size_bytes(*index)));
-        let (next, done) = (AtomicUsize::new(0), Mutex::new((ClassCounts::default(), Vec::new())));
-        let work = || {
-            let (mut counts, mut warnings) = (ClassCounts::default(), Vec::new());
-            // Relaxed: it only gives each number once. What is counted is handed over by the lock.
-            while let Some(index) = order.get(next.fetch_add(1, Ordering::Relaxed)) {
-                let mut reader: StreamReader<'_, _> = self.reader(*index);
-                reader.count_classes(&mut counts, |notice| warnings.push((*index, notice)));
-            }
-            let mut done = done.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-            done.0.add(&counts);
-            done.1.extend(warnings);
-        };
-        std::thread::scope(|scope| {
-            (1..threads).for_each(|_| {
-                scope.spawn(work);
-            });
-            work();
+        let (sums, parts) = self.in_parts((0..self.stream_count()).collect(), |counts, mut reader| {
+            let (mut notices, end_bytes) = (Vec::new(), reader.end_bytes());
+            reader.count_classes(counts, |notice| notices.push(notice));
+            (notices, reader.end_bytes() < end_bytes)
         });
-        let (counts, mut warnings) = done.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
-        // Stable: those of one stream stay in their order.
-        warnings.sort_by_key(|(index, _)| *index);
+        let mut counts = ClassCounts::default();
+        sums.iter().for_each(|sum| counts.add(sum));
+        let names: Vec<&str> = self.names().collect();
+        let (mut warnings, mut over) = (Vec::new(), None);
+        for (stream, (notices, is_over)) in parts {
+            // Behind a place where a stream cannot be read, there is nothing more to be said of it.
+            if over != Some(stream) {
+                warnings.extend(notices.into_iter().map(|notice| format!("{}: {notice}", names[stream])));
+                over = is_over.then_some(stream);
+            }
+        }
         let of_class =
             counts.iter().map(|(class, events)| ClassCount { name: class.full_name.clone(), id: class.id, events });
         let mut classes: Vec<ClassCount> = of_class.collect();
         classes.sort_by(|a, b| b.events.cmp(&a.events).then_with(|| (a.id, &a.name).cmp(&(b.id, &b.name))));
-        let names: Vec<&str> = self.names().collect();
-        let line = |(index, notice): (usize, dormouse_ctf::Notice)| format!("{}: {notice}", names[index]);
-        Counts { classes, warnings: warnings.into_iter().map(line).collect() }
+        Counts { classes, warnings }
     }
 }

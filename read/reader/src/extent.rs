@@ -86,7 +86,13 @@ impl Extent {
 
     /// A window of this size.
     pub fn window(&self, size_bytes: usize) -> Window<'_> {
-        Window { extent: self, size_bytes, offset: 0, bytes: Vec::new() }
+        self.window_in(size_bytes, Vec::new())
+    }
+
+    /// The same in memory of another.
+    pub(crate) fn window_in(&self, size_bytes: usize, mut memory: Vec<u8>) -> Window<'_> {
+        memory.clear();
+        Window { extent: self, size_bytes, offset: 0, bytes: memory }
     }
 
     /// Whether both hold the same.
@@ -122,6 +128,11 @@ pub struct Window<'a> {
 }
 
 impl Window<'_> {
+    /// Its memory, for another.
+    pub(crate) fn into_memory(self) -> Vec<u8> {
+        self.bytes
+    }
+
     fn read(&mut self, offset: u64, size_bytes_min: usize) -> std::io::Result<()> {
         let rest_bytes = self.extent.size_bytes.saturating_sub(offset);
         let size_bytes = self.size_bytes.max(size_bytes_min).min(rest_bytes.try_into().unwrap_or(usize::MAX));

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!   DIR/…/metadata, streams ─▶ find ─┐                            ┌─▶ Merge: events in order       view
-//!   .tar, .tar.gz, .tar.zst, - ─▶ archive ─▶ Found ─▶ TraceFiles ─┼─▶ Stats                        stats
-//!   stream.zst ─▶ spool (unnamed file) ─┘     Extent ─▶ Window ─▶ └─▶ counts: in parallel, no order
+//!   .tar, .tar.gz, .tar.zst, - ─▶ archive ─▶ Found ─▶ TraceFiles ─┼─▶ Stats: parts of streams, in parallel    stats
+//!   stream.zst ─▶ spool (unnamed file) ─┘     Extent ─▶ Window ─▶ └─▶ counts: no order
 //! ```
 //!
 //! * A stream is a part of a file ([`extent`]), of which a window is in memory ([`Window`]): 16 to 128 KiB, all windows together 64 MiB where
@@ -28,17 +28,20 @@ pub mod extent;
 pub mod index;
 pub mod spool;
 
+mod ahead;
 mod archive;
 mod counts;
 mod find;
+mod parts;
 mod streams;
 mod traces;
 
+pub use ahead::Ahead;
 pub use counts::{ClassCount, Counts};
 pub use dir::Dir;
 pub use extent::Window;
 pub use find::{is_stream_name, open_dir, read_metadata};
-pub use traces::TraceFiles;
+pub use traces::{Events, TraceFiles};
 
 /// Why a trace cannot be read: one line, and where metadata are wrong the place in their text.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

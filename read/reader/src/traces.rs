@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use dormouse_ctf::stats::{Collector, Tally};
 use dormouse_ctf::{Merge, StateRecord, StatedLosses, Stats, StreamReader, Trace, TraceRef};
 
 use crate::extent::{WINDOW_BYTES, Window};
@@ -20,6 +21,9 @@ pub struct TraceFiles {
     pub notes: Vec<String>,
     streams: Vec<Stream>,
 }
+
+/// The events of streams in their order.
+pub type Events<'a> = Merge<'a, Window<'a>>;
 
 /// Memory of the windows of all streams together, if they are not too many.
 const WINDOWS_BYTES: usize = 64 << 20;
@@ -129,8 +133,18 @@ impl TraceFiles {
     /// # Panics
     /// There is no such stream.
     pub fn reader(&self, index: usize) -> StreamReader<'_, Window<'_>> {
+        self.reader_by(index, self.window_bytes())
+    }
+
+    /// The same, by a window of this size.
+    pub(crate) fn reader_by(&self, index: usize, window_bytes: usize) -> StreamReader<'_, Window<'_>> {
         let stream = &self.streams[index];
-        StreamReader::of_source(self.trace_of(stream), index, stream.extent.window(self.window_bytes()))
+        StreamReader::of_source(self.trace_of(stream), index, stream.extent.window(window_bytes))
+    }
+
+    /// A window on a stream, in memory that another had.
+    pub(crate) fn window_in(&self, index: usize, memory: Vec<u8>) -> Window<'_> {
+        self.streams[index].extent.window_in(*WINDOW_BYTES.end(), memory)
     }
 
     /// The events of all streams, which are numbered in the order of [`TraceFiles::names`].
@@ -192,13 +206,18 @@ impl TraceFiles {
         dormouse_ctf::stats::missing(self.traces(), self.names().zip(events.streams()))
     }
 
-    /// Reads all of it.
+    /// Reads all of it, on several threads.
     pub fn stats(&self) -> Stats {
         let traces: Vec<TraceRef<'_>> = self.traces().collect();
-        let window_bytes = self.window_bytes();
-        let streams =
-            self.streams.iter().map(|stream| (stream.trace, stream.name.as_str(), stream.extent.window(window_bytes)));
-        let mut stats = Stats::of_traces(&traces, streams);
+        // Of most only the beginning is read here.
+        let reader = |index: usize| self.reader_by(index, *WINDOW_BYTES.start());
+        let streams = self.streams.iter().enumerate();
+        let streams = streams.map(|(index, stream)| (stream.trace, stream.name.as_str(), reader(index)));
+        let collector = Collector::new(&traces, streams);
+        let (tallies, parts) = self.in_parts(collector.others().collect(), |tally, part| collector.count(tally, part));
+        let mut tally = Tally::default();
+        tallies.into_iter().for_each(|other| tally.add(other));
+        let mut stats = collector.finish(tally, parts);
         stats.warnings.splice(0..0, self.left_out.iter().cloned());
         stats
     }

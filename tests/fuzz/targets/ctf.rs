@@ -1,11 +1,10 @@
-//! Traces of anybody: metadata as text and in packets, and streams under whatever metadata are valid. Nobody panics or goes on without end,
-//! and counting finds as many events as printing.
+//! Metadata in CTF 1.8, of anybody: as text, in words of the grammar and in packets, and streams under whatever of them is valid. Nobody
+//! panics or goes on without end, and counting finds as many events as printing.
 #![no_main]
 
 use arbitrary::Arbitrary;
-use dormouse_ctf::text::Formatter;
-use dormouse_ctf::{Merge, Stats, StreamReader, Trace, TraceRef};
-use dormouse_fuzz::ctf2::{Class, fragments, sequence};
+use dormouse_ctf::Trace;
+use dormouse_fuzz::ctf;
 use libfuzzer_sys::fuzz_target;
 
 const START: &str = "trace { major = 1; minor = 8; byte_order = ";
@@ -16,14 +15,99 @@ const REST: &str = "packet.header := struct { integer { size = 32; align = 8; } 
 enum Input {
     /// The text as it is.
     Text(String),
+    /// Words of the grammar, behind a trace that is valid.
+    Words(Vec<Part>),
     /// What is in packets, and whether these are big-endian.
     Packets(bool, Vec<Vec<u8>>),
     /// Fields of a context, a header and an event, in words of the grammar; streams.
     Trace { is_big_endian: bool, structures: [Vec<Field>; 3], streams: Vec<Vec<u8>> },
-    /// The same in CTF 2, with field classes that have names.
-    Ctf2 { aliases: Vec<Class>, structures: [Vec<Class>; 3], streams: Vec<Vec<u8>> },
-    /// Fragments of CTF 2 as they are, behind such a trace.
-    Fragments { classes: Vec<Class>, fragments: Vec<String> },
+}
+
+#[derive(Debug, Arbitrary)]
+enum Part {
+    Word(u8),
+    Number(u64),
+    Text(String),
+}
+
+const WORDS: [&str; 64] = [
+    "{",
+    "}",
+    "(",
+    ")",
+    "[",
+    "]",
+    "<",
+    ">",
+    ";",
+    ":=",
+    "=",
+    ":",
+    ",",
+    ".",
+    "...",
+    "->",
+    "*",
+    "-",
+    "\"a\"",
+    "\"",
+    "/*",
+    "*/",
+    "//",
+    "\n",
+    "trace",
+    "stream",
+    "event",
+    "clock",
+    "env",
+    "callsite",
+    "typealias",
+    "typedef",
+    "struct",
+    "variant",
+    "enum",
+    "integer",
+    "floating_point",
+    "string",
+    "int",
+    "unsigned",
+    "long",
+    "const",
+    "align",
+    "size",
+    "signed",
+    "base",
+    "encoding",
+    "byte_order",
+    "map",
+    "exp_dig",
+    "mant_dig",
+    "id",
+    "name",
+    "stream_id",
+    "packet",
+    "header",
+    "context",
+    "fields",
+    "value",
+    "c",
+    "a",
+    "true",
+    "le",
+    "major",
+];
+
+fn words(parts: &[Part]) -> String {
+    let mut text = String::new();
+    for part in parts {
+        match part {
+            Part::Word(index) => text += WORDS[usize::from(*index) % WORDS.len()],
+            Part::Number(number) => text += &number.to_string(),
+            Part::Text(more) => text += more,
+        }
+        text.push(' ');
+    }
+    text
 }
 
 /// A field, which can say the length or the option of those behind it.
@@ -113,29 +197,14 @@ fn in_packets(is_big_endian: bool, parts: &[Vec<u8>]) -> Vec<u8> {
     parts.iter().flat_map(packet).collect()
 }
 
-fn read(trace: &Trace, streams: &[Vec<u8>]) {
-    let (mut text, mut formatter, mut count) = (Vec::new(), Formatter::new(Default::default(), |_| 0), 0u64);
-    let readers = streams.iter().enumerate().map(|(index, bytes)| StreamReader::new(trace, index, bytes));
-    for item in Merge::new(readers) {
-        match item {
-            Ok(event) => {
-                text.clear();
-                formatter.event(&event, &mut text);
-                assert!(!event.is_state());
-                count += 1;
-            }
-            Err(notice) => assert!(!formatter.warning(&notice, "stream").is_empty()),
-        }
-    }
-    let stats = Stats::of_traces(&[TraceRef::from(trace)], streams.iter().map(|bytes| (0, "stream", bytes.as_slice())));
-    assert_eq!(stats.events, count);
-}
-
 fuzz_target!(|input: Input| {
     match input {
         Input::Text(text) => {
             let _ = Trace::decode(text.as_bytes());
             let _ = Trace::decode(format!("{START}le; {REST}{text}").as_bytes());
+        }
+        Input::Words(parts) => {
+            let _ = Trace::decode(format!("{START}le; {REST}{}", words(&parts)).as_bytes());
         }
         Input::Packets(is_big_endian, parts) => {
             let _ = Trace::decode(&in_packets(is_big_endian, &parts));
@@ -154,17 +223,7 @@ fuzz_target!(|input: Input| {
                 let magic = if is_big_endian { magic.to_be_bytes() } else { magic.to_le_bytes() };
                 bytes.splice(0..0, magic.into_iter().chain([0]));
             }
-            read(&trace, &streams);
-        }
-        Input::Ctf2 { aliases, structures: [context, header, fields], mut streams } => {
-            let fragments = fragments(&aliases, [&context, &header, &fields]);
-            let Ok(trace) = Trace::decode(sequence(&fragments).as_bytes()) else { return };
-            streams.truncate(3);
-            read(&trace, &streams);
-        }
-        Input::Fragments { classes, fragments: more } => {
-            let all = [fragments(&classes, [&[], &[], &classes]), more].concat();
-            let _ = Trace::decode(sequence(&all).as_bytes());
+            ctf::read(&trace, &streams);
         }
     }
 });

@@ -16,13 +16,45 @@ impl Drop for SessionDaemon {
     }
 }
 
-/// Records `lttng/lttng.c` once for each of the sessions, into a directory of its name below this one, with the buffers that an option of
-/// `lttng enable-channel` says. The program writes `mine:ev` with `i` from 0 to 19, and as many `mine:small`. False, and the test is skipped, where LTTng
-/// is not installed.
+/// What is recorded.
+#[derive(Debug, Clone, Copy)]
+pub struct Session<'a> {
+    /// Of the directory.
+    pub name: &'a str,
+    /// An option of `lttng enable-channel`.
+    pub buffers: &'a str,
+    /// Patterns of events.
+    pub events: &'a str,
+    /// Contexts that all events have.
+    pub contexts: &'a [&'a str],
+    /// How it ends.
+    pub kind: Kind,
+}
+
+/// How a session ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// It is stopped.
+    Plain,
+    /// A snapshot is taken of it.
+    Snapshot,
+    /// Its trace is rotated, and the program runs once more.
+    Rotation,
+}
+
+impl Default for Session<'_> {
+    fn default() -> Self {
+        let contexts = &["vpid", "vtid", "procname"];
+        Session { name: "uid", buffers: "--buffers-uid", events: "mine:*", contexts, kind: Kind::Plain }
+    }
+}
+
+/// Records `lttng/lttng.c` once for each of the sessions, into a directory of its name below this one. The program writes `mine:ev` with `i` from 0 to
+/// 19, and as many events of other classes. False, and the test is skipped, where LTTng is not installed.
 ///
 /// # Panics
 /// LTTng is there and does not record.
-pub fn record(directory: &Path, sessions: &[(&str, &str)]) -> bool {
+pub fn record(directory: &Path, sessions: &[Session<'_>]) -> bool {
     let at = |name: &str| directory.join(name);
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("lttng");
     let lacks = |what: &str| {
@@ -52,25 +84,37 @@ pub fn record(directory: &Path, sessions: &[(&str, &str)]) -> bool {
         std::thread::sleep(Duration::from_millis(50));
         let _ = daemon.0.try_wait();
     }
-    for (name, buffers) in sessions {
+    for Session { name, buffers, events, contexts, kind } in sessions {
         let session = format!("dormouse-test-{name}-{}", std::process::id());
         let create = format!("--output={}", at(name).display());
-        let steps: [&[&str]; 5] = [
-            &["create", &session, &create],
-            &["enable-channel", "-s", &session, "-u", buffers, "--subbuf-size=4096", "channel"],
-            &["enable-event", "-s", &session, "-u", "-c", "channel", "mine:*"],
-            &["add-context", "-s", &session, "-u", "-c", "channel", "-t", "vpid", "-t", "vtid", "-t", "procname"],
-            &["start", &session],
-        ];
-        for step in steps {
-            let output = lttng(step);
-            assert!(output.status.success(), "{step:?}: {output:?}");
+        let contexts: Vec<&str> = contexts.iter().flat_map(|context| ["-t", *context]).collect();
+        let step = |arguments: &[&str]| {
+            let output = lttng(arguments);
+            assert!(output.status.success(), "{arguments:?}: {output:?}");
+        };
+        let run = || {
+            let output = Command::new(&program).env("LTTNG_HOME", directory).output().expect("the program runs");
+            assert!(output.status.success(), "{output:?}");
+        };
+        let how: &[&str] = if *kind == Kind::Snapshot { &["--snapshot"] } else { &[] };
+        step(&[&["create", &session, &create], how].concat());
+        step(&["enable-channel", "-s", &session, "-u", buffers, "--subbuf-size=4096", "channel"]);
+        step(&["enable-event", "-s", &session, "-u", "-c", "channel", events]);
+        if !contexts.is_empty() {
+            step(&[&["add-context", "-s", &session, "-u", "-c", "channel"], &contexts[..]].concat());
         }
-        let output = Command::new(&program).env("LTTNG_HOME", directory).output().expect("the program runs");
-        assert!(output.status.success(), "{output:?}");
-        for step in [["stop", &session], ["destroy", &session]] {
-            assert!(lttng(&step).status.success(), "{step:?}");
+        step(&["start", &session]);
+        run();
+        match kind {
+            Kind::Plain => {}
+            Kind::Snapshot => step(&["snapshot", "record", "-s", &session]),
+            Kind::Rotation => {
+                step(&["rotate", &session]);
+                run();
+            }
         }
+        step(&["stop", &session]);
+        step(&["destroy", &session]);
     }
     true
 }

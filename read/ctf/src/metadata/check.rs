@@ -23,7 +23,7 @@ pub(super) fn check(trace: &TraceClass, at: At) -> Checked<()> {
     for structure in structures.flatten() {
         for name in NUMBERS {
             if let Some(class) = member(structure, name)
-                && !matches!(class, FieldClass::Integer(integer) if !integer.is_signed)
+                && !is_unsigned(class)
             {
                 return fail(at, format!("the field {name} of packets is an unsigned number"));
             }
@@ -46,8 +46,11 @@ pub(super) fn check(trace: &TraceClass, at: At) -> Checked<()> {
         return fail(at, "there are several streams, but packets have no field stream_id");
     }
     for stream in &trace.streams {
-        let has_id = stream.event_header.as_ref().is_some_and(|header| member(header, "id").is_some());
-        if stream.events.len() > 1 && !has_id {
+        let id = stream.event_header.as_ref().and_then(|header| member(header, "id"));
+        if id.is_some_and(|class| !is_unsigned(class)) {
+            return fail(at, format!("the field id of the event.header of stream {} is an unsigned number", stream.id));
+        }
+        if stream.events.len() > 1 && id.is_none() {
             return fail(at, format!("stream {} has several events, but its event.header has no field id", stream.id));
         }
     }
@@ -58,7 +61,14 @@ fn member<'a>(structure: &'a Struct, name: &str) -> Option<&'a FieldClass> {
     structure.members.iter().find(|member| member.name == name).map(|member| member.class.as_ref())
 }
 
+fn is_unsigned(class: &FieldClass) -> bool {
+    matches!(class, FieldClass::Integer(integer) if !integer.is_signed)
+}
+
 fn is_uuid(class: &FieldClass) -> bool {
-    matches!(class, FieldClass::Array { element, length: Length::Fixed(16), .. }
-        if matches!(element.as_ref(), FieldClass::Integer(integer) if integer.size_bits == 8))
+    let is_byte = |class: &FieldClass| {
+        is_unsigned(class)
+            && matches!(class, FieldClass::Integer(integer) if (integer.size_bits, integer.align_bits) == (8, 8))
+    };
+    matches!(class, FieldClass::Array { element, length: Length::Fixed(16), .. } if is_byte(element))
 }

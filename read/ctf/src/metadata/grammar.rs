@@ -74,15 +74,14 @@ fn is_cut_off(mut text: &str) -> bool {
         let mut rest = text.chars();
         match rest.next() {
             None => return true,
-            Some('"') => {
-                let mut input = Input { input: LocatingSlice::new(text), state: 0 };
-                if string(&mut input).is_err() {
-                    // A text that does not end in its line is wrong, unless that is the last one.
-                    return !text.contains('\n');
+            Some(quote @ ('"' | '\'')) => match behind_literal(rest.as_str(), quote) {
+                Some(behind) => {
+                    text = behind;
+                    continue;
                 }
-                text = &text[input.current_token_start()..];
-                continue;
-            }
+                // A text that does not end in its line is wrong, unless that is the last one.
+                None => return !text.contains('\n'),
+            },
             Some('{') => depth += 1,
             Some('}') if depth == 0 => return false,
             Some('}') => depth -= 1,
@@ -90,6 +89,19 @@ fn is_cut_off(mut text: &str) -> bool {
             Some(_) => {}
         }
         text = rest.as_str();
+    }
+}
+
+/// What follows the literal whose first quote has been passed, if it ends in its line.
+fn behind_literal(text: &str, quote: char) -> Option<&str> {
+    let mut chars = text.chars();
+    loop {
+        match chars.next()? {
+            '\n' => return None,
+            '\\' => drop(chars.next()),
+            c if c == quote => return Some(chars.as_str()),
+            _ => {}
+        }
     }
 }
 
@@ -132,6 +144,52 @@ fn sign(sign: &'static str) -> impl for<'a> FnMut(&mut Input<'a>) -> Parsed<bool
 
 fn expect(input: &mut Input<'_>, text: &'static str) -> Parsed<()> {
     if sign(text)(input)? { Ok(()) } else { expected(input, &format!("`{text}`")) }
+}
+
+/// Words that name types; with one of them, or several, an alias can be declared.
+const TYPE_WORDS: [&str; 12] = [
+    "char",
+    "double",
+    "float",
+    "int",
+    "long",
+    "short",
+    "signed",
+    "unsigned",
+    "void",
+    "_Bool",
+    "_Complex",
+    "_Imaginary",
+];
+/// Other words that are no names.
+const KEYWORDS: [&str; 16] = [
+    "align",
+    "callsite",
+    "clock",
+    "const",
+    "enum",
+    "env",
+    "event",
+    "floating_point",
+    "integer",
+    "stream",
+    "string",
+    "struct",
+    "trace",
+    "typealias",
+    "typedef",
+    "variant",
+];
+
+/// That a word is a name, and none of those with a meaning of their own.
+fn name<'a>((at, word): Name<'a>, has_type_words: bool) -> Parsed<Name<'a>> {
+    if KEYWORDS.contains(&word) || !has_type_words && TYPE_WORDS.contains(&word) {
+        return Err(ErrMode::Cut(Wrong {
+            offset: at.0,
+            what: format!("`{word}` is a word of the language, and no name"),
+        }));
+    }
+    Ok((at, word))
 }
 
 /// An identifier, if one comes next.
@@ -218,19 +276,26 @@ fn type_declaration<'a>(input: &mut Input<'a>) -> Parsed<Option<TypeDeclaration<
 
 /// The name that an alias gives: words and asterisks, or a tag such as `struct x`.
 fn type_name(input: &mut Input<'_>) -> Parsed<String> {
-    let mut name = String::new();
+    let (mut all, mut last) = (String::new(), None);
     loop {
+        let part_at = at(input);
         let part = match opt(word).parse_next(input)? {
-            Some(word) => word,
+            Some(word) => {
+                last = Some((part_at, word));
+                word
+            }
             None if sign("*")(input)? => "*",
             None => break,
         };
-        if !name.is_empty() {
-            name.push(' ');
+        if !all.is_empty() {
+            all.push(' ');
         }
-        name += part;
+        all += part;
     }
-    if name.is_empty() { expected(input, "the name of a type") } else { Ok(name) }
+    match last {
+        Some(last) => name(last, true).map(|_| all),
+        None => expected(input, "the name of a type"),
+    }
 }
 
 fn entry<'a>(input: &mut Input<'a>) -> Parsed<Entry<'a>> {
@@ -266,7 +331,7 @@ fn assignment<'a>(input: &mut Input<'a>) -> Parsed<Assignment<'a>> {
 
 fn value<'a>(input: &mut Input<'a>) -> Parsed<Value<'a>> {
     match input.input.as_ref().chars().next() {
-        Some('"') => string(input).map(Value::Text),
+        Some('"' | '\'') => string(input).map(Value::Text),
         Some('-' | '+' | '0'..='9') => number(input).map(Value::Number),
         _ => path(input, "a value").map(Value::Word),
     }
@@ -278,9 +343,8 @@ fn number(input: &mut Input<'_>) -> Parsed<i128> {
     let is_negative = opt(terminated(alt((literal("-"), literal("+"))), blank)).parse_next(input)? == Some("-");
     let word: &str = take_while(0.., |c: char| c.is_ascii_alphanumeric() || c == '_').parse_next(input)?;
     let digits = word.trim_end_matches(['u', 'U', 'l', 'L']);
-    let number = match (digits.strip_prefix("0x").or(digits.strip_prefix("0X")), digits.strip_prefix("0b")) {
-        (Some(digits), _) => u64::from_str_radix(digits, 16),
-        (_, Some(digits)) => u64::from_str_radix(digits, 2),
+    let number = match digits.strip_prefix("0x").or(digits.strip_prefix("0X")) {
+        Some(digits) => u64::from_str_radix(digits, 16),
         _ if digits.len() > 1 && digits.starts_with('0') => u64::from_str_radix(&digits[1..], 8),
         _ => digits.parse(),
     };
@@ -291,16 +355,16 @@ fn number(input: &mut Input<'_>) -> Parsed<i128> {
     }
 }
 
-/// A string literal with the escapes of C. What they give need not be UTF-8; then the replacement character stands for it.
+/// A string literal, or a character's, with the escapes of C. What they give need not be UTF-8; then the replacement character stands for it.
 fn string(input: &mut Input<'_>) -> Parsed<String> {
     let start = *input;
-    literal("\"").void().parse_next(input)?;
+    let quote = any.parse_next(input)?;
     let mut out = Vec::new();
     loop {
-        let plain: &str = take_till(0.., ['"', '\\', '\n']).parse_next(input)?;
+        let plain: &str = take_till(0.., [quote, '\\', '\n']).parse_next(input)?;
         out.extend_from_slice(plain.as_bytes());
         match opt(any).parse_next(input)? {
-            Some('"') => break,
+            Some(end) if end == quote => break,
             Some('\\') => escape(input, &mut out)?,
             // A literal is of one line.
             _ => return wrong(&start, "this text does not end in its line"),
@@ -318,22 +382,18 @@ fn escape(input: &mut Input<'_>, out: &mut Vec<u8>) -> Parsed<()> {
         out.push(byte);
         return Ok(());
     }
-    let Some(c) = opt(any).parse_next(input)? else { return wrong(input, "the text ends within an escape") };
-    out.push(match c {
-        'a' => 7,
-        'b' => 8,
-        'e' => 27,
-        'f' => 12,
-        'n' => b'\n',
-        'r' => b'\r',
-        't' => b'\t',
-        'v' => 11,
-        c => {
-            out.extend_from_slice(c.encode_utf8(&mut [0; 4]).as_bytes());
-            return Ok(());
-        }
+    out.push(match peek(opt(any)).parse_next(input)? {
+        Some('a') => 7,
+        Some('b') => 8,
+        Some('f') => 12,
+        Some('n') => b'\n',
+        Some('r') => b'\r',
+        Some('t') => b'\t',
+        Some('v') => 11,
+        Some(c @ ('\\' | '\'' | '"' | '?')) => c as u8,
+        _ => return expected(input, "one of the escapes of C behind `\\`"),
     });
-    Ok(())
+    any.void().parse_next(input)
 }
 
 /// A type, and, where a field's name follows the words of its type, that name.
@@ -360,7 +420,7 @@ fn type_of<'a>(input: &mut Input<'a>, has_name: bool) -> Parsed<(Type<'a>, Optio
 
 /// The words of a type's name; the last is a field's name, if there is to be one.
 fn words<'a>(input: &mut Input<'a>, has_name: bool) -> Parsed<(Cow<'a, str>, Option<Name<'a>>)> {
-    let mut name = (at(input), word.parse_next(input)?);
+    let mut last = (at(input), word.parse_next(input)?);
     let mut words = Cow::Borrowed("");
     let push = |words: &mut Cow<'a, str>, word: &'a str| match words.is_empty() {
         true => *words = Cow::Borrowed(word),
@@ -370,24 +430,25 @@ fn words<'a>(input: &mut Input<'a>, has_name: bool) -> Parsed<(Cow<'a, str>, Opt
         let next_at = at(input);
         match opt(word).parse_next(input)? {
             Some("const") => continue,
-            Some(next) => push(&mut words, std::mem::replace(&mut name, (next_at, next)).1),
+            Some(next) => push(&mut words, std::mem::replace(&mut last, (next_at, next)).1),
             None => break,
         }
     }
     let is_pointer = input.input.as_ref().starts_with('*');
     if !has_name || is_pointer {
-        push(&mut words, name.1);
+        push(&mut words, last.1);
         while sign("*")(input)? {
             push(&mut words, "*");
         }
         // The name behind the asterisks.
-        let name = if has_name && is_pointer { Some((at(input), opt(word).parse_next(input)?)) } else { None };
-        return Ok((words, name.and_then(|(at, word)| Some((at, word?)))));
+        let behind_at = at(input);
+        let behind = if has_name && is_pointer { opt(word).parse_next(input)? } else { None };
+        return Ok((words, behind.map(|word| name((behind_at, word), false)).transpose()?));
     }
     if words.is_empty() {
         return expected(input, "the name of a field behind its type");
     }
-    Ok((words, Some(name)))
+    Ok((words, Some(name(last, false)?)))
 }
 
 fn properties<'a>(input: &mut Input<'a>, are_needed: bool) -> Parsed<Vec<Assignment<'a>>> {
@@ -400,7 +461,10 @@ fn properties<'a>(input: &mut Input<'a>, are_needed: bool) -> Parsed<Vec<Assignm
 
 /// The word that has been looked at, and a name, if one follows.
 fn keyword_and_tag<'a>(input: &mut Input<'a>) -> Parsed<Option<&'a str>> {
-    preceded(word, opt(word)).parse_next(input)
+    word.parse_next(input)?;
+    let tag_at = at(input);
+    let tag = opt(word).parse_next(input)?;
+    tag.map(|tag| Ok(name((tag_at, tag), false)?.1)).transpose()
 }
 
 fn structure<'a>(input: &mut Input<'a>) -> Parsed<TypeKind<'a>> {
@@ -443,11 +507,14 @@ fn enumeration<'a>(input: &mut Input<'a>) -> Parsed<TypeKind<'a>> {
     let container = if sign(":")(input)? { Some(Box::new(type_of(input, false)?.0)) } else { None };
     let labels = if sign("{")(input)? {
         let mut labels = Vec::new();
-        while !sign("}")(input)? {
+        loop {
             labels.push(label(input)?);
-            if !sign(",")(input)? {
-                expect(input, "}")?;
+            let has_more = sign(",")(input)?;
+            if sign("}")(input)? {
                 break;
+            }
+            if !has_more {
+                return expected(input, "`,` or `}`");
             }
         }
         Some(labels)
@@ -462,11 +529,11 @@ fn enumeration<'a>(input: &mut Input<'a>) -> Parsed<TypeKind<'a>> {
 
 fn label<'a>(input: &mut Input<'a>) -> Parsed<Label<'a>> {
     let label_at = at(input);
-    let name = match input.input.as_ref().starts_with('"') {
+    let label_name = match input.input.as_ref().starts_with('"') {
         true => Cow::Owned(string(input)?),
         false => match opt(word).parse_next(input)? {
             Some(word) => Cow::Borrowed(word),
-            None => return expected(input, "a label or `}`"),
+            None => return expected(input, "a label"),
         },
     };
     let mut range = None;
@@ -475,7 +542,7 @@ fn label<'a>(input: &mut Input<'a>) -> Parsed<Label<'a>> {
         let last = if sign("...")(input)? { number(input)? } else { first };
         range = Some((first, last));
     }
-    Ok(Label { at: label_at, name, range })
+    Ok(Label { at: label_at, name: label_name, range })
 }
 
 fn member<'a>(input: &mut Input<'a>) -> Parsed<Member<'a>> {
@@ -510,22 +577,22 @@ fn fields<'a>(input: &mut Input<'a>) -> Parsed<(Type<'a>, Vec<Declarator<'a>>)> 
 }
 
 /// Names with their lengths, of which the first may have been read.
-fn declarators<'a>(input: &mut Input<'a>, mut name: Option<Name<'a>>) -> Parsed<Vec<Declarator<'a>>> {
+fn declarators<'a>(input: &mut Input<'a>, mut first: Option<Name<'a>>) -> Parsed<Vec<Declarator<'a>>> {
     let mut declarators = Vec::new();
     loop {
-        let (name_at, name) = match name.take() {
-            Some(name) => name,
+        let (name_at, found) = match first.take() {
+            Some(first) => first,
             None => {
                 sign("*")(input)?;
                 let name_at = at(input);
                 match opt(word).parse_next(input)? {
-                    Some(word) => (name_at, word),
+                    Some(word) => name((name_at, word), false)?,
                     None => return expected(input, "the name of a field"),
                 }
             }
         };
         let lengths = repeat(0.., length).parse_next(input)?;
-        declarators.push(Declarator { at: name_at, name: Cow::Borrowed(name), lengths });
+        declarators.push(Declarator { at: name_at, name: Cow::Borrowed(found), lengths });
         if !sign(",")(input)? {
             return Ok(declarators);
         }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::error::{Checked, MetadataError, fail};
 use super::scalars::flag;
-use super::syntax::{At, Block, Declaration, Entry, Value};
+use super::syntax::{Assignment, At, Block, Declaration, Entry, Value};
 use super::types::Types;
 use crate::model::{ByteOrder, ClockClass, EnvValue, EventClass, Scope, StreamClass, Struct, TraceClass};
 
@@ -46,13 +46,7 @@ fn resolved(text: &str, declarations: &[Declaration<'_>]) -> Checked<TraceClass>
         Some((at, other)) => return fail(at, format!("expected le, be or network, found {other:?}")),
         None => return fail(trace_block.at, "the trace declaration has no byte_order"),
     };
-    let uuid = match entries.text("uuid")? {
-        None => None,
-        Some((at, text)) => match uuid(text) {
-            Some(uuid) => Some(uuid),
-            None => return fail(at, "this is no uuid"),
-        },
-    };
+    let uuid = optional_uuid(&entries)?;
     let mut trace = TraceClass { uuid, env: env(declarations)?, ..TraceClass::default() };
     let mut names = HashSet::new();
     for block in blocks(declarations, "clock") {
@@ -125,26 +119,37 @@ fn resolved(text: &str, declarations: &[Declaration<'_>]) -> Checked<TraceClass>
 }
 
 fn env(declarations: &[Declaration<'_>]) -> Checked<Vec<(String, EnvValue)>> {
-    let entries = Entries::new(blocks(declarations, "env"))?;
-    let value = |(key, (value_at, value)): &(&str, (At, &Value<'_>))| {
-        let value = match value {
+    let value = |at: At, value: &Value<'_>| {
+        Ok(match value {
             Value::Text(text) => EnvValue::Text(text.clone()),
             Value::Word(word) => EnvValue::Text(word.to_string()),
             Value::Number(number) => match i64::try_from(*number) {
                 Ok(number) => EnvValue::Number(number),
                 // As babeltrace2, which has 64 bits for it.
                 Err(_) if *number > 0 => EnvValue::Number(*number as u64 as i64),
-                Err(_) => return fail(*value_at, "this number has more than 64 bits"),
+                Err(_) => return fail(at, "this number has more than 64 bits"),
             },
-        };
-        Ok((key.to_string(), value))
+        })
     };
-    entries.0.iter().map(value).collect()
+    // Some write a key twice; the last value counts.
+    let mut env: Vec<(String, EnvValue)> = Vec::new();
+    for block in blocks(declarations, "env") {
+        for entry in Entries::of(block) {
+            let entry = entry?;
+            let (key, value) = (entry.key.as_ref(), value(entry.value_at, &entry.value)?);
+            match env.iter_mut().find(|(known, _)| known == key) {
+                Some((_, known)) => *known = value,
+                None => env.push((key.to_string(), value)),
+            }
+        }
+    }
+    Ok(env)
 }
 
 fn clock(block: &Block<'_>) -> Checked<ClockClass> {
     let entries = Entries::new([block])?;
     let Some((_, name)) = entries.any_text("name")? else { return fail(block.at, "this clock has no name") };
+    optional_uuid(&entries)?;
     let frequency_hz = match entries.number("freq")? {
         None => 1_000_000_000,
         Some((at, number)) => match u64::try_from(number) {
@@ -224,6 +229,7 @@ fn event<'a>(
         return fail(block.at, "this event declaration has no name");
     };
     let id = entries.id("id")?.unwrap_or(0);
+    entries.id("loglevel")?;
     let mut event = EventClass { id, name: name.to_string(), context: None, fields: None };
     types.open();
     for entry in &block.entries {
@@ -266,18 +272,28 @@ impl<'a> Entries<'a> {
     pub(super) fn new(blocks: impl IntoIterator<Item = &'a Block<'a>>) -> Checked<Entries<'a>> {
         let (mut entries, mut keys) = (Vec::new(), HashSet::new());
         for block in blocks {
-            for entry in &block.entries {
-                let Entry::Value(assignment) = entry else { continue };
-                let key = assignment.key.as_ref();
+            for entry in Entries::of(block) {
+                let entry = entry?;
+                let key = entry.key.as_ref();
                 if !keys.insert(key) {
                     let keyword = block.keyword;
                     let what = format!("the key {key} is in the {keyword} declaration twice; take one of the two away");
-                    return fail(assignment.at, what);
+                    return fail(entry.at, what);
                 }
-                entries.push((key, (assignment.value_at, &assignment.value)));
+                entries.push((key, (entry.value_at, &entry.value)));
             }
         }
         Ok(Entries(entries))
+    }
+
+    fn of(block: &'a Block<'a>) -> impl Iterator<Item = Checked<&'a Assignment<'a>>> {
+        block.entries.iter().filter_map(|entry| match entry {
+            Entry::Value(assignment) => Some(Ok(assignment)),
+            Entry::Class(at, key, _) if matches!(key.as_ref(), "id" | "name" | "stream_id" | "loglevel") => {
+                Some(fail(*at, format!("{key} has a value, with `=`")))
+            }
+            Entry::Class(..) | Entry::Type(_) => None,
+        })
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (&'a str, At, &'a Value<'a>)> {
@@ -329,6 +345,11 @@ impl<'a> Entries<'a> {
     fn flag(&self, key: &str) -> Checked<Option<bool>> {
         self.get(key).map(|(at, value)| flag(at, value)).transpose()
     }
+}
+
+fn optional_uuid(entries: &Entries<'_>) -> Checked<Option<[u8; 16]>> {
+    let Some((at, text)) = entries.text("uuid")? else { return Ok(None) };
+    uuid(text).map_or_else(|| fail(at, "this is no uuid: 32 hexadecimal digits"), |uuid| Ok(Some(uuid)))
 }
 
 /// 32 digits, with dashes anywhere.

@@ -122,7 +122,7 @@ fn base(at: At, value: &Value<'_>) -> Checked<Base> {
         Value::Number(10) => Base::Decimal,
         Value::Number(16) => Base::Hexadecimal,
         Value::Word(word) => match word.as_ref() {
-            "binary" | "bin" | "b" => Base::Binary,
+            "binary" | "b" => Base::Binary,
             "octal" | "oct" | "o" => Base::Octal,
             "decimal" | "dec" | "d" | "i" | "u" => Base::Decimal,
             "hexadecimal" | "hex" | "x" | "X" | "p" => Base::Hexadecimal,

@@ -14,6 +14,8 @@ pub(super) enum Named<'a> {
     Class(Arc<FieldClass>),
     /// A structure or a variant.
     Tree(&'a Type<'a>),
+    /// An array of so many.
+    Array(&'a Type<'a>, &'a [(At, Length<'a>)]),
 }
 
 /// Fields that text of no length can declare, by structures that hold one another several times.
@@ -25,7 +27,8 @@ const DEPTH_MAX: usize = 64;
 pub(super) struct Types<'a> {
     byte_order: ByteOrder,
     clocks: Vec<ClockClass>,
-    scopes: Vec<HashMap<String, Named<'a>>>,
+    /// Each name with the place of its declaration, before which it is none.
+    scopes: Vec<HashMap<String, (At, Named<'a>)>>,
     /// Fields that may yet be made.
     budget: usize,
     root: Scope,
@@ -72,7 +75,7 @@ impl<'a> Types<'a> {
 
     pub(super) fn insert(&mut self, at: At, name: String, named: Named<'a>) -> Checked<()> {
         let scope = self.scopes.last_mut().expect("the outermost scope is never closed");
-        match scope.insert(name.clone(), named) {
+        match scope.insert(name.clone(), (at, named)) {
             None => Ok(()),
             Some(_) => fail(at, format!("the type `{name}` is declared already")),
         }
@@ -86,14 +89,12 @@ impl<'a> Types<'a> {
                 self.insert(*name_at, name.clone(), named)
             }
             TypeDeclaration::Typedef(original, declarators) => {
+                let named = self.named(original)?;
                 for declarator in declarators {
-                    if !declarator.lengths.is_empty() {
-                        return fail(
-                            declarator.at,
-                            "a name for an array is not read: write the length behind the field",
-                        );
-                    }
-                    let named = self.named(original)?;
+                    let named = match declarator.lengths.as_slice() {
+                        [] => named.clone(),
+                        lengths => Named::Array(original, lengths),
+                    };
                     self.insert(declarator.at, declarator.name.to_string(), named)?;
                 }
                 self.define(original)
@@ -117,15 +118,40 @@ impl<'a> Types<'a> {
     /// Numbers and texts are understood where they are named. What structures hold can depend on where they are used.
     fn named(&mut self, original: &'a Type<'a>) -> Checked<Named<'a>> {
         Ok(match &original.kind {
-            TypeKind::Struct { .. } | TypeKind::Variant { .. } => Named::Tree(original),
+            TypeKind::Struct { .. } | TypeKind::Variant { .. } => {
+                self.check(original)?;
+                Named::Tree(original)
+            }
             TypeKind::Named(name) => self.find(original.at, name)?,
             _ => Named::Class(Arc::new(self.scalar(original)?)),
         })
     }
 
+    /// Whether all types that a structure or a variant has in its braces are there.
+    fn check(&mut self, class: &'a Type<'a>) -> Checked<()> {
+        match &class.kind {
+            TypeKind::Struct { members: Some(members), .. } | TypeKind::Variant { options: Some(members), .. } => {
+                self.open();
+                for member in members {
+                    match member {
+                        Member::Type(declaration) => self.declare(declaration)?,
+                        Member::Fields(Type { kind: TypeKind::Named(name), at }, _) => drop(self.find(*at, name)?),
+                        Member::Fields(class, _) => self.check(class)?,
+                    }
+                }
+                self.close();
+            }
+            TypeKind::Struct { name: Some(name), .. } => drop(self.find(class.at, &format!("struct {name}"))?),
+            TypeKind::Variant { name: Some(name), .. } => drop(self.find(class.at, &format!("variant {name}"))?),
+            _ => {}
+        }
+        Ok(())
+    }
+
     pub(super) fn find(&self, at: At, name: &str) -> Checked<Named<'a>> {
-        let found = self.scopes.iter().rev().find_map(|scope| scope.get(name));
-        found.cloned().map_or_else(|| fail(at, format!("there is no type `{name}`")), Ok)
+        let is_before = |(declared, _): &&(At, Named<'a>)| declared.0 <= at.0;
+        let found = self.scopes.iter().rev().find_map(|scope| scope.get(name).filter(is_before));
+        found.map_or_else(|| fail(at, format!("there is no type `{name}` before this")), |(_, named)| Ok(named.clone()))
     }
 
     /// The structure of a scope, behind those that its fields may refer to.
@@ -180,6 +206,7 @@ impl<'a> Types<'a> {
     ) -> Checked<Arc<FieldClass>> {
         match self.find(at, name)? {
             Named::Class(class) => Ok(class),
+            Named::Array(original, lengths) => self.array(original, lengths, "", before),
             Named::Tree(tree) => match &tree.kind {
                 // Structures by name in one another would have no end otherwise.
                 TypeKind::Struct { members: Some(_), .. } | TypeKind::Variant { options: Some(_), .. } => {
@@ -268,8 +295,13 @@ impl<'a> Types<'a> {
                 Member::Fields(class, declarators) => {
                     for (index, declarator) in declarators.iter().enumerate() {
                         let name = declarator.name.as_ref();
-                        if !names.insert(name) {
-                            return fail(declarator.at, format!("there is a field `{name}` already"));
+                        // The first underscore of a field's name is no part of it.
+                        let shown = if is_variant { name } else { name.strip_prefix('_').unwrap_or(name) };
+                        if !names.insert(shown) {
+                            return fail(declarator.at, format!("there is a field `{shown}` already"));
+                        }
+                        if self.find(declarator.at, name).is_ok() {
+                            return fail(declarator.at, format!("`{name}` is the name of a type"));
                         }
                         if index > 0
                             && matches!(
@@ -299,10 +331,22 @@ impl<'a> Types<'a> {
         declarator: &'a Declarator<'a>,
         before: &Before<'_>,
     ) -> Checked<model::Member> {
+        let class = self.array(class, &declarator.lengths, &declarator.name, before)?;
+        Ok(model::Member { name: declarator.name.to_string(), class })
+    }
+
+    /// Arrays of a class, one in another; without a length the class itself.
+    fn array(
+        &mut self,
+        class: &'a Type<'a>,
+        lengths: &'a [(At, Length<'a>)],
+        field: &str,
+        before: &Before<'_>,
+    ) -> Checked<Arc<FieldClass>> {
         // What another field says is looked up from here, not from within the elements.
-        let mut lengths = Vec::new();
-        for (at, length) in &declarator.lengths {
-            lengths.push(match length {
+        let mut found = Vec::new();
+        for (at, length) in lengths {
+            found.push(match length {
                 Length::Number(number) => match u64::try_from(*number) {
                     Ok(length) if length <= u64::from(u32::MAX) => model::Length::Fixed(length),
                     _ => return fail(*at, "an array has at most 2^32 - 1 elements"),
@@ -316,12 +360,12 @@ impl<'a> Types<'a> {
                 }
             });
         }
-        let mut class = self.class(class, &declarator.name, before)?;
-        for (index, length) in lengths.into_iter().rev().enumerate() {
+        let mut class = self.class(class, field, before)?;
+        for (index, length) in found.into_iter().rev().enumerate() {
             let is_text = index == 0 && matches!(class.as_ref(), FieldClass::Integer(integer) if is_text(integer));
             class = Arc::new(FieldClass::Array { element: class, length, is_text, align_bits: 1 });
         }
-        Ok(model::Member { name: declarator.name.to_string(), class })
+        Ok(class)
     }
 
     /// Finds the field that a path names: from the innermost structure outwards, or, by the name of
@@ -372,7 +416,7 @@ impl<'a> Types<'a> {
             TypeKind::Enum { name: Some(name), labels: None, .. } => {
                 match self.find(class.at, &format!("enum {name}"))? {
                     Named::Class(class) => Ok(class.as_ref().clone()),
-                    Named::Tree(_) => fail(class.at, "this is no enumeration"),
+                    _ => fail(class.at, "this is no enumeration"),
                 }
             }
             TypeKind::Enum { container, labels: Some(labels), .. } => {

@@ -69,7 +69,7 @@ pub(crate) fn mask(size_bits: u32) -> u64 {
 
 /// The number, its highest bit being the sign, as an `i64`.
 #[inline(always)]
-pub(super) fn extend_sign(number: u64, size_bits: u32) -> u64 {
+pub(crate) fn extend_sign(number: u64, size_bits: u32) -> u64 {
     let unused = 64 - size_bits;
     ((number << unused) as i64 >> unused) as u64
 }
@@ -103,8 +103,9 @@ impl<'a> Cursor<'a> {
     }
 
     #[inline(always)]
-    pub(super) fn align(&mut self, align_bits: u64) {
-        self.position = self.position.next_multiple_of(align_bits);
+    pub(crate) fn align(&mut self, align_bits: u64) {
+        // A power of two: no division.
+        self.position = (self.position + (align_bits - 1)) & !(align_bits - 1);
     }
 
     #[inline(always)]
@@ -122,6 +123,13 @@ impl<'a> Cursor<'a> {
         let bit = self.position - self.base;
         self.skip(size_bits.into())?;
         Ok(read(self.bytes, bit, size_bits, order))
+    }
+
+    /// The bits of a little-endian number with this alignment.
+    #[inline(always)]
+    pub(crate) fn word_at(&mut self, align_bits: u64, size_bits: u32) -> Option<u64> {
+        self.align(align_bits);
+        self.number(size_bits, ByteOrder::Little).ok()
     }
 
     /// A number in LEB128, and how many bits its bytes have.
@@ -159,7 +167,7 @@ impl<'a> Cursor<'a> {
 
     /// Text up to its NUL, which is passed.
     #[inline(always)]
-    pub(super) fn text(&mut self) -> Result<&'a [u8], FieldError> {
+    pub(crate) fn text(&mut self) -> Result<&'a [u8], FieldError> {
         let rest = self.byte_slice(self.rest() / 8).ok_or(FieldError::Unterminated)?;
         let text = std::ffi::CStr::from_bytes_until_nul(rest).map_err(|_| FieldError::Unterminated)?.to_bytes();
         self.position += 8 * (text.len() as u64 + 1);
@@ -171,6 +179,12 @@ impl<'a> Cursor<'a> {
     pub(super) fn tail(&self) -> &'a [u8] {
         let offset = (self.position - self.base) / 8;
         self.bytes.get(offset as usize..).unwrap_or_default()
+    }
+
+    /// The 64 bits from the byte on in which the reader is, if there are so many.
+    #[inline(always)]
+    pub(super) fn word(&self) -> Option<u64> {
+        self.tail().first_chunk().map(|bytes| u64::from_le_bytes(*bytes))
     }
 
     /// So many bytes from here on, without passing them; `None` if there are fewer.

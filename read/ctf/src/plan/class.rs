@@ -56,18 +56,6 @@ impl Class {
         }
     }
 
-    /// Passes over contexts and fields.
-    #[inline(always)]
-    pub(super) fn pass(&self, cursor: &mut Cursor<'_>, memory: &mut Memory) -> Result<(), FieldError> {
-        match self.fixed_size_bits {
-            Some(size_bits) => cursor.skip(size_bits),
-            None => {
-                memory.begin();
-                run(&self.program, cursor, memory)
-            }
-        }
-    }
-
     /// The structures that records have, in their order.
     pub(super) fn structures(&self) -> impl Iterator<Item = (Scope, &StructNode)> {
         let all = [
@@ -128,10 +116,15 @@ impl StructNode {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct ClassTable {
     classes: Vec<Arc<Class>>,
+    /// Bits of contexts and fields of each, or [`VARIABLE`]: in one place, because every record asks.
+    sizes: Vec<u64>,
     /// Index of the class plus 1, by id.
     dense: Vec<u32>,
     sparse: BTreeMap<u64, u32>,
 }
+
+/// The size of records that have not all the same.
+pub(super) const VARIABLE: u64 = u64::MAX;
 
 /// Ids below are always in the dense table.
 const DENSE_MIN: u64 = 1024;
@@ -143,6 +136,7 @@ impl ClassTable {
         if self.index(id).is_some() {
             return false;
         }
+        self.sizes.push(class.fixed_size_bits.unwrap_or(VARIABLE));
         self.classes.push(Arc::new(class));
         let number = self.classes.len() as u32;
         if id < DENSE_MIN.max(4 * u64::from(number)) {
@@ -163,9 +157,25 @@ impl ClassTable {
         Some(number as usize - 1)
     }
 
+    /// Passes over contexts and fields of a record of the class with this index.
+    #[inline(always)]
+    pub(super) fn pass(&self, index: usize, cursor: &mut Cursor<'_>, memory: &mut Memory) -> Result<(), FieldError> {
+        match self.sizes[index] {
+            VARIABLE => {
+                memory.begin();
+                run(&self.classes[index].program, cursor, memory)
+            }
+            size_bits => cursor.skip(size_bits),
+        }
+    }
+
     #[inline(always)]
     pub(super) fn at(&self, index: usize) -> &Class {
         &self.classes[index]
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.classes.len()
     }
 
     pub(super) fn by_id(&self) -> impl Iterator<Item = &Class> {

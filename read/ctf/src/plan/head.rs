@@ -7,9 +7,10 @@ use super::walk::{Group, Memory, Visitor};
 use crate::model::{ByteOrder, Coding, Role};
 
 /// A record's time, as its header has it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Time {
     /// It has none.
+    #[default]
     None,
     /// So many low bits of it, fewer than 64.
     Low(u64, u32),
@@ -54,12 +55,18 @@ pub(super) struct Place {
     bit: u32,
     size_bits: u32,
     order: ByteOrder,
+    /// Whether it is in the header's first 64 bits, as a little-endian word has them.
+    is_in_word: bool,
 }
 
 impl Place {
+    /// `word`: the header's first 64 bits, if there are so many.
     #[inline(always)]
-    fn get(&self, header: &[u8]) -> u64 {
-        read(header, self.bit.into(), self.size_bits, self.order)
+    fn get(&self, header: &[u8], word: Option<u64>) -> u64 {
+        match word {
+            Some(word) if self.is_in_word => word >> self.bit & mask(self.size_bits),
+            _ => read(header, self.bit.into(), self.size_bits, self.order),
+        }
     }
 }
 
@@ -119,17 +126,17 @@ impl Head {
     ) -> Result<Said, FieldError> {
         if let Head::Table { align_bits, tag, rows } = self {
             cursor.align(*align_bits);
-            let bytes = cursor.tail();
+            let (bytes, word) = (cursor.tail(), cursor.word());
             let value = match tag {
-                Some(tag) if u64::from(tag.bit + tag.size_bits) <= 8 * bytes.len() as u64 => tag.get(bytes),
+                Some(tag) if u64::from(tag.bit + tag.size_bits) <= 8 * bytes.len() as u64 => tag.get(bytes, word),
                 Some(_) => return Err(FieldError::Cut),
                 None => 0,
             };
             let row = rows.iter().find(|((first, last), _)| *first <= value && value <= *last);
             let Some((_, layout)) = row else { return Err(FieldError::Tag(value.into())) };
             cursor.skip(layout.size_bits)?;
-            let id = layout.id.as_ref().map_or(value, |id| id.get(bytes));
-            let time = layout.time.as_ref().map_or(Time::None, |time| Time::new(time.get(bytes), time.size_bits));
+            let id = layout.id.as_ref().map_or(value, |id| id.get(bytes, word));
+            let time = layout.time.as_ref().map_or(Time::None, |time| Time::new(time.get(bytes, word), time.size_bits));
             return Ok(Said { id, time });
         }
         let mut found = Found { said: Said { id: 0, time: Time::None }, variable_bits: 0 };
@@ -215,7 +222,8 @@ fn scalar(node: &Node, layout: &mut Layout, align_bits: u64) -> Option<Place> {
         _ => return None,
     };
     pad(node.align_bits(), layout, align_bits)?;
-    let place = Place { bit: layout.size_bits as u32, size_bits, order };
+    let bit = layout.size_bits as u32;
+    let place = Place { bit, size_bits, order, is_in_word: order == ByteOrder::Little && bit + size_bits <= u64::BITS };
     layout.size_bits += u64::from(size_bits);
     if let Some(integer) = integer {
         if integer.roles.has(Role::ClassId) && !integer.is_signed {

@@ -21,19 +21,19 @@ pub use pick::{Pick, Picked, Projection};
 pub use shape::{FieldRef, MemberRef, Shape};
 pub use walk::{Group, Visitor};
 
-pub(crate) use bits::Cursor;
+pub(crate) use bits::{Cursor, extend_sign};
 pub(crate) use head::Time;
-pub(crate) use node::StructNode;
+pub(crate) use node::{Node, StructNode};
 pub(crate) use packet::{PacketFields, PacketStart};
 pub(crate) use walk::{Blind, Memory, advance};
 
 use class::ClassTable;
 use dormouse_abi::class::ClassDecl;
 use head::Head;
-use node::{Node, OUTER_COUNT, Slots};
+use node::{OUTER_COUNT, Slots};
 use program::{Known, fixed_size, program};
 
-use crate::model::{EventClass, Scope, StreamClass, Struct, TraceClass};
+use crate::model::{EventClass, Role, Scope, StreamClass, Struct, TraceClass};
 
 /// The values of headers that fields refer to.
 pub(crate) type Outer = [u64; OUTER_COUNT];
@@ -77,7 +77,7 @@ pub(crate) enum Failure {
 }
 
 /// A record that has been measured. Positions are in bits from the packet's start.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Record {
     /// Of the class.
     pub class: usize,
@@ -181,6 +181,10 @@ impl StreamPlan {
         self.classes.at(index)
     }
 
+    pub(crate) fn class_count(&self) -> usize {
+        self.classes.count()
+    }
+
     pub(crate) fn class_index(&self, id: u64) -> Option<usize> {
         self.classes.index(id)
     }
@@ -217,7 +221,7 @@ impl StreamPlan {
             return Err(Failure::Header);
         }
         let class = self.classes.index(id).ok_or(Failure::UnknownClass(id))?;
-        match self.classes.at(class).pass(cursor, memory) {
+        match self.classes.pass(class, cursor, memory) {
             Ok(()) if cursor.is_beyond() => Err(Failure::Field(0, FieldError::Cut)),
             Ok(()) => Ok(Record { class, time, body, end: cursor.position }),
             Err(error) => {
@@ -238,6 +242,15 @@ impl StreamPlan {
             cursor.number(32, crate::model::ByteOrder::Little).ok()
         };
         Some((at(vpid)? as u32, at(vtid)? as u32))
+    }
+
+    /// Whether every packet says when it begins, wholly: then its records can be read without the packets before it.
+    pub(crate) fn begins_wholly(&self) -> bool {
+        let members = self.packet_context.iter().flat_map(|context| &context.members);
+        members.into_iter().any(|member| match &member.node {
+            Node::Integer(integer) => integer.roles.has(Role::TimestampBegin) && integer.is_whole_word(),
+            _ => false,
+        })
     }
 
     pub(crate) fn has_who(&self) -> bool {

@@ -310,8 +310,24 @@ impl IntegerNode {
         if self.coding == Coding::Variable { variable_bits.min(64) } else { self.size_bits }
     }
 
+    /// Whether it has 64 bits, always.
+    pub(super) fn is_whole_word(&self) -> bool {
+        self.size_bits == u64::BITS && self.coding != Coding::Variable
+    }
+
+    /// Alignment and size, if it is a plain little-endian number to which nothing refers.
+    pub(crate) fn word(&self) -> Option<(u64, u32)> {
+        (self.is_little_endian() && self.slot.is_none()).then_some((self.align_bits, self.size_bits))
+    }
+
     pub(super) fn is_little_endian(&self) -> bool {
         self.order == ByteOrder::Little && self.coding == Coding::Plain
+    }
+}
+
+impl StructNode {
+    pub(crate) fn align_bits(&self) -> u64 {
+        self.align_bits
     }
 }
 

@@ -17,6 +17,7 @@ pub(crate) struct PacketFields {
     pub timestamp_begin: Option<u64>,
     pub timestamp_begin_bits: u32,
     pub timestamp_end: Option<u64>,
+    pub timestamp_end_bits: u32,
     pub content_size_bits: Option<u64>,
     pub packet_size_bits: Option<u64>,
     pub packet_seq_num: Option<u64>,
@@ -73,6 +74,9 @@ impl Visitor for Taker {
         }
         if class.roles.has(Role::TimestampBegin) {
             fields.timestamp_begin_bits = class.time_bits(self.variable_bits);
+        }
+        if class.roles.has(Role::TimestampEnd) {
+            fields.timestamp_end_bits = class.time_bits(self.variable_bits);
         }
         if class.roles.has(Role::EventsDiscarded) {
             fields.events_discarded_bits = class.size_bits;

@@ -66,6 +66,7 @@ impl Memory {
         self.empty = 0;
     }
 
+    #[inline(always)]
     pub(crate) fn outer(&self) -> [u64; OUTER_COUNT] {
         std::array::from_fn(|index| self.slot(index as u32))
     }
@@ -120,7 +121,7 @@ pub(super) fn option_of(options: &[OptionNode], tag: u64, is_signed: bool) -> Re
 impl IntegerNode {
     /// Reads it and takes note of it.
     #[inline(always)]
-    pub(super) fn read(&self, cursor: &mut Cursor<'_>, memory: &mut Memory) -> Result<u64, FieldError> {
+    pub(crate) fn read(&self, cursor: &mut Cursor<'_>, memory: &mut Memory) -> Result<u64, FieldError> {
         Ok(self.read_bits(cursor, memory)?.0)
     }
 

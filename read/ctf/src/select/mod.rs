@@ -113,8 +113,19 @@ impl Selection {
         !matches!(class.bind(&self.patterns, &self.filters), Bound::None)
     }
 
+    /// Whether every event is wanted.
+    #[inline]
+    pub fn is_all(&self) -> bool {
+        self.patterns.is_empty() && self.filters.is_empty()
+    }
+
     /// Whether an event is wanted.
+    #[inline]
     pub fn wants(&mut self, event: &Event<'_>, writers: &mut Writers) -> bool {
+        self.is_all() || self.asks(event, writers)
+    }
+
+    fn asks(&mut self, event: &Event<'_>, writers: &mut Writers) -> bool {
         let class = ClassRef::of(event);
         let key = class.key();
         if let Some((last, answer)) = self.last

@@ -1,154 +1,236 @@
-//! Reads the streams of a trace, and counts.
+//! What state streams say, and what is found in the parts of the others, whoever reads these.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 
 use dormouse_abi::page::CPU_UNKNOWN;
 
+use super::missing::of_totals;
 use super::processes::Processes;
-use super::{ClassStats, CpuStats, LossPlaces, LostStats, Refusal, Span, Stats, missing};
+use super::tally::Tally;
+use super::{ClassStats, CpuStats, LossPlaces, LostStats, Refusal, Span, Stats};
 use crate::loss::{DAMAGED, NOT_CLOSED, StatedLosses};
-use crate::plan::StreamPlan;
 use crate::state::StateRecord;
 use crate::stream::{Notice, Problem, Source, StreamReader, TraceRef};
 use crate::totals::StreamTotals;
 
-/// Counts as far as it has come.
-#[derive(Default)]
-pub(super) struct Collector<'a> {
-    warnings: Vec<String>,
+/// What the session owner has said of traces. It knows whose events are, and puts together what has been counted.
+pub struct Collector<'a> {
+    traces: Vec<TraceRef<'a>>,
+    streams: Vec<Stream<'a>>,
+    /// By trace, when the session owner has said something.
+    state_times: Vec<Vec<u64>>,
+    /// With their places in the order of time, see [`Collector::place`].
+    warnings: Vec<((usize, usize), String)>,
     is_damaged: bool,
     state_events: u64,
     losses: StatedLosses,
     places: LossPlaces,
     lost: BTreeMap<String, u64>,
     classes_refused: Vec<Refusal>,
-    /// Events and bytes, by stream class (its plan's place in memory) and index of the class.
-    classes: Vec<(&'a StreamPlan, Vec<(u64, u64)>)>,
-    cpus: BTreeMap<u32, u64>,
     processes: Processes,
     has_processes: bool,
-    threads: HashSet<(u32, u32)>,
+}
+
+/// Ticks, and nanoseconds since the epoch.
+type Time = (u64, Option<i64>);
+
+/// A stream, and what was found in it.
+struct Stream<'a> {
+    name: &'a str,
+    trace: usize,
+    size_bytes: u64,
+    is_state: bool,
+    totals: Option<StreamTotals>,
+    /// Of the last event so far.
+    last: Option<Time>,
+    /// Whether nothing can be read behind what has been read.
+    is_over: bool,
+}
+
+/// What is found in a part of a stream, besides what can be summed up.
+#[derive(Debug, Default)]
+pub struct Part {
+    /// With the time of the event before, and where the stream is.
+    notices: Vec<(Notice, Option<Time>, Option<i64>)>,
+    /// Of the first and the last event.
+    ticks: Option<(u64, u64)>,
     span_ns: Option<(i64, i64)>,
+    totals: Option<StreamTotals>,
+    is_over: bool,
+}
+
+impl std::fmt::Debug for Collector<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Collector").finish_non_exhaustive()
+    }
 }
 
 impl<'a> Collector<'a> {
-    /// Reads the streams of one trace. Between two records of the session owner the order of events does not count.
-    pub(super) fn read<S: Source>(&mut self, streams: &mut [(&str, StreamReader<'a, S>)]) {
-        for (name, stream) in streams.iter_mut() {
-            stream.look_ahead(|notice| self.note(name, &notice, (None, None)));
-            self.has_processes |= stream.has_who();
-        }
-        let is_state: Vec<bool> = streams.iter().map(|(_, stream)| stream.is_at_state()).collect();
-        loop {
-            let state = (0..streams.len()).filter(|index| is_state[*index]);
-            let times = state.filter_map(|index| {
-                let (name, stream) = &mut streams[index];
-                Some((stream.look_ahead(|notice| self.note(name, &notice, (None, None)))?, index))
+    /// Reads the state streams among these: the index of the trace, a name for warnings, a reader that has not read.
+    pub fn new<S: Source>(
+        traces: &[TraceRef<'a>],
+        streams: impl IntoIterator<Item = (usize, &'a str, StreamReader<'a, S>)>,
+    ) -> Collector<'a> {
+        let mut collector = Collector {
+            traces: traces.to_vec(),
+            streams: Vec::new(),
+            state_times: vec![Vec::new(); traces.len()],
+            warnings: Vec::new(),
+            is_damaged: false,
+            state_events: 0,
+            losses: StatedLosses::default(),
+            places: LossPlaces::default(),
+            lost: BTreeMap::new(),
+            classes_refused: Vec::new(),
+            processes: Processes::default(),
+            has_processes: false,
+        };
+        let mut of_state: Vec<Vec<(usize, StreamReader<'a, S>)>> = traces.iter().map(|_| Vec::new()).collect();
+        for (index, (trace, name, mut reader)) in streams.into_iter().enumerate() {
+            collector.has_processes |= reader.has_who();
+            let mut notices = Vec::new();
+            let is_state = reader.trace().is_own() && reader.is_state(|notice| notices.push(notice));
+            let size_bytes = reader.size_bytes();
+            collector.streams.push(Stream {
+                name,
+                trace,
+                size_bytes,
+                is_state,
+                totals: None,
+                last: None,
+                is_over: false,
             });
-            let next = times.min();
-            let limit = next.map_or(u64::MAX, |(time, _)| time);
-            let others = streams.iter_mut().zip(&is_state).filter(|(_, is_state)| !**is_state);
-            others.for_each(|((name, stream), _)| self.count(name, stream, limit));
-            let Some((_, index)) = next else { break };
-            let (name, stream) = &mut streams[index];
-            self.state_record(name, stream);
+            if is_state {
+                notices.iter().for_each(|notice| collector.note(index, notice, None, (None, None)));
+                of_state[trace].push((index, reader));
+            }
+        }
+        of_state.into_iter().enumerate().for_each(|(trace, streams)| collector.read_state(trace, streams));
+        collector
+    }
+
+    /// The streams that are to be counted, by index.
+    pub fn others(&self) -> impl Iterator<Item = usize> + use<'_, 'a> {
+        (0..self.streams.len()).filter(|index| !self.streams[*index].is_state)
+    }
+
+    /// Takes the records of the session owner in the order of time.
+    fn read_state<S: Source>(&mut self, trace: usize, mut streams: Vec<(usize, StreamReader<'a, S>)>) {
+        loop {
+            let times = streams.iter_mut().enumerate().filter_map(|(at, (index, reader))| {
+                Some((reader.look_ahead(|notice| self.note(*index, &notice, Some(u64::MAX), (None, None)))?, at))
+            });
+            let Some((time, at)) = times.min() else { break };
+            self.state_times[trace].push(time);
+            let (index, reader) = &mut streams[at];
+            self.state_record(*index, time, reader);
+        }
+        for (index, reader) in streams {
+            self.streams[index].totals = reader.totals();
         }
     }
 
-    /// `around_ns`: the event before, and where the stream is.
-    fn note(&mut self, name: &str, notice: &Notice, around_ns: (Option<i64>, Option<i64>)) {
+    /// Where something belongs that is told of a stream behind an event of this time: behind what the session owner has said until then.
+    /// `u64::MAX`: all that it has said so far.
+    fn place(&self, trace: usize, before: Option<u64>) -> (usize, usize) {
+        let said = before.map_or(0, |before| self.state_times[trace].partition_point(|time| *time <= before) + 1);
+        (trace, said)
+    }
+
+    /// `before`: the ticks of the event before; `around_ns`: the same, and where the stream is.
+    fn note(&mut self, stream: usize, notice: &Notice, before: Option<u64>, around_ns: (Option<i64>, Option<i64>)) {
+        let Stream { name, trace, .. } = self.streams[stream];
         self.places.note(name, notice, around_ns);
         // Counted by the reader.
         if !matches!(notice.problem, Problem::Discarded { .. }) {
-            self.warnings.push(format!("{name}: {notice}"));
+            self.warnings.push((self.place(trace, before), format!("{name}: {notice}")));
             self.is_damaged = true;
         }
     }
 
-    /// Counts the events of a stream that are earlier than `limit`.
-    fn count<S: Source>(&mut self, name: &str, stream: &mut StreamReader<'a, S>, limit: u64) {
-        let mut counts = Counts::default();
+    /// Counts the events of a part of a stream.
+    pub fn count<S: Source>(&self, tally: &mut Tally<'a>, mut reader: StreamReader<'a, S>) -> Part {
+        let trace = self.streams[reader.stream()].trace;
+        let (mut part, end_bytes) = (Part::default(), reader.end_bytes());
         loop {
-            match stream.count_next(limit) {
+            if let Some((plan, cpu_id)) = reader.packet_at_hand() {
+                let mut packet = tally.packet(plan, &self.processes, trace);
+                let mut ticks = part.ticks;
+                reader.pass_records_at_hand(|passed| {
+                    packet.pass(passed);
+                    ticks = Some((ticks.map_or(passed.timestamp, |(first, _)| first), passed.timestamp));
+                    true
+                });
+                part.ticks = ticks;
+                if packet.events > 0 {
+                    let events = packet.events;
+                    *tally.cpus.entry(cpu_id).or_default() += events;
+                }
+            }
+            // What comes next is no record that is at hand as a whole: the next packet, the next window, damage.
+            match reader.count_next() {
                 Some(Ok(counted)) => {
-                    if !counts.plan.is_some_and(|plan| std::ptr::eq(plan, counted.plan)) {
-                        self.add(&mut counts, stream);
-                        counts.plan = Some(counted.plan);
-                    }
-                    if counts.classes.len() <= counted.class {
-                        counts.classes.resize(counted.class + 1, (0, 0));
-                    }
-                    let class = &mut counts.classes[counted.class];
-                    class.0 += 1;
-                    class.1 += counted.size_bytes;
-                    if counts.cpu.0 != counted.cpu_id {
-                        counts.pass_cpu(&mut self.cpus, counted.cpu_id);
-                    }
-                    counts.cpu.1 += 1;
-                    counts.ticks =
-                        Some((counts.ticks.map_or(counted.timestamp, |(begin, _)| begin), counted.timestamp));
-                    if let Some(who) = stream.who(&counted) {
-                        if counts.who != Some(who) {
-                            counts.pass_who(&mut self.processes, &mut self.threads, who);
-                        }
-                        counts.who_count += 1;
-                    }
+                    let first = part.ticks.map_or(counted.timestamp, |(first, _)| first);
+                    part.ticks = Some((first, counted.timestamp));
+                    let who = reader.who(&counted);
+                    tally.event(&counted, who, &self.processes, trace);
                 }
                 Some(Err(notice)) => {
-                    let last_ns = counts.ticks.and_then(|(_, last)| stream.epoch_ns(last));
-                    self.note(name, &notice, (last_ns, stream.time_ns()));
+                    let before = part.ticks.map(|(_, last)| (last, reader.epoch_ns(last)));
+                    part.notices.push((notice, before, reader.time_ns()));
                 }
                 None => break,
             }
         }
-        self.add(&mut counts, stream);
+        tally.end_part();
+        let ns = |ticks| reader.epoch_ns(ticks);
+        part.span_ns = part.ticks.and_then(|(first, last)| Some((ns(first)?, ns(last)?)));
+        part.totals = reader.totals();
+        part.is_over = reader.end_bytes() < end_bytes;
+        part
     }
 
-    fn add<S: Source>(&mut self, counts: &mut Counts<'a>, stream: &StreamReader<'a, S>) {
-        let Counts { plan: Some(plan), classes, ticks, .. } = counts else { return };
-        let plan: &'a StreamPlan = plan;
-        let sums = match self.classes.iter_mut().find(|(known, _)| std::ptr::eq(*known, plan)) {
-            Some((_, sums)) => sums,
-            None => {
-                self.classes.push((plan, Vec::new()));
-                &mut self.classes.last_mut().expect("pushed above").1
-            }
-        };
-        sums.resize(sums.len().max(classes.len()), (0, 0));
-        for (sum, (count, bytes)) in sums.iter_mut().zip(classes.iter()) {
-            sum.0 += count;
-            sum.1 += bytes;
+    /// Takes what was found in a part, those of a stream in their order.
+    fn take(&mut self, index: usize, part: Part) {
+        if self.streams[index].is_over {
+            return;
         }
-        if let Some((begin, end)) = ticks
-            && let (Some(begin), Some(end)) = (stream.epoch_ns(*begin), stream.epoch_ns(*end))
-        {
-            let span = self.span_ns.unwrap_or((begin, end));
-            self.span_ns = Some((span.0.min(begin), span.1.max(end)));
+        for (notice, before, now_ns) in part.notices {
+            let before = before.or(self.streams[index].last);
+            self.note(index, &notice, before.map(|(ticks, _)| ticks), (before.and_then(|(_, ns)| ns), now_ns));
         }
-        counts.pass_cpu(&mut self.cpus, 0);
-        counts.flush_who(&mut self.processes);
-        *counts = Counts::default();
+        let stream = &mut self.streams[index];
+        if let Some((_, ticks)) = part.ticks {
+            stream.last = Some((ticks, part.span_ns.map(|(_, last)| last)));
+        }
+        stream.is_over = part.is_over;
+        if let Some(totals) = part.totals {
+            let events = totals.events + stream.totals.map_or(0, |before| before.events);
+            stream.totals = Some(StreamTotals { events, ..totals });
+        }
     }
 
     /// Takes the record of the session owner that a stream has come to.
-    fn state_record<S: Source>(&mut self, name: &str, stream: &mut StreamReader<'a, S>) {
-        if !matches!(stream.count_next(u64::MAX), Some(Ok(_))) {
+    fn state_record<S: Source>(&mut self, index: usize, ticks: u64, stream: &mut StreamReader<'a, S>) {
+        if !matches!(stream.count_next(), Some(Ok(_))) {
             return;
         }
+        let Stream { name, trace, .. } = self.streams[index];
+        let place = self.place(trace, Some(u64::MAX));
         let Some(event) = stream.event() else { return };
         self.state_events += 1;
         let record = StateRecord::decode(&event);
         record.iter().for_each(|record| self.losses.note(record));
         match record {
             Some(StateRecord::Process { process, vpid, name, program, .. }) => {
-                self.processes.join(process, vpid, name, program);
+                self.processes.join((trace, ticks), process, vpid, name, program);
             }
             Some(StateRecord::ProcessName { process, name }) => self.processes.rename(process, name),
             Some(StateRecord::Lost { reason, count }) => {
-                self.warnings.push(format!("{name}: {count} events lost: {reason}"));
+                self.warnings.push((place, format!("{name}: {count} events lost: {reason}")));
             }
             Some(StateRecord::LossPossible { cause, count }) => {
-                self.warnings.push(format!("{name}: an unknown number of events lost: {cause} ({count})"));
+                self.warnings.push((place, format!("{name}: an unknown number of events lost: {cause} ({count})")));
             }
             Some(StateRecord::LostClass { class, count }) => {
                 let lost = self.lost.entry(class.into()).or_default();
@@ -160,19 +242,26 @@ impl<'a> Collector<'a> {
                 reason: reason.into(),
             }),
             Some(StateRecord::Salvage { missing, .. }) if !missing.is_empty() => {
-                self.warnings.push(format!("{name}: salvaged, but not whole: {missing}"));
+                self.warnings.push((place, format!("{name}: salvaged, but not whole: {missing}")));
             }
             _ => {}
         }
     }
 
-    pub(super) fn finish<S: Source>(
-        mut self,
-        traces: &[TraceRef<'a>],
-        streams: &[&(&str, StreamReader<'a, S>)],
-    ) -> Stats {
+    /// Puts together what was counted: of each stream that was, the parts in their order.
+    pub fn finish(mut self, tally: Tally<'a>, parts: Vec<(usize, Part)>) -> Stats {
+        let mut span_ns: Option<(i64, i64)> = None;
+        for (index, part) in parts {
+            if let Some((begin, end)) = part.span_ns {
+                let span = span_ns.unwrap_or((begin, end));
+                span_ns = Some((span.0.min(begin), span.1.max(end)));
+            }
+            self.take(index, part);
+        }
+        // Stable: what is told at one place stays in the order of the streams.
+        self.warnings.sort_by_key(|(place, _)| *place);
         let mut classes: BTreeMap<(u64, &str), (u64, u64)> = BTreeMap::new();
-        for (plan, counts) in &self.classes {
+        for (plan, counts) in &tally.classes {
             for (index, (count, bytes)) in counts.iter().enumerate().filter(|(_, (count, _))| *count > 0) {
                 let class = plan.class_at(index);
                 let sum = classes.entry((class.id, &class.full_name)).or_default();
@@ -191,25 +280,28 @@ impl<'a> Collector<'a> {
         let mut lost_by_class: Vec<_> = self.lost.into_iter().map(|(name, count)| LostStats { name, count }).collect();
         // Stable: those of one count stay in the order of their names.
         lost_by_class.sort_by_key(|lost| std::cmp::Reverse(lost.count));
-        let mut processes = self.processes.finish(self.has_processes);
+        let mut processes = self.processes.finish(&tally.rows, &tally.nameless, self.has_processes);
         if self.has_processes {
             processes.sort_by(|a, b| b.count.cmp(&a.count).then(a.vpid.cmp(&b.vpid)));
         }
-        let missing = missing(traces.iter().copied(), streams.iter().map(|(name, stream)| (*name, stream)));
-        let is_own = traces.iter().any(TraceRef::is_own);
+        let read = self
+            .streams
+            .iter()
+            .map(|stream| (stream.name, self.traces[stream.trace], (stream.size_bytes, stream.totals)));
+        let missing = of_totals(self.traces.iter().copied(), read);
+        let is_own = self.traces.iter().any(TraceRef::is_own);
         if self.is_damaged || !missing.is_empty() {
             self.losses.add(DAMAGED, 0);
         }
-        let is_closed = traces.iter().filter_map(|trace| trace.own()).all(|metadata| metadata.totals.is_closed());
+        let is_closed = self.traces.iter().filter_map(|trace| trace.own()).all(|metadata| metadata.totals.is_closed());
         if !is_closed {
             self.losses.add(NOT_CLOSED, 0);
         }
-        self.warnings.extend(missing);
-        let totals: Vec<StreamTotals> = streams.iter().filter_map(|(_, stream)| stream.totals()).collect();
+        let warnings = self.warnings.into_iter().map(|(_, warning)| warning).chain(missing).collect();
+        let totals: Vec<StreamTotals> = self.streams.iter().filter_map(|stream| stream.totals).collect();
         let discarded = totals.iter().map(|stream| stream.events_discarded);
         let events = classes.iter().map(|class| class.count).sum();
-        let span =
-            self.span_ns.map(|(begin_ns, end_ns)| Span { begin_ns, end_ns, duration_ns: end_ns.abs_diff(begin_ns) });
+        let span = span_ns.map(|(begin_ns, end_ns)| Span { begin_ns, end_ns, duration_ns: end_ns.abs_diff(begin_ns) });
         let seconds = span.map(|span| span.duration_ns as f64 / 1e9).filter(|seconds| *seconds > 0.0);
         Stats {
             events,
@@ -220,13 +312,13 @@ impl<'a> Collector<'a> {
             lost_by_class,
             classes_refused: self.classes_refused,
             packets: totals.iter().map(|stream| stream.packets).sum(),
-            bytes: streams.iter().map(|(_, stream)| stream.size_bytes()).sum(),
-            threads: self.has_processes.then_some(self.threads.len() as u64),
+            bytes: self.streams.iter().map(|stream| stream.size_bytes).sum(),
+            threads: self.has_processes.then_some(tally.threads.len() as u64),
             span,
             events_per_s: seconds.map(|seconds| events as f64 / seconds),
             classes,
             // CPU_UNKNOWN is the largest number, so it comes last.
-            cpus: self
+            cpus: tally
                 .cpus
                 .into_iter()
                 .map(|(cpu, count)| CpuStats { cpu: (cpu != CPU_UNKNOWN).then_some(cpu), count })
@@ -234,45 +326,7 @@ impl<'a> Collector<'a> {
             processes,
             is_own,
             is_closed,
-            warnings: self.warnings,
+            warnings,
         }
-    }
-}
-
-/// Counts of one stream while it is read: of what changes seldom, only the last is at hand.
-#[derive(Default)]
-struct Counts<'a> {
-    plan: Option<&'a StreamPlan>,
-    /// Events and bytes, by the index of the class.
-    classes: Vec<(u64, u64)>,
-    cpu: (u32, u64),
-    /// Of the first and the last event.
-    ticks: Option<(u64, u64)>,
-    who: Option<(u32, u32)>,
-    who_count: u64,
-}
-
-impl Counts<'_> {
-    #[cold]
-    fn pass_cpu(&mut self, cpus: &mut BTreeMap<u32, u64>, next: u32) {
-        let (cpu, count) = std::mem::replace(&mut self.cpu, (next, 0));
-        if count > 0 {
-            *cpus.entry(cpu).or_default() += count;
-        }
-    }
-
-    #[cold]
-    fn flush_who(&mut self, processes: &mut Processes) {
-        let count = std::mem::take(&mut self.who_count);
-        if let Some((vpid, _)) = self.who.filter(|_| count > 0) {
-            processes.count(vpid, count);
-        }
-    }
-
-    #[cold]
-    fn pass_who(&mut self, processes: &mut Processes, threads: &mut HashSet<(u32, u32)>, next: (u32, u32)) {
-        self.flush_who(processes);
-        threads.insert(next);
-        self.who = Some(next);
     }
 }

@@ -1,6 +1,7 @@
 //! What is missing.
 
 use crate::stream::{Source, StreamReader, TraceRef};
+use crate::totals::StreamTotals;
 
 /// What is missing in traces of Dormouse whose streams, each with its name, have been read to their ends: one line each.
 pub fn missing<'a, 'b, S: Source + 'b>(
@@ -10,17 +11,25 @@ pub fn missing<'a, 'b, S: Source + 'b>(
 where
     'a: 'b,
 {
+    of_totals(
+        traces,
+        streams.into_iter().map(|(name, reader)| (name, reader.trace(), (reader.size_bytes(), reader.totals()))),
+    )
+}
+
+/// The same of streams by name and trace, with the bytes that each has and what was read in it.
+pub(super) fn of_totals<'a, 'b>(
+    traces: impl IntoIterator<Item = TraceRef<'a>>,
+    streams: impl IntoIterator<Item = (&'b str, TraceRef<'a>, (u64, Option<StreamTotals>))>,
+) -> Vec<String> {
     let streams: Vec<_> = streams.into_iter().collect();
     let mut lines = Vec::new();
     for metadata in traces.into_iter().filter_map(|trace| trace.own()) {
-        let is_of_trace =
-            |reader: &StreamReader<'a, S>| reader.trace().own().is_some_and(|own| std::ptr::eq(own, metadata));
-        let of_trace: Vec<_> = streams.iter().filter(|(_, reader)| is_of_trace(reader)).collect();
+        let is_of_trace = |trace: &TraceRef<'a>| trace.own().is_some_and(|own| std::ptr::eq(own, metadata));
+        let of_trace: Vec<_> = streams.iter().filter(|(_, trace, _)| is_of_trace(trace)).collect();
         // The names of the totals are those of files in the trace's directory.
-        let prefix = of_trace.first().and_then(|(name, _)| name.rfind('/')).map_or("", |at| &of_trace[0].0[..=at]);
-        let found = of_trace
-            .iter()
-            .map(|(name, reader)| (name.strip_prefix(prefix).unwrap_or(name), (reader.size_bytes(), reader.totals())));
+        let prefix = of_trace.first().and_then(|(name, ..)| name.rfind('/')).map_or("", |at| &of_trace[0].0[..=at]);
+        let found = of_trace.iter().map(|(name, _, found)| (name.strip_prefix(prefix).unwrap_or(name), *found));
         lines.extend(metadata.totals.compare(found).into_iter().map(|line| format!("{prefix}{line}")));
     }
     lines

@@ -5,6 +5,7 @@ mod missing;
 mod places;
 mod processes;
 mod table;
+mod tally;
 
 #[cfg(test)]
 mod tests;
@@ -16,10 +17,11 @@ use serde::{Serialize, Serializer};
 use crate::loss::Uncounted;
 use crate::metadata::Metadata;
 use crate::stream::{Source, StreamReader, TraceRef};
-use collect::Collector;
 
+pub use collect::{Collector, Part};
 pub use missing::missing;
 pub use places::{LossPlace, LossPlaces};
+pub use tally::Tally;
 
 /// What a whole trace holds. Events are those of programs, if not said otherwise.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -157,17 +159,19 @@ impl Stats {
     }
 
     /// As [`Stats::collect`], of traces of anybody, whose streams come piece by piece. A stream has the index of its trace.
-    pub fn of_traces<'a, S: Source>(
+    pub fn of_traces<'a, S: Source + Clone>(
         traces: &[TraceRef<'a>],
         streams: impl IntoIterator<Item = (usize, &'a str, S)>,
     ) -> Stats {
-        let mut collector = Collector::default();
-        let mut by_trace: Vec<Vec<(&str, StreamReader<'a, S>)>> = traces.iter().map(|_| Vec::new()).collect();
-        for (index, (trace, name, source)) in streams.into_iter().enumerate() {
-            by_trace[trace].push((name, StreamReader::of_source(traces[trace], index, source)));
-        }
-        by_trace.iter_mut().for_each(|streams| collector.read(streams));
-        let streams: Vec<_> = by_trace.iter().flatten().collect();
-        collector.finish(traces, &streams)
+        let streams: Vec<_> = streams.into_iter().collect();
+        let reader = |index: usize| {
+            let (trace, name, source) = &streams[index];
+            (*trace, *name, StreamReader::of_source(traces[*trace], index, source.clone()))
+        };
+        let collector = Collector::new(traces, (0..streams.len()).map(reader));
+        let mut tally = Tally::default();
+        let others: Vec<usize> = collector.others().collect();
+        let parts = others.into_iter().map(|index| (index, collector.count(&mut tally, reader(index).2))).collect();
+        collector.finish(tally, parts)
     }
 }

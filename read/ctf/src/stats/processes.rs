@@ -4,30 +4,32 @@ use std::collections::HashMap;
 
 use super::ProcessStats;
 
-/// Which program a `vpid` is at the time that the merge has reached.
+/// When a program joined: trace, and ticks of its clock.
+pub(super) type When = (usize, u64);
+
+/// Which program a `vpid` is at any time. Made of what the session owner says, before events are counted.
 #[derive(Default)]
 pub(super) struct Processes {
     /// One for each program that joined.
     rows: Vec<ProcessStats>,
-    current: HashMap<u32, usize>,
+    /// When they joined, and their rows.
+    joins: HashMap<u32, Vec<(When, usize)>>,
     /// By the session's number.
     joined: HashMap<u32, usize>,
 }
 
 impl Processes {
-    /// A process that had events before it had a name (a `vfork` child on its way to `exec`) gets it for these too.
-    pub(super) fn join(&mut self, process: u32, vpid: u32, name: &str, program: &str) {
-        let nameless = self.current.get(&vpid).copied().filter(|row| self.rows[*row].program.is_empty());
-        let row = nameless.unwrap_or_else(|| self.add(vpid));
+    pub(super) fn join(&mut self, when: When, process: u32, vpid: u32, name: &str, program: &str) {
+        let joins = self.joins.entry(vpid).or_default();
+        // One without a name becomes another.
+        let nameless = joins.last().map(|(_, row)| *row).filter(|row| self.rows[*row].program.is_empty());
+        let row = nameless.unwrap_or(self.rows.len());
+        if row == self.rows.len() {
+            self.rows.push(ProcessStats { vpid, name: String::new(), program: String::new(), count: Some(0) });
+        }
+        joins.push((when, row));
         (self.rows[row].name, self.rows[row].program) = (name.into(), program.into());
         self.joined.insert(process, row);
-    }
-
-    fn add(&mut self, vpid: u32) -> usize {
-        let row = self.rows.len();
-        self.rows.push(ProcessStats { vpid, name: String::new(), program: String::new(), count: Some(0) });
-        self.current.insert(vpid, row);
-        row
     }
 
     pub(super) fn rename(&mut self, process: u32, name: &str) {
@@ -36,14 +38,32 @@ impl Processes {
         }
     }
 
-    pub(super) fn count(&mut self, vpid: u32, events: u64) {
-        let row = self.current.get(&vpid).copied().unwrap_or_else(|| self.add(vpid));
-        let count = &mut self.rows[row].count;
-        *count = count.map(|count| count + events);
+    /// The row of a process at some time, and until when in that trace it is. A process that had events before it had a name (a `vfork`
+    /// child on its way to `exec`) has the row of its first name for these too. `None`: the session owner has not named it.
+    pub(super) fn row_at(&self, vpid: u32, when: When) -> (Option<usize>, u64) {
+        let Some(joins) = self.joins.get(&vpid) else { return (None, u64::MAX) };
+        let next = joins.partition_point(|(joined, _)| *joined <= when);
+        let until =
+            joins.get(next).filter(|((trace, _), _)| *trace == when.0).map_or(u64::MAX, |((_, ticks), _)| *ticks);
+        (joins.get(next.saturating_sub(1)).map(|(_, row)| *row), until)
     }
 
-    /// Programs of the same process that are called the same are one. Whether they have counts is known by now.
-    pub(super) fn finish(mut self, has_counts: bool) -> Vec<ProcessStats> {
+    /// With the events of each row, and of processes that have none. Programs of the same process that are called the same are one.
+    /// `has_counts`: whether records tell whose they are.
+    pub(super) fn finish(
+        mut self,
+        counts: &HashMap<usize, u64>,
+        nameless: &HashMap<u32, u64>,
+        has_counts: bool,
+    ) -> Vec<ProcessStats> {
+        counts.iter().for_each(|(row, count)| self.rows[*row].count = Some(*count));
+        let row = |(vpid, count): (&u32, &u64)| ProcessStats {
+            vpid: *vpid,
+            name: String::new(),
+            program: String::new(),
+            count: Some(*count),
+        };
+        self.rows.extend(nameless.iter().map(row));
         if !has_counts {
             self.rows.iter_mut().for_each(|row| row.count = None);
         }

@@ -194,3 +194,53 @@ fn what_came_before_the_name_counts_with_it() {
     let processes = Stats::collect(&metadata, &streams).processes;
     assert_eq!(processes, [ProcessStats { vpid: 7, name: "cc1".into(), program: "/bin/cc1".into(), count: Some(2) }]);
 }
+
+/// Events of several processes, which become others, in packets of which some are missing and one is damaged.
+#[test]
+fn parts_that_several_count_give_what_the_whole_gives() {
+    let mut trace = TraceBuilder::new();
+    let u32 = FieldType::scalar(Kind::U32);
+    let classes = [trace.class("a", "one", &[("n", u32)]), trace.class("a", "two", &[])];
+    let process =
+        |vpid, program| StateRecord::Process { process: vpid, pid: 9, vpid, name: "p", program, command_line: "" };
+    let streams = [trace.stream(0), trace.stream(1)];
+    let mut random = 7u64;
+    for time in 0..4000u64 {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let (stream, vpid) = (streams[(random >> 60) as usize % 2], (random >> 50) as u32 % 100);
+        match random >> 40 & 1 {
+            0 => trace.event(stream, time, vpid, vpid + 1, classes[0], &[Value::U32(1)]),
+            _ => trace.event(stream, time, vpid, vpid, classes[1], &[]),
+        }
+        match random >> 32 & 0xFF {
+            0..8 => trace.packet(stream, 4096, time / 100),
+            8..24 => trace.state(time, &process(vpid, ["/bin/a", "/bin/b"][(random >> 30 & 1) as usize])),
+            24 => trace.state(time, &StateRecord::Lost { reason: "why", count: 1 }),
+            _ => {}
+        }
+    }
+    let trace = trace.finish();
+    let metadata = trace.parse();
+    let mut streams: Vec<Vec<u8>> = trace.streams.clone();
+    // A packet less, and a record that is none.
+    streams[1].drain(4096..8192);
+    streams[2][4096 + 90..4096 + 94].fill(0xFF);
+    let named: Vec<_> = ["state", "cpu_0", "cpu_1"].into_iter().zip(streams.iter().map(Vec::as_slice)).collect();
+    let expected = Stats::collect(&metadata, &named);
+    assert!(expected.warnings.len() > 2 && expected.processes.len() > 100, "{expected:?}");
+
+    let traces = [TraceRef::from(&metadata)];
+    let reader = |index: usize| StreamReader::new(&metadata, index, named[index].1);
+    let collector = Collector::new(&traces, (0..3).map(|index| (0, named[index].0, reader(index))));
+    let (mut tallies, mut parts) = ([Tally::default(), Tally::default()], Vec::new());
+    for index in collector.others() {
+        let mut whole = reader(index);
+        while let Some(part) = whole.cut(5000, named[index].1) {
+            parts.push((index, collector.count(&mut tallies[parts.len() % 2], part)));
+        }
+    }
+    assert!(parts.len() > 10);
+    let [mut tally, other] = tallies;
+    tally.add(other);
+    assert_eq!(collector.finish(tally, parts), expected);
+}

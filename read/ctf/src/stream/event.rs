@@ -26,6 +26,7 @@ pub struct Event<'a> {
     pub size_bytes: usize,
     pub(super) trace: TraceRef<'a>,
     pub(super) plan: &'a StreamPlan,
+    pub(super) class_index: usize,
     pub(super) body: Body<'a>,
     pub(super) packet: PacketStartRef<'a>,
 }
@@ -37,7 +38,7 @@ pub struct Scratch(pub(super) Memory);
 /// Contexts and fields of a record. Positions are in bits, from the packet's start.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Body<'a> {
-    /// From the byte on in which they begin.
+    /// From the byte on in which they begin, and what is behind them.
     pub bytes: &'a [u8],
     pub begin: u64,
     pub end: u64,
@@ -57,6 +58,7 @@ pub(super) struct PacketStartRef<'a> {
 
 impl<'a> Event<'a> {
     /// Whether it is the session owner's, in the state stream of a trace of Dormouse.
+    #[inline]
     pub fn is_state(&self) -> bool {
         self.trace.is_own() && self.class.id > CLASS_ID_MAX.into()
     }
@@ -91,6 +93,19 @@ impl<'a> Event<'a> {
         self.packet.index
     }
 
+    /// The index of its class in the plan.
+    pub(crate) fn class_index(&self) -> usize {
+        self.class_index
+    }
+
+    /// What reads its contexts and fields, one behind another.
+    #[inline(always)]
+    pub(crate) fn begin_fields<'s>(&self, scratch: &'s mut Scratch) -> (Cursor<'a>, &'s mut Memory) {
+        scratch.0.restart(&self.body.outer);
+        (self.cursor(), &mut scratch.0)
+    }
+
+    #[inline(always)]
     pub(super) fn cursor(&self) -> Cursor<'a> {
         Cursor::new(self.body.bytes, self.body.begin / 8 * 8, self.body.begin, self.body.end)
     }
@@ -148,8 +163,14 @@ impl<'a> Event<'a> {
 
 impl<'a> StateRecord<'a> {
     /// Reads an event of the state stream; `None` for every other event, and where text is not UTF-8.
+    #[inline]
     pub fn decode(event: &Event<'a>) -> Option<StateRecord<'a>> {
-        let id = u16::try_from(event.class.id).ok().filter(|_| event.is_state())?;
+        if event.is_state() { StateRecord::decode_state(event) } else { None }
+    }
+
+    #[cold]
+    fn decode_state(event: &Event<'a>) -> Option<StateRecord<'a>> {
+        let id = u16::try_from(event.class.id).ok()?;
         StateRecord::of_fields(id, event.fields().map(|(_, value)| value))
     }
 }

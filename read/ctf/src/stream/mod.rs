@@ -15,14 +15,18 @@
 //!
 //! * `packets`: from one packet to the next: headers, what is left out, what is skipped.
 //! * `records`: from one record to the next; counting, which looks at headers of records alone.
+//! * `block`: events that are kept while their streams are read on.
 //! * `growing`: streams that somebody still writes.
+//! * `part`: packets of a stream that are read by themselves, so that several threads can read one stream.
 //! * `range`: which packets and events are of a time that was asked for.
 
+mod block;
 mod event;
 mod growing;
 mod notice;
 mod packets;
 mod pages;
+mod part;
 mod range;
 mod records;
 mod select;
@@ -32,13 +36,15 @@ mod trace;
 #[cfg(test)]
 mod tests;
 
+pub use block::Block;
 pub use event::{Event, Scratch};
 pub use growing::Position;
 pub use notice::{Foreign, Notice, Problem, RecordError};
 pub use pages::{count_records, first_record_since};
 pub use range::PacketSpan;
 pub use records::ClassCounts;
-pub use select::Choice;
+pub(crate) use records::Passed;
+pub use select::{Choice, Chosen, ChosenOf};
 pub use source::Source;
 pub use trace::TraceRef;
 
@@ -149,6 +155,8 @@ pub struct StreamReader<'a, S = &'a [u8]> {
     totals: StreamTotals,
     /// Notices about the header of the current packet, last one first.
     notices: Vec<Problem>,
+    /// Whether packets say that they begin later than they do.
+    do_packets_begin_late: bool,
 }
 
 impl<'a> StreamReader<'a> {
@@ -175,8 +183,9 @@ impl Current<'_> {
 impl<'a, S: Source> StreamReader<'a, S> {
     /// As [`StreamReader::new`], of bytes that come piece by piece.
     pub fn of_source(trace: impl Into<TraceRef<'a>>, stream: usize, source: S) -> StreamReader<'a, S> {
+        let trace = trace.into();
         StreamReader {
-            trace: trace.into(),
+            trace,
             stream,
             end: source.size_bytes(),
             source,
@@ -196,6 +205,7 @@ impl<'a, S: Source> StreamReader<'a, S> {
             header: Vec::new(),
             totals: StreamTotals::default(),
             notices: Vec::new(),
+            do_packets_begin_late: trace.do_packets_begin_late(),
         }
     }
 
@@ -235,10 +245,9 @@ impl<'a, S: Source> StreamReader<'a, S> {
         self.trace
     }
 
-    /// Goes to the next event that is earlier than `limit` (ticks; `u64::MAX`: any), and says what counts of it; what is not earlier stays to
-    /// be gone to.
+    /// Goes to the next event, and says what counts of it.
     #[inline(always)]
-    pub(crate) fn count_next(&mut self, limit: u64) -> Option<Result<Counted<'a>, Notice>> {
+    pub(crate) fn count_next(&mut self) -> Option<Result<Counted<'a>, Notice>> {
         if !std::mem::take(&mut self.is_ahead) {
             match self.advance()? {
                 Ok(_) => {}
@@ -246,10 +255,6 @@ impl<'a, S: Source> StreamReader<'a, S> {
             }
         }
         let current = self.current?;
-        if current.timestamp >= limit && limit != u64::MAX {
-            self.is_ahead = true;
-            return None;
-        }
         Some(Ok(Counted {
             plan: current.plan,
             class: current.record.class,
@@ -278,7 +283,23 @@ impl<'a, S: Source> StreamReader<'a, S> {
         self.current.map(|current| current.timestamp)
     }
 
-    /// Whether the event that the reader has come to is of a class that the session owner writes.
+    /// Whether its first event is one of the session owner. Goes there; notices up to it are passed to `told`.
+    pub(crate) fn is_state(&mut self, told: impl FnMut(Notice)) -> bool {
+        self.trace.is_own() && self.look_ahead(told).is_some() && self.is_at_state()
+    }
+
+    /// The number that it was given.
+    pub(crate) fn stream(&self) -> usize {
+        self.stream
+    }
+
+    /// Of the packet that it stands in: its stream class, and its processor.
+    pub(crate) fn packet_at_hand(&self) -> Option<(&'a StreamPlan, u32)> {
+        self.packet.map(|packet| (packet.plan, packet.cpu_id))
+    }
+
+    /// Whether the event that it has come to is one of the session owner.
+    #[inline]
     pub(crate) fn is_at_state(&self) -> bool {
         self.trace.is_own() && self.current.is_some_and(|current| current.plan.id == u64::from(STREAM_STATE))
     }
@@ -317,9 +338,11 @@ impl<'a, S: Source> StreamReader<'a, S> {
                     next => return Some(next.map_err(|problem| self.notice(problem))),
                 }
             }
-            let cut = self.packet.take().and_then(|packet| packet.cut_bytes);
-            if let Some((present_bytes, expected_bytes)) = cut {
-                return Some(Err(self.notice(Problem::CutOff { present_bytes, expected_bytes })));
+            if let Some(packet) = self.packet.take() {
+                if let Some((present_bytes, expected_bytes)) = packet.cut_bytes {
+                    return Some(Err(self.notice(Problem::CutOff { present_bytes, expected_bytes })));
+                }
+                self.go_to_end();
             }
             if let Err(problem) = self.open()? {
                 return Some(Err(self.notice(problem)));
@@ -328,19 +351,22 @@ impl<'a, S: Source> StreamReader<'a, S> {
     }
 
     /// The event that [`StreamReader::advance`] has come to.
+    // An event is large. Where it is made it need not be moved, nor made as a whole if not all of it is looked at.
+    #[inline(always)]
     pub(crate) fn event(&self) -> Option<Event<'_>> {
         let current = self.current.as_ref()?;
         Some(self.event_in(current, self.source.fetched(current.body_offset()), &self.header))
     }
 
     /// The event, whose contexts and fields begin in the first byte of `body`, and its packet with the first of `packet`.
+    #[inline(always)]
     fn event_in<'b>(&self, current: &Current<'b>, body: &'b [u8], packet: &'b [u8]) -> Event<'b>
     where
         'a: 'b,
     {
         let Current { plan, record, timestamp, begin, cpu_id, .. } = *current;
-        let size_bytes = (record.end - record.body / 8 * 8).div_ceil(8) as usize;
-        let bytes = body.get(..size_bytes).unwrap_or(body);
+        // What is behind its end is not looked at; but numbers are read a word at a time.
+        let bytes = body;
         let (context, outer) = self.last.map_or((0, Outer::default()), |opened| (opened.context, opened.outer));
         Event {
             stream: self.stream,
@@ -352,6 +378,7 @@ impl<'a, S: Source> StreamReader<'a, S> {
             size_bytes: (record.end - begin).div_ceil(8) as usize,
             trace: self.trace,
             plan,
+            class_index: record.class,
             body: Body { bytes, begin: record.body, end: record.end, outer: self.memory.outer() },
             packet: PacketStartRef { index: self.at.1, bytes: packet, context, outer },
         }

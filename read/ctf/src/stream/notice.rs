@@ -78,6 +78,9 @@ pub enum Problem {
     /// The metadata declare several streams, and none with the packet's stream id.
     #[error("is of a stream that the metadata do not declare")]
     NoStream,
+    /// A packet is said to be of another trace than the metadata, which is not one of Dormouse. It is read all the same.
+    #[error("has another uuid than the metadata, and is read as if it belonged to them")]
+    OtherUuid,
     /// A field of its header or context is none.
     #[error("has a header of which a field {0}")]
     HeaderField(FieldError),

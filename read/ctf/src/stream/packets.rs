@@ -148,10 +148,23 @@ impl<'a, S: Source> StreamReader<'a, S> {
         Ok((content, packet / 8))
     }
 
+    /// Whether its identity is not that of the metadata.
+    fn is_of_another(&self, fields: &PacketFields) -> bool {
+        fields.uuid.count == 16 && self.trace.uuid.is_some_and(|uuid| fields.uuid.bytes != *uuid)
+    }
+
+    /// At the end of a packet the time is the one that its context says. Records without a time have this one; those whose time is of few
+    /// bits begin with it.
+    pub(super) fn go_to_end(&mut self) {
+        let fields = self.last.map(|opened| opened.fields).unwrap_or_default();
+        if let Some(end) = fields.timestamp_end.filter(|_| !self.trace.is_own()) {
+            // Some write no end, or one before the last record.
+            self.time = self.time.max(advance(self.time, end, fields.timestamp_end_bits));
+        }
+    }
+
     pub(super) fn why_foreign(&self, fields: &PacketFields) -> Option<Foreign> {
-        if let (16, Some(uuid)) = (fields.uuid.count, self.trace.uuid)
-            && fields.uuid.bytes != *uuid
-        {
+        if self.trace.is_own() && self.is_of_another(fields) {
             return Some(Foreign::Uuid);
         }
         if let Some(id) = fields.stream_id
@@ -185,6 +198,7 @@ impl<'a, S: Source> StreamReader<'a, S> {
         if let Some(begin) = fields.timestamp_begin {
             self.time = match self.trace.is_own() {
                 true => begin,
+                false if self.do_packets_begin_late && self.last.is_some() => self.time,
                 false => advance(self.time, begin, fields.timestamp_begin_bits),
             };
         }
@@ -243,6 +257,9 @@ impl<'a, S: Source> StreamReader<'a, S> {
     fn note_header(&mut self, fields: &PacketFields) {
         let last = self.last.map(|opened| opened.fields);
         let mut discarded = fields.events_discarded.unwrap_or(0);
+        if !self.trace.is_own() && self.is_of_another(fields) && last.is_none_or(|last| last.uuid != fields.uuid) {
+            self.notices.push(Problem::OtherUuid);
+        }
         if let Some(last) = last {
             if let (Some(begin), Some(end)) = (fields.timestamp_begin, last.timestamp_end)
                 && begin < end

@@ -2,7 +2,7 @@
 
 use super::notice::{Notice, Problem, RecordError};
 use super::{Current, Packet, Source, StreamReader, shortened, unreadable};
-use crate::plan::{Class, Cursor, StreamPlan, Time};
+use crate::plan::{Class, Cursor, Record, StreamPlan, Time};
 
 /// No record is longer than a page, and no page nearly as long. A sparse file can claim any length.
 pub(super) const RECORD_SIZE_BYTES_MAX: usize = 16 << 20;
@@ -125,26 +125,78 @@ impl<'a, S: Source> StreamReader<'a, S> {
 
     /// Counts the records that are in memory already, as long as there is nothing to be said of them.
     fn count_fast(&mut self, counts: &mut ClassCounts<'a>) {
-        let Some(packet) = self.packet.as_mut().filter(|packet| !packet.is_partly) else { return };
-        if packet.position >= packet.end {
-            return;
+        if let Some(packet) = self.packet {
+            let of_plan = counts.of(packet.plan);
+            self.pass_records_at_hand(|passed| {
+                of_plan[passed.record.class] += 1;
+                true
+            });
+        }
+    }
+
+    /// Passes the records of the packet that are in memory already, as long as there is nothing to be said of them. Each is shown; where `see` gives
+    /// false, the reader has come to that event, and this gives true.
+    #[inline(always)]
+    pub(crate) fn pass_records_at_hand(&mut self, mut see: impl FnMut(&Passed<'_>) -> bool) -> bool {
+        let Some(packet) = self.packet.as_mut().filter(|packet| !packet.is_partly && !self.is_ahead) else {
+            return false;
+        };
+        if packet.position >= packet.end || !self.notices.is_empty() {
+            return false;
         }
         let base = packet.position / 8 * 8;
-        let Ok(bytes) = self.source.fetch(packet.offset + base / 8, 1) else { return };
+        let Ok(bytes) = self.source.fetch(packet.offset + base / 8, 1) else { return false };
         let mut cursor = Cursor::new(bytes, base, packet.position, packet.end);
-        let (plan, mut time, mut events) = (packet.plan, self.time, 0);
-        let of_plan = counts.of(plan);
-        while packet.position < packet.end
+        let (plan, mut position, mut events, mut is_seen) = (packet.plan, packet.position, 0, false);
+        let mut passed = Passed { record: Record::default(), begin: position, timestamp: self.time, bytes, base };
+        while position < packet.end
             && let Ok(record) = plan.record(&mut cursor, &mut self.memory)
-            && let Some(next) = record.time.after(time).filter(|next| *next <= packet.timestamp_end)
-            && record.end > packet.position
+            && let Some(timestamp) = record.time.after(passed.timestamp).filter(|next| *next <= packet.timestamp_end)
+            && record.end > position
         {
-            (time, packet.position) = (next, record.end);
-            of_plan[record.class] += 1;
+            passed = Passed { record, begin: position, timestamp, bytes, base };
+            position = record.end;
             events += 1;
+            if !see(&passed) {
+                is_seen = true;
+                break;
+            }
         }
-        self.time = time;
+        packet.position = position;
+        self.time = passed.timestamp;
         self.totals.events += events;
+        if is_seen {
+            let Packet { plan, offset: packet_offset, cpu_id, .. } = *packet;
+            let Passed { record, begin, timestamp, .. } = passed;
+            self.current = Some(Current { plan, record, timestamp, begin, packet_offset, cpu_id });
+        }
+        is_seen
+    }
+}
+
+/// A record that is passed by.
+#[derive(Debug)]
+pub(crate) struct Passed<'r> {
+    pub record: Record,
+    /// Where it begins, in bits from the packet's start.
+    begin: u64,
+    pub timestamp: u64,
+    /// The bytes at hand, and the position at which they start.
+    bytes: &'r [u8],
+    base: u64,
+}
+
+impl Passed<'_> {
+    /// Header included.
+    #[inline(always)]
+    pub fn size_bytes(&self) -> u64 {
+        (self.record.end - self.begin).div_ceil(8)
+    }
+
+    /// `vpid` and `vtid`.
+    #[inline(always)]
+    pub fn who(&self, plan: &StreamPlan) -> Option<(u32, u32)> {
+        plan.who(&Cursor::new(self.bytes, self.base, self.record.body, u64::MAX))
     }
 }
 

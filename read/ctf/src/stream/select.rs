@@ -1,6 +1,6 @@
 //! Events of chosen classes, and of these the chosen members.
 
-use super::{Event, Notice, Scratch, Source, StreamReader};
+use super::{Block, Event, Notice, Scratch, Source, StreamReader};
 use crate::plan::{FieldError, Projection, StreamPlan, Visitor};
 use crate::select::ClassRef;
 
@@ -24,10 +24,9 @@ impl<'a> Choice<'a> {
         numbers[index] = Some(number);
     }
 
-    #[inline(always)]
-    fn number(&self, plan: &StreamPlan, class: usize) -> Option<usize> {
-        let (_, numbers) = self.streams.iter().find(|(known, _)| std::ptr::eq(*known, plan))?;
-        *numbers.get(class)?
+    /// By the index of the class.
+    fn numbers(&self, plan: &StreamPlan) -> &[Option<usize>] {
+        self.streams.iter().find(|(known, _)| std::ptr::eq(*known, plan)).map_or(&[], |(_, numbers)| numbers)
     }
 }
 
@@ -36,10 +35,22 @@ impl<'a, S: Source> StreamReader<'a, S> {
     /// (`None` without a clock). Of other events no more is read than where they end.
     pub fn next_chosen(&mut self, choice: &Choice<'a>) -> Option<Result<(usize, Option<i64>), Notice>> {
         loop {
-            match self.count_next(u64::MAX)? {
+            // Records of other classes are passed by where they are.
+            let mut number = None;
+            if let Some(packet) = self.packet
+                && let numbers = choice.numbers(packet.plan)
+                && self.pass_records_at_hand(|passed| {
+                    number = numbers.get(passed.record.class).copied().flatten();
+                    number.is_none()
+                })
+                && let Some(number) = number
+            {
+                return Some(Ok((number, self.time_ns())));
+            }
+            match self.count_next()? {
                 Ok(counted) => {
-                    if let Some(number) = choice.number(counted.plan, counted.class) {
-                        return Some(Ok((number, self.time_ns())));
+                    if let Some(Some(number)) = choice.numbers(counted.plan).get(counted.class) {
+                        return Some(Ok((*number, self.time_ns())));
                     }
                 }
                 Err(notice) => return Some(Err(notice)),
@@ -50,6 +61,46 @@ impl<'a, S: Source> StreamReader<'a, S> {
     /// The event that [`StreamReader::next_chosen`] has come to.
     pub fn chosen(&self) -> Option<Event<'_>> {
         self.event()
+    }
+
+    /// Keeps it.
+    pub fn keep_chosen(&self, block: &mut Block<'a>) {
+        self.keep(block);
+    }
+}
+
+/// The chosen events of a stream.
+pub trait Chosen {
+    /// Goes to the next one, see [`StreamReader::next_chosen`].
+    fn next(&mut self) -> Option<Result<(usize, Option<i64>), Notice>>;
+
+    /// The one that [`Chosen::next`] has come to.
+    fn event(&self) -> Option<Event<'_>>;
+}
+
+/// The chosen events of a stream, which are read when they are asked for.
+#[derive(Debug)]
+pub struct ChosenOf<'c, 'a, S> {
+    reader: StreamReader<'a, S>,
+    choice: &'c Choice<'a>,
+}
+
+impl<'c, 'a, S> ChosenOf<'c, 'a, S> {
+    /// Reads this stream.
+    pub fn new(reader: StreamReader<'a, S>, choice: &'c Choice<'a>) -> ChosenOf<'c, 'a, S> {
+        ChosenOf { reader, choice }
+    }
+}
+
+impl<S: Source> Chosen for ChosenOf<'_, '_, S> {
+    #[inline]
+    fn next(&mut self) -> Option<Result<(usize, Option<i64>), Notice>> {
+        self.reader.next_chosen(self.choice)
+    }
+
+    #[inline(always)]
+    fn event(&self) -> Option<Event<'_>> {
+        self.reader.chosen()
     }
 }
 

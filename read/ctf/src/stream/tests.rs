@@ -361,8 +361,23 @@ fn counting_by_class_gives_what_reading_gives() {
         reader.count_classes(&mut counts, |notice| told.push(notice));
         let found: std::collections::BTreeMap<u64, u64> =
             counts.iter().map(|(class, count)| (class.id, count)).collect();
-        assert_eq!((found, told), (expected, notices), "{damage}");
+        assert_eq!((&found, &told), (&expected, &notices), "{damage}");
         assert_eq!(reader.totals().map(|totals| totals.events), Some(counts.iter().map(|(_, count)| count).sum()));
+        // So do its parts together, one behind another.
+        for part_bytes in [1, 3 * 4096] {
+            let (mut counts, mut said, mut events) = (ClassCounts::default(), Vec::new(), 0);
+            let mut whole = StreamReader::new(&metadata, 0, &odd);
+            let mut last = None;
+            while let Some(mut part) = whole.cut(part_bytes, odd.as_slice()) {
+                part.count_classes(&mut counts, |notice| said.push(notice));
+                events += part.totals().map_or(0, |totals| totals.events);
+                last = part.totals().or(last);
+            }
+            let found = counts.iter().map(|(class, count)| (class.id, count)).collect();
+            assert_eq!((&found, &said), (&expected, &told), "{damage}");
+            let expected = reader.totals().map(|totals| (totals.events, totals.packets, totals.events_discarded));
+            assert_eq!(last.map(|totals| (events, totals.packets, totals.events_discarded)), expected, "{damage}");
+        }
         let source = Stingy { bytes: &odd, size_bytes: odd.len() as u64, window: 0..0 };
         let mut stingily = ClassCounts::default();
         StreamReader::of_source(&metadata, 0, source).count_classes(&mut stingily, |_| {});

@@ -41,7 +41,24 @@ impl<'a> TraceRef<'a> {
         self.clocks
     }
 
+    /// Whether the trace is of a barectf before 2.3.1: its packets, but for the first, can begin with events that are earlier than they say.
+    pub(crate) fn do_packets_begin_late(&self) -> bool {
+        let number = |name: &str| match self.env_value(name) {
+            Some(EnvValue::Number(number)) => Some(*number),
+            _ => None,
+        };
+        let is_barectf = matches!(self.env_value("tracer_name"), Some(EnvValue::Text(name)) if name == "barectf");
+        let part = |name| number(name).unwrap_or(0);
+        let version = number("tracer_major").map(|major| (major, part("tracer_minor"), part("tracer_patch")));
+        is_barectf && version.is_some_and(|version| version < (2, 3, 1))
+    }
+
+    fn env_value(&self, name: &str) -> Option<&'a EnvValue> {
+        self.env.iter().find(|(key, _)| key == name).map(|(_, value)| value)
+    }
+
     /// Whether the trace is one of Dormouse.
+    #[inline]
     pub(crate) fn is_own(&self) -> bool {
         self.own.is_some()
     }

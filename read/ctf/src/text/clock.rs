@@ -1,5 +1,6 @@
 //! Times as text.
 
+use super::buffer::{Buffer, Piece};
 use super::number::{put_fraction, put_u64};
 use super::put;
 use crate::time::Civil;
@@ -20,12 +21,19 @@ pub enum ClockFormat {
 
 const NS: i64 = 1_000_000_000;
 
+/// How times within a second begin; and that in brackets.
+#[derive(Default)]
+struct Second {
+    begin: Piece,
+    in_brackets: Piece,
+}
+
 /// Writes times.
 pub(super) struct ClockText<'a> {
     format: ClockFormat,
     utc_offset_s: Box<dyn Fn(i64) -> i32 + 'a>,
     /// A second, and how times within it begin.
-    second: Option<(i64, Vec<u8>)>,
+    second: Option<(i64, Second)>,
 }
 
 impl std::fmt::Debug for ClockText<'_> {
@@ -51,15 +59,32 @@ impl<'a> ClockText<'a> {
             out.push(b'.');
             return put_fraction(out, (distance.unsigned_abs() % NS as u128) as u32);
         }
-        let (epoch_s, fraction) = (ns.div_euclid(NS), ns.rem_euclid(NS));
+        self.second(ns.div_euclid(NS)).begin.put(out);
+        put_fraction(out, ns.rem_euclid(NS) as u32);
+    }
+
+    /// The same behind a bracket.
+    #[inline(always)]
+    pub(super) fn append(&mut self, ns: i64, out: &mut Buffer) {
+        if let ClockFormat::Since(_) = self.format {
+            let mut text = vec![b'['];
+            self.put(ns, &mut text);
+            return out.put(&text);
+        }
+        out.piece(&self.second(ns.div_euclid(NS)).in_brackets);
+        out.fraction(ns.rem_euclid(NS) as u32);
+    }
+
+    /// How times within a second begin.
+    #[inline(always)]
+    fn second(&mut self, epoch_s: i64) -> &Second {
         if self.second.as_ref().is_none_or(|(second, _)| *second != epoch_s) {
             let begin = self.begin(epoch_s);
-            self.second = Some((epoch_s, begin));
+            let in_brackets = [b"[", begin.as_slice()].concat();
+            let [begin, in_brackets] = [begin, in_brackets].map(|text| Piece::from(text.as_slice()));
+            self.second = Some((epoch_s, Second { begin, in_brackets }));
         }
-        if let Some((_, begin)) = &self.second {
-            out.extend_from_slice(begin);
-        }
-        put_fraction(out, fraction as u32);
+        &self.second.get_or_insert_default().1
     }
 
     fn begin(&self, epoch_s: i64) -> Vec<u8> {

@@ -6,24 +6,29 @@
 //!
 //! The zone of the times comes from the caller, because where it is looked up (files, environment) is no concern of a codec.
 
+mod buffer;
 mod cells;
+mod class;
 mod clock;
 mod lines;
 mod number;
 mod people;
 
+pub use buffer::Buffer;
 pub use clock::ClockFormat;
 pub use lines::{LineFormat, Lines};
 pub use people::People;
 
 use std::io::Write;
 
+use buffer::Piece;
+use class::ClassText;
 use clock::ClockText;
-use number::{put_fraction, put_g, put_i64, put_u64};
+use number::{put_g, put_i64, put_u64};
 
 use crate::model::{Base, Label, Meaning};
 use crate::plan::{Group, IntegerNode, Visitor};
-use crate::stream::{Event, Notice, Problem, Scratch};
+use crate::stream::{Block, Event, Notice, Problem, Scratch};
 
 /// Formats the events of traces, one after another in the order of time.
 #[derive(Debug)]
@@ -32,8 +37,11 @@ pub struct Formatter<'a> {
     /// Time of the event before, from which the next one's distance is shown.
     last_ns: Option<i64>,
     /// By stream: a packet, and the text of its context.
-    contexts: Vec<Option<(u64, Vec<u8>)>>,
+    contexts: Vec<Option<(u64, Piece)>>,
+    /// By stream class (its place in memory), and index of the class.
+    classes: Vec<(usize, Vec<Option<Box<ClassText>>>)>,
     scratch: Scratch,
+    line: Buffer,
 }
 
 impl<'a> Formatter<'a> {
@@ -44,59 +52,52 @@ impl<'a> Formatter<'a> {
             clock: ClockText::new(clock_format, utc_offset_s),
             last_ns: None,
             contexts: Vec::new(),
+            classes: Vec::new(),
             scratch: Scratch::default(),
+            line: Buffer::default(),
         }
     }
 
     /// Appends the event's line, newline included. Text comes out as the bytes that the program wrote, which need not be
     /// UTF-8; control characters are escaped.
     pub fn event(&mut self, event: &Event<'_>, out: &mut Vec<u8>) {
-        if let Some(ns) = event.time_ns {
-            self.time(ns, out);
-            match self.last_ns.replace(ns) {
-                Some(last) => {
-                    let distance = ns.saturating_sub(last).max(0);
-                    out.extend_from_slice(b" (+");
-                    put_u64(out, (distance / NS) as u64);
-                    out.push(b'.');
-                    put_fraction(out, (distance % NS) as u32);
-                    out.extend_from_slice(b") ");
-                }
-                None => out.extend_from_slice(b" (+?.?????????) "),
-            }
-        }
-        if let Some(origin) = event.origin() {
-            out.extend_from_slice(origin.as_bytes());
-            out.push(b' ');
-        }
-        out.extend_from_slice(event.class.full_name.as_bytes());
-        out.extend_from_slice(b": ");
-        let has_context = self.packet_context(event, out);
-        event.visit(&mut self.scratch, &mut Printer { out, is_first: !has_context, depth: 0 });
-        out.push(b'\n');
+        let mut line = std::mem::take(&mut self.line);
+        line.clear();
+        self.append(event, &mut line);
+        out.extend_from_slice(line.as_bytes());
+        self.line = line;
     }
 
-    /// Appends the context of the event's packet, which most events share with the one before.
-    fn packet_context(&mut self, event: &Event<'_>, out: &mut Vec<u8>) -> bool {
-        if self.contexts.len() <= event.stream {
-            self.contexts.resize(event.stream + 1, None);
-        }
-        let context = &mut self.contexts[event.stream];
-        let index = event.packet_index();
-        if context.as_ref().is_none_or(|(known, _)| *known != index) {
-            let mut text = Vec::new();
-            let mut printer = Printer { out: &mut text, is_first: true, depth: 0 };
-            printer.open(Group::Struct);
-            let is_there = event.visit_packet_context(&mut printer);
-            printer.close(Group::Struct);
-            if !is_there {
-                text.clear();
+    /// Appends the lines of the events that come behind one of this time, if there is one before them that has a time.
+    pub fn block(&mut self, block: &Block<'_>, last_ns: Option<i64>, out: &mut Buffer) {
+        self.last_ns = last_ns;
+        block.events().for_each(|event| self.append(&event, out));
+    }
+
+    #[inline(always)]
+    fn append(&mut self, event: &Event<'_>, out: &mut Buffer) {
+        if let Some(ns) = event.time_ns {
+            self.clock.append(ns, out);
+            match self.last_ns.replace(ns).map(|last| ns.saturating_sub(last).max(0)) {
+                Some(distance @ 0..NS) => {
+                    out.put(b"] (+0.");
+                    out.fraction(distance as u32);
+                }
+                Some(distance) => {
+                    out.put(b"] (+");
+                    out.unsigned((distance / NS) as u64);
+                    out.put(b".");
+                    out.fraction((distance % NS) as u32);
+                }
+                None => out.put(b"] (+?.?????????"),
             }
-            *context = Some((index, text));
         }
-        let text = context.as_ref().map_or(&[][..], |(_, text)| text);
-        out.extend_from_slice(text);
-        !text.is_empty()
+        let Formatter { contexts, classes, scratch, .. } = self;
+        let context = packet_context(contexts, event);
+        let class = class_text(classes, event);
+        class.title(event.time_ns.is_some(), context, out);
+        let (mut cursor, memory) = event.begin_fields(scratch);
+        class.fields(&mut cursor, memory, out);
     }
 
     /// A line, without newline, that warns of what a notice tells. `stream` names the stream, for example its file.
@@ -120,6 +121,42 @@ impl<'a> Formatter<'a> {
         self.clock.put(ns, out);
         out.push(b']');
     }
+}
+
+/// The context of the event's packet, which most events share with the one before.
+#[inline(always)]
+fn packet_context<'c>(contexts: &'c mut Vec<Option<(u64, Piece)>>, event: &Event<'_>) -> &'c Piece {
+    if contexts.len() <= event.stream {
+        contexts.resize(event.stream + 1, None);
+    }
+    let (context, index) = (&mut contexts[event.stream], event.packet_index());
+    if context.as_ref().is_none_or(|(known, _)| *known != index) {
+        let mut text = Vec::new();
+        let mut printer = Printer { out: &mut text, is_first: true, depth: 0 };
+        printer.open(Group::Struct);
+        let is_there = event.visit_packet_context(&mut printer);
+        printer.close(Group::Struct);
+        if !is_there {
+            text.clear();
+        }
+        *context = Some((index, Piece::from(text.as_slice())));
+    }
+    &context.get_or_insert_default().1
+}
+
+/// How the event's class looks.
+#[inline(always)]
+fn class_text<'c>(classes: &'c mut Vec<(usize, Vec<Option<Box<ClassText>>>)>, event: &Event<'_>) -> &'c ClassText {
+    let (plan, index) = (std::ptr::from_ref(event.plan()).addr(), event.class_index());
+    let at = classes.iter().position(|(known, _)| *known == plan).unwrap_or_else(|| {
+        classes.push((plan, Vec::new()));
+        classes.len() - 1
+    });
+    let of_plan = &mut classes[at].1;
+    if of_plan.len() <= index {
+        of_plan.resize_with(index + 1, || None);
+    }
+    of_plan[index].get_or_insert_with(|| Box::new(ClassText::new(event)))
 }
 
 const NS: i64 = 1_000_000_000;

@@ -3,7 +3,7 @@
 use super::put;
 
 /// `00` to `99`.
-const PAIRS: [[u8; 2]; 100] = {
+pub(super) const PAIRS: [[u8; 2]; 100] = {
     let mut pairs = [[b'0'; 2]; 100];
     let mut number = 0;
     while number < 100 {
@@ -12,6 +12,9 @@ const PAIRS: [[u8; 2]; 100] = {
     }
     pairs
 };
+
+/// Digits of a fraction of a second.
+pub(super) const FRACTION_DIGITS: usize = 9;
 
 /// Digits of the largest `u64`.
 const DIGITS_MAX: usize = 20;

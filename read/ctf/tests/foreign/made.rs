@@ -4,7 +4,7 @@ use dormouse_traces::BitWriter;
 
 use super::agree;
 
-const INTEGERS: &str = "
+pub(crate) const INTEGERS: &str = "
 typealias integer { size = 8; align = 8; } := uint8_t;
 typealias integer { size = 16; align = 8; } := uint16_t;
 typealias integer { size = 32; align = 8; } := uint32_t;
@@ -12,18 +12,23 @@ typealias integer { size = 64; align = 8; } := uint64_t;
 typealias integer { size = 32; align = 8; signed = true; } := int;
 ";
 
-const MAGIC: u64 = 0xC1FC_1FC1;
+pub(crate) const MAGIC: u64 = 0xC1FC_1FC1;
 
 /// A trace on disk that both print alike, without notices.
 fn agrees(name: &str, metadata: &str, streams: &[Vec<u8>]) {
+    if let Some(notices) = printed_alike(metadata, streams) {
+        assert_eq!(notices, [""; 0], "{name}");
+    }
+}
+
+/// A trace on disk that both print alike, and our notices.
+pub(crate) fn printed_alike(metadata: &str, streams: &[Vec<u8>]) -> Option<Vec<String>> {
     let directory = tempfile::tempdir().unwrap();
     std::fs::write(directory.path().join("metadata"), metadata).unwrap();
     for (index, bytes) in streams.iter().enumerate() {
         std::fs::write(directory.path().join(format!("stream_{index}")), bytes).unwrap();
     }
-    if let Some(notices) = agree(directory.path()) {
-        assert_eq!(notices, [""; 0], "{name}");
-    }
+    agree(directory.path())
 }
 
 fn order(is_big_endian: bool) -> &'static str {

@@ -5,8 +5,10 @@
 mod ctf2;
 mod hostile;
 mod made;
+mod quirks;
 mod recorded;
 mod refused;
+mod suite;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

@@ -3,6 +3,8 @@
 use std::path::Path;
 use std::process::Command;
 
+use dormouse_testing::lttng::{Kind, Session};
+
 use super::{agree, output};
 
 /// Groups of fields, by the beginnings of their names. All at once they are too much for babeltrace2's writer, and it writes variants
@@ -40,16 +42,62 @@ fn what_babeltrace2_writes_is_read_alike() {
 #[test]
 fn what_lttng_records_is_read_alike() {
     let directory = tempfile::tempdir().unwrap();
-    let sessions = [("uid", "--buffers-uid"), ("pid", "--buffers-pid")];
+    let contexts = ["vpid", "vtid", "procname", "ip", "pthread_id", "vuid", "vgid", "pid_ns", "net_ns"];
+    let (contexts, plain) = (&contexts, Session::default());
+    let sessions = [
+        plain,
+        Session { name: "pid", buffers: "--buffers-pid", ..plain },
+        // Of few classes LTTng writes compact headers, of many large ones.
+        Session { name: "few", events: "mine:ev,mine:small", contexts, ..plain },
+        Session { name: "snapshot", kind: Kind::Snapshot, ..plain },
+        Session { name: "rotation", kind: Kind::Rotation, contexts: &[], ..plain },
+    ];
     if !dormouse_testing::lttng::record(directory.path(), &sessions) {
         return;
     }
-    for (name, _) in sessions {
+    for Session { name, .. } in &sessions {
         let trace = directory.path().join(name);
-        let Some(notices) = agree(&trace) else { return };
-        assert_eq!(notices, [""; 0]);
-        filters_find_what_a_search_finds(&trace);
+        let traces = super::traces_below(&trace);
+        assert_eq!(traces.len(), if *name == "rotation" { 2 } else { 1 }, "{name}: {traces:?}");
+        // Traces that follow one another are read each by itself: their streams are the same ones.
+        for trace in traces {
+            let Some(notices) = agree(&trace) else { return };
+            assert_eq!(notices, [""; 0], "{name}");
+        }
+        if ["uid", "pid"].contains(name) {
+            filters_find_what_a_search_finds(&trace);
+        }
     }
+}
+
+#[test]
+fn what_perf_converts_is_read_alike() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut record = Command::new("perf");
+    record.args([
+        "record",
+        "-q",
+        "-e",
+        "cpu-clock",
+        "-F",
+        "5000",
+        "-o",
+        "data",
+        "--",
+        "sh",
+        "-c",
+        "ls -R /usr/share/doc",
+    ]);
+    let Some(recorded) = output(record.current_dir(directory.path()), "perf") else { return };
+    let mut convert = Command::new("perf");
+    convert.args(["data", "convert", "--all", "-i", "data", "--to-ctf=trace"]).current_dir(directory.path());
+    let is_converted = recorded.status.success() && convert.output().is_ok_and(|output| output.status.success());
+    if !is_converted || !directory.path().join("trace/metadata").is_file() {
+        let lack = "perf records no clock here, or does not write CTF";
+        return dormouse_testing::skip(dormouse_testing::Lack::machine(lack, "kernel.perf_event_paranoid, linux-perf"));
+    }
+    let Some(notices) = agree(&directory.path().join("trace")) else { return };
+    assert_eq!(notices, [""; 0]);
 }
 
 /// Filters over such a trace, beside what is found in the text of babeltrace2.

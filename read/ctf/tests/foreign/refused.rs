@@ -50,9 +50,15 @@ const CASES: &[(&str, (usize, usize), &str)] = &[
     ("TRACE\nstream { id = 1; };\nevent { name = a; stream_id = 2; };", (3, 1), "no stream declaration with the id 2"),
     ("TRACE\nclock { freq = 5; };", (2, 1), "has no name"),
     ("TRACE\nclock { name = a; freq = 0; };", (2, 26), "at least one tick"),
-    ("TRACE\nstruct a { struct a x; };\nevent { name = a; fields := struct a; };", (2, 12), "64 structures"),
+    (
+        "TRACE\nstruct a { struct a x; };\nevent { name = a; fields := struct a; };",
+        (2, 12),
+        "no type `struct a` before this",
+    ),
     ("TRACE\nenum e : integer { size = 8; } { A = 5 ... 4 };", (2, 34), "above the last"),
     ("TRACE\nenv { a = 0x; };", (2, 11), "whole number"),
+    ("TRACE\nenv { a = \"\\x20\\o\"; };", (2, 17), "expected one of the escapes of C behind `\\`, found `o`"),
+    ("TRACE\nenv { a = 'b\n'; };\nenv { b = \"\"; };", (2, 11), "does not end in its line"),
     ("TRACE\nenv { a = \"b\nc\"; };\nenv { b = \"\"; };", (2, 11), "does not end in its line"),
 ];
 

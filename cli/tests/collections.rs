@@ -1,0 +1,128 @@
+//! Public traces of others, as far as somebody has them in a directory: `docs/collections.md` says what each is and what is expected of it.
+//!
+//! `DORMOUSE_COLLECTIONS=DIR cargo test -p dormouse-cli --test collections` compares `dormouse view` with babeltrace2 for each trace in DIR.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use dormouse_testing::{Lack, has, skip};
+
+const MANIFEST: &str = include_str!("../../docs/collections.md");
+
+/// What is expected of a trace.
+#[derive(Debug, PartialEq)]
+struct Row<'a> {
+    hash: &'a str,
+    /// That `dormouse view` prints.
+    events: usize,
+    expected: &'a str,
+    why: &'a str,
+}
+
+/// The rows of all tables, by the place of their trace.
+fn rows() -> BTreeMap<&'static str, Row<'static>> {
+    let cells = |line: &'static str| line.trim_matches('|').split('|').map(str::trim).collect::<Vec<_>>();
+    let row = |line: &'static str| match cells(line)[..] {
+        [place, hash, events, expected, why] if hash.len() == 16 => {
+            let events = events.parse().unwrap_or_else(|_| panic!("{line}: no number of events"));
+            Some((place, Row { hash, events, expected, why }))
+        }
+        _ => None,
+    };
+    MANIFEST.lines().filter(|line| line.starts_with('|')).filter_map(row).collect()
+}
+
+#[test]
+fn the_manifest_has_a_reason_wherever_not_all_is_the_same() {
+    let (rows, lines) = (rows(), MANIFEST.lines().filter(|line| line.starts_with("| b")).count());
+    assert_eq!(rows.len(), lines, "a trace is there twice, or a row has another form");
+    for (place, row) in rows {
+        assert!(["same", "said", "part", "refused"].contains(&row.expected), "{place}: {row:?}");
+        assert_eq!(row.expected == "same", row.why.is_empty(), "{place}: {row:?}");
+        assert!(row.hash.bytes().all(|digit| digit.is_ascii_hexdigit()), "{place}: {row:?}");
+    }
+}
+
+/// Directories with metadata, by their place below this one.
+fn traces(dir: &Path, place: &str, found: &mut BTreeMap<String, PathBuf>) {
+    if dir.join("metadata").is_file() {
+        found.insert(place.to_string(), dir.to_path_buf());
+        return;
+    }
+    for entry in std::fs::read_dir(dir).expect("a directory").map(|entry| entry.expect("an entry")) {
+        if entry.path().is_dir() {
+            let name = entry.file_name().into_string().expect("text");
+            let below = if place.is_empty() { name } else { format!("{place}/{name}") };
+            traces(&entry.path(), &below, found);
+        }
+    }
+}
+
+/// The first digits of the hash of the hashes of all files, in their order.
+fn hash(dir: &Path) -> String {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "find . -type f | LC_ALL=C sort | xargs sha256sum | sha256sum"]).current_dir(dir);
+    String::from_utf8(shell.output().expect("a shell").stdout).expect("text")[..16].to_string()
+}
+
+fn run(program: &str, arguments: &[&str], trace: &Path) -> Output {
+    let mut command = Command::new(program);
+    command.args(arguments).arg(trace).env("TZ", "UTC").env("LC_ALL", "C.UTF-8");
+    command.output().unwrap_or_else(|error| panic!("{program}: {error}"))
+}
+
+/// What comes out of the comparison.
+fn judge(ours: &Output, theirs: &Output) -> &'static str {
+    let is_same = ours.stdout == theirs.stdout;
+    match (theirs.status.success(), ours.status.code()) {
+        (true, Some(0)) if is_same => "same",
+        (true, Some(1)) if is_same && !ours.stderr.is_empty() => "said",
+        (false, Some(1)) if ours.stdout.starts_with(&theirs.stdout) && !ours.stderr.is_empty() => "part",
+        (false, Some(2)) if ours.stdout.is_empty() && theirs.stdout.is_empty() && !ours.stderr.is_empty() => "refused",
+        _ => "another",
+    }
+}
+
+#[test]
+fn public_traces_are_read_as_babeltrace2_reads_them() {
+    let Some(dir) = std::env::var_os("DORMOUSE_COLLECTIONS").map(PathBuf::from).filter(|dir| dir.is_dir()) else {
+        let what = "DORMOUSE_COLLECTIONS names no directory with public traces";
+        return skip(Lack::machine(what, "docs/collections.md says how one is made"));
+    };
+    if !has("babeltrace2") {
+        return;
+    }
+    let (rows, mut found, mut wrong) = (rows(), BTreeMap::new(), Vec::new());
+    traces(&dir, "", &mut found);
+    assert!(!found.is_empty(), "there is no trace in {}", dir.display());
+    for (place, trace) in &found {
+        let ours = run(env!("CARGO_BIN_EXE_dormouse"), &["view"], trace);
+        let judged = judge(&ours, &run("babeltrace2", &[], trace));
+        let (hash, events) = (hash(trace), ours.stdout.iter().filter(|byte| **byte == b'\n').count());
+        let row = rows.get(place.as_str());
+        if row.is_none_or(|row| (row.hash, row.events, row.expected) != (&hash, events, judged)) {
+            let why = row.map_or("", |row| row.why);
+            wrong.push(format!("| {place} | {hash} | {events} | {judged} | {why} |"));
+        }
+        if judged == "same" {
+            let again = written_again(trace);
+            if again.is_some_and(|(ours, theirs)| !["same", "said"].contains(&judge(&ours, &theirs))) {
+                wrong.push(format!("{place}, as babeltrace2 writes it again, is read otherwise"));
+            }
+        }
+    }
+    let missing = rows.keys().filter(|place| !found.contains_key(**place)).count();
+    println!("{} traces compared, {missing} of the manifest are not there", found.len());
+    assert!(wrong.is_empty(), "these are not as the manifest says:\n{}", wrong.join("\n"));
+}
+
+/// Both readers of what babeltrace2's writer makes of a trace, if it writes it.
+fn written_again(trace: &Path) -> Option<(Output, Output)> {
+    let to = tempfile::tempdir().expect("a directory");
+    let to = to.path().join("trace");
+    let params = format!("--params=path=\"{}\",assume-single-trace=true,quiet=true", to.display());
+    let written = run("babeltrace2", &["convert", "--component=s:sink.ctf.fs", &params], trace);
+    let is_written = written.status.success() && to.join("metadata").is_file();
+    is_written.then(|| (run(env!("CARGO_BIN_EXE_dormouse"), &["view"], &to), run("babeltrace2", &[], &to)))
+}

@@ -1,0 +1,228 @@
+//! Events that are kept while their streams are read on, for another thread to look at.
+
+use super::event::{Body, PacketStartRef};
+use super::trace::TraceRef;
+use super::{Event, Source, StreamReader};
+use crate::plan::{Cursor, Outer, StreamPlan};
+
+/// Events in an order, copied out of their streams.
+#[derive(Debug, Default)]
+pub struct Block<'a> {
+    /// Contexts and fields of the events, headers and contexts of packets.
+    bytes: Vec<u8>,
+    packets: Vec<Packet<'a>>,
+    events: Vec<Kept>,
+    /// By stream, its packet that came last: its number in the stream, and its place among the packets.
+    last: Vec<Option<(u64, usize)>>,
+}
+
+/// What events of a packet have in common.
+#[derive(Debug)]
+struct Packet<'a> {
+    stream: usize,
+    trace: TraceRef<'a>,
+    plan: &'a StreamPlan,
+    cpu_id: u32,
+    index: u64,
+    /// Of header and context, in the block.
+    bytes: (usize, usize),
+    context: u64,
+    outer: Outer,
+}
+
+#[derive(Debug)]
+struct Kept {
+    packet: usize,
+    class: usize,
+    timestamp: u64,
+    time_ns: Option<i64>,
+    size_bytes: usize,
+    outer: Outer,
+    /// In the block.
+    offset: usize,
+    /// In bits, from the packet's start.
+    begin: u64,
+    end: u64,
+}
+
+/// What can be read behind an event's last byte, so that numbers are read a word at a time.
+const PADDING: [u8; 8] = [0; 8];
+
+impl<'a> Block<'a> {
+    /// How many events there are.
+    pub fn len(&self) -> usize {
+        self.events.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.events.is_empty()
+    }
+
+    /// Bytes that are kept for them.
+    pub fn size_bytes(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// The time of the last event that has one.
+    pub fn last_ns(&self) -> Option<i64> {
+        self.events.iter().rev().find_map(|event| event.time_ns)
+    }
+
+    /// Empties it. Its memory is kept.
+    pub fn clear(&mut self) {
+        self.bytes.clear();
+        self.packets.clear();
+        self.events.clear();
+        self.last.clear();
+    }
+
+    /// The events.
+    #[inline]
+    pub fn events(&self) -> impl Iterator<Item = Event<'_>> {
+        self.events.iter().filter_map(|kept| self.event(kept))
+    }
+
+    /// One of them, by its index.
+    #[inline(always)]
+    pub fn get(&self, index: usize) -> Option<Event<'_>> {
+        self.event(self.events.get(index)?)
+    }
+
+    /// Its time in nanoseconds since the epoch, if it has one.
+    pub fn time_ns(&self, index: usize) -> Option<i64> {
+        self.events.get(index)?.time_ns
+    }
+
+    #[inline(always)]
+    fn event(&self, kept: &Kept) -> Option<Event<'_>> {
+        let packet = self.packets.get(kept.packet)?;
+        let bytes = self.bytes.get(kept.offset..)?;
+        Some(Event {
+            stream: packet.stream,
+            timestamp: kept.timestamp,
+            time_ns: kept.time_ns,
+            class: packet.plan.class_at(kept.class),
+            cpu_id: packet.cpu_id,
+            context: packet.plan.who(&Cursor::new(bytes, kept.begin / 8 * 8, kept.begin, kept.end)),
+            size_bytes: kept.size_bytes,
+            trace: packet.trace,
+            plan: packet.plan,
+            class_index: kept.class,
+            body: Body { bytes, begin: kept.begin, end: kept.end, outer: kept.outer },
+            packet: PacketStartRef {
+                index: packet.index,
+                bytes: self.bytes.get(packet.bytes.0..packet.bytes.1)?,
+                context: packet.context,
+                outer: packet.outer,
+            },
+        })
+    }
+}
+
+impl<'a, S: Source> StreamReader<'a, S> {
+    /// Keeps the event that the reader has come to.
+    #[inline]
+    pub(crate) fn keep(&self, block: &mut Block<'a>) {
+        let Some(current) = &self.current else { return };
+        let packet = match block.last.get(self.stream) {
+            Some(Some((index, packet))) if *index == self.at.1 => *packet,
+            _ => self.keep_packet(block),
+        };
+        let record = &current.record;
+        let size_bytes = (record.end - record.body / 8 * 8).div_ceil(8) as usize;
+        let body = self.source.fetched(current.body_offset());
+        block.bytes.truncate(block.bytes.len() - PADDING.len().min(block.bytes.len()));
+        let offset = block.bytes.len();
+        block.bytes.extend_from_slice(body.get(..size_bytes).unwrap_or(body));
+        block.bytes.extend_from_slice(&PADDING);
+        block.events.push(Kept {
+            packet,
+            class: record.class,
+            timestamp: current.timestamp,
+            time_ns: self.scale.map(|scale| scale.epoch_ns(current.timestamp)),
+            size_bytes: (record.end - current.begin).div_ceil(8) as usize,
+            outer: self.memory.outer(),
+            offset,
+            begin: record.body,
+            end: record.end,
+        });
+    }
+
+    #[cold]
+    fn keep_packet(&self, block: &mut Block<'a>) -> usize {
+        let Some(current) = &self.current else { return 0 };
+        block.bytes.truncate(block.bytes.len() - PADDING.len().min(block.bytes.len()));
+        let begin = block.bytes.len();
+        block.bytes.extend_from_slice(&self.header);
+        let end = block.bytes.len();
+        block.bytes.extend_from_slice(&PADDING);
+        let (context, outer) = self.last.map_or((0, Outer::default()), |opened| (opened.context, opened.outer));
+        block.packets.push(Packet {
+            stream: self.stream,
+            trace: self.trace,
+            plan: current.plan,
+            cpu_id: current.cpu_id,
+            index: self.at.1,
+            bytes: (begin, end),
+            context,
+            outer,
+        });
+        if block.last.len() <= self.stream {
+            block.last.resize(self.stream + 1, None);
+        }
+        block.last[self.stream] = Some((self.at.1, block.packets.len() - 1));
+        block.packets.len() - 1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use dormouse_abi::class::{FieldType, Kind};
+
+    use super::Block;
+    use crate::Value;
+    use crate::testing::TraceBuilder;
+    use crate::text::{Buffer, ClockFormat, Formatter};
+
+    #[test]
+    fn kept_events_are_shown_as_those_that_are_read() {
+        let mut trace = TraceBuilder::new();
+        let scalar = FieldType::scalar;
+        let fields =
+            [("n", scalar(Kind::I64)), ("s", scalar(Kind::Str)), ("f", scalar(Kind::F64)), ("b", scalar(Kind::Bool))];
+        let classes = [trace.class("p", "all", &fields), trace.class("p", "none", &[])];
+        let streams = [trace.stream(0), trace.stream(1), trace.stream(2)];
+        for time in 0..500u64 {
+            let stream = streams[(time / 3 % 3) as usize];
+            let text = [&b"plain"[..], b"qu\"ote\n", b"", &[b'x'; 100]][time as usize % 4];
+            let values = [Value::I64(-(time as i64)), Value::Str(text), Value::F64(0.5), Value::Bool(1)];
+            let values = if time % 5 == 0 { &values[..0] } else { &values[..] };
+            trace.event(stream, time * time * 10_000_000, 1, 2, classes[usize::from(values.is_empty())], values);
+            if time % 50 == 0 {
+                trace.packet(stream, 4096, 0);
+            }
+        }
+        let trace = trace.finish();
+        let metadata = trace.parse();
+        for format in [ClockFormat::TimeOfDay, ClockFormat::Since(1_700_000_000_000_000_001)] {
+            let (mut one, mut other) = (Formatter::new(format, |_| 0), Formatter::new(format, |_| 0));
+            let (mut expected, mut text) = (Vec::new(), Buffer::default());
+            trace.readers(&metadata).for_each(|item| one.event(&item.unwrap(), &mut expected));
+            let (mut merge, mut block, mut last_ns) = (trace.readers(&metadata), Block::default(), None);
+            let mut is_over = false;
+            while !is_over {
+                is_over = merge.next_event().is_none();
+                if !is_over {
+                    merge.keep(&mut block);
+                }
+                if is_over || block.len() == 7 {
+                    other.block(&block, last_ns, &mut text);
+                    last_ns = block.last_ns();
+                    block.clear();
+                }
+            }
+            assert_eq!(String::from_utf8_lossy(text.as_bytes()), String::from_utf8_lossy(&expected));
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! Chosen events of streams, which several threads look for ahead of the one that takes them in order.
+//!
+//! ```text
+//!   stream ─▶ parts ─▶ threads: pass by what is not chosen, keep what is ─▶ blocks ─▶ Ahead: the stream's chosen events in order
+//! ```
+//! A part that is too large to be kept as a whole is read by the thread that takes the events.
+
+use std::collections::VecDeque;
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::Scope;
+
+use dormouse_ctf::stream::{Block, Choice, Chosen, ChosenOf};
+use dormouse_ctf::{Event, Notice, StreamReader};
+
+use crate::extent::Window;
+use crate::traces::TraceFiles;
+
+/// Bytes of a part at least, and of all that are kept at a time.
+const PART_BYTES: u64 = 256 << 10;
+const KEPT_BYTES: u64 = 48 << 20;
+/// How much larger small events are when they are kept.
+const KEPT_RATIO: u64 = 4;
+const HEADER_WINDOW_BYTES: usize = 512;
+
+/// A part that is to be read.
+struct Job<'c, 'f> {
+    reader: StreamReader<'f, Window<'f>>,
+    choice: &'c Choice<'f>,
+    /// What is found is put in here, which is empty, and goes there.
+    found: Found<'f>,
+    to: SyncSender<Found<'f>>,
+}
+
+/// What was found in a part.
+#[derive(Debug, Default)]
+struct Found<'f> {
+    block: Block<'f>,
+    /// The number of the class of each event.
+    numbers: Vec<usize>,
+    /// Before which event each was told.
+    notices: Vec<(usize, Notice)>,
+    /// Whether nothing behind it can be read.
+    is_over: bool,
+    /// Of the window, to be used again as all this is: fresh memory costs more than what is done in it.
+    memory: Vec<u8>,
+}
+
+/// Where the events of a part come from.
+#[derive(Debug)]
+enum From<'c, 'f> {
+    Thread(Receiver<Found<'f>>),
+    Here(ChosenOf<'c, 'f, Window<'f>>),
+}
+
+/// The chosen events of a stream.
+#[derive(Debug)]
+pub struct Ahead<'c, 'f> {
+    files: &'f TraceFiles,
+    stream: usize,
+    choice: &'c Choice<'f>,
+    left: StreamReader<'f, Window<'f>>,
+    jobs: Sender<Job<'c, 'f>>,
+    parts: VecDeque<From<'c, 'f>>,
+    part_bytes_max: u64,
+    /// The part at hand, the next event in it and the next notice.
+    at: Found<'f>,
+    next: (usize, usize),
+    here: Option<ChosenOf<'c, 'f, Window<'f>>>,
+}
+
+impl TraceFiles {
+    /// The chosen events of each stream between two times, as [`StreamReader::within`] has it: those that `choice` chooses of the trace with its
+    /// index. Threads of the scope look for them; they end when all that this gives is gone.
+    pub fn chosen<'s, 'c, 'f>(
+        &'f self,
+        scope: &'s Scope<'s, '_>,
+        (first_ns, last_ns): (i64, i64),
+        choice: impl Fn(usize) -> &'c Choice<'f>,
+    ) -> Vec<Ahead<'c, 'f>>
+    where
+        'f: 'c,
+        'c: 's,
+    {
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        let (jobs, waiting) = channel::<Job<'c, 'f>>();
+        let waiting = Arc::new(Mutex::new(waiting));
+        for _ in 0..threads {
+            let waiting = Arc::clone(&waiting);
+            scope.spawn(move || {
+                loop {
+                    let job = waiting.lock().unwrap_or_else(PoisonError::into_inner).recv();
+                    let Ok(job) = job else { break };
+                    let to = job.to.clone();
+                    // Nobody may want it any more.
+                    let _ = to.send(look_for(job));
+                }
+            });
+        }
+        let ahead_count = (2 * threads).div_ceil(self.stream_count().max(1));
+        let kept_count = (self.stream_count() * (ahead_count + 1)) as u64;
+        let ahead = |(stream, trace): (usize, usize)| {
+            let mut ahead = Ahead {
+                files: self,
+                stream,
+                choice: choice(trace),
+                left: self.reader_by(stream, HEADER_WINDOW_BYTES).within(first_ns, last_ns),
+                jobs: jobs.clone(),
+                parts: VecDeque::new(),
+                part_bytes_max: KEPT_BYTES / KEPT_RATIO / kept_count.max(1),
+                at: Found::default(),
+                next: (0, 0),
+                here: None,
+            };
+            (0..ahead_count).for_each(|_| ahead.order(Found::default()));
+            ahead
+        };
+        self.readers().map(|(trace, _)| trace).enumerate().map(ahead).collect()
+    }
+}
+
+fn look_for<'f>(job: Job<'_, 'f>) -> Found<'f> {
+    let Job { mut reader, choice, mut found, .. } = job;
+    let end_bytes = reader.end_bytes();
+    while let Some(next) = reader.next_chosen(choice) {
+        match next {
+            Ok((number, _)) => {
+                reader.keep_chosen(&mut found.block);
+                found.numbers.push(number);
+            }
+            Err(notice) => found.notices.push((found.numbers.len(), notice)),
+        }
+    }
+    found.is_over = reader.end_bytes() < end_bytes;
+    found.memory = reader.into_source().into_memory();
+    found
+}
+
+impl<'f> Ahead<'_, 'f> {
+    /// Has somebody look for the events of the next part, and put them in here.
+    fn order(&mut self, mut found: Found<'f>) {
+        found.block.clear();
+        found.numbers.clear();
+        found.notices.clear();
+        let window = self.files.window_in(self.stream, std::mem::take(&mut found.memory));
+        let Some(part) = self.left.cut(PART_BYTES, window) else { return };
+        if part.rest_bytes() > self.part_bytes_max.max(PART_BYTES / 2) {
+            return self.parts.push_back(From::Here(ChosenOf::new(part, self.choice)));
+        }
+        let (to, receiver) = sync_channel(1);
+        if self.jobs.send(Job { reader: part, choice: self.choice, found, to }).is_ok() {
+            self.parts.push_back(From::Thread(receiver));
+        }
+    }
+
+    /// Goes on with the next part; false if there is none.
+    fn next_part(&mut self) -> bool {
+        if std::mem::take(&mut self.at.is_over) {
+            return false;
+        }
+        let Some(part) = self.parts.pop_front() else { return false };
+        let found = std::mem::take(&mut self.at);
+        self.order(found);
+        (self.next, self.here) = ((0, 0), None);
+        match part {
+            From::Thread(found) => match found.recv() {
+                Ok(found) => self.at = found,
+                Err(_) => return false,
+            },
+            From::Here(events) => self.here = Some(events),
+        }
+        true
+    }
+}
+
+impl Chosen for Ahead<'_, '_> {
+    fn next(&mut self) -> Option<Result<(usize, Option<i64>), Notice>> {
+        loop {
+            if let Some(next) = self.here.as_mut().and_then(Chosen::next) {
+                return Some(next);
+            }
+            let (event, notice) = self.next;
+            match self.at.notices.get(notice) {
+                Some((before, told)) if *before == event => {
+                    self.next.1 += 1;
+                    return Some(Err(*told));
+                }
+                _ => {}
+            }
+            if let Some(number) = self.at.numbers.get(event) {
+                self.next.0 += 1;
+                return Some(Ok((*number, self.at.block.time_ns(event))));
+            }
+            if !self.next_part() {
+                return None;
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn event(&self) -> Option<Event<'_>> {
+        match &self.here {
+            Some(events) => events.event(),
+            None => self.at.block.get(self.next.0.checked_sub(1)?),
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! Streams cut into parts, which several threads read at once.
+//!
+//! ```text
+//!   streams ─▶ StreamReader::cut (headers of packets alone, one thread at a time) ─▶ parts of 1 MiB ─▶ as many threads as processors
+//! ```
+//! One long stream keeps all processors busy as well as many short ones do. What threads find out of a part comes back in the order of streams
+//! and parts; what they only sum up they keep until the end.
+
+use std::sync::{Mutex, PoisonError};
+
+use dormouse_ctf::StreamReader;
+
+use crate::extent::Window;
+use crate::traces::TraceFiles;
+
+/// Bytes of a part: far more than finding where it ends costs, and few enough that nobody has to wait long for the last one.
+const PART_BYTES: u64 = 1 << 20;
+/// Bytes that are read to find where the next packet is, most of which are not used.
+const HEADER_WINDOW_BYTES: usize = 512;
+
+/// Streams of which parts are left.
+struct Left<'f> {
+    streams: std::vec::IntoIter<usize>,
+    /// The one that is being cut, its number, and that of its next part.
+    cut: Option<(StreamReader<'f, Window<'f>>, usize, u32)>,
+}
+
+impl TraceFiles {
+    /// Reads these streams, each by `read` in parts, on as many threads as there are processors for. Each thread has an `S` for what it sums up.
+    /// Gives these, and what was found in the parts with their streams, in order.
+    pub(crate) fn in_parts<'f, S: Default + Send, P: Send>(
+        &'f self,
+        streams: Vec<usize>,
+        read: impl Fn(&mut S, StreamReader<'f, Window<'f>>) -> P + Sync,
+    ) -> (Vec<S>, Vec<(usize, P)>) {
+        let size_bytes: u64 = streams.iter().map(|index| self.stream_size_bytes(*index)).sum();
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        let threads = threads.min(usize::try_from(size_bytes / PART_BYTES).unwrap_or(usize::MAX)).max(1);
+        let left = Mutex::new(Left { streams: streams.into_iter(), cut: None });
+        let done = Mutex::new((Vec::new(), Vec::new()));
+        let work = || {
+            let (mut sum, mut found) = (S::default(), Vec::new());
+            loop {
+                let next = left.lock().unwrap_or_else(PoisonError::into_inner).next(self);
+                let Some((stream, part, reader)) = next else { break };
+                found.push((stream, part, read(&mut sum, reader)));
+            }
+            let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
+            done.0.push(sum);
+            done.1.extend(found);
+        };
+        std::thread::scope(|scope| {
+            (1..threads).for_each(|_| drop(scope.spawn(work)));
+            work();
+        });
+        let (sums, mut parts) = done.into_inner().unwrap_or_else(PoisonError::into_inner);
+        parts.sort_by_key(|(stream, part, _)| (*stream, *part));
+        (sums, parts.into_iter().map(|(stream, _, found)| (stream, found)).collect())
+    }
+}
+
+impl<'f> Left<'f> {
+    /// The next part, with its stream and its number in it.
+    fn next(&mut self, files: &'f TraceFiles) -> Option<(usize, u32, StreamReader<'f, Window<'f>>)> {
+        loop {
+            if let Some((cut, stream, part)) = &mut self.cut
+                && let Some(reader) = cut.cut(PART_BYTES, files.window_in(*stream, Vec::new()))
+            {
+                *part += 1;
+                return Some((*stream, *part, reader));
+            }
+            let stream = self.streams.next()?;
+            self.cut = Some((files.reader_by(stream, HEADER_WINDOW_BYTES), stream, 0));
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! Metadata in CTF 2, of anybody: field classes of every kind, fragments as they are, and streams under whatever of them is valid. Nobody
+//! panics or goes on without end, and counting finds as many events as printing.
+#![no_main]
+
+use arbitrary::Arbitrary;
+use dormouse_ctf::Trace;
+use dormouse_fuzz::ctf;
+use dormouse_fuzz::ctf2::{Class, fragments, sequence};
+use libfuzzer_sys::fuzz_target;
+
+#[derive(Debug, Arbitrary)]
+enum Input {
+    /// Fields of a context, a header and an event, with field classes that have names; streams.
+    Trace { aliases: Vec<Class>, structures: [Vec<Class>; 3], streams: Vec<Vec<u8>> },
+    /// Fragments as they are, behind such a trace.
+    Fragments { classes: Vec<Class>, fragments: Vec<String> },
+    /// The text of such a trace, of which bytes are others.
+    Damaged { classes: Vec<Class>, damage: Vec<(u16, u8)> },
+}
+
+fuzz_target!(|input: Input| {
+    match input {
+        Input::Trace { aliases, structures: [context, header, fields], mut streams } => {
+            let fragments = fragments(&aliases, [&context, &header, &fields]);
+            let Ok(trace) = Trace::decode(sequence(&fragments).as_bytes()) else { return };
+            streams.truncate(3);
+            ctf::read(&trace, &streams);
+        }
+        Input::Fragments { classes, fragments: more } => {
+            let all = [fragments(&classes, [&[], &[], &classes]), more].concat();
+            let _ = Trace::decode(sequence(&all).as_bytes());
+        }
+        Input::Damaged { classes, damage } => {
+            let mut text = sequence(&fragments(&classes, [&[], &[], &classes])).into_bytes();
+            for (at, what) in damage {
+                let len = text.len();
+                text[usize::from(at) % len] ^= what;
+            }
+            let _ = Trace::decode(&text);
+        }
+    }
+});
