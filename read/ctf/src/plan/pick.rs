@@ -215,10 +215,13 @@ fn leaf<'p, 'a: 'p>(node: &'p Node, cursor: &mut Cursor<'a>, memory: &mut Memory
     }
 }
 
+/// The steps to a member from the end of the one before, its visitor, and what it is.
+type Projected = (Box<[Step]>, usize, Node);
+
 /// Some members of a class, each with the visitor that it is shown to.
 #[derive(Debug, Clone, Default)]
 pub struct Projection {
-    members: Box<[(Box<[Step]>, usize, Node)]>,
+    members: Box<[Projected]>,
 }
 
 impl Projection {

@@ -7,7 +7,6 @@
 use dormouse_abi::class::CLASS_ID_MAX;
 use dormouse_filter::{Kind, Name, Part};
 
-use super::writers;
 use crate::model::Scope;
 use crate::plan::{Class, Pick, Projection, StreamPlan};
 use crate::stream::{Event, TraceRef};
@@ -19,21 +18,6 @@ pub struct ClassRef<'a> {
     pub class: &'a Class,
     pub(crate) trace: TraceRef<'a>,
     pub(crate) plan: &'a StreamPlan,
-}
-
-/// Names that are known though no field is called so.
-pub const WELL_KNOWN: [&str; 7] = ["event", "time", "cpu", "pid", "tid", "process", "comm"];
-
-/// Where the value of a name is.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) enum Place {
-    Event,
-    Time,
-    Cpu,
-    Pid,
-    Tid,
-    Process,
-    Field(Pick),
 }
 
 const FIELDS: &[Scope] = &[Scope::Fields];
@@ -75,32 +59,6 @@ impl<'a> ClassRef<'a> {
             parts => (ALL, parts),
         };
         scopes.iter().find_map(|scope| self.plan.pick(self.class, *scope, parts))
-    }
-
-    /// Whether the name means something here.
-    pub fn has(&self, name: &Name) -> bool {
-        self.find(name).is_some()
-    }
-
-    pub(super) fn find(&self, name: &Name) -> Option<(Place, Kind)> {
-        let known = |word: &str| {
-            let writer = writers::Places::of(self);
-            let (is_there, place, kind) = match word {
-                "event" => (true, Place::Event, Kind::Text),
-                "time" => (self.has_clock(), Place::Time, Kind::Number),
-                "cpu" | "cpu_id" => (self.plan.packet_context.is_some(), Place::Cpu, Kind::Number),
-                "pid" | "vpid" => (writer.has_pid(), Place::Pid, Kind::Number),
-                "tid" | "vtid" => (writer.has_tid(), Place::Tid, Kind::Number),
-                "process" | "comm" | "procname" => (writer.has_name(), Place::Process, Kind::Text),
-                _ => return None,
-            };
-            is_there.then_some((place, kind))
-        };
-        if let Some(word) = name.word().filter(|word| WELL_KNOWN.contains(word)) {
-            return known(word);
-        }
-        let field = self.field(name).and_then(|(pick, kind)| Some((Place::Field(pick), kind?)));
-        field.or_else(|| known(name.word()?))
     }
 
     /// Compiles a choice of members: for each of [`Class::members`] the index of the visitor that is shown it, if any.

@@ -11,20 +11,33 @@
 mod class;
 mod writers;
 
-pub use class::{ClassRef, WELL_KNOWN};
+pub use class::ClassRef;
 pub use writers::{Writer, Writers};
 
 use std::borrow::Cow;
 use std::collections::HashMap;
 
 use dormouse_abi::page::CPU_UNKNOWN;
-use dormouse_filter::{Binding, Fields, Filter, FilterError, Kind, Labels, Test, Value};
-
-use class::Place;
+use dormouse_filter::{Binding, Fields, Filter, FilterError, Kind, Labels, Name, Test, Value};
 
 use crate::model::Meaning;
-use crate::plan::{IntegerNode, Picked};
+use crate::plan::{IntegerNode, Pick, Picked};
 use crate::stream::{Event, Scratch, TraceRef};
+
+/// Names that are known though no field is called so.
+const WELL_KNOWN: [&str; 7] = ["event", "time", "cpu", "pid", "tid", "process", "comm"];
+
+/// Where the value of a name is.
+#[derive(Debug, Clone, PartialEq)]
+enum Place {
+    Event,
+    Time,
+    Cpu,
+    Pid,
+    Tid,
+    Process,
+    Field(Pick),
+}
 
 /// Which events are wanted.
 #[derive(Debug)]
@@ -47,6 +60,32 @@ enum Bound {
 }
 
 impl ClassRef<'_> {
+    /// Whether the name means something here.
+    pub fn has(&self, name: &Name) -> bool {
+        self.find(name).is_some()
+    }
+
+    fn find(&self, name: &Name) -> Option<(Place, Kind)> {
+        let known = |word: &str| {
+            let writer = writers::Places::of(self);
+            let (is_there, place, kind) = match word {
+                "event" => (true, Place::Event, Kind::Text),
+                "time" => (self.has_clock(), Place::Time, Kind::Number),
+                "cpu" | "cpu_id" => (self.plan.packet_context.is_some(), Place::Cpu, Kind::Number),
+                "pid" | "vpid" => (writer.has_pid(), Place::Pid, Kind::Number),
+                "tid" | "vtid" => (writer.has_tid(), Place::Tid, Kind::Number),
+                "process" | "comm" | "procname" => (writer.has_name(), Place::Process, Kind::Text),
+                _ => return None,
+            };
+            is_there.then_some((place, kind))
+        };
+        if let Some(word) = name.word().filter(|word| WELL_KNOWN.contains(word)) {
+            return known(word);
+        }
+        let field = self.field(name).and_then(|(pick, kind)| Some((Place::Field(pick), kind?)));
+        field.or_else(|| known(name.word()?))
+    }
+
     fn bind(&self, patterns: &[String], filters: &[Filter]) -> Bound {
         if !self.is_named(patterns) {
             return Bound::None;
