@@ -5,6 +5,7 @@ mod event;
 mod flight_recorder;
 mod imv;
 mod percpu;
+mod reader;
 mod relay_write;
 mod vring;
 mod zero_page;
@@ -29,7 +30,7 @@ pub struct Known {
 }
 
 /// All of them.
-pub const EXPERIMENTS: [Known; 8] = [
+pub const EXPERIMENTS: [Known; 9] = [
     Known::new("event", event::run_event, None)
         .of("cost of a dormant and of an armed event, beside the tracers that people use"),
     Known::new("flight-recorder", flight_recorder::run_flight_recorder, None)
@@ -47,6 +48,8 @@ pub const EXPERIMENTS: [Known; 8] = [
         .of("time of a codec's frames in memory that nobody has written, beside memory that is there"),
     Known::new("compile-job", compile_job::run, Some(include_str!("compile_job/paper.toml")))
         .of("time of a C project's build, untraced, dormant and armed, beside LTTng-UST"),
+    Known::new("reader", reader::run_reader, Some(include_str!("reader/paper.toml")))
+        .of("time and memory of reading a trace, of LTTng-UST's and of ours, beside babeltrace2 and cat"),
 ];
 
 impl Known {

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   A.json ─┐  figures of the same name ──▶ difference, ratio, 95 % intervals, p ──Holm──▶ verdict
-//!           ├─▶ hosts, labels, rounds ────▶ what differs, side by side
+//!           ├─▶ hosts, rounds ────────────▶ what differs, side by side
 //!   B.json ─┘  probes of both hosts ──────▶ ratio, and what looks at one machine differ by
 //! ```
 //! A figure is *slower* or *faster* when both hold: its 95 % interval excludes zero, and the probability of such a
@@ -65,14 +65,10 @@ struct Difference<'a> {
     unit: &'a str,
     a: f64,
     b: f64,
-    /// B − A.
-    difference: f64,
-    difference_ci95: [f64; 2],
-    /// B / A, unless one of them may be nothing.
-    ratio: Option<f64>,
-    ratio_ci95: Option<[f64; 2]>,
-    /// Probability of such a difference by chance: by itself, and corrected for all the figures compared.
-    p: f64,
+    /// B with A.
+    #[serde(flatten)]
+    compared: intervals::Compared,
+    /// Probability of such a difference by chance, corrected for all the figures compared.
     p_corrected: f64,
     verdict: &'static str,
 }
@@ -121,17 +117,15 @@ pub fn compare<'a>(a: &'a Report, b: &'a Report) -> Comparison<'a> {
         };
         // What is no number in a result is written as null.
         if x.value.is_finite() && y.value.is_finite() {
-            let intervals::Compared { difference, difference_ci95, ratio, p } = intervals::compare(x, y);
-            let ((ratio, ratio_ci95), a, b) = (ratio.unzip(), x.value, y.value);
-            let figure = Difference { experiment, name, unit, a, b, p, ..Difference::default() };
-            differences.push(Difference { difference, difference_ci95, ratio, ratio_ci95, ..figure });
+            let (compared, a, b) = (intervals::compare(x, y), x.value, y.value);
+            differences.push(Difference { experiment, name, unit, a, b, compared, ..Difference::default() });
         }
     }
-    let corrected = intervals::holm(&differences.iter().map(|one| one.p).collect::<Vec<_>>());
+    let corrected = intervals::holm(&differences.iter().map(|one| one.compared.p).collect::<Vec<_>>());
     for (one, p) in differences.iter_mut().zip(corrected) {
-        let [low, high] = one.difference_ci95;
+        let [low, high] = one.compared.difference_ci95;
         let is_told = p < ALPHA && (low > 0.0 || high < 0.0);
-        one.verdict = if is_told { verdict(one.unit, one.difference) } else { NO_DIFFERENCE };
+        one.verdict = if is_told { verdict(one.unit, one.compared.difference) } else { NO_DIFFERENCE };
         one.p_corrected = p;
     }
     // What one of them does not have, being of another version, is no difference.
@@ -172,14 +166,10 @@ pub(crate) fn facts_of_host(host: &Host) -> BTreeMap<String, String> {
     facts
 }
 
-/// What is to be known of a run: its host, and labels and rounds of what it measured.
+/// What is to be known of a run: its host, and the rounds of what it measured.
 fn facts_of_run(report: &Report) -> BTreeMap<String, String> {
     let mut facts = facts_of_host(&report.host);
     for experiment in &report.experiments {
-        for m in &experiment.measurements {
-            let name = format!("{}: {}", experiment.name, m.name);
-            facts.extend(m.labels.iter().map(|(key, value)| (format!("{name}: {key}"), value.clone())));
-        }
         let rounds = experiment.measurements.iter().filter(|m| !m.is_exact).map(|m| m.n).max();
         facts.extend(rounds.map(|rounds| (format!("{}: rounds", experiment.name), rounds.to_string())));
     }
@@ -225,10 +215,10 @@ impl Comparison<'_> {
         for figures in self.differences.chunk_by(|a, b| a.experiment == b.experiment) {
             let row = |one: &Difference| {
                 let name = shown(one.name, one.unit);
-                let [a, b, difference] = [one.a, one.b, one.difference].map(number);
-                let ratio = one.ratio.map(number).unwrap_or_default();
-                let intervals = [Some(one.difference_ci95), one.ratio_ci95].map(|ci95| ci95.map(between));
-                let [ci95, ratio_ci95] = intervals.map(Option::unwrap_or_default);
+                let [a, b, difference] = [one.a, one.b, one.compared.difference].map(number);
+                let ci95 = between(one.compared.difference_ci95);
+                let ratio = one.compared.ratio.map(number).unwrap_or_default();
+                let ratio_ci95 = one.compared.ratio_ci95.map(between).unwrap_or_default();
                 let (p, verdict) = (format!("{:.3}", one.p_corrected), one.verdict.replace('_', " "));
                 vec![name, a, b, difference, ci95, ratio, ratio_ci95, p, verdict]
             };
@@ -275,8 +265,8 @@ mod tests {
         let verdicts: Vec<&str> = differences.iter().map(|one| one.verdict).collect();
         assert_eq!(verdicts, [NO_DIFFERENCE, "faster", "slower"]);
         let armed = &differences[2];
-        assert!(armed.ratio.is_some_and(|ratio| (ratio - 2.0).abs() < 1e-9), "{armed:?}");
-        assert!(armed.difference_ci95[0] > 25.0 && armed.difference_ci95[1] < 35.0, "{armed:?}");
+        assert!(armed.compared.ratio.is_some_and(|ratio| (ratio - 2.0).abs() < 1e-9), "{armed:?}");
+        assert!(armed.compared.difference_ci95[0] > 25.0 && armed.compared.difference_ci95[1] < 35.0, "{armed:?}");
         assert_eq!([1.0, -1.0].map(|change| verdict("events/s", change)), ["faster", "slower"]);
         assert_eq!([1.0, -1.0].map(|change| verdict("count", change)), ["higher", "lower"]);
     }

@@ -28,17 +28,6 @@ pub(crate) fn engine_path(name: &str) -> Result<PathBuf, LabError> {
     find_part(name).ok_or_else(|| LabError::NoEngine(name.into()))
 }
 
-/// What a program prints; or that it cannot be run, or the first thing that it says of its failure. `name` is what errors call it.
-pub(crate) fn printed(command: &mut Command, name: &str) -> Result<String, String> {
-    let output = command.stdin(Stdio::null()).output().map_err(|error| format!("`{name}`: {error}"))?;
-    if output.status.success() {
-        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
-    }
-    let said = String::from_utf8_lossy(&output.stderr);
-    let why = said.trim().lines().next().map_or_else(|| output.status.to_string(), String::from);
-    Err(format!("`{name}` fails: {why}"))
-}
-
 /// A running engine. It ends when this is dropped.
 #[derive(Debug)]
 pub struct Engine {

@@ -18,9 +18,9 @@ use std::process::Command;
 
 use dormouse_consumer::Mode;
 use dormouse_lab_harness::{Arrived, COUNTS};
+use dormouse_testing::lttng::{BUFFERS, LttngCounts, LttngSession};
 
 use crate::engine::{Engine, engine_path, find_part};
-use crate::lttng::{LttngCounts, LttngSession};
 use crate::{Host, LabError, RunOptions};
 
 /// Accounts for the events of a process, and lets it end.
@@ -244,6 +244,18 @@ impl Peer {
         self.name == LTTNG_UST.name
     }
 
+    /// Its program, in a directory of such, or why it is not there.
+    pub(crate) fn program(&self, programs: &Path) -> Result<PathBuf, LabError> {
+        let program = programs.join(self.name);
+        if program.is_file() {
+            return Ok(program);
+        }
+        // Left there by the build.
+        let why = std::fs::read_to_string(program.with_extension("why")).ok();
+        let why = why.as_deref().map_or("not built", str::trim);
+        Err(LabError::Peer(format!("{why}; `cargo xtask peers` builds it")))
+    }
+
     /// How it treats a full buffer; [`Mode::Overwrite`] alone where it has no choice.
     pub fn modes(&self) -> &'static [Mode] {
         if self.is_lttng() { &[Mode::Overwrite, Mode::Discard] } else { &[Mode::Overwrite] }
@@ -254,15 +266,10 @@ impl Peer {
     /// # Errors
     /// It is not built, or its session cannot be had: [`LabError::Peer`] says why.
     pub fn start(&self, mode: Mode, programs: &Path, dir: &Path) -> Result<Start, LabError> {
-        let program = programs.join(self.name);
-        if !program.is_file() {
-            // Left there by the build.
-            let why = std::fs::read_to_string(program.with_extension("why")).ok();
-            let why = why.as_deref().map_or("not built", str::trim);
-            return Err(LabError::Peer(format!("{why}; `cargo xtask peers` builds it")));
-        }
+        let program = self.program(programs)?;
         // The events of its engine that are armed.
-        let session = self.is_lttng().then(|| LttngSession::start(mode, &["lab:armed_*"], dir)).transpose();
+        let channel = format!("--{} {BUFFERS}", mode.name());
+        let session = self.is_lttng().then(|| LttngSession::start(&channel, &["lab:armed_*"], &[], dir)).transpose();
         let is_ring = self.is_ring || self.is_lttng() && mode == Mode::Overwrite;
         Ok(start(&program, session.map_err(LabError::Peer)?, is_ring, dir))
     }

@@ -24,7 +24,6 @@ pub mod engines;
 #[path = "../experiments/mod.rs"]
 pub mod experiments;
 pub mod grid;
-pub mod lttng;
 pub mod paper;
 mod plan;
 pub mod report;

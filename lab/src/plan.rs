@@ -16,6 +16,8 @@ use indicatif::{ProgressBar, ProgressStyle};
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
 
 use crate::engine::Engine;
 use crate::engines::Engines;
@@ -104,11 +106,11 @@ pub(crate) struct Planned {
     base: Option<usize>,
     /// How many of what is measured one iteration has, or each of its events.
     per_iteration: u32,
-    samples: Samples,
+    samples: OfSlot,
 }
 
 #[derive(Default)]
-struct Samples {
+struct OfSlot {
     /// Of a turn.
     iterations: u64,
     /// Nanoseconds of an iteration, one number a round.
@@ -124,12 +126,6 @@ pub(crate) struct Plan {
     axes: &'static [Axis],
 }
 
-pub(crate) struct Measured {
-    pub(crate) measurements: Vec<Measurement>,
-    /// How it was measured, and what disturbed it.
-    pub(crate) notes: Vec<String>,
-}
-
 impl Plan {
     pub(crate) fn new(axes: &'static [Axis]) -> Plan {
         Plan { planned: Vec::new(), axes }
@@ -141,7 +137,7 @@ impl Plan {
         let name = name(self.axes, &labels);
         let found = self.planned.iter().position(|planned| planned.name == name);
         found.unwrap_or_else(|| {
-            self.planned.push(Planned { slot, name, labels, base, per_iteration: 1, samples: Samples::default() });
+            self.planned.push(Planned { slot, name, labels, base, per_iteration: 1, samples: OfSlot::default() });
             self.planned.len() - 1
         })
     }
@@ -164,8 +160,8 @@ impl Plan {
         }
     }
 
-    /// Measures all slots in turn. `of` says what, while it lasts.
-    pub(crate) fn measure(self, engines: &mut Engines, rounds: usize, of: &str) -> Result<Measured, LabError> {
+    /// Measures all slots in turn: a part of an experiment. `of` says what, while it lasts.
+    pub(crate) fn measure(self, engines: &mut Engines, rounds: usize, of: &str) -> Result<Experiment, LabError> {
         self.measure_by(engines, rounds, of, |_, engine, run| engine.run(run))
     }
 
@@ -176,7 +172,7 @@ impl Plan {
         rounds: usize,
         of: &str,
         mut take: impl FnMut(&str, &mut Engine, Run) -> Result<Timing, LabError>,
-    ) -> Result<Measured, LabError> {
+    ) -> Result<Experiment, LabError> {
         let bar = progress(of, rounds + 1).with_message("sizing");
         for Planned { slot, samples, .. } in &mut self.planned {
             samples.iterations = iterations(&mut engines.all[slot.engine], slot)?;
@@ -226,7 +222,7 @@ impl Plan {
         let notes = notes.map(|note| format!("{note} ({of})")).collect();
         let rate = engines.all[0].description().tsc_cycles_per_ns;
         let measurements = self.planned.iter().map(|planned| self.figures(planned, rate)).collect();
-        Ok(Measured { measurements, notes })
+        Ok(Experiment { measurements, notes, ..Experiment::default() })
     }
 
     /// What a slot costs, round by round, less its empty loop, for one of what it measures. `rate` is the timestamp counter's, in cycles of
@@ -265,6 +261,37 @@ pub(crate) fn progress(what: &str, len: usize) -> ProgressBar {
     let template = format!("{what} {{wide_bar}} {{pos}}/{{len}} {{msg:17}} {{eta:>4}} left");
     let style = ProgressStyle::with_template(&template).unwrap_or_else(|_| ProgressStyle::default_bar());
     ProgressBar::new(len as u64).with_style(style)
+}
+
+/// Samples by name and unit, one a round.
+pub(crate) type Samples = BTreeMap<(String, &'static str), Vec<f64>>;
+
+/// Signals that ask for the end. Who has made what takes room catches them, and removes it.
+pub(crate) fn signals() -> Result<Signals, LabError> {
+    Signals::new([SIGHUP, SIGINT, SIGTERM]).map_err(|error| LabError::System { what: "cannot handle signals", error })
+}
+
+/// Gives each of `count` things its turn in every round, in an order drawn for it, until a signal comes. `take` is told the round, from 0
+/// on, and whose turn it is.
+pub(crate) fn in_turn(
+    what: &str,
+    rounds: usize,
+    count: usize,
+    mut signals: Option<&mut Signals>,
+    mut take: impl FnMut(usize, usize, &ProgressBar) -> Result<(), LabError>,
+) -> Result<(), LabError> {
+    let bar = progress(what, rounds * count);
+    for round in 0..rounds {
+        for index in order(count, round as u32) {
+            take(round, index, &bar)?;
+            bar.inc(1);
+            if signals.as_mut().is_some_and(|signals| signals.pending().next().is_some()) {
+                return Err(LabError::Interrupted);
+            }
+        }
+    }
+    bar.finish_and_clear();
+    Ok(())
 }
 
 /// The order of a round: a permutation drawn from its number.
@@ -364,7 +391,7 @@ pub(crate) fn warm_and_cold(
     name: &str,
     rounds: usize,
     plan_of: impl Fn(&Engines, bool) -> Plan,
-) -> Result<Vec<Measured>, LabError> {
+) -> Result<Vec<Experiment>, LabError> {
     let mut parts = Vec::new();
     for (is_cold, part) in [(false, "warm"), (true, "cold")] {
         let plan = plan_of(engines, is_cold);
@@ -378,13 +405,13 @@ pub(crate) fn warm_and_cold(
 /// The experiment that parts come to: their figures, and those ratios of a list whose both sides are of one part.
 pub(crate) fn experiment(
     name: &str,
-    parts: Vec<Measured>,
-    list: &[Named],
+    parts: Vec<Experiment>,
+    list: &[Named<'_>],
     notes: Vec<String>,
     host: &Host,
 ) -> Experiment {
     let mut experiment = Experiment { name: name.into(), notes, ..Experiment::default() };
-    for Measured { measurements, notes } in parts {
+    for Experiment { measurements, notes, .. } in parts {
         experiment.ratios.extend(ratios(list, &measurements, &mut experiment.notes));
         experiment.notes.extend(notes);
         experiment.measurements.extend(measurements);
@@ -394,10 +421,10 @@ pub(crate) fn experiment(
 }
 
 /// A ratio of measurements: its name, what it is of, and what that is divided by.
-pub(crate) type Named = (&'static str, &'static str, &'static str);
+pub(crate) type Named<'a> = (&'a str, &'a str, &'a str);
 
 /// Those of a list of which both sides were measured. One whose denominator cannot be told from zero is a note.
-pub(crate) fn ratios(list: &[Named], measurements: &[Measurement], notes: &mut Vec<String>) -> Vec<Ratio> {
+pub(crate) fn ratios(list: &[Named<'_>], measurements: &[Measurement], notes: &mut Vec<String>) -> Vec<Ratio> {
     let samples = |name: &str| Some(&measurements.iter().find(|found| found.name == name)?.samples);
     let mut ratios = Vec::new();
     for (name, of, to) in list {

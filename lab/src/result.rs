@@ -58,6 +58,7 @@ impl std::fmt::Display for Verdict {
 
 /// A statement that was judged, at one place.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Judged {
     /// How the paper is cited.
     pub paper: String,
@@ -66,23 +67,18 @@ pub struct Judged {
     /// The statement.
     pub text: String,
     /// Where it was looked at; empty if there is one place.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub place: String,
     /// The ratio that decides.
     pub ratio: String,
     /// In which range it is if the statement is true.
     pub range: String,
     /// The paper's own value.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub there: String,
     /// Its value here.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value: Option<f64>,
     /// Its 95 % interval.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ci95: Option<[f64; 2]>,
     /// Whether it is a count that is the same each time.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_exact: bool,
     /// What follows.
     pub verdict: Verdict,

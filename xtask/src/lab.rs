@@ -57,6 +57,14 @@ fn variants() -> Result<()> {
     Ok(())
 }
 
+/// Builds what the lab's `reader` times besides the command.
+fn readers() -> Result<()> {
+    let build = ["build", "--quiet", "--release"];
+    succeed(run::cargo(build).args(["--package", "dormouse-reader", "--example", "count"]))?;
+    let python = ["--manifest-path", "read/python/Cargo.toml", "--package", "dormouse-python", "--example", "arrow"];
+    succeed(run::cargo(build).args(python))
+}
+
 /// File and feature, as the lab's `compile-job` knows them.
 const VARIANTS: [(&str, &str); 2] =
     [("libdormouse_libc-memcpy.so", "memcpy"), ("libdormouse_libc-specialised.so", "specialised")];
@@ -90,12 +98,19 @@ impl Lab {
         let profile = if is_tour { "debug" } else { "release" };
         if is_tour {
             system::ensure(&[CC, MAKE])?;
-            run::build_tour()?;
+            let ahead = peers::compile_ahead()?;
+            let built = run::build_tour();
+            // It has ended before anything is measured.
+            drop(ahead.join());
+            built?;
             peers::build_installed(profile)?;
         } else {
             test::tools()?;
             run::build_lab()?;
             peers::build()?;
+        }
+        if self.all || self.experiments.iter().any(|name| name == "reader") {
+            readers()?;
         }
         if !self.quick && (self.all || self.experiments.iter().any(|name| name == "compile-job")) {
             variants()?;

@@ -13,7 +13,7 @@ use std::sync::LazyLock;
 use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
 use proc_macro2::{Delimiter, LexError, Span, TokenStream, TokenTree};
-use regex::{Captures, Regex};
+use regex_lite::{Captures, Regex};
 
 use crate::run::root;
 

@@ -199,6 +199,42 @@ fn build_rust_peer(name: &str, is_built: bool, target: &Path) -> Result<PathBuf>
     Ok(target.join("peers/release").join(program))
 }
 
+/// Compiles a source of those in C, unless nothing has changed.
+fn compile_c(name: &str, source: &str, package: &str, target: &Path) -> Result<PathBuf> {
+    let [dir, include] = ["lab/peers/c", "lab/harness/include"].map(|dir| run::root().join(dir));
+    let object = target.join("peers").join(name).with_extension("o");
+    let mut inputs = Vec::new();
+    for dir in [&dir, &include] {
+        let files = fs::read_dir(dir).with_context(|| format!("cannot read {}", dir.display()))?;
+        inputs.extend(files.flatten().map(|entry| entry.path()));
+    }
+    if is_newer(&object, &inputs) {
+        return Ok(object);
+    }
+    fs::create_dir_all(target.join("peers"))?;
+    let version = version(package);
+    // As a program's author would: optimised, with line numbers.
+    let mut command = Command::new("cc");
+    command.args(["-std=gnu17", "-O2", "-g1", "-Wall", "-Wextra"]).arg(format!("-DLAB_VERSION=\"{version}\""));
+    command.arg("-I").arg(&include).arg("-I").arg(&dir).arg("-c").arg(dir.join(source)).arg("-o").arg(&object);
+    quietly(&mut command)?;
+    Ok(object)
+}
+
+/// Compiles those in C while something else is built. What goes wrong is said when they are built.
+///
+/// # Errors
+/// There is no target directory.
+pub(crate) fn compile_ahead() -> Result<JoinHandle<()>> {
+    let target = run::target_dir()?;
+    Ok(std::thread::spawn(move || {
+        for (name, source, package, _) in C {
+            // It is tried again where its program is built.
+            let _ = compile_c(name, source, package, &target);
+        }
+    }))
+}
+
 fn build_c(
     name: &str,
     source: &str,
@@ -207,26 +243,14 @@ fn build_c(
     target: &Path,
     profile: &str,
 ) -> Result<PathBuf> {
-    let dir = run::root().join("lab/peers/c");
-    let include = run::root().join("lab/harness/include");
+    let object = compile_c(name, source, package, target)?;
     let library = target.join(profile).join("libdormouse_lab_harness.a");
     let program = target.join("peers").join(format!("{name}-{profile}"));
-    let inputs = || -> Result<Vec<PathBuf>> {
-        let files =
-            [&dir, &include].map(|dir| fs::read_dir(dir).with_context(|| format!("cannot read {}", dir.display())));
-        let [sources, headers] = files;
-        Ok(sources?.chain(headers?).flatten().map(|entry| entry.path()).chain([library.clone()]).collect())
-    };
-    if is_newer(&program, &inputs()?) {
-        return Ok(program);
+    if !is_newer(&program, &[object.clone(), library.clone()]) {
+        let mut command = Command::new("cc");
+        command.arg(&object).arg(&library).args(libraries).args(["-lpthread", "-ldl", "-lm", "-o"]).arg(&program);
+        quietly(&mut command)?;
     }
-    fs::create_dir_all(target.join("peers"))?;
-    let version = version(package);
-    // As a program's author would: optimised, with line numbers.
-    let mut command = Command::new("cc");
-    command.args(["-std=gnu17", "-O2", "-g", "-Wall", "-Wextra"]).arg(format!("-DLAB_VERSION=\"{version}\""));
-    command.arg("-I").arg(&include).arg("-I").arg(&dir).arg(dir.join(source)).arg(&library);
-    quietly(command.args(libraries).args(["-lpthread", "-ldl", "-lm", "-o"]).arg(&program))?;
     Ok(program)
 }
 

@@ -31,13 +31,11 @@ use std::process::{Command, Stdio};
 
 use dormouse_abi::record::RecordKind;
 use dormouse_consumer::{Mode, Options, Session, Summary, find_libc_library};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
+use dormouse_testing::lttng::{self, LttngSession};
 
 use crate::engine::find_part;
-use crate::lttng::{self, LttngSession};
-use crate::plan::{labels, order, progress};
-use crate::statistics::{measurement, ratio};
+use crate::plan::{self, Samples, in_turn, labels};
+use crate::statistics::measurement;
 use crate::{Experiment, Host, LabError, Measurement, RunOptions};
 use project::{Build, Products, Project};
 use sampler::Sampler;
@@ -83,16 +81,8 @@ const FIGURES: [(&str, &str); 7] = [
     (".trace", "bytes"),
 ];
 
-/// A way that is measured, and what its builds came to.
-struct Series {
-    way: &'static Way,
-    /// What is preloaded.
-    library: PathBuf,
-    /// [`FIGURES`], round by round.
-    columns: [Vec<f64>; FIGURES.len()],
-    /// Of samples, those in our library, in percent.
-    shares: Vec<f64>,
-}
+/// The state of figures that are shares of samples in our library, and how their names begin.
+const PROFILE: &str = "profile";
 
 /// Where a project is: what the caller names, else what `DORMOUSE_LAB_PROJECT` does, else the sources that `cargo xtask demo` leaves beside
 /// this program.
@@ -125,8 +115,7 @@ pub(super) fn run(options: &RunOptions, _: &Host) -> Result<Experiment, LabError
 /// See [`LabError`]. Whatever was started is stopped, and what was made is removed.
 pub fn run_compile_job(options: &RunOptions, preload: &Path, variants: Option<&Path>) -> Result<Experiment, LabError> {
     let source = find_project(options.project.as_deref())?;
-    let signals = Signals::new([SIGHUP, SIGINT, SIGTERM]);
-    let mut signals = signals.map_err(|error| LabError::System { what: "cannot handle signals", error })?;
+    let mut signals = plan::signals()?;
     let project = Project::copy(&source, options.is_quick.then_some(3))?;
     let traces = project::directory_in("/var/tmp")?;
     let mut notes = vec![project.describe(&source), format!("traces are written to {}", project::place(traces.path()))];
@@ -151,7 +140,7 @@ pub fn run_compile_job(options: &RunOptions, preload: &Path, variants: Option<&P
     let mut all = Vec::new();
     for way in &WAYS {
         match library(way) {
-            Some(library) => all.push(Series { way, library, columns: Default::default(), shares: Vec::new() }),
+            Some(library) => all.push((way, library)),
             None if way.tool == OURS && !options.is_quick => {
                 notes.push(format!("{}: not built; `cargo xtask lab compile-job` does so", way.name));
             }
@@ -161,44 +150,42 @@ pub fn run_compile_job(options: &RunOptions, preload: &Path, variants: Option<&P
     let job = Job { project, traces, lttng, reference };
     let (rounds, profile_rounds) = (options.rounds(2, 20), options.rounds(0, 8));
     let mut sampler = Sampler::find()?.ok_or("the sampler is not built; `cargo xtask lab` does so".to_owned());
-    let progress = progress("compile-job", (1 + rounds + profile_rounds) * all.len());
-    let turns = (0..=rounds).map(|round| (round, false)).chain((0..profile_rounds).map(|round| (round, true)));
-    for (round, is_sampled) in turns {
-        for index in order(all.len(), round as u32) {
-            let Series { way, library, columns, shares } = &mut all[index];
-            progress.set_message(way.name);
-            match &mut sampler {
-                _ if !is_sampled => {
-                    let figures = job.build(way, library, round, None)?;
-                    // The first round is looked at and forgotten.
-                    if round > 0 {
-                        columns.iter_mut().zip(figures).for_each(|(column, figure)| column.push(figure));
-                    }
+    let mut samples = Samples::new();
+    in_turn("compile-job", 1 + rounds + profile_rounds, all.len(), Some(&mut signals), |round, index, bar| {
+        let (way, library) = &all[index];
+        bar.set_message(way.name);
+        match (&mut sampler, way.step) {
+            _ if round <= rounds => {
+                let figures = job.build(way, library, round, None)?;
+                let count = if way.tool == OURS && way.mode.is_some() { FIGURES.len() } else { 2 };
+                // The first round is looked at and forgotten.
+                for ((suffix, unit), figure) in FIGURES.into_iter().zip(figures).take(if round > 0 { count } else { 0 })
+                {
+                    samples.entry((format!("{}{suffix}", way.name), unit)).or_default().push(figure);
                 }
-                Ok(found) if way.step.is_some() => {
-                    job.build(way, library, round, Some(found))?;
-                    match found.read()? {
-                        Ok(ledger) => shares.push(100.0 * ledger.share),
-                        Err(why) => sampler = Err(why),
+            }
+            (Ok(found), Some(step)) => {
+                job.build(way, library, round, Some(found))?;
+                match found.read()? {
+                    Ok(ledger) => {
+                        let share = (format!("{PROFILE}.{step}"), "% of time");
+                        samples.entry(share).or_default().push(100.0 * ledger.share);
                     }
+                    Err(why) => sampler = Err(why),
                 }
-                _ => {}
             }
-            progress.inc(1);
-            if signals.pending().next().is_some() {
-                return Err(LabError::Interrupted);
-            }
+            _ => {}
         }
-    }
-    progress.finish_and_clear();
+        Ok(())
+    })?;
     notes.push(format!("{rounds} rounds, each in an order of its own, and one before them that does not count"));
     if let Err(why) = sampler
         && profile_rounds > 0
     {
-        notes.push(format!("profile not available: {why}"));
-        all.iter_mut().for_each(|series| series.shares.clear());
+        notes.push(format!("{PROFILE} not available: {why}"));
+        samples.retain(|(name, _), _| !name.starts_with(PROFILE));
     }
-    Ok(experiment(&all, notes))
+    Ok(experiment(&samples, notes))
 }
 
 /// A session of LTTng's in which nothing is enabled, or why there is none.
@@ -208,7 +195,11 @@ fn start_lttng(dir: &Path) -> Result<LttngSession, String> {
     if !output.is_ok_and(|output| output.status.success() && output.stderr.is_empty()) {
         return Err(format!("{LTTNG_LIBRARY} is not installed ({})", lttng::INSTALL));
     }
-    LttngSession::start(Mode::Overwrite, &[], dir)
+    record_lttng(Mode::Overwrite, &[], dir)
+}
+
+fn record_lttng(mode: Mode, patterns: &[&str], dir: &Path) -> Result<LttngSession, String> {
+    LttngSession::start(&format!("--{} {}", mode.name(), lttng::BUFFERS), patterns, &[], dir)
 }
 
 /// What builds need besides their way.
@@ -244,7 +235,7 @@ impl Job {
                 build
             }
             (LTTNG, mode) => {
-                let arm = |mode| LttngSession::start(mode, &["lttng_ust_libc:*"], self.traces.path());
+                let arm = |mode| record_lttng(mode, &["lttng_ust_libc:*"], self.traces.path());
                 let armed = mode.map(arm).transpose().map_err(LabError::Peer)?;
                 environment.extend(armed.as_ref().or(self.lttng.as_ref()).into_iter().flat_map(LttngSession::env));
                 let build = self.project.build(&environment)?;
@@ -280,28 +271,20 @@ fn checked(summary: &Summary, dir: &Path) -> Result<[u64; 4], LabError> {
 }
 
 /// What the builds came to; the first way is what others are compared with.
-fn experiment(all: &[Series], notes: Vec<String>) -> Experiment {
-    let mut experiment = Experiment { name: "compile-job".into(), notes, ..Experiment::default() };
-    let mut profile = Vec::new();
-    for Series { way, columns, shares, .. } in all {
-        let &Way { name, tool, mode, step } = *way;
-        let count = if tool == OURS && mode.is_some() { FIGURES.len() } else { 2 };
-        for ((suffix, unit), column) in FIGURES.iter().zip(columns).take(count) {
-            let labels = labels(&[("way", name), ("tool", tool)]);
-            let figures = measurement(&format!("{name}{suffix}"), unit, column);
-            experiment.measurements.push(Measurement { labels, ..figures });
-        }
-        if tool != "none" {
-            for (index, suffix) in [(0, ""), (1, "_cpu")] {
-                let name = format!("{}_vs_none{suffix}", name.replace('-', "_"));
-                experiment.ratios.extend(ratio(&name, &columns[index], &all[0].columns[index]));
-            }
-        }
-        if let Some(step) = step.filter(|_| !shares.is_empty()) {
-            let labels = labels(&[("way", name), ("tool", tool), ("state", "profile")]);
-            profile.push(Measurement { labels, ..measurement(&format!("profile.{step}"), "% of time", shares) });
-        }
+fn experiment(samples: &Samples, mut notes: Vec<String>) -> Experiment {
+    let (mut measurements, mut ratios) = (Vec::new(), Vec::new());
+    for ((name, unit), rounds) in samples {
+        let (start, end) = name.split_once('.').unwrap_or_default();
+        let is_of = |way: &&Way| way.name == start || start == PROFILE && way.step == Some(end);
+        let mut pairs = WAYS.iter().find(is_of).map_or(vec![], |way| vec![("way", way.name), ("tool", way.tool)]);
+        pairs.extend((start == PROFILE).then_some(("state", PROFILE)));
+        measurements.push(Measurement { labels: labels(&pairs), ..measurement(name, unit, rounds) });
     }
-    experiment.measurements.extend(profile);
-    experiment
+    for (way, (figure, suffix)) in WAYS[1..].iter().flat_map(|way| [("wall", ""), ("cpu", "_cpu")].map(|of| (way, of)))
+    {
+        let name = format!("{}_vs_none{suffix}", way.name.replace('-', "_"));
+        let [of, to] = [way, &WAYS[0]].map(|way| format!("{}.{figure}", way.name));
+        ratios.extend(plan::ratios(&[(&name, &of, &to)], &measurements, &mut notes));
+    }
+    Experiment { name: "compile-job".into(), measurements, ratios, notes, ..Experiment::default() }
 }

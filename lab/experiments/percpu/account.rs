@@ -7,7 +7,7 @@
 use crate::experiments::compile_job::find_project;
 use crate::experiments::compile_job::project::{Build, Products, Project};
 use crate::experiments::compile_job::sampler::{Ledger, Sampler};
-use crate::plan::{labels, order, progress};
+use crate::plan::{in_turn, labels};
 use crate::statistics::measurement;
 use crate::{LabError, Measurement, RunOptions};
 
@@ -25,40 +25,26 @@ const FIGURES: [Figure; 3] = [
 /// Rounds, unless it is quick: an interval needs six, and a build's time is noisy.
 const ROUNDS: usize = 10;
 
-/// Builds in every way, in turn; or why there are none. That one fails, or gives another result, is an error.
-pub(super) fn measure(
-    options: &RunOptions,
-    notes: &mut Vec<String>,
-) -> Result<Result<Vec<Measurement>, String>, LabError> {
-    let Some(mut sampler) = Sampler::find()? else {
-        return Ok(Err("its library is not built; `cargo xtask lab` does so".into()));
-    };
-    let source = match find_project(options.project.as_deref()) {
-        Ok(source) => source,
-        Err(error) => return Ok(Err(error.to_string())),
-    };
+/// Builds in every way, in turn; [`LabError::Peer`] says why there are none. That one fails, or gives another result, is another error.
+pub(super) fn measure(options: &RunOptions, notes: &mut Vec<String>) -> Result<Vec<Measurement>, LabError> {
+    let unbuilt = || LabError::Peer("its library is not built; `cargo xtask lab` does so".into());
+    let mut sampler = Sampler::find()?.ok_or_else(unbuilt)?;
+    let source = find_project(options.project.as_deref()).map_err(|error| LabError::Peer(error.to_string()))?;
     let project = Project::copy(&source, options.is_quick.then_some(2))?;
     notes.push(format!("accounting: {}", project.describe(&source)));
     let reference = Products::reference(&project.build::<&str>(&[])?.products, &project.build::<&str>(&[])?.products);
 
-    let count = options.rounds(1, ROUNDS);
-    let progress = progress("percpu: accounting", count * WAYS.len());
     let mut all: [Vec<(Ledger, Build)>; WAYS.len()] = Default::default();
-    for round in 0..count {
-        for index in order(WAYS.len(), round as u32) {
-            let way = WAYS[index];
-            progress.set_message(way);
-            let build = project.build(&sampler.environment(way, None)?)?;
-            reference.compare(&build.products, way)?;
-            match sampler.read()? {
-                Ok(ledger) => all[index].push((ledger, build)),
-                Err(why) => return Ok(Err(format!("{way}: {why}"))),
-            }
-            progress.inc(1);
-        }
-    }
-    progress.finish_and_clear();
-    figures(&all, notes).map(Ok)
+    in_turn("percpu: accounting", options.rounds(1, ROUNDS), WAYS.len(), None, |_, index, bar| {
+        let way = WAYS[index];
+        bar.set_message(way);
+        let build = project.build(&sampler.environment(way, None)?)?;
+        reference.compare(&build.products, way)?;
+        let ledger = sampler.read()?.map_err(|why| LabError::Peer(format!("{way}: {why}")))?;
+        all[index].push((ledger, build));
+        Ok(())
+    })?;
+    figures(&all, notes)
 }
 
 /// Blocks that builds may differ by: what compilers allocate depends a little on paths and addresses.

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 
+use dormouse_testing::printed;
+
 use crate::Measurement;
-use crate::engine::printed;
 use crate::plan::labels;
 use crate::statistics::measurement;
 

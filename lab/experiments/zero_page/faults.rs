@@ -19,13 +19,12 @@ use std::ops::Range;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::engine::printed;
+use dormouse_testing::printed;
+
 use crate::experiments::compile_job::{find_project, project::Project};
-use crate::plan::progress;
+use crate::plan::{Samples, in_turn};
 use crate::statistics::ROUNDS_MIN;
 use crate::{LabError, RunOptions};
-
-use super::Samples;
 
 const RECORD: &str = "perf record --quiet --no-buildid --no-bpf-event --data \
                       --event exceptions:page_fault_user,exceptions:page_fault_kernel --output";
@@ -157,16 +156,14 @@ pub(super) fn of_builds(options: &RunOptions, samples: &mut Samples) -> Result<S
     let tried = printed(Command::new("perf").args(&project.under[1..]).arg("true"), "perf");
     tried.map_err(|why| failed(io::Error::other(why)))?;
     let rounds = options.rounds(ROUNDS_MIN, 2 * ROUNDS_MIN);
-    let bar = progress("faults of a build", rounds + 1);
     let mut of_all = Samples::new();
-    for _ in 0..=rounds {
+    in_turn("faults of a build", rounds + 1, 1, None, |_, _, _| {
         project.build::<OsString>(&[])?;
         for (name, rate) in rates_of(&data).map_err(failed)? {
             of_all.entry((format!("build.{name}"), "1/s")).or_default().push(rate);
         }
-        bar.inc(1);
-    }
-    bar.finish_and_clear();
+        Ok(())
+    })?;
     samples.extend(of_all);
     Ok(format!("faults: {}; every one counted, by perf", project.describe(&source)))
 }

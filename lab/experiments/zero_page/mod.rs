@@ -15,7 +15,7 @@
 
 mod faults;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::process::Command;
 
 use dormouse_lab_harness::pages::{
@@ -23,16 +23,15 @@ use dormouse_lab_harness::pages::{
 };
 use serde::de::DeserializeOwned;
 
-use crate::engine::{engine_path, printed};
-use crate::plan::{self, Axis, order, progress};
+use dormouse_testing::printed;
+
+use crate::engine::engine_path;
+use crate::plan::{self, Axis, Samples, in_turn};
 use crate::statistics::{measurement, median};
 use crate::{Experiment, Host, LabError, Measurement, RunOptions};
 
 const NAME: &str = "zero-page";
 const ENGINE: &str = "dormouse-lab-engine-pages";
-
-/// Samples by name and unit, one a round; the first is not counted.
-type Samples = BTreeMap<(String, &'static str), Vec<f64>>;
 
 /// What is run once a round, each in a process of its own. Frames grow from one that any first-level cache holds.
 fn runs(cpu: u32, whole: usize, is_quick: bool) -> Vec<Order> {
@@ -193,17 +192,15 @@ pub fn run_zero_page(options: &RunOptions, host: &Host) -> Result<Experiment, La
     let mut outcomes: Vec<Vec<Outcome>> = vec![Vec::new(); runs.len()];
     let mut samples = Samples::new();
     let rounds = options.rounds(7, 60);
-    let bar = progress(NAME, (rounds + 1) * runs.len());
-    for round in 0..=rounds as u32 {
-        for index in order(runs.len(), round) {
-            outcomes[index].push(ask(&Request::Frames(runs[index].clone()))?);
-            bar.inc(1);
+    in_turn(NAME, rounds + 1, runs.len() + 1, None, |_, index, _| {
+        if let Some(run) = runs.get(index) {
+            outcomes[index].push(ask(&Request::Frames(run.clone()))?);
+            return Ok(());
         }
-        touch(&mut samples, |threads, is_written| ask(&Request::Touch { threads, is_written }))?;
         let zero_mappings: Option<f64> = ask(&Request::Machine)?;
         samples.entry(("machine.zero-mappings".into(), "count")).or_default().extend(zero_mappings);
-    }
-    bar.finish_and_clear();
+        touch(&mut samples, |threads, is_written| ask(&Request::Touch { threads, is_written }))
+    })?;
 
     let all = || outcomes.iter().flatten();
     let refused: BTreeSet<&String> = all().flat_map(|outcome| outcome.refused.values()).collect();
@@ -232,7 +229,7 @@ pub fn run_zero_page(options: &RunOptions, host: &Host) -> Result<Experiment, La
 }
 
 /// Name, numerator, denominator. What the paper says is in `paper.toml`.
-const RATIOS: [(&str, &str, &str); 8] = [
+const RATIOS: [(&str, &str, &str); 7] = [
     ("zero_page_read_vs_real", "read.never-written.later", "read.written.later"),
     ("zero_page_decode_vs_real", "decode.never-written.later", "decode.written.later"),
     ("huge_zero_page_read_vs_real", "read.never-written.thp-asked.later", "read.written.thp-asked.later"),
@@ -240,7 +237,6 @@ const RATIOS: [(&str, &str, &str); 8] = [
     ("huge_pages_vs_small", "read.written.thp-asked.later", "read.written.later"),
     ("first_touch_vs_prefaulted", "read.never-written.first.at-once", "read.populate-write.first.at-once"),
     ("first_write_vs_prefaulted", "write.never-written.first.at-once", "write.populate-write.first.at-once"),
-    ("codec_first_touch_vs_prefaulted", "codec.never-written.first", "codec.populate-write.first"),
 ];
 
 #[cfg(test)]
@@ -270,7 +266,7 @@ mod tests {
                 Frame { bytes: *bytes, ns_by_time_of_day: ns.clone(), ns, faults: vec![7, 0, 0, 0], census }
             };
             let frames = run.sizes.iter().map(frame).collect();
-            let mut outcomes = vec![Outcome { refused: BTreeMap::new(), frames, sees_zero: true }; 6];
+            let mut outcomes = vec![Outcome { refused: Default::default(), frames, sees_zero: true }; 6];
             if is_refused(&run) {
                 outcomes[3].refused.insert(refused.into(), "Invalid argument".into());
             }

@@ -45,11 +45,8 @@ enum Command {
         #[arg(value_name = "RESULT.json")]
         result: Option<PathBuf>,
         /// Where to write it [default: standard output]
-        #[arg(short, long, value_name = "FILE.md", conflicts_with = "check")]
+        #[arg(short, long, value_name = "FILE.md")]
         output: Option<PathBuf>,
-        /// Write nothing; fail unless this file is what would be written
-        #[arg(long, value_name = "FILE.md")]
-        check: Option<PathBuf>,
     },
     /// Compare two results: which figures differ, and what differs between the two machines and runs
     #[command(after_help = "\
@@ -154,13 +151,9 @@ impl Command {
                 write(&output, &html(&load(&result)?)?)?;
                 writeln!(out, "{}", output.display())?;
             }
-            Command::Papers { result, output, check } => {
+            Command::Papers { result, output } => {
                 let text = report::papers(result.as_deref().map(load).transpose()?.as_ref());
-                match (check, output) {
-                    (Some(file), _) => check_current(&file, &text)?,
-                    (None, Some(file)) => write(&file, &text)?,
-                    (None, None) => write!(out, "{text}")?,
-                }
+                output.map_or_else(|| Ok(write!(out, "{text}")?), |file| write(&file, &text))?;
             }
             Command::Compare { a, b, json } => {
                 let (a, b) = (load(&a)?, load(&b)?);
@@ -248,13 +241,4 @@ fn print(out: &mut Output, comparison: &Comparison, sides: [(&str, &Host); 2], i
 
 fn write(file: &Path, text: &str) -> anyhow::Result<()> {
     std::fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))
-}
-
-fn check_current(file: &Path, text: &str) -> anyhow::Result<()> {
-    let there = std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
-    if there != text {
-        let line = there.lines().zip(text.lines()).take_while(|(there, now)| there == now).count() + 1;
-        bail!("{} is not current, from line {line} on; `dormouse lab papers -o` writes it anew", file.display());
-    }
-    Ok(())
 }

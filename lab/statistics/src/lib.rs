@@ -221,17 +221,6 @@ mod tests {
     }
 
     #[test]
-    fn warm_up_is_found() {
-        let mut random = SmallRng::seed_from_u64(3);
-        let mut series = |warm: usize| -> Vec<f64> {
-            (0..100).map(|round| 10.0 + 0.1 * normal(&mut random) + if round < warm { 5.0 } else { 0.0 }).collect()
-        };
-        assert_eq!(warm_up(&series(10)), 10);
-        assert!(warm_up(&series(0)) <= 10);
-        assert_eq!([warm_up(&[]), warm_up(&[1.0; 4])], [0, 0]);
-    }
-
-    #[test]
     fn outliers_are_found() {
         let mut samples: Vec<f64> = (0..95).map(|number| 10.0 + 0.01 * f64::from(number % 7)).collect();
         assert_eq!([outlier_share(&samples), outlier_share(&[1.0; 9])], [0.0, 0.0]);

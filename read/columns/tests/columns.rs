@@ -255,10 +255,8 @@ fn kinds_of_ctf_2_have_their_columns() {
 #[test]
 fn what_lttng_records_has_its_columns() {
     let directory = tempfile::tempdir().unwrap();
-    if !dormouse_testing::lttng::record(directory.path(), &[Default::default()]) {
-        return;
-    }
-    let files = dormouse_reader::TraceFiles::open(&directory.path().join("uid")).unwrap();
+    let Some(trace) = dormouse_testing::lttng::sample(directory.path()) else { return };
+    let files = dormouse_reader::TraceFiles::open(&trace).unwrap();
     let traces: Vec<_> = files.traces().collect();
     let conditions = vec!["i >= 5 and process == \"program\"".to_string()];
     let request = Request { conditions, ..request(&["mine:ev"], None) };

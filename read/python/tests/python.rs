@@ -222,8 +222,11 @@ fn traces_of_others_are_read() {
     let stage = stage();
     let others = stage.path().join("others");
     std::fs::create_dir(&others).unwrap();
-    let session = dormouse_testing::lttng::Session { name: "lttng", ..Default::default() };
-    let has_lttng = dormouse_testing::lttng::record(&others, &[session]);
+    let lttng = dormouse_testing::lttng::sample(&others);
+    if let Some(trace) = &lttng {
+        std::fs::rename(trace, others.join("lttng")).unwrap();
+    }
+    let has_lttng = lttng.is_some();
     write_ctf2(&others.join("ctf2"));
     let mut command = Command::new(python);
     command.args(["-m", "unittest", "-v", "test_dormouse.Ctf2"]).args(has_lttng.then_some("test_dormouse.Lttng"));

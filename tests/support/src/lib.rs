@@ -9,12 +9,12 @@
 //! ```
 //! `DORMOUSE_REQUIRE_TOOLS=1` makes a failure of each tool that is missing. What the machine or the user cannot do stays skipped.
 
-pub mod lttng;
-
 use std::fmt::Display;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
+
+pub mod lttng;
 
 /// The variable that names the file to which skips are appended. Without it they are only printed.
 pub const ENV_SKIPS: &str = "DORMOUSE_SKIPS";
@@ -155,6 +155,20 @@ pub fn has_target(triple: &str) -> bool {
 /// Whether a program is on `PATH`.
 pub fn is_installed(program: &str) -> bool {
     std::env::var_os("PATH").is_some_and(|path| std::env::split_paths(&path).any(|dir| dir.join(program).is_file()))
+}
+
+/// What a program prints; or that it cannot be run, or the first thing that it says of its failure. `name` is what errors call it.
+///
+/// # Errors
+/// It cannot be run, or fails.
+pub fn printed(command: &mut Command, name: &str) -> Result<String, String> {
+    let output = command.stdin(Stdio::null()).output().map_err(|error| format!("`{name}`: {error}"))?;
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    let why = said.trim().lines().next().map_or_else(|| output.status.to_string(), String::from);
+    Err(format!("`{name}` fails: {why}"))
 }
 
 #[track_caller]

@@ -1,120 +1,265 @@
-//! Traces of LTTng-UST, recorded while a test runs.
+//! LTTng-UST, beside which the lab measures and whose traces tests read: a recording session with a daemon of its own, which touches no other session of the machine.
+//!
+//! ```text
+//!   user   LTTNG_HOME is a temporary directory: the daemon's sockets are in there, and its client and programs look there
+//!   root   the same, but the daemon and its client run in user namespaces in which they are not root: for root they would take
+//!          /var/run/lttng, whatever LTTNG_HOME says; the traced program stays outside, and finds them by LTTNG_HOME
+//! ```
+//! The daemon ends with this value, and by the kernel's hand when the thread that started it ends. There are no timers, no contexts, and
+//! the default clock. In discard mode the consumer daemon writes full sub-buffers to disk; in overwrite mode the session is one for
+//! snapshots, which keeps the last events in memory. Sources: lttng-create(1), lttng-enable-channel(1), lttng-sessiond(8).
+//!
+//! A program of root's registers with a daemon at /var/run/lttng too, if there is one; what that one's sessions have enabled for
+//! all programs is traced there as well.
 
-use std::path::Path;
-use std::process::{Command, Stdio};
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::{Lack, skip};
+use crate::{Lack, has, is_installed, printed, skip};
 
-/// A session daemon of LTTng, ended with its children.
-struct SessionDaemon(std::process::Child);
+/// What has it all on Debian and Ubuntu.
+pub const INSTALL: &str = "apt-get install lttng-tools liblttng-ust-dev babeltrace2";
+/// How the lab's sessions are set up, in words.
+pub const CONFIGURATION: &str = "buffers for each user and processor, four sub-buffers of 1 MiB";
+/// The same as `lttng enable-channel` is told it.
+pub const BUFFERS: &str = "--buffers-uid --subbuf-size=1M --num-subbuf=4";
+const SESSION: &str = "dormouse-lab";
+const CHANNEL: &str = "lab";
+/// How long the daemon may take to answer for the first time, and to end.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How often it is looked for meanwhile.
+const INTERVAL: Duration = Duration::from_millis(20);
+/// Who root is in the namespaces. Nobody, so that no file of a person's is in the way.
+const NAMESPACE_ID: &str = "47011";
 
-impl Drop for SessionDaemon {
-    fn drop(&mut self) {
-        let _ = Command::new("kill").arg(self.0.id().to_string()).status();
-        let _ = self.0.wait();
-    }
-}
-
-/// What is recorded.
-#[derive(Debug, Clone, Copy)]
-pub struct Session<'a> {
-    /// Of the directory.
-    pub name: &'a str,
-    /// An option of `lttng enable-channel`.
-    pub buffers: &'a str,
-    /// Patterns of events.
-    pub events: &'a str,
-    /// Contexts that all events have.
-    pub contexts: &'a [&'a str],
-    /// How it ends.
-    pub kind: Kind,
-}
-
-/// How a session ends.
+/// What a session came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    /// It is stopped.
-    Plain,
-    /// A snapshot is taken of it.
-    Snapshot,
-    /// Its trace is rotated, and the program runs once more.
-    Rotation,
+pub struct LttngCounts {
+    /// Events that babeltrace2 reads in the trace.
+    pub arrived: u64,
+    /// Events that LTTng says were discarded.
+    pub discarded: u64,
+    /// Bytes of the trace's streams: neither metadata nor indices.
+    pub bytes: u64,
 }
 
-impl Default for Session<'_> {
-    fn default() -> Self {
-        let contexts = &["vpid", "vtid", "procname"];
-        Session { name: "uid", buffers: "--buffers-uid", events: "mine:*", contexts, kind: Kind::Plain }
+/// A session that records.
+#[derive(Debug)]
+pub struct LttngSession {
+    home: tempfile::TempDir,
+    daemon: Child,
+    is_snapshot: bool,
+    trace: PathBuf,
+}
+
+impl LttngSession {
+    /// Starts a daemon and a session with `patterns` enabled, such as `lab:armed_*`, and `options` of its channel, such as [`BUFFERS`]. Its
+    /// trace goes to a new directory in `dir`; with `--overwrite` among the options, as a snapshot at the end.
+    ///
+    /// # Errors
+    /// Why there is none, in one line.
+    pub fn start(options: &str, patterns: &[&str], contexts: &[&str], dir: &Path) -> Result<LttngSession, String> {
+        let missing: Vec<&str> =
+            ["lttng-sessiond", "lttng", "babeltrace2"].into_iter().filter(|program| !is_installed(program)).collect();
+        if !missing.is_empty() {
+            return Err(format!("not installed: {} ({INSTALL})", missing.join(", ")));
+        }
+        let text = |error: std::io::Error| error.to_string();
+        // A short path: its sockets' paths may have 107 bytes.
+        let home = tempfile::Builder::new().prefix("dormouse-lttng-").tempdir().map_err(text)?;
+        let trace = tempfile::Builder::new().prefix("lttng-").tempdir_in(dir).map_err(text)?.keep();
+        let output = format!("--output={}", trace.display());
+        // It is to end by the kernel's hand if nobody else ends it; setpriv comes after what would undo that.
+        let mut daemon = command(home.path(), "setpriv");
+        daemon.args(["--pdeathsig", "TERM", "lttng-sessiond", "--no-kernel", "--quiet"]);
+        let daemon = daemon.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+        let daemon = daemon.map_err(|error| format!("lttng-sessiond cannot be run: {error}"))?;
+        let mut session = LttngSession { home, daemon, is_snapshot: options.contains("--overwrite"), trace };
+        session.await_daemon()?;
+        let kind = if session.is_snapshot { " --snapshot" } else { "" };
+        session.lttng(&format!("create {SESSION}{kind}"), &[&output])?;
+        let in_session = format!("--userspace --session={SESSION}");
+        session.lttng(&format!("enable-channel {in_session} {options} {CHANNEL}"), &[])?;
+        for pattern in patterns {
+            session.lttng(&format!("enable-event {in_session} --channel={CHANNEL}"), &[pattern])?;
+        }
+        for context in contexts {
+            session.lttng(&format!("add-context {in_session} --channel={CHANNEL} --type={context}"), &[])?;
+        }
+        session.lttng("start", &[SESSION])?;
+        Ok(session)
+    }
+
+    fn await_daemon(&mut self) -> Result<(), String> {
+        let started = Instant::now();
+        // Until its socket is there, its client would look elsewhere, and it says so.
+        let socket = self.home.path().join(".lttng/client-lttng-sessiond");
+        while !(socket.exists() && self.lttng("list", &[]).is_ok()) {
+            if !matches!(self.daemon.try_wait(), Ok(None)) || started.elapsed() > PATIENCE {
+                let hint =
+                    if is_root() { "; as root it needs a user namespace, which containers may refuse" } else { "" };
+                return Err(format!("lttng-sessiond does not answer{hint}"));
+            }
+            std::thread::sleep(INTERVAL); // Nothing tells of its first answer: it is asked again.
+        }
+        Ok(())
+    }
+
+    /// Variables with which the traced program finds this session, and waits for it so many ms at its start.
+    pub fn env(&self) -> [(&'static str, OsString); 2] {
+        [("LTTNG_HOME", self.home.path().into()), ("LTTNG_UST_REGISTER_TIMEOUT", "20000".into())]
+    }
+
+    /// Runs the client with the words of a command, and further arguments in which there may be blanks.
+    fn lttng(&self, words: &str, further: &[&str]) -> Result<String, String> {
+        let mut command = command(self.home.path(), "lttng");
+        command.arg("--no-sessiond").args(words.split(' ')).args(further);
+        printed(&mut command, format!("lttng {words} {}", further.join(" ")).trim_end())
+    }
+
+    /// Goes on in another directory of the trace.
+    ///
+    /// # Errors
+    /// LTTng fails.
+    pub fn rotate(&self) -> Result<(), String> {
+        self.lttng(&format!("rotate {SESSION}"), &[]).map(drop)
+    }
+
+    /// Ends the recording and counts what arrived; the trace is then removed.
+    ///
+    /// # Errors
+    /// LTTng or babeltrace2 fails.
+    pub fn finish(self) -> Result<LttngCounts, String> {
+        self.end()
+    }
+
+    /// The same, and leaves the trace where it is. Returns its directory, and how many events are in it.
+    ///
+    /// # Errors
+    /// LTTng or babeltrace2 fails.
+    pub fn keep(mut self) -> Result<(PathBuf, u64), String> {
+        let LttngCounts { arrived, .. } = self.end()?;
+        Ok((std::mem::take(&mut self.trace), arrived))
+    }
+
+    fn end(&self) -> Result<LttngCounts, String> {
+        self.lttng("stop", &[SESSION])?;
+        if self.is_snapshot {
+            self.lttng("snapshot record", &[&format!("--session={SESSION}")])?;
+        }
+        let discarded = discarded(&self.lttng("list", &[SESSION])?);
+        self.lttng("destroy", &[SESSION])?;
+        let mut reader = Command::new("babeltrace2");
+        reader.arg(&self.trace).args(["--component=sink.utils.counter", "--params=step=+0"]);
+        let arrived = counted(&printed(&mut reader, "babeltrace2")?).ok_or("babeltrace2 tells no count of events")?;
+        Ok(LttngCounts { arrived, discarded, bytes: stream_bytes(&self.trace) })
     }
 }
 
-/// Records `lttng/lttng.c` once for each of the sessions, into a directory of its name below this one. The program writes `mine:ev` with `i` from 0 to
-/// 19, and as many events of other classes. False, and the test is skipped, where LTTng is not installed.
-///
-/// # Panics
-/// LTTng is there and does not record.
-pub fn record(directory: &Path, sessions: &[Session<'_>]) -> bool {
-    let at = |name: &str| directory.join(name);
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("lttng");
-    let lacks = |what: &str| {
-        skip(Lack::program(what));
-        false
-    };
-    let program = at("program");
+impl Drop for LttngSession {
+    fn drop(&mut self) {
+        // Nothing of this is worth a complaint: what stays is in temporary directories.
+        let _ = std::fs::remove_dir_all(&self.trace);
+        let daemon = &mut self.daemon;
+        let _ = rustix::process::kill_process(rustix::process::Pid::from_child(daemon), rustix::process::Signal::TERM);
+        let started = Instant::now();
+        while matches!(daemon.try_wait(), Ok(None)) && started.elapsed() < PATIENCE {
+            std::thread::sleep(INTERVAL); // A child is waited for with a deadline by asking alone.
+        }
+        // It has ended, and this is in vain, or it never will by itself.
+        let _ = daemon.kill();
+        let _ = daemon.wait();
+        if is_root() {
+            // Where a daemon of that user has programs wait that start before it.
+            let _ = std::fs::remove_file(format!("/dev/shm/lttng-ust-wait-8-{NAMESPACE_ID}"));
+        }
+    }
+}
+
+/// A command that runs where the daemon runs.
+fn command(home: &Path, program: &str) -> Command {
+    let mut command = Command::new(if is_root() { "unshare" } else { program });
+    if is_root() {
+        command.args(["--user", "--map-user", NAMESPACE_ID, "--map-group", NAMESPACE_ID, "--", program]);
+    }
+    command.env("LTTNG_HOME", home).env("LC_ALL", "C").env_remove("LD_PRELOAD").stdin(Stdio::null());
+    command
+}
+
+/// The streams in a trace's directory: neither metadata nor indices.
+pub fn streams(dir: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    let streams = entries.flat_map(|entry| match (entry.file_type(), entry.file_name().to_str()) {
+        (_, Some("metadata" | "index")) => vec![],
+        (Ok(kind), _) if kind.is_dir() => streams(&entry.path()),
+        _ => vec![entry.path()],
+    });
+    streams.collect()
+}
+
+fn stream_bytes(dir: &Path) -> u64 {
+    streams(dir).iter().filter_map(|file| Some(file.metadata().ok()?.len())).sum()
+}
+
+/// The events that a session's channels discarded, of what `lttng list SESSION` prints.
+fn discarded(listing: &str) -> u64 {
+    let counts = listing.lines().filter_map(|line| line.trim().strip_prefix("Discarded events:"));
+    counts.filter_map(|count| count.trim().parse::<u64>().ok()).sum()
+}
+
+/// The events that babeltrace2's component `sink.utils.counter` counted.
+fn counted(text: &str) -> Option<u64> {
+    let mut counts = text.lines().rev().filter_map(|line| line.trim().split_once(' '));
+    counts.find(|(_, what)| what.starts_with("Event message"))?.0.parse().ok()
+}
+
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_are_found_in_what_programs_print() {
+        assert_eq!(counted("   10 Event messages\n\n  12 Event messages\n  2 Stream beginning messages\n"), Some(12));
+        assert_eq!((counted("   1 Event message\n"), counted("no such thing\n")), (Some(1), None));
+        assert_eq!(discarded("  Discarded events: 7\n - ch\n  Discarded events: 5\n  Lost packets: 3\n"), 12);
+    }
+}
+
+/// Compiles `lttng/lttng.c`: a program that writes `mine:ev` with `i` from 0 to 19, and as many events of other classes. `None`, and the test is skipped,
+/// where LTTng is not installed.
+pub fn sample_program(directory: &Path) -> Option<PathBuf> {
+    let (source, program) = (Path::new(env!("CARGO_MANIFEST_DIR")).join("lttng"), directory.join("program"));
     let mut compiler = Command::new("cc");
     compiler.arg("-I").arg(&source).arg("-o").arg(&program).arg(source.join("lttng.c")).args(["-llttng-ust", "-ldl"]);
     if !compiler.output().is_ok_and(|output| output.status.success()) {
-        return lacks("liblttng-ust-dev");
+        skip(Lack::program("liblttng-ust-dev"));
+        return None;
     }
-    let mut daemon = Command::new("lttng-sessiond");
-    daemon.args(["--no-kernel", "--pidfile"]).arg(at("ready")).env("LTTNG_HOME", directory);
-    daemon.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    let Ok(daemon) = daemon.spawn() else { return lacks("lttng-sessiond") };
-    let mut daemon = SessionDaemon(daemon);
-    let lttng = |arguments: &[&str]| {
-        let mut command = Command::new("lttng");
-        command.arg("--no-sessiond").args(arguments).env("LTTNG_HOME", directory).stdin(Stdio::null());
-        command.output().expect("lttng runs")
-    };
-    // It answers when it is ready. One that runs already ends ours, and answers too.
-    let deadline = Instant::now() + Duration::from_secs(30);
-    while !lttng(&["list"]).status.success() && Instant::now() < deadline {
-        // Nothing tells when it listens: its signal would go to a parent, and this process has other children.
-        std::thread::sleep(Duration::from_millis(50));
-        let _ = daemon.0.try_wait();
-    }
-    for Session { name, buffers, events, contexts, kind } in sessions {
-        let session = format!("dormouse-test-{name}-{}", std::process::id());
-        let create = format!("--output={}", at(name).display());
-        let contexts: Vec<&str> = contexts.iter().flat_map(|context| ["-t", *context]).collect();
-        let step = |arguments: &[&str]| {
-            let output = lttng(arguments);
-            assert!(output.status.success(), "{arguments:?}: {output:?}");
-        };
-        let run = || {
-            let output = Command::new(&program).env("LTTNG_HOME", directory).output().expect("the program runs");
-            assert!(output.status.success(), "{output:?}");
-        };
-        let how: &[&str] = if *kind == Kind::Snapshot { &["--snapshot"] } else { &[] };
-        step(&[&["create", &session, &create], how].concat());
-        step(&["enable-channel", "-s", &session, "-u", buffers, "--subbuf-size=4096", "channel"]);
-        step(&["enable-event", "-s", &session, "-u", "-c", "channel", events]);
-        if !contexts.is_empty() {
-            step(&[&["add-context", "-s", &session, "-u", "-c", "channel"], &contexts[..]].concat());
+    ["lttng-sessiond", "lttng", "babeltrace2"].iter().all(|name| has(name)).then_some(program)
+}
+
+/// Records that program, and gives the directory of its trace below this one.
+///
+/// # Panics
+/// The program fails, or the session does not end.
+pub fn sample(directory: &Path) -> Option<PathBuf> {
+    let program = sample_program(directory)?;
+    let options = "--buffers-uid --subbuf-size=4096";
+    match LttngSession::start(options, &["mine:*"], &["vpid", "vtid", "procname"], directory) {
+        Ok(session) => {
+            let status = Command::new(program).envs(session.env()).status();
+            assert!(status.is_ok_and(|status| status.success()), "the program fails");
+            Some(session.keep().expect("the session ends").0)
         }
-        step(&["start", &session]);
-        run();
-        match kind {
-            Kind::Plain => {}
-            Kind::Snapshot => step(&["snapshot", "record", "-s", &session]),
-            Kind::Rotation => {
-                step(&["rotate", &session]);
-                run();
-            }
+        Err(why) => {
+            skip(Lack::machine(why, "run it outside of containers"));
+            None
         }
-        step(&["stop", &session]);
-        step(&["destroy", &session]);
     }
-    true
 }

@@ -49,10 +49,11 @@ pub const PRELOADED: (&str, &str) = ("libdormouse_libc.so", "dormouse-preload");
 /// The lab's command.
 const LAB: &str = "dormouse-lab";
 /// What the lab runs and preloads.
-const LAB_PARTS: [&str; 7] = [
+const LAB_PARTS: [&str; 8] = [
     "dormouse-lab-engine",
     "dormouse-lab-engine-imv",
     "dormouse-lab-engine-pages",
+    "dormouse-lab-engine-timer",
     "dormouse-lab-engine-percpu",
     "dormouse-lab-engine-relay",
     "dormouse-lab-engine-vring",

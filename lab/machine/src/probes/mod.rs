@@ -9,7 +9,6 @@
 //! Looks at one calm machine differ; by how much is in the samples, and so in the interval of a ratio. What takes seconds sees seconds:
 //! a cause that comes and goes is seen while it is there.
 
-mod arch;
 mod memory;
 #[cfg(test)]
 mod tests;
@@ -77,7 +76,7 @@ pub fn measure(cpu: u32, count: usize, caches: [Option<u64>; 3]) -> Probes {
         if crate::allowed_cpus() != [cpu] {
             looks.note(format!("the probing thread could not be pinned to processor {cpu}"));
         }
-        time::core_clock(arch::adds, looks);
+        time::core_clock(time::adds, looks);
         memory::caches(&mut || {}, looks);
         time::scheduler(cpu, looks);
         time::clock_source(rustix::time::ClockId::Monotonic, looks);

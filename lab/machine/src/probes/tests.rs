@@ -80,9 +80,9 @@ fn each_cause_is_found() {
     found_in_time(&["caches.L"], caches(false), caches(true));
 
     // No clock can be made slower here; a chain whose links take longer looks the same.
-    let products = |x: u64, y: u64| (0..arch::LINKS).fold(x, |x, _| black_box(x.wrapping_mul(y)));
+    let products = |x: u64, y: u64| (0..time::LINKS).fold(x, |x, _| black_box(x.wrapping_mul(y)));
     let chain = |chain: fn(u64, u64) -> u64| move || probes(move |looks| time::core_clock(chain, looks));
-    found_in_time(&["core clock.addition"], chain(arch::adds), chain(products));
+    found_in_time(&["core clock.addition"], chain(time::adds), chain(products));
 
     let backing = |is_written| move || probes(move |looks| memory::backing(is_written, looks));
     let calm = backing(true)();
@@ -113,4 +113,6 @@ fn what_looks_leave_open_is_no_difference() {
     let expected = ["core clock: no difference shown", "caches: differs by +20.0 %", "scheduler: differs by -20.0 %"];
     assert_eq!(found([1.02, 1.2, 0.8]), expected);
     assert_eq!(compare(&made([1.0; 3]), &Probes::default()), []);
+    // Too few looks, and a cost that may be nothing.
+    assert_eq!([ratio_of_looks(&[1.0; 5], &[1.0; 6]), ratio_of_looks(&[-0.1, 1.0, 1.0, 1.0, 1.0, 1.0], &[1.0; 6])], [None; 2]);
 }

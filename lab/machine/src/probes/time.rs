@@ -1,13 +1,34 @@
 //! The core's clock, and who takes time away: the scheduler, the clock that is read, and interruptions.
 
+use core::arch::asm;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use dormouse_lab_harness::set_scheduler;
 use rustix::time::{ClockId, clock_gettime};
 
-use super::arch::LINKS;
 use super::{Looks, SAMPLES, on_processor};
+
+/// Instructions of a chain.
+pub(super) const LINKS: usize = 256;
+
+/// A chain of additions, each of which needs the one before: a cycle each (latency of ADD: Agner Fog, Instruction tables; Arm's software
+/// optimisation guides).
+pub(super) fn adds(mut x: u64, y: u64) -> u64 {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: changes x and the flags alone.
+    unsafe {
+        asm!(".rept {n}", "add {x}, {y}", ".endr", x = inout(reg) x, y = in(reg) y, n = const LINKS,
+            options(pure, nomem, nostack))
+    };
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: changes x and no flag.
+    unsafe {
+        asm!(".rept {n}", "add {x}, {x}, {y}", ".endr", x = inout(reg) x, y = in(reg) y, n = const LINKS,
+            options(pure, nomem, nostack))
+    };
+    x
+}
 
 /// Nanoseconds of one link of a chain: the quickest of some short runs, so that interruptions do not count as a slow clock.
 pub(super) fn core_clock(chain: fn(u64, u64) -> u64, looks: &mut Looks) {

@@ -47,7 +47,8 @@ impl<'a, S: Source> StreamReader<'a, S> {
             self.notices.clear();
             // One that is outside of the time that is asked for has been passed by.
             let is_apart = self.packet.take().map_or(self.bounds.is_some(), |packet| packet.plan.begins_wholly());
-            if !is_sound || !is_apart {
+            // Where a packet begins late, its first event counts on from the one before it.
+            if !is_sound || !is_apart || self.do_packets_begin_late {
                 self.end = 0;
                 return Some(part);
             }

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use dormouse_testing::lttng::{Kind, Session};
+use dormouse_testing::lttng::LttngSession;
 
 use super::{agree, output};
 
@@ -42,29 +42,41 @@ fn what_babeltrace2_writes_is_read_alike() {
 #[test]
 fn what_lttng_records_is_read_alike() {
     let directory = tempfile::tempdir().unwrap();
+    let Some(program) = dormouse_testing::lttng::sample_program(directory.path()) else { return };
     let contexts = ["vpid", "vtid", "procname", "ip", "pthread_id", "vuid", "vgid", "pid_ns", "net_ns"];
-    let (contexts, plain) = (&contexts, Session::default());
-    let sessions = [
-        plain,
-        Session { name: "pid", buffers: "--buffers-pid", ..plain },
-        // Of few classes LTTng writes compact headers, of many large ones.
-        Session { name: "few", events: "mine:ev,mine:small", contexts, ..plain },
-        Session { name: "snapshot", kind: Kind::Snapshot, ..plain },
-        Session { name: "rotation", kind: Kind::Rotation, contexts: &[], ..plain },
-    ];
-    if !dormouse_testing::lttng::record(directory.path(), &sessions) {
-        return;
-    }
-    for Session { name, .. } in &sessions {
-        let trace = directory.path().join(name);
+    // Of few classes LTTng writes compact headers, of many large ones.
+    for (name, channel, events, contexts) in [
+        ("uid", "--buffers-uid", &["mine:*"][..], &contexts[..6]),
+        ("pid", "--buffers-pid", &["mine:*"], &contexts[..6]),
+        ("few", "--buffers-uid", &["mine:ev", "mine:small"], &contexts),
+        ("snapshot", "--buffers-uid --overwrite", &["mine:*"], &contexts[..6]),
+        ("rotation", "--buffers-uid", &["mine:*"], &[]),
+    ] {
+        let options = format!("{channel} --subbuf-size=4096");
+        let session = match LttngSession::start(&options, events, contexts, directory.path()) {
+            Ok(session) => session,
+            Err(why) => {
+                return dormouse_testing::skip(dormouse_testing::Lack::machine(why, "run it outside of containers"));
+            }
+        };
+        let run = || {
+            let output = Command::new(&program).envs(session.env()).output().unwrap();
+            assert!(output.status.success(), "{output:?}");
+        };
+        run();
+        if name == "rotation" {
+            session.rotate().unwrap();
+            run();
+        }
+        let (trace, _) = session.keep().unwrap();
         let traces = super::traces_below(&trace);
-        assert_eq!(traces.len(), if *name == "rotation" { 2 } else { 1 }, "{name}: {traces:?}");
+        assert_eq!(traces.len(), if name == "rotation" { 2 } else { 1 }, "{name}: {traces:?}");
         // Traces that follow one another are read each by itself: their streams are the same ones.
         for trace in traces {
             let Some(notices) = agree(&trace) else { return };
             assert_eq!(notices, [""; 0], "{name}");
         }
-        if ["uid", "pid"].contains(name) {
+        if name == "pid" || name == "uid" {
             filters_find_what_a_search_finds(&trace);
         }
     }

@@ -1,0 +1,235 @@
+//! Experiment `reader`: how long whole programs take to read a trace, one of LTTng-UST's and one of ours.
+//!
+//! ```text
+//!   traces   ten classes in turn, on two processors: recorded by LTTng-UST, where it is installed, and by us
+//!   round    every way once on every trace, in an order drawn for it; each is a process, timed from outside
+//!     cat                the streams' files                  babeltrace2        every event, to no output
+//!     count              each record's header, by class    babeltrace2-text   the same as text
+//!     stats, text        `dormouse stats`, `dormouse view`
+//!     arrow              one class of ten, two columns, to Arrow
+//! ```
+//! All output goes to `/dev/null`. What the first round reads is in the page cache afterwards, and that round does not count. A quick run
+//! has few events: what the same way takes with a trace of a few events is taken off, round by round. Before anything is timed, `count` has to
+//! find as many events as the recorder tells; it looks at no totals that a trace has of itself.
+//!
+//! `TRACE.WAY.peak` is the most memory that a process had, `TRACE.peak` the most of ours. Programs of a debug build are called `unoptimised-…`: no statement is judged by them.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use dormouse_abi::record::RecordKind;
+use dormouse_consumer::{Mode, Options, Session};
+use dormouse_lab_harness::{Run, Walk};
+use dormouse_testing::lttng::{BUFFERS, LttngSession, streams};
+use dormouse_testing::{is_installed, printed};
+
+use crate::engine::{Engine, engine_path, find_part};
+use crate::engines::{LTTNG_UST, directory};
+use crate::experiments::compile_job::project::{directory_in, place};
+use crate::experiments::event::{DISCARD_BUDGET_BYTES, ENGINE, session_options};
+use crate::plan::{self, Samples, in_turn};
+use crate::statistics::{ROUNDS_MIN, measurement};
+use crate::{Experiment, Host, LabError, Measurement, RunOptions};
+
+/// Events of a trace, in a full and in a quick experiment.
+const EVENTS: [u64; 2] = [25_000_000, 300_000];
+/// So many at a time, that no recorder falls behind.
+const BURST: u64 = 20_000;
+
+/// A recorder, and what is asked of its trace.
+struct Recorder {
+    name: &'static str,
+    /// Records so many events below a directory: where the trace is, and how many are in it.
+    record: fn(&RunOptions, &Path, u64) -> Result<(PathBuf, u64), LabError>,
+    /// One class of the ten, and two columns.
+    class: &'static str,
+    columns: &'static str,
+}
+
+const RECORDERS: [Recorder; 2] = [
+    Recorder { name: LTTNG_UST.name, record: by_lttng, class: "lab:armed_site_003", columns: "time,value" },
+    Recorder { name: "dormouse", record: by_us, class: "lab:armed_site_3", columns: "time,number" },
+];
+
+/// Ways to read: a name, a program, its arguments.
+const WAYS: [(&str, &str, &str); 7] = [
+    ("cat", "cat", "FILES"),
+    ("count", "examples/count", "TRACE"),
+    ("stats", "dormouse", "stats TRACE"),
+    ("text", "dormouse", "view TRACE"),
+    ("arrow", "examples/arrow", "TRACE CLASS COLUMNS"),
+    ("babeltrace2", "babeltrace2", "--output-format=dummy TRACE"),
+    ("babeltrace2-text", "babeltrace2", "TRACE"),
+];
+/// Those of programs that others made.
+const OTHERS: [&str; 2] = ["cat", "babeltrace2"];
+
+/// What [`TIMER`] tells of a process, and the units.
+const FIGURES: [(&str, &str); 3] = [("wall", "s"), ("cpu", "s"), ("peak", "MiB")];
+const TIMER: &str = "dormouse-lab-engine-timer";
+
+/// A process that is timed once a round.
+struct Turn {
+    name: String,
+    program: PathBuf,
+    arguments: Vec<OsString>,
+}
+
+/// Has so many events emitted.
+fn emit(command: Command, options: &RunOptions, events: u64) -> Result<(), LabError> {
+    let mut engine = Engine::start(command, options)?;
+    let threads = options.cpus.len().min(2);
+    while engine.emitted < events {
+        let iterations = BURST.min(events - engine.emitted);
+        let case = "armed_sites_10".into();
+        engine.run(Run { case, iterations, threads, walk: Walk::None, beside: None })?;
+    }
+    engine.finish()
+}
+
+fn by_us(options: &RunOptions, dir: &Path, events: u64) -> Result<(PathBuf, u64), LabError> {
+    let patterns = vec!["lab:armed_site_?".into()];
+    let of_session = session_options(dir, Mode::Discard, DISCARD_BUDGET_BYTES);
+    let session = Session::create(&Options { context: RecordKind::Ids, patterns, ..of_session.clone() })?;
+    let mut command = Command::new(engine_path(ENGINE)?);
+    command.envs(session.environment()?);
+    emit(command, options, events)?;
+    Ok((of_session.dir, session.finish().events))
+}
+
+fn by_lttng(options: &RunOptions, dir: &Path, events: u64) -> Result<(PathBuf, u64), LabError> {
+    let mut command = Command::new(LTTNG_UST.program(&directory())?);
+    let session = LttngSession::start(BUFFERS, &["lab:armed_site_00*"], &[], dir).map_err(LabError::Peer)?;
+    command.envs(session.env());
+    emit(command, options, events)?;
+    session.keep().map_err(LabError::Peer)
+}
+
+/// A program of [`WAYS`], if it is there.
+fn find(program: &str) -> Option<PathBuf> {
+    if OTHERS.contains(&program) { is_installed(program).then(|| program.into()) } else { find_part(program) }
+}
+
+/// All ways to read a trace, as far as they are there.
+fn turns(recorder: &Recorder, end: &str, trace: &Path) -> Vec<Turn> {
+    let mut turns = Vec::new();
+    for (way, program, words) in WAYS {
+        let Some(found) = find(program) else { continue };
+        let mut arguments: Vec<OsString> = Vec::new();
+        for word in words.split(' ') {
+            match word {
+                "TRACE" => arguments.push(trace.into()),
+                "FILES" => arguments.extend(streams(trace).into_iter().map(OsString::from)),
+                "CLASS" => arguments.push(recorder.class.into()),
+                "COLUMNS" => arguments.push(recorder.columns.into()),
+                _ => arguments.push(word.into()),
+            }
+        }
+        let start = if cfg!(debug_assertions) && !OTHERS.contains(&program) { "unoptimised-" } else { "" };
+        turns.push(Turn { name: format!("{}.{start}{way}{end}", recorder.name), program: found, arguments });
+    }
+    turns
+}
+
+/// Has `count` count, if it is there: it is to find as many events as the recorder tells.
+fn verify(turns: &[Turn], events: u64) -> Result<(), LabError> {
+    let Some(turn) = turns.iter().find(|turn| turn.program.ends_with("count")) else { return Ok(()) };
+    let text = printed(Command::new(&turn.program).args(&turn.arguments), "count").map_err(LabError::Engine)?;
+    // A trace of ours has events of ours besides.
+    let counts = text.lines().filter_map(|line| line.trim().split_once(" lab:")?.0.parse::<u64>().ok());
+    let all = counts.sum::<u64>();
+    let wrong = || LabError::Engine(format!("{}: {all} events counted, {events} recorded", turn.name));
+    (all == events).then_some(()).ok_or_else(wrong)
+}
+
+/// Runs the experiment as it is run by name; the host is of no use to it. A recorder or a reader that is not there is no error but a note.
+pub(super) fn run_reader(options: &RunOptions, _: &Host) -> Result<Experiment, LabError> {
+    let dir = directory_in("/var/tmp")?;
+    let mut notes = vec![format!("traces are in {}, and cached", place(dir.path()))];
+    let missing = WAYS.iter().filter(|(_, program, _)| find(program).is_none());
+    notes.extend(missing.map(|(way, program, _)| format!("{way} not measured: {program} is not here")));
+    let wanted = [("", EVENTS[usize::from(options.is_quick)]), (".start-up", 1)];
+    let (mut turns_of_all, mut measurements) = (Vec::new(), Vec::new());
+    for recorder in RECORDERS.iter().filter(|recorder| options.has_peers || recorder.name != LTTNG_UST.name) {
+        for (end, count) in wanted.into_iter().take(if options.is_quick { 2 } else { 1 }) {
+            let below = dir.path().join(format!("{}{end}", recorder.name));
+            std::fs::create_dir(&below).map_err(|error| LabError::System { what: "a trace's directory", error })?;
+            let (trace, events) = match (recorder.record)(options, &below, count) {
+                Err(LabError::Peer(why)) => {
+                    notes.push(format!("peer {} not available: {why}", recorder.name));
+                    break;
+                }
+                recorded => recorded?,
+            };
+            let turns = turns(recorder, end, &trace);
+            verify(&turns, events)?;
+            turns_of_all.extend(turns);
+            if end.is_empty() {
+                let (streams, name) = (streams(&trace).len(), format!("{}.streams", recorder.name));
+                notes.push(format!("{}: {events} events of ten classes in {streams} streams", recorder.name));
+                measurements.push(Measurement::exact(&name, "count", streams as f64));
+            }
+        }
+    }
+    let (rounds, timer) = (options.rounds(ROUNDS_MIN, ROUNDS_MIN), engine_path(TIMER)?);
+    let (mut samples, mut signals) = (Samples::new(), plan::signals()?);
+    in_turn("reader", rounds + 1, turns_of_all.len(), Some(&mut signals), |round, index, bar| {
+        let Turn { name, program, arguments } = &turns_of_all[index];
+        bar.set_message(name.clone());
+        let text = printed(Command::new(&timer).arg(program).args(arguments), name).map_err(LabError::Engine)?;
+        let taken: [f64; 3] = serde_json::from_str(&text).map_err(|error| LabError::Engine(error.to_string()))?;
+        for ((figure, unit), value) in FIGURES.into_iter().zip(taken) {
+            // In the first round files are read from disk.
+            samples.entry((format!("{name}.{figure}"), unit)).or_default().extend((round > 0).then_some(value));
+        }
+        Ok(())
+    })?;
+    notes.push(format!("{rounds} rounds, each in an order of its own, and one before them that does not count"));
+    measurements.extend(figures(&samples));
+    Ok(Experiment { name: "reader".into(), measurements, notes, ..Experiment::default() })
+}
+
+/// Times, less those of starting up where they were measured; memory; and of each trace the most that a way of ours had.
+fn figures(samples: &Samples) -> Vec<Measurement> {
+    let mut figures = Vec::new();
+    let mut peaks = Samples::new();
+    for ((name, unit), rounds) in samples {
+        let (turn, figure) = name.rsplit_once('.').unwrap_or_default();
+        let mut parts = turn.split('.');
+        let [trace, way] = [parts.next().unwrap_or_default(), parts.next().unwrap_or_default()];
+        let start_up = samples.get(&(format!("{turn}.start-up.{figure}"), *unit)).filter(|_| *unit == "s");
+        let less = |(round, taken): (usize, &f64)| taken - start_up.map_or(0.0, |of| of[round]);
+        let rounds: Vec<f64> = rounds.iter().enumerate().map(less).collect();
+        let is_ours = WAYS.iter().any(|(name, program, _)| *name == way && !OTHERS.contains(program));
+        if *unit == "MiB" && is_ours && parts.next().is_none() {
+            let peak = peaks.entry((format!("{trace}.peak"), *unit)).or_insert_with(|| rounds.clone());
+            peak.iter_mut().zip(&rounds).for_each(|(peak, of_way)| *peak = peak.max(*of_way));
+        }
+        let labels = plan::labels(&[("trace", trace), ("tool", way), ("state", figure)]);
+        figures.push(Measurement { labels, ..measurement(name, unit, &rounds) });
+    }
+    figures.extend(peaks.iter().map(|((name, unit), rounds)| measurement(name, unit, rounds)));
+    figures
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn starting_up_is_taken_off_times_and_memory_is_that_of_the_worst() {
+        let of = |name: &str, unit, rounds: [f64; 2]| ((name.to_string(), unit), rounds.to_vec());
+        let samples = Samples::from([
+            of("dormouse.count.wall", "s", [5.0, 7.0]),
+            of("dormouse.count.start-up.wall", "s", [1.0, 2.0]),
+            of("dormouse.count.peak", "MiB", [5.0, 7.0]),
+            of("dormouse.text.peak", "MiB", [6.0, 6.0]),
+            of("dormouse.babeltrace2.peak", "MiB", [9.0, 9.0]),
+        ]);
+        let found = figures(&samples);
+        let rounds = |name: &str| found.iter().find(|figure| figure.name == name).map(|figure| &figure.samples[..]);
+        assert_eq!(rounds("dormouse.count.wall"), Some(&[4.0, 5.0][..]));
+        assert_eq!(rounds("dormouse.peak"), Some(&[6.0, 7.0][..]));
+    }
+}
