@@ -219,18 +219,6 @@ fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn counts_are_found_in_what_programs_print() {
-        assert_eq!(counted("   10 Event messages\n\n  12 Event messages\n  2 Stream beginning messages\n"), Some(12));
-        assert_eq!((counted("   1 Event message\n"), counted("no such thing\n")), (Some(1), None));
-        assert_eq!(discarded("  Discarded events: 7\n - ch\n  Discarded events: 5\n  Lost packets: 3\n"), 12);
-    }
-}
-
 /// Compiles `lttng/lttng.c`: a program that writes `mine:ev` with `i` from 0 to 19, and as many events of other classes. `None`, and the test is skipped,
 /// where LTTng is not installed.
 pub fn sample_program(directory: &Path) -> Option<PathBuf> {
@@ -261,5 +249,17 @@ pub fn sample(directory: &Path) -> Option<PathBuf> {
             skip(Lack::machine(why, "run it outside of containers"));
             None
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_are_found_in_what_programs_print() {
+        assert_eq!(counted("   10 Event messages\n\n  12 Event messages\n  2 Stream beginning messages\n"), Some(12));
+        assert_eq!((counted("   1 Event message\n"), counted("no such thing\n")), (Some(1), None));
+        assert_eq!(discarded("  Discarded events: 7\n - ch\n  Discarded events: 5\n  Lost packets: 3\n"), 12);
     }
 }
