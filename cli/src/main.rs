@@ -17,6 +17,7 @@ mod snapshot;
 mod stats;
 mod status;
 mod view;
+mod wanted;
 
 use std::ffi::OsString;
 use std::process::ExitCode;

@@ -20,10 +20,15 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// Of a number of bytes.
-    pub(crate) fn of_bytes(size_bytes: u64) -> Progress {
+    /// Of a number of bytes; `is_wanted`: whether a bar is in nothing's way.
+    pub(crate) fn of_bytes(size_bytes: u64, is_wanted: bool) -> Progress {
         let bar = ProgressBar::with_draw_target(Some(size_bytes), ProgressDrawTarget::hidden());
-        Progress { bar, begin: Instant::now(), steps: 0, is_shown: !std::io::stderr().is_terminal() }
+        Progress { bar, begin: Instant::now(), steps: 0, is_shown: !is_wanted || !std::io::stderr().is_terminal() }
+    }
+
+    /// Does something without the bar, which is there again afterwards.
+    pub(crate) fn hidden(&self, say: impl FnOnce()) {
+        self.bar.suspend(say);
     }
 
     /// One step more; `done`: how many bytes that makes.
@@ -33,13 +38,18 @@ impl Progress {
             return;
         }
         self.steps = 0;
+        self.show(done());
+    }
+
+    /// So many bytes are done.
+    pub(crate) fn show(&mut self, done: u64) {
         if !self.is_shown && self.begin.elapsed() >= PATIENCE {
             self.is_shown = true;
             let style = ProgressStyle::with_template("{bar:40} {bytes} of {total_bytes}, {eta} left");
             self.bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
             self.bar.set_draw_target(ProgressDrawTarget::stderr());
         }
-        self.bar.set_position(done());
+        self.bar.set_position(done);
     }
 }
 

@@ -1,17 +1,18 @@
 //! `dormouse stats`: what traces hold, and answers to questions about them.
 
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
 use dormouse_analysis::{Analysis, Diff, Latency, Measure, Query, Report};
-use dormouse_ctf::Trace;
+use dormouse_ctf::{StateRecord, Trace, Writers};
 use dormouse_reader::TraceFiles;
 
 use dormouse_terminal::{Output, parse_duration, style};
 
 use crate::progress::{self, Progress};
+use crate::wanted::Wanted;
 
 /// Print what a trace holds, and answer questions about its events
 #[derive(Debug, Args)]
@@ -29,10 +30,14 @@ Examples:
   dormouse stats trace --latency req:in..req:out --key id  the same for requests that change threads
   dormouse stats trace --latency libc:malloc..libc:free --key pid,ptr
   dormouse stats trace --interval 100ms --field bytes      how it went over time
+  dormouse stats trace --where 'bytes > 4K' --last 10s     of large ones at the end
   dormouse stats before --diff after --by event            what differs, and whether that can be told
+  dormouse stats A B                                       two traces as one
 
-FIELD is a field of the payload or of a context (`fd`, `peer.port` in a structure), `event` (the class), `cpu`, `pid`, `tid` or `process` \
+FIELD is a field of the payload or of a context (`fd`; `peer.port` in a structure, `a[2]` in an array; `fields.pid` and `context.pid` alone), `event` (the class), `cpu`, `pid`, `tid` or `process` \
 (name and pid). If payload and context have one name, it is the payload's. Enumerations are counted by name.
+
+Options that select events are those of `dormouse view`, see `dormouse view --help`. With a time, losses are told of that time.
 
 Counts, sums, means, minima and maxima are exact. Percentiles come from a DDSketch (Masson, Rim, Lee, 2019): the value that has the \
 percentile's rank, within 1 %. Values of --field are counted for each class apart, because fields of one name can mean different things; with \
@@ -71,11 +76,11 @@ missing streams cannot be noticed.
 Exit code: 0; 1 if the trace is damaged or something is missing (what can be read is counted), or classes were refused; 2 if it cannot be \
 read, or does not have what was asked for.")]
 pub(crate) struct StatsCommand {
-    /// Directory of the trace, one with traces in directories below, an archive of such (.tar, .tar.gz, .tar.zst), or `-`
-    dir: PathBuf,
-    /// Look only at event classes that match, such as 'http:*'
-    #[arg(short = 'e', long = "event", value_name = "PATTERN")]
-    events: Vec<String>,
+    /// Traces: directories of one or with several below, archives of such (.tar, .tar.gz, .tar.zst), or `-`
+    #[arg(required = true, value_name = "DIR")]
+    dirs: Vec<PathBuf>,
+    #[command(flatten)]
+    wanted: Wanted,
     /// Count events by these
     #[arg(long, value_name = "FIELD", value_delimiter = ',')]
     by: Vec<String>,
@@ -125,7 +130,7 @@ fn parse_interval(text: &str) -> Result<Duration, String> {
 impl StatsCommand {
     pub(crate) fn run(self, out: &mut Output) -> anyhow::Result<u8> {
         let Some(query) = self.query() else { return self.whole(out) };
-        let report = read(&self.dir, &query)?;
+        let report = self.read(&self.dirs, &query)?;
         let marks = (style::BOLD.render().to_string(), style::BOLD.render_reset().to_string());
         let marks = (marks.0.as_str(), marks.1.as_str());
         let Some(other) = &self.diff else {
@@ -136,8 +141,9 @@ impl StatsCommand {
             }
             return Ok((!report.warnings.is_empty()).into());
         };
-        let diff = Diff::new(report, read(other, &query)?, self.top);
-        let names = [&self.dir, other].map(|dir| dir.display().to_string());
+        let diff = Diff::new(report, self.read(std::slice::from_ref(other), &query)?, self.top);
+        let dirs: Vec<String> = self.dirs.iter().map(|dir| dir.display().to_string()).collect();
+        let names = [dirs.join(" "), other.display().to_string()];
         match self.json {
             true => out.json(&diff)?,
             false => diff.write(&mut out.styled(), marks, names.each_ref().map(String::as_str))?,
@@ -157,11 +163,14 @@ impl StatsCommand {
             }),
             (None, None) => Measure::Count,
         };
-        let is_asked = !self.events.is_empty() || !self.by.is_empty() || !matches!(measure, Measure::Count);
+        let is_asked = self.wanted.is_choosy()
+            || !self.wanted.events.is_empty()
+            || !self.by.is_empty()
+            || !matches!(measure, Measure::Count);
         let is_shaped =
             self.interval.is_some() || self.top.is_some() || self.groups_max.is_some() || self.diff.is_some();
         (is_asked || is_shaped).then(|| Query {
-            events: self.events.clone(),
+            events: self.wanted.events.clone(),
             by: self.by.clone(),
             measure,
             interval_ns: self.interval.map(|interval| u64::try_from(interval.as_nanos()).unwrap_or(u64::MAX)),
@@ -172,7 +181,7 @@ impl StatsCommand {
     }
 
     fn whole(&self, out: &mut Output) -> anyhow::Result<u8> {
-        let files = TraceFiles::open(&self.dir)?;
+        let files = TraceFiles::open_all(self.dirs.iter().map(PathBuf::as_path))?;
         let stats = progress::during("reading the trace", || files.stats());
         if self.json {
             out.json(&stats)?;
@@ -181,21 +190,40 @@ impl StatsCommand {
         }
         Ok((!stats.warnings.is_empty() || !stats.classes_refused.is_empty()).into())
     }
-}
 
-fn read(dir: &Path, query: &Query) -> anyhow::Result<Report> {
-    let files = TraceFiles::open(dir)?;
-    let traces: Vec<&Trace> = files.described().iter().collect();
-    let mut analysis = Analysis::new(query, &traces, files.names().zip(files.readers().map(|(trace, _)| trace)))
-        .map_err(anyhow::Error::msg)?;
-    let mut events = files.events();
-    let mut progress = Progress::of_bytes(events.streams().iter().map(|stream| stream.size_bytes()).sum());
-    while let Some(next) = events.next_event() {
-        match next {
-            Ok(event) => analysis.event(&event),
-            Err(notice) => analysis.notice(&notice, events.streams()[notice.stream].time_ns()),
+    fn read(&self, dirs: &[PathBuf], query: &Query) -> anyhow::Result<Report> {
+        let files = TraceFiles::open_all(dirs.iter().map(PathBuf::as_path))?;
+        let traces: Vec<&Trace> = files.described().iter().collect();
+        let streams = files.names().zip(files.readers().map(|(trace, _)| trace));
+        let mut analysis = Analysis::new(query, &traces, streams).map_err(anyhow::Error::msg)?;
+        self.wanted.check_patterns(&files)?;
+        let mut selection = self.wanted.selection(&files)?;
+        let (mut bounds, mut writers) = (self.wanted.bounds(&files)?, Writers::default());
+        if bounds.are_set() {
+            analysis.within(bounds.first_ns, bounds.last_ns);
         }
-        progress.step(|| analysis.read_bytes());
+        let is_choosy = self.wanted.is_choosy();
+        let (mut events, _) = files.range(bounds.first_ns, bounds.last_ns);
+        let size_bytes = events.streams().iter().map(|stream| stream.size_bytes()).sum();
+        let mut progress = Progress::of_bytes(size_bytes, true);
+        while let Some(next) = events.next_event() {
+            match next {
+                Ok(event) if !is_choosy => analysis.event(&event),
+                Ok(event) => {
+                    if let Some(record) = StateRecord::decode(&event) {
+                        writers.note(&event, &record);
+                        analysis.pass(&event);
+                    } else if !bounds.are_over(&event) && bounds.have(&event) {
+                        match selection.wants(&event, &mut writers) {
+                            true => analysis.event(&event),
+                            false => analysis.pass(&event),
+                        }
+                    }
+                }
+                Err(notice) => analysis.notice(&notice, events.streams()[notice.stream].time_ns()),
+            }
+            progress.step(|| analysis.read_bytes());
+        }
+        Ok(analysis.finish(&files.left_out, files.missing(&events)))
     }
-    Ok(analysis.finish(&files.left_out, files.missing(&events)))
 }

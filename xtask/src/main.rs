@@ -1,4 +1,4 @@
-//! Automation of the project: `cargo xtask demo`, `install`, `test`, `soak`, `fuzz`, `lab`, `lines`, `tracepoints`, `ci`.
+//! Automation of the project: `cargo xtask demo`, `install`, `test`, `soak`, `fuzz`, `lab`, `lines`, `tracepoints`, `picture`, `ci`.
 //!
 //! ```text
 //!   demo         the whole of it, live: a real build, a Rust program and a C program, each checked against babeltrace2
@@ -10,6 +10,7 @@
 //!   peers        those tracers' engines alone: builds them
 //!   lines        how long the product is, in any revision
 //!   tracepoints  what tracepoints in C and C++ cost to compile, and at a program's start
+//!   picture      what a command prints on a terminal, as an SVG for the documents
 //!   ci           what has to hold before a change is merged; `.ci/run` calls it
 //!   fetch-lua    the C project that the demo and the tests compile
 //! ```
@@ -26,6 +27,7 @@ mod lines;
 mod load;
 mod lua;
 mod peers;
+mod picture;
 mod run;
 mod soak;
 mod system;
@@ -68,6 +70,7 @@ enum Task {
     },
     Lines(lines::Lines),
     Tracepoints(tracepoints::Tracepoints),
+    Picture(picture::Picture),
     /// Run formatter, linter, header checks, tests, documentation, fuzz targets, the lab's experiments and the demo
     Ci,
     /// Copy the Lua sources, with a Makefile, to a directory and print its path
@@ -91,6 +94,7 @@ fn main() -> ExitCode {
         Task::Peers { strict } => peers::run(strict),
         Task::Lines(lines) => lines.run(),
         Task::Tracepoints(tracepoints) => tracepoints.run(),
+        Task::Picture(picture) => picture.run(),
         Task::Ci => ci::run(),
         Task::FetchLua { dir } => lua::run(dir),
         Task::Busy => load::busy(),

@@ -87,10 +87,11 @@ impl<'f> Crew<'f> {
         }
     }
 
-    /// Takes events up to the next notice, or to an event of the session owner. Those are next then.
-    pub(super) fn take_all(&mut self, events: &mut Events<'f>, sink: &mut Sink<'_>) {
+    /// Takes events up to the next notice, or to an event of the session owner. Those are next then. `done` is told the bytes of each block.
+    pub(super) fn take_all(&mut self, events: &mut Events<'f>, sink: &mut Sink<'_>, mut done: impl FnMut(usize)) {
         while events.keep_next(&mut self.job.block) {
             if self.is_full() {
+                done(self.job.block.size_bytes());
                 self.hand_over(sink);
                 if sink.is_over() {
                     break;

@@ -1,31 +1,29 @@
 //! `dormouse view`: the events of traces on disk.
 
 mod crew;
+mod follow;
 mod order;
 mod printer;
 mod sink;
-mod when;
 
 use std::io::IsTerminal;
 use std::path::PathBuf;
-use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use clap::{Args, ValueEnum};
-use dormouse_abi::class::matches;
-use dormouse_ctf::loss::DAMAGED;
+use dormouse_ctf::loss::{AT_AN_EDGE, DAMAGED};
 use dormouse_ctf::text::ClockFormat;
-use dormouse_ctf::{ClassRef, Event, Problem, Selection, StateRecord, StatedLosses, StreamReader, Writers};
-use dormouse_filter::Filter;
+use dormouse_ctf::{ClassRef, Problem, Selection, StateRecord, StatedLosses, Writers};
 use dormouse_reader::TraceFiles;
-use dormouse_terminal::{Output, parse_duration};
+use dormouse_terminal::Output;
 
-use crate::patterns::{instead, unmatched};
+use crate::patterns::instead;
+use crate::progress::Progress;
+use crate::wanted::{Bounds, Wanted, begin_ns, notes};
 use crew::Crew;
 use order::Order;
 use printer::Printer;
 use sink::Sink;
-use when::{Bounds, When};
 
 /// Print the events of traces in order of time
 ///
@@ -34,36 +32,12 @@ use when::{Bounds, When};
 #[derive(Debug, Args)]
 #[command(after_help = HELP)]
 pub(crate) struct View {
-    /// Directory of the trace, one with traces in directories below, an archive of such (.tar, .tar.gz, .tar.zst), or `-`
-    dir: PathBuf,
+    /// Traces: directories of one or with several below, archives of such (.tar, .tar.gz, .tar.zst), or `-`
+    #[arg(required = true, value_name = "DIR")]
+    dirs: Vec<PathBuf>,
 
-    /// Only events of classes whose name matches; may be given several times
-    #[arg(short, long = "event", value_name = "PATTERN", help_heading = "Which events")]
-    events: Vec<String>,
-    /// Only events of which this is true: `bytes > 4096 and process == "nginx"`; of several all
-    #[arg(long = "where", value_name = "EXPR", help_heading = "Which events")]
-    conditions: Vec<String>,
-    /// Only events from this time on: `10:15`, `2026-11-26 10:15:00.5`, `1700000000.25`, `+1.5s` (from the beginning), `-2s` (from the end), `event:NAME`
-    #[arg(long, value_name = "TIME", value_parser = when::parse, allow_hyphen_values = true, help_heading = "Which events")]
-    since: Option<When>,
-    /// Only events up to this time, which is written in the same ways
-    #[arg(long, value_name = "TIME", value_parser = when::parse, allow_hyphen_values = true, help_heading = "Which events")]
-    until: Option<When>,
-    /// Only events of the last so long: `500ms`, `10s`, `2m`
-    #[arg(long, value_name = "DURATION", value_parser = parse_duration, conflicts_with = "since", help_heading = "Which events")]
-    last: Option<Duration>,
-    /// Only events of this process, by its id as it sees it itself
-    #[arg(long, value_name = "PID", help_heading = "Which events")]
-    pid: Vec<u64>,
-    /// Only events of this thread
-    #[arg(long, value_name = "TID", help_heading = "Which events")]
-    tid: Vec<u64>,
-    /// Only events of this CPU
-    #[arg(long, value_name = "CPU", help_heading = "Which events")]
-    cpu: Vec<u64>,
-    /// Only events of processes whose name matches
-    #[arg(long, value_name = "PATTERN", help_heading = "Which events")]
-    process: Vec<String>,
+    #[command(flatten)]
+    wanted: Wanted,
     /// No more than the first N of them
     #[arg(short = 'n', long = "count", value_name = "N", help_heading = "Which events")]
     count: Option<u64>,
@@ -73,6 +47,9 @@ pub(crate) struct View {
     /// The last event first; with -n N the last N
     #[arg(long, help_heading = "Which events")]
     reverse: bool,
+    /// Go on with what is recorded meanwhile, until the session ends or Ctrl-C
+    #[arg(short, long, conflicts_with_all = ["tail", "reverse"])]
+    follow: bool,
 
     /// How events are printed [default: people on a terminal or with --fields, otherwise babeltrace]
     #[arg(long, value_enum, help_heading = "How they are printed")]
@@ -89,6 +66,9 @@ pub(crate) struct View {
     /// Print to the terminal itself, not by way of $PAGER
     #[arg(long, help_heading = "How they are printed")]
     no_pager: bool,
+    /// Say on standard error what was passed over, which index files were of no use, and how clocks were taken
+    #[arg(short, long)]
+    verbose: bool,
 }
 
 const HELP: &str = "\
@@ -100,6 +80,8 @@ Examples:
   dormouse view TRACE --since event:shop:order_end -n 20   twenty events from the first order on
   dormouse view TRACE --since 14:03:05 --until 14:03:06    one second
   dormouse view TRACE -e 'http:request' --format csv --fields id,path > requests.csv
+  dormouse view TRACE --follow -e 'shop:*'                  what is recorded now
+  dormouse view A B                                        two traces in one order
   dormouse view TRACE --format json | jq 'select(.fields.bytes > 4096)'
 
 --where: == != < <= > >= compare, ~ matches a pattern with * and ?; and, or, not, parentheses. Values: 10, 0x1f, 64K (1024), 10ms \
@@ -107,11 +89,16 @@ Examples:
 field or context by its name, or fields.NAME and context.NAME; a.b and a[2] are parts of one. An event without a field that is compared does \
 not match, nor does it match the `not` of that. docs/reading.md has all of it.
 
+--follow reads the directory of one trace again and again, and prints what has come: whole packets, which a session writes when they are full and when a \
+program ends. Events of one look are in the order of time; what is written later than events of later times stands behind them, and is counted. It ends with the \
+session, with -n, or with Ctrl-C, and says why. The trace of another tracer does not say that it is complete: there Ctrl-C ends it. Options may name classes and fields \
+that have not come yet.
+
 Reads traces of the Common Trace Format 1.8 and 2, whoever has written them: Dormouse, LTTng, barectf, babeltrace2, perf.
 
 When a session of Dormouse ends, it writes into the metadata what each stream holds. Streams that are missing, empty, too short or \
-duplicated are named on standard error, and the last line there says what was lost, if anything was; not so with --since, --until, --last and -n, which do not \
-read all of the trace. In a trace that was not closed (the session is live, or was killed), missing streams cannot be noticed.
+duplicated are named on standard error, unless --since, --until, --last or -n have only a part of the trace read. The last line there says what was lost, if \
+anything was, in the time that is shown. In a trace that was not closed (the session is live, or was killed), missing streams cannot be noticed.
 
 Exit code: 0; 1 if the trace is damaged or something is missing (what can be read is printed); 2 if it cannot be read, or if an option \
 names what is in none of its events. If the reader of the output closes it, `view` stops with 0, or with 1 if there was damage before.";
@@ -158,7 +145,7 @@ const CHUNK_BYTES: usize = 64 << 10;
 
 impl View {
     pub(crate) fn run(self, out: &mut Output) -> anyhow::Result<u8> {
-        let files = TraceFiles::open(&self.dir)?;
+        let files = TraceFiles::open_all(self.dirs.iter().map(PathBuf::as_path))?;
         let is_terminal = std::io::stdout().is_terminal();
         let format = self.format.unwrap_or(match is_terminal || self.fields.is_some() {
             true => Format::People,
@@ -167,14 +154,20 @@ impl View {
         if format == Format::Babeltrace && self.fields.is_some() {
             bail!("--format babeltrace prints all fields; --fields is for people, json, csv and logfmt");
         }
-        self.check_names(&files)?;
-        let mut selection = self.selection(&files)?;
-        let bounds = Bounds::new(&files, self.since.as_ref(), self.until.as_ref(), self.last)?;
+        let selection = match self.follow {
+            true => self.wanted.selection_of_live()?,
+            false => {
+                self.wanted.check_patterns(&files)?;
+                self.check_fields(&files)?;
+                self.wanted.selection(&files)?
+            }
+        };
+        let bounds = self.wanted.bounds(&files)?;
         let clock = match self.clock {
             ClockArgument::Time => ClockFormat::TimeOfDay,
             ClockArgument::Date => ClockFormat::DateTime,
             ClockArgument::Seconds => ClockFormat::Seconds,
-            ClockArgument::Relative => ClockFormat::Since(when::begin_ns(&files).unwrap_or(0)),
+            ClockArgument::Relative => ClockFormat::Since(begin_ns(&files).unwrap_or(0)),
         };
         let has_color = match self.color {
             ColorArgument::Auto => dormouse_terminal::style::has_color(),
@@ -183,11 +176,19 @@ impl View {
         let width = if is_terminal { dormouse_terminal::style::width() } else { None };
         let columns = || self.columns(&files, &selection);
         let mut printer = Printer::new(format, clock, width, has_color, self.fields.clone(), columns);
-        let mut sink = Sink::new(out, is_terminal && !self.no_pager, format == Format::People);
+        // The session's own are few.
+        let classes = files.traces().flat_map(ClassRef::all);
+        let classes = classes.filter(|class| !class.is_state() && selection.may_want(class));
+        printer.expect(classes.map(|class| class.class.full_name.as_str()));
+        let is_paged = is_terminal && !self.no_pager && !self.follow;
+        let mut sink = Sink::new(out, is_paged, format == Format::People);
+        if self.follow {
+            return self.print_following(files, bounds, &mut printer, &mut sink);
+        }
         let is_simple = format == Format::Babeltrace && !self.reverse && self.tail.is_none();
         let result = std::thread::scope(|scope| {
             let crew = if is_simple { Crew::start(scope, clock) } else { None };
-            self.print(&files, &mut selection, bounds, &mut printer, crew, &mut sink)
+            self.print(&files, selection, bounds, &mut printer, crew, &mut sink)
         });
         sink.finish();
         result
@@ -196,7 +197,7 @@ impl View {
     fn print<'f>(
         &self,
         files: &'f TraceFiles,
-        selection: &mut Selection,
+        mut selection: Selection,
         mut bounds: Bounds,
         printer: &mut Printer,
         mut crew: Option<Crew<'f>>,
@@ -209,18 +210,32 @@ impl View {
         files.left_out.iter().for_each(|line| sink.say(format!("warning: {line}")));
         let (is_left_out, mut is_damaged) = (!files.left_out.is_empty(), false);
         let (mut losses, mut writers) = (StatedLosses::default(), Writers::default());
+        let mut part = Part::new(&bounds);
         let mut text = Vec::with_capacity(2 * CHUNK_BYTES);
         printer.begin(&mut text);
         sink.write(&text);
         text.clear();
-        let mut events = files.events_within(bounds.first_ns, bounds.last_ns);
+        let (mut events, indexes) = files.range(bounds.first_ns, bounds.last_ns);
+        if self.verbose {
+            notes(files, indexes).for_each(|line| sink.say(line));
+        }
+        let size_bytes = events.streams().iter().map(|stream| stream.size_bytes()).sum();
+        // A terminal is busy with the events themselves.
+        let mut progress = Progress::of_bytes(size_bytes, !std::io::stdout().is_terminal());
+        let mut read_bytes = 0;
         let is_all = is_whole && selection.is_all();
         while left > 0 {
             // Where all are wanted, those of programs need not be looked at.
-            crew.iter_mut().filter(|_| is_all).for_each(|crew| crew.take_all(&mut events, sink));
+            if let Some(crew) = crew.as_mut().filter(|_| is_all) {
+                crew.take_all(&mut events, sink, |size_bytes| {
+                    read_bytes += size_bytes as u64;
+                    progress.show(read_bytes);
+                });
+            }
             let Some(item) = events.next_event() else { break };
             match item {
                 Ok(event) => {
+                    read_bytes += event.size_bytes as u64;
                     if let Some(record) = StateRecord::decode(&event) {
                         losses.note(&record);
                         writers.note(&event, &record);
@@ -230,25 +245,32 @@ impl View {
                     }
                     if bounds.have(&event) && selection.wants(&event, &mut writers) {
                         left -= 1;
+                        part.last_event_ns = event.time_ns.or(part.last_event_ns);
                         match &mut crew {
                             Some(crew) => crew.take(&events, sink),
                             None => {
-                                let begin = text.len();
+                                let (begin, ns) = (text.len(), event.time_ns);
                                 printer.event(&event, &mut writers, &mut text);
-                                order.take(&mut text, begin)?;
+                                order.take(&mut text, begin, ns)?;
                             }
                         }
                     }
                 }
-                // What was lost at other times is not asked for.
-                Err(notice) if matches!(notice.problem, Problem::Discarded { .. }) && bounds.are_set() => {}
                 Err(notice) => {
+                    if let Problem::Discarded { count, begin_ns, end_ns } = notice.problem {
+                        part.losses.push((count, begin_ns.unwrap_or(i64::MIN), end_ns.unwrap_or(i64::MAX)));
+                        // The sum is said at the end.
+                        if self.tail.is_some() {
+                            continue;
+                        }
+                    }
                     // What comes before the notice comes out before it.
                     crew.iter_mut().for_each(|crew| crew.finish(sink));
                     sink.write(&text);
                     text.clear();
                     is_damaged |= !matches!(notice.problem, Problem::Discarded { .. });
-                    sink.say(printer.warning(&notice, names[notice.stream]));
+                    let line = printer.warning(&notice, names[notice.stream]);
+                    progress.hidden(|| sink.say(line));
                 }
             }
             if text.len() >= CHUNK_BYTES {
@@ -258,9 +280,15 @@ impl View {
             if sink.is_over() {
                 return Ok((is_left_out || is_damaged).into());
             }
+            progress.step(|| read_bytes);
         }
+        drop(progress);
         crew.iter_mut().for_each(|crew| crew.finish(sink));
         sink.write(&text);
+        if left == 0 {
+            part.end_with_last();
+        }
+        part.begin_with(order.first_ns());
         order.finish(|line| {
             sink.write(line);
             !sink.is_over()
@@ -268,13 +296,16 @@ impl View {
         let missing = if is_whole { files.missing(&events) } else { Vec::new() };
         missing.iter().for_each(|line| sink.say(format!("warning: {line}")));
         is_damaged |= !missing.is_empty();
+        if !part.is_whole() {
+            losses = files.stated_losses().of_a_part();
+        }
         if is_damaged {
             losses.add(DAMAGED, 0);
         }
-        let totals = events.streams().iter().filter_map(StreamReader::totals);
-        let stated = totals.fold(0, |sum: u64, totals| sum.saturating_add(totals.events_discarded));
-        if is_whole && (losses.unstated > 0 || stated > 0 || !losses.uncounted.is_empty()) {
-            sink.say(losses.told(stated).to_string());
+        let stated = part.stated(&mut losses);
+        if losses.unstated > 0 || stated > 0 || !losses.uncounted.is_empty() {
+            let of = if part.is_whole() { "" } else { "of the time that is shown: " };
+            sink.say(format!("{of}{}", losses.told(stated)));
         }
         Ok((is_left_out || is_damaged).into())
     }
@@ -284,18 +315,11 @@ impl View {
         self.tail.or(self.count.map(|count| usize::try_from(count).unwrap_or(usize::MAX)))
     }
 
-    /// Patterns that match no class, and fields that no class has, are mistakes.
-    fn check_names(&self, files: &TraceFiles) -> anyhow::Result<()> {
+    /// Fields that no class has are mistakes.
+    fn check_fields(&self, files: &TraceFiles) -> anyhow::Result<()> {
         let classes: Vec<ClassRef<'_>> = files.traces().flat_map(ClassRef::all).collect();
-        let mut names: Vec<String> = classes.iter().map(|class| class.class.full_name.clone()).collect();
-        names.sort();
-        names.dedup();
-        let of_times = [&self.since, &self.until].into_iter().flatten().filter_map(When::event);
-        let patterns: Vec<&str> = self.events.iter().map(String::as_str).chain(of_times).collect();
-        if let Some(pattern) = unmatched(&patterns, &names).first() {
-            bail!("no event class of this trace matches {pattern}; {}", instead(&[pattern], &names));
-        }
-        let mut fields: Vec<String> = classes.iter().flat_map(printer::field_names).map(str::to_string).collect();
+        let mut fields: Vec<String> =
+            classes.iter().flat_map(|class| class.class.member_names()).map(str::to_string).collect();
         fields.sort();
         fields.dedup();
         let mut wanted = self.fields.iter().flatten();
@@ -305,31 +329,6 @@ impl View {
         Ok(())
     }
 
-    fn selection(&self, files: &TraceFiles) -> anyhow::Result<Selection> {
-        let number = |name: &str, numbers: &[u64]| {
-            let each: Vec<_> = numbers.iter().map(|number| format!("{name} == {number}")).collect();
-            (format!("--{name}"), each.join(" or "))
-        };
-        let process = |name: &String| format!("process ~ \"{}\"", name.replace('\\', "\\\\").replace('"', "\\\""));
-        let processes: Vec<String> = self.process.iter().map(process).collect();
-        let options = [
-            number("pid", &self.pid),
-            number("tid", &self.tid),
-            number("cpu", &self.cpu),
-            ("--process".into(), processes.join(" or ")),
-        ];
-        let options = options.into_iter().filter(|(_, text)| !text.is_empty());
-        let conditions = self.conditions.iter().map(|text| ("--where".to_string(), text.clone()));
-        let mut filters = Vec::new();
-        for (option, text) in options.chain(conditions) {
-            let filter = Filter::parse(&text).with_context(|| option.clone())?;
-            // Each by itself, so that an error is told of its option.
-            Selection::new(Vec::new(), vec![filter.clone()], files.traces()).context(option)?;
-            filters.push(filter);
-        }
-        Ok(Selection::new(self.events.clone(), filters, files.traces())?)
-    }
-
     /// The columns of a table: the fields that are asked for, or those of all classes that can be wanted.
     fn columns(&self, files: &TraceFiles, selection: &Selection) -> Vec<String> {
         if let Some(fields) = &self.fields {
@@ -337,7 +336,7 @@ impl View {
         }
         let mut columns: Vec<String> = Vec::new();
         for class in files.traces().flat_map(ClassRef::all).filter(|class| selection.may_want(class)) {
-            for name in printer::field_names(&class) {
+            for name in class.class.member_names() {
                 if !columns.iter().any(|known| known == name) {
                     columns.push(name.to_string());
                 }
@@ -347,7 +346,41 @@ impl View {
     }
 }
 
-/// Whether an event's class has a name that matches.
-fn is_named(event: &Event<'_>, pattern: &str) -> bool {
-    matches(pattern, &event.class.full_name)
+/// The time that is shown, and the losses that packets tell of: how many, and from when until when.
+struct Part {
+    first_ns: i64,
+    last_ns: i64,
+    last_event_ns: Option<i64>,
+    losses: Vec<(u64, i64, i64)>,
+}
+
+impl Part {
+    fn new(bounds: &Bounds) -> Part {
+        Part { first_ns: bounds.first_ns, last_ns: bounds.last_ns, last_event_ns: None, losses: Vec::new() }
+    }
+
+    fn begin_with(&mut self, ns: Option<i64>) {
+        self.first_ns = ns.map_or(self.first_ns, |ns| self.first_ns.max(ns));
+    }
+
+    fn end_with_last(&mut self) {
+        self.last_ns = self.last_event_ns.map_or(self.last_ns, |ns| self.last_ns.min(ns));
+    }
+
+    fn is_whole(&self) -> bool {
+        (self.first_ns, self.last_ns) == (i64::MIN, i64::MAX)
+    }
+
+    /// How many events were lost in this time. Of others, which can be in it, `losses` take note.
+    fn stated(&self, losses: &mut StatedLosses) -> u64 {
+        let mut stated: u64 = 0;
+        for (count, begin_ns, end_ns) in &self.losses {
+            if *begin_ns >= self.first_ns && *end_ns <= self.last_ns {
+                stated = stated.saturating_add(*count);
+            } else if *begin_ns <= self.last_ns && *end_ns >= self.first_ns {
+                losses.add(AT_AN_EDGE, *count);
+            }
+        }
+        stated
+    }
 }

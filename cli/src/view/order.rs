@@ -12,7 +12,7 @@ pub(super) enum Order {
     /// As they come.
     AsTheyCome,
     /// The last ones; whether the last comes first.
-    Last { count: usize, is_reverse: bool, lines: VecDeque<Vec<u8>> },
+    Last { count: usize, is_reverse: bool, lines: VecDeque<(Option<i64>, Vec<u8>)>, has_dropped: bool },
     /// All of them, the last one first. They wait in a file, each with its length behind it: a trace can be larger than memory.
     Reverse { file: BufWriter<File>, size_bytes: u64 },
 }
@@ -23,7 +23,7 @@ const LEN_BYTES: u64 = size_of::<u64>() as u64;
 impl Order {
     pub(super) fn new(is_reverse: bool, count: Option<usize>) -> anyhow::Result<Order> {
         Ok(match count {
-            Some(count) => Order::Last { count, is_reverse, lines: VecDeque::new() },
+            Some(count) => Order::Last { count, is_reverse, lines: VecDeque::new(), has_dropped: false },
             None if is_reverse => {
                 let file = tempfile::tempfile().context("cannot make a file for lines in reverse order")?;
                 Order::Reverse { file: BufWriter::new(file), size_bytes: 0 }
@@ -32,13 +32,14 @@ impl Order {
         })
     }
 
-    /// Takes the line from `begin` on out of the text, unless it may come out now.
-    pub(super) fn take(&mut self, text: &mut Vec<u8>, begin: usize) -> anyhow::Result<()> {
+    /// Takes the line from `begin` on out of the text, unless it may come out now. `ns`: its time.
+    pub(super) fn take(&mut self, text: &mut Vec<u8>, begin: usize, ns: Option<i64>) -> anyhow::Result<()> {
         match self {
             Order::AsTheyCome => return Ok(()),
-            Order::Last { count, lines, .. } => {
-                lines.push_back(text[begin..].to_vec());
+            Order::Last { count, lines, has_dropped, .. } => {
+                lines.push_back((ns, text[begin..].to_vec()));
                 if lines.len() > *count {
+                    *has_dropped = true;
                     lines.pop_front();
                 }
             }
@@ -53,15 +54,23 @@ impl Order {
         Ok(())
     }
 
+    /// The time of the first line that is left, if there were others before it.
+    pub(super) fn first_ns(&self) -> Option<i64> {
+        match self {
+            Order::Last { lines, has_dropped: true, .. } => Some(lines.front()?.0.unwrap_or(i64::MIN)),
+            _ => None,
+        }
+    }
+
     /// Gives the lines that are left, as long as `put` says that somebody reads.
     pub(super) fn finish(self, mut put: impl FnMut(&[u8]) -> bool) -> anyhow::Result<()> {
         match self {
             Order::AsTheyCome => {}
             Order::Last { is_reverse: false, lines, .. } => {
-                let _ = lines.iter().all(|line| put(line));
+                let _ = lines.iter().all(|(_, line)| put(line));
             }
             Order::Last { lines, .. } => {
-                let _ = lines.iter().rev().all(|line| put(line));
+                let _ = lines.iter().rev().all(|(_, line)| put(line));
             }
             Order::Reverse { file, size_bytes: mut end } => {
                 let file = file.into_inner().context("cannot write to the temporary file of --reverse")?;

@@ -1,16 +1,9 @@
 //! Events as text, in any of the formats.
 
-use dormouse_ctf::plan::Section;
 use dormouse_ctf::text::{ClockFormat, Formatter, LineFormat, Lines, People};
-use dormouse_ctf::{ClassRef, Event, Notice, Writers};
+use dormouse_ctf::{Event, Notice, Writers};
 
 use super::Format;
-
-/// The names of a class's fields and of its contexts.
-pub(super) fn field_names<'a>(class: &ClassRef<'a>) -> impl Iterator<Item = &'a str> + use<'a> {
-    let class = class.class;
-    [Section::Fields, Section::OwnContext, Section::EventContext].into_iter().flat_map(|section| class.names(section))
-}
 
 /// Events as text.
 pub(super) struct Printer {
@@ -45,6 +38,13 @@ impl Printer {
             Format::Csv => lines(LineFormat::Csv(columns())),
         };
         Printer { formatter: Formatter::new(clock, utc_offset()), other }
+    }
+
+    /// Of these classes are the events that can come.
+    pub(super) fn expect<'n>(&mut self, names: impl Iterator<Item = &'n str>) {
+        if let Some(Other::People(people)) = &mut self.other {
+            people.expect(names);
+        }
     }
 
     /// Appends what stands before all events.

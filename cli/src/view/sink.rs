@@ -54,6 +54,12 @@ impl<'o> Sink<'o> {
         }
     }
 
+    /// Has what was written read now.
+    pub(super) fn flush(&mut self) {
+        // `Output` keeps its errors for the end.
+        let _ = self.out.flush();
+    }
+
     /// Says a line on standard error, or as soon as no pager is in its way.
     pub(super) fn say(&mut self, line: String) {
         match &mut self.pager {

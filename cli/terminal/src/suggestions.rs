@@ -4,13 +4,16 @@ use clap::Error;
 use clap::error::{ContextKind, ContextValue};
 
 /// Where a wrong name stands in an error, and what is suggested in its place.
-const PAIRS: [(ContextKind, ContextKind); 2] = [
+const PAIRS: [(ContextKind, ContextKind); 3] = [
     (ContextKind::InvalidSubcommand, ContextKind::SuggestedSubcommand),
     (ContextKind::InvalidArg, ContextKind::SuggestedArg),
+    (ContextKind::InvalidValue, ContextKind::SuggestedValue),
 ];
 
 /// Takes suggestions out of an error that share some letters with what was written, and no more: `disarm` for `histogram`.
 pub(crate) fn leave_out_far(error: &mut Error) {
+    // No path of a trace begins with two dashes.
+    error.remove(ContextKind::Suggested);
     for (wrong, suggested) in PAIRS {
         let Some(ContextValue::String(written)) = error.get(wrong).cloned() else { continue };
         match error.remove(suggested) {

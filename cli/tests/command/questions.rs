@@ -140,6 +140,41 @@ fn a_trace_differs_from_itself_in_nothing() {
     assert!(text.contains("B IS            FIGURE    EVENT\n"), "{text}");
 }
 
+/// What restricts events does so in all questions.
+#[test]
+fn options_select_events() {
+    let trace = trace();
+    let count = |options: &[&str]| {
+        let (text, code, error) = stats(&trace, &[options, &["--json"]].concat());
+        assert_eq!((code, error.as_str()), (Some(0), ""), "{options:?}");
+        let json: Json = serde_json::from_str(&text).expect("JSON");
+        (json["events"].as_u64().expect("events"), json["lost"]["events"].as_u64().expect("lost"))
+    };
+    for (options, expected) in [
+        (&["--where", "bytes >= 100"][..], (30, 3)),
+        (&["--where", "bytes >= 100 and process == \"web\"", "--by", "path"], (14, 3)),
+        (&["-e", "http:end", "--pid", "7"], (21, 3)),
+        (&["--process", "cach*", "--field", "bytes"], (40, 3)),
+        (&["--cpu", "1", "--interval", "10ms"], (40, 3)),
+        (&["--since", "1700000000.010", "--until", "1700000000.015"], (10, 0)),
+        (&["--last", "1ms"], (1, 0)),
+        (&["--tid", "8", "--latency", "http:begin..http:end"], (40, 3)),
+        (&["--since", "event:http:end", "--until", "event:http:end"], (1, 0)),
+    ] {
+        assert_eq!(count(options), expected, "{options:?}");
+    }
+    let (text, ..) = stats(&trace, &["--where", "process == \"web\"", "--latency", "http:begin..http:end"]);
+    assert!(text.contains("pairs     20; alone: begins 0, ends 1"), "{text}");
+    let (text, ..) = stats(&trace, &["--last", "2ms"]);
+    let edge = "lost      at least 0\n          because events were lost at the edge of this time, in it or not (3)";
+    assert!(text.contains(edge), "{text}");
+    // A trace twice has everything twice.
+    let path = trace.path().display().to_string();
+    assert_eq!(count(&[&path, "--by", "event"]).0, 2 * 81);
+    let (_, code, error) = stats(&trace, &["--where", "byts > 1"]);
+    assert_eq!((code, error.trim()), (Some(2), "^"));
+}
+
 #[test]
 fn errors_name_what_there_is() {
     let trace = trace();

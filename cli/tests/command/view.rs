@@ -255,6 +255,7 @@ fn a_wrong_name_names_the_right_one() {
         (&["--fields", "path", "--format", "babeltrace"], "--format babeltrace prints all fields"),
         (&["--formt", "json"], "a similar argument exists: '--format'"),
         (&["--format", "jso"], "a similar value exists: 'json'"),
+        (&["--histogram"], "unexpected argument '--histogram' found\n\nUsage"),
         (&["--since", "yesterday"], "`yesterday` is no time; write 14:03:05.5"),
         (&["--since", "-1ms", "--until", "+1ms"], "--since is later than --until"),
     ] {
@@ -265,6 +266,108 @@ fn a_wrong_name_names_the_right_one() {
     }
     let output = Command::new(DORMOUSE).arg("histogram").output().expect("dormouse runs");
     assert!(!String::from_utf8_lossy(&output.stderr).contains("disarm"), "{output:?}");
+}
+
+/// Events at 10, 20 and 30 ms, one a packet, and of the second packet three lost in front of it.
+fn lossy() -> tempfile::TempDir {
+    let mut trace = TraceBuilder::new();
+    let class = trace.class("shop", "tick", &[]);
+    let stream = trace.stream(0);
+    for (ms, lost) in [(10, 0), (20, 3), (30, 0)] {
+        trace.event(stream, ms * MS, 1, 1, class, &[]);
+        trace.packet(stream, 0, lost);
+    }
+    let trace = trace.finish();
+    let dir = tempfile::tempdir().expect("a directory");
+    std::fs::write(dir.path().join("metadata"), &trace.metadata).expect("metadata");
+    std::fs::write(dir.path().join("cpu_0"), &trace.streams[1]).expect("a stream");
+    dir
+}
+
+#[test]
+fn losses_are_told_of_the_time_that_is_shown() {
+    let dir = lossy();
+    const EDGE: &str = "of the time that is shown: at least 0 lost because events were lost at the edge of this time, in it or not (3)";
+    const INSIDE: &str = "of the time that is shown: 3 lost";
+    let cases: [(&[&str], usize, Option<&str>); 9] = [
+        (&[], 3, Some("3 lost")),
+        (&["--since", "+0s"], 3, Some(INSIDE)),
+        (&["--since", "+0s", "--until", "+10ms"], 2, Some(INSIDE)),
+        (&["--since", "+5ms"], 2, Some(EDGE)),
+        (&["--until", "+5ms"], 1, Some(EDGE)),
+        (&["--since", "+11ms"], 1, None),
+        (&["-n", "1"], 1, None),
+        (&["--tail", "1"], 1, None),
+        (&["--tail", "2"], 2, Some(EDGE)),
+    ];
+    for (options, count, expected) in cases {
+        let output = view(dir.path(), options);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        let last = errors.lines().last().filter(|line| !line.contains("WARNING"));
+        assert_eq!(last.map(|line| line.trim_start_matches("dormouse: ")), expected, "{options:?}: {errors}");
+        assert_eq!(output.stdout.iter().filter(|byte| **byte == b'\n').count(), count, "{options:?}");
+    }
+}
+
+#[test]
+fn several_traces_are_read_as_one() {
+    let (a, b) = (trace(), lossy());
+    let path = b.path().display().to_string();
+    let output = view(a.path(), &[&path, "--where", "event == \"shop:tick\""]);
+    let times: Vec<String> =
+        String::from_utf8_lossy(&output.stdout).lines().map(|line| line[10..19].to_string()).collect();
+    assert_eq!(times, ["010000000", "020000000", "030000000", "102000000"]);
+    assert!(String::from_utf8_lossy(&output.stderr).contains(&path), "names of streams have their trace's");
+}
+
+#[test]
+fn what_is_passed_over_is_a_note() {
+    let dir = trace();
+    std::fs::write(dir.path().join(".swap"), "x").expect("a file");
+    let output = view(dir.path(), &["-v", "-n", "0"]);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    let expected = [
+        "dormouse: note: .swap is no stream and is passed over",
+        "dormouse: note: the clock monotonic counts 1000000000 Hz from 1700000000.000000000 s since 1970 on",
+    ];
+    assert_eq!(errors.lines().collect::<Vec<_>>(), expected);
+}
+
+/// A trace to which this test writes, half packets and half declarations included.
+#[test]
+fn a_trace_is_followed_until_its_session_ends() {
+    let whole = trace();
+    let read = |name: &str| std::fs::read(whole.path().join(name)).expect("it is read");
+    let (metadata, state, cpu) = (read("metadata"), read("state"), read("cpu_0"));
+    let dir = tempfile::tempdir().expect("a directory");
+    let write = |name: &str, bytes: &[u8]| std::fs::write(dir.path().join(name), bytes).expect("it is written");
+    // Not the last class, and so none of the events behind the first packets.
+    let cut = String::from_utf8_lossy(&metadata).rfind("event {").expect("a class");
+    write("metadata", &metadata[..cut]);
+    write("state", &state);
+    write("cpu_0", &cpu[..4096 + 7]);
+    let mut child = Command::new(DORMOUSE)
+        .args(["view", "--follow", "--format", "json", "-e", "http:*"])
+        .arg(dir.path())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("dormouse runs");
+    let mut lines = BufReader::new(child.stdout.take().expect("a pipe")).lines().map(|line| line.expect("a line"));
+    let id = |line: String| serde_json::from_str::<Json>(&line).expect("JSON")["fields"]["id"].as_u64();
+    let first: Vec<_> = lines.by_ref().take(5).map(id).collect();
+    assert_eq!(first, [Some(0), Some(2), Some(4), Some(6), Some(8)]);
+    write("metadata", &metadata[..cut + 10]);
+    write("cpu_0", &cpu);
+    write("metadata", &metadata);
+    let rest: Vec<_> = lines.by_ref().take(46).map(id).collect();
+    assert_eq!(rest[..45], (10..100).step_by(2).map(Some).collect::<Vec<_>>());
+    assert_eq!(rest[45], None);
+    rustix::process::kill_process(rustix::process::Pid::from_child(&child), rustix::process::Signal::INT)
+        .expect("it is there");
+    let output = child.wait_with_output().expect("it ends");
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "dormouse: interrupted; the session goes on\n");
+    assert_eq!((output.status.code(), lines.next()), (Some(0), None));
 }
 
 #[test]

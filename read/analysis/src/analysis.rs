@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use dormouse_abi::class::matches;
-use dormouse_ctf::loss::{DAMAGED, NOT_CLOSED};
+use dormouse_ctf::loss::{AT_AN_EDGE, DAMAGED, NOT_CLOSED};
 use dormouse_ctf::plan::Class;
 use dormouse_ctf::stats::{LossPlaces, Span};
 use dormouse_ctf::{Event, Notice, Problem, StateRecord, StatedLosses, Trace};
@@ -12,13 +12,13 @@ use crate::distribution::Number;
 use crate::group::{Counted, Groups};
 use crate::key::{self, Dimension, Processes, Who};
 use crate::pair::{Begin, Pairs};
-use crate::pick::{Picker, Said, Wanted};
+use crate::pick::{Picker, Said};
 use crate::query::{Measure, Query};
 use crate::report::{self, Report};
 use crate::schema::{environment_pid, is_matched};
 
 /// What contexts of other tracers call processes, threads, and the names of these.
-const WHO: [&str; 5] = ["vpid", "pid", "vtid", "tid", "procname"];
+const WHO: [&str; 5] = ["context.vpid", "context.pid", "context.vtid", "context.tid", "context.procname"];
 
 /// Warnings that are told one by one.
 const WARNINGS_MAX: usize = 1000;
@@ -61,6 +61,7 @@ pub struct Analysis<'q> {
     groups: Groups,
     pairs: Option<Pairs>,
     span_ns: Option<(i64, i64)>,
+    part_ns: Option<(i64, i64)>,
     events: u64,
     bytes: u64,
     read_bytes: u64,
@@ -88,7 +89,7 @@ impl<'q> Analysis<'q> {
         let mut picker = Picker::default();
         let dimensions: Vec<_> = query.dimensions().iter().map(|name| dimension(name, &mut picker)).collect();
         let measured = match &query.measure {
-            Measure::Field(name) => Some(picker.want(Wanted::new(name))),
+            Measure::Field(name) => Some(picker.want(name)),
             _ => None,
         };
         let (mut keys, mut pairs) = (Vec::new(), None);
@@ -100,7 +101,7 @@ impl<'q> Analysis<'q> {
             || dimensions.iter().any(|name| matches!(name, Dimension::Pid | Dimension::Tid | Dimension::Process));
         // Ours say it in one place, where it is found without a look at the fields.
         let is_foreign = traces.iter().any(|trace| trace.own.is_none());
-        let who = (needs_who && is_foreign).then(|| WHO.map(|name| picker.want(Wanted::of_context(name))));
+        let who = (needs_who && is_foreign).then(|| WHO.map(|name| picker.want(name)));
         let origin = |trace: &&Trace| (environment_pid(trace), trace.class.env_text("procname").map(str::to_string));
         let stream =
             |(name, trace): (&str, usize)| Stream { name: name.into(), trace, last_ns: None, is_halted: false };
@@ -119,6 +120,7 @@ impl<'q> Analysis<'q> {
             groups: Groups::new(query.groups_max(), query.is_compared),
             pairs,
             span_ns: None,
+            part_ns: None,
             events: 0,
             bytes: 0,
             read_bytes: 0,
@@ -138,8 +140,13 @@ impl<'q> Analysis<'q> {
         self.read_bytes
     }
 
-    /// The next event.
-    pub fn event(&mut self, event: &Event<'_>) {
+    /// Only a part of the time is asked for: that of which all events will be shown, nanoseconds since the epoch.
+    pub fn within(&mut self, first_ns: i64, last_ns: i64) {
+        self.part_ns = Some((first_ns, last_ns));
+    }
+
+    /// The next event, if it is not one that is asked for: it only says how far the time has come, and whose later events are.
+    pub fn pass(&mut self, event: &Event<'_>) {
         self.read_bytes += event.size_bytes as u64;
         let trace = self.streams[event.stream].trace;
         if event.is_state() {
@@ -154,7 +161,15 @@ impl<'q> Analysis<'q> {
                 self.pairs.iter_mut().for_each(|pairs| pairs.goes_on(domain, event.stream, ns));
             }
         }
-        // What restricts events does so here, before anything is counted.
+    }
+
+    /// The next event.
+    pub fn event(&mut self, event: &Event<'_>) {
+        self.pass(event);
+        if event.is_state() {
+            return;
+        }
+        let trace = self.streams[event.stream].trace;
         let kind = self.kind(event.class);
         if !kind.is_counted {
             return;
@@ -285,12 +300,9 @@ impl<'q> Analysis<'q> {
     }
 
     fn who(&self, event: &Event<'_>, trace: usize) -> Who {
-        let id = |name: &str| {
-            let index = WHO.iter().position(|known| *known == name)?;
-            match self.picker.cell(self.who?[index]).number? {
-                Number::Whole(id) => u32::try_from(id).ok(),
-                Number::Real(_) => None,
-            }
+        let id = |index: usize| match self.picker.cell(self.who?[index]).number? {
+            Number::Whole(id) => u32::try_from(id).ok(),
+            Number::Real(_) => None,
         };
         let who = Who::of(event, id);
         Who { pid: who.pid.or(self.origins[trace].0), ..who }
@@ -320,6 +332,14 @@ impl<'q> Analysis<'q> {
         let domain = self.domain(trace);
         let since = last_ns.unwrap_or(i64::MIN);
         let (begin, end) = match notice.problem {
+            Problem::Discarded { count, begin_ns, end_ns }
+                if self.part_ns.is_some_and(|(first, last)| {
+                    begin_ns.is_none_or(|begin| begin < first) || end_ns.is_none_or(|end| end > last)
+                }) =>
+            {
+                self.losses.add(AT_AN_EDGE, count);
+                (begin_ns.unwrap_or(since), Some(end_ns.unwrap_or(i64::MAX)))
+            }
             Problem::Discarded { count, begin_ns, end_ns } => {
                 self.discarded = self.discarded.saturating_add(count);
                 (begin_ns.unwrap_or(since), Some(end_ns.unwrap_or(i64::MAX)))
@@ -346,6 +366,9 @@ impl<'q> Analysis<'q> {
         if !self.is_closed {
             self.losses.add(NOT_CLOSED, 0);
         }
+        if self.part_ns.is_some() {
+            self.losses = self.losses.of_a_part();
+        }
         let mut warnings = left_out.to_vec();
         warnings.append(&mut self.warnings);
         if self.warnings_more > 0 {
@@ -354,13 +377,23 @@ impl<'q> Analysis<'q> {
         warnings.extend(missing);
         let span =
             self.span_ns.map(|(begin_ns, end_ns)| Span { begin_ns, end_ns, duration_ns: end_ns.abs_diff(begin_ns) });
-        let decode = |key: &[u8]| key::decode(key, &self.names, &self.processes, self.query.is_compared);
-        let rows = report::rows(self.query, span, self.groups.iter().map(|(key, group)| (decode(key), group)));
+        let is_hexadecimal = |dimension: &Dimension| match dimension {
+            Dimension::Field(index) => self.picker.cell(*index).is_hexadecimal,
+            _ => false,
+        };
+        let decode = |key: &[u8], dimensions: &[Dimension]| {
+            let mut values = key::decode(key, &self.names, &self.processes, self.query.is_compared);
+            let hexadecimal = values.iter_mut().zip(dimensions).filter(|(_, dimension)| is_hexadecimal(dimension));
+            hexadecimal.for_each(|(value, _)| value.make_hexadecimal());
+            values
+        };
+        let groups = self.groups.iter().map(|(key, group)| (decode(key, &self.dimensions), group));
+        let rows = report::rows(self.query, span, groups);
         let latency = self.pairs.map(|pairs| {
             let (unpaired, slowest) = pairs.finish();
             report::latency(unpaired, slowest, &self.processes, |key| match self.keys.is_empty() {
                 true => Vec::new(),
-                false => decode(key),
+                false => decode(key, &self.keys),
             })
         });
         let other = self.groups.other.as_ref();
@@ -382,6 +415,6 @@ fn dimension(name: &str, picker: &mut Picker) -> Dimension {
         "pid" => Dimension::Pid,
         "tid" => Dimension::Tid,
         "process" => Dimension::Process,
-        field => Dimension::Field(picker.want(Wanted::new(field))),
+        field => Dimension::Field(picker.want(field)),
     }
 }

@@ -36,6 +36,8 @@ pub enum KeyValue {
     Unknown,
     /// An integer.
     Integer(i128),
+    /// One that is shown as a hexadecimal number.
+    Hexadecimal(u64),
     /// A float, as its bits.
     Real(u64),
     /// Text.
@@ -43,11 +45,21 @@ pub enum KeyValue {
 }
 
 impl KeyValue {
+    /// A negative one stays as it is.
+    pub(crate) fn make_hexadecimal(&mut self) {
+        if let KeyValue::Integer(value) = self
+            && let Ok(value) = u64::try_from(*value)
+        {
+            *self = KeyValue::Hexadecimal(value);
+        }
+    }
+
     /// For people.
     pub(crate) fn shown(&self) -> String {
         match self {
             KeyValue::Unknown => "unknown".into(),
             KeyValue::Integer(value) => value.to_string(),
+            KeyValue::Hexadecimal(value) => format!("0x{value:X}"),
             KeyValue::Real(bits) => f64::from_bits(*bits).to_string(),
             KeyValue::Text(text) => dormouse_abi::text::printable(text),
         }
@@ -59,6 +71,7 @@ impl Serialize for KeyValue {
         match self {
             KeyValue::Unknown => serializer.serialize_none(),
             KeyValue::Integer(value) => Number::Whole(*value).serialize(serializer),
+            KeyValue::Hexadecimal(value) => serializer.serialize_u64(*value),
             KeyValue::Real(bits) => serializer.serialize_f64(f64::from_bits(*bits)),
             KeyValue::Text(text) => serializer.serialize_str(text),
         }
@@ -158,10 +171,11 @@ pub(crate) struct Who {
 }
 
 impl Who {
-    pub(crate) fn of(event: &Event<'_>, cells: impl Fn(&str) -> Option<u32>) -> Who {
+    /// `cells`: what the contexts say that are called `vpid`, `pid`, `vtid`, `tid`.
+    pub(crate) fn of(event: &Event<'_>, cells: impl Fn(usize) -> Option<u32>) -> Who {
         match event.context {
             Some((pid, tid)) => Who { pid: Some(pid), tid: Some(tid) },
-            None => Who { pid: cells("vpid").or_else(|| cells("pid")), tid: cells("vtid").or_else(|| cells("tid")) },
+            None => Who { pid: cells(0).or_else(|| cells(1)), tid: cells(2).or_else(|| cells(3)) },
         }
     }
 }

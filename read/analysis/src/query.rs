@@ -1,8 +1,9 @@
 //! What is asked of a trace.
 
 use dormouse_ctf::Trace;
+use dormouse_filter::Kind;
 
-use crate::schema::{Holds, Schema};
+use crate::schema::Schema;
 
 /// A question.
 #[derive(Debug, Clone, Default)]
@@ -95,7 +96,7 @@ impl Query {
                     check_named(&schema, name, std::slice::from_ref(pattern))?;
                 }
             }
-            if latency.key.is_empty() && !schema.has_tid() {
+            if latency.key.is_empty() && !schema.has(&["tid"]) {
                 return Err(
                     "the trace does not record the threads of its events; say by --key FIELD what belongs together"
                         .into(),
@@ -103,40 +104,26 @@ impl Query {
             }
         }
         self.by.iter().try_for_each(|name| check_named(&schema, name, &measured))?;
-        if let Measure::Field(name) = &self.measure {
-            match schema.check_field(name, &measured, &[])? {
-                Holds::Number => {}
-                // Enumerations are numbers too, so these are texts alone.
-                Holds::Text => {
-                    return Err(format!("the field `{name}` is text, which has no sum; --by {name} counts its values"));
-                }
-                Holds::Elements => {
-                    return Err(format!("the field `{name}` is an array or a sequence, which is no number"));
-                }
-            }
+        if let Measure::Field(name) = &self.measure
+            && schema.check_field(name, &measured, &[])? == Kind::Text
+        {
+            return Err(format!("the field `{name}` is text, which has no sum; --by {name} counts its values"));
         }
         let needs_time = self.interval_ns.is_some() || matches!(self.measure, Measure::Latency(_));
-        if needs_time && !schema.has_clock {
+        if needs_time && !schema.has_clock() {
             return Err("the trace has no clock, so there is no time between its events".into());
         }
         Ok(())
     }
 }
 
-fn check_named(schema: &Schema, name: &str, patterns: &[String]) -> Result<(), String> {
+fn check_named(schema: &Schema<'_>, name: &str, patterns: &[String]) -> Result<(), String> {
     let (is_there, what) = match name {
         "event" | "cpu" => return Ok(()),
-        "pid" => (schema.has_pid(), "processes"),
-        "process" => (schema.has_process(), "processes"),
-        "tid" => (schema.has_tid(), "threads"),
-        field => {
-            return match schema.check_field(field, patterns, &WORDS)? {
-                Holds::Elements => {
-                    Err(format!("the field `{field}` is an array or a sequence, which is no group's name"))
-                }
-                Holds::Number | Holds::Text => Ok(()),
-            };
-        }
+        "pid" => (schema.has(&["pid"]), "processes"),
+        "process" => (schema.has(&["process", "pid"]), "processes"),
+        "tid" => (schema.has(&["tid"]), "threads"),
+        field => return schema.check_field(field, patterns, &WORDS).map(drop),
     };
     if is_there { Ok(()) } else { Err(format!("the trace does not record the {what} of its events")) }
 }

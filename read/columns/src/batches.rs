@@ -11,10 +11,10 @@ use arrow_buffer::{NullBufferBuilder, ScalarBuffer};
 use arrow_schema::ArrowError;
 use dormouse_abi::page::CPU_UNKNOWN;
 use dormouse_ctf::stream::{Chosen, ChosenOf};
-use dormouse_ctf::{Notice, Problem, Scratch, Source, StreamReader};
+use dormouse_ctf::{Notice, Problem, Scratch, Selection, Source, StateRecord, StreamReader, Writers};
 
 use crate::column::Column;
-use crate::layout::{Layout, Origin};
+use crate::layout::{Layout, Origin, STATE};
 
 /// Rows of a batch.
 const ROWS_MAX: usize = 64 << 10;
@@ -44,6 +44,8 @@ pub struct Batches<'l, 'a, C> {
     pending: Vec<usize>,
     damage: Damage,
     scratch: Scratch,
+    /// Where there are conditions.
+    selection: Option<(Selection, Writers)>,
     rows: Rows,
     is_over: bool,
 }
@@ -98,6 +100,8 @@ impl<'l, 'a, C: Chosen> Batches<'l, 'a, C> {
             streams,
             damage: Damage::default(),
             scratch: Scratch::default(),
+            selection: (!layout.filters.is_empty())
+                .then(|| (Selection::unchecked(Vec::new(), layout.filters.clone()), Writers::default())),
             rows: Rows {
                 count: 0,
                 record_bytes: 0,
@@ -123,7 +127,6 @@ impl<'l, 'a, C: Chosen> Batches<'l, 'a, C> {
     #[inline]
     fn next_of(&mut self, index: usize) -> Option<(i64, usize)> {
         let stream = self.streams.get_mut(index)?;
-        let (since_ns, until_ns) = (self.layout.request.since_ns, self.layout.request.until_ns);
         loop {
             let (number, time_ns) = match stream.next()? {
                 Ok(found) => found,
@@ -137,12 +140,11 @@ impl<'l, 'a, C: Chosen> Batches<'l, 'a, C> {
                     continue;
                 }
             };
-            match time_ns {
-                None if since_ns.is_none() && until_ns.is_none() => return Some((i64::MIN, number)),
-                None => {}
-                Some(time_ns) if until_ns.is_some_and(|until| time_ns >= until) => {}
-                Some(time_ns) if since_ns.is_some_and(|since| time_ns < since) => {}
-                Some(time_ns) => return Some((time_ns, number)),
+            // Whose events are is said before them.
+            let is_state =
+                self.selection.is_some() && self.layout.chosen.get(number).is_none_or(|chosen| chosen.is_state);
+            if is_state || self.layout.request.is_within(time_ns) {
+                return Some((time_ns.unwrap_or(i64::MIN), number));
             }
         }
     }
@@ -172,9 +174,18 @@ impl<'l, 'a, C: Chosen> Batches<'l, 'a, C> {
     fn row(&mut self) -> Result<bool, ArrowError> {
         let Some((index, number)) = self.advance() else { return Ok(false) };
         let Some(event) = self.streams[index].event() else { return Ok(true) };
+        if let Some((selection, writers)) = &mut self.selection {
+            if let Some(record) = StateRecord::decode(&event) {
+                writers.note(&event, &record);
+            }
+            let is_asked_for = number != STATE && self.layout.request.is_within(event.time_ns);
+            if !is_asked_for || !selection.wants(&event, writers) {
+                return Ok(true);
+            }
+        }
         let (rows, chosen) = (&mut self.rows, &self.layout.chosen[number]);
         chosen.columns.iter().for_each(|column| rows.columns[*column].fill(rows.count));
-        let shown = event.select(&chosen.selection, &mut self.scratch, &mut rows.columns);
+        let shown = event.project(&chosen.projection, &mut self.scratch, &mut rows.columns);
         shown.map_err(|error| ArrowError::ParseError(format!("a field {error}")))?;
         if rows.needs[0] {
             rows.times.push(event.time_ns.unwrap_or(0));

@@ -9,7 +9,6 @@ use arrow_array::{ArrayRef, make_array};
 use arrow_buffer::{BooleanBufferBuilder, Buffer, NullBufferBuilder};
 use arrow_data::ArrayData;
 use arrow_schema::{ArrowError, DataType};
-use dormouse_ctf::model::Label;
 use dormouse_ctf::plan::{Group, IntegerNode, Visitor};
 
 use crate::kind::Kind;
@@ -83,9 +82,7 @@ impl Labels {
 
 /// The labels of a value, or where it has none the number.
 fn label(value: u64, class: &IntegerNode) -> String {
-    let labels: &[Label] = class.labels.as_deref().unwrap_or_default();
-    let names = labels.iter().filter(|label| label.range.contains(value, class.is_signed));
-    let names: Vec<&str> = names.map(|label| label.name.as_str()).collect();
+    let names: Vec<&str> = class.labels_of(value).collect();
     match names.is_empty() {
         true if class.is_signed => (value as i64).to_string(),
         true => value.to_string(),

@@ -6,10 +6,11 @@ use std::sync::Arc;
 use arrow_array::StringArray;
 use arrow_schema::{DataType, Field, Schema, SchemaRef, TimeUnit};
 use dormouse_abi::class::matches;
-use dormouse_ctf::TraceRef;
 use dormouse_ctf::model::Scope;
-use dormouse_ctf::plan::{ClassRef, MemberRef, Selection};
+use dormouse_ctf::plan::{MemberRef, Projection};
 use dormouse_ctf::stream::Choice;
+use dormouse_ctf::{ClassRef, Selection, TraceRef};
+use dormouse_filter::{Filter, FilterError};
 
 use crate::column::Column;
 use crate::kind::Kind;
@@ -25,8 +26,19 @@ pub struct Request {
     pub since_ns: Option<i64>,
     /// All events are earlier.
     pub until_ns: Option<i64>,
+    /// What has to be true of events, in the language of `dormouse_filter`: all of it.
+    pub conditions: Vec<String>,
     /// Whether text becomes binary columns.
     pub is_text_binary: bool,
+}
+
+impl Request {
+    /// Whether an event of this time is asked for.
+    #[inline]
+    pub(crate) fn is_within(&self, time_ns: Option<i64>) -> bool {
+        let Some(time_ns) = time_ns else { return self.since_ns.is_none() && self.until_ns.is_none() };
+        self.since_ns.is_none_or(|since| time_ns >= since) && self.until_ns.is_none_or(|until| time_ns < until)
+    }
 }
 
 /// Why nothing can be read.
@@ -35,12 +47,17 @@ pub struct Request {
 pub enum RequestError {
     #[error("no event class matches `{pattern}`; there are {known}")]
     NoClass { pattern: String, known: String },
+    #[error("where: {0}")]
+    Condition(#[from] FilterError),
     #[error("there is no column `{name}`; there are {known}")]
     NoColumn { name: String, known: String },
 }
 
 /// The columns that all events have.
 pub(crate) const COMMON: [&str; 5] = ["time", "cpu", "pid", "tid", "event"];
+
+/// In place of a class: its events are the session owner's, and say whose other events are.
+pub(crate) const STATE: usize = usize::MAX;
 
 /// Names that an error shows.
 const SHOWN_COUNT: usize = 20;
@@ -58,7 +75,9 @@ pub(crate) enum Origin {
 /// A class that is read.
 #[derive(Debug)]
 pub(crate) struct Chosen {
-    pub selection: Selection,
+    pub projection: Projection,
+    /// Whether its events say whose other events are.
+    pub is_state: bool,
     /// Indices of the columns that it fills.
     pub columns: Vec<usize>,
     /// The key of its name.
@@ -75,6 +94,7 @@ pub struct Layout<'a> {
     /// By trace.
     choices: Vec<Choice<'a>>,
     pub(crate) names: Arc<StringArray>,
+    pub(crate) filters: Vec<Filter>,
     pub(crate) request: Request,
 }
 
@@ -90,12 +110,12 @@ pub struct ClassColumns {
 /// The classes of traces, each name once, in alphabetical order.
 pub fn classes<'a>(traces: impl IntoIterator<Item = TraceRef<'a>>) -> Vec<ClassColumns> {
     let mut found: Vec<ClassColumns> = Vec::new();
-    for class in traces.into_iter().flat_map(TraceRef::classes) {
+    for class in traces.into_iter().flat_map(ClassRef::all) {
         let mut table = Table::default();
         table.add(class);
         let fields = table.columns.iter().filter(|column| !COMMON.contains(&column.name.as_str()));
         let fields = fields.map(|column| Field::new(&column.name, column.kind.data_type(false), true)).collect();
-        found.push(ClassColumns { name: class.class().full_name.clone(), fields });
+        found.push(ClassColumns { name: class.class.full_name.clone(), fields });
     }
     found.sort_by(|a, b| a.name.cmp(&b.name));
     found.dedup_by(|a, b| a.name == b.name);
@@ -138,8 +158,8 @@ impl Table {
 
     /// For each member of the class the column that it fills.
     fn add(&mut self, class: ClassRef<'_>) -> Vec<Option<usize>> {
-        let members = class.members();
-        let full_name = &class.class().full_name;
+        let members = class.class.members();
+        let full_name = &class.class.full_name;
         let sources = ["pid", "tid"].map(|name| source(&members, name));
         let mut taken = HashSet::new();
         let mut columns = Vec::new();
@@ -180,8 +200,8 @@ impl<'a> Layout<'a> {
     /// # Errors
     /// A pattern matches no class, or a column is in none of the classes; with what there is.
     pub fn new(traces: &[TraceRef<'a>], request: &Request) -> Result<Layout<'a>, RequestError> {
-        let classes: Vec<Vec<ClassRef<'a>>> = traces.iter().map(|trace| trace.classes().collect()).collect();
-        let full_name = |class: &ClassRef<'a>| class.class().full_name.as_str();
+        let classes: Vec<Vec<ClassRef<'a>>> = traces.iter().map(|trace| ClassRef::all(*trace).collect()).collect();
+        let full_name = |class: &ClassRef<'a>| class.class.full_name.as_str();
         if let Some(pattern) = request
             .events
             .iter()
@@ -217,10 +237,19 @@ impl<'a> Layout<'a> {
             });
             choices[*trace].add(*class, chosen.len());
             chosen.push(Chosen {
-                selection: class.select(&of_member),
+                projection: class.project(&of_member),
+                is_state: class.is_state(),
                 columns: of_member.into_iter().flatten().collect(),
                 name: name as i32,
             });
+        }
+        let filters = request.conditions.iter().map(|text| Filter::parse(text)).collect::<Result<Vec<_>, _>>()?;
+        if !filters.is_empty() {
+            Selection::new(Vec::new(), filters.clone(), traces.iter().copied())?;
+            for (choice, classes) in choices.iter_mut().zip(&classes) {
+                let state = classes.iter().filter(|class| class.is_state() && !is_chosen(class));
+                state.for_each(|class| choice.add(*class, STATE));
+            }
         }
         let kinds = table.columns.iter().zip(&kept).filter(|(_, kept)| kept.is_some());
         let kinds = kinds.map(|(column, _)| column.kind.clone()).collect();
@@ -231,6 +260,7 @@ impl<'a> Layout<'a> {
             chosen,
             choices,
             names: Arc::new(StringArray::from(names)),
+            filters,
             request: request.clone(),
         })
     }

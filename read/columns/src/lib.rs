@@ -4,7 +4,7 @@
 //! spends microseconds an event.
 //!
 //! ```text
-//!   StreamReader ─▶ next_chosen ─▶ merge by time ─▶ Selection::show ─▶ Column (a visitor) ─▶ RecordBatch
+//!   StreamReader ─▶ next_chosen ─▶ merge by time ─▶ Projection      ─▶ Column (a visitor) ─▶ RecordBatch
 //!      other classes are passed by their sizes      only chosen members are looked at       at most 64 Ki rows
 //! ```
 //! Nothing is decoded here: the compiled plan of `dormouse_ctf` shows each column its values.

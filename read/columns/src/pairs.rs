@@ -25,6 +25,8 @@ pub struct PairRequest {
     pub since_ns: Option<i64>,
     /// All events are earlier.
     pub until_ns: Option<i64>,
+    /// As those of [`Request`].
+    pub conditions: Vec<String>,
 }
 
 /// Begun and not ended at one time; of more, the new ones are not taken.
@@ -44,6 +46,7 @@ impl PairRequest {
             columns: Some(columns),
             since_ns: self.since_ns,
             until_ns: self.until_ns,
+            conditions: self.conditions.clone(),
             is_text_binary: false,
         }
     }

@@ -6,7 +6,7 @@ use arrow_array::{Array, RecordBatch};
 use arrow_schema::DataType;
 use dormouse_abi::class::{FieldType, Kind};
 use dormouse_columns::{Batches, Layout, PairRequest, Pairs, Request, RequestError, classes};
-use dormouse_ctf::{Sequence, StreamReader, Trace, TraceRef, Value};
+use dormouse_ctf::{Sequence, StateRecord, StreamReader, Trace, TraceRef, Value};
 use dormouse_traces::TraceBuilder;
 
 fn request(events: &[&str], columns: Option<&[&str]>) -> Request {
@@ -188,6 +188,119 @@ fn structures_variants_and_enumerations_of_others() {
     assert_eq!(items.value(0).as_struct().column(0).as_primitive::<UInt8Type>().values()[..], [8, 9]);
 }
 
+/// A structure of CTF 2 with these members.
+fn structure(members: &[(&str, &str)]) -> String {
+    let members: Vec<String> =
+        members.iter().map(|(name, class)| format!(r#"{{"name":"{name}","field-class":{class}}}"#)).collect();
+    format!(r#"{{"type":"structure","member-classes":[{}]}}"#, members.join(","))
+}
+
+#[test]
+fn kinds_of_ctf_2_have_their_columns() {
+    let number = r#"{"type":"fixed-length-unsigned-integer","length":8,"byte-order":"little-endian","alignment":8}"#;
+    let flag = r#"{"type":"fixed-length-boolean","length":8,"byte-order":"little-endian","alignment":8}"#;
+    let map = r#"{"type":"fixed-length-bit-map","length":8,"byte-order":"little-endian","alignment":8,"flags":{"A":[[0,0]],"B":[[3,4]]}}"#;
+    let optional =
+        format!(r#"{{"type":"optional","selector-field-location":{{"path":["flag"]}},"field-class":{number}}}"#);
+    let counted = r#"{"type":"dynamic-length-blob","length-field-location":{"path":["size"]}}"#;
+    let members = [
+        ("flag", flag),
+        ("number", &optional),
+        ("raw", r#"{"type":"static-length-blob","length":3}"#),
+        ("size", number),
+        ("counted", counted),
+        ("name", r#"{"type":"null-terminated-string","encoding":"utf-16le"}"#),
+        ("long", r#"{"type":"variable-length-signed-integer"}"#),
+        ("map", map),
+    ];
+    let class = format!(r#"{{"type":"event-record-class","name":"e","payload-field-class":{}}}"#, structure(&members));
+    let fragments = [r#"{"type":"preamble","version":2}"#, r#"{"type":"data-stream-class"}"#, &class];
+    let metadata: String = fragments.iter().map(|fragment| format!("\u{1e}{fragment}\n")).collect();
+    let trace = Trace::decode(metadata.as_bytes()).unwrap();
+    let with = &b"\x01\x07\x01\x02\x03\x02hih\0\xe9\0\0\0\x7f\x09"[..];
+    let without = b"\0\x04\x05\x06\0\0\0\x80\x7f\0";
+    let stream = [with, without].concat();
+    let rows = |conditions: &[&str]| {
+        let conditions = conditions.iter().map(ToString::to_string).collect();
+        let (batches, damage) =
+            read(TraceRef::from(&trace), std::slice::from_ref(&stream), &Request { conditions, ..request(&[], None) });
+        assert_eq!(damage, 0);
+        batches.into_iter().next()
+    };
+    let batch = rows(&[]).unwrap();
+    let column = |name: &str| batch.column_by_name(name).unwrap();
+    assert_eq!(column("flag").as_boolean().iter().collect::<Vec<_>>(), [Some(true), Some(false)]);
+    let numbers = column("number").as_struct().column(0).as_primitive::<UInt8Type>();
+    assert_eq!(numbers.iter().collect::<Vec<_>>(), [Some(7), None]);
+    assert_eq!(
+        column("raw").as_binary::<i32>().iter().flatten().collect::<Vec<_>>(),
+        [b"\x01\x02\x03", b"\x04\x05\x06"]
+    );
+    assert_eq!(column("counted").as_binary::<i32>().iter().flatten().collect::<Vec<_>>(), [&b"hi"[..], b""]);
+    assert_eq!(column("name").as_string::<i32>().iter().flatten().collect::<Vec<_>>(), ["h\u{e9}", ""]);
+    assert_eq!(column("long").as_primitive::<Int64Type>().values()[..], [-1, -128]);
+    let maps = column("map").as_dictionary::<Int32Type>();
+    let map = |row: usize| maps.values().as_string::<i32>().value(maps.keys().value(row) as usize).to_string();
+    assert_eq!(map(0), "A, B");
+    for (condition, count) in
+        [("number == 7", 1), ("name == \"h\u{e9}\"", 1), ("not flag", 1), ("long < 0", 2), ("long < -200", 0)]
+    {
+        assert_eq!(rows(&[condition]).map_or(0, |batch| batch.num_rows()), count, "{condition}");
+    }
+    let wrong = Request { conditions: vec!["nam == 1".into()], ..request(&[], None) };
+    let error = Layout::new(&[TraceRef::from(&trace)], &wrong).unwrap_err().to_string();
+    assert!(error.starts_with("where: line 1, column 1: no event has nam; name is the nearest"), "{error}");
+}
+
+#[test]
+fn what_lttng_records_has_its_columns() {
+    let directory = tempfile::tempdir().unwrap();
+    let Some(trace) = dormouse_testing::lttng::sample(directory.path()) else { return };
+    let files = dormouse_reader::TraceFiles::open(&trace).unwrap();
+    let traces: Vec<_> = files.traces().collect();
+    let conditions = vec!["i >= 5 and process == \"program\"".to_string()];
+    let request = Request { conditions, ..request(&["mine:ev"], None) };
+    let layout = Layout::new(&traces, &request).unwrap();
+    let batches: Vec<_> = Batches::new(&layout, files.readers()).map(Result::unwrap).collect();
+    let [batch] = batches.as_slice() else { panic!("{} batches", batches.len()) };
+    let column = |name: &str| batch.column_by_name(name).unwrap();
+    assert_eq!(column("i").as_primitive::<Int32Type>().values()[..], (5..20).collect::<Vec<_>>());
+    let d: Vec<f64> = (5..20).map(|i| 1.5 * f64::from(i)).collect();
+    assert_eq!(column("d").as_primitive::<Float64Type>().values()[..], d);
+    assert_eq!(column("s").as_string::<i32>().value(0), "he\"llo");
+    assert_eq!((column("stxt").as_string::<i32>().value(0), column("time").null_count()), ("he\"", 0));
+    let seq = column("seq").as_list::<i32>();
+    assert_eq!((0..4).map(|row| seq.value(row).len()).collect::<Vec<_>>(), [1, 2, 3, 0]);
+    let colors = column("col").as_dictionary::<Int32Type>();
+    let color = |row: usize| colors.values().as_string::<i32>().value(colors.keys().value(row) as usize).to_string();
+    assert_eq!([0, 1, 3, 4].map(color), ["MANY", "6", "RED", "BLUE"]);
+    assert!(column("pid").as_primitive::<UInt32Type>().value(0) > 1);
+}
+
+/// Whose an event is says the state stream, whether or not its events are rows.
+#[test]
+fn conditions_ask_for_processes() {
+    let mut builder = TraceBuilder::new();
+    let class = builder.class("p", "e", &[("n", FieldType::scalar(Kind::U32))]);
+    for (process, vpid, name) in [(1, 12, "web"), (2, 13, "cache")] {
+        let program = "/bin/x";
+        builder.state(0, &StateRecord::Process { process, pid: vpid, vpid, name, program, command_line: "" });
+    }
+    let stream = builder.stream(0);
+    for n in 0..10 {
+        builder.event(stream, 10 + u64::from(n), 12 + n % 2, 1, class, &[Value::U32(n)]);
+    }
+    let trace = builder.finish();
+    let metadata = trace.parse();
+    for events in [&[][..], &["p:e"]] {
+        let conditions = vec!["process == \"cache\"".into(), "n > 3".into()];
+        let since_ns = Some(BEGIN_NS + 12);
+        let request = Request { conditions, since_ns, ..request(events, Some(&["n"])) };
+        let (batches, _) = read(TraceRef::from(&metadata), &trace.streams, &request);
+        assert_eq!(batches[0].column(0).as_primitive::<UInt32Type>().values()[..], [5, 7, 9]);
+    }
+}
+
 #[test]
 fn batches_are_bounded_and_damage_is_counted() {
     let mut builder = TraceBuilder::new();
@@ -229,7 +342,8 @@ fn pairs_are_those_of_one_key_and_the_last_that_began() {
     let metadata = trace.parse();
     let pairs_by = |key: &[&str]| {
         let key = key.iter().map(ToString::to_string).collect();
-        let request = PairRequest { begin: "p:begin".into(), end: "p:end".into(), key, since_ns: None, until_ns: None };
+        let (begin, end) = ("p:begin".into(), "p:end".into());
+        let request = PairRequest { begin, end, key, since_ns: None, until_ns: None, conditions: Vec::new() };
         let (batches, _) = read(TraceRef::from(&metadata), &trace.streams, &request.events());
         let mut pairs = Pairs::new(request);
         let batch = pairs.batch(&batches[0]).unwrap();

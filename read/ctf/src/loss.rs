@@ -169,6 +169,11 @@ pub const DAMAGED: &str = "parts of the trace are missing or damaged";
 /// The same of a trace without an end.
 pub const NOT_CLOSED: &str = "the trace was not closed: its session is live or was killed";
 
+/// The same where only a part of the time is looked at.
+pub const AT_AN_EDGE: &str = "events were lost at the edge of this time, in it or not";
+/// The same of those whose time nobody knows.
+const AT_UNKNOWN_TIMES: &str = "events were lost at times that nobody knows";
+
 /// `0 lost`, or `at least 0 lost because packets were not valid and were left out (2)`. A count of 0 is none.
 fn told<'a>(lost: u64, uncounted: impl Iterator<Item = (&'a str, u64)>) -> String {
     let cause = |(text, count): (&str, u64)| if count > 0 { format!("{text} ({count})") } else { text.to_string() };
@@ -215,6 +220,16 @@ impl StatedLosses {
             Some(known) => known.count = known.count.saturating_add(count),
             None => self.uncounted.push(Uncounted { cause: cause.into(), count }),
         }
+    }
+
+    /// The same for a part of the time: what has no time can have been lost in it.
+    #[must_use]
+    pub fn of_a_part(mut self) -> StatedLosses {
+        let unstated = std::mem::take(&mut self.unstated);
+        if unstated > 0 {
+            self.add(AT_UNKNOWN_TIMES, unstated);
+        }
+        self
     }
 
     /// In words, with the events that packets state.

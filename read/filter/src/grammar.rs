@@ -345,8 +345,7 @@ fn member(input: &mut Input<'_>) -> Parsed<String> {
     if word.is_empty() { expected(input, "a name") } else { Ok(word.to_string()) }
 }
 
-fn name(input: &mut Input<'_>) -> Parsed<Operand> {
-    let offset = input.current_token_start();
+fn path(input: &mut Input<'_>) -> Parsed<Name> {
     let mut parts = vec![Part::Member(member(input)?)];
     loop {
         if opt(literal('.')).parse_next(input)?.is_some() {
@@ -364,8 +363,22 @@ fn name(input: &mut Input<'_>) -> Parsed<Operand> {
             break;
         }
     }
+    Ok(Name { parts })
+}
+
+impl Name {
+    /// Reads `a.b[2]`. Here a part that is no word needs no backquotes, if it has no dot.
+    pub fn parse(text: &str) -> Name {
+        let mut input = Input { input: LocatingSlice::new(text), state: State::default() };
+        let found = path(&mut input).ok().filter(|_| input.input.as_ref().is_empty());
+        found.unwrap_or_else(|| Name { parts: text.split('.').map(|part| Part::Member(part.into())).collect() })
+    }
+}
+
+fn name(input: &mut Input<'_>) -> Parsed<Operand> {
+    let offset = input.current_token_start();
+    let name = path(input)?;
     blank(input)?;
-    let name = Name { parts };
     let names = &mut input.state.names;
     let index = names.iter().position(|(known, _)| *known == name).unwrap_or(names.len());
     if index == NAMES_MAX {

@@ -311,3 +311,19 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn names_alone_are_read_as_in_filters() {
+    use dormouse_filter::{Name, Part};
+    let member = |name: &str| Part::Member(name.into());
+    for (text, parts) in [
+        ("a", vec![member("a")]),
+        ("a.b[2]", vec![member("a"), member("b"), Part::Index(2)]),
+        ("`x.y`.z", vec![member("x.y"), member("z")]),
+        ("7th-field.a", vec![member("7th-field"), member("a")]),
+        ("a[", vec![member("a[")]),
+        ("", vec![member("")]),
+    ] {
+        assert_eq!(Name::parse(text).parts, parts, "{text}");
+    }
+}

@@ -133,19 +133,20 @@ impl Trace {
     /// Events in the order of time, as a table of a row each.
     ///
     /// `events`: a name of a class, or a pattern with `*` and `?`, or several; None: all. `columns`: those to read, None: all. Only these are
-    /// decoded. `since`, `until`: the first time and the one behind the last; int (nanoseconds since 1970 UTC), datetime with zone, or ISO 8601
+    /// decoded. `where`: what has to be true of them, such as `bytes > 4096 and process == "nginx"`; of several all. `since`, `until`: the first time and the one behind the last; int (nanoseconds since 1970 UTC), datetime with zone, or ISO 8601
     /// text with zone. `text`: "str" makes U+FFFD of bytes that are no UTF-8, "bytes" gives them as they are. `strict`: reading raises TraceError
     /// at its end if something was damaged.
     ///
     /// Columns: time (timestamp[ns, UTC]), cpu, pid, tid (uint32), event (dictionary), then the fields.
     ///
     /// Raises RequestError if nothing matches, with what there is.
-    #[pyo3(signature = (events=None, *, columns=None, since=None, until=None, text="str", strict=false))]
+    #[pyo3(signature = (events=None, *, columns=None, r#where=None, since=None, until=None, text="str", strict=false))]
     fn events(
         &self,
         py: Python<'_>,
         events: Option<Names>,
         columns: Option<Names>,
+        r#where: Option<Names>,
         since: Option<Bound<'_, PyAny>>,
         until: Option<Bound<'_, PyAny>>,
         text: &str,
@@ -161,6 +162,7 @@ impl Trace {
             columns: columns.map(Names::into_vec),
             since_ns: time_ns("since", since.as_ref())?,
             until_ns: time_ns("until", until.as_ref())?,
+            conditions: r#where.map(Names::into_vec).unwrap_or_default(),
             is_text_binary,
         };
         py.detach(|| Table::new(Arc::clone(&self.files), Query::Events(request), strict))
@@ -172,20 +174,22 @@ impl Trace {
     /// Columns: begin, end (timestamp[ns, UTC]), duration (duration[ns]), cpu, pid, tid (of the beginning), key (text).
     ///
     /// Raises RequestError as events() does. `warnings` of the table counts what has no counterpart.
-    #[pyo3(signature = (begin, end, *, key=None, since=None, until=None, strict=false))]
+    #[pyo3(signature = (begin, end, *, key=None, r#where=None, since=None, until=None, strict=false))]
     fn pairs(
         &self,
         py: Python<'_>,
         begin: String,
         end: String,
         key: Option<Names>,
+        r#where: Option<Names>,
         since: Option<Bound<'_, PyAny>>,
         until: Option<Bound<'_, PyAny>>,
         strict: bool,
     ) -> PyResult<Table> {
         let (since_ns, until_ns) = (time_ns("since", since.as_ref())?, time_ns("until", until.as_ref())?);
         let key = key.map(Names::into_vec).unwrap_or_default();
-        let request = PairRequest { begin, end, key, since_ns, until_ns };
+        let conditions = r#where.map(Names::into_vec).unwrap_or_default();
+        let request = PairRequest { begin, end, key, since_ns, until_ns, conditions };
         py.detach(|| Table::new(Arc::clone(&self.files), Query::Pairs(request), strict))
     }
 

@@ -50,6 +50,16 @@ class Objects(unittest.TestCase):
             rows = list(trace().events("http:request", since=form, until=BEGIN_NS + 12_000))
             self.assertEqual([row["id"] for row in rows], [10, 11])
 
+    def test_conditions(self):
+        rows = list(trace().events("http:request", where='id >= 10 and id < 14 and process == "server"'))
+        self.assertEqual([row["id"] for row in rows], [10, 11, 12, 13])
+        rows = list(trace().events(where=["is_tls", "id < 4"], columns="id"))
+        self.assertEqual([row["id"] for row in rows], [1, 3])
+        pairs = trace().pairs("http:request", "http:response", key="id", where="id == 7")
+        self.assertEqual([row["key"] for row in pairs], ["7"])
+        with self.assertRaisesRegex(dormouse.RequestError, "no event has idd; id is the nearest"):
+            trace().events(where="idd == 1")
+
     def test_pairs(self):
         pairs = trace().pairs("http:request", "http:response", key="id")
         rows = list(pairs)
@@ -85,6 +95,24 @@ class Objects(unittest.TestCase):
         for thread in threads:
             thread.join()
         self.assertEqual(sum(counts), len(list(one.events())))
+
+
+class Ctf2(unittest.TestCase):
+    def test_its_kinds_are_objects(self):
+        rows = [{name: row.get(name) for name in ["flag", "number", "raw", "name"]} for row in trace("ctf2").events()]
+        first = {"flag": True, "number": {"value": 7}, "raw": b"\1\2\3", "name": "h\u00e9"}
+        second = {"flag": False, "number": None, "raw": b"\4\5\6", "name": "ho"}
+        self.assertEqual(rows, [first, second])
+
+
+class Lttng(unittest.TestCase):
+    def test_its_trace_has_what_the_program_has_written(self):
+        rows = list(trace("lttng").events("mine:ev", where='process == "program"'))
+        self.assertEqual([(row["i"], row["d"], row["s"]) for row in rows], [(i, 1.5 * i, 'he"llo') for i in range(20)])
+        self.assertEqual([len(row["seq"]) for row in rows[:4]], [0, 1, 2, 3])
+        self.assertEqual([row["col"] for row in rows[:3]], ["RED", "BLUE", "MANY"])
+        small = trace("lttng").events("mine:small", columns="i")
+        self.assertEqual([row["i"] for row in small], [-i for i in range(20)])
 
 
 class Errors(unittest.TestCase):

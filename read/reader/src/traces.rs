@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use dormouse_ctf::stats::{Collector, Tally};
-use dormouse_ctf::{Merge, Stats, StreamReader, Trace, TraceRef};
+use dormouse_ctf::{Merge, StateRecord, StatedLosses, Stats, StreamReader, Trace, TraceRef};
 
 use crate::extent::{WINDOW_BYTES, Window};
 use crate::find::{Found, find, no_trace, open_dir};
@@ -179,6 +179,22 @@ impl TraceFiles {
     /// The time of the last event, see [`StreamReader::end_ns`].
     pub fn end_ns(&self) -> Option<i64> {
         self.readers().filter_map(|(_, reader)| reader.end_ns()).max()
+    }
+
+    /// What the state streams say of losses, to their ends.
+    pub fn stated_losses(&self) -> StatedLosses {
+        let mut losses = StatedLosses::default();
+        let is_state = |(_, stream): &(usize, &Stream)| {
+            self.traces[stream.trace].own.is_some() && stream.name.rsplit('/').next() == Some("state")
+        };
+        let readers = self.streams.iter().enumerate().filter(is_state).map(|(index, _)| self.reader(index));
+        let mut events = Merge::new(readers);
+        while let Some(item) = events.next_event() {
+            if let Some(record) = item.ok().and_then(|event| StateRecord::decode(&event)) {
+                losses.note(&record);
+            }
+        }
+        losses
     }
 
     /// What is missing in traces whose [`TraceFiles::events`] have been read to the end, one line each; nothing, if only those of some time

@@ -116,6 +116,7 @@ pub use inheritance::Inheritance;
 pub use options::{Cpus, Mode, Options};
 pub use owner::Session;
 pub use salvage::{Salvage, salvage};
+pub use session_file::is_owner_alive;
 pub use summary::Summary;
 pub use supervised::{Ending, SupervisedOwner};
 pub use supervisor::{COMMAND, Outcome, Remote, Supervisor};

@@ -88,6 +88,12 @@ impl SessionFile {
     }
 }
 
+/// Whether the owner of the session that is recorded into a directory is alive; `None`: no session says that it is.
+pub fn is_owner_alive(dir: &Path) -> Option<bool> {
+    let file = Dir::open(dir).ok()?.read_all(FILE_NAME, LEN_MAX).ok()?;
+    Some(SessionFile::decode(&file)?.is_owner_alive())
+}
+
 /// Files that are there as long as the session lasts: its own, and that of its buffers. A killed owner leaves them.
 #[derive(Debug)]
 pub(crate) struct OwnerFiles(Vec<PathBuf>);

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::{is_installed, printed};
+use crate::{Lack, has, is_installed, printed, skip};
 
 /// What has it all on Debian and Ubuntu.
 pub const INSTALL: &str = "apt-get install lttng-tools liblttng-ust-dev babeltrace2";
@@ -226,6 +226,39 @@ fn counted(text: &str) -> Option<u64> {
 
 fn is_root() -> bool {
     rustix::process::geteuid().is_root()
+}
+
+/// Compiles `lttng/lttng.c`: a program that writes `mine:ev` with `i` from 0 to 19, and as many events of other classes. `None`, and the test is skipped,
+/// where LTTng is not installed.
+pub fn sample_program(directory: &Path) -> Option<PathBuf> {
+    let (source, program) = (Path::new(env!("CARGO_MANIFEST_DIR")).join("lttng"), directory.join("program"));
+    let mut compiler = Command::new("cc");
+    compiler.arg("-I").arg(&source).arg("-o").arg(&program).arg(source.join("lttng.c")).args(["-llttng-ust", "-ldl"]);
+    if !compiler.output().is_ok_and(|output| output.status.success()) {
+        skip(Lack::program("liblttng-ust-dev"));
+        return None;
+    }
+    ["lttng-sessiond", "lttng", "babeltrace2"].iter().all(|name| has(name)).then_some(program)
+}
+
+/// Records that program, and gives the directory of its trace below this one.
+///
+/// # Panics
+/// The program fails, or the session does not end.
+pub fn sample(directory: &Path) -> Option<PathBuf> {
+    let program = sample_program(directory)?;
+    let options = "--buffers-uid --subbuf-size=4096";
+    match LttngSession::start(options, &["mine:*"], &["vpid", "vtid", "procname"], directory) {
+        Ok(session) => {
+            let status = Command::new(program).envs(session.env()).status();
+            assert!(status.is_ok_and(|status| status.success()), "the program fails");
+            Some(session.keep().expect("the session ends").0)
+        }
+        Err(why) => {
+            skip(Lack::machine(why, "run it outside of containers"));
+            None
+        }
+    }
 }
 
 #[cfg(test)]

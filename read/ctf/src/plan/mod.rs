@@ -7,19 +7,18 @@
 mod bits;
 mod class;
 mod head;
-mod names;
 mod node;
 mod packet;
 mod pick;
 mod program;
-mod select;
+mod shape;
 mod walk;
 
 pub use bits::FieldError;
 pub use class::Class;
 pub use node::{IntegerNode, TooManyReferences};
-pub use pick::{Pick, Picked, PickedKind, Section, Step};
-pub use select::{ClassRef, FieldRef, MemberRef, Selection, Shape};
+pub use pick::{Pick, Picked, Projection};
+pub use shape::{FieldRef, MemberRef, Shape};
 pub use walk::{Group, Visitor};
 
 pub(crate) use bits::{Cursor, extend_sign};
@@ -184,6 +183,10 @@ impl StreamPlan {
 
     pub(crate) fn class_count(&self) -> usize {
         self.classes.count()
+    }
+
+    pub(crate) fn class_index(&self, id: u64) -> Option<usize> {
+        self.classes.index(id)
     }
 
     /// What is known of the position behind a record's header.

@@ -1,5 +1,6 @@
 //! A field class with what it refers to found: where another field says a length or an option, its value is in a slot.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -285,6 +286,25 @@ impl<'a> Builder<'a> {
 }
 
 impl IntegerNode {
+    /// What a value is called: by the first label of an enumeration, by all flags of a bit map.
+    pub fn label(&self, value: u64) -> Option<Cow<'_, str>> {
+        let mut labels = self.labels_of(value);
+        let first = labels.next()?;
+        match self.meaning {
+            Meaning::Bits => Some(labels.fold(first.to_string(), |all, flag| all + ", " + flag).into()),
+            _ => Some(first.into()),
+        }
+    }
+
+    /// The labels that a value has: of a bit map those of its bits.
+    pub fn labels_of(&self, value: u64) -> impl Iterator<Item = &str> {
+        let is_so = move |label: &&Label| match self.meaning {
+            Meaning::Bits => (0..64).any(|bit| value >> bit & 1 == 1 && label.range.contains(bit, false)),
+            _ => label.range.contains(value, self.is_signed),
+        };
+        self.labels.iter().flat_map(|labels| labels.iter()).filter(is_so).map(|label| label.name.as_str())
+    }
+
     /// The low bits of a time that it has. One of variable length had `variable_bits`.
     pub(super) fn time_bits(&self, variable_bits: u32) -> u32 {
         if self.coding == Coding::Variable { variable_bits.min(64) } else { self.size_bits }

@@ -1,50 +1,141 @@
-//! Single fields of records: found once by their names, and then read by their places.
+//! Chosen fields of records: found once by their names, and then read by their places, without the others.
+//!
+//! ```text
+//!   names ─▶ Guide ─▶ steps to the field ─┬─▶ Pick: the value of one field, wherever it is          filters, groups, keys
+//!            (once for each class)        └─▶ Projection: members, each for a visitor of its own    columns
+//! ```
+//! What lies at a constant place is gone to at once; what lies between is passed by the same operations as whole records; what lies behind the last
+//! chosen field is not looked at.
 
 use std::borrow::Cow;
 
+use dormouse_filter::{Kind, Part};
+
 use super::StreamPlan;
-use super::bits::Cursor;
+use super::bits::{Cursor, FieldError};
 use super::class::Class;
-use super::node::{Count, IntegerNode, MemberNode, Node, StructNode};
-use super::program::{fixed_size, program};
-use super::walk::{Blind, Memory, float, is_in, option_of, text};
+use super::node::{Count, IntegerNode, Node, StructNode};
+use super::program::{Assembler, Known, Operation, fixed_size, run};
+use super::walk::{Memory, Visitor, float, is_in, option_of, text};
+use crate::model::{Range, Scope};
 
-/// Which of the structures of a record, in their order.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub enum Section {
-    EventContext,
-    OwnContext,
-    Fields,
+/// A step on the way to a field.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Step {
+    /// Goes to so many bits behind the beginning of the contexts.
+    At(u64),
+    Pass(Box<[Operation]>),
+    /// Of the values that a tag has for options, it has one of the last, and none of those before.
+    Option {
+        slot: u32,
+        is_signed: bool,
+        ranges: Box<[Vec<Range>]>,
+    },
+    /// The array has an element with this index.
+    Element(Count, u64),
 }
 
-/// A step towards a field.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Step<'n> {
-    /// The member of a structure, or the option of a variant.
-    Name(&'n str),
-    /// The element of an array.
-    Index(u64),
+/// Takes the steps; false if this record has no such field.
+#[inline]
+fn go(steps: &[Step], begin: u64, cursor: &mut Cursor<'_>, memory: &mut Memory) -> Result<bool, FieldError> {
+    for step in steps {
+        match step {
+            Step::At(bits) => cursor.position = begin + bits,
+            Step::Pass(operations) => run(operations, cursor, memory)?,
+            Step::Option { slot, is_signed, ranges } => {
+                let tag = memory.slot(*slot);
+                if ranges.iter().position(|ranges| is_in(ranges, tag, *is_signed)) != Some(ranges.len() - 1) {
+                    return Ok(false);
+                }
+            }
+            Step::Element(count, index) if count.get(memory) <= *index => return Ok(false),
+            Step::Element(..) => {}
+        }
+    }
+    Ok(true)
 }
 
-/// Where a field of the records of one class is.
+/// Finds the steps.
+struct Guide {
+    /// What is passed since the last step.
+    gap: Assembler,
+    /// How far the end of the last step is from the beginning, where that is constant.
+    from_begin: Option<u64>,
+    steps: Vec<Step>,
+}
+
+impl Guide {
+    fn new(known: Known) -> Guide {
+        Guide { gap: Assembler::new(known), from_begin: Some(0), steps: Vec::new() }
+    }
+
+    fn arrive(&mut self) {
+        let known = self.gap.known();
+        let operations = std::mem::replace(&mut self.gap, Assembler::new(known)).finish();
+        self.from_begin = self.from_begin.and_then(|bits| bits.checked_add(fixed_size(&operations)?));
+        self.steps.push(self.from_begin.map_or(Step::Pass(operations), Step::At));
+    }
+
+    fn arrive_at(&mut self, node: &Node) {
+        self.gap.align(node.align_bits());
+        self.arrive();
+    }
+
+    /// Goes behind a field that was shown.
+    fn leave(&mut self, node: &Node) {
+        let mut shown = Assembler::new(self.gap.known());
+        shown.node(node);
+        self.gap = Assembler::new(shown.known());
+        let size = fixed_size(&shown.finish());
+        self.from_begin = self.from_begin.and_then(|bits| bits.checked_add(size?));
+    }
+
+    fn lead_in<'n>(&mut self, structure: &'n StructNode, parts: &[Part]) -> Option<&'n Node> {
+        let Some((Part::Member(name), rest)) = parts.split_first() else { return None };
+        let index = structure.members.iter().position(|member| *member.shown == **name)?;
+        self.gap.align(structure.align_bits);
+        structure.members[..index].iter().for_each(|member| self.gap.node(&member.node));
+        self.lead(&structure.members[index].node, rest)
+    }
+
+    fn lead<'n>(&mut self, node: &'n Node, parts: &[Part]) -> Option<&'n Node> {
+        let Some((part, rest)) = parts.split_first() else { return Some(node) };
+        match (node, part) {
+            (Node::Struct(structure), _) => self.lead_in(structure, parts),
+            (Node::Variant { slot, is_tag_signed, options }, Part::Member(name)) => {
+                let index = options.iter().position(|option| *option.shown == **name)?;
+                self.arrive();
+                let ranges = options[..=index].iter().map(|option| option.ranges.clone()).collect();
+                self.steps.push(Step::Option { slot: *slot, is_signed: *is_tag_signed, ranges });
+                self.lead(&options[index].node, rest)
+            }
+            (Node::Optional { slot, is_selector_signed, ranges, node }, _) => {
+                self.arrive();
+                let ranges = [ranges.clone()].into();
+                self.steps.push(Step::Option { slot: *slot, is_signed: *is_selector_signed, ranges });
+                self.lead(node, parts)
+            }
+            (Node::Array { element, count, is_text: false, align_bits }, Part::Index(index)) => {
+                if matches!(count, Count::Fixed(count) if index >= count) {
+                    return None;
+                }
+                self.arrive();
+                self.steps.push(Step::Element(*count, *index));
+                self.gap.array(element, Count::Fixed(*index), *align_bits);
+                self.lead(element, rest)
+            }
+            _ => None,
+        }
+    }
+}
+
+/// A field of the records of one class.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pick {
-    section: Section,
-    path: Box<[u64]>,
-    /// Bits from the beginning of the contexts, where no value changes that; the field's alignment comes on top.
-    offset: Option<u64>,
-}
-
-/// What a field is, as far as its class says.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub enum PickedKind {
-    Number,
-    Enumeration,
-    Text,
-    /// A variant, or a field that is there or not: what another field says.
-    Any,
+    steps: Box<[Step]>,
+    node: Node,
+    /// Whether other fields say where it is, or how long.
+    is_told: bool,
 }
 
 /// The value of a field.
@@ -58,201 +149,52 @@ pub enum Picked<'a> {
     Text(Cow<'a, [u8]>),
 }
 
-impl Class {
-    fn sections(&self) -> [(Section, Option<&StructNode>); 3] {
-        [
-            (Section::EventContext, self.event_context.as_ref()),
-            (Section::OwnContext, self.own_context.as_ref()),
-            (Section::Fields, self.fields.as_ref()),
-        ]
-    }
-
-    /// The names of a section's members.
-    pub fn names(&self, section: Section) -> impl Iterator<Item = &str> {
-        let structure = self.sections()[section as usize].1;
-        structure.into_iter().flat_map(|structure| structure.members.iter().map(|member| &*member.shown))
-    }
-}
-
 impl StreamPlan {
-    /// Finds a field that is a number or text, or a variant.
-    pub(crate) fn pick(&self, class: &Class, section: Section, steps: &[Step<'_>]) -> Option<(Pick, PickedKind)> {
-        let structure = class.sections()[section as usize].1?;
-        let mut path = Vec::new();
-        let node = find(structure, steps, &mut path)?;
-        let kind = match node {
-            Node::Integer(integer) if integer.labels.is_some() => PickedKind::Enumeration,
-            Node::Integer(_) | Node::Float(_) => PickedKind::Number,
-            Node::Text { .. } | Node::Array { is_text: true, .. } => PickedKind::Text,
-            Node::Variant { .. } | Node::Optional { .. } => PickedKind::Any,
-            Node::Struct(_) | Node::Array { .. } | Node::Blob { .. } => return None,
-        };
-        // What refers to another field is read together with it.
-        let is_alone = !matches!(
-            node,
-            Node::Variant { .. }
-                | Node::Optional { .. }
-                | Node::Array { count: Count::Slot(_), .. }
-                | Node::Text { count: Some(Count::Slot(_)), .. }
-        );
-        let earlier =
-            class.sections().into_iter().take(section as usize).filter_map(|(_, structure)| structure.cloned());
-        let before = before(structure, &path).filter(|_| is_alone);
-        let offset = before.and_then(|before| {
-            let structures: Vec<StructNode> = earlier.chain([before]).collect();
-            fixed_size(&program(&structures, self.head.known_behind()))
-        });
-        Some((Pick { section, path: path.into(), offset }, kind))
-    }
-}
-
-fn find<'a>(structure: &'a StructNode, steps: &[Step<'_>], path: &mut Vec<u64>) -> Option<&'a Node> {
-    let Some((Step::Name(name), rest)) = steps.split_first() else { return None };
-    let index = structure.members.iter().position(|member| *member.shown == **name)?;
-    path.push(index as u64);
-    find_in(&structure.members[index].node, rest, path)
-}
-
-fn find_in<'a>(node: &'a Node, steps: &[Step<'_>], path: &mut Vec<u64>) -> Option<&'a Node> {
-    let Some((step, rest)) = steps.split_first() else { return Some(node) };
-    match (node, step) {
-        (Node::Struct(structure), _) => find(structure, steps, path),
-        (Node::Variant { options, .. }, Step::Name(name)) => {
-            let index = options.iter().position(|option| *option.shown == **name)?;
-            path.push(index as u64);
-            find_in(&options[index].node, rest, path)
+    /// Finds a field, and what it holds; `None`: it has parts, and no value of its own.
+    pub(crate) fn pick(&self, class: &Class, scope: Scope, parts: &[Part]) -> Option<(Pick, Option<Kind>)> {
+        let mut guide = Guide::new(self.known_behind_head());
+        for (at, structure) in class.structures() {
+            if at != scope {
+                guide.gap.structure(structure);
+                continue;
+            }
+            let node = guide.lead_in(structure, parts)?;
+            guide.arrive_at(node);
+            let kind = match node {
+                Node::Integer(integer) if integer.labels.is_some() => Some(Kind::Enumeration),
+                Node::Integer(_) | Node::Float(_) => Some(Kind::Number),
+                Node::Text { .. } | Node::Array { is_text: true, .. } => Some(Kind::Text),
+                // What another field says.
+                Node::Variant { .. } | Node::Optional { .. } => Some(Kind::Any),
+                Node::Struct(_) | Node::Array { .. } | Node::Blob { .. } => None,
+            };
+            let is_plain = match node {
+                Node::Integer(_) | Node::Float(_) => true,
+                Node::Text { count, .. } => !matches!(count, Some(Count::Slot(_))),
+                Node::Array { count, .. } => !matches!(count, Count::Slot(_)),
+                _ => false,
+            };
+            let is_told = !is_plain || !guide.steps.iter().all(|step| matches!(step, Step::At(_)));
+            return Some((Pick { steps: guide.steps.into(), node: node.clone(), is_told }, kind));
         }
-        (Node::Optional { node, .. }, _) => {
-            path.push(0);
-            find_in(node, steps, path)
-        }
-        (Node::Array { element, count, is_text: false, .. }, Step::Index(index)) => {
-            path.push(*index);
-            let is_there = !matches!(count, Count::Fixed(count) if index >= count);
-            is_there.then(|| find_in(element, rest, path))?
-        }
-        _ => None,
-    }
-}
-
-/// What stands before a field; `None` if that is not the same in all records.
-fn before(structure: &StructNode, path: &[u64]) -> Option<StructNode> {
-    let (index, rest) = path.split_first()?;
-    let mut members = structure.members[..*index as usize].to_vec();
-    if !rest.is_empty() {
-        let MemberNode { shown, node } = &structure.members[*index as usize];
-        members.push(MemberNode { shown: shown.clone(), node: before_in(node, rest)? });
-    }
-    Some(StructNode { align_bits: structure.align_bits, members })
-}
-
-fn before_in(node: &Node, path: &[u64]) -> Option<Node> {
-    match (node, path) {
-        (Node::Struct(structure), path) => before(structure, path).map(Node::Struct),
-        (Node::Array { element, count: Count::Fixed(_), is_text, align_bits }, [index]) => Some(Node::Array {
-            element: element.clone(),
-            count: Count::Fixed(*index),
-            is_text: *is_text,
-            align_bits: *align_bits,
-        }),
-        _ => None,
+        None
     }
 }
 
 impl Pick {
-    /// Whether no other field has to be read for it.
-    pub(crate) fn is_fixed(&self) -> bool {
-        self.offset.is_some()
+    /// Whether the memory has to know what the record's header says, and no other record.
+    pub(crate) fn is_told(&self) -> bool {
+        self.is_told
     }
 
     /// Reads it from a record of the class for which it was made, whose contexts begin at the cursor.
-    pub(crate) fn read<'a>(
-        &self,
-        class: &'a Class,
-        cursor: &mut Cursor<'a>,
-        memory: &mut Memory,
-    ) -> Option<Picked<'a>> {
-        let structure = class.sections()[self.section as usize].1?;
-        match self.offset {
-            Some(offset) => {
-                cursor.skip(offset).ok()?;
-                leaf(at(structure, &self.path)?, cursor, memory)
-            }
-            None => {
-                for (_, earlier) in class.sections().into_iter().take(self.section as usize) {
-                    earlier.map_or(Ok(()), |earlier| earlier.walk(cursor, memory, &mut Blind)).ok()?;
-                }
-                leaf(reach(structure, &self.path, cursor, memory)?, cursor, memory)
-            }
-        }
-    }
-}
-
-/// The node that a path leads to.
-fn at<'a>(structure: &'a StructNode, path: &[u64]) -> Option<&'a Node> {
-    let (index, mut rest) = path.split_first()?;
-    let mut node = &structure.members.get(*index as usize)?.node;
-    while let Some((index, later)) = rest.split_first() {
-        node = match node {
-            Node::Struct(structure) => &structure.members.get(*index as usize)?.node,
-            Node::Array { element, .. } => element,
-            Node::Variant { options, .. } => &options.get(*index as usize)?.node,
-            _ => return None,
-        };
-        rest = later;
-    }
-    Some(node)
-}
-
-/// Goes to a field by reading all that stands before it.
-fn reach<'a>(
-    structure: &'a StructNode,
-    path: &[u64],
-    cursor: &mut Cursor<'_>,
-    memory: &mut Memory,
-) -> Option<&'a Node> {
-    cursor.align(structure.align_bits);
-    let (index, rest) = path.split_first()?;
-    for member in structure.members.get(..*index as usize)? {
-        member.node.walk(cursor, memory, &mut Blind).ok()?;
-    }
-    reach_in(&structure.members.get(*index as usize)?.node, rest, cursor, memory)
-}
-
-fn reach_in<'a>(node: &'a Node, path: &[u64], cursor: &mut Cursor<'_>, memory: &mut Memory) -> Option<&'a Node> {
-    let Some((index, rest)) = path.split_first() else { return Some(node) };
-    match node {
-        Node::Struct(structure) => reach(structure, path, cursor, memory),
-        Node::Variant { slot, is_tag_signed, options } => {
-            let option = option_of(options, memory.slot(*slot), *is_tag_signed).ok()?;
-            let is_it = std::ptr::eq(option, options.get(*index as usize)?);
-            is_it.then(|| reach_in(&option.node, rest, cursor, memory))?
-        }
-        Node::Optional { slot, is_selector_signed, ranges, node } => {
-            let is_there = is_in(ranges, memory.slot(*slot), *is_selector_signed);
-            is_there.then(|| reach_in(node, rest, cursor, memory))?
-        }
-        Node::Array { element, count, align_bits, .. } => {
-            if count.get(memory) <= *index {
-                return None;
-            }
-            cursor.align(*align_bits);
-            for _ in 0..*index {
-                let begin = cursor.position;
-                element.walk(cursor, memory, &mut Blind).ok()?;
-                if cursor.position == begin {
-                    // All elements are where the first is.
-                    break;
-                }
-            }
-            reach_in(element, rest, cursor, memory)
-        }
-        _ => None,
+    pub(crate) fn read<'p, 'a: 'p>(&'p self, cursor: &mut Cursor<'a>, memory: &mut Memory) -> Option<Picked<'p>> {
+        go(&self.steps, cursor.position, cursor, memory).ok()?.then(|| leaf(&self.node, cursor, memory))?
     }
 }
 
 /// Reads the field at the cursor.
-fn leaf<'a>(node: &'a Node, cursor: &mut Cursor<'a>, memory: &mut Memory) -> Option<Picked<'a>> {
+fn leaf<'p, 'a: 'p>(node: &'p Node, cursor: &mut Cursor<'a>, memory: &mut Memory) -> Option<Picked<'p>> {
     match node {
         Node::Integer(integer) => Some(Picked::Integer(integer.read(cursor, memory).ok()?, integer)),
         Node::Float(class) => Some(Picked::Float(float(class, cursor).ok()?)),
@@ -270,5 +212,53 @@ fn leaf<'a>(node: &'a Node, cursor: &mut Cursor<'a>, memory: &mut Memory) -> Opt
             is_in(ranges, memory.slot(*slot), *is_selector_signed).then(|| leaf(node, cursor, memory))?
         }
         Node::Struct(_) | Node::Array { .. } | Node::Blob { .. } => None,
+    }
+}
+
+/// The steps to a member from the end of the one before, its visitor, and what it is.
+type Projected = (Box<[Step]>, usize, Node);
+
+/// Some members of a class, each with the visitor that it is shown to.
+#[derive(Debug, Clone, Default)]
+pub struct Projection {
+    members: Box<[Projected]>,
+}
+
+impl Projection {
+    /// `chosen`: for each member, in the order in which records have them, the index of its visitor.
+    pub(crate) fn new(plan: &StreamPlan, class: &Class, chosen: &[Option<usize>]) -> Projection {
+        let mut guide = Guide::new(plan.known_behind_head());
+        let (mut chosen, mut members) = (chosen.iter(), Vec::new());
+        for (_, structure) in class.structures() {
+            guide.gap.align(structure.align_bits);
+            for member in &structure.members {
+                let Some(Some(visitor)) = chosen.next() else {
+                    guide.gap.node(&member.node);
+                    continue;
+                };
+                guide.arrive_at(&member.node);
+                members.push((std::mem::take(&mut guide.steps).into(), *visitor, member.node.clone()));
+                guide.leave(&member.node);
+            }
+        }
+        Projection { members: members.into() }
+    }
+
+    /// Shows the members of the record whose contexts begin at the cursor.
+    #[inline]
+    pub(crate) fn show<V: Visitor>(
+        &self,
+        cursor: &mut Cursor<'_>,
+        memory: &mut Memory,
+        visitors: &mut [V],
+    ) -> Result<(), FieldError> {
+        let begin = cursor.position;
+        for (steps, visitor, node) in &self.members {
+            go(steps, begin, cursor, memory)?;
+            if let Some(visitor) = visitors.get_mut(*visitor) {
+                node.walk(cursor, memory, visitor)?;
+            }
+        }
+        Ok(())
     }
 }

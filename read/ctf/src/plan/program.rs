@@ -93,7 +93,7 @@ impl Assembler {
         self.known = Known { modulus: align_bits, rest: 0 };
     }
 
-    fn structure(&mut self, structure: &StructNode) {
+    pub(super) fn structure(&mut self, structure: &StructNode) {
         self.align(structure.align_bits);
         structure.members.iter().for_each(|member| self.node(&member.node));
     }
@@ -164,7 +164,7 @@ impl Assembler {
         }
     }
 
-    fn array(&mut self, element: &Node, count: Count, align_bits: u64) {
+    pub(super) fn array(&mut self, element: &Node, count: Count, align_bits: u64) {
         self.align(align_bits);
         let element_align_bits = element.align_bits();
         let mut one = Assembler { operations: Vec::new(), known: Known { modulus: element_align_bits, rest: 0 } };

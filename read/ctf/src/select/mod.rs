@@ -6,35 +6,38 @@
 //!   Class ───┘                       └─▶ Test over places of the class's records (`plan::Pick`)
 //! ```
 //!
-//! Names of a filter are looked up in this order: `event`, `time`, `cpu`, `pid`, `tid`, `process` (or `comm`); the event's fields; its contexts; then
-//! `vpid`, `vtid`, `procname` and `cpu_id`, which mean the same as `pid`, `tid`, `process` and `cpu` where the trace has none of its own. `fields.x`
-//! and `context.x` are looked up there alone.
+//! What names mean says [`ClassRef`].
 
+mod class;
 mod writers;
 
+pub use class::ClassRef;
 pub use writers::{Writer, Writers};
 
 use std::borrow::Cow;
 use std::collections::HashMap;
 
 use dormouse_abi::page::CPU_UNKNOWN;
-use dormouse_filter::{Binding, Fields, Filter, FilterError, Kind, Labels, Name, Part, Test, Value};
+use dormouse_filter::{Binding, Fields, Filter, FilterError, Kind, Labels, Name, Test, Value};
 
 use crate::model::Meaning;
-use crate::plan::{Class, IntegerNode, Pick, Picked, PickedKind, Section, Step, StreamPlan};
+use crate::plan::{IntegerNode, Pick, Picked};
 use crate::stream::{Event, Scratch, TraceRef};
-
-/// An event class where it is declared.
-#[derive(Debug, Clone, Copy)]
-pub struct ClassRef<'a> {
-    /// Names and fields.
-    pub class: &'a Class,
-    trace: TraceRef<'a>,
-    plan: &'a StreamPlan,
-}
 
 /// Names that are known though no field is called so.
 const WELL_KNOWN: [&str; 7] = ["event", "time", "cpu", "pid", "tid", "process", "comm"];
+
+/// Where the value of a name is.
+#[derive(Debug, Clone, PartialEq)]
+enum Place {
+    Event,
+    Time,
+    Cpu,
+    Pid,
+    Tid,
+    Process,
+    Field(Pick),
+}
 
 /// Which events are wanted.
 #[derive(Debug)]
@@ -56,66 +59,18 @@ enum Bound {
     Ask(Vec<(Test, Vec<Option<Place>>)>),
 }
 
-/// Where the value of a name is.
-#[derive(Debug, Clone, PartialEq)]
-enum Place {
-    Event,
-    Time,
-    Cpu,
-    Pid,
-    Tid,
-    Process,
-    Field(Pick),
-}
-
-impl<'a> ClassRef<'a> {
-    /// All classes of a trace.
-    pub fn all(trace: TraceRef<'a>) -> impl Iterator<Item = ClassRef<'a>> {
-        let of = move |plan: &'a StreamPlan| plan.classes().map(move |class| ClassRef { class, trace, plan });
-        trace.plan.streams.iter().flat_map(of)
-    }
-
-    /// That of an event.
-    pub fn of(event: &Event<'a>) -> ClassRef<'a> {
-        ClassRef { class: event.class, trace: event.trace(), plan: event.plan() }
-    }
-
-    /// Finds a field of a section.
-    pub fn pick(&self, section: Section, steps: &[Step<'_>]) -> Option<(Pick, PickedKind)> {
-        self.plan.pick(self.class, section, steps)
-    }
-
-    fn key(&self) -> usize {
-        std::ptr::from_ref(self.class).addr()
+impl ClassRef<'_> {
+    /// Whether the name means something here.
+    pub fn has(&self, name: &Name) -> bool {
+        self.find(name).is_some()
     }
 
     fn find(&self, name: &Name) -> Option<(Place, Kind)> {
-        let steps = name.parts.iter().map(|part| match part {
-            Part::Member(member) => Step::Name(member),
-            Part::Index(index) => Step::Index(*index),
-        });
-        let steps: Vec<Step<'_>> = steps.collect();
-        let in_sections = |sections: &[Section], steps: &[Step<'_>]| {
-            let (pick, kind) = sections.iter().find_map(|section| self.pick(*section, steps))?;
-            let kind = match kind {
-                PickedKind::Number => Kind::Number,
-                PickedKind::Enumeration => Kind::Enumeration,
-                PickedKind::Text => Kind::Text,
-                PickedKind::Any => Kind::Any,
-            };
-            Some((Place::Field(pick), kind))
-        };
-        const CONTEXTS: [Section; 2] = [Section::OwnContext, Section::EventContext];
-        match steps.as_slice() {
-            [Step::Name("fields"), rest @ ..] if !rest.is_empty() => return in_sections(&[Section::Fields], rest),
-            [Step::Name("context"), rest @ ..] if !rest.is_empty() => return in_sections(&CONTEXTS, rest),
-            _ => {}
-        }
-        let writer = writers::Places::of(self);
         let known = |word: &str| {
+            let writer = writers::Places::of(self);
             let (is_there, place, kind) = match word {
                 "event" => (true, Place::Event, Kind::Text),
-                "time" => (self.plan.clock.is_some(), Place::Time, Kind::Number),
+                "time" => (self.has_clock(), Place::Time, Kind::Number),
                 "cpu" | "cpu_id" => (self.plan.packet_context.is_some(), Place::Cpu, Kind::Number),
                 "pid" | "vpid" => (writer.has_pid(), Place::Pid, Kind::Number),
                 "tid" | "vtid" => (writer.has_tid(), Place::Tid, Kind::Number),
@@ -127,8 +82,8 @@ impl<'a> ClassRef<'a> {
         if let Some(word) = name.word().filter(|word| WELL_KNOWN.contains(word)) {
             return known(word);
         }
-        let section = in_sections(&[Section::Fields, CONTEXTS[0], CONTEXTS[1]], &steps);
-        section.or_else(|| known(name.word()?))
+        let field = self.field(name).and_then(|(pick, kind)| Some((Place::Field(pick), kind?)));
+        field.or_else(|| known(name.word()?))
     }
 
     fn bind(&self, patterns: &[String], filters: &[Filter]) -> Bound {
@@ -175,9 +130,8 @@ impl Selection {
             for (index, name) in filter.names().enumerate() {
                 let found: Vec<Kind> = classes.iter().filter_map(|class| Some(class.find(name)?.1)).collect();
                 if found.is_empty() {
-                    let sections = [Section::Fields, Section::OwnContext, Section::EventContext];
-                    let names = classes.iter().flat_map(|class| sections.map(|section| class.class.names(section)));
-                    return Err(filter.unknown(index, WELL_KNOWN.into_iter().chain(names.flatten())));
+                    let names: Vec<String> = classes.iter().flat_map(|class| class.class.names()).collect();
+                    return Err(filter.unknown(index, WELL_KNOWN.into_iter().chain(names.iter().map(String::as_str))));
                 }
                 kinds.push(found);
             }
@@ -185,7 +139,12 @@ impl Selection {
                 return Err(error);
             }
         }
-        Ok(Selection { patterns, filters, bound: HashMap::new(), last: None, scratch: Scratch::default() })
+        Ok(Selection::unchecked(patterns, filters))
+    }
+
+    /// The same for traces of which classes can still come that have what the filters name.
+    pub fn unchecked(patterns: Vec<String>, filters: Vec<Filter>) -> Selection {
+        Selection { patterns, filters, bound: HashMap::new(), last: None, scratch: Scratch::default() }
     }
 
     /// Whether events of a class can be wanted.
@@ -263,9 +222,6 @@ impl<'a> Fields<'a> for Values<'a, '_> {
 
 impl Labels for IntegerNode {
     fn any(&self, number: i128, is_it: &mut dyn FnMut(&[u8]) -> bool) -> bool {
-        let labels = self.labels.iter().flat_map(|labels| labels.iter());
-        labels
-            .filter(|label| label.range.bounds.0 <= number && number <= label.range.bounds.1)
-            .any(|label| is_it(label.name.as_bytes()))
+        self.labels_of(number as u64).any(|label| is_it(label.as_bytes()))
     }
 }

@@ -6,9 +6,11 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 
+use dormouse_filter::{Name, Part};
+
 use super::ClassRef;
 use crate::model::EnvValue;
-use crate::plan::{Pick, Picked, Section, Step};
+use crate::plan::{Pick, Picked};
 use crate::state::StateRecord;
 use crate::stream::{Event, Scratch, TraceRef};
 
@@ -50,8 +52,9 @@ pub(super) struct Places {
 impl Places {
     pub(super) fn of(class: &ClassRef<'_>) -> Places {
         let pick = |names: &[&str]| {
-            let sections = [Section::OwnContext, Section::EventContext];
-            let find = |name: &&str| sections.iter().find_map(|section| class.pick(*section, &[Step::Name(name)]));
+            let find = |name: &&str| {
+                class.field(&Name { parts: ["context", name].map(|part| Part::Member(part.into())).into() })
+            };
             names.iter().find_map(find).map(|(pick, _)| pick)
         };
         let env = |name: &str| class.trace.env().iter().find(|(key, _)| key == name).map(|(_, value)| value);
@@ -90,6 +93,17 @@ fn key(trace: TraceRef<'_>) -> usize {
 }
 
 impl Writers {
+    /// Goes on with the same traces, which have been opened anew.
+    pub fn reopened<'a>(&mut self, pairs: impl Iterator<Item = (TraceRef<'a>, TraceRef<'a>)>) {
+        let now: HashMap<usize, usize> = pairs.map(|(before, now)| (key(before), key(now))).collect();
+        let at = |trace: usize| now.get(&trace).copied();
+        self.places.clear();
+        let names = std::mem::take(&mut self.names).into_iter();
+        self.names = names.filter_map(|((trace, pid), name)| Some(((at(trace)?, pid), name))).collect();
+        let ids = std::mem::take(&mut self.ids).into_iter();
+        self.ids = ids.filter_map(|((trace, process), pid)| Some(((at(trace)?, process), pid))).collect();
+    }
+
     /// Takes note of what the state stream says.
     pub fn note(&mut self, event: &Event<'_>, record: &StateRecord<'_>) {
         let trace = key(event.trace());

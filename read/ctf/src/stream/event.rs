@@ -73,11 +73,14 @@ impl<'a> Event<'a> {
     }
 
     /// The value of a field, which was found for the event's class; `None` if this event has none.
-    pub fn pick(&self, pick: &Pick, scratch: &mut Scratch) -> Option<Picked<'a>> {
-        if !pick.is_fixed() {
+    pub fn pick<'p>(&self, pick: &'p Pick, scratch: &mut Scratch) -> Option<Picked<'p>>
+    where
+        'a: 'p,
+    {
+        if pick.is_told() {
             scratch.0.restart(&self.body.outer);
         }
-        pick.read(self.class, &mut self.cursor(), &mut scratch.0)
+        pick.read(&mut self.cursor(), &mut scratch.0)
     }
 
     /// What is written before the events of its trace: where it was recorded.

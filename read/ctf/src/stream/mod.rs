@@ -16,11 +16,13 @@
 //! * `packets`: from one packet to the next: headers, what is left out, what is skipped.
 //! * `records`: from one record to the next; counting, which looks at headers of records alone.
 //! * `block`: events that are kept while their streams are read on.
+//! * `growing`: streams that somebody still writes.
 //! * `part`: packets of a stream that are read by themselves, so that several threads can read one stream.
 //! * `range`: which packets and events are of a time that was asked for.
 
 mod block;
 mod event;
+mod growing;
 mod notice;
 mod packets;
 mod pages;
@@ -36,6 +38,7 @@ mod tests;
 
 pub use block::Block;
 pub use event::{Event, Scratch};
+pub use growing::Position;
 pub use notice::{Foreign, Notice, Problem, RecordError};
 pub use pages::{count_records, first_record_since};
 pub use range::PacketSpan;
@@ -138,10 +141,14 @@ pub struct StreamReader<'a, S = &'a [u8]> {
     scale: Option<Scale>,
     /// The last packet that was opened.
     last: Option<Opened>,
+    /// The most that a packet of another tracer has counted of discarded events.
+    discarded_most: Option<u64>,
     /// Size of the last packet whose header was sound.
     size_bytes_last: u64,
     /// First and last time that is asked for, nanoseconds since the epoch.
     bounds: Option<(i64, i64)>,
+    /// Where the stream ends for now, if it still grows.
+    growing: Option<u64>,
     /// Its header and context, where the stream is no slice.
     header: Vec<u8>,
     /// So far; without the stream's identity, which `last` has.
@@ -191,8 +198,10 @@ impl<'a, S: Source> StreamReader<'a, S> {
             time: 0,
             scale: None,
             last: None,
+            discarded_most: None,
             size_bytes_last: 0,
             bounds: None,
+            growing: None,
             header: Vec::new(),
             totals: StreamTotals::default(),
             notices: Vec::new(),

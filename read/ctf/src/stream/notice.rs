@@ -116,6 +116,14 @@ pub enum Problem {
     },
 }
 
+impl Problem {
+    /// Whether events were lost, and at least one of them perhaps from the first to the last of these times.
+    pub(super) fn may_be_within(&self, (first_ns, last_ns): (i64, i64)) -> bool {
+        matches!(*self, Problem::Discarded { begin_ns, end_ns, .. }
+            if begin_ns.is_none_or(|begin| begin <= last_ns) && end_ns.is_none_or(|end| end >= first_ns))
+    }
+}
+
 /// Why a packet does not belong to a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Foreign {

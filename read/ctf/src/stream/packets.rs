@@ -15,6 +15,9 @@ impl<'a, S: Source> StreamReader<'a, S> {
     /// Opens the next packet; `None` at the end.
     pub(super) fn open(&mut self) -> Option<Result<(), Problem>> {
         self.at = self.next;
+        if self.growing.is_some() && self.at.0 < self.end && !self.is_whole_here() {
+            return None;
+        }
         (self.at.0 < self.end).then(|| {
             let opened = self.open_next();
             match opened {
@@ -233,10 +236,26 @@ impl<'a, S: Source> StreamReader<'a, S> {
         Ok(())
     }
 
+    /// How many events more another tracer's packet counts than any before it. A counter of few bits begins again at 0; one that goes back by less
+    /// than half of what it can count (LTTng's last packet does) has lost nothing. What it held before the first packet was lost before the
+    /// trace began.
+    fn newly_discarded(&mut self, fields: &PacketFields) -> u64 {
+        let Some(found) = fields.events_discarded else { return 0 };
+        let most = match fields.events_discarded_bits {
+            bits @ 1..64 => (1 << bits) - 1,
+            _ => u64::MAX,
+        };
+        let ahead = self.discarded_most.map_or(0, |before| found.wrapping_sub(before) & most);
+        let is_back = ahead > most / 2;
+        if !is_back {
+            self.discarded_most = Some(found);
+        }
+        if is_back { 0 } else { ahead }
+    }
+
     /// Compares a packet with the one before.
     fn note_header(&mut self, fields: &PacketFields) {
         let last = self.last.map(|opened| opened.fields);
-        let bits = fields.events_discarded_bits;
         let mut discarded = fields.events_discarded.unwrap_or(0);
         if !self.trace.is_own() && self.is_of_another(fields) && last.is_none_or(|last| last.uuid != fields.uuid) {
             self.notices.push(Problem::OtherUuid);
@@ -249,7 +268,7 @@ impl<'a, S: Source> StreamReader<'a, S> {
                 self.notices.push(Problem::Overlap);
             }
             let before = last.events_discarded.unwrap_or(0);
-            if discarded < before && bits == 64 {
+            if discarded < before && self.trace.is_own() {
                 self.notices.push(Problem::DiscardedDecreases);
             }
             if let (Some(before), Some(found)) = (last.packet_seq_num, fields.packet_seq_num)
@@ -259,14 +278,7 @@ impl<'a, S: Source> StreamReader<'a, S> {
             }
         }
         if !self.trace.is_own() {
-            // A counter of few bits begins again at 0. What it held before the first packet was lost before the trace began.
-            let before = last.and_then(|last| last.events_discarded);
-            let new = match before {
-                Some(before) if bits < 64 && bits > 0 => discarded.wrapping_sub(before) & ((1 << bits) - 1),
-                Some(before) => discarded.saturating_sub(before),
-                None => 0,
-            };
-            discarded = self.totals.events_discarded + new;
+            discarded = self.totals.events_discarded + self.newly_discarded(fields);
         }
         if discarded > self.totals.events_discarded {
             let ns = |ticks: Option<u64>| Some(self.scale?.epoch_ns(ticks?));

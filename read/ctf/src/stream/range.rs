@@ -141,7 +141,9 @@ impl<'a, S: Source> StreamReader<'a, S> {
         if !matches!(lies, Lies::Before | Lies::Behind) {
             return;
         }
-        self.notices.clear();
+        // Between the packet before and this one, events can have been lost in the time that is asked for.
+        let bounds = self.bounds.unwrap_or((i64::MIN, i64::MAX));
+        self.notices.retain(|problem| problem.may_be_within(bounds));
         self.packet = None;
         if lies == Lies::Behind {
             self.end = 0;

@@ -1,12 +1,13 @@
 //! Events of chosen classes, and of these the chosen members.
 
-use super::{Block, Event, Notice, Scratch, Source, StreamReader, TraceRef};
-use crate::plan::{ClassRef, FieldError, Selection, StreamPlan, Visitor};
+use super::{Block, Event, Notice, Scratch, Source, StreamReader};
+use crate::plan::{FieldError, Projection, StreamPlan, Visitor};
+use crate::select::ClassRef;
 
 /// Which classes of a trace are read, and what of each.
 #[derive(Debug, Clone, Default)]
 pub struct Choice<'a> {
-    /// By the index of the class, where its selection is.
+    /// By the index of the class, its number.
     streams: Vec<(&'a StreamPlan, Vec<Option<usize>>)>,
 }
 
@@ -17,22 +18,15 @@ impl<'a> Choice<'a> {
             self.streams.push((class.plan, Vec::new()));
             self.streams.len() - 1
         });
+        let Some(index) = class.plan.class_index(class.class.id) else { return };
         let numbers = &mut self.streams[at].1;
-        numbers.resize(numbers.len().max(class.index + 1), None);
-        numbers[class.index] = Some(number);
+        numbers.resize(numbers.len().max(index + 1), None);
+        numbers[index] = Some(number);
     }
 
     /// By the index of the class.
     fn numbers(&self, plan: &StreamPlan) -> &[Option<usize>] {
         self.streams.iter().find(|(known, _)| std::ptr::eq(*known, plan)).map_or(&[], |(_, numbers)| numbers)
-    }
-}
-
-impl<'a> TraceRef<'a> {
-    /// The classes of all streams.
-    pub fn classes(self) -> impl Iterator<Item = ClassRef<'a>> {
-        let of = |plan: &'a StreamPlan| (0..plan.class_count()).map(move |index| ClassRef { plan, index });
-        self.plan.streams.iter().flat_map(of)
     }
 }
 
@@ -114,15 +108,15 @@ impl Event<'_> {
     /// Shows chosen members of contexts and fields, each to its visitor.
     ///
     /// # Errors
-    /// The selection is that of another class.
+    /// The projection is that of another class.
     #[inline]
-    pub fn select<V: Visitor>(
+    pub fn project<V: Visitor>(
         &self,
-        selection: &Selection,
+        projection: &Projection,
         scratch: &mut Scratch,
         visitors: &mut [V],
     ) -> Result<(), FieldError> {
         scratch.0.restart(&self.body.outer);
-        selection.show(&mut self.cursor(), &mut scratch.0, visitors)
+        projection.show(&mut self.cursor(), &mut scratch.0, visitors)
     }
 }

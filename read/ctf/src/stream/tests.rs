@@ -411,6 +411,37 @@ fn of_a_time_that_is_asked_for_no_other_event_is_given() {
     assert!(second().all(|item| item.is_ok()));
 }
 
+/// A counter of so many bits that has these values, one a packet: what is lost of it, and how often it is told.
+fn discarded(size_bits: u64, counts: &[u64]) -> (u64, usize) {
+    let metadata = format!(
+        "/* CTF 1.8 */ trace {{ major = 1; minor = 8; byte_order = le; }};
+        stream {{ packet.context := struct {{ integer {{ size = 32; align = 8; }} packet_size;
+            integer {{ size = {size_bits}; align = 8; }} events_discarded; }};
+            event.header := struct {{ integer {{ size = 8; align = 8; }} id; }}; }};
+        event {{ name = a; id = 0; }};"
+    );
+    let trace = crate::Trace::decode(metadata.as_bytes()).unwrap();
+    let mut bytes = Vec::new();
+    for count in counts {
+        bytes.extend((40 + size_bits as u32).to_le_bytes());
+        bytes.extend(&count.to_le_bytes()[..size_bits as usize / 8]);
+        bytes.push(0);
+    }
+    let mut reader = StreamReader::new(&trace, 0, &bytes);
+    let notices = reader.by_ref().filter_map(Result::err).count();
+    (reader.totals().unwrap().events_discarded, notices)
+}
+
+#[test]
+fn a_counter_of_losses_that_goes_back_has_lost_nothing() {
+    for size_bits in [16, 32, 64] {
+        assert_eq!(discarded(size_bits, &[5, 5, 9, 3]), (4, 1), "{size_bits}");
+        assert_eq!(discarded(size_bits, &[0, 9, 3, 8, 12]), (12, 2), "{size_bits}");
+    }
+    // One of few bits begins again at 0.
+    assert_eq!(discarded(16, &[0xfff0, 0xffff, 4]), (20, 2));
+}
+
 #[test]
 fn a_place_is_gone_to_only_if_it_is_what_it_is_said_to_be() {
     let (metadata, bytes) = stream();
@@ -438,4 +469,32 @@ fn a_place_is_gone_to_only_if_it_is_what_it_is_said_to_be() {
         assert!(!nowhere.seek(1, &wrong));
         assert_eq!(nowhere.filter(Result::is_ok).count(), 15);
     }
+}
+
+/// A stream that grows byte by byte is read once, whatever lies between two looks at it.
+#[test]
+fn a_growing_stream_is_read_on_from_where_it_was_read_to() {
+    let (metadata, bytes) = stream();
+    let whole: Vec<_> = StreamReader::new(&metadata, 0, &bytes).map(|item| item.unwrap().timestamp).collect();
+    for step in [1, 100, 4095, 4096, 5000, bytes.len()] {
+        let (mut found, mut position) = (Vec::new(), None);
+        for end in (0..bytes.len()).step_by(step).chain([bytes.len()]) {
+            let reader = StreamReader::new(&metadata, 0, &bytes[..end]).growing(u64::MAX);
+            let mut reader = match &position {
+                Some(position) => reader.resumed(position),
+                None => reader,
+            };
+            found.extend(reader.by_ref().map(|item| item.unwrap().timestamp));
+            position = Some(reader.position());
+        }
+        assert_eq!(found, whole, "{step}");
+    }
+    // What is damaged is told once, and nothing behind it is read.
+    let mut damaged = bytes.clone();
+    damaged[4096] ^= 1;
+    let mut reader = StreamReader::new(&metadata, 0, &damaged[..4096 + 100]).growing(u64::MAX);
+    assert_eq!(reader.by_ref().filter(Result::is_err).count(), 1);
+    let position = reader.position();
+    assert!(position.is_over());
+    assert_eq!(StreamReader::new(&metadata, 0, &damaged).growing(u64::MAX).resumed(&position).count(), 0);
 }

@@ -36,6 +36,11 @@ impl<'a> TraceRef<'a> {
         self.env
     }
 
+    /// Its clocks.
+    pub fn clocks(&self) -> &'a [Clock] {
+        self.clocks
+    }
+
     /// Whether the trace is of a barectf before 2.3.1: its packets, but for the first, can begin with events that are earlier than they say.
     pub(crate) fn do_packets_begin_late(&self) -> bool {
         let number = |name: &str| match self.env_value(name) {

@@ -216,24 +216,22 @@ impl Visitor for Taker<'_> {
         if !self.is_wanted {
             return;
         }
-        let mut labels = class.labels.iter().flat_map(|labels| labels.iter());
         let is_boolean_enum = class.labels.as_ref().is_some_and(|labels| {
             labels.len() == 2 && labels.iter().all(|label| ["false", "true"].contains(&label.name.as_str()))
         });
-        let label = labels.find(|label| label.range.contains(value, class.is_signed));
-        match label {
+        match class.label(value) {
             _ if class.meaning == Meaning::Boolean => {
                 self.bytes.extend_from_slice(if value == 0 { b"false" } else { b"true" });
             }
-            Some(label) if is_boolean_enum => self.bytes.extend_from_slice(label.name.as_bytes()),
+            Some(label) if is_boolean_enum => self.bytes.extend_from_slice(label.as_bytes()),
             Some(label) => {
                 self.kind(CellKind::Label);
                 if self.depth == 1 {
-                    self.bytes.extend_from_slice(label.name.as_bytes());
+                    self.bytes.extend_from_slice(label.as_bytes());
                 } else if self.style == Style::Json {
-                    put_json_text(self.bytes, label.name.as_bytes());
+                    put_json_text(self.bytes, label.as_bytes());
                 } else {
-                    put_printable(self.bytes, label.name.as_bytes());
+                    put_printable(self.bytes, label.as_bytes());
                 }
             }
             None if self.is_boolean && value <= 1 => {

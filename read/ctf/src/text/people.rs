@@ -16,6 +16,8 @@ use crate::stream::Event;
 
 /// Stands where something is cut.
 const MARK: &str = "…";
+/// Columns that names of classes have before one of them has come.
+const EXPECTED_MAX: usize = 24;
 /// Columns that a value has at least before it is cut.
 const VALUE_MIN: usize = 16;
 
@@ -93,6 +95,13 @@ impl<'a> People<'a> {
             columns: Columns { cpu: 1, ..Columns::default() },
             time_width: 0,
         }
+    }
+
+    /// These classes can come: their column is as wide from the beginning on, as far as it may be.
+    pub fn expect<'n>(&mut self, names: impl Iterator<Item = &'n str>) {
+        let widths = names.map(|name| printable(name.as_bytes()).width()).filter(|width| *width <= EXPECTED_MAX);
+        let event_max = self.width.unwrap_or(usize::MAX) / 4;
+        self.columns.event = widths.max().unwrap_or(0).min(event_max);
     }
 
     /// Appends the event's line, newline included. Nothing in it moves a cursor.

@@ -42,20 +42,7 @@ fn what_babeltrace2_writes_is_read_alike() {
 #[test]
 fn what_lttng_records_is_read_alike() {
     let directory = tempfile::tempdir().unwrap();
-    let at = |name: &str| directory.path().join(name);
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/foreign");
-    let lacks = |what: &str| dormouse_testing::skip(dormouse_testing::Lack::program(what));
-    let program = at("program");
-    let mut compiler = Command::new("cc");
-    compiler.arg("-I").arg(&source).arg("-o").arg(&program).arg(source.join("lttng.c")).args(["-llttng-ust", "-ldl"]);
-    if !compiler.output().is_ok_and(|output| output.status.success()) {
-        return lacks("liblttng-ust-dev");
-    }
-    for name in ["lttng-sessiond", "lttng", "babeltrace2"] {
-        if !dormouse_testing::has(name) {
-            return;
-        }
-    }
+    let Some(program) = dormouse_testing::lttng::sample_program(directory.path()) else { return };
     let contexts = ["vpid", "vtid", "procname", "ip", "pthread_id", "vuid", "vgid", "pid_ns", "net_ns"];
     // Of few classes LTTng writes compact headers, of many large ones.
     for (name, channel, events, contexts) in [

@@ -1,0 +1,122 @@
+//! Which events are wanted: the options that `view` and `stats` share.
+
+mod when;
+
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use clap::Args;
+use dormouse_ctf::{ClassRef, Selection};
+use dormouse_filter::Filter;
+use dormouse_reader::TraceFiles;
+use dormouse_terminal::parse_duration;
+
+use crate::patterns::{instead, unmatched};
+use when::When;
+pub(crate) use when::{Bounds, begin_ns};
+
+/// Which events are wanted.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Which events")]
+pub(crate) struct Wanted {
+    /// Only events of classes whose name matches, such as 'http:*'; may be given several times
+    #[arg(short, long = "event", value_name = "PATTERN")]
+    pub events: Vec<String>,
+    /// Only events of which this is true: `bytes > 4096 and process == "nginx"`; of several all
+    #[arg(long = "where", value_name = "EXPR")]
+    conditions: Vec<String>,
+    /// Only events from this time on: `10:15`, `2026-11-26 10:15:00.5`, `1700000000.25`, `+1.5s` (from the beginning), `-2s` (from the end), `event:NAME`
+    #[arg(long, value_name = "TIME", value_parser = when::parse, allow_hyphen_values = true)]
+    since: Option<When>,
+    /// Only events up to this time, which is written in the same ways
+    #[arg(long, value_name = "TIME", value_parser = when::parse, allow_hyphen_values = true)]
+    until: Option<When>,
+    /// Only events of the last so long: `500ms`, `10s`, `2m`
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration, conflicts_with = "since")]
+    last: Option<Duration>,
+    /// Only events of this process, by its id as it sees it itself
+    #[arg(long, value_name = "PID")]
+    pid: Vec<u64>,
+    /// Only events of this thread
+    #[arg(long, value_name = "TID")]
+    tid: Vec<u64>,
+    /// Only events of this CPU
+    #[arg(long, value_name = "CPU")]
+    cpu: Vec<u64>,
+    /// Only events of processes whose name matches
+    #[arg(long, value_name = "PATTERN")]
+    process: Vec<String>,
+}
+
+impl Wanted {
+    /// Whether some events of a class can be wanted and others not.
+    pub(crate) fn is_choosy(&self) -> bool {
+        let numbers = [&self.pid, &self.tid, &self.cpu].into_iter().any(|numbers| !numbers.is_empty());
+        let texts = [&self.conditions, &self.process].into_iter().any(|texts| !texts.is_empty());
+        numbers || texts || self.since.is_some() || self.until.is_some() || self.last.is_some()
+    }
+
+    /// Patterns that match no class are mistakes.
+    pub(crate) fn check_patterns(&self, files: &TraceFiles) -> anyhow::Result<()> {
+        let mut names: Vec<String> =
+            files.traces().flat_map(ClassRef::all).map(|class| class.class.full_name.clone()).collect();
+        names.sort();
+        names.dedup();
+        let of_times = [&self.since, &self.until].into_iter().flatten().filter_map(When::event);
+        let patterns: Vec<&str> = self.events.iter().map(String::as_str).chain(of_times).collect();
+        if let Some(pattern) = unmatched(&patterns, &names).first() {
+            bail!("no event class of this trace matches {pattern}; {}", instead(&[pattern], &names));
+        }
+        Ok(())
+    }
+
+    /// What classes and values of events say.
+    pub(crate) fn selection(&self, files: &TraceFiles) -> anyhow::Result<Selection> {
+        let mut filters = Vec::new();
+        for (option, text) in self.questions() {
+            let filter = Filter::parse(&text).with_context(|| option.clone())?;
+            // Each by itself, so that an error is told of its option.
+            Selection::new(Vec::new(), vec![filter.clone()], files.traces()).context(option)?;
+            filters.push(filter);
+        }
+        Ok(Selection::new(self.events.clone(), filters, files.traces())?)
+    }
+
+    /// The same of a trace of which classes can still come.
+    pub(crate) fn selection_of_live(&self) -> anyhow::Result<Selection> {
+        let filters = self.questions().map(|(option, text)| Filter::parse(&text).context(option));
+        Ok(Selection::unchecked(self.events.clone(), filters.collect::<Result<_, _>>()?))
+    }
+
+    /// Options, and what they ask in the language of filters.
+    fn questions(&self) -> impl Iterator<Item = (String, String)> {
+        let number = |name: &str, numbers: &[u64]| {
+            let each: Vec<_> = numbers.iter().map(|number| format!("{name} == {number}")).collect();
+            (format!("--{name}"), each.join(" or "))
+        };
+        let process = |name: &String| format!("process ~ \"{}\"", name.replace('\\', "\\\\").replace('"', "\\\""));
+        let processes: Vec<String> = self.process.iter().map(process).collect();
+        let options = [
+            number("pid", &self.pid),
+            number("tid", &self.tid),
+            number("cpu", &self.cpu),
+            ("--process".into(), processes.join(" or ")),
+        ];
+        let options = options.into_iter().filter(|(_, text)| !text.is_empty());
+        options.chain(self.conditions.iter().map(|text| ("--where".to_string(), text.clone())))
+    }
+
+    /// From when until when.
+    pub(crate) fn bounds(&self, files: &TraceFiles) -> anyhow::Result<Bounds> {
+        Bounds::new(files, self.since.as_ref(), self.until.as_ref(), self.last)
+    }
+}
+
+/// What is worth knowing of traces and is no warning, a line each.
+pub(crate) fn notes(files: &TraceFiles, indexes: Vec<String>) -> impl Iterator<Item = String> + use<'_> {
+    let clocks = files.traces().flat_map(|trace| trace.clocks()).map(|clock| {
+        let seconds = clock.epoch_ns(0) as f64 / 1e9;
+        format!("the clock {} counts {} Hz from {seconds:.9} s since 1970 on", clock.name, clock.frequency_hz)
+    });
+    files.notes.iter().cloned().chain(indexes).chain(clocks).map(|line| format!("note: {line}"))
+}
