@@ -50,7 +50,7 @@ struct Found<'f> {
 #[derive(Debug)]
 enum From<'c, 'f> {
     Thread(Receiver<Found<'f>>),
-    Here(ChosenOf<'c, 'f, Window<'f>>),
+    Here(Box<ChosenOf<'c, 'f, Window<'f>>>),
 }
 
 /// The chosen events of a stream.
@@ -145,7 +145,7 @@ impl<'f> Ahead<'_, 'f> {
         let window = self.files.window_in(self.stream, std::mem::take(&mut found.memory));
         let Some(part) = self.left.cut(PART_BYTES, window) else { return };
         if part.rest_bytes() > self.part_bytes_max.max(PART_BYTES / 2) {
-            return self.parts.push_back(From::Here(ChosenOf::new(part, self.choice)));
+            return self.parts.push_back(From::Here(Box::new(ChosenOf::new(part, self.choice))));
         }
         let (to, receiver) = sync_channel(1);
         if self.jobs.send(Job { reader: part, choice: self.choice, found, to }).is_ok() {
@@ -167,7 +167,7 @@ impl<'f> Ahead<'_, 'f> {
                 Ok(found) => self.at = found,
                 Err(_) => return false,
             },
-            From::Here(events) => self.here = Some(events),
+            From::Here(events) => self.here = Some(*events),
         }
         true
     }
