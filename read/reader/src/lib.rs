@@ -56,5 +56,10 @@ impl From<String> for Error {
 
 /// Why a file of a trace cannot be read.
 pub(crate) fn not_read(path: &std::path::Path) -> impl FnOnce(std::io::Error) -> Error {
-    move |error| format!("cannot read {}: {error}; check its owner and permissions", path.display()).into()
+    move |error| {
+        // Who may read it has nothing to do with what is in it.
+        let hint =
+            if error.kind() == std::io::ErrorKind::InvalidData { "" } else { "; check its owner and permissions" };
+        format!("cannot read {}: {error}{hint}", path.display()).into()
+    }
 }
