@@ -88,12 +88,16 @@ impl Dir {
 
     /// All of a file that is not longer than `len_max`.
     pub fn read_all(&self, name: &str, len_max: u64) -> std::io::Result<Vec<u8>> {
-        let mut bytes = Vec::new();
-        self.read(name)?.take(len_max + 1).read_to_end(&mut bytes)?;
-        match bytes.len() as u64 <= len_max {
-            true => Ok(bytes),
-            false => Err(std::io::Error::new(ErrorKind::InvalidData, format!("it is longer than {len_max} bytes"))),
+        let too_long =
+            || Err(std::io::Error::new(ErrorKind::InvalidData, format!("it is longer than {len_max} bytes")));
+        let file = self.read(name)?;
+        if file.metadata()?.len() > len_max {
+            return too_long();
         }
+        let mut bytes = Vec::new();
+        // It can have grown meanwhile.
+        file.take(len_max + 1).read_to_end(&mut bytes)?;
+        if bytes.len() as u64 <= len_max { Ok(bytes) } else { too_long() }
     }
 
     /// Whether there is a directory of this name, which is no file of a trace, and does not pretend to be one.

@@ -13,7 +13,7 @@ use crate::spool::unpacked;
 use crate::{Error, not_read};
 
 /// No metadata of a trace are longer: all the classes that a trace may have, with long names and many fields.
-pub(crate) const METADATA_BYTES_MAX: u64 = 1 << 30;
+pub(crate) const METADATA_BYTES_MAX: u64 = 64 << 20;
 
 /// Directories in directories in which traces are looked for.
 const DEPTH_MAX: usize = 32;

@@ -187,6 +187,16 @@ fn several_traces_and_parents_are_read_as_one() {
     assert!(error.contains("lies in the trace"), "{error}");
 }
 
+#[test]
+fn metadata_of_512_mib_are_refused_without_being_read() {
+    let (dir, _) = written();
+    let metadata = OpenOptions::new().write(true).open(dir.path().join("metadata")).unwrap();
+    // A hole: neither the disk nor the memory has room for it to be read.
+    metadata.set_len(512 << 20).unwrap();
+    let error = TraceFiles::open(dir.path()).unwrap_err().to_string();
+    assert!(error.ends_with("metadata: it is longer than 67108864 bytes"), "{error}");
+}
+
 /// Numbers of the events of a time, and what is said of index files.
 fn read_range(dir: &Path, begin: i64, end: i64) -> (Vec<u64>, Vec<String>) {
     let files = TraceFiles::open(dir).unwrap();

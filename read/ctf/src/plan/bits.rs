@@ -181,6 +181,24 @@ impl<'a> Cursor<'a> {
         self.bytes.get(offset as usize..).unwrap_or_default()
     }
 
+    /// Goes to `position`, if that is not behind the end.
+    #[inline(always)]
+    pub(super) fn go_to(&mut self, position: u64) -> Option<()> {
+        let is_there = position <= self.end;
+        if is_there {
+            self.position = position;
+        }
+        is_there.then_some(())
+    }
+
+    /// The 64 bits from the next whole byte on, and where that is.
+    #[inline(always)]
+    pub(super) fn next_word(&self) -> Option<(u64, u64)> {
+        let begin = (self.position + 7) & !7;
+        let bytes = self.bytes.get(((begin - self.base) / 8) as usize..)?;
+        Some((begin, u64::from_le_bytes(*bytes.first_chunk()?)))
+    }
+
     /// The 64 bits from the byte on in which the reader is, if there are so many.
     #[inline(always)]
     pub(super) fn word(&self) -> Option<u64> {

@@ -169,6 +169,12 @@ impl ClassTable {
         }
     }
 
+    /// Bits of contexts and fields of the class with this index, or [`VARIABLE`].
+    #[inline(always)]
+    pub(super) fn size_bits(&self, index: usize) -> u64 {
+        self.sizes[index]
+    }
+
     #[inline(always)]
     pub(super) fn at(&self, index: usize) -> &Class {
         &self.classes[index]

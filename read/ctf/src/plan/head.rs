@@ -82,9 +82,63 @@ pub(super) struct Layout {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Head {
     /// Everything is at one place, or, by the value of a tag, at one of several.
-    Table { align_bits: u64, tag: Option<Place>, rows: Vec<((u64, u64), Layout)> },
+    Table { align_bits: u64, tag: Option<Place>, rows: Vec<((u64, u64), Layout)>, short: Option<Short> },
     /// The structure is read.
     Structure,
+}
+
+/// The header that most records have, if all that it says is in one word: records that have another one are read by the table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Short {
+    /// Where the tag is, and between what values it is.
+    tag: Part,
+    bounds: (u64, u64),
+    id: Part,
+    time: Part,
+    time_bits: u32,
+    pub size_bits: u64,
+}
+
+/// Bits of a word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Part {
+    shift: u32,
+    mask: u64,
+}
+
+impl Part {
+    fn new(place: &Place) -> Option<Part> {
+        place.is_in_word.then_some(Part { shift: place.bit, mask: mask(place.size_bits) })
+    }
+
+    #[inline(always)]
+    fn get(self, word: u64) -> u64 {
+        word >> self.shift & self.mask
+    }
+}
+
+impl Short {
+    fn new(align_bits: u64, tag: Option<&Place>, (bounds, layout): &((u64, u64), Layout)) -> Option<Short> {
+        let time = layout.time.as_ref().filter(|time| align_bits == 8 && time.size_bits < u64::BITS)?;
+        let nothing = Part { shift: 0, mask: 0 };
+        Some(Short {
+            tag: tag.map_or(Some(nothing), Part::new)?,
+            bounds: *bounds,
+            // Without an id the tag is it.
+            id: layout.id.as_ref().or(tag).map_or(Some(nothing), Part::new)?,
+            time: Part::new(time)?,
+            time_bits: time.size_bits,
+            size_bits: layout.size_bits,
+        })
+    }
+
+    /// What the header says whose first 64 bits these are, if it is one of these.
+    #[inline(always)]
+    pub(super) fn said(&self, word: u64) -> Option<Said> {
+        let tag = self.tag.get(word);
+        let is_it = self.bounds.0 <= tag && tag <= self.bounds.1;
+        is_it.then(|| Said { id: self.id.get(word), time: Time::Low(self.time.get(word), self.time_bits) })
+    }
 }
 
 /// No header has a larger table.
@@ -92,7 +146,17 @@ const SIZE_BITS_MAX: u64 = 1 << 12;
 
 impl Head {
     pub(super) fn new(header: &StructNode) -> Head {
-        table(header).unwrap_or(Head::Structure)
+        let mut head = table(header).unwrap_or(Head::Structure);
+        if let Head::Table { align_bits, tag, rows, short } = &mut head {
+            *short = rows.first().and_then(|row| Short::new(*align_bits, tag.as_ref(), row));
+        }
+        head
+    }
+
+    /// The header that most records have, if it is a short one.
+    #[inline(always)]
+    pub(super) fn short(&self) -> Option<&Short> {
+        if let Head::Table { short, .. } = self { short.as_ref() } else { None }
     }
 
     /// What is known of the position behind a header.
@@ -124,7 +188,7 @@ impl Head {
         cursor: &mut Cursor<'_>,
         memory: &mut Memory,
     ) -> Result<Said, FieldError> {
-        if let Head::Table { align_bits, tag, rows } = self {
+        if let Head::Table { align_bits, tag, rows, .. } = self {
             cursor.align(*align_bits);
             let (bytes, word) = (cursor.tail(), cursor.word());
             let value = match tag {
@@ -174,7 +238,7 @@ fn table(header: &StructNode) -> Option<Head> {
                         rows.push(((bound(range.bounds.0)?, bound(range.bounds.1)?), row.clone()));
                     }
                 }
-                return Some(Head::Table { align_bits: align_bits.max(8), tag: Some(place), rows });
+                return Some(Head::Table { align_bits: align_bits.max(8), tag: Some(place), rows, short: None });
             }
             node => {
                 let found = scalar(node, &mut layout, align_bits)?;
@@ -193,7 +257,7 @@ fn table(header: &StructNode) -> Option<Head> {
     if tag.is_some() {
         return None;
     }
-    Some(Head::Table { align_bits: align_bits.max(8), tag: None, rows: vec![((0, 0), layout)] })
+    Some(Head::Table { align_bits: align_bits.max(8), tag: None, rows: vec![((0, 0), layout)], short: None })
 }
 
 fn add(structure: &StructNode, layout: &mut Layout, align_bits: u64) -> Option<()> {

@@ -28,9 +28,9 @@ pub(crate) use node::{Node, StructNode};
 pub(crate) use packet::{PacketFields, PacketStart};
 pub(crate) use walk::{Blind, Memory, advance};
 
-use class::ClassTable;
+use class::{ClassTable, VARIABLE};
 use dormouse_abi::class::ClassDecl;
-use head::Head;
+use head::{Head, Said};
 use node::{OUTER_COUNT, Slots};
 use program::{Known, fixed_size, program};
 
@@ -206,6 +206,21 @@ impl StreamPlan {
     pub(crate) fn head(&self, cursor: &mut Cursor<'_>, memory: &mut Memory) -> Result<(u64, Time), Failure> {
         let said = self.head.read(&self.event_header, cursor, memory).map_err(|_| Failure::Header)?;
         Ok((said.id, said.time))
+    }
+
+    /// As [`StreamPlan::record`], of records that have a short header and a class whose records have all one size. `None`, and the cursor is where
+    /// it was, of all others.
+    #[inline(always)]
+    pub(crate) fn plain_record(&self, cursor: &mut Cursor<'_>) -> Option<Record> {
+        let short = self.head.short()?;
+        let (begin, word) = cursor.next_word()?;
+        let Said { id, time } = short.said(word)?;
+        let class = self.classes.index(id)?;
+        let size_bits = Some(self.classes.size_bits(class)).filter(|size_bits| *size_bits != VARIABLE)?;
+        let body = begin + short.size_bits;
+        let end = body + size_bits;
+        cursor.go_to(end)?;
+        Some(Record { class, time, body, end })
     }
 
     /// Measures the record at the cursor, and passes it.

@@ -150,7 +150,8 @@ impl<'a, S: Source> StreamReader<'a, S> {
         let (plan, mut position, mut events, mut is_seen) = (packet.plan, packet.position, 0, false);
         let mut passed = Passed { record: Record::default(), begin: position, timestamp: self.time, bytes, base };
         while position < packet.end
-            && let Ok(record) = plan.record(&mut cursor, &mut self.memory)
+            && let Some(record) =
+                plan.plain_record(&mut cursor).or_else(|| plan.record(&mut cursor, &mut self.memory).ok())
             && let Some(timestamp) = record.time.after(passed.timestamp).filter(|next| *next <= packet.timestamp_end)
             && record.end > position
         {

@@ -5,6 +5,7 @@
 mod ctf2;
 mod hostile;
 mod made;
+mod mutated;
 mod quirks;
 mod recorded;
 mod refused;

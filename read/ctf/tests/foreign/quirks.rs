@@ -97,6 +97,57 @@ fn packets_of_another_uuid_are_read_and_said() {
     assert_eq!(notices, [told(0, 0), told(3, 192)]);
 }
 
+/// Of a key that is in the environment twice, the last value counts.
+#[test]
+fn keys_of_the_environment_can_be_repeated() {
+    let metadata = r#"/* CTF 1.8 */
+        trace { major = 1; minor = 8; byte_order = le; };
+        env { hostname = "one"; other = 7; hostname = "two"; };
+        env { hostname = "three"; other = 8; };
+        typealias integer { size = 8; align = 8; } := uint8_t;
+        event { name = e; fields := struct { uint8_t n; }; };"#;
+    let Some(notices) = printed_alike(metadata, &[vec![1]]) else { return };
+    assert_eq!(notices, [""; 0]);
+}
+
+/// Lengths and tags in other scopes, by their whole names and by those within structures. babeltrace2 2.0 reads no tag with the name of a
+/// scope.
+#[test]
+fn lengths_and_tags_are_found_by_dotted_names() {
+    let metadata = format!(
+        "/* CTF 1.8 */\n{INTEGERS}
+        trace {{ major = 1; minor = 8; byte_order = le; packet.header := struct {{ uint32_t magic; uint8_t h; }}; }};
+        stream {{ packet.context := struct {{ uint8_t p; }}; event.header := struct {{ uint8_t id; }};
+            event.context := struct {{ struct {{ uint8_t c; }} s; }}; }};
+        event {{ name = e; id = 0; context := struct {{ uint8_t o; TAG }};
+            fields := struct {{ struct {{ uint8_t f; }} t; uint8_t a[trace.packet.header.h]; uint8_t b[stream.packet.context.p];
+                uint8_t d[stream.event.context.s.c]; uint8_t g[event.context.o]; uint8_t i[t.f]; uint8_t k[event.fields.t.f]; VARIANT }}; }};"
+    );
+    let mut writer = BitWriter::new(false);
+    writer.number(32, MAGIC).number(8, 1).number(8, 2).number(8, 0).number(8, 3).number(8, 4);
+    let head = writer.clone().finish(0);
+    let rest: Vec<u8> = [2].into_iter().chain(10..10 + 1 + 2 + 3 + 4 + 2 + 2).collect();
+    let plain = metadata.replace("TAG", "").replace("VARIANT", "");
+    let Some(notices) = printed_alike(&plain, &[[head.as_slice(), &rest].concat()]) else { return };
+    assert_eq!(notices, [""; 0]);
+    // The same with a tag in the event's context.
+    let tagged = metadata
+        .replace("TAG", "enum : uint8_t { A, B } tag;")
+        .replace("VARIANT", "variant <event.context.tag> { uint8_t A; string B; } v;");
+    let trace = dormouse_ctf::Trace::decode(tagged.as_bytes()).unwrap_or_else(|error| panic!("{error}"));
+    let bytes = [head.as_slice(), &[1], &rest, b"text\0"].concat();
+    let mut text = Vec::new();
+    let mut formatter = dormouse_ctf::text::Formatter::new(Default::default(), |_| 0);
+    for item in dormouse_ctf::StreamReader::new(&trace, 0, &bytes) {
+        formatter.event(&item.unwrap_or_else(|notice| panic!("{notice}")), &mut text);
+    }
+    let text = String::from_utf8(text).expect("text");
+    assert!(
+        text.contains("{ o = 4, tag = ( \"B\" : container = 1 ) }") && text.ends_with("v = { \"text\" } }\n"),
+        "{text}"
+    );
+}
+
 #[test]
 fn keys_that_nobody_knows_have_any_value() {
     let metadata = r#"/* CTF 1.8 */
