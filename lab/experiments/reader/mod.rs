@@ -40,16 +40,14 @@ const BURST: u64 = 20_000;
 /// A recorder, and what is asked of its trace.
 struct Recorder {
     name: &'static str,
-    /// Records so many events below a directory: where the trace is, and how many are in it.
-    record: fn(&RunOptions, &Path, u64) -> Result<(PathBuf, u64), LabError>,
     /// One class of the ten, and two columns.
     class: &'static str,
     columns: &'static str,
 }
 
 const RECORDERS: [Recorder; 2] = [
-    Recorder { name: LTTNG_UST.name, record: by_lttng, class: "lab:armed_site_003", columns: "time,value" },
-    Recorder { name: "dormouse", record: by_us, class: "lab:armed_site_3", columns: "time,number" },
+    Recorder { name: LTTNG_UST.name, class: "lab:armed_site_003", columns: "time,value" },
+    Recorder { name: "dormouse", class: "lab:armed_site_3", columns: "time,number" },
 ];
 
 /// Ways to read: a name, a program, its arguments.
@@ -88,6 +86,7 @@ fn emit(command: Command, options: &RunOptions, events: u64) -> Result<(), LabEr
     engine.finish()
 }
 
+/// Records so many events below a directory. Returns where the trace is, and how many are in it.
 fn by_us(options: &RunOptions, dir: &Path, events: u64) -> Result<(PathBuf, u64), LabError> {
     let patterns = vec!["lab:armed_site_?".into()];
     let of_session = session_options(dir, Mode::Discard, DISCARD_BUDGET_BYTES);
@@ -155,7 +154,8 @@ pub(super) fn run_reader(options: &RunOptions, _: &Host) -> Result<Experiment, L
         for (end, count) in wanted.into_iter().take(if options.is_quick { 2 } else { 1 }) {
             let below = dir.path().join(format!("{}{end}", recorder.name));
             std::fs::create_dir(&below).map_err(|error| LabError::System { what: "a trace's directory", error })?;
-            let (trace, events) = match (recorder.record)(options, &below, count) {
+            let record = if recorder.name == LTTNG_UST.name { by_lttng } else { by_us };
+            let (trace, events) = match record(options, &below, count) {
                 Err(LabError::Peer(why)) => {
                     notes.push(format!("peer {} not available: {why}", recorder.name));
                     break;
