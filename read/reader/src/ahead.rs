@@ -167,7 +167,7 @@ impl<'f> Ahead<'_, 'f> {
                 Ok(found) => self.at = found,
                 Err(_) => return false,
             },
-            From::Here(events) => self.here = Some(*events),
+            From::Here(events) => self.here = Some(events),
         }
         true
     }

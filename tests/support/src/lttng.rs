@@ -252,7 +252,7 @@ pub fn sample(directory: &Path) -> Option<PathBuf> {
         Ok(session) => {
             let status = Command::new(program).envs(session.env()).status();
             assert!(status.is_ok_and(|status| status.success()), "the program fails");
-            Some(session.keep().expect("the session ends").0)
+            Some(session.keep().expect("the session ends"))
         }
         Err(why) => {
             skip(Lack::machine(why, "run it outside of containers"));
