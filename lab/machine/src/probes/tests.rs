@@ -114,5 +114,8 @@ fn what_looks_leave_open_is_no_difference() {
     assert_eq!(found([1.02, 1.2, 0.8]), expected);
     assert_eq!(compare(&made([1.0; 3]), &Probes::default()), []);
     // Too few looks, and a cost that may be nothing.
-    assert_eq!([ratio_of_looks(&[1.0; 5], &[1.0; 6]), ratio_of_looks(&[-0.1, 1.0, 1.0, 1.0, 1.0, 1.0], &[1.0; 6])], [None; 2]);
+    assert_eq!(
+        [ratio_of_looks(&[1.0; 5], &[1.0; 6]), ratio_of_looks(&[-0.1, 1.0, 1.0, 1.0, 1.0, 1.0], &[1.0; 6])],
+        [None; 2]
+    );
 }
