@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   A.json ─┐  figures of the same name ──▶ difference, ratio, 95 % intervals, p ──Holm──▶ verdict
-//!           ├─▶ hosts, rounds ────────────▶ what differs, side by side
+//!           ├─▶ hosts, labels, rounds ────▶ what differs, side by side
 //!   B.json ─┘  probes of both hosts ──────▶ ratio, and what looks at one machine differ by
 //! ```
 //! A figure is *slower* or *faster* when both hold: its 95 % interval excludes zero, and the probability of such a
@@ -166,10 +166,14 @@ pub(crate) fn facts_of_host(host: &Host) -> BTreeMap<String, String> {
     facts
 }
 
-/// What is to be known of a run: its host, and the rounds of what it measured.
+/// What is to be known of a run: its host, and labels and rounds of what it measured.
 fn facts_of_run(report: &Report) -> BTreeMap<String, String> {
     let mut facts = facts_of_host(&report.host);
     for experiment in &report.experiments {
+        for m in &experiment.measurements {
+            let name = format!("{}: {}", experiment.name, m.name);
+            facts.extend(m.labels.iter().map(|(key, value)| (format!("{name}: {key}"), value.clone())));
+        }
         let rounds = experiment.measurements.iter().filter(|m| !m.is_exact).map(|m| m.n).max();
         facts.extend(rounds.map(|rounds| (format!("{}: rounds", experiment.name), rounds.to_string())));
     }

@@ -74,12 +74,13 @@ struct Turn {
     arguments: Vec<OsString>,
 }
 
-/// Has so many events emitted.
-fn emit(command: Command, options: &RunOptions, events: u64) -> Result<(), LabError> {
+/// Has a program emit so many events.
+fn emit(program: PathBuf, env: [(&str, OsString); 2], options: &RunOptions, events: u64) -> Result<(), LabError> {
+    let mut command = Command::new(program);
+    command.envs(env);
     let mut engine = Engine::start(command, options)?;
-    let threads = options.cpus.len().min(2);
     while engine.emitted < events {
-        let iterations = BURST.min(events - engine.emitted);
+        let (iterations, threads) = (BURST.min(events - engine.emitted), options.cpus.len().min(2));
         let case = "armed_sites_10".into();
         engine.run(Run { case, iterations, threads, walk: Walk::None, beside: None })?;
     }
@@ -91,17 +92,13 @@ fn by_us(options: &RunOptions, dir: &Path, events: u64) -> Result<(PathBuf, u64)
     let patterns = vec!["lab:armed_site_?".into()];
     let of_session = session_options(dir, Mode::Discard, DISCARD_BUDGET_BYTES);
     let session = Session::create(&Options { context: RecordKind::Ids, patterns, ..of_session.clone() })?;
-    let mut command = Command::new(engine_path(ENGINE)?);
-    command.envs(session.environment()?);
-    emit(command, options, events)?;
+    emit(engine_path(ENGINE)?, session.environment()?, options, events)?;
     Ok((of_session.dir, session.finish().events))
 }
 
 fn by_lttng(options: &RunOptions, dir: &Path, events: u64) -> Result<(PathBuf, u64), LabError> {
-    let mut command = Command::new(LTTNG_UST.program(&directory())?);
     let session = LttngSession::start(BUFFERS, &["lab:armed_site_00*"], &[], dir).map_err(LabError::Peer)?;
-    command.envs(session.env());
-    emit(command, options, events)?;
+    emit(LTTNG_UST.program(&directory())?, session.env(), options, events)?;
     session.keep().and_then(|trace| events_in(&trace).map(|events| (trace, events))).map_err(LabError::Peer)
 }
 
@@ -136,8 +133,7 @@ fn verify(turns: &[Turn], events: u64) -> Result<(), LabError> {
     let Some(turn) = turns.iter().find(|turn| turn.program.ends_with("count")) else { return Ok(()) };
     let text = printed(Command::new(&turn.program).args(&turn.arguments), "count").map_err(LabError::Engine)?;
     // A trace of ours has events of ours besides.
-    let counts = text.lines().filter_map(|line| line.trim().split_once(" lab:")?.0.parse::<u64>().ok());
-    let all = counts.sum::<u64>();
+    let all: u64 = text.lines().filter_map(|line| line.trim().split_once(" lab:")?.0.parse::<u64>().ok()).sum();
     let wrong = || LabError::Engine(format!("{}: {all} events counted, {events} recorded", turn.name));
     (all == events).then_some(()).ok_or_else(wrong)
 }

@@ -113,7 +113,6 @@ fn what_looks_leave_open_is_no_difference() {
     let expected = ["core clock: no difference shown", "caches: differs by +20.0 %", "scheduler: differs by -20.0 %"];
     assert_eq!(found([1.02, 1.2, 0.8]), expected);
     assert_eq!(compare(&made([1.0; 3]), &Probes::default()), []);
-    let too_few = ratio_of_looks(&[1.0; 5], &[1.0; 6]);
-    let may_be_nothing = ratio_of_looks(&[-0.1, 1.0, 1.0, 1.0, 1.0, 1.0], &[1.0; 6]);
-    assert_eq!([too_few, may_be_nothing], [None; 2]);
+    assert_eq!(ratio_of_looks(&[1.0; 5], &[1.0; 6]), None); // too few
+    assert_eq!(ratio_of_looks(&[-0.1, 1.0, 1.0, 1.0, 1.0, 1.0], &[1.0; 6]), None); // may be nothing
 }
