@@ -268,6 +268,11 @@ impl View {
                     crew.iter_mut().for_each(|crew| crew.finish(sink));
                     sink.write(&text);
                     text.clear();
+                    sink.flush();
+                    // Events are read ahead of their lines: what is wrong behind the lines that were wanted is not told.
+                    if sink.is_over() {
+                        return Ok((is_left_out || is_damaged).into());
+                    }
                     is_damaged |= !matches!(notice.problem, Problem::Discarded { .. });
                     let line = printer.warning(&notice, names[notice.stream]);
                     progress.hidden(|| sink.say(line));
