@@ -104,10 +104,10 @@ const RULES: [Rule; 45] = [
     ("dormouse-filter", &[]),
     ("dormouse-ctf", &["dormouse-abi", "dormouse-filter"]),
     // In a workspace of its own: nothing of the product depends on Arrow or Python.
-    ("dormouse-columns", &["dormouse-abi", "dormouse-ctf"]),
+    ("dormouse-columns", &["dormouse-abi", "dormouse-ctf", "dormouse-filter"]),
     ("dormouse-python", &["dormouse-columns", "dormouse-ctf", "dormouse-reader"]),
     ("dormouse-reader", &["dormouse-ctf"]),
-    ("dormouse-analysis", &["dormouse-abi", "dormouse-ctf"]),
+    ("dormouse-analysis", &["dormouse-abi", "dormouse-ctf", "dormouse-filter"]),
     // Who may ask a session's owner what, and who is believed: it knows no memory and no trace.
     ("dormouse-control", &["dormouse-abi", "dormouse-transport"]),
     (
