@@ -172,7 +172,8 @@ fn the_next_owner_answers_at_the_same_socket_and_says_so() {
         owner_of(pid.parse().expect("a number")).is_some_and(|owner| Some(owner) != first)
     });
     let after = status(&running);
-    assert_eq!((&after["owner_restarts"], &after["processes"]), (&1.into(), &before["processes"]));
+    // The program is still there; its children come and go.
+    assert!(after["owner_restarts"] == 1 && after["processes"].as_u64() >= Some(1), "{after}");
     let text = running.dormouse(&["status", &pid]);
     assert!(String::from_utf8_lossy(&text.stdout).contains("(started again 1 time), trace "), "{text:?}");
     assert_eq!(std::fs::metadata(running.session()).expect("the session's socket").ino(), socket);
