@@ -45,7 +45,7 @@ const MEMORY_BYTES_MAX: u64 = 512 << 20;
 const NO_WALK: Walk = Walk::Random { bytes: 64 };
 
 /// Runs of the paper's loop and of system calls, in full and in a quick experiment.
-const RUNS: [usize; 2] = [100, 10];
+const RUNS: [usize; 2] = [100, 7];
 /// Iterations of a run of the loop.
 const LOOP_ITERATIONS: u64 = 100_000;
 /// The same of system calls: as many of them as in the paper's first test, in runs as long as in its second. Fewer after a walk over the

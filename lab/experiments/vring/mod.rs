@@ -157,7 +157,7 @@ fn slots(engines: &[Engine], placement: &str) -> Vec<Slot> {
 
 /// Takes turns of all slots, round by round, while one of so many placements has time. Returns how many rounds count.
 fn measure(engines: &mut Engines, slots: &mut [Slot], options: &RunOptions, places: u32) -> Result<usize, LabError> {
-    let lasting = Duration::from_secs(if options.is_quick { 8 } else { 120 }) / places;
+    let lasting = Duration::from_secs(if options.is_quick { 5 } else { 120 }) / places;
     let bar = progress(NAME, lasting.as_secs() as usize);
     let processes = plan::processes(options.is_quick);
     let (begun, mut rounds) = (Instant::now(), 0);
