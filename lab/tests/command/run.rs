@@ -243,8 +243,8 @@ fn assert_imv_cases(experiment: &Experiment, report: &Report) {
         }
     }
     assert_eq!(find("wrong-answers.static-branch").is_some(), RunOptions::new(true).cpus.len() > 1);
-    assert_eq!(find("loop.none").map(|measurement| measurement.n), Some(10));
-    assert_eq!(find("getppid.none").map(|measurement| measurement.n), Some(10));
+    assert_eq!(find("loop.none").map(|measurement| measurement.n), Some(7));
+    assert_eq!(find("getppid.none").map(|measurement| measurement.n), Some(7));
     let mut ratios = vec!["branch_hot_vs_global", "value_hot_vs_global", "update_1000_sites_vs_1"];
     let mut pressures = vec![""];
     if report.host.caches_bytes()[1].is_some() {
