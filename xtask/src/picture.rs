@@ -64,6 +64,7 @@ fn wait(session: &str) -> anyhow::Result<()> {
         if begin.elapsed() > TIME_MAX {
             bail!("the command has not ended in {} s", TIME_MAX.as_secs());
         }
+        // tmux tells what runs in a pane when it is asked, and does not tell when that changes.
         std::thread::sleep(NAP);
     }
     Ok(())

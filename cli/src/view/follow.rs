@@ -124,11 +124,11 @@ fn ending(dir: &Path, files: &TraceFiles) -> Option<Ending> {
 
 /// Waits until the next round; true if the user has interrupted.
 fn wait(is_interrupted: &AtomicBool) -> bool {
-    // Whoever writes a file does not tell its readers on every file system, so it is looked at.
     for _ in 0..ROUND.as_millis() / NAP.as_millis() {
         if is_interrupted.load(Ordering::Relaxed) {
             return true;
         }
+        // Whoever writes a file does not tell its readers on every file system, and a signal's flag wakes nobody: both are looked at.
         std::thread::sleep(NAP);
     }
     is_interrupted.load(Ordering::Relaxed)

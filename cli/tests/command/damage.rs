@@ -334,14 +334,7 @@ fn no_damage_goes_unsaid() {
     let count: u64 = std::env::var("DORMOUSE_DAMAGES").ok().and_then(|count| count.parse().ok()).unwrap_or(150);
     let names = ["metadata", "state", "cpu_0", "cpu_1", "cpu_2"];
     for seed in seed..seed + count {
-        // SplitMix64.
-        let mut state = seed;
-        let mut random = |end: usize| {
-            state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
-            let z = (state ^ (state >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-            let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-            ((z ^ (z >> 31)) % end as u64) as usize
-        };
+        let mut random = dormouse_testing::random(seed);
         let trace = trace(&[3, 1, 2]);
         for _ in 0..=random(2) {
             let path = trace.path().join(names[random(names.len())]);

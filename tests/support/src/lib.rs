@@ -61,6 +61,17 @@ pub fn include_dirs() -> impl Iterator<Item = PathBuf> {
     ROOMS_WITH_HEADERS.iter().map(move |room| root.join(room).join("include"))
 }
 
+/// Pseudo-random numbers below the bounds that are asked for, the same ones for a seed (SplitMix64).
+pub fn random(seed: u64) -> impl FnMut(usize) -> usize {
+    let mut state = seed;
+    move |end| {
+        state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mixed = (state ^ (state >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        ((mixed ^ (mixed >> 31)) % end as u64) as usize
+    }
+}
+
 /// What a test misses, and what to do about it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lack {

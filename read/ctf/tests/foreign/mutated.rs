@@ -163,14 +163,7 @@ fn at_least_as_many_events_are_left_as_in_babeltrace2() {
     assert_eq!(all, 2 * 12 * PACKETS as usize);
     let (mut left, mut fewer) = ([0, 0], Vec::new());
     for seed in seed..seed + count {
-        // SplitMix64.
-        let mut state = seed;
-        let mut random = |end: usize| {
-            state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
-            let z = (state ^ (state >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-            let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-            ((z ^ (z >> 31)) % end as u64) as usize
-        };
+        let mut random = dormouse_testing::random(seed);
         let mut streams = whole.clone();
         let how = mutate(&mut streams[random(2)], &mut random);
         write(directory, &streams);
