@@ -1,39 +1,21 @@
 //! Kinds of fields that only CTF 2 has, in everything that is asked of a trace.
 
+use std::path::PathBuf;
 use std::process::Command;
 
 use crate::DORMOUSE;
 
-/// What there is of each: flag, number that is there if the flag is, three bytes, a name in UTF-16.
-fn trace() -> tempfile::TempDir {
-    let u8_class = r#"{"type":"fixed-length-unsigned-integer","length":8,"byte-order":"little-endian","alignment":8}"#;
-    let flag = r#"{"type":"fixed-length-boolean","length":8,"byte-order":"little-endian","alignment":8}"#;
-    let optional =
-        format!(r#"{{"type":"optional","selector-field-location":{{"path":["flag"]}},"field-class":{u8_class}}}"#);
-    let blob = r#"{"type":"static-length-blob","length":3}"#;
-    let name = r#"{"type":"null-terminated-string","encoding":"utf-16le"}"#;
-    let members = [("flag", flag), ("number", &optional), ("raw", blob), ("name", name)];
-    let members: Vec<String> =
-        members.iter().map(|(name, class)| format!(r#"{{"name":"{name}","field-class":{class}}}"#)).collect();
-    let fragments = [
-        r#"{"type":"preamble","version":2}"#.to_string(),
-        r#"{"type":"data-stream-class"}"#.to_string(),
-        format!(
-            r#"{{"type":"event-record-class","name":"e","payload-field-class":{{"type":"structure","member-classes":[{}]}}}}"#,
-            members.join(",")
-        ),
-    ];
-    let metadata: String = fragments.iter().map(|fragment| format!("\u{1e}{fragment}\n")).collect();
-    let dir = tempfile::tempdir().expect("a directory");
-    std::fs::write(dir.path().join("metadata"), metadata).expect("metadata");
-    let bytes = [&b"\x01\x07\x01\x02\x03h\0\xe9\0\0\0"[..], b"\0\x04\x05\x06h\0o\0\0\0"].concat();
-    std::fs::write(dir.path().join("stream"), bytes).expect("a stream");
-    dir
+/// A directory with a trace in it, and nothing else.
+fn trace() -> (tempfile::TempDir, PathBuf) {
+    let place = tempfile::tempdir().expect("a directory");
+    let dir = place.path().join("trace");
+    dormouse_traces::write_ctf2(&dir);
+    (place, dir)
 }
 
 fn said(arguments: &[&str]) -> String {
-    let dir = trace();
-    let output = Command::new(DORMOUSE).args(&arguments[..1]).arg(dir.path()).args(&arguments[1..]).output();
+    let (_place, dir) = trace();
+    let output = Command::new(DORMOUSE).args(&arguments[..1]).arg(&dir).args(&arguments[1..]).output();
     let output = output.expect("it runs");
     assert!(output.status.success(), "{arguments:?}: {output:?}");
     String::from_utf8(output.stdout).expect("text")

@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 use dormouse_abi::class::{FieldType, Kind};
 use dormouse_ctf::{StateRecord, Value};
 use dormouse_testing::{Lack, skip, skip_part};
-use dormouse_traces::TraceBuilder;
+use dormouse_traces::{TraceBuilder, write_ctf2};
 
 /// What is installed, and the modules that it is imported by.
 const PACKAGES: [(&str, &str); 7] = [
@@ -233,26 +233,6 @@ fn traces_of_others_are_read() {
     command.current_dir(here("tests")).env("PYTHONPATH", stage.path()).env("DORMOUSE_TEST_TRACES", &others);
     let text = succeeds(command.env("PYTHONDONTWRITEBYTECODE", "1"));
     assert!(text.contains(if has_lttng { "Ran 2 tests" } else { "Ran 1 test" }), "{text}");
-}
-
-/// Two events with a blob, a field that is there in the first alone, and a name in UTF-16.
-fn write_ctf2(dir: &Path) {
-    let number = r#"{"type":"fixed-length-unsigned-integer","length":8,"byte-order":"little-endian","alignment":8}"#;
-    let flag = r#"{"type":"fixed-length-boolean","length":8,"byte-order":"little-endian","alignment":8}"#;
-    let optional =
-        format!(r#"{{"type":"optional","selector-field-location":{{"path":["flag"]}},"field-class":{number}}}"#);
-    let blob = r#"{"type":"static-length-blob","length":3}"#;
-    let name = r#"{"type":"null-terminated-string","encoding":"utf-16le"}"#;
-    let members = [("flag", flag), ("number", &optional), ("raw", blob), ("name", name)];
-    let members = members.map(|(name, class)| format!(r#"{{"name":"{name}","field-class":{class}}}"#)).join(",");
-    let payload = format!(r#"{{"type":"structure","member-classes":[{members}]}}"#);
-    let class = format!(r#"{{"type":"event-record-class","name":"e","payload-field-class":{payload}}}"#);
-    let fragments = [r#"{"type":"preamble","version":2}"#, r#"{"type":"data-stream-class"}"#, &class];
-    let metadata: String = fragments.iter().map(|fragment| format!("\u{1e}{fragment}\n")).collect();
-    std::fs::create_dir(dir).unwrap();
-    std::fs::write(dir.join("metadata"), metadata).unwrap();
-    let bytes = [&b"\x01\x07\x01\x02\x03h\0\xe9\0\0\0"[..], b"\0\x04\x05\x06h\0o\0\0\0"].concat();
-    std::fs::write(dir.join("stream"), bytes).unwrap();
 }
 
 /// By nbclient, as Jupyter runs it; where that cannot be had, its cells one after another.

@@ -17,6 +17,10 @@
 //! assert_eq!(event.fields().collect::<Vec<_>>(), [("id", Value::U64(7))]);
 //! ```
 
+mod ctf2;
+
+pub use ctf2::write_ctf2;
+
 mod bits;
 
 pub use bits::BitWriter;
