@@ -122,14 +122,8 @@ impl TraceFiles {
 fn look_for<'f>(job: Job<'_, 'f>) -> Found<'f> {
     let Job { mut reader, choice, mut found, .. } = job;
     let end_bytes = reader.end_bytes();
-    while let Some(next) = reader.next_chosen(choice) {
-        match next {
-            Ok((number, _)) => {
-                reader.keep_chosen(&mut found.block);
-                found.numbers.push(number);
-            }
-            Err(notice) => found.notices.push((found.numbers.len(), notice)),
-        }
+    while let Some(notice) = reader.keep_chosen(choice, &mut found.block, &mut found.numbers) {
+        found.notices.push((found.numbers.len(), notice));
     }
     found.is_over = reader.end_bytes() < end_bytes;
     found.memory = reader.into_source().into_memory();

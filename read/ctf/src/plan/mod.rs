@@ -27,7 +27,7 @@ pub(crate) use node::{Node, StructNode};
 pub(crate) use packet::{PacketFields, PacketStart};
 pub(crate) use walk::{Blind, Memory, advance};
 
-use class::{ClassTable, VARIABLE};
+use class::ClassTable;
 use dormouse_abi::class::ClassDecl;
 use head::{Head, Said};
 use node::{OUTER_COUNT, Slots};
@@ -218,8 +218,7 @@ impl StreamPlan {
         let short = self.head.short()?;
         let (begin, word) = cursor.next_word()?;
         let Said { id, time } = short.said(word)?;
-        let class = self.classes.index(id)?;
-        let size_bits = Some(self.classes.size_bits(class)).filter(|size_bits| *size_bits != VARIABLE)?;
+        let (class, size_bits) = self.classes.plain(id)?;
         let body = begin + short.size_bits;
         let end = body + size_bits;
         cursor.go_to(end)?;

@@ -15,6 +15,7 @@ use super::StreamPlan;
 use super::bits::{Cursor, FieldError};
 use super::class::Class;
 use super::node::{Count, IntegerNode, Node, StructNode};
+use super::shape::FieldRef;
 use super::program::{Assembler, Known, Operation, fixed_size, run};
 use super::walk::{Memory, Visitor, float, is_in, option_of, text};
 use crate::model::{Range, Scope};
@@ -185,6 +186,22 @@ impl Pick {
     /// Whether the memory has to know what the record's header says, and no other record.
     pub(crate) fn is_told(&self) -> bool {
         self.is_told
+    }
+
+    /// What it is.
+    pub fn field(&self) -> FieldRef<'_> {
+        FieldRef(&self.node)
+    }
+
+    /// Shows it, if the record whose contexts begin at the cursor has it.
+    pub(crate) fn show(
+        &self,
+        cursor: &mut Cursor<'_>,
+        memory: &mut Memory,
+        visitor: &mut impl Visitor,
+    ) -> Result<(), FieldError> {
+        let is_there = go(&self.steps, cursor.position, cursor, memory)?;
+        if is_there { self.node.walk(cursor, memory, visitor) } else { Ok(()) }
     }
 
     /// Reads it from a record of the class for which it was made, whose contexts begin at the cursor.

@@ -3,7 +3,7 @@
 use dormouse_abi::class::CLASS_ID_MAX;
 
 use super::trace::TraceRef;
-use crate::plan::{Blind, Class, Cursor, Group, Memory, Outer, Pick, Picked, StreamPlan, Visitor};
+use crate::plan::{Blind, Class, Cursor, FieldError, Group, Memory, Outer, Pick, Picked, StreamPlan, Visitor};
 use crate::state::StateRecord;
 use crate::value::Value;
 
@@ -81,6 +81,15 @@ impl<'a> Event<'a> {
             scratch.0.restart(&self.body.outer);
         }
         pick.read(&mut self.cursor(), &mut scratch.0)
+    }
+
+    /// Shows a field, which was found for the event's class, to a visitor; nothing, if this event has none.
+    ///
+    /// # Errors
+    /// It is that of another class.
+    pub fn show(&self, pick: &Pick, scratch: &mut Scratch, visitor: &mut impl Visitor) -> Result<(), FieldError> {
+        scratch.0.restart(&self.body.outer);
+        pick.show(&mut self.cursor(), &mut scratch.0, visitor)
     }
 
     /// What is written before the events of its trace: where it was recorded.

@@ -1,6 +1,7 @@
 //! Events of chosen classes, and of these the chosen members.
 
-use super::{Block, Event, Notice, Scratch, Source, StreamReader};
+use super::block::Measured;
+use super::{Block, Event, Notice, Passed, Scratch, Source, StreamReader};
 use crate::plan::{FieldError, Projection, StreamPlan, Visitor};
 use crate::select::ClassRef;
 
@@ -39,7 +40,7 @@ impl<'a, S: Source> StreamReader<'a, S> {
             let mut number = None;
             if let Some(packet) = self.packet
                 && let numbers = choice.numbers(packet.plan)
-                && self.pass_records_at_hand(|passed| {
+                && self.pass_records_at_hand(|passed, _| {
                     number = numbers.get(passed.record.class).copied().flatten();
                     number.is_none()
                 })
@@ -63,9 +64,32 @@ impl<'a, S: Source> StreamReader<'a, S> {
         self.event()
     }
 
-    /// Keeps it.
-    pub fn keep_chosen(&self, block: &mut Block<'a>) {
-        self.keep(block);
+    /// Keeps events of chosen classes with their classes' numbers, up to the next notice, which it gives, or the end.
+    pub fn keep_chosen(&mut self, choice: &Choice<'a>, block: &mut Block<'a>, kept: &mut Vec<usize>) -> Option<Notice> {
+        loop {
+            if let Some(packet) = self.packet {
+                let numbers = choice.numbers(packet.plan);
+                let place = self.packet_in(block, packet.plan, packet.cpu_id);
+                self.pass_records_at_hand(|passed, memory| {
+                    if let Some(Some(number)) = numbers.get(passed.record.class) {
+                        let Passed { record, begin, timestamp, .. } = *passed;
+                        let event = Measured { record, begin, timestamp, outer: memory.outer() };
+                        block.push(place, event, passed.body());
+                        kept.push(*number);
+                    }
+                    true
+                });
+            }
+            match self.count_next()? {
+                Ok(counted) => {
+                    if let Some(Some(number)) = choice.numbers(counted.plan).get(counted.class) {
+                        self.keep(block);
+                        kept.push(*number);
+                    }
+                }
+                Err(notice) => return Some(notice),
+            }
+        }
     }
 }
 
