@@ -177,8 +177,8 @@ impl<'l, 'a, C: Chosen> Batches<'l, 'a, C> {
     #[inline]
     fn row(&mut self) -> Result<bool, ArrowError> {
         let Some((index, number)) = self.advance() else { return Ok(false) };
-        let Some(event) = self.streams[index].event() else { return Ok(true) };
         if let Some((selection, writers)) = &mut self.selection {
+            let Some(event) = self.streams[index].event() else { return Ok(true) };
             if let Some(record) = StateRecord::decode(&event) {
                 writers.note(&event, &record);
             }
@@ -187,6 +187,7 @@ impl<'l, 'a, C: Chosen> Batches<'l, 'a, C> {
                 return Ok(true);
             }
         }
+        let Some(event) = self.streams[index].fields() else { return Ok(true) };
         let (rows, chosen) = (&mut self.rows, &self.layout.chosen[number]);
         chosen.columns.iter().for_each(|column| rows.columns[*column].fill(rows.count));
         let mut shown = event.project(&chosen.projection, &mut self.scratch, &mut rows.columns);

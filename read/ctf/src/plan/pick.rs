@@ -36,6 +36,17 @@ enum Step {
     Element(Count, u64),
 }
 
+/// Whether the way to a field, or the field itself, can depend on what other fields say.
+fn is_told(steps: &[Step], node: &Node) -> bool {
+    let is_plain = match node {
+        Node::Integer(_) | Node::Float(_) => true,
+        Node::Text { count, .. } => !matches!(count, Some(Count::Slot(_))),
+        Node::Array { element, count: Count::Fixed(_), .. } => matches!(**element, Node::Integer(_) | Node::Float(_)),
+        _ => false,
+    };
+    !is_plain || !steps.iter().all(|step| matches!(step, Step::At(_)))
+}
+
 /// Takes the steps; false if this record has no such field.
 #[inline]
 fn go(steps: &[Step], begin: u64, cursor: &mut Cursor<'_>, memory: &mut Memory) -> Result<bool, FieldError> {
@@ -169,13 +180,7 @@ impl StreamPlan {
                 Node::Variant { .. } | Node::Optional { .. } => Some(Kind::Any),
                 Node::Struct(_) | Node::Array { .. } | Node::Blob { .. } => None,
             };
-            let is_plain = match node {
-                Node::Integer(_) | Node::Float(_) => true,
-                Node::Text { count, .. } => !matches!(count, Some(Count::Slot(_))),
-                Node::Array { count, .. } => !matches!(count, Count::Slot(_)),
-                _ => false,
-            };
-            let is_told = !is_plain || !guide.steps.iter().all(|step| matches!(step, Step::At(_)));
+            let is_told = is_told(&guide.steps, node);
             return Some((Pick { steps: guide.steps.into(), node: node.clone(), is_told }, kind));
         }
         None
@@ -239,6 +244,8 @@ type Projected = (Box<[Step]>, usize, Node);
 #[derive(Debug, Clone, Default)]
 pub struct Projection {
     members: Box<[Projected]>,
+    /// Whether other fields say where one of them is, or how long.
+    is_told: bool,
 }
 
 impl Projection {
@@ -258,7 +265,13 @@ impl Projection {
                 guide.leave(&member.node);
             }
         }
-        Projection { members: members.into() }
+        let is_told = members.iter().any(|(steps, _, node): &Projected| is_told(steps, node));
+        Projection { members: members.into(), is_told }
+    }
+
+    /// Whether the memory has to know what the record's header says, and no other record.
+    pub(crate) fn is_told(&self) -> bool {
+        self.is_told
     }
 
     /// Shows the members of the record whose contexts begin at the cursor.

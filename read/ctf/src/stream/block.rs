@@ -2,7 +2,7 @@
 
 use super::event::{Body, PacketStartRef};
 use super::trace::TraceRef;
-use super::{Current, Event, Source, StreamReader};
+use super::{Current, Event, EventFields, Source, StreamReader};
 use crate::plan::{Cursor, Outer, Record, StreamPlan};
 use crate::time::Scale;
 
@@ -50,6 +50,13 @@ struct Kept {
     record: u64,
     begin: u64,
     end: u64,
+}
+
+impl Kept {
+    #[inline(always)]
+    fn size_bytes(&self) -> usize {
+        (self.end - self.record).div_ceil(8) as usize
+    }
 }
 
 /// What a reader knows of an event.
@@ -107,6 +114,25 @@ impl<'a> Block<'a> {
         self.event(self.events.get(index)?)
     }
 
+    /// The fields of one of them.
+    #[inline(always)]
+    pub fn fields(&self, index: usize) -> Option<EventFields<'_>> {
+        let kept = self.events.get(index)?;
+        let packet = self.packets.get(kept.packet as usize)?;
+        Some(EventFields {
+            time_ns: packet.scale.map(|_| kept.time_ns),
+            cpu_id: packet.cpu_id,
+            size_bytes: kept.size_bytes(),
+            body: self.body(kept)?,
+        })
+    }
+
+    #[inline(always)]
+    fn body(&self, kept: &Kept) -> Option<Body<'_>> {
+        let outer = *self.outers.get(kept.outer as usize)?;
+        Some(Body { bytes: self.bytes.get(kept.offset..)?, begin: kept.begin, end: kept.end, outer })
+    }
+
     /// Its time in nanoseconds since the epoch, if it has one.
     pub fn time_ns(&self, index: usize) -> Option<i64> {
         self.time_of(self.events.get(index)?)
@@ -147,19 +173,19 @@ impl<'a> Block<'a> {
     fn event(&self, kept: &Kept) -> Option<Event<'_>> {
         let packet = self.packets.get(kept.packet as usize)?;
         let class = kept.class as usize;
-        let bytes = self.bytes.get(kept.offset..)?;
+        let body = self.body(kept)?;
         Some(Event {
             stream: packet.stream,
             timestamp: kept.timestamp,
             time_ns: packet.scale.map(|_| kept.time_ns),
             class: packet.plan.class_at(class),
             cpu_id: packet.cpu_id,
-            context: packet.plan.who(&Cursor::new(bytes, kept.begin / 8 * 8, kept.begin, kept.end)),
-            size_bytes: (kept.end - kept.record).div_ceil(8) as usize,
+            context: packet.plan.who(&Cursor::new(body.bytes, kept.begin / 8 * 8, kept.begin, kept.end)),
+            size_bytes: kept.size_bytes(),
             trace: packet.trace,
             plan: packet.plan,
             class_index: class,
-            body: Body { bytes, begin: kept.begin, end: kept.end, outer: *self.outers.get(kept.outer as usize)? },
+            body,
             packet: PacketStartRef {
                 index: packet.index,
                 bytes: self.bytes.get(packet.bytes.0..packet.bytes.1)?,

@@ -1,8 +1,8 @@
 //! Events of chosen classes, and of these the chosen members.
 
 use super::block::Measured;
-use super::{Block, Event, Notice, Passed, Scratch, Source, StreamReader};
-use crate::plan::{FieldError, Projection, StreamPlan, Visitor};
+use super::{Block, Event, EventFields, Notice, Passed, Source, StreamReader};
+use crate::plan::StreamPlan;
 use crate::select::ClassRef;
 
 /// Which classes of a trace are read, and what of each.
@@ -64,6 +64,13 @@ impl<'a, S: Source> StreamReader<'a, S> {
         self.event()
     }
 
+    /// Its fields alone.
+    #[inline(always)]
+    pub fn chosen_fields(&self) -> Option<EventFields<'_>> {
+        let Event { time_ns, cpu_id, size_bytes, body, .. } = self.event()?;
+        Some(EventFields { time_ns, cpu_id, size_bytes, body })
+    }
+
     /// Keeps events of chosen classes with their classes' numbers, up to the next notice, which it gives, or the end.
     pub fn keep_chosen(&mut self, choice: &Choice<'a>, block: &mut Block<'a>, kept: &mut Vec<usize>) -> Option<Notice> {
         loop {
@@ -100,6 +107,9 @@ pub trait Chosen {
 
     /// The one that [`Chosen::next`] has come to.
     fn event(&self) -> Option<Event<'_>>;
+
+    /// Its fields alone.
+    fn fields(&self) -> Option<EventFields<'_>>;
 }
 
 /// The chosen events of a stream, which are read when they are asked for.
@@ -126,21 +136,9 @@ impl<S: Source> Chosen for ChosenOf<'_, '_, S> {
     fn event(&self) -> Option<Event<'_>> {
         self.reader.chosen()
     }
-}
 
-impl Event<'_> {
-    /// Shows chosen members of contexts and fields, each to its visitor.
-    ///
-    /// # Errors
-    /// The projection is that of another class.
-    #[inline]
-    pub fn project<V: Visitor>(
-        &self,
-        projection: &Projection,
-        scratch: &mut Scratch,
-        visitors: &mut [V],
-    ) -> Result<(), FieldError> {
-        scratch.0.restart(&self.body.outer);
-        projection.show(&mut self.cursor(), &mut scratch.0, visitors)
+    #[inline(always)]
+    fn fields(&self) -> Option<EventFields<'_>> {
+        self.reader.chosen_fields()
     }
 }
