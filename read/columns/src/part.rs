@@ -59,7 +59,8 @@ fn declared(class: &ClassRef<'_>, name: &Name) -> Option<FieldType> {
     };
     let (Part::Member(member), rest) = parts.split_first()? else { return None };
     let members = class.class.members();
-    let member = members.iter().find(|found| found.scope == Scope::Fields && !found.is_count && found.name == member)?;
+    let member =
+        members.iter().find(|found| found.scope == Scope::Fields && !found.is_count && found.name == member)?;
     match (rest, member.declared?) {
         ([], declared) => Some(declared),
         ([Part::Index(_)], FieldType { kind: kind @ Declared::Bool, sequence: true }) => Some(FieldType::scalar(kind)),

@@ -121,7 +121,10 @@ fn every_kind_of_ours_has_its_column() {
     let middle = |value: u16| vec![None, Some(value), Some(value), None];
     assert_eq!(of(0).as_primitive::<UInt16Type>().iter().collect::<Vec<_>>(), middle(65535));
     assert_eq!(of(1).as_boolean().iter().collect::<Vec<_>>(), [None, Some(true), Some(true), None]);
-    assert_eq!(of(2).as_primitive::<UInt8Type>().iter().map(|value| value.map(u16::from)).collect::<Vec<_>>(), middle(255));
+    assert_eq!(
+        of(2).as_primitive::<UInt8Type>().iter().map(|value| value.map(u16::from)).collect::<Vec<_>>(),
+        middle(255)
+    );
     assert_eq!(of(3).as_boolean().iter().collect::<Vec<_>>(), [None, None, None, Some(true)]);
     assert_eq!((of(4).data_type(), of(4).null_count()), (&DataType::Boolean, 4));
     assert_eq!(of(5).as_primitive::<Int64Type>().iter().collect::<Vec<_>>(), [Some(9), Some(-7), Some(-7), None]);
@@ -219,7 +222,10 @@ fn structures_variants_and_enumerations_of_others() {
     assert_eq!(of(1).as_primitive::<UInt16Type>().values()[..], [0x0102, 7, 0]);
     assert_eq!(of(2).as_string::<i32>().iter().collect::<Vec<_>>(), [None, Some("x"), Some("")]);
     assert_eq!((of(3), of(5), of(6)), (column("bits"), column("inner"), column("color")));
-    assert_eq!(of(4).as_struct().column(0).as_primitive::<UInt8Type>().iter().collect::<Vec<_>>(), [Some(8), None, None]);
+    assert_eq!(
+        of(4).as_struct().column(0).as_primitive::<UInt8Type>().iter().collect::<Vec<_>>(),
+        [Some(8), None, None]
+    );
     assert_eq!((of(4).null_count(), of(7)), (2, of(1)));
 }
 

@@ -15,8 +15,8 @@ use super::StreamPlan;
 use super::bits::{Cursor, FieldError};
 use super::class::Class;
 use super::node::{Count, IntegerNode, Node, StructNode};
-use super::shape::FieldRef;
 use super::program::{Assembler, Known, Operation, fixed_size, run};
+use super::shape::FieldRef;
 use super::walk::{Memory, Visitor, float, is_in, option_of, text};
 use crate::model::{Range, Scope};
 

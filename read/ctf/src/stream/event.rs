@@ -3,7 +3,9 @@
 use dormouse_abi::class::CLASS_ID_MAX;
 
 use super::trace::TraceRef;
-use crate::plan::{Blind, Class, Cursor, FieldError, Group, Memory, Outer, Pick, Picked, Projection, StreamPlan, Visitor};
+use crate::plan::{
+    Blind, Class, Cursor, FieldError, Group, Memory, Outer, Pick, Picked, Projection, StreamPlan, Visitor,
+};
 use crate::state::StateRecord;
 use crate::value::Value;
 
