@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use dormouse_abi::class::Kind;
+use dormouse_analysis::QuickMap;
 use dormouse_ctf::model::Scope;
 use dormouse_ctf::plan::{FieldRef, Shape};
 use dormouse_ctf::{ClassRef, Trace, TraceRef};
@@ -26,7 +27,7 @@ pub(crate) struct Member {
 pub(crate) struct Fields {
     names: HashMap<String, u64>,
     /// By the address of the class, which stays where it is as long as its trace.
-    members: HashMap<usize, Vec<Member>>,
+    members: QuickMap<usize, Vec<Member>>,
 }
 
 impl Fields {

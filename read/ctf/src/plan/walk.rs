@@ -225,7 +225,13 @@ impl StructNode {
         cursor.align(self.align_bits);
         for member in &self.members {
             visitor.name(&member.shown);
-            member.node.walk(cursor, memory, visitor)?;
+            // What most fields are does not need a call.
+            match &member.node {
+                Node::Integer(integer) if integer.coding != Coding::Variable => {
+                    visitor.integer(integer.read(cursor, memory)?, integer);
+                }
+                node => node.walk(cursor, memory, visitor)?,
+            }
         }
         Ok(())
     }
