@@ -144,7 +144,10 @@ impl Bound {
         let given_key = bound.key(&options.key, picker);
         for trace in traces {
             let classes: Vec<_> = ClassRef::all(TraceRef::from(*trace)).filter(|class| !class.is_state()).collect();
-            let names: BTreeSet<&str> = classes.iter().map(|class| class.class.full_name.as_str()).collect();
+            let names = classes.iter().map(|class| class.class.full_name.as_str());
+            // What is given is no other end of anything.
+            let is_given = |name: &&str| options.pairs.iter().any(|(a, b)| matches(a, name) || matches(b, name));
+            let names: BTreeSet<&str> = names.filter(|name| !is_given(name)).collect();
             for class in &classes {
                 let kind = bound.kind(class, options, given_key, &names, picker);
                 bound.kind_by_class.insert(std::ptr::from_ref(class.class).addr(), bound.kinds.len());

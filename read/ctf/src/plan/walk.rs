@@ -119,6 +119,10 @@ pub(super) fn option_of(options: &[OptionNode], tag: u64, is_signed: bool) -> Re
 }
 
 impl IntegerNode {
+    pub(super) fn is_variable(&self) -> bool {
+        self.coding == Coding::Variable
+    }
+
     /// Reads it and takes note of it.
     #[inline(always)]
     pub(crate) fn read(&self, cursor: &mut Cursor<'_>, memory: &mut Memory) -> Result<u64, FieldError> {
@@ -225,13 +229,7 @@ impl StructNode {
         cursor.align(self.align_bits);
         for member in &self.members {
             visitor.name(&member.shown);
-            // What most fields are does not need a call.
-            match &member.node {
-                Node::Integer(integer) if integer.coding != Coding::Variable => {
-                    visitor.integer(integer.read(cursor, memory)?, integer);
-                }
-                node => node.walk(cursor, memory, visitor)?,
-            }
+            member.node.walk(cursor, memory, visitor)?;
         }
         Ok(())
     }
