@@ -5,7 +5,9 @@
 
 mod budget;
 mod doctor;
+mod export;
 mod external;
+mod hands;
 mod imv;
 mod live;
 mod patterns;
@@ -49,6 +51,7 @@ enum Command {
     Imv(imv::Imv),
     View(view::View),
     Stats(stats::StatsCommand),
+    Export(export::Export),
     Doctor(doctor::Doctor),
 }
 
@@ -67,6 +70,7 @@ impl Arguments {
             Command::Imv(imv) => imv.run(out),
             Command::View(view) => view.run(out),
             Command::Stats(stats) => stats.run(out),
+            Command::Export(export) => export.run(out),
             Command::Doctor(doctor) => doctor.run(out),
         }
     }

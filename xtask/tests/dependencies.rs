@@ -108,6 +108,7 @@ const RULES: [Rule; 45] = [
     ("dormouse-python", &["dormouse-columns", "dormouse-ctf", "dormouse-reader"]),
     ("dormouse-reader", &["dormouse-ctf"]),
     ("dormouse-analysis", &["dormouse-abi", "dormouse-ctf", "dormouse-filter"]),
+    ("dormouse-export", &["dormouse-abi", "dormouse-analysis", "dormouse-ctf"]),
     // Who may ask a session's owner what, and who is believed: it knows no memory and no trace.
     ("dormouse-control", &["dormouse-abi", "dormouse-transport"]),
     (
@@ -136,6 +137,7 @@ const RULES: [Rule; 45] = [
             "dormouse-consumer",
             "dormouse-ctf",
             "dormouse-doctor",
+            "dormouse-export",
             "dormouse-filter",
             "dormouse-reader",
             "dormouse-terminal",
