@@ -12,6 +12,7 @@
 //! * [`Query`]: what is asked; what the traces do not have is an error that names the nearest.
 //! * [`Analysis`]: reads events in the order of time.
 //! * [`Distribution`]: count, sum, mean, least and greatest, exact; percentiles by a sketch.
+//! * [`timeline`]: tracks with slices, instants, counters, flows and losses, for pictures and exports.
 //! * [`Report`]: the answer. [`Diff`]: two of them beside each other, with intervals.
 //!
 //! # Limits
@@ -32,6 +33,7 @@ mod query;
 mod report;
 mod schema;
 mod text;
+pub mod timeline;
 
 pub use analysis::Analysis;
 pub use diff::{Diff, Figure, Ratios};
