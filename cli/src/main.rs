@@ -11,6 +11,7 @@ mod live;
 mod patterns;
 mod progress;
 mod record;
+mod report;
 mod salvage;
 mod session_owner;
 mod snapshot;
@@ -49,6 +50,7 @@ enum Command {
     Imv(imv::Imv),
     View(view::View),
     Stats(stats::StatsCommand),
+    Report(report::ReportCommand),
     Doctor(doctor::Doctor),
 }
 
@@ -67,6 +69,7 @@ impl Arguments {
             Command::Imv(imv) => imv.run(out),
             Command::View(view) => view.run(out),
             Command::Stats(stats) => stats.run(out),
+            Command::Report(report) => report.run(out),
             Command::Doctor(doctor) => doctor.run(out),
         }
     }

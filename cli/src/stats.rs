@@ -113,7 +113,7 @@ pub(crate) struct StatsCommand {
     json: bool,
 }
 
-fn parse_pair(text: &str) -> Result<(String, String), String> {
+pub(crate) fn parse_pair(text: &str) -> Result<(String, String), String> {
     match text.split_once("..") {
         Some((begin, end)) if !begin.is_empty() && !end.is_empty() => Ok((begin.into(), end.into())),
         _ => Err(format!("`{text}` is not BEGIN..END; write two event classes with two dots between them")),

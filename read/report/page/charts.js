@@ -2,7 +2,7 @@
 import { counted, duration, plural } from "./text.js";
 import { INK, heatColor } from "./colors.js";
 
-const FONT = "11px system-ui, sans-serif";
+const SMALL = "11px system-ui, sans-serif";
 const BIN_OF_INSTANTS = 255;
 
 // A canvas of so many pixels of the page, with what it shows in words.
@@ -18,7 +18,7 @@ export function canvas(width, height, label) {
   made.setAttribute("aria-label", label);
   const pen = made.getContext("2d");
   pen.scale(ratio, ratio);
-  pen.font = FONT;
+  pen.font = SMALL;
   pen.textBaseline = "middle";
   return [made, pen];
 }

@@ -13,7 +13,7 @@ export function processLabel(report, number) {
 
 export function threadLabel(report, number) {
   const thread = report.threads[number];
-  return thread ? (thread.tid === null ? "thread not known" : `thread ${thread.tid}`) : "thread not known";
+  return thread?.label ?? (thread && thread.tid !== null ? `thread ${thread.tid}` : "thread not known");
 }
 
 // A thread with its process.
@@ -21,9 +21,9 @@ export function whoLabel(report, number) {
   const thread = report.threads[number];
   if (!thread) return "not known";
   const process = report.processes[thread.process];
-  return thread.tid === null || thread.tid === process?.pid
-    ? processLabel(report, thread.process)
-    : `${processLabel(report, thread.process)}, thread ${thread.tid}`;
+  const label = processLabel(report, thread.process);
+  if (thread.label) return `${label}, ${thread.label}`;
+  return thread.tid === null || thread.tid === process?.pid ? label : `${label}, thread ${thread.tid}`;
 }
 
 export function cpuLabel(report, number) {

@@ -55,10 +55,11 @@ export function clock(begin, ns) {
 export function element(tag, properties = {}, ...children) {
   const made = document.createElement(tag);
   for (const [name, value] of Object.entries(properties)) {
+    if (value === undefined) continue;
     if (name === "class") made.className = value;
     else if (name === "text") made.textContent = value;
     else if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
-    else if (value !== undefined) made.setAttribute(name, value);
+    else made.setAttribute(name, value);
   }
   made.append(...children);
   return made;

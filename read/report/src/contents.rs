@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::details::Details;
 
 /// What an item is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// It has a begin and an end.
     Slice,
@@ -25,7 +25,7 @@ pub struct Item {
     pub begin_ns: i64,
     /// Of an instant 0.
     pub duration_ns: u64,
-    /// As [`Contents::name`] has numbered it.
+    /// As [`Contents::add_name`] has numbered it.
     pub name: u32,
     /// As [`Contents::thread`] has numbered it.
     pub thread: u32,
@@ -53,6 +53,8 @@ pub struct Thread {
     pub process: u32,
     /// Its id.
     pub tid: Option<u64>,
+    /// What it is called, if it is no thread.
+    pub label: Option<String>,
 }
 
 /// A CPU, `None`: not known which.
@@ -67,12 +69,12 @@ pub struct Loss {
     pub end_ns: Option<i64>,
     /// How many events; 0: not known.
     pub events: u64,
-    /// Packets that are missing.
-    pub packets: u64,
     /// On which CPU, as [`Contents::cpu`] has numbered it.
     pub cpu: Option<u32>,
     /// The stream that tells of it.
     pub stream: String,
+    /// What it tells.
+    pub text: String,
 }
 
 /// The fields of an item, as text: written by [`Fields::put`], read in the page.
@@ -97,6 +99,11 @@ impl Fields {
         for text in [name, value] {
             let room = EVENT_BYTES_MAX.saturating_sub(self.0.len());
             self.0.push(FIELD);
+            // Most are of this kind, and are not copied first.
+            if text.len() <= room && text.bytes().all(|byte| (b' '..=b'~').contains(&byte)) {
+                self.0.extend(text.as_bytes());
+                continue;
+            }
             let text = printable(text);
             match text.len() <= room {
                 true => self.0.extend(text.as_bytes()),
@@ -128,20 +135,14 @@ pub struct Contents {
     pub(crate) items: Vec<Item>,
     pub(crate) losses: Vec<Loss>,
     pub(crate) details: Details,
-    name_numbers: HashMap<String, u32>,
     thread_numbers: HashMap<Thread, u32>,
 }
 
 impl Contents {
-    /// The number of a name.
-    pub fn name(&mut self, name: &str) -> u32 {
-        if let Some(number) = self.name_numbers.get(name) {
-            return *number;
-        }
-        let number = self.names.len() as u32;
+    /// One name more. Names are numbered as they come.
+    pub fn add_name(&mut self, name: &str) -> u32 {
         self.names.push(printable(name));
-        self.name_numbers.insert(name.into(), number);
-        number
+        self.names.len() as u32 - 1
     }
 
     /// One process more.
@@ -163,7 +164,7 @@ impl Contents {
             return *number;
         }
         let number = self.threads.len() as u32;
-        self.threads.push(thread.clone());
+        self.threads.push(Thread { label: thread.label.as_deref().map(printable), ..thread });
         self.thread_numbers.insert(thread, number);
         number
     }
@@ -189,7 +190,7 @@ impl Contents {
 
     /// One loss more.
     pub fn loss(&mut self, loss: Loss) {
-        self.losses.push(Loss { stream: printable(&loss.stream), ..loss });
+        self.losses.push(Loss { stream: printable(&loss.stream), text: printable(&loss.text), ..loss });
     }
 }
 
@@ -211,10 +212,9 @@ mod tests {
     }
 
     #[test]
-    fn names_and_threads_have_one_number() {
+    fn threads_and_cpus_have_one_number() {
         let mut contents = Contents::default();
-        assert_eq!(["a", "b", "a"].map(|name| contents.name(name)), [0, 1, 0]);
-        let thread = Thread { process: 0, tid: Some(1) };
+        let thread = Thread { process: 0, tid: Some(1), label: None };
         assert_eq!([contents.thread(thread.clone()), contents.thread(thread)], [0, 0]);
         assert_eq!([Some(0), None, Some(0)].map(|cpu| contents.cpu(cpu)), [0, 1, 0]);
     }

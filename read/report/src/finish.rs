@@ -103,9 +103,9 @@ struct LossHead<'c> {
     begin: u64,
     end: u64,
     events: u64,
-    packets: u64,
     cpu: Option<u32>,
     stream: &'c str,
+    text: &'c str,
 }
 
 /// A row with all its entries.
@@ -326,9 +326,9 @@ fn loss_head(loss: &Loss, span: (i64, u64)) -> LossHead<'_> {
         begin: since(loss.begin_ns, 0),
         end: since(loss.end_ns, span.1),
         events: loss.events,
-        packets: loss.packets,
         cpu: loss.cpu,
         stream: &loss.stream,
+        text: &loss.text,
     }
 }
 

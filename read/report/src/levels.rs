@@ -64,8 +64,8 @@ impl Group {
         // What is merged is none of them.
         (self.entry.key, self.entry.fields, self.entry.other) = (0, 0, 0);
         let time = entry.duration.max(1);
-        match self.times.iter_mut().find(|(name, _)| *name == entry.name) {
-            Some((_, sum)) => *sum += time,
+        match self.times.iter().position(|(name, _)| *name == entry.name) {
+            Some(index) => self.times[index].1 += time,
             None if self.times.len() < NAMES_MAX => self.times.push((entry.name, time)),
             None => {}
         }

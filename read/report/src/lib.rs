@@ -4,11 +4,13 @@
 //! millions of rectangles in a frame.
 //!
 //! ```text
-//!   items (slices, instants) ─▶ rows: a lane of a thread or of a CPU ─▶ levels of detail ─▶ columns ─▶ deflate ─▶ base64 ─┐
+//!   events ─▶ Timeline ─▶ Gather ─▶ items (slices, instants)
+//!   items ─▶ rows: a lane of a thread or of a CPU ─▶ levels of detail ─▶ columns ─▶ deflate ─▶ base64 ─┐
 //!   items ─▶ summary: counts, times, percentiles, heat map, call trees, slowest ──────────────────────────────────────────┼─▶ page
 //!   fields of events ─▶ chunks, unpacked in the page when somebody clicks ────────────────────────────────────────────────┘
 //! ```
 //!
+//! * [`Gather`]: takes what a timeline consists of.
 //! * [`Contents`]: what is put into a report. Tables and distributions are made of all of it.
 //! * [`levels`]: what a row looks like from farther away: neighbours that are too short to be seen apart become one.
 //! * [`Contents::finish`]: makes the page, no longer than it may be. What has no room is merged or left out, counted, and told in the page.
@@ -27,9 +29,11 @@ mod columns;
 mod contents;
 mod details;
 mod finish;
+mod gather;
 pub mod levels;
 pub mod page;
 mod summary;
 
 pub use contents::{Contents, Cpu, Fields, Item, Kind, Loss, Process, Thread};
 pub use finish::{LeftOut, Written};
+pub use gather::{Gather, Kept};

@@ -15,6 +15,7 @@ mod number;
 mod people;
 
 pub use buffer::Buffer;
+pub use cells::FieldTexts;
 pub use clock::ClockFormat;
 pub use lines::{LineFormat, Lines};
 pub use people::People;
