@@ -67,9 +67,9 @@ export function draw(pen, state) {
   pen.rect(0, AXIS, width, height - AXIS);
   pen.clip();
   const visible = bands.filter((band) => band.y + band.height > top && band.y < top + height - AXIS);
-  visible.forEach((band, index) => {
+  visible.forEach((band) => {
     const y = band.y - top + AXIS;
-    if (band.isProcess || (state.isByCpu && index >= 0)) {
+    if (band.isProcess || state.isByCpu) {
       pen.fillStyle = theme.line;
       pen.fillRect(0, y, width, 1);
     }
@@ -79,6 +79,13 @@ export function draw(pen, state) {
     }
   });
   grid(pen, state, plot, perPixel);
+  // From the first to the last that a thread or CPU has.
+  pen.fillStyle = theme.band;
+  for (const band of visible.filter((band) => band.rows.length)) {
+    const x = Math.max(gutter, gutter + (band.begin - state.begin) / perPixel);
+    const end = Math.min(width, gutter + (band.end - state.begin) / perPixel);
+    if (end >= gutter && x <= width) pen.fillRect(x, band.y - top + AXIS + 1, Math.max(2, end - x), band.height - 2);
+  }
   pen.save();
   pen.beginPath();
   pen.rect(gutter, AXIS, plot, height - AXIS);

@@ -16,6 +16,9 @@ export function threadLabel(report, number) {
   return thread?.label ?? (thread && thread.tid !== null ? `thread ${thread.tid}` : "thread not known");
 }
 
+// What is no thread: slices that belong together by a key.
+const isLane = (report, number) => typeof report.threads[number]?.label === "string";
+
 // A thread with its process.
 export function whoLabel(report, number) {
   const thread = report.threads[number];
@@ -57,7 +60,8 @@ export function layout(report, isByCpu, closed) {
       placed.push({ row, y: at, height });
       at += height;
     }
-    bands.push({ ...band, y, height: at + GAP - y, rows: placed });
+    const ends = rows.map(({ levels: [{ to }] }) => report.begin[to - 1] + report.duration[to - 1]);
+    bands.push({ ...band, y, height: at + GAP - y, rows: placed, begin: first(report, rows), end: Math.max(...ends) });
     y = at + GAP;
   };
   const wanted = report.rows.filter((row) => row.is_cpu === isByCpu && row.levels[0].to > row.levels[0].from);
@@ -74,15 +78,17 @@ export function layout(report, isByCpu, closed) {
   });
   for (const [process, threads] of inOrder) {
     const label = processLabel(report, process);
-    if (threads.length === 1) {
-      put({ label, isProcess: true }, threads[0][1]);
+    threads.sort(([a, rowsOfA], [b, rowsOfB]) => isLane(report, a) - isLane(report, b) || first(report, rowsOfA) - first(report, rowsOfB));
+    const count = threads.filter(([thread]) => !isLane(report, thread)).length;
+    // A process of one thread has no header of its own.
+    if (count === 1) {
+      threads.forEach(([thread, rows], index) => put(index ? { label: threadLabel(report, thread), isNested: true } : { label, isProcess: true }, rows));
       continue;
     }
     const isClosed = closed.has(process);
-    bands.push({ label: `${label} (${counted(threads.length)} threads)`, isProcess: true, process, isClosed, y, height: HEADER, rows: [] });
+    bands.push({ label: count ? `${label} (${counted(count)} threads)` : label, isProcess: true, process, isClosed, y, height: HEADER, rows: [] });
     y += HEADER;
     if (isClosed) continue;
-    threads.sort(([, a], [, b]) => first(report, a) - first(report, b));
     for (const [thread, rows] of threads) put({ label: threadLabel(report, thread), isNested: true }, rows);
   }
   return { bands, height: y };

@@ -20,10 +20,9 @@ const LANES_OF_THREAD: usize = 128;
 const LANES_OF_CPU: usize = 32;
 /// Parts of the time in the picture of the whole.
 const DENSITY_BINS: usize = 512;
-/// The first resolution that is tried is the report's time by so much; the next ones are coarser by a factor of four.
-const RESOLUTION_FIRST: u64 = 1 << 22;
-/// What of the room is for the timeline before fields get any, in hundredths.
+/// What of the room is for the timeline before fields get any, in hundredths; and when items have to be merged, which takes their fields from them.
 const TIMELINE_PERCENT: u64 = 60;
+const MERGED_PERCENT: u64 = 85;
 
 /// What a page does not have of the contents, and has in its tables all the same.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
@@ -182,26 +181,28 @@ impl Contents {
         let room = if fields_bytes == 0 { size_max } else { size_max * TIMELINE_PERCENT / 100 };
         let mut timeline = timeline(&rows, |fields| fields);
         let mut head_bytes = head(&mut timeline, &[], &left_out)?;
-        while size(&head_bytes, &timeline) > room {
-            let coarsest = span.1.max(RESOLUTION_FIRST);
-            if left_out.resolution_ns >= coarsest {
-                break;
-            }
-            left_out.resolution_ns = (left_out.resolution_ns * 4).max(coarsest / RESOLUTION_FIRST).min(coarsest);
+        let is_merged = size(&head_bytes, &timeline) > room;
+        let room = if is_merged { size_max * MERGED_PERCENT / 100 } else { room };
+        let mut resolution = first_resolution(&rows, size(&head_bytes, &timeline) / room.max(1));
+        while size(&head_bytes, &timeline) > room && left_out.resolution_ns < span.1 {
+            left_out.resolution_ns = resolution;
             merge(&mut rows, &self.names, &mut left_out);
             timeline = self::timeline(&rows, |fields| fields);
             head_bytes = head(&mut timeline, &[], &left_out)?;
+            resolution = resolution.saturating_mul(2);
         }
         // Then the fields, those of the longest first.
         let all = self.details.count() as usize;
-        let mut count = all;
+        let by_length = by_length(&rows);
+        let mut count = by_length.len();
         loop {
             let left = size_max.saturating_sub(size(&head_bytes, &timeline));
             let fits = (left * 3 / 4).saturating_mul(all as u64) / fields_bytes.max(1);
             // Less at each turn, so that it ends.
-            count = if count == all { count.min(fits as usize) } else { count.min(fits as usize) * 9 / 10 };
-            let longest = longest(&self.items, &is_kept, all, count);
-            let (chunks, numbers) = self.details.kept(|number| longest[number as usize]);
+            count = if count == by_length.len() { count.min(fits as usize) } else { count.min(fits as usize) * 9 / 10 };
+            let mut is_longest = vec![false; all];
+            by_length[..count].iter().for_each(|number| is_longest[*number as usize] = true);
+            let (chunks, numbers) = self.details.kept(|number| is_longest[number as usize]);
             left_out.fields = (all - count) as u64;
             timeline = self::timeline(&rows, |fields| if fields == 0 { 0 } else { numbers[fields as usize - 1] });
             head_bytes = head(&mut timeline, &chunks, &left_out)?;
@@ -227,9 +228,7 @@ impl Contents {
                 let why = format!("a report of this trace takes {size_bytes} bytes, --max-size is {size_max}");
                 return Err(std::io::Error::new(std::io::ErrorKind::FileTooLarge, why));
             }
-            if count == all {
-                count = all * 9 / 10;
-            }
+            count = count.min(by_length.len() * 9 / 10);
         }
     }
 
@@ -370,15 +369,20 @@ fn timeline(rows: &[RowOf], fields: impl Fn(u32) -> u32) -> Timeline {
     Timeline { rows: heads, packed: pack(parts, Compression::default()), columns: columns.sizes() }
 }
 
-/// Which fields are of the longest items, and of the slowest of their names.
-fn longest(items: &[Item], is_kept: &[bool], all: usize, count: usize) -> Vec<bool> {
-    let mut is_longest = vec![count >= all; all];
-    if count < all {
-        let with_fields = items.iter().zip(is_kept).filter(|(item, _)| item.fields > 0);
-        let mut by_length: Vec<_> =
-            with_fields.map(|(item, is_kept)| (Reverse((*is_kept, item.duration_ns)), item.fields - 1)).collect();
-        by_length.sort_unstable();
-        by_length.iter().take(count).for_each(|(_, number)| is_longest[*number as usize] = true);
-    }
-    is_longest
+/// The fields of entries that are not merged: of the slowest of their names, and then of the longest.
+fn by_length(rows: &[RowOf]) -> Vec<u32> {
+    let entries = rows.iter().filter(|row| !row.is_cpu).flat_map(|row| &row.entries).filter(|entry| entry.fields > 0);
+    let mut by_length: Vec<_> =
+        entries.map(|entry| (Reverse((entry.is_kept, entry.duration)), entry.fields - 1)).collect();
+    by_length.sort_unstable();
+    by_length.into_iter().map(|(_, fields)| fields).collect()
+}
+
+/// Below which resolution it is not worth trying, if a timeline is so many times too long: entries come in bursts, so it is far below their mean
+/// distance.
+fn first_resolution(rows: &[RowOf], times: u64) -> u64 {
+    let ends = rows.iter().filter_map(|row| Some((row.entries.first()?, row.entries.last()?)));
+    let spans: u128 = ends.map(|(first, last)| u128::from(last.begin - first.begin)).sum();
+    let entries: u128 = rows.iter().map(|row| row.entries.len() as u128).sum();
+    u64::try_from(spans / entries.max(1) * u128::from(times.max(1)) / 16).unwrap_or(u64::MAX).max(1)
 }

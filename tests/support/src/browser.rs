@@ -144,8 +144,15 @@ impl Browser {
     pub fn press(&mut self, key: &str) {
         let text = if key.chars().count() == 1 { key } else { "" };
         let kind = if text.is_empty() { "rawKeyDown" } else { "keyDown" };
-        self.call("Input.dispatchKeyEvent", json!({ "type": kind, "key": key, "text": text }));
-        self.call("Input.dispatchKeyEvent", json!({ "type": "keyUp", "key": key }));
+        // What closes dialogs and submits forms is known by its code.
+        let code = match key {
+            "Escape" => 27,
+            "Enter" => 13,
+            _ => 0,
+        };
+        let event = |kind: &str, text: &str| json!({ "type": kind, "key": key, "text": text, "windowsVirtualKeyCode": code });
+        self.call("Input.dispatchKeyEvent", event(kind, text));
+        self.call("Input.dispatchKeyEvent", event("keyUp", ""));
     }
 
     /// Something that the mouse does at a place: `mousePressed`, `mouseReleased`, `mouseMoved`.
