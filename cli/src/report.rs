@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use clap::Args;
 use dormouse_analysis::timeline::{Options, Timeline};
-use dormouse_ctf::loss::{AT_AN_EDGE, DAMAGED};
+use dormouse_ctf::loss::{AT_AN_EDGE, DAMAGED, NOT_CLOSED};
 use dormouse_ctf::{Problem, StateRecord, StatedLosses, Trace, Writers};
 use dormouse_reader::TraceFiles;
 use dormouse_report::{Gather, Written};
@@ -175,6 +175,9 @@ impl ReportCommand {
         }
         if is_damaged {
             said.losses.add(DAMAGED, 0);
+        }
+        if files.described().iter().filter_map(|trace| trace.own.as_ref()).any(|own| !own.totals.is_closed()) {
+            said.losses.add(NOT_CLOSED, 0);
         }
         Ok(said)
     }

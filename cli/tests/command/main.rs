@@ -5,6 +5,7 @@ mod doctor;
 mod external;
 mod kinds;
 mod questions;
+mod report;
 mod stats;
 mod view;
 

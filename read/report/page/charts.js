@@ -1,5 +1,5 @@
 // Pictures of distributions and of call trees, on canvases.
-import { counted, duration, plural } from "./text.js";
+import { counted, duration, mark, plural } from "./text.js";
 import { INK, heatColor } from "./colors.js";
 
 const SMALL = "11px system-ui, sans-serif";
@@ -39,8 +39,7 @@ function* powers(report, low, high) {
 }
 
 // How many have which duration.
-export function histogram(report, cells, width, theme, color) {
-  const height = 190;
+export function histogram(report, cells, [width, height], theme, color) {
   const [low, high] = binsOf(cells);
   const counts = new Array(high - low).fill(0);
   for (const { bin, count } of cells) if (bin !== BIN_OF_INSTANTS) counts[bin - low] += count;
@@ -61,7 +60,7 @@ export function histogram(report, cells, width, theme, color) {
   }
   pen.fillStyle = color;
   counts.forEach((count, index) => pen.fillRect(left + index * wide, bottom - tall(count), Math.max(1, wide - 1), tall(count)));
-  scale(pen, [...powers(report, low, high)].map(([value, share]) => [duration(value), left + share * (width - left - 6)]), bottom, theme);
+  scale(pen, [...powers(report, low, high)].map(([value, share]) => [mark(value, value), left + share * (width - left - 6)]), bottom, theme);
   made.dataset.count = counts.reduce((sum, count) => sum + count, 0);
   const binAt = (x) => Math.floor((x - left) / wide);
   const said = (x) => {
@@ -84,10 +83,9 @@ function scale(pen, marks, y, theme) {
   }
 }
 
-// How durations went over time. `shown`: what part of the time the timeline shows.
-export function heatMap(report, cells, width, theme) {
+// How durations went over time.
+export function heatMap(report, cells, [width, height], theme) {
   const isInstants = cells.every((cell) => cell.bin === BIN_OF_INSTANTS);
-  const height = 190;
   const [low, high] = isInstants ? [0, 1] : binsOf(cells);
   const [made, pen] = canvas(width, height, isInstants ? "How many over time" : "Heat map of durations over time");
   const [left, bottom, top] = [62, height - 22, 8];
@@ -109,7 +107,7 @@ export function heatMap(report, cells, width, theme) {
   pen.fillStyle = theme.quiet;
   pen.textAlign = "right";
   if (isInstants) pen.fillText(counted(most), left - 5, top + 6);
-  else for (const [value, share] of powers(report, low, high)) pen.fillText(duration(value), left - 5, bottom - share * (bottom - top));
+  else for (const [value, share] of powers(report, low, high)) pen.fillText(mark(value, value), left - 5, bottom - share * (bottom - top));
   scale(pen, [0, 0.25, 0.5, 0.75, 1].map((share) => [duration(share * report.span), left + share * (width - left - 30) + (share === 0 ? 10 : 0)]), bottom, theme);
   const timeAt = (x) => Math.floor((x - left) / wide);
   const said = (x, y) => {

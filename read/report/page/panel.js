@@ -34,9 +34,9 @@ export class Panel {
   }
 
   resized() {
-    const width = this.parts.view.clientWidth;
-    if (width === this.width) return;
-    this.width = width;
+    const size = `${this.parts.view.clientWidth} ${this.parts.view.clientHeight}`;
+    if (size === this.size) return;
+    this.size = size;
     if (this.tab === "distribution" || this.tab === "trees") this.show();
   }
 
@@ -230,8 +230,10 @@ export class Panel {
       ? `${plural(row.count, "slice")}: half up to ${duration(row.p50)}, 90 of 100 up to ${duration(row.p90)}, 99 of 100 up to ${duration(row.p99)}, the longest ${duration(row.max)}`
       : plural(row.count, "instant") });
     const initial = said.textContent;
-    const full = this.parts.view.clientWidth - 24;
-    const width = full > 760 ? Math.floor((full - 30) / 2) : full;
+    // Beside one another with what parts them and a bar to scroll by; otherwise below.
+    const full = this.parts.view.clientWidth - 44;
+    const width = full > 760 ? Math.floor((full - 36) / 2) : full;
+    const height = Math.max(130, Math.min(320, this.parts.view.clientHeight - 116));
     const pictures = [];
     const picture = (title, { made, said: sayAt, timeAt }) => {
       made.addEventListener("pointermove", (event) => {
@@ -249,8 +251,8 @@ export class Panel {
       }
       pictures.push(element("div", {}, element("h3", { text: title }), made));
     };
-    if (row.is_slice) picture("How many took how long", histogram(report, cells, width, theme, this.go.colors()[row.name]));
-    picture(row.is_slice ? "How long they took over time; click to go there" : "How many over time; click to go there", heatMap(report, cells, row.is_slice ? width : full, theme));
+    if (row.is_slice) picture("How many took how long", histogram(report, cells, [width, height], theme, this.go.colors()[row.name]));
+    picture(row.is_slice ? "How long they took over time; click to go there" : "How many over time; click to go there", heatMap(report, cells, [row.is_slice ? width : full, height], theme));
     return [element("div", { class: "actions" }, select, button("Slowest", () => this.open("slowest"), row.is_slice ? {} : { disabled: "" })), said, element("div", { class: "columns" }, ...pictures)];
   }
 

@@ -46,8 +46,9 @@ function groupBy(list, keyOf) {
 
 const first = (report, rows) => Math.min(...rows.map((row) => report.begin[row.levels[0].from]));
 
-// Bands from top to bottom: headers of processes; threads or CPUs with their rows. `closed`: processes whose threads are not shown.
-export function layout(report, isByCpu, closed) {
+// Bands from top to bottom: headers of processes; threads or CPUs with their rows. `closed`: processes whose threads are not shown; `scale`: how
+// much taller rows are than they have to be.
+export function layout(report, isByCpu, closed, scale) {
   const bands = [];
   let y = 0;
   const put = (band, rows) => {
@@ -56,7 +57,7 @@ export function layout(report, isByCpu, closed) {
     // Instants are drawn above the slices of their thread.
     const ordered = [...rows].sort((a, b) => a.is_slices - b.is_slices || a.lane - b.lane);
     for (const row of ordered) {
-      const height = row.is_slices ? ROW : ROW_OF_INSTANTS;
+      const height = Math.round((row.is_slices ? ROW : ROW_OF_INSTANTS) * scale);
       placed.push({ row, y: at, height });
       at += height;
     }

@@ -13,6 +13,8 @@ const PAN = 0.12;
 const CLICK = 4;
 // Lines to others with the same key.
 const FLOW_MAX = 200;
+// How much taller rows are drawn, if there is room.
+const SCALES = [1.8, 1.4];
 // Frames of which the times are kept.
 const FRAMES_KEPT = 4096;
 
@@ -44,7 +46,10 @@ export class Timeline {
   }
 
   arrange() {
-    const { bands, height } = layout(this.report, this.state.isByCpu, this.closed);
+    const of = (scale) => layout(this.report, this.state.isByCpu, this.closed, scale);
+    const room = this.parts.scroller.clientHeight - AXIS - 8;
+    // Few rows are drawn taller.
+    const { bands, height } = SCALES.map(of).find(({ height }) => height <= room) ?? of(1);
     this.state.bands = bands;
     this.state.placed = new Map(bands.flatMap((band) => band.rows.map((placed) => [placed.row.index, placed])));
     this.parts.spacer.style.height = `${height + AXIS + 8}px`;
@@ -73,6 +78,7 @@ export class Timeline {
       }
       this.pens[index].setTransform(ratio, 0, 0, ratio, 0, 0);
     });
+    if (this.state.height !== scroller.clientHeight) this.arrange();
     this.state.width = scroller.clientWidth;
     this.state.height = scroller.clientHeight;
     this.state.gutter = this.state.width < 700 ? 104 : this.state.width < 1800 ? 190 : 240;
