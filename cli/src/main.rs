@@ -5,7 +5,9 @@
 
 mod budget;
 mod doctor;
+mod export;
 mod external;
+mod hands;
 mod imv;
 mod live;
 mod patterns;
@@ -51,6 +53,7 @@ enum Command {
     View(view::View),
     Stats(stats::StatsCommand),
     Report(report::ReportCommand),
+    Export(export::Export),
     Doctor(doctor::Doctor),
 }
 
@@ -70,6 +73,7 @@ impl Arguments {
             Command::View(view) => view.run(out),
             Command::Stats(stats) => stats.run(out),
             Command::Report(report) => report.run(out),
+            Command::Export(export) => export.run(out),
             Command::Doctor(doctor) => doctor.run(out),
         }
     }

@@ -1,5 +1,6 @@
 //! Which events are wanted: the options that `view` and `stats` share.
 
+mod part;
 mod when;
 
 use std::time::Duration;
@@ -12,6 +13,7 @@ use dormouse_reader::TraceFiles;
 use dormouse_terminal::parse_duration;
 
 use crate::patterns::{instead, unmatched};
+pub(crate) use part::Part;
 use when::When;
 pub(crate) use when::{Bounds, begin_ns};
 

@@ -349,7 +349,7 @@ fn characters(text: &[u8]) -> impl Iterator<Item = char> {
 }
 
 /// Text in quotes as JSON has it. What could move a terminal's cursor is escaped.
-pub(super) fn put_json_text(out: &mut Vec<u8>, text: &[u8]) {
+pub fn put_json_text(out: &mut Vec<u8>, text: &[u8]) {
     out.push(b'"');
     for c in characters(text) {
         match c {
