@@ -228,13 +228,15 @@ fn about(traces: &[&Trace]) -> Vec<String> {
 
 /// Writes a file beside the one of this name, and puts it in its place when it is whole.
 fn replace<T>(path: &Path, write: impl FnOnce(&mut dyn Write) -> std::io::Result<T>) -> anyhow::Result<T> {
-    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let cannot = || format!("cannot write {}", path.display());
     // Another kind of file is written as it is: a pipe, a device.
     if std::fs::metadata(path).is_ok_and(|metadata| !metadata.is_file()) {
         let mut file = std::fs::OpenOptions::new().write(true).open(path).with_context(cannot)?;
         return write(&mut file).with_context(cannot);
     }
+    // A link stays one.
+    let path = &std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let mut file = tempfile::Builder::new().prefix(".report").tempfile_in(dir).with_context(cannot)?;
     let written = write(file.as_file_mut()).with_context(cannot)?;
     file.persist(path).with_context(cannot)?;
