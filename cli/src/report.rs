@@ -203,7 +203,8 @@ impl ReportCommand {
         part(left_out.too_deep, "are nested too deep to be drawn");
         let left = if parts.is_empty() { "nothing is left out".into() } else { parts.join(", ") };
         let Written { events, slices, instants, size_bytes, .. } = written;
-        let line = format!("{events} events, {slices} slices and {instants} instants of them, {size_bytes} bytes; {left}");
+        let line =
+            format!("{events} events, {slices} slices and {instants} instants of them, {size_bytes} bytes; {left}");
         match self.output == Path::new("-") {
             true => say(line),
             false => writeln!(out, "{line}; open it in a browser: {}", self.output.display())?,

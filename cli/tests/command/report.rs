@@ -24,14 +24,24 @@ fn trace() -> TempDir {
     let [step_begin, step_end] = [builder.class("app", "step_begin", &[]), builder.class("app", "step_end", &[])];
     let [sent, received] = [builder.class("msg", "sent", &number), builder.class("msg", "received", &number)];
     let cpus = [0, 1].map(|cpu| builder.stream(cpu));
-    builder.state(1, &StateRecord::Process { process: 1, pid: 7, vpid: 7, name: HOSTILE, program: "/bin/x", command_line: "" });
+    builder.state(
+        1,
+        &StateRecord::Process { process: 1, pid: 7, vpid: 7, name: HOSTILE, program: "/bin/x", command_line: "" },
+    );
     for index in 0..40_u64 {
         let (of, time) = ((index % 2) as usize, 1000 + index * 1_000_000);
         let (stream, tid) = (cpus[of], 7 + of as u32);
         builder.event(stream, time, 7, tid, begin, &[Value::Str(HOSTILE.as_bytes())]);
         builder.event(stream, time + 1000, 7, tid, step_begin, &[]);
         builder.event(stream, time + 3000 + index, 7, tid, step_end, &[]);
-        builder.event(stream, time + 4000 + 10 * index, 7, tid, if of == 0 { sent } else { received }, &[Value::U64(index / 2)]);
+        builder.event(
+            stream,
+            time + 4000 + 10 * index,
+            7,
+            tid,
+            if of == 0 { sent } else { received },
+            &[Value::U64(index / 2)],
+        );
         builder.event(stream, time + 10_000, 7, tid, end, &[]);
     }
     builder.packet(cpus[0], 0, 0);
@@ -67,7 +77,8 @@ fn what_is_written_is_told() {
     let facts = ["events", "slices", "instants", "events_lost", "size_bytes"].map(|key| told[key].as_u64().unwrap());
     // Two slices of each job, its message, and an end without begin.
     assert_eq!(facts, [201, 80, 41, 3, size]);
-    let left_out = json!({ "resolution_ns": 0, "merged": {}, "fields": 0, "too_deep": 0, "too_many_on_cpu": 0, "call_trees": 0 });
+    let left_out =
+        json!({ "resolution_ns": 0, "merged": {}, "fields": 0, "too_deep": 0, "too_many_on_cpu": 0, "call_trees": 0 });
     assert_eq!((&told["left_out"], &told["warnings"]), (&left_out, &json!([])));
     assert!(text(&output.stderr).contains("at least 3"), "{}", text(&output.stderr));
 
@@ -167,7 +178,15 @@ fn a_browser_shows_what_is_in_the_trace() {
     let bands = browser.evaluate("dormouseReport.timeline.state.bands.map((band) => band.label)");
     assert_eq!(bands, json!([format!("{HOSTILE} 7 (2 threads)"), "thread 7", "thread 8", "msg:sent..msg:received"]));
     let rows = "dormouseReport.report.rows.filter((row) => !row.is_cpu).map((row) => [row.is_slices, row.lane, row.levels[0].to - row.levels[0].from])";
-    let expected = json!([[false, 0, 21], [true, 0, 20], [true, 1, 20], [false, 0, 20], [true, 0, 20], [true, 1, 20], [true, 0, 20]]);
+    let expected = json!([
+        [false, 0, 21],
+        [true, 0, 20],
+        [true, 1, 20],
+        [false, 0, 20],
+        [true, 0, 20],
+        [true, 1, 20],
+        [true, 0, 20]
+    ]);
     assert_eq!(browser.evaluate(rows), expected);
     let notes = browser.evaluate("document.getElementById('notes').textContent");
     let notes = notes.as_str().unwrap();

@@ -1,5 +1,5 @@
 // Pictures of distributions and of call trees, on canvases.
-import { counted, duration, mark, plural } from "./text.js";
+import { counted, duration, mark, plural, stepOf } from "./text.js";
 import { INK, heatColor } from "./colors.js";
 
 const SMALL = "11px system-ui, sans-serif";
@@ -60,7 +60,7 @@ export function histogram(report, cells, [width, height], theme, color) {
   }
   pen.fillStyle = color;
   counts.forEach((count, index) => pen.fillRect(left + index * wide, bottom - tall(count), Math.max(1, wide - 1), tall(count)));
-  scale(pen, [...powers(report, low, high)].map(([value, share]) => [mark(value, value), left + share * (width - left - 6)]), bottom, theme);
+  scale(pen, [...powers(report, low, high)].map(([value, share]) => [mark(value, value), left + share * (width - left - 6)]), bottom, width, theme);
   made.dataset.count = counts.reduce((sum, count) => sum + count, 0);
   const binAt = (x) => Math.floor((x - left) / wide);
   const said = (x) => {
@@ -70,16 +70,18 @@ export function histogram(report, cells, [width, height], theme, color) {
   return { made, said };
 }
 
-function scale(pen, marks, y, theme) {
+// Marks of an axis, which ends at `right`: texts that would lie on others are left out.
+function scale(pen, marks, y, right, theme) {
   pen.fillStyle = theme.quiet;
   pen.textAlign = "center";
   let free = -Infinity;
   for (const [text, x] of marks) {
-    const width = pen.measureText(text).width;
+    const half = pen.measureText(text).width / 2;
+    const middle = Math.min(x, right - half);
     pen.fillRect(x, y, 1, 4);
-    if (x - width / 2 < free) continue;
-    pen.fillText(text, x, y + 13);
-    free = x + width / 2 + 8;
+    if (middle - half < free) continue;
+    pen.fillText(text, middle, y + 13);
+    free = middle + half + 8;
   }
 }
 
@@ -108,7 +110,9 @@ export function heatMap(report, cells, [width, height], theme) {
   pen.textAlign = "right";
   if (isInstants) pen.fillText(counted(most), left - 5, top + 6);
   else for (const [value, share] of powers(report, low, high)) pen.fillText(mark(value, value), left - 5, bottom - share * (bottom - top));
-  scale(pen, [0, 0.25, 0.5, 0.75, 1].map((share) => [duration(share * report.span), left + share * (width - left - 30) + (share === 0 ? 10 : 0)]), bottom, theme);
+  const step = stepOf(report.span, (width - left) / 110);
+  const times = Array.from({ length: Math.floor(report.span / step) + 1 }, (_, index) => index * step);
+  scale(pen, times.map((time) => [mark(time, step), left + (time / report.span) * (width - left - 6)]), bottom, width, theme);
   const timeAt = (x) => Math.floor((x - left) / wide);
   const said = (x, y) => {
     const time = timeAt(x);

@@ -109,7 +109,7 @@ impl Fields {
                 true => self.0.extend(text.as_bytes()),
                 false => {
                     let end = (0..=room).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
-                    self.0.extend(text[..end].as_bytes());
+                    self.0.extend(&text.as_bytes()[..end]);
                     self.0.extend("…".as_bytes());
                 }
             }

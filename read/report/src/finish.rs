@@ -212,12 +212,7 @@ impl Contents {
                 let mut base64 = Base64::default();
                 page.write(
                     out,
-                    [
-                        ("head", &[head_bytes][..]),
-                        ("rows", &[timeline.packed]),
-                        ("heat", &[heat]),
-                        ("fields", &chunks),
-                    ],
+                    [("head", &[head_bytes][..]), ("rows", &[timeline.packed]), ("heat", &[heat]), ("fields", &chunks)],
                     &mut base64,
                 )?;
                 let slices = self.items.iter().filter(|item| item.kind == Kind::Slice).count() as u64;

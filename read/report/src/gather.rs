@@ -128,7 +128,12 @@ fn told(totals: &Totals) -> impl Iterator<Item = String> + use<> {
         (totals.slices_unfinished, "have no end, and are drawn to the end of the trace", "begin", "begins"),
         (totals.ends_unpaired, "have no begin, and are drawn as instants", "end", "ends"),
         (totals.slices_across_losses, "have losses between begin and end: the end can be another's", "slice", "slices"),
-        (totals.events_without_key, "do not have the fields that they are paired by, and are instants", "event", "events"),
+        (
+            totals.events_without_key,
+            "do not have the fields that they are paired by, and are instants",
+            "event",
+            "events",
+        ),
         (totals.begins_not_followed, "are drawn as instants, because too many slices were open", "begin", "begins"),
         (totals.events_without_time, "have no time, and are not in the report", "event", "events"),
     ];

@@ -121,7 +121,10 @@ pub fn above(entries: &[Entry]) -> Vec<Level> {
 
 /// Puts intervals, which are sorted by their begins and then the longest first, into the lowest lanes that are free: what is nested lies below
 /// what it is nested in. `None` where there is no lane left.
-pub(crate) fn lanes(intervals: impl Iterator<Item = (i64, i64)>, lanes_max: usize) -> impl Iterator<Item = Option<usize>> {
+pub(crate) fn lanes(
+    intervals: impl Iterator<Item = (i64, i64)>,
+    lanes_max: usize,
+) -> impl Iterator<Item = Option<usize>> {
     let mut ends: Vec<i64> = Vec::new();
     intervals.map(move |(begin, end)| {
         let lane = ends.iter().position(|until| *until <= begin).unwrap_or(ends.len());
@@ -130,7 +133,11 @@ pub(crate) fn lanes(intervals: impl Iterator<Item = (i64, i64)>, lanes_max: usiz
         }
         // One that takes no time still lies in its place.
         let end = end.max(begin + 1);
-        if lane == ends.len() { ends.push(end) } else { ends[lane] = end }
+        if lane == ends.len() {
+            ends.push(end)
+        } else {
+            ends[lane] = end
+        }
         Some(lane)
     })
 }

@@ -78,7 +78,8 @@ impl Page {
 
     /// Of all but the letters of the blocks.
     pub(crate) fn size_bytes(&self) -> u64 {
-        let blocks: usize = BLOCKS.iter().map(|name| name.len() + BLOCK.iter().map(|part| part.len()).sum::<usize>()).sum();
+        let blocks: usize =
+            BLOCKS.iter().map(|name| name.len() + BLOCK.iter().map(|part| part.len()).sum::<usize>()).sum();
         (self.before.len() + self.behind.len() + blocks) as u64
     }
 
@@ -117,7 +118,17 @@ mod tests {
             }
         }
         let script = script();
-        for forbidden in ["</script", "<!--", "eval(", "innerHTML", "outerHTML", "insertAdjacentHTML", "new Function", "http:", "https:"] {
+        for forbidden in [
+            "</script",
+            "<!--",
+            "eval(",
+            "innerHTML",
+            "outerHTML",
+            "insertAdjacentHTML",
+            "new Function",
+            "http:",
+            "https:",
+        ] {
             assert!(!script.contains(forbidden), "{forbidden}");
         }
         assert!(!STYLE.contains("</style") && !STYLE.contains("url("));
@@ -128,7 +139,10 @@ mod tests {
     fn the_policy_names_what_the_document_has() {
         let page = Page::new();
         let between = |text: &str, begin: &str, end: &str| {
-            text.split_once(begin).and_then(|(_, rest)| rest.split_once(end)).map(|(inner, _)| inner.to_owned()).unwrap()
+            text.split_once(begin)
+                .and_then(|(_, rest)| rest.split_once(end))
+                .map(|(inner, _)| inner.to_owned())
+                .unwrap()
         };
         let style = between(&page.before, "<style>", "</style>");
         let script = between(&page.behind, "<script type=\"module\">", "</script>");

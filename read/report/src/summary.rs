@@ -232,7 +232,8 @@ mod tests {
 
     #[test]
     fn own_time_is_what_is_not_nested_and_trees_are_by_thread() {
-        let items = [slice(0, 100, 0, 0), slice(10, 30, 1, 0), slice(15, 5, 2, 0), slice(50, 20, 1, 0), slice(20, 40, 1, 1)];
+        let items =
+            [slice(0, 100, 0, 0), slice(10, 30, 1, 0), slice(15, 5, 2, 0), slice(50, 20, 1, 0), slice(20, 40, 1, 1)];
         let summary = of(&items, &[0, 1, 2, 3, 4], (0, 100));
         assert_eq!(summary.nodes, [(0, 0, 1, 100, 50), (1, 1, 2, 50, 45), (2, 2, 1, 5, 5), (0, 1, 1, 40, 40)]);
         let own: Vec<_> = summary.rows.iter().map(|row| (row.name, row.count, row.total, row.own, row.max)).collect();

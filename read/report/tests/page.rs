@@ -135,7 +135,10 @@ fn clicks_and_keys_go_from_one_item_to_the_next() {
     browser.wait("document.querySelectorAll('#view dt').length > 5 && document.getElementById('view').textContent.includes('1700000000000000000')");
     let shown = browser.evaluate("document.getElementById('view').textContent");
     let shown = shown.as_str().unwrap();
-    assert!(shown.contains("100.0 µs") && shown.contains("Nested in it: 2") && shown.contains("</script><img"), "{shown}");
+    assert!(
+        shown.contains("100.0 µs") && shown.contains("Nested in it: 2") && shown.contains("</script><img"),
+        "{shown}"
+    );
     browser.press("]");
     assert_eq!(browser.evaluate(SELECTED), json!(["app:request", 200_000]));
     browser.press("c");

@@ -51,7 +51,13 @@ impl Browser {
             .args(["-c", "exec \"$0\" \"$@\" 3<&0 4>&1 0</dev/null 1>/dev/null 2>\"$HOME/errors\""])
             .arg(program)
             .args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--remote-debugging-pipe"])
-            .args(["--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-quic"])
+            .args([
+                "--no-first-run",
+                "--disable-background-networking",
+                "--disable-component-update",
+                "--disable-sync",
+                "--disable-quic",
+            ])
             .args(["--hide-scrollbars", "--force-color-profile=srgb"])
             .arg(format!("--user-data-dir={}", dir.path().join("profile").display()))
             .env("HOME", dir.path())
@@ -150,7 +156,8 @@ impl Browser {
             "Enter" => 13,
             _ => 0,
         };
-        let event = |kind: &str, text: &str| json!({ "type": kind, "key": key, "text": text, "windowsVirtualKeyCode": code });
+        let event =
+            |kind: &str, text: &str| json!({ "type": kind, "key": key, "text": text, "windowsVirtualKeyCode": code });
         self.call("Input.dispatchKeyEvent", event(kind, text));
         self.call("Input.dispatchKeyEvent", event("keyUp", ""));
     }
