@@ -268,7 +268,22 @@ impl Export {
         let mut progress = Progress::of_bytes(size_bytes, true);
         let mut read_bytes = 0;
         writing.begin();
-        while let Some(item) = events.next_event() {
+        let is_all = !bounds.are_set() && selection.is_all();
+        loop {
+            // Where all are wanted, those of programs need not be looked at.
+            while is_all && !writing.batch.is_full() && events.keep_next(&mut writing.batch.block) {
+                exporter.take(&mut writing.batch);
+            }
+            if writing.batch.is_full() {
+                read_bytes += writing.batch.block.size_bytes() as u64;
+                progress.show(read_bytes);
+                writing.flush();
+                if writing.out.is_over() {
+                    break;
+                }
+                continue;
+            }
+            let Some(item) = events.next_event() else { break };
             match item {
                 Ok(event) => {
                     read_bytes += event.size_bytes as u64;
@@ -299,12 +314,6 @@ impl Export {
                         }
                         _ => warnings_more += 1,
                     }
-                }
-            }
-            if writing.batch.is_full() {
-                writing.flush();
-                if writing.out.is_over() {
-                    break;
                 }
             }
             progress.step(|| read_bytes);

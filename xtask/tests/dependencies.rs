@@ -49,7 +49,7 @@ const LAB: [&str; 12] = [
     "dormouse-vring",
 ];
 
-const RULES: [Rule; 46] = [
+const RULES: [Rule; 47] = [
     ("dormouse-abi", &[]),
     // How both sides talk.
     ("dormouse-transport", &["dormouse-abi"]),
@@ -110,6 +110,7 @@ const RULES: [Rule; 46] = [
     ("dormouse-analysis", &["dormouse-abi", "dormouse-ctf", "dormouse-filter"]),
     // A picture of what `analysis` says.
     ("dormouse-report", &["dormouse-abi", "dormouse-analysis", "dormouse-ctf"]),
+    ("dormouse-export", &["dormouse-abi", "dormouse-analysis", "dormouse-ctf"]),
     // Who may ask a session's owner what, and who is believed: it knows no memory and no trace.
     ("dormouse-control", &["dormouse-abi", "dormouse-transport"]),
     (
@@ -138,6 +139,7 @@ const RULES: [Rule; 46] = [
             "dormouse-consumer",
             "dormouse-ctf",
             "dormouse-doctor",
+            "dormouse-export",
             "dormouse-filter",
             "dormouse-reader",
             "dormouse-report",

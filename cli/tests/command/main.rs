@@ -2,6 +2,7 @@
 
 mod damage;
 mod doctor;
+mod export;
 mod external;
 mod kinds;
 mod questions;

@@ -177,7 +177,7 @@ fn a_browser_shows_what_is_in_the_trace() {
     browser.wait("document.documentElement.dataset.ready === ''");
     let bands = browser.evaluate("dormouseReport.timeline.state.bands.map((band) => band.label)");
     assert_eq!(bands, json!([format!("{HOSTILE} 7 (2 threads)"), "thread 7", "thread 8", "msg:sent..msg:received"]));
-    let rows = "dormouseReport.report.rows.filter((row) => !row.is_cpu).map((row) => [row.is_slices, row.lane, row.levels[0].to - row.levels[0].from])";
+    let rows = "dormouseReport.report.rows.filter((row) => !row.is_cpu).map((row) => [row.is_slices, row.depth, row.levels[0].to - row.levels[0].from])";
     // Of each thread its instants and two rows of slices; messages are in the order in which they were found.
     let expected = json!([
         [false, 0, 21], [true, 0, 20], [true, 1, 20], [true, 0, 20], [false, 0, 20], [true, 0, 20], [true, 1, 20]

@@ -11,8 +11,12 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
 use std::hash::Hash;
 
+use crate::hash::QuickMap;
+
 /// Begins that are open at a time. More are not followed.
 const OPEN_MAX: usize = 1 << 20;
+/// Keys without an open begin whose memory is kept for the next one.
+const KEYS_KEPT: usize = 1 << 14;
 /// Times of losses that are told apart; beyond, neighbours are one.
 const LOSSES_MAX: usize = 1 << 16;
 
@@ -83,8 +87,8 @@ impl Losses {
 /// Pairs events. `K`: what belongs together; `T`: what is kept of a begin until its end comes.
 #[derive(Debug)]
 pub(crate) struct Pairs<K, T> {
-    /// The times of begins, the last one on top.
-    open: HashMap<K, Vec<(i64, T)>>,
+    /// The times of begins, the last one on top; some are empty.
+    open: QuickMap<K, Vec<(i64, T)>>,
     open_count: usize,
     /// By trace, if pairs are of one trace, otherwise one.
     losses: HashMap<usize, Losses>,
@@ -93,7 +97,7 @@ pub(crate) struct Pairs<K, T> {
 
 impl<K: Hash + Eq, T> Pairs<K, T> {
     pub(crate) fn new() -> Pairs<K, T> {
-        Pairs { open: HashMap::new(), open_count: 0, losses: HashMap::new(), unpaired: Unpaired::default() }
+        Pairs { open: QuickMap::default(), open_count: 0, losses: HashMap::new(), unpaired: Unpaired::default() }
     }
 
     /// Events were lost in a stream between these times; `None`: until it goes on.
@@ -134,13 +138,12 @@ impl<K: Hash + Eq, T> Pairs<K, T> {
     where
         K: Borrow<Q>,
     {
-        let Some(stack) = self.open.get_mut(key) else {
+        let stack = self.open.get_mut(key);
+        let Some((stack, (begin_ns, kept))) = stack.and_then(|stack| stack.pop().map(|begin| (stack, begin))) else {
             self.unpaired.ends += 1;
             return None;
         };
-        // None is empty.
-        let (begin_ns, kept) = stack.pop()?;
-        if stack.is_empty() {
+        if stack.is_empty() && self.open.len() > KEYS_KEPT {
             self.open.remove(key);
         }
         self.open_count -= 1;

@@ -99,6 +99,23 @@ impl Exporter {
         with_sink!(self, batch, |timeline, sink| timeline.event(event, sink))
     }
 
+    /// The next event, which has been kept in the batch's block: the last one there.
+    #[inline]
+    pub fn take(&mut self, batch: &mut Batch<'_>) {
+        let Exporter { timeline, output } = self;
+        let Batch { block, ops, .. } = batch;
+        let Some((index, event)) = block.len().checked_sub(1).and_then(|index| Some((index, block.get(index)?))) else {
+            return;
+        };
+        match output {
+            Output::Folded(folded) => timeline.event(&event, folded),
+            Output::Perfetto(recorder, _) | Output::Chrome(recorder, ..) => {
+                let mut recording = Recording { recorder, ops, event: index as u32, is_kept: false };
+                timeline.event(&event, &mut recording);
+            }
+        }
+    }
+
     /// The next event, if it is not one that is asked for.
     pub fn pass(&mut self, event: &Event<'_>, batch: &mut Batch<'_>) {
         with_sink!(self, batch, |timeline, sink| timeline.pass(event, sink));

@@ -3,50 +3,59 @@
 use std::collections::HashMap;
 
 use dormouse_abi::class::Kind;
+use dormouse_analysis::QuickMap;
 use dormouse_ctf::model::Scope;
-use dormouse_ctf::plan::{FieldRef, Shape};
+use dormouse_ctf::plan::{FieldRef, Projection, Shape};
 use dormouse_ctf::{ClassRef, Trace, TraceRef};
 
 /// Contexts that say who wrote an event, which its track says.
 const SAID_BY_TRACK: [&str; 7] = ["vpid", "vtid", "pid", "tid", "procname", "comm", "cpu_id"];
 
-/// A member of contexts or fields.
+/// A member of contexts or fields that is shown: not what its track says, nor how many elements the next one has.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Member {
     /// From 1 on.
     pub name: u64,
-    /// False: what its track says, or how many elements the next one has.
-    pub is_shown: bool,
     pub is_boolean: bool,
     pub is_pointer: bool,
 }
 
-/// All names, and the members of each class in the order in which a visitor is shown them.
+/// What is shown of the events of a class.
+#[derive(Debug, Default)]
+pub(crate) struct Shown {
+    pub members: Vec<Member>,
+    /// Shows each with its index.
+    pub projection: Projection,
+}
+
+/// All names, and what is shown of each class.
 #[derive(Debug, Default)]
 pub(crate) struct Fields {
     names: HashMap<String, u64>,
     /// By the address of the class, which stays where it is as long as its trace.
-    members: HashMap<usize, Vec<Member>>,
+    shown: QuickMap<usize, Shown>,
 }
 
 impl Fields {
     pub(crate) fn of(traces: &[&Trace]) -> Fields {
         let mut fields = Fields::default();
         for class in traces.iter().flat_map(|trace| ClassRef::all(TraceRef::from(*trace))) {
-            let members = class.class.members();
-            let members = members.iter().map(|member| {
+            let (mut shown, mut chosen) = (Shown::default(), Vec::new());
+            for member in class.class.members() {
                 fields.take_parts(member.field);
-                let kind = member.declared.filter(|declared| !declared.sequence).map(|declared| declared.kind);
+                let name = fields.take(member.name);
                 let is_said = member.scope != Scope::Fields && SAID_BY_TRACK.contains(&member.name);
-                Member {
-                    name: fields.take(member.name),
-                    is_shown: !is_said && !member.is_count,
-                    is_boolean: kind == Some(Kind::Bool),
-                    is_pointer: kind == Some(Kind::Pointer),
+                if is_said || member.is_count {
+                    chosen.push(None);
+                    continue;
                 }
-            });
-            let members = members.collect();
-            fields.members.insert(std::ptr::from_ref(class.class).addr(), members);
+                chosen.push(Some(shown.members.len()));
+                let kind = member.declared.filter(|declared| !declared.sequence).map(|declared| declared.kind);
+                let (is_boolean, is_pointer) = (kind == Some(Kind::Bool), kind == Some(Kind::Pointer));
+                shown.members.push(Member { name, is_boolean, is_pointer });
+            }
+            shown.projection = class.project(&chosen);
+            fields.shown.insert(std::ptr::from_ref(class.class).addr(), shown);
         }
         fields
     }
@@ -84,7 +93,7 @@ impl Fields {
     }
 
     /// Of the class at this address.
-    pub(crate) fn members(&self, address: usize) -> &[Member] {
-        self.members.get(&address).map_or(&[], Vec::as_slice)
+    pub(crate) fn shown(&self, address: usize) -> Option<&Shown> {
+        self.shown.get(&address)
     }
 }

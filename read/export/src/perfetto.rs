@@ -235,27 +235,18 @@ impl Perfetto {
 
     /// Appends a packet with the body's event.
     fn packet(&mut self, ns: i64, out: &mut Vec<u8>) {
-        let mut head = [0u8; 32];
-        let mut at = 0;
-        let mut put = |byte: u8| {
-            head[at] = byte;
-            at += 1;
-        };
-        let mut varint = |mut value: u64| {
-            while value >= 0x80 {
-                put(value as u8 | 0x80);
-                value >>= 7;
-            }
-            put(value as u8);
-        };
-        varint(field::packet::TIMESTAMP << 3);
-        varint(timestamp(ns));
-        varint(field::packet::SEQUENCE_ID << 3);
-        varint(SEQUENCE);
-        varint(field::packet::SEQUENCE_FLAGS << 3);
-        varint(NEEDS_NAMES);
-        varint(field::packet::TRACK_EVENT << 3 | 2);
-        varint(self.body.len() as u64);
+        let mut head = [0; SHORT_BYTES];
+        let values = [
+            field::packet::TIMESTAMP << 3,
+            timestamp(ns),
+            field::packet::SEQUENCE_ID << 3,
+            SEQUENCE,
+            field::packet::SEQUENCE_FLAGS << 3,
+            NEEDS_NAMES,
+            field::packet::TRACK_EVENT << 3 | 2,
+            self.body.len() as u64,
+        ];
+        let at = values.into_iter().fold(0, |at, value| varint_at(&mut head, at, value));
         put_varint(out, field::trace::PACKET << 3 | 2);
         put_varint(out, (at + self.body.len()) as u64);
         out.extend_from_slice(&head[..at]);
@@ -301,8 +292,7 @@ impl Perfetto {
         let mut annotations = Annotations {
             out: body,
             fields: &known.fields,
-            members: known.fields.members(std::ptr::from_ref(event.class).addr()).iter(),
-            depth: 0,
+            depth: 1,
             kind,
             name: Named::Number(cpu),
             is_shown: true,
@@ -314,7 +304,14 @@ impl Perfetto {
         if event.cpu_id != CPU_UNKNOWN {
             annotations.number(field::annotation::UINT, event.cpu_id.into());
         }
-        event.visit(scratch, &mut annotations);
+        if let Some(shown) = known.fields.shown(std::ptr::from_ref(event.class).addr()) {
+            // The record has been measured, so its fields can be read.
+            let _ = event.project_in_turn(&shown.projection, scratch, &mut annotations, |annotations, index| {
+                let member = &shown.members[index];
+                annotations.member = Some(member);
+                annotations.name = Named::Number(member.name);
+            });
+        }
         if let Some(begin) = begin {
             close(body, begin);
         }
@@ -429,6 +426,23 @@ fn track(at: At, parent: Option<u32>, kind: TrackKind, name: &str, out: &mut Vec
     });
 }
 
+/// Bytes of a number with its name, or of what stands before an event, at most.
+const SHORT_BYTES: usize = 32;
+/// Texts up to so long, with their names, have a length of one byte.
+const TEXT_SHORT: usize = 100;
+
+/// Writes a varint into a buffer; gives where it ends.
+#[inline(always)]
+fn varint_at(buffer: &mut [u8; SHORT_BYTES], mut at: usize, mut value: u64) -> usize {
+    while value >= 0x80 {
+        buffer[at] = value as u8 | 0x80;
+        value >>= 7;
+        at += 1;
+    }
+    buffer[at] = value as u8;
+    at + 1
+}
+
 /// What a value is called.
 #[derive(Debug, Clone, Copy)]
 enum Named<'n> {
@@ -442,8 +456,7 @@ enum Named<'n> {
 struct Annotations<'a> {
     out: &'a mut Vec<u8>,
     fields: &'a Fields,
-    members: std::slice::Iter<'a, Member>,
-    /// Groups that are open.
+    /// Groups that are open, the event's own included.
     depth: u32,
     /// The number of the field that a value is, in the message that is open.
     kind: u64,
@@ -458,23 +471,23 @@ struct Annotations<'a> {
 }
 
 impl Annotations<'_> {
-    /// Writes a value of so many bytes at most 110, that is, of a length of one byte.
+    /// Begins a value in a buffer of its own, and gives its length so far. A value is at most twice a varint and a few bytes: it has a length of one byte.
     #[inline(always)]
-    fn short(&mut self, fill: impl FnOnce(&mut Vec<u8>)) {
-        if !self.is_shown {
-            return;
-        }
-        if let Named::Text(_) = self.name {
-            return self.long(fill);
-        }
-        put_varint(self.out, self.kind << 3 | 2);
-        self.out.push(0);
-        let begin = self.out.len();
+    fn head(&self, buffer: &mut [u8; SHORT_BYTES]) -> usize {
+        // The numbers of these fields have one byte.
+        buffer[0] = (self.kind << 3 | 2) as u8;
+        let mut len = 2;
         if let Named::Number(number) = self.name {
-            put_uint(self.out, field::annotation::NAME_IID, number);
+            buffer[len] = (field::annotation::NAME_IID << 3) as u8;
+            len = varint_at(buffer, len + 1, number);
         }
-        fill(self.out);
-        self.out[begin - 1] = (self.out.len() - begin) as u8;
+        len
+    }
+
+    #[inline(always)]
+    fn put_short(&mut self, mut buffer: [u8; SHORT_BYTES], len: usize) {
+        buffer[1] = (len - 2) as u8;
+        self.out.extend_from_slice(&buffer[..len]);
     }
 
     fn long(&mut self, fill: impl FnOnce(&mut Vec<u8>)) {
@@ -497,21 +510,24 @@ impl Annotations<'_> {
 
     #[inline(always)]
     fn number(&mut self, kind: u64, value: u64) {
-        self.short(|out| put_uint(out, kind, value));
+        if !self.is_shown {
+            return;
+        }
+        if let Named::Text(_) = self.name {
+            return self.long(|out| put_uint(out, kind, value));
+        }
+        let mut buffer = [0; SHORT_BYTES];
+        let len = self.head(&mut buffer);
+        buffer[len] = (kind << 3) as u8;
+        let len = varint_at(&mut buffer, len + 1, value);
+        self.put_short(buffer, len);
     }
 }
 
 impl Visitor for Annotations<'_> {
-    #[inline]
     fn name(&mut self, name: &str) {
-        if self.depth == 1 {
-            self.member = self.members.next();
-            self.is_shown = self.member.is_some_and(|member| member.is_shown);
-            self.name = self.member.map_or(Named::No, |member| Named::Number(member.name));
-        } else {
-            // All names of metadata are known.
-            self.name = self.fields.number(name).map_or(Named::Text("?"), Named::Number);
-        }
+        // All names of metadata are known.
+        self.name = self.fields.number(name).map_or(Named::Text("?"), Named::Number);
     }
 
     fn option(&mut self, name: &str) {
@@ -553,16 +569,27 @@ impl Visitor for Annotations<'_> {
     }
 
     fn float(&mut self, value: f64) {
-        self.short(|out| put_fixed64(out, field::annotation::DOUBLE, value.to_bits()));
+        self.long(|out| put_fixed64(out, field::annotation::DOUBLE, value.to_bits()));
     }
 
     #[inline]
     fn text(&mut self, text: &[u8]) {
-        match text.len() {
-            // Each byte can become three.
-            0..=30 => self.short(|out| put_text(out, field::annotation::STRING, text)),
-            _ => self.long(|out| put_text(out, field::annotation::STRING, text)),
+        let Some(Ok(text)) = (text.len() <= TEXT_SHORT).then(|| std::str::from_utf8(text)) else {
+            return self.long(|out| put_text(out, field::annotation::STRING, text));
+        };
+        if !self.is_shown {
+            return;
         }
+        if let Named::Text(_) = self.name {
+            return self.long(|out| put_text(out, field::annotation::STRING, text.as_bytes()));
+        }
+        let mut buffer = [0; SHORT_BYTES];
+        let len = self.head(&mut buffer);
+        buffer[1] = (len + text.len()) as u8;
+        buffer[len] = (field::annotation::STRING << 3 | 2) as u8;
+        buffer[len + 1] = text.len() as u8;
+        self.out.extend_from_slice(&buffer[..len + 2]);
+        self.out.extend_from_slice(text.as_bytes());
     }
 
     fn blob(&mut self, bytes: &[u8], _: bool) {
@@ -576,9 +603,6 @@ impl Visitor for Annotations<'_> {
             return;
         }
         self.depth += 1;
-        if self.depth == 1 {
-            return;
-        }
         let begin = if self.is_shown { open(self.out, self.kind) } else { 0 };
         if self.is_shown {
             self.named();

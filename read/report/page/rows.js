@@ -55,7 +55,7 @@ export function layout(report, isByCpu, closed, scale) {
     const placed = [];
     let at = y + 2;
     // Instants are drawn above the slices of their thread.
-    const ordered = [...rows].sort((a, b) => a.is_slices - b.is_slices || a.lane - b.lane);
+    const ordered = [...rows].sort((a, b) => a.is_slices - b.is_slices || a.depth - b.depth);
     for (const row of ordered) {
       const height = Math.round((row.is_slices ? ROW : ROW_OF_INSTANTS) * scale);
       placed.push({ row, y: at, height });
@@ -168,13 +168,13 @@ export function find(report, isByCpu, begin, duration, name) {
 
 // Rows of slices of the same thread or CPU, the deepest first.
 const slicesBeside = (report, row) =>
-  report.rows.filter((other) => other.is_cpu === row.is_cpu && other.of === row.of && other.is_slices).sort((a, b) => b.lane - a.lane);
+  report.rows.filter((other) => other.is_cpu === row.is_cpu && other.of === row.of && other.is_slices).sort((a, b) => b.depth - a.depth);
 
 // What an entry is nested in.
 export function parentOf(report, { at, row }) {
   const end = report.begin[at] + report.duration[at];
   for (const above of slicesBeside(report, row)) {
-    if (row.is_slices && above.lane >= row.lane) continue;
+    if (row.is_slices && above.depth >= row.depth) continue;
     const { from, to } = above.levels[0];
     const found = firstAfter(report, from, to, end);
     if (found < to && report.begin[found] <= report.begin[at] && report.count[found] === 1) return { at: found, row: above };
@@ -186,7 +186,7 @@ export function parentOf(report, { at, row }) {
 export function childrenOf(report, { at, row }, most) {
   const children = [];
   let count = 0;
-  const below = row.is_slices && slicesBeside(report, row).find((other) => other.lane === row.lane + 1);
+  const below = row.is_slices && slicesBeside(report, row).find((other) => other.depth === row.depth + 1);
   if (!below) return { children, count };
   const begin = report.begin[at];
   const end = begin + report.duration[at];

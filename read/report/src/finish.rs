@@ -15,9 +15,9 @@ use crate::page::{Base64, Page, base64_size};
 use crate::summary::{self, BINS_AN_OCTAVE, Node, Row, TIME_BINS};
 
 /// Rows of a thread. What is nested deeper is counted.
-const LANES_OF_THREAD: usize = 128;
+const DEPTH_OF_THREAD: usize = 128;
 /// Rows of a CPU.
-const LANES_OF_CPU: usize = 32;
+const DEPTH_OF_CPU: usize = 32;
 /// Parts of the time in the picture of the whole.
 const DENSITY_BINS: usize = 512;
 /// What of the room is for the timeline before fields get any, in hundredths; and when items have to be merged, which takes their fields from them.
@@ -62,7 +62,7 @@ struct RowHead {
     is_cpu: bool,
     /// The thread or CPU.
     of: u32,
-    lane: usize,
+    depth: usize,
     is_slices: bool,
     /// Resolution and number of entries of each level.
     levels: Vec<(u64, usize)>,
@@ -111,7 +111,7 @@ struct LossHead<'c> {
 struct RowOf {
     is_cpu: bool,
     of: u32,
-    lane: usize,
+    depth: usize,
     kind: Kind,
     entries: Vec<Entry>,
 }
@@ -275,27 +275,27 @@ impl Contents {
             let is_slice = |number: &&u32| item(number).kind == Kind::Slice;
             let instants: Vec<Entry> = of_one.iter().filter(|number| !is_slice(number)).map(entry).collect();
             if !instants.is_empty() {
-                rows.push(RowOf { is_cpu, of, lane: 0, kind: Kind::Instant, entries: instants });
+                rows.push(RowOf { is_cpu, of, depth: 0, kind: Kind::Instant, entries: instants });
             }
             let slices: Vec<&u32> = of_one.iter().filter(is_slice).collect();
             let times = slices.iter().map(|number| {
                 let item = item(number);
                 (item.begin_ns, item.begin_ns.saturating_add_unsigned(item.duration_ns))
             });
-            let lanes_max = if is_cpu { LANES_OF_CPU } else { LANES_OF_THREAD };
-            let mut lanes: Vec<Vec<Entry>> = Vec::new();
-            for (number, lane) in slices.iter().zip(levels::lanes(times, lanes_max)) {
-                let Some(lane) = lane else {
+            let depth_max = if is_cpu { DEPTH_OF_CPU } else { DEPTH_OF_THREAD };
+            let mut depths: Vec<Vec<Entry>> = Vec::new();
+            for (number, depth) in slices.iter().zip(levels::depths(times, depth_max)) {
+                let Some(depth) = depth else {
                     *left_out += 1;
                     continue;
                 };
-                if lane == lanes.len() {
-                    lanes.push(Vec::new());
+                if depth == depths.len() {
+                    depths.push(Vec::new());
                 }
-                lanes[lane].push(entry(number));
+                depths[depth].push(entry(number));
             }
-            let of_lane = |(lane, entries)| RowOf { is_cpu, of, lane, kind: Kind::Slice, entries };
-            rows.extend(lanes.into_iter().enumerate().map(of_lane));
+            let of_depth = |(depth, entries)| RowOf { is_cpu, of, depth, kind: Kind::Slice, entries };
+            rows.extend(depths.into_iter().enumerate().map(of_depth));
         }
         rows
     }
@@ -355,7 +355,7 @@ fn timeline(rows: &[RowOf], fields: impl Fn(u32) -> u32) -> Timeline {
         heads.push(RowHead {
             is_cpu: row.is_cpu,
             of: row.of,
-            lane: row.lane,
+            depth: row.depth,
             is_slices: row.kind == Kind::Slice,
             levels: levels.collect(),
         });

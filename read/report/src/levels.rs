@@ -119,26 +119,26 @@ pub fn above(entries: &[Entry]) -> Vec<Level> {
     }
 }
 
-/// Puts intervals, which are sorted by their begins and then the longest first, into the lowest lanes that are free: what is nested lies below
-/// what it is nested in. `None` where there is no lane left.
-pub(crate) fn lanes(
+/// Puts intervals, which are sorted by their begins and then the longest first, at the least depths that are free: what is nested lies below
+/// what it is nested in. `None` where there is no depth left.
+pub(crate) fn depths(
     intervals: impl Iterator<Item = (i64, i64)>,
-    lanes_max: usize,
+    depth_max: usize,
 ) -> impl Iterator<Item = Option<usize>> {
     let mut ends: Vec<i64> = Vec::new();
     intervals.map(move |(begin, end)| {
-        let lane = ends.iter().position(|until| *until <= begin).unwrap_or(ends.len());
-        if lane >= lanes_max {
+        let depth = ends.iter().position(|until| *until <= begin).unwrap_or(ends.len());
+        if depth >= depth_max {
             return None;
         }
         // One that takes no time still lies in its place.
         let end = end.max(begin + 1);
-        if lane == ends.len() {
+        if depth == ends.len() {
             ends.push(end)
         } else {
-            ends[lane] = end
+            ends[depth] = end
         }
-        Some(lane)
+        Some(depth)
     })
 }
 
@@ -192,8 +192,8 @@ mod tests {
     #[test]
     fn what_is_nested_lies_below() {
         let intervals = [(0, 100), (0, 50), (10, 20), (30, 30), (50, 90), (100, 101), (100, 200)];
-        let found: Vec<_> = lanes(intervals.into_iter(), 3).collect();
+        let found: Vec<_> = depths(intervals.into_iter(), 3).collect();
         assert_eq!(found, [Some(0), Some(1), Some(2), Some(2), Some(1), Some(0), Some(1)]);
-        assert_eq!(lanes([(0, 9), (0, 8), (1, 3)].into_iter(), 2).last(), Some(None));
+        assert_eq!(depths([(0, 9), (0, 8), (1, 3)].into_iter(), 2).last(), Some(None));
     }
 }

@@ -5,7 +5,7 @@
 //!
 //! ```text
 //!   events ─▶ Timeline ─▶ Gather ─▶ items (slices, instants)
-//!   items ─▶ rows: a lane of a thread or of a CPU ─▶ levels of detail ─▶ columns ─▶ deflate ─▶ base64 ─┐
+//!   items ─▶ rows, of threads and of CPUs ─▶ levels of detail ─▶ columns ─▶ deflate ─▶ base64 ─┐
 //!   items ─▶ summary: counts, times, percentiles, heat map, call trees, slowest ──────────────────────────────────────────┼─▶ page
 //!   fields of events ─▶ chunks, unpacked in the page when somebody clicks ────────────────────────────────────────────────┘
 //! ```

@@ -332,20 +332,19 @@ impl<K> Timeline<K> {
             self.totals.events_without_time += 1;
             return;
         };
-        let Some(kind) = self.bound.kinds.get(&std::ptr::from_ref(event.class).addr()) else { return };
-        let (name, role_count) = (kind.name, kind.roles.len());
-        let is_picked = !kind.counters.is_empty() || kind.roles.iter().any(|role| role.key.is_some());
+        let Some(index) = self.bound.kind_by_class.get(&std::ptr::from_ref(event.class).addr()).copied() else {
+            return;
+        };
+        let kind = &self.bound.kinds[index];
+        let (name, role_count, is_picked) = (kind.name, kind.roles.len(), kind.is_picked);
         let place = self.place(event, ns, sink);
         if is_picked {
             self.picker.read(event);
-            self.count(event, &place, sink);
+            self.count(index, &place, sink);
         }
         let mut what = Some(What::Plain);
-        for index in 0..role_count {
-            let address = std::ptr::from_ref(event.class).addr();
-            let Some(role) = self.bound.kinds.get(&address).and_then(|kind| kind.roles.get(index)).copied() else {
-                continue;
-            };
+        for role in 0..role_count {
+            let role = self.bound.kinds[index].roles[role];
             what = match role.is_begin {
                 true => self.begin(event, role, &place, sink),
                 false => self.end(event, role, &place, sink),
@@ -358,6 +357,7 @@ impl<K> Timeline<K> {
     }
 
     /// Where an event is.
+    #[inline]
     fn place(&mut self, event: &Event<'_>, ns: i64, sink: &mut impl Sink<Kept = K>) -> Place {
         let stream = &self.streams[event.stream];
         let trace = stream.trace;
@@ -367,6 +367,17 @@ impl<K> Timeline<K> {
         {
             return Place { trace, ns, cpu, track, has_thread: true };
         }
+        self.find_place(event, trace, ns, cpu, sink)
+    }
+
+    fn find_place(
+        &mut self,
+        event: &Event<'_>,
+        trace: usize,
+        ns: i64,
+        cpu: Option<u32>,
+        sink: &mut impl Sink<Kept = K>,
+    ) -> Place {
         let writer = self.writers.of(event);
         let name = writer.name.as_deref().map(String::from_utf8_lossy).unwrap_or_default();
         let tracks = &mut self.tracks;
@@ -385,8 +396,8 @@ impl<K> Timeline<K> {
         Place { trace, ns, cpu, track, has_thread }
     }
 
-    fn count(&mut self, event: &Event<'_>, place: &Place, sink: &mut impl Sink<Kept = K>) {
-        let Some(kind) = self.bound.kinds.get(&std::ptr::from_ref(event.class).addr()) else { return };
+    fn count(&mut self, kind: usize, place: &Place, sink: &mut impl Sink<Kept = K>) {
+        let kind = &self.bound.kinds[kind];
         let parent = self.tracks.parent(place.track).or(Some(place.track));
         for (index, name) in &kind.counters {
             let Some(value) = self.picker.cell(*index).number else { continue };

@@ -7,6 +7,7 @@ use dormouse_ctf::{ClassRef, Selection, Trace, TraceRef};
 use dormouse_filter::{Filter, Name};
 
 use super::Options;
+use crate::hash::QuickMap;
 use crate::pick::Picker;
 use crate::query::{Latency, Measure, Query};
 use crate::schema::Schema;
@@ -112,6 +113,8 @@ pub(super) struct Kind {
     pub roles: Vec<Role>,
     /// Index of the picker, and the name of the counter.
     pub counters: Vec<(usize, u32)>,
+    /// Whether fields are needed.
+    pub is_picked: bool,
 }
 
 /// The rules, bound to the classes of traces.
@@ -119,7 +122,8 @@ pub(super) struct Kind {
 pub(super) struct Bound {
     pub names: Vec<NameText>,
     /// By the address of the class, which stays where it is as long as its trace.
-    pub kinds: HashMap<usize, Kind>,
+    pub kind_by_class: QuickMap<usize, usize>,
+    pub kinds: Vec<Kind>,
     pub keys: Vec<KeyOf>,
     pub conditions: Vec<Selection>,
     known: HashMap<String, u32>,
@@ -140,10 +144,14 @@ impl Bound {
         let given_key = bound.key(&options.key, picker);
         for trace in traces {
             let classes: Vec<_> = ClassRef::all(TraceRef::from(*trace)).filter(|class| !class.is_state()).collect();
-            let names: BTreeSet<&str> = classes.iter().map(|class| class.class.full_name.as_str()).collect();
+            let names = classes.iter().map(|class| class.class.full_name.as_str());
+            // What is given is no other end of anything.
+            let is_given = |name: &&str| options.pairs.iter().any(|(a, b)| matches(a, name) || matches(b, name));
+            let names: BTreeSet<&str> = names.filter(|name| !is_given(name)).collect();
             for class in &classes {
                 let kind = bound.kind(class, options, given_key, &names, picker);
-                bound.kinds.insert(std::ptr::from_ref(class.class).addr(), kind);
+                bound.kind_by_class.insert(std::ptr::from_ref(class.class).addr(), bound.kinds.len());
+                bound.kinds.push(kind);
             }
         }
         Ok(bound)
@@ -174,9 +182,10 @@ impl Bound {
         roles.sort_by_key(|role| role.is_begin);
         let counters = options.counters.iter().filter(|(pattern, _)| matches(pattern, full_name));
         let counters = counters.filter(|(_, field)| class.field(&Name::parse(field)).is_some());
-        let counters =
+        let counters: Vec<_> =
             counters.map(|(_, field)| (picker.want(field), self.name(&format!("{full_name} {field}")))).collect();
-        Kind { name, roles, counters }
+        let is_picked = !counters.is_empty() || roles.iter().any(|role| role.key.is_some());
+        Kind { name, roles, counters, is_picked }
     }
 
     /// What a rule says of a class, if it says anything.

@@ -119,6 +119,10 @@ pub(super) fn option_of(options: &[OptionNode], tag: u64, is_signed: bool) -> Re
 }
 
 impl IntegerNode {
+    pub(super) fn is_variable(&self) -> bool {
+        self.coding == Coding::Variable
+    }
+
     /// Reads it and takes note of it.
     #[inline(always)]
     pub(crate) fn read(&self, cursor: &mut Cursor<'_>, memory: &mut Memory) -> Result<u64, FieldError> {
