@@ -171,7 +171,8 @@ impl Assembler {
         one.node(element);
         let size_bits = fixed_size(&one.operations).filter(|size| size.is_multiple_of(element_align_bits));
         match (size_bits, count) {
-            (Some(size), Count::Fixed(_)) | (Some(size @ 1..), Count::Slot(_)) => self.elements(count, size),
+            (Some(size @ 1..), _) => self.elements(count, size),
+            // What has no size is counted one by one, as whoever shows it has to.
             _ => {
                 let mut any = Assembler { operations: Vec::new(), known: Known::NOTHING };
                 any.node(element);
