@@ -85,6 +85,11 @@ impl Memory {
         self.slots[index] = value;
     }
 
+    /// A record's header begins.
+    pub(super) fn begin_header(&mut self) {
+        self.empty = 0;
+    }
+
     /// A record's contexts and fields begin. What the record before said is forgotten, as it is where a record is shown alone.
     pub(crate) fn begin(&mut self) {
         self.empty = 0;

@@ -98,6 +98,7 @@ fn elements_without_size_are_few() {
     let read = |class: &str, bytes: &[u8]| {
         let text = format!(
             "trace {{ major = 1; minor = 8; byte_order = le; }};
+            stream {{ event.header := struct {{ struct {{ }} h[3]; }}; }};
             event {{ name = a; fields := struct {{ integer {{ size = 8; }} n; {class}; }}; }};"
         );
         let trace = Trace::decode(text.as_bytes()).unwrap_or_else(|error| panic!("{error}"));
@@ -122,6 +123,8 @@ fn elements_without_size_are_few() {
         assert_eq!((lines.len(), notices.len()), (2, 0), "{class}");
         assert!(lines.iter().all(|line| line.ends_with("] }\n")), "{class}: {lines:?}");
     }
+    // Each record has its own.
+    assert_eq!(read("struct { } x[2]", &[0; 1000]).0.len(), 1000);
     for class in ["struct { } x[1025]", "struct { struct { } y[145]; } x[145]", "struct { } x[4294967295]"] {
         let (lines, notices) = read(class, &[7, 8]);
         assert_eq!(lines.len(), 0, "{class}");
