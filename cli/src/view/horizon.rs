@@ -17,8 +17,8 @@ pub(super) struct Horizon {
 struct Shown {
     size_bytes: u64,
     last_ns: Option<i64>,
-    /// When it has grown last.
-    grown: Duration,
+    /// When events have come last.
+    came: Duration,
 }
 
 impl Horizon {
@@ -27,17 +27,20 @@ impl Horizon {
         Horizon { delay, streams: HashMap::new() }
     }
 
-    /// At `now` a stream has so many bytes. Where these have become more, `last_ns` is asked for the time of the last event in them, if it has one.
+    /// At `now` a stream has so many bytes. Where these have become more, `last_ns` is asked for the time of the last event in them, if they have one:
+    /// packets without events, and what cannot be read, come in streams that are idle.
     pub(super) fn see(&mut self, name: &str, size_bytes: u64, now: Duration, last_ns: impl FnOnce() -> Option<i64>) {
         let shown = self.streams.entry(name.to_string()).or_default();
-        if size_bytes > shown.size_bytes {
-            *shown = Shown { size_bytes, last_ns: last_ns().or(shown.last_ns), grown: now };
+        if size_bytes > std::mem::replace(&mut shown.size_bytes, size_bytes)
+            && let Some(last_ns) = last_ns()
+        {
+            (shown.last_ns, shown.came) = (Some(last_ns), now);
         }
     }
 
     /// Events up to this time, in nanoseconds since the epoch, need not be held back.
     pub(super) fn until_ns(&self, now: Duration) -> i64 {
-        let holds = |shown: &&Shown| now.saturating_sub(shown.grown) < self.delay;
+        let holds = |shown: &&Shown| now.saturating_sub(shown.came) < self.delay;
         self.streams.values().filter(holds).filter_map(|shown| shown.last_ns).min().unwrap_or(i64::MAX)
     }
 }
@@ -66,9 +69,9 @@ mod tests {
         assert_eq!(horizon.until_ns(at(5)), i64::MAX);
         horizon.see("b", 20, at(6), || Some(90));
         assert_eq!(horizon.until_ns(at(6)), 90);
-        // Packets without events do not go back.
+        // Packets without events are nothing that comes.
         horizon.see("b", 30, at(8), || None);
-        assert_eq!((horizon.until_ns(at(10)), horizon.until_ns(at(11))), (90, i64::MAX));
+        assert_eq!((horizon.until_ns(at(8)), horizon.until_ns(at(9))), (90, i64::MAX));
     }
 
     #[test]
