@@ -131,3 +131,34 @@ fn elements_without_size_are_few() {
         assert!(notices[0].contains("has too many elements without size"), "{class}: {notices:?}");
     }
 }
+
+/// Sizes at the end of what 64 bits hold are those of packets that are cut off.
+#[test]
+fn packets_of_the_largest_size() {
+    let read = |name: &str, size_bits: u64| {
+        let text = format!(
+            "trace {{ major = 1; minor = 8; byte_order = le; }};
+            typealias integer {{ size = 8; }} := u8;
+            stream {{ packet.context := struct {{ integer {{ size = 64; }} {name}; }}; }};
+            event {{ name = a; fields := struct {{ u8 n; }}; }};"
+        );
+        let trace = Trace::decode(text.as_bytes()).unwrap_or_else(|error| panic!("{error}"));
+        let bytes = [&size_bits.to_le_bytes()[..], &[1, 2, 3]].concat();
+        let items: Vec<_> = StreamReader::new(&trace, 0, &bytes).collect();
+        let notices: Vec<String> = items.iter().filter_map(|item| Some(item.as_ref().err()?.to_string())).collect();
+        (items.len() - notices.len(), notices.concat())
+    };
+    for (name, size_bits, events, told) in [
+        ("content_size", u64::MAX, 3, "is cut off"),
+        ("content_size", u64::MAX - 7, 3, "is cut off"),
+        ("packet_size", u64::MAX - 7, 3, "is cut off"),
+        ("packet_size", u64::MAX, 0, "18446744073709551615"),
+        ("content_size", 8 * 11, 3, ""),
+        // The last byte is begun and no record.
+        ("content_size", 8 * 10 + 1, 2, "record"),
+    ] {
+        let (found, notices) = read(name, size_bits);
+        assert_eq!(found, events, "{name} {size_bits}: {notices}");
+        assert!(notices.contains(told), "{name} {size_bits}: {notices}");
+    }
+}
