@@ -15,10 +15,11 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::rc::Rc;
 
 use dormouse_consumer::Mode;
 use dormouse_lab_harness::{Arrived, COUNTS};
-use dormouse_testing::lttng::{BUFFERS, LttngCounts, LttngSession};
+use dormouse_testing::lttng::{BUFFERS, LttngCounts, LttngDaemon, LttngSession};
 
 use crate::engine::{Engine, engine_path, find_part};
 use crate::{Host, LabError, RunOptions};
@@ -80,9 +81,11 @@ impl Engines {
     pub(crate) fn add_peers(&mut self, experiment: &str) -> Vec<String> {
         let (mut notes, is_wanted) = (Vec::new(), self.options.has_peers);
         for peer in PEERS.into_iter().filter(|peer| is_wanted && peer.experiment == experiment) {
-            for mode in peer.modes() {
+            // All of them start at once.
+            let daemons: Vec<_> = peer.modes().iter().map(|_| peer.daemon()).collect();
+            for (mode, daemon) in peer.modes().iter().zip(daemons) {
                 let (name, choice) = (peer.name, (peer.modes().len() > 1).then_some(*mode));
-                if let Err(error) = self.add(move |dir| peer.start(*mode, &directory(), dir)) {
+                if let Err(error) = self.add(move |dir| peer.start_of(&daemon, *mode, &directory(), dir)) {
                     let in_mode = choice.map(|mode| format!(" ({})", mode.name())).unwrap_or_default();
                     notes.push(format!("peer {name}{in_mode} not available: {error}"));
                     break;
@@ -213,6 +216,9 @@ const fn ring(name: &'static str) -> Peer {
 /// LTTng-UST, whose events babeltrace2 counts in the trace of a session.
 pub const LTTNG_UST: Peer = peer("lttng-ust", "event");
 
+/// What a peer's sessions are of, one after another: `None` where it has none, or why it cannot be had.
+type Daemon = Option<Result<Rc<LttngDaemon>, String>>;
+
 /// All of them, built or not.
 pub const PEERS: [Peer; 14] = [
     LTTNG_UST,
@@ -261,15 +267,26 @@ impl Peer {
         if self.is_lttng() { &[Mode::Overwrite, Mode::Discard] } else { &[Mode::Overwrite] }
     }
 
+    /// Starts the daemon of its sessions, where it has one.
+    fn daemon(&self) -> Daemon {
+        self.is_lttng().then(LttngDaemon::start)
+    }
+
     /// Starts its session, where it has one. Its program is in the directory `programs`; `dir` takes its trace, and is to outlive it.
     ///
     /// # Errors
     /// It is not built, or its session cannot be had: [`LabError::Peer`] says why.
     pub fn start(&self, mode: Mode, programs: &Path, dir: &Path) -> Result<Start, LabError> {
+        self.program(programs)?;
+        self.start_of(&self.daemon(), mode, programs, dir)
+    }
+
+    /// Starts its session of a daemon that has no other.
+    fn start_of(&self, daemon: &Daemon, mode: Mode, programs: &Path, dir: &Path) -> Result<Start, LabError> {
         let program = self.program(programs)?;
         // The events of its engine that are armed.
-        let channel = format!("--{} {BUFFERS}", mode.name());
-        let session = self.is_lttng().then(|| LttngSession::start(&channel, &["lab:armed_*"], &[], dir)).transpose();
+        let (channel, patterns) = (format!("--{} {BUFFERS}", mode.name()), ["lab:armed_*"]);
+        let session = daemon.clone().map(|daemon| LttngSession::of(daemon?, &channel, &patterns, &[], dir)).transpose();
         let is_ring = self.is_ring || self.is_lttng() && mode == Mode::Overwrite;
         Ok(start(&program, session.map_err(LabError::Peer)?, is_ring, dir))
     }

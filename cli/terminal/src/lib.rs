@@ -10,6 +10,7 @@
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod output;
+#[cfg(feature = "quantities")]
 mod size;
 pub mod style;
 mod suggestions;
@@ -22,6 +23,7 @@ use anyhow::Result;
 use clap::Parser;
 
 pub use output::{Output, printable_lines, report, say};
+#[cfg(feature = "quantities")]
 pub use size::{parse_duration, parse_size};
 
 /// The end of each command's help.

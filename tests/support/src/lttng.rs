@@ -5,8 +5,9 @@
 //!   root   the same, but the daemon and its client run in user namespaces in which they are not root: for root they would take
 //!          /var/run/lttng, whatever LTTNG_HOME says; the traced program stays outside, and finds them by LTTNG_HOME
 //! ```
-//! The daemon ends with this value, and by the kernel's hand when the thread that started it ends. There are no timers, no contexts, and
-//! the default clock. In discard mode the consumer daemon writes full sub-buffers to disk; in overwrite mode the session is one for
+//! A daemon ends with its last session, and by the kernel's hand when the thread that started it ends. It takes a second to start, and so does
+//! its consumer at the first session: what has several sessions one after another has one daemon. There are no timers, no contexts, and the
+//! default clock. In discard mode the consumer daemon writes full sub-buffers to disk; in overwrite mode the session is one for
 //! snapshots, which keeps the last events in memory. Sources: lttng-create(1), lttng-enable-channel(1), lttng-sessiond(8).
 //!
 //! A program of root's registers with a daemon at /var/run/lttng too, if there is one; what that one's sessions have enabled for
@@ -15,7 +16,10 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::rc::Rc;
 use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 
 use crate::{Lack, has, is_installed, printed, skip};
 
@@ -45,59 +49,51 @@ pub struct LttngCounts {
     pub bytes: u64,
 }
 
+/// A daemon, which may not answer yet.
+#[derive(Debug)]
+pub struct LttngDaemon {
+    home: tempfile::TempDir,
+    child: Child,
+}
+
 /// A session that records.
 #[derive(Debug)]
 pub struct LttngSession {
-    home: tempfile::TempDir,
-    daemon: Child,
+    daemon: Rc<LttngDaemon>,
     is_snapshot: bool,
     trace: PathBuf,
 }
 
-impl LttngSession {
-    /// Starts a daemon and a session with `patterns` enabled, such as `lab:armed_*`, and `options` of its channel, such as [`BUFFERS`]. Its
-    /// trace goes to a new directory in `dir`; with `--overwrite` among the options, as a snapshot at the end.
+impl LttngDaemon {
+    /// Starts one, and does not wait for it.
     ///
     /// # Errors
     /// Why there is none, in one line.
-    pub fn start(options: &str, patterns: &[&str], contexts: &[&str], dir: &Path) -> Result<LttngSession, String> {
+    pub fn start() -> Result<Rc<LttngDaemon>, String> {
         let missing: Vec<&str> =
             ["lttng-sessiond", "lttng", "babeltrace2"].into_iter().filter(|program| !is_installed(program)).collect();
         if !missing.is_empty() {
             return Err(format!("not installed: {} ({INSTALL})", missing.join(", ")));
         }
-        let text = |error: std::io::Error| error.to_string();
         // A short path: its sockets' paths may have 107 bytes.
-        let home = tempfile::Builder::new().prefix("dormouse-lttng-").tempdir().map_err(text)?;
-        let trace = tempfile::Builder::new().prefix("lttng-").tempdir_in(dir).map_err(text)?.keep();
-        let output = format!("--output={}", trace.display());
+        let home = tempfile::Builder::new().prefix("dormouse-lttng-").tempdir().map_err(|error| error.to_string())?;
         // It is to end by the kernel's hand if nobody else ends it; setpriv comes after what would undo that.
         let mut daemon = command(home.path(), "setpriv");
         daemon.args(["--pdeathsig", "TERM", "lttng-sessiond", "--no-kernel", "--quiet"]);
-        let daemon = daemon.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
-        let daemon = daemon.map_err(|error| format!("lttng-sessiond cannot be run: {error}"))?;
-        let mut session = LttngSession { home, daemon, is_snapshot: options.contains("--overwrite"), trace };
-        session.await_daemon()?;
-        let kind = if session.is_snapshot { " --snapshot" } else { "" };
-        session.lttng(&format!("create {SESSION}{kind}"), &[&output])?;
-        let in_session = format!("--userspace --session={SESSION}");
-        session.lttng(&format!("enable-channel {in_session} {options} {CHANNEL}"), &[])?;
-        for pattern in patterns {
-            session.lttng(&format!("enable-event {in_session} --channel={CHANNEL}"), &[pattern])?;
-        }
-        for context in contexts {
-            session.lttng(&format!("add-context {in_session} --channel={CHANNEL} --type={context}"), &[])?;
-        }
-        session.lttng("start", &[SESSION])?;
-        Ok(session)
+        let child = daemon.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+        let child = child.map_err(|error| format!("lttng-sessiond cannot be run: {error}"))?;
+        Ok(Rc::new(LttngDaemon { home, child }))
     }
 
-    fn await_daemon(&mut self) -> Result<(), String> {
+    /// Waits for its first answer.
+    fn answered(&self) -> Result<(), String> {
         let started = Instant::now();
         // Until its socket is there, its client would look elsewhere, and it says so.
         let socket = self.home.path().join(".lttng/client-lttng-sessiond");
         while !(socket.exists() && self.lttng("list", &[]).is_ok()) {
-            if !matches!(self.daemon.try_wait(), Ok(None)) || started.elapsed() > PATIENCE {
+            let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+            let has_ended = !matches!(waitid(WaitId::Pid(Pid::from_child(&self.child)), options), Ok(None));
+            if has_ended || started.elapsed() > PATIENCE {
                 let hint =
                     if is_root() { "; as root it needs a user namespace, which containers may refuse" } else { "" };
                 return Err(format!("lttng-sessiond does not answer{hint}"));
@@ -107,16 +103,57 @@ impl LttngSession {
         Ok(())
     }
 
-    /// Variables with which the traced program finds this session, and waits for it so many ms at its start.
-    pub fn env(&self) -> [(&'static str, OsString); 2] {
-        [("LTTNG_HOME", self.home.path().into()), ("LTTNG_UST_REGISTER_TIMEOUT", "20000".into())]
-    }
-
     /// Runs the client with the words of a command, and further arguments in which there may be blanks.
     fn lttng(&self, words: &str, further: &[&str]) -> Result<String, String> {
         let mut command = command(self.home.path(), "lttng");
         command.arg("--no-sessiond").args(words.split(' ')).args(further);
         printed(&mut command, format!("lttng {words} {}", further.join(" ")).trim_end())
+    }
+}
+
+impl LttngSession {
+    /// Starts a daemon, and a session of it, as [`LttngSession::of`] does.
+    ///
+    /// # Errors
+    /// Why there is none, in one line.
+    pub fn start(options: &str, patterns: &[&str], contexts: &[&str], dir: &Path) -> Result<LttngSession, String> {
+        LttngSession::of(LttngDaemon::start()?, options, patterns, contexts, dir)
+    }
+
+    /// Starts a session of a daemon that has no other, with `patterns` enabled, such as `lab:armed_*`, and `options` of its channel, such as
+    /// [`BUFFERS`]. Its trace goes to a new directory in `dir`; with `--overwrite` among the options, as a snapshot at the end.
+    ///
+    /// # Errors
+    /// Why there is none, in one line.
+    pub fn of(
+        daemon: Rc<LttngDaemon>,
+        options: &str,
+        patterns: &[&str],
+        contexts: &[&str],
+        dir: &Path,
+    ) -> Result<LttngSession, String> {
+        daemon.answered()?;
+        let trace = tempfile::Builder::new().prefix("lttng-").tempdir_in(dir).map_err(|error| error.to_string())?.keep();
+        let output = format!("--output={}", trace.display());
+        let session = LttngSession { daemon, is_snapshot: options.contains("--overwrite"), trace };
+        let lttng = |words: &str, further: &[&str]| session.daemon.lttng(words, further);
+        let kind = if session.is_snapshot { " --snapshot" } else { "" };
+        lttng(&format!("create {SESSION}{kind}"), &[&output])?;
+        let in_session = format!("--userspace --session={SESSION}");
+        lttng(&format!("enable-channel {in_session} {options} {CHANNEL}"), &[])?;
+        for pattern in patterns {
+            lttng(&format!("enable-event {in_session} --channel={CHANNEL}"), &[pattern])?;
+        }
+        for context in contexts {
+            lttng(&format!("add-context {in_session} --channel={CHANNEL} --type={context}"), &[])?;
+        }
+        lttng("start", &[SESSION])?;
+        Ok(session)
+    }
+
+    /// Variables with which the traced program finds this session, and waits for it so many ms at its start.
+    pub fn env(&self) -> [(&'static str, OsString); 2] {
+        [("LTTNG_HOME", self.daemon.home.path().into()), ("LTTNG_UST_REGISTER_TIMEOUT", "20000".into())]
     }
 
     /// Goes on in another directory of the trace.
@@ -124,7 +161,7 @@ impl LttngSession {
     /// # Errors
     /// LTTng fails.
     pub fn rotate(&self) -> Result<(), String> {
-        self.lttng(&format!("rotate {SESSION}"), &[]).map(drop)
+        self.daemon.lttng(&format!("rotate {SESSION}"), &[]).map(drop)
     }
 
     /// Ends the recording and counts what arrived; the trace is then removed.
@@ -147,12 +184,13 @@ impl LttngSession {
 
     /// Ends the recording. Returns how many events were discarded.
     fn end(&self) -> Result<u64, String> {
-        self.lttng("stop", &[SESSION])?;
+        let lttng = |words: &str, further: &[&str]| self.daemon.lttng(words, further);
+        lttng("stop", &[SESSION])?;
         if self.is_snapshot {
-            self.lttng("snapshot record", &[&format!("--session={SESSION}")])?;
+            lttng("snapshot record", &[&format!("--session={SESSION}")])?;
         }
-        let discarded = discarded(&self.lttng("list", &[SESSION])?);
-        self.lttng("destroy", &[SESSION])?;
+        let discarded = discarded(&lttng("list", &[SESSION])?);
+        lttng("destroy", &[SESSION])?;
         Ok(discarded)
     }
 }
@@ -169,10 +207,16 @@ pub fn events_in(trace: &Path) -> Result<u64, String> {
 
 impl Drop for LttngSession {
     fn drop(&mut self) {
-        // Nothing of this is worth a complaint: what stays is in temporary directories.
+        // What stays is in a temporary directory.
         let _ = std::fs::remove_dir_all(&self.trace);
-        let daemon = &mut self.daemon;
-        let _ = rustix::process::kill_process(rustix::process::Pid::from_child(daemon), rustix::process::Signal::TERM);
+    }
+}
+
+impl Drop for LttngDaemon {
+    fn drop(&mut self) {
+        // Nothing of this is worth a complaint.
+        let daemon = &mut self.child;
+        let _ = kill_process(Pid::from_child(daemon), Signal::TERM);
         let started = Instant::now();
         while matches!(daemon.try_wait(), Ok(None)) && started.elapsed() < PATIENCE {
             std::thread::sleep(INTERVAL); // A child is waited for with a deadline by asking alone.

@@ -95,7 +95,7 @@ impl Host {
         let virtualised = flag(&cpuinfo, "hypervisor").is_ok_and(|is| is == "yes");
         let nobody = || Fact::NotTold("nobody watched".into());
         Host {
-            measured: jiff::Timestamp::now().strftime("%Y-%m-%d %H:%M:%S UTC").to_string(),
+            measured: humantime::format_rfc3339_seconds(std::time::SystemTime::now()).to_string(),
             cpu: Fact::from(field(&cpuinfo, "model name")).to_string(),
             cpu_count: std::thread::available_parallelism().map_or(0, usize::from),
             caches: caches(root),
