@@ -296,6 +296,9 @@ impl<'a> Entries<'a> {
             Entry::Class(at, key, _) if matches!(key.as_ref(), "id" | "name" | "stream_id" | "loglevel") => {
                 Some(fail(*at, format!("{key} has a value, with `=`")))
             }
+            Entry::Type(_) if matches!(block.keyword, "env" | "clock") => {
+                Some(fail(block.at, format!("types are not declared in {}", block.keyword)))
+            }
             Entry::Class(..) | Entry::Type(_) => None,
         })
     }

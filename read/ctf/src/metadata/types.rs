@@ -98,28 +98,35 @@ impl<'a> Types<'a> {
             TypeDeclaration::Typedef(original, declarators) => {
                 let named = self.named(original)?;
                 for declarator in declarators {
+                    check_lengths(declarator)?;
                     let named = match declarator.lengths.as_slice() {
                         [] => named.clone(),
                         lengths => Named::Array(original, lengths),
                     };
                     self.insert(declarator.at, declarator.name.to_string(), named)?;
                 }
-                self.define(original)
+                self.define(original).map(drop)
             }
-            TypeDeclaration::Definition(definition) => self.define(definition),
+            TypeDeclaration::Definition(definition) => {
+                if !self.define(definition)? {
+                    self.check(definition)?;
+                }
+                Ok(())
+            }
         }
     }
 
-    /// Takes note of the name that a structure, variant or enumeration has in itself.
-    pub(super) fn define(&mut self, definition: &'a Type<'a>) -> Checked<()> {
+    /// Takes note of the name that a structure, variant or enumeration has in itself, if it has one.
+    pub(super) fn define(&mut self, definition: &'a Type<'a>) -> Checked<bool> {
         let name = match &definition.kind {
             TypeKind::Struct { name: Some(name), members: Some(_), .. } => format!("struct {name}"),
             TypeKind::Variant { name: Some(name), options: Some(_), .. } => format!("variant {name}"),
             TypeKind::Enum { name: Some(name), labels: Some(_), .. } => format!("enum {name}"),
-            _ => return Ok(()),
+            _ => return Ok(false),
         };
         let named = self.named(definition)?;
-        self.insert(definition.at, name, named)
+        self.insert(definition.at, name, named)?;
+        Ok(true)
     }
 
     /// Numbers and texts are understood where they are named. What structures hold can depend on where they are used.
@@ -134,25 +141,53 @@ impl<'a> Types<'a> {
         })
     }
 
-    /// Whether all types that a structure or a variant has in its braces are there.
+    /// Whether a class can be one, whether or not a field is of it: only the fields that it refers to are not looked for.
     fn check(&mut self, class: &'a Type<'a>) -> Checked<()> {
         match &class.kind {
-            TypeKind::Struct { members: Some(members), .. } | TypeKind::Variant { options: Some(members), .. } => {
-                self.open();
-                for member in members {
-                    match member {
-                        Member::Type(declaration) => self.declare(declaration)?,
-                        Member::Fields(Type { kind: TypeKind::Named(name), at }, _) => drop(self.find(*at, name)?),
-                        Member::Fields(class, _) => self.check(class)?,
+            TypeKind::Struct { members: Some(members), align, .. } => {
+                if let Some((at, number)) = align {
+                    align_of(*at, *number)?;
+                }
+                self.check_members(members)
+            }
+            TypeKind::Variant { options: Some(options), .. } => self.check_members(options),
+            TypeKind::Struct { name: Some(name), .. } => self.find(class.at, &format!("struct {name}")).map(drop),
+            TypeKind::Variant { name: Some(name), .. } => self.find(class.at, &format!("variant {name}")).map(drop),
+            TypeKind::Named(name) => self.find(class.at, name).map(drop),
+            _ => self.scalar(class).map(drop),
+        }
+    }
+
+    fn check_members(&mut self, members: &'a [Member<'a>]) -> Checked<()> {
+        self.open();
+        let mut names = HashSet::new();
+        for member in members {
+            match member {
+                Member::Type(declaration) => self.declare(declaration)?,
+                Member::Fields(class, declarators) => {
+                    if !self.define(class)? {
+                        self.check(class)?;
+                    }
+                    for declarator in declarators {
+                        if !names.insert(declarator.name.as_ref()) {
+                            return fail(declarator.at, format!("there is a field `{}` already", declarator.name));
+                        }
+                        self.check_name(declarator)?;
+                        check_lengths(declarator)?;
                     }
                 }
-                self.close();
             }
-            TypeKind::Struct { name: Some(name), .. } => drop(self.find(class.at, &format!("struct {name}"))?),
-            TypeKind::Variant { name: Some(name), .. } => drop(self.find(class.at, &format!("variant {name}"))?),
-            _ => {}
         }
+        self.close();
         Ok(())
+    }
+
+    /// That a field's name is not a type's.
+    fn check_name(&self, declarator: &Declarator<'_>) -> Checked<()> {
+        match self.find(declarator.at, &declarator.name) {
+            Ok(_) => fail(declarator.at, format!("`{}` is the name of a type", declarator.name)),
+            Err(_) => Ok(()),
+        }
     }
 
     pub(super) fn find(&self, at: At, name: &str) -> Checked<Named<'a>> {
@@ -313,9 +348,7 @@ impl<'a> Types<'a> {
                         if !names.insert(shown) {
                             return fail(declarator.at, format!("there is a field `{shown}` already"));
                         }
-                        if self.find(declarator.at, name).is_ok() {
-                            return fail(declarator.at, format!("`{name}` is the name of a type"));
-                        }
+                        self.check_name(declarator)?;
                         if index > 0
                             && matches!(
                                 class.kind,
@@ -360,10 +393,7 @@ impl<'a> Types<'a> {
         let mut found = Vec::new();
         for (at, length) in lengths {
             found.push(match length {
-                Length::Number(number) => match u64::try_from(*number) {
-                    Ok(length) if length <= u64::from(u32::MAX) => model::Length::Fixed(length),
-                    _ => return fail(*at, "an array has at most 2^32 - 1 elements"),
-                },
+                Length::Number(number) => model::Length::Fixed(fixed_length(*at, *number)?),
                 Length::Field(path) => {
                     let (path, integer) = self.reference(*at, path, before)?;
                     if integer.is_signed {
@@ -504,6 +534,18 @@ impl<'a> Types<'a> {
         let mut structures = scopes.into_iter().chain(of_events).flatten();
         structures.find_map(|structure| structure.members.iter().find_map(|member| clock_of(&member.class)))
     }
+}
+
+fn fixed_length(at: At, number: i128) -> Checked<u64> {
+    u32::try_from(number).map(u64::from).or_else(|_| fail(at, "an array has 0 to 2^32 - 1 elements"))
+}
+
+/// That numbers of elements are some. Whether the fields that say others are there depends on where they are used.
+fn check_lengths(declarator: &Declarator<'_>) -> Checked<()> {
+    declarator.lengths.iter().try_for_each(|(at, length)| match length {
+        Length::Number(number) => fixed_length(*at, *number).map(drop),
+        Length::Field(_) => Ok(()),
+    })
 }
 
 fn clock_of(class: &FieldClass) -> Option<usize> {
