@@ -133,7 +133,8 @@ impl LttngSession {
         dir: &Path,
     ) -> Result<LttngSession, String> {
         daemon.answered()?;
-        let trace = tempfile::Builder::new().prefix("lttng-").tempdir_in(dir).map_err(|error| error.to_string())?.keep();
+        let trace =
+            tempfile::Builder::new().prefix("lttng-").tempdir_in(dir).map_err(|error| error.to_string())?.keep();
         let output = format!("--output={}", trace.display());
         let session = LttngSession { daemon, is_snapshot: options.contains("--overwrite"), trace };
         let lttng = |words: &str, further: &[&str]| session.daemon.lttng(words, further);
