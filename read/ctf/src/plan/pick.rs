@@ -291,4 +291,28 @@ impl Projection {
         }
         Ok(())
     }
+
+    /// Shows the members to one visitor; `tell` is called before each with the index that was chosen for it.
+    #[inline(always)]
+    pub(crate) fn show_in_turn<V: Visitor>(
+        &self,
+        cursor: &mut Cursor<'_>,
+        memory: &mut Memory,
+        visitor: &mut V,
+        mut tell: impl FnMut(&mut V, usize),
+    ) -> Result<(), FieldError> {
+        let begin = cursor.position;
+        for (steps, index, node) in &self.members {
+            go(steps, begin, cursor, memory)?;
+            tell(visitor, *index);
+            // What most fields are does not need a call.
+            match node {
+                Node::Integer(integer) if !integer.is_variable() => {
+                    visitor.integer(integer.read(cursor, memory)?, integer);
+                }
+                node => node.walk(cursor, memory, visitor)?,
+            }
+        }
+        Ok(())
+    }
 }
