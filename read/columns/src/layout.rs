@@ -14,7 +14,7 @@ use dormouse_filter::{Filter, FilterError};
 
 use crate::column::Column;
 use crate::kind::Kind;
-use crate::part::{PartColumn, part_columns};
+use crate::part::{MixedKinds, PartColumn, part_columns};
 
 /// What is asked for.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -52,8 +52,8 @@ pub enum RequestError {
     Condition(#[from] FilterError),
     #[error("there is no column `{name}`; there are {known}")]
     NoColumn { name: String, known: String },
-    #[error("`{name}` of {first} and of {second} are not of one kind, and make no column together")]
-    Mixed { name: String, first: String, second: String },
+    #[error(transparent)]
+    Mixed(#[from] MixedKinds),
 }
 
 /// The columns that all events have.

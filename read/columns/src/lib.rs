@@ -58,3 +58,4 @@ mod part;
 pub use batches::{Batches, Damage};
 pub use layout::{ClassColumns, Layout, Request, RequestError, classes};
 pub use pairs::{PairRequest, Pairs, pair_schema};
+pub use part::MixedKinds;

@@ -9,7 +9,6 @@ use dormouse_ctf::plan::Pick;
 use dormouse_filter::{Name, Part};
 
 use crate::kind::Kind;
-use crate::layout::RequestError;
 
 /// A column of fields with one name. Names mean what they mean to `dormouse_filter`.
 #[derive(Debug)]
@@ -20,6 +19,18 @@ pub(crate) struct PartColumn {
     pub picks: Vec<Option<Pick>>,
 }
 
+/// Fields that have one name, and fit into no column together.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{name}` of {first} and of {second} are not of one kind, and make no column together")]
+pub struct MixedKinds {
+    /// What was asked for.
+    pub name: String,
+    /// A class that has it.
+    pub first: String,
+    /// One that has another kind of field for it.
+    pub second: String,
+}
+
 /// The columns of these names, those that none of the classes has being left out.
 ///
 /// # Errors
@@ -27,7 +38,7 @@ pub(crate) struct PartColumn {
 pub(crate) fn part_columns<'n>(
     names: impl Iterator<Item = &'n str>,
     classes: &[ClassRef<'_>],
-) -> Result<Vec<PartColumn>, RequestError> {
+) -> Result<Vec<PartColumn>, MixedKinds> {
     let (mut columns, mut known) = (Vec::new(), HashSet::new());
     for name in names.filter(|name| known.insert(*name)) {
         let parsed = Name::parse(name);
@@ -37,7 +48,7 @@ pub(crate) fn part_columns<'n>(
             let Some(pick) = pick else { continue };
             let (kind, of) = (Kind::new(pick.field(), declared(class, &parsed)), class.class.full_name.as_str());
             let common = match &found {
-                Some((before, first)) => before.common(&kind).ok_or_else(|| RequestError::Mixed {
+                Some((before, first)) => before.common(&kind).ok_or_else(|| MixedKinds {
                     name: name.into(),
                     first: (*first).into(),
                     second: of.into(),
