@@ -177,12 +177,13 @@ impl View {
             tail: None,
             reverse: false,
             follow: false,
+            delay: Duration::ZERO,
             format: Some(format),
             fields: None,
             clock: ClockArgument::Time,
             color: ColorArgument::Never,
             no_pager: true,
-            verbose: false,
+            verbose: Verbose::default(),
         };
         view.print_to(out, false)
     }

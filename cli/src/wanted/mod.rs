@@ -115,7 +115,7 @@ impl Wanted {
 }
 
 /// Whether what is no warning is said.
-#[derive(Debug, Clone, Copy, Args)]
+#[derive(Debug, Clone, Copy, Default, Args)]
 pub(crate) struct Verbose {
     /// Say on standard error what was passed over, which index files were of no use, and how clocks were taken
     #[arg(short, long)]

@@ -141,20 +141,4 @@ impl<S: Source> Chosen for ChosenOf<'_, '_, S> {
     fn fields(&self) -> Option<EventFields<'_>> {
         self.reader.chosen_fields()
     }
-
-    /// Shows them all to one visitor; `tell` is called before each with the index that was chosen for it.
-    ///
-    /// # Errors
-    /// The projection is that of another class.
-    #[inline(always)]
-    pub fn project_in_turn<V: Visitor>(
-        &self,
-        projection: &Projection,
-        scratch: &mut Scratch,
-        visitor: &mut V,
-        tell: impl FnMut(&mut V, usize),
-    ) -> Result<(), FieldError> {
-        scratch.0.restart(&self.body.outer);
-        projection.show_in_turn(&mut self.cursor(), &mut scratch.0, visitor, tell)
-    }
 }
