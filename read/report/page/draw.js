@@ -199,7 +199,7 @@ function losses(pen, state, visible, perPixel) {
     if (state.isByCpu && loss.cpu !== null) {
       if (band) pen.fillRect(x, band.y - state.top + AXIS + 1, shown, band.height - 2);
     } else {
-      pen.globalAlpha = 0.55;
+      pen.globalAlpha = 0.4;
       pen.fillRect(x, AXIS, shown, height);
       pen.globalAlpha = 1;
     }
