@@ -5,12 +5,15 @@
 
 mod budget;
 mod doctor;
+mod export;
 mod external;
+mod hands;
 mod imv;
 mod live;
 mod patterns;
 mod progress;
 mod record;
+mod report;
 mod salvage;
 mod session_owner;
 mod snapshot;
@@ -49,6 +52,8 @@ enum Command {
     Imv(imv::Imv),
     View(view::View),
     Stats(stats::StatsCommand),
+    Report(report::ReportCommand),
+    Export(export::Export),
     Doctor(doctor::Doctor),
 }
 
@@ -67,6 +72,8 @@ impl Arguments {
             Command::Imv(imv) => imv.run(out),
             Command::View(view) => view.run(out),
             Command::Stats(stats) => stats.run(out),
+            Command::Report(report) => report.run(out),
+            Command::Export(export) => export.run(out),
             Command::Doctor(doctor) => doctor.run(out),
         }
     }

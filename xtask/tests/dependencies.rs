@@ -49,7 +49,7 @@ const LAB: [&str; 12] = [
     "dormouse-vring",
 ];
 
-const RULES: [Rule; 45] = [
+const RULES: [Rule; 47] = [
     ("dormouse-abi", &[]),
     // How both sides talk.
     ("dormouse-transport", &["dormouse-abi"]),
@@ -108,6 +108,9 @@ const RULES: [Rule; 45] = [
     ("dormouse-python", &["dormouse-columns", "dormouse-ctf", "dormouse-reader"]),
     ("dormouse-reader", &["dormouse-ctf"]),
     ("dormouse-analysis", &["dormouse-abi", "dormouse-ctf", "dormouse-filter"]),
+    // A picture of what `analysis` says.
+    ("dormouse-report", &["dormouse-abi", "dormouse-analysis", "dormouse-ctf"]),
+    ("dormouse-export", &["dormouse-abi", "dormouse-analysis", "dormouse-ctf"]),
     // Who may ask a session's owner what, and who is believed: it knows no memory and no trace.
     ("dormouse-control", &["dormouse-abi", "dormouse-transport"]),
     (
@@ -136,8 +139,10 @@ const RULES: [Rule; 45] = [
             "dormouse-consumer",
             "dormouse-ctf",
             "dormouse-doctor",
+            "dormouse-export",
             "dormouse-filter",
             "dormouse-reader",
+            "dormouse-report",
             "dormouse-terminal",
         ],
     ),

@@ -2,24 +2,25 @@
 
 mod crew;
 mod follow;
+mod horizon;
 mod order;
 mod printer;
 mod sink;
 
 use std::io::IsTerminal;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::bail;
 use clap::{Args, ValueEnum};
-use dormouse_ctf::loss::{AT_AN_EDGE, DAMAGED};
 use dormouse_ctf::text::ClockFormat;
 use dormouse_ctf::{ClassRef, Problem, Selection, StateRecord, StatedLosses, Writers};
 use dormouse_reader::TraceFiles;
-use dormouse_terminal::Output;
+use dormouse_terminal::{Output, parse_duration};
 
 use crate::patterns::instead;
 use crate::progress::Progress;
-use crate::wanted::{Bounds, Wanted, begin_ns, notes};
+use crate::wanted::{Bounds, Part, Verbose, Wanted, begin_ns};
 use crew::Crew;
 use order::Order;
 use printer::Printer;
@@ -50,6 +51,9 @@ pub(crate) struct View {
     /// Go on with what is recorded meanwhile, until the session ends or Ctrl-C
     #[arg(short, long, conflicts_with_all = ["tail", "reverse"])]
     follow: bool,
+    /// With --follow, hold events back until every stream has shown a later time, or nothing has come in it for so long
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "1s", requires = "follow")]
+    delay: Duration,
 
     /// How events are printed [default: people on a terminal or with --fields, otherwise babeltrace]
     #[arg(long, value_enum, help_heading = "How they are printed")]
@@ -66,9 +70,8 @@ pub(crate) struct View {
     /// Print to the terminal itself, not by way of $PAGER
     #[arg(long, help_heading = "How they are printed")]
     no_pager: bool,
-    /// Say on standard error what was passed over, which index files were of no use, and how clocks were taken
-    #[arg(short, long)]
-    verbose: bool,
+    #[command(flatten)]
+    verbose: Verbose,
 }
 
 const HELP: &str = "\
@@ -90,7 +93,8 @@ field or context by its name, or fields.NAME and context.NAME; a.b and a[2] are 
 not match, nor does it match the `not` of that. docs/reading.md has all of it.
 
 --follow reads the directory of one trace again and again, and prints what has come: whole packets, which a session writes when they are full and when a \
-program ends. Events of one look are in the order of time; what is written later than events of later times stands behind them, and is counted. It ends with the \
+program ends. Events wait until every stream has shown a later time. A stream in which nothing has come for --delay is not waited for: events that it has after all \
+stand behind those of later times, and are counted. It ends with the \
 session, with -n, or with Ctrl-C, and says why. The trace of another tracer does not say that it is complete: there Ctrl-C ends it. Options may name classes and fields \
 that have not come yet.
 
@@ -115,9 +119,17 @@ enum ClockArgument {
     Relative,
 }
 
+/// What was printed.
+pub(crate) struct Printed {
+    /// Whether the trace is damaged, or something of it is missing.
+    pub is_damaged: bool,
+    /// How many events; of those that are handed on unseen (all of a trace as babeltrace2 prints it), and of --follow, none is counted.
+    pub events: u64,
+}
+
 /// How events are printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Format {
+pub(crate) enum Format {
     /// Aligned columns; labels and truth values by name; what is too long for the terminal is cut
     People,
     /// As babeltrace2 prints them
@@ -145,8 +157,39 @@ const CHUNK_BYTES: usize = 64 << 10;
 
 impl View {
     pub(crate) fn run(self, out: &mut Output) -> anyhow::Result<u8> {
+        Ok(self.print_to(out, std::io::stdout().is_terminal())?.is_damaged.into())
+    }
+
+    /// All events that are wanted, as lines for programs.
+    ///
+    /// # Errors
+    /// As those of the command.
+    pub(crate) fn export(
+        dirs: Vec<PathBuf>,
+        wanted: Wanted,
+        format: Format,
+        out: &mut Output,
+    ) -> anyhow::Result<Printed> {
+        let view = View {
+            dirs,
+            wanted,
+            count: None,
+            tail: None,
+            reverse: false,
+            follow: false,
+            delay: Duration::ZERO,
+            format: Some(format),
+            fields: None,
+            clock: ClockArgument::Time,
+            color: ColorArgument::Never,
+            no_pager: true,
+            verbose: Verbose::default(),
+        };
+        view.print_to(out, false)
+    }
+
+    fn print_to(self, out: &mut Output, is_terminal: bool) -> anyhow::Result<Printed> {
         let files = TraceFiles::open_all(self.dirs.iter().map(PathBuf::as_path))?;
-        let is_terminal = std::io::stdout().is_terminal();
         let format = self.format.unwrap_or(match is_terminal || self.fields.is_some() {
             true => Format::People,
             false => Format::Babeltrace,
@@ -183,7 +226,8 @@ impl View {
         let is_paged = is_terminal && !self.no_pager && !self.follow;
         let mut sink = Sink::new(out, is_paged, format == Format::People);
         if self.follow {
-            return self.print_following(files, bounds, &mut printer, &mut sink);
+            let code = self.print_following(files, bounds, &mut printer, &mut sink)?;
+            return Ok(Printed { is_damaged: code != 0, events: 0 });
         }
         let is_simple = format == Format::Babeltrace && !self.reverse && self.tail.is_none();
         let result = std::thread::scope(|scope| {
@@ -202,7 +246,7 @@ impl View {
         printer: &mut Printer,
         mut crew: Option<Crew<'f>>,
         sink: &mut Sink<'_>,
-    ) -> anyhow::Result<u8> {
+    ) -> anyhow::Result<Printed> {
         let names: Vec<&str> = files.names().collect();
         let mut order = Order::new(self.reverse, if self.reverse { self.tail_count() } else { self.tail })?;
         let mut left = if self.reverse { u64::MAX } else { self.count.unwrap_or(u64::MAX) };
@@ -216,13 +260,11 @@ impl View {
         sink.write(&text);
         text.clear();
         let (mut events, indexes) = files.range(bounds.first_ns, bounds.last_ns);
-        if self.verbose {
-            notes(files, indexes).for_each(|line| sink.say(line));
-        }
+        self.verbose.notes(files, indexes).for_each(|line| sink.say(line));
         let size_bytes = events.streams().iter().map(|stream| stream.size_bytes()).sum();
         // A terminal is busy with the events themselves.
         let mut progress = Progress::of_bytes(size_bytes, !std::io::stdout().is_terminal());
-        let mut read_bytes = 0;
+        let (mut read_bytes, mut shown) = (0, 0);
         let is_all = is_whole && selection.is_all();
         while left > 0 {
             // Where all are wanted, those of programs need not be looked at.
@@ -245,6 +287,7 @@ impl View {
                     }
                     if bounds.have(&event) && selection.wants(&event, &mut writers) {
                         left -= 1;
+                        shown += 1;
                         part.last_event_ns = event.time_ns.or(part.last_event_ns);
                         match &mut crew {
                             Some(crew) => crew.take(&events, sink),
@@ -258,7 +301,7 @@ impl View {
                 }
                 Err(notice) => {
                     if let Problem::Discarded { count, begin_ns, end_ns } = notice.problem {
-                        part.losses.push((count, begin_ns.unwrap_or(i64::MIN), end_ns.unwrap_or(i64::MAX)));
+                        part.lose(count, begin_ns, end_ns);
                         // The sum is said at the end.
                         if self.tail.is_some() {
                             continue;
@@ -271,7 +314,7 @@ impl View {
                     sink.flush();
                     // Events are read ahead of their lines: what is wrong behind the lines that were wanted is not told.
                     if sink.is_over() {
-                        return Ok((is_left_out || is_damaged).into());
+                        return Ok(Printed { is_damaged: is_left_out || is_damaged, events: shown });
                     }
                     is_damaged |= !matches!(notice.problem, Problem::Discarded { .. });
                     let line = printer.warning(&notice, names[notice.stream]);
@@ -283,7 +326,7 @@ impl View {
                 text.clear();
             }
             if sink.is_over() {
-                return Ok((is_left_out || is_damaged).into());
+                return Ok(Printed { is_damaged: is_left_out || is_damaged, events: shown });
             }
             progress.step(|| read_bytes);
         }
@@ -301,18 +344,8 @@ impl View {
         let missing = if is_whole { files.missing(&events) } else { Vec::new() };
         missing.iter().for_each(|line| sink.say(format!("warning: {line}")));
         is_damaged |= !missing.is_empty();
-        if !part.is_whole() {
-            losses = files.stated_losses().of_a_part();
-        }
-        if is_damaged {
-            losses.add(DAMAGED, 0);
-        }
-        let stated = part.stated(&mut losses);
-        if losses.unstated > 0 || stated > 0 || !losses.uncounted.is_empty() {
-            let of = if part.is_whole() { "" } else { "of the time that is shown: " };
-            sink.say(format!("{of}{}", losses.told(stated)));
-        }
-        Ok((is_left_out || is_damaged).into())
+        part.told(files, losses, is_damaged).into_iter().for_each(|line| sink.say(line));
+        Ok(Printed { is_damaged: is_left_out || is_damaged, events: shown })
     }
 
     /// How many events from the end on are printed, in reverse.
@@ -348,44 +381,5 @@ impl View {
             }
         }
         columns
-    }
-}
-
-/// The time that is shown, and the losses that packets tell of: how many, and from when until when.
-struct Part {
-    first_ns: i64,
-    last_ns: i64,
-    last_event_ns: Option<i64>,
-    losses: Vec<(u64, i64, i64)>,
-}
-
-impl Part {
-    fn new(bounds: &Bounds) -> Part {
-        Part { first_ns: bounds.first_ns, last_ns: bounds.last_ns, last_event_ns: None, losses: Vec::new() }
-    }
-
-    fn begin_with(&mut self, ns: Option<i64>) {
-        self.first_ns = ns.map_or(self.first_ns, |ns| self.first_ns.max(ns));
-    }
-
-    fn end_with_last(&mut self) {
-        self.last_ns = self.last_event_ns.map_or(self.last_ns, |ns| self.last_ns.min(ns));
-    }
-
-    fn is_whole(&self) -> bool {
-        (self.first_ns, self.last_ns) == (i64::MIN, i64::MAX)
-    }
-
-    /// How many events were lost in this time. Of others, which can be in it, `losses` take note.
-    fn stated(&self, losses: &mut StatedLosses) -> u64 {
-        let mut stated: u64 = 0;
-        for (count, begin_ns, end_ns) in &self.losses {
-            if *begin_ns >= self.first_ns && *end_ns <= self.last_ns {
-                stated = stated.saturating_add(*count);
-            } else if *begin_ns <= self.last_ns && *end_ns >= self.first_ns {
-                losses.add(AT_AN_EDGE, *count);
-            }
-        }
-        stated
     }
 }

@@ -4,6 +4,7 @@
 //! it would have done, and exits with the same code. Any other failure, such as a full disk, is an error of the command. It is told at the end, when
 //! the rest is done.
 
+use std::fs::File;
 use std::io::{ErrorKind, IsTerminal, StdoutLock, Write};
 
 use anstream::AutoStream;
@@ -11,17 +12,44 @@ use anyhow::Context;
 use dormouse_abi::text::printable;
 use serde::Serialize;
 
-/// Standard output. Writing to it never fails; [`Output::finish`] tells whether it has.
+/// Standard output, or a file in its place. Writing to it never fails; [`Output::finish`] tells whether it has.
 pub struct Output {
-    stream: StdoutLock<'static>,
+    stream: Stream,
+    name: String,
+    written_bytes: u64,
     error: Option<std::io::Error>,
+}
+
+enum Stream {
+    Standard(StdoutLock<'static>),
+    File(File),
+}
+
+impl Stream {
+    fn write_all(&mut self, bytes: &[u8]) -> std::io::Result<()> {
+        match self {
+            Stream::Standard(stream) => stream.write_all(bytes),
+            Stream::File(file) => file.write_all(bytes),
+        }
+    }
 }
 
 impl Output {
     /// Locks it.
     #[expect(clippy::new_without_default, reason = "it locks standard output: that is to be seen where it is done")]
     pub fn new() -> Output {
-        Output { stream: std::io::stdout().lock(), error: None }
+        let stream = Stream::Standard(std::io::stdout().lock());
+        Output { stream, name: "standard output".into(), written_bytes: 0, error: None }
+    }
+
+    /// The same for a file, which errors call by this name. It is not buffered: what is written should be chunks.
+    pub fn to_file(file: File, name: String) -> Output {
+        Output { stream: Stream::File(file), name, written_bytes: 0, error: None }
+    }
+
+    /// Bytes that have arrived.
+    pub fn written_bytes(&self) -> u64 {
+        self.written_bytes
     }
 
     /// Whether nothing that is written arrives any more.
@@ -40,7 +68,11 @@ impl Output {
     /// # Errors
     /// None; [`Output::finish`] tells them.
     pub fn lines(&mut self, text: &[u8]) -> std::io::Result<()> {
-        if self.stream.is_terminal() {
+        let is_terminal = match &self.stream {
+            Stream::Standard(stream) => stream.is_terminal(),
+            Stream::File(file) => file.is_terminal(),
+        };
+        if is_terminal {
             self.write_all(printable_lines(&String::from_utf8_lossy(text)).as_bytes())
         } else {
             self.write_all(text)
@@ -67,7 +99,8 @@ impl Output {
     /// When something could not be written although somebody reads.
     pub fn finish(mut self) -> anyhow::Result<()> {
         self.flush()?;
-        unless_closed(self.error.map_or(Ok(()), Err)).context("cannot write to standard output")
+        let Output { name, error, .. } = self;
+        unless_closed(error.map_or(Ok(()), Err)).with_context(|| format!("cannot write to {name}"))
     }
 }
 
@@ -75,14 +108,17 @@ impl Write for Output {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         if !self.is_over() {
             let result = self.stream.write_all(bytes);
+            self.written_bytes += if result.is_ok() { bytes.len() as u64 } else { 0 };
             self.note(result);
         }
         Ok(bytes.len())
     }
 
     fn flush(&mut self) -> std::io::Result<()> {
-        let result = self.stream.flush();
-        self.note(result);
+        if let Stream::Standard(stream) = &mut self.stream {
+            let result = stream.flush();
+            self.note(result);
+        }
         Ok(())
     }
 }

@@ -2,9 +2,11 @@
 
 mod damage;
 mod doctor;
+mod export;
 mod external;
 mod kinds;
 mod questions;
+mod report;
 mod stats;
 mod view;
 

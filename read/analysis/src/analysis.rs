@@ -1,5 +1,6 @@
 //! Reads the events of a trace, one after another, for a question.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 
 use dormouse_abi::class::matches;
@@ -11,7 +12,7 @@ use dormouse_ctf::{Event, Notice, Problem, StateRecord, StatedLosses, Trace};
 use crate::distribution::Number;
 use crate::group::{Counted, Groups};
 use crate::key::{self, Dimension, Processes, Who};
-use crate::pair::{Begin, Pairs};
+use crate::pair::{Pair, Pairs, Slow, Slowest};
 use crate::pick::{Picker, Said};
 use crate::query::{Measure, Query};
 use crate::report::{self, Report};
@@ -31,6 +32,15 @@ struct Kind {
     is_counted: bool,
     is_begin: bool,
     is_end: bool,
+}
+
+/// What is kept of an event that begins a pair.
+#[derive(Debug)]
+struct Begin {
+    group: Box<[u8]>,
+    process: u32,
+    tid: Option<u32>,
+    size_bytes: u64,
 }
 
 #[derive(Debug)]
@@ -59,7 +69,8 @@ pub struct Analysis<'q> {
     origins: Vec<(Option<u32>, Option<String>)>,
     processes: Processes,
     groups: Groups,
-    pairs: Option<Pairs>,
+    pairs: Option<Pairs<Box<[u8]>, Begin>>,
+    slowest: Slowest,
     span_ns: Option<(i64, i64)>,
     part_ns: Option<(i64, i64)>,
     events: u64,
@@ -92,10 +103,10 @@ impl<'q> Analysis<'q> {
             Measure::Field(name) => Some(picker.want(name)),
             _ => None,
         };
-        let (mut keys, mut pairs) = (Vec::new(), None);
+        let (mut keys, mut pairs, mut slowest) = (Vec::new(), None, 0);
         if let Measure::Latency(latency) = &query.measure {
             keys = latency.key.iter().map(|name| dimension(name, &mut picker)).collect();
-            pairs = Some(Pairs::new(latency.slowest));
+            (pairs, slowest) = (Some(Pairs::new()), latency.slowest);
         }
         let needs_who = pairs.is_some()
             || dimensions.iter().any(|name| matches!(name, Dimension::Pid | Dimension::Tid | Dimension::Process));
@@ -119,6 +130,7 @@ impl<'q> Analysis<'q> {
             processes: Processes::default(),
             groups: Groups::new(query.groups_max(), query.is_compared),
             pairs,
+            slowest: Slowest::new(slowest),
             span_ns: None,
             part_ns: None,
             events: 0,
@@ -254,17 +266,26 @@ impl<'q> Analysis<'q> {
         } else {
             // An event that is both ends one and begins the next.
             if kind.is_end
-                && let Some((begin, latency_ns)) = pairs.end(domain, &key, ns)
+                && let Some(pair) = pairs.end(domain, key.as_slice(), ns).filter(|pair| pair.is_believed)
             {
-                let (number, since_ns) = (Some(Number::Whole(latency_ns.into())), self.since_ns(begin.ns));
-                self.groups.add(&begin.group, &Counted { number, size_bytes: begin.size_bytes, since_ns });
+                let Pair { begin_ns, latency_ns, kept: Begin { group, process, tid, size_bytes }, .. } = pair;
+                self.slowest.add(latency_ns, || Slow {
+                    latency_ns,
+                    begin_ns: Reverse(begin_ns),
+                    process,
+                    tid,
+                    key: key.as_slice().into(),
+                });
+                let (number, since_ns) = (Some(Number::Whole(latency_ns.into())), self.since_ns(begin_ns));
+                self.groups.add(&group, &Counted { number, size_bytes, since_ns });
             }
-            if kind.is_begin {
+            if kind.is_begin && pairs.has_room() {
                 let mut group = Vec::new();
                 self.put_key(event, kind, trace, &mut group);
                 let process = self.process(who, trace);
                 let size_bytes = event.size_bytes as u64;
-                pairs.begin(&key, Begin { ns, group: group.into(), process, who, size_bytes });
+                let begin = Begin { group: group.into(), process, tid: who.tid, size_bytes };
+                pairs.begin(key.as_slice().into(), ns, begin);
             }
         }
         self.pairs = Some(pairs);
@@ -390,8 +411,8 @@ impl<'q> Analysis<'q> {
         let groups = self.groups.iter().map(|(key, group)| (decode(key, &self.dimensions), group));
         let rows = report::rows(self.query, span, groups);
         let latency = self.pairs.map(|pairs| {
-            let (unpaired, slowest) = pairs.finish();
-            report::latency(unpaired, slowest, &self.processes, |key| match self.keys.is_empty() {
+            let (unpaired, _) = pairs.finish();
+            report::latency(unpaired, self.slowest.finish(), &self.processes, |key| match self.keys.is_empty() {
                 true => Vec::new(),
                 false => decode(key, &self.keys),
             })

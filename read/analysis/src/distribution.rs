@@ -28,7 +28,8 @@ pub enum Number {
 }
 
 impl Number {
-    fn real(self) -> f64 {
+    /// As a floating-point number, which may be the nearest.
+    pub fn real(self) -> f64 {
         match self {
             Number::Whole(value) => value as f64,
             Number::Real(value) => value,

@@ -12,6 +12,7 @@
 //! * [`Query`]: what is asked; what the traces do not have is an error that names the nearest.
 //! * [`Analysis`]: reads events in the order of time.
 //! * [`Distribution`]: count, sum, mean, least and greatest, exact; percentiles by a sketch.
+//! * [`timeline`]: tracks with slices, instants, counters, flows and losses, for pictures and exports.
 //! * [`Report`]: the answer. [`Diff`]: two of them beside each other, with intervals.
 //!
 //! # Limits
@@ -25,6 +26,7 @@ mod analysis;
 mod diff;
 mod distribution;
 mod group;
+mod hash;
 mod key;
 mod pair;
 mod pick;
@@ -32,10 +34,12 @@ mod query;
 mod report;
 mod schema;
 mod text;
+pub mod timeline;
 
 pub use analysis::Analysis;
 pub use diff::{Diff, Figure, Ratios};
 pub use distribution::{Distribution, Number, PERCENTILES, RELATIVE_ERROR};
+pub use hash::QuickMap;
 pub use key::KeyValue;
 pub use query::{DISTRIBUTIONS_MAX, GROUPS_MAX, Latency, Measure, Query};
 pub use report::{Key, LatencyReport, Lost, Report, Rest, Row, SlowPair};

@@ -6,24 +6,29 @@
 //! ```
 //! A pair is believed if no event can have been lost between its two: a lost end would pair a begin with the end of another.
 
+use std::borrow::Borrow;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
+use std::hash::Hash;
 
-use crate::key::Who;
+use crate::hash::QuickMap;
 
 /// Begins that are open at a time. More are not followed.
 const OPEN_MAX: usize = 1 << 20;
+/// Keys without an open begin whose memory is kept for the next one.
+const KEYS_KEPT: usize = 1 << 14;
 /// Times of losses that are told apart; beyond, neighbours are one.
 const LOSSES_MAX: usize = 1 << 16;
 
-/// A begin whose end has not come.
-#[derive(Debug)]
-pub(crate) struct Begin {
-    pub ns: i64,
-    pub group: Box<[u8]>,
-    pub process: u32,
-    pub who: Who,
-    pub size_bytes: u64,
+/// A begin and the end that belongs to it.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Pair<T> {
+    pub begin_ns: i64,
+    pub latency_ns: u64,
+    /// False: events can have been lost between the two, so that the end may be that of another.
+    pub is_believed: bool,
+    /// What was kept of the begin.
+    pub kept: T,
 }
 
 /// A pair that took long.
@@ -79,28 +84,20 @@ impl Losses {
     }
 }
 
-/// Pairs events.
+/// Pairs events. `K`: what belongs together; `T`: what is kept of a begin until its end comes.
 #[derive(Debug)]
-pub(crate) struct Pairs {
-    open: HashMap<Box<[u8]>, Vec<Begin>>,
+pub(crate) struct Pairs<K, T> {
+    /// The times of begins, the last one on top; some are empty.
+    open: QuickMap<K, Vec<(i64, T)>>,
     open_count: usize,
     /// By trace, if pairs are of one trace, otherwise one.
     losses: HashMap<usize, Losses>,
-    slowest_max: usize,
-    slowest: BinaryHeap<Reverse<Slow>>,
     pub unpaired: Unpaired,
 }
 
-impl Pairs {
-    pub(crate) fn new(slowest_max: usize) -> Pairs {
-        Pairs {
-            open: HashMap::new(),
-            open_count: 0,
-            losses: HashMap::new(),
-            slowest_max,
-            slowest: BinaryHeap::new(),
-            unpaired: Unpaired::default(),
-        }
+impl<K: Hash + Eq, T> Pairs<K, T> {
+    pub(crate) fn new() -> Pairs<K, T> {
+        Pairs { open: QuickMap::default(), open_count: 0, losses: HashMap::new(), unpaired: Unpaired::default() }
     }
 
     /// Events were lost in a stream between these times; `None`: until it goes on.
@@ -123,56 +120,74 @@ impl Pairs {
         }
     }
 
-    pub(crate) fn begin(&mut self, key: &[u8], begin: Begin) {
-        if self.open_count >= OPEN_MAX {
-            self.unpaired.not_followed += 1;
-            return;
-        }
-        self.open_count += 1;
-        match self.open.get_mut(key) {
-            Some(stack) => stack.push(begin),
-            None => {
-                self.open.insert(key.into(), vec![begin]);
-            }
-        }
+    /// Whether a begin can be taken. One that cannot is counted as not followed.
+    pub(crate) fn has_room(&mut self) -> bool {
+        let has_room = self.open_count < OPEN_MAX;
+        self.unpaired.not_followed += u64::from(!has_room);
+        has_room
     }
 
-    /// Takes the begin that an end belongs to, with the time between them.
-    pub(crate) fn end(&mut self, domain: usize, key: &[u8], ns: i64) -> Option<(Begin, u64)> {
-        let Some(stack) = self.open.get_mut(key) else {
+    /// Takes a begin, if [`Pairs::has_room`].
+    pub(crate) fn begin(&mut self, key: K, ns: i64, kept: T) {
+        self.open_count += 1;
+        self.open.entry(key).or_default().push((ns, kept));
+    }
+
+    /// Takes the begin that an end belongs to.
+    pub(crate) fn end<Q: Hash + Eq + ?Sized>(&mut self, domain: usize, key: &Q, ns: i64) -> Option<Pair<T>>
+    where
+        K: Borrow<Q>,
+    {
+        let stack = self.open.get_mut(key);
+        let Some((stack, (begin_ns, kept))) = stack.and_then(|stack| stack.pop().map(|begin| (stack, begin))) else {
             self.unpaired.ends += 1;
             return None;
         };
-        // None is empty.
-        let begin = stack.pop()?;
-        if stack.is_empty() {
+        if stack.is_empty() && self.open.len() > KEYS_KEPT {
             self.open.remove(key);
         }
         self.open_count -= 1;
-        if self.losses.get(&domain).is_some_and(|losses| losses.is_any(begin.ns, ns)) {
-            self.unpaired.across_losses += 1;
-            return None;
-        }
-        let latency_ns = ns.abs_diff(begin.ns);
-        let is_slow = self.slowest.len() < self.slowest_max
-            || self.slowest.peek().is_some_and(|Reverse(least)| latency_ns > least.latency_ns);
-        if is_slow && self.slowest_max > 0 {
-            let Begin { ns, process, who, .. } = begin;
-            let slow = Slow { latency_ns, begin_ns: Reverse(ns), process, tid: who.tid, key: key.into() };
-            self.slowest.push(Reverse(slow));
-            if self.slowest.len() > self.slowest_max {
-                self.slowest.pop();
-            }
-        }
-        Some((begin, latency_ns))
+        let is_believed = !self.losses.get(&domain).is_some_and(|losses| losses.is_any(begin_ns, ns));
+        self.unpaired.across_losses += u64::from(!is_believed);
+        Some(Pair { begin_ns, latency_ns: ns.abs_diff(begin_ns), is_believed, kept })
     }
 
-    /// What is left, and the slowest pairs, the slowest first.
-    pub(crate) fn finish(mut self) -> (Unpaired, Vec<Slow>) {
+    /// What is left: how much, and the begins that have had no end.
+    pub(crate) fn finish(mut self) -> (Unpaired, impl Iterator<Item = (i64, T)>) {
         self.unpaired.begins = self.open.values().map(|stack| stack.len() as u64).sum();
-        let mut slowest: Vec<Slow> = self.slowest.into_iter().map(|Reverse(slow)| slow).collect();
+        (self.unpaired, self.open.into_values().flatten())
+    }
+}
+
+/// The pairs that took longest.
+#[derive(Debug)]
+pub(crate) struct Slowest {
+    max: usize,
+    pairs: BinaryHeap<Reverse<Slow>>,
+}
+
+impl Slowest {
+    pub(crate) fn new(max: usize) -> Slowest {
+        Slowest { max, pairs: BinaryHeap::new() }
+    }
+
+    /// One more pair; `slow` makes it of its latency, if it is one of the slowest so far.
+    pub(crate) fn add(&mut self, latency_ns: u64, slow: impl FnOnce() -> Slow) {
+        let is_slow = self.pairs.len() < self.max
+            || self.pairs.peek().is_some_and(|Reverse(least)| latency_ns > least.latency_ns);
+        if is_slow && self.max > 0 {
+            self.pairs.push(Reverse(slow()));
+            if self.pairs.len() > self.max {
+                self.pairs.pop();
+            }
+        }
+    }
+
+    /// The slowest first.
+    pub(crate) fn finish(self) -> Vec<Slow> {
+        let mut slowest: Vec<Slow> = self.pairs.into_iter().map(|Reverse(slow)| slow).collect();
         slowest.sort_by(|a, b| b.cmp(a));
-        (self.unpaired, slowest)
+        slowest
     }
 }
 

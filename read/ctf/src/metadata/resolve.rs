@@ -133,13 +133,17 @@ fn env(declarations: &[Declaration<'_>]) -> Checked<Vec<(String, EnvValue)>> {
     };
     // Some write a key twice; the last value counts.
     let mut env: Vec<(String, EnvValue)> = Vec::new();
+    let mut places: HashMap<&str, usize> = HashMap::new();
     for block in blocks(declarations, "env") {
         for entry in Entries::of(block) {
             let entry = entry?;
             let (key, value) = (entry.key.as_ref(), value(entry.value_at, &entry.value)?);
-            match env.iter_mut().find(|(known, _)| known == key) {
-                Some((_, known)) => *known = value,
-                None => env.push((key.to_string(), value)),
+            match places.get(key) {
+                Some(place) => env[*place].1 = value,
+                None => {
+                    places.insert(key, env.len());
+                    env.push((key.to_string(), value));
+                }
             }
         }
     }

@@ -1,5 +1,6 @@
 //! Types of the text: names in their scopes, and fields that say something about others.
 
+use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
@@ -22,6 +23,10 @@ pub(super) enum Named<'a> {
 const FIELD_COUNT_MIN: usize = 1 << 20;
 /// Structures in structures, by name.
 const DEPTH_MAX: usize = 64;
+/// Arrays in arrays, structures between them or not.
+const ARRAYS_MAX: usize = 64;
+/// Names that are compared with one that is looked for at the price of a field.
+pub(super) const NAMES_PER_FIELD: usize = 64;
 
 /// Names of types in nested scopes, and where in a structure the reader is.
 pub(super) struct Types<'a> {
@@ -30,7 +35,9 @@ pub(super) struct Types<'a> {
     /// Each name with the place of its declaration, before which it is none.
     scopes: Vec<HashMap<String, (At, Named<'a>)>>,
     /// Fields that may yet be made.
-    budget: usize,
+    budget: Cell<usize>,
+    /// Arrays around the field at hand.
+    arrays: usize,
     root: Scope,
     /// The structures around the field at hand, the outermost first.
     levels: Vec<Level>,
@@ -56,9 +63,9 @@ const SCOPES: [(&str, Scope); 6] = [
 
 impl<'a> Types<'a> {
     pub(super) fn new(byte_order: ByteOrder, clocks: Vec<ClockClass>, text_len: usize) -> Types<'a> {
-        let budget = FIELD_COUNT_MIN + text_len;
+        let budget = Cell::new(FIELD_COUNT_MIN + text_len);
         let scopes = vec![HashMap::new()];
-        Types { byte_order, clocks, scopes, budget, root: Scope::Fields, levels: Vec::new() }
+        Types { byte_order, clocks, scopes, budget, arrays: 0, root: Scope::Fields, levels: Vec::new() }
     }
 
     pub(super) fn into_clocks(self) -> Vec<ClockClass> {
@@ -201,10 +208,7 @@ impl<'a> Types<'a> {
 
     /// The class of a field with this name.
     fn class(&mut self, class: &'a Type<'a>, field: &str, before: &Before<'_>) -> Checked<Arc<FieldClass>> {
-        match self.budget.checked_sub(1) {
-            Some(budget) => self.budget = budget,
-            None => return fail(class.at, "structures that hold one another have too many fields"),
-        }
+        self.charge(class.at, 1)?;
         if self.levels.len() >= DEPTH_MAX {
             return fail(class.at, format!("there are more than {DEPTH_MAX} structures in one another"));
         }
@@ -230,6 +234,14 @@ impl<'a> Types<'a> {
             }
         };
         self.with_clock(class.at, field, found)
+    }
+
+    fn charge(&self, at: At, count: usize) -> Checked<()> {
+        match self.budget.get().checked_sub(count) {
+            Some(budget) => self.budget.set(budget),
+            None => return fail(at, "structures that hold or name one another have too many fields"),
+        }
+        Ok(())
     }
 
     fn of_name(
@@ -303,12 +315,13 @@ impl<'a> Types<'a> {
                     return fail(tag_at, "the tag of a variant is an enumeration");
                 };
                 let members = self.members(options, true, before)?;
-                let option = |member: model::Member| {
-                    let is_named = |label: &&Label| label.name == member.name;
-                    let ranges = labels.iter().filter(is_named).map(|label| label.range).collect();
+                let mut ranges: HashMap<&str, Vec<Range>> = HashMap::new();
+                labels.iter().for_each(|label| ranges.entry(&label.name).or_default().push(label.range));
+                let mut option = |member: model::Member| {
+                    let ranges = ranges.remove(member.name.as_str()).unwrap_or_default();
                     model::Option_ { ranges, name: member.name, class: member.class }
                 };
-                let options = members.into_iter().map(option).collect();
+                let options = members.into_iter().map(&mut option).collect();
                 Ok(FieldClass::Variant(model::Variant { tag, is_tag_signed: integer.is_signed, options }))
             }
             _ => fail(class.at, "expected a structure or a variant"),
@@ -390,7 +403,13 @@ impl<'a> Types<'a> {
                 }
             });
         }
-        let mut class = self.class(class, field, before)?;
+        if self.arrays + lengths.len() > ARRAYS_MAX {
+            return fail(class.at, format!("there are more than {ARRAYS_MAX} arrays in one another"));
+        }
+        self.arrays += lengths.len();
+        let class = self.class(class, field, before);
+        self.arrays -= lengths.len();
+        let mut class = class?;
         for (index, length) in found.into_iter().rev().enumerate() {
             let is_text = index == 0 && matches!(class.as_ref(), FieldClass::Integer(integer) if is_text(integer));
             class = Arc::new(FieldClass::Array { element: class, length, is_text, align_bits: 1 });
@@ -401,14 +420,16 @@ impl<'a> Types<'a> {
     /// Finds the field that a path names: from the innermost structure outwards, or, by the name of
     /// a scope, in one that is read before.
     fn reference(&self, at: At, path: &str, before: &Before<'_>) -> Checked<(FieldPath, Integer)> {
+        let mut compared = 0;
         let absolute = SCOPES.iter().find_map(|(prefix, scope)| Some((*scope, path.strip_prefix(prefix)?)));
         let found = match absolute {
-            Some((scope, rest)) if scope == self.root => self.in_levels(rest, 1),
+            Some((scope, rest)) if scope == self.root => self.in_levels(rest, 1, &mut compared),
             Some((scope, rest)) => {
-                before.iter().find(|(known, _)| *known == scope).and_then(|found| in_scope(found, rest))
+                before.iter().find(|(known, _)| *known == scope).and_then(|found| in_scope(found, rest, &mut compared))
             }
-            None => (1..=self.levels.len()).rev().find_map(|count| self.in_levels(path, count)),
+            None => (1..=self.levels.len()).rev().find_map(|count| self.in_levels(path, count, &mut compared)),
         };
+        self.charge(at, compared / NAMES_PER_FIELD)?;
         match found {
             Some((path, class)) => match class.as_ref() {
                 FieldClass::Integer(integer) => Ok((path, integer.clone())),
@@ -419,9 +440,9 @@ impl<'a> Types<'a> {
     }
 
     /// The field below the structure that is the last of so many around.
-    fn in_levels(&self, path: &str, count: usize) -> Option<(FieldPath, Arc<FieldClass>)> {
+    fn in_levels(&self, path: &str, count: usize, compared: &mut usize) -> Option<(FieldPath, Arc<FieldClass>)> {
         let level = self.levels.get(count - 1).filter(|level| !level.is_variant)?;
-        let (mut indices, class) = descend(&level.members, path)?;
+        let (mut indices, class) = descend(&level.members, path, compared)?;
         // The member that each structure around is at comes behind those that it has.
         let mut around: Vec<usize> = self.levels[..count - 1].iter().map(|level| level.members.len()).collect();
         around.append(&mut indices);
@@ -538,17 +559,23 @@ fn clock_of(class: &FieldClass) -> Option<usize> {
     }
 }
 
-fn in_scope(scope: &(Scope, Option<&Struct>), path: &str) -> Option<(FieldPath, Arc<FieldClass>)> {
-    let (indices, class) = descend(&scope.1?.members, path)?;
+fn in_scope(
+    scope: &(Scope, Option<&Struct>),
+    path: &str,
+    compared: &mut usize,
+) -> Option<(FieldPath, Arc<FieldClass>)> {
+    let (indices, class) = descend(&scope.1?.members, path, compared)?;
     Some((FieldPath { scope: scope.0, path: indices }, class))
 }
 
-/// A member of a structure's structures.
-fn descend(mut members: &[model::Member], path: &str) -> Option<(Vec<usize>, Arc<FieldClass>)> {
+/// A member of a structure's structures; `compared` counts the names that are looked at.
+fn descend(mut members: &[model::Member], path: &str, compared: &mut usize) -> Option<(Vec<usize>, Arc<FieldClass>)> {
     let mut indices = Vec::new();
     let mut parts = path.split('.').peekable();
     while let Some(part) = parts.next() {
-        let index = members.iter().position(|member| member.name == part)?;
+        let index = members.iter().position(|member| member.name == part);
+        *compared += index.map_or(members.len(), |index| index + 1);
+        let index = index?;
         indices.push(index);
         let class = &members[index].class;
         if parts.peek().is_none() {

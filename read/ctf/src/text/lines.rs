@@ -101,19 +101,29 @@ fn put_json(out: &mut Vec<u8>, kind: CellKind, value: &[u8]) {
     }
 }
 
-fn json(cells: &Cells, event: &Event<'_>, writer: &Writer<'_>, out: &mut Vec<u8>) {
-    let mut separator = b'{';
-    each_common(event, writer, |name, value| {
-        if let Some((kind, value)) = value {
-            out.push(separator);
-            separator = b',';
-            put_json_text(out, name.as_bytes());
-            out.push(b':');
-            put_json(out, kind, value);
-        }
-    });
+/// Writes contexts and fields of events as [`Lines`] of JSON have them.
+#[derive(Debug)]
+pub struct JsonFields(Cells);
+
+impl Default for JsonFields {
+    fn default() -> JsonFields {
+        JsonFields(Cells::new(Style::Json, None))
+    }
+}
+
+impl JsonFields {
+    /// Appends `"context":{…},"fields":{…}`.
+    pub fn put(&mut self, event: &Event<'_>, out: &mut Vec<u8>) {
+        self.0.take(event);
+        json_fields(&self.0, out);
+    }
+}
+
+fn json_fields(cells: &Cells, out: &mut Vec<u8>) {
     for (title, is_context) in [("context", true), ("fields", false)] {
-        out.push(b',');
+        if !is_context {
+            out.push(b',');
+        }
         put_json_text(out, title.as_bytes());
         out.push(b':');
         let mut separator = b'{';
@@ -129,6 +139,21 @@ fn json(cells: &Cells, event: &Event<'_>, writer: &Writer<'_>, out: &mut Vec<u8>
         }
         out.push(b'}');
     }
+}
+
+fn json(cells: &Cells, event: &Event<'_>, writer: &Writer<'_>, out: &mut Vec<u8>) {
+    let mut separator = b'{';
+    each_common(event, writer, |name, value| {
+        if let Some((kind, value)) = value {
+            out.push(separator);
+            separator = b',';
+            put_json_text(out, name.as_bytes());
+            out.push(b':');
+            put_json(out, kind, value);
+        }
+    });
+    out.push(b',');
+    json_fields(cells, out);
     out.push(b'}');
 }
 

@@ -15,8 +15,9 @@ mod number;
 mod people;
 
 pub use buffer::Buffer;
+pub use cells::{FieldTexts, put_json_text};
 pub use clock::ClockFormat;
-pub use lines::{LineFormat, Lines};
+pub use lines::{JsonFields, LineFormat, Lines};
 pub use people::People;
 
 use std::io::Write;

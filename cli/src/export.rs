@@ -1,0 +1,389 @@
+//! `dormouse export`: traces for the tools of others.
+
+use std::fs::{File, OpenOptions, Permissions};
+use std::io::{IsTerminal, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use clap::{Args, ValueEnum};
+use dormouse_analysis::timeline::{Options, Totals};
+use dormouse_ctf::{Problem, StateRecord, StatedLosses, Trace, Writers};
+use dormouse_export::{Batch, Encoder, Exporter, Format};
+use dormouse_reader::{Events, TraceFiles};
+use dormouse_terminal::{Output, say};
+use serde_json::json;
+use tempfile::NamedTempFile;
+
+use crate::hands::Hands;
+use crate::progress::Progress;
+use crate::stats::parse_pair;
+use crate::view::{self, Printed, View};
+use crate::wanted::{Part, Wanted, begin_ns};
+
+/// Write traces for the tools of others: timelines, flame graphs, tables
+#[derive(Debug, Args)]
+#[command(after_help = HELP)]
+pub(crate) struct Export {
+    /// Traces: directories of one or with several below, archives of such (.tar, .tar.gz, .tar.zst), or `-`
+    #[arg(required = true, value_name = "DIR")]
+    dirs: Vec<PathBuf>,
+    /// For which tools
+    #[arg(long, value_enum, value_name = "FORMAT")]
+    to: To,
+    /// Where to; `-` is standard output
+    #[arg(short, long, value_name = "FILE")]
+    output: PathBuf,
+
+    #[command(flatten)]
+    wanted: Wanted,
+
+    /// Slices from an event to another of the same thread, besides those that names tell; may be given several times
+    #[arg(long, value_name = "BEGIN..END", value_parser = parse_pair, help_heading = "What is drawn")]
+    pairs: Vec<(String, String)>,
+    /// What BEGIN and END have in common, in place of the thread: fields, `pid`, `tid`, `cpu`
+    #[arg(long, value_name = "FIELD", value_delimiter = ',', requires = "pairs", help_heading = "What is drawn")]
+    key: Vec<String>,
+    /// A field whose values are drawn as a counter, such as `net:queue/len`; may be given several times
+    #[arg(long, value_name = "EVENT/FIELD", value_parser = parse_counter, help_heading = "What is drawn")]
+    counter: Vec<(String, String)>,
+    /// Print what was written, and what was left out, as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+const HELP: &str = "\
+Examples:
+  dormouse export TRACE --to perfetto -o trace.pftrace            open it at https://ui.perfetto.dev
+  dormouse export TRACE --to chrome -o trace.json                 chrome://tracing, speedscope
+  dormouse export TRACE --to folded -o - | inferno-flamegraph > flame.svg
+  dormouse export TRACE --to perfetto -o req.pftrace --pairs req:in..req:out --key id
+  dormouse export TRACE --to perfetto -o net.pftrace --counter 'net:queue/len' --process nginx
+  dormouse export TRACE --to csv -o requests.csv -e http:request
+
+perfetto: tracks by process and thread; slices with the fields of both ends; instants; counters; flows; where events were lost. \
+chrome: the same as JSON. folded: stacks of slices with their own time in nanoseconds. json, csv: as `dormouse view --format`.
+
+Slices: an event whose class is called X_begin, X_entry, X_enter, X_start, X_in or X:begin … begins one, if the trace has the class of the other end (X_end, X_exit, X_leave, \
+X_stop, X_out, X:end …); so do syscall_entry_X and syscall_exit_X. --pairs says it of others, and decides before names do. Slices are paired by thread, or by --key: then \
+they are beside the threads, and one that ends on another thread than it has begun on is a flow. Other events are instants. docs/exporting.md has all of it.
+
+Options that select events are those of `dormouse view`, see `dormouse view --help`.
+
+FILE is complete or not there: it is written under another name, which it loses when all is written. A full disk is an error.
+
+Exit code: 0; 1 if the trace is damaged or something is missing (what can be read is written); 2 if it cannot be read or FILE cannot be written, or if an option \
+names what is in none of its events.";
+
+/// Warnings that are told one by one.
+const WARNINGS_MAX: usize = 1000;
+
+/// For which tools.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum To {
+    /// Perfetto (https://ui.perfetto.dev, its trace processor)
+    Perfetto,
+    /// Chrome's trace event format, which speedscope and others read too
+    Chrome,
+    /// Stacks for flame graphs: inferno, flamegraph.pl, speedscope
+    Folded,
+    /// An object for each event, a line each
+    Json,
+    /// A table of events
+    Csv,
+    #[value(hide = true)]
+    Parquet,
+    #[value(hide = true)]
+    Arrow,
+    #[value(hide = true)]
+    Ctf2,
+}
+
+fn parse_counter(text: &str) -> Result<(String, String), String> {
+    match text.rsplit_once('/') {
+        Some((event, field)) if !event.is_empty() && !field.is_empty() => Ok((event.into(), field.into())),
+        _ => Err(format!("`{text}` is not EVENT/FIELD; write an event class and a field with a slash between them")),
+    }
+}
+
+impl To {
+    /// The format of a timeline, if it is one.
+    fn timeline(self) -> anyhow::Result<Result<Format, view::Format>> {
+        Ok(match self {
+            To::Perfetto => Ok(Format::Perfetto),
+            To::Chrome => Ok(Format::Chrome),
+            To::Folded => Ok(Format::Folded),
+            To::Json => Err(view::Format::Json),
+            To::Csv => Err(view::Format::Csv),
+            To::Parquet | To::Arrow => bail!(
+                "this program has no Arrow; the Python package gives traces to pyarrow, which writes Parquet and Arrow: see docs/python.md"
+            ),
+            To::Ctf2 => bail!("traces are not written anew; `dormouse record --format ctf2` records them as CTF 2"),
+        })
+    }
+}
+
+/// Where the export goes.
+enum Target<'o> {
+    /// Standard output, or what is no regular file.
+    Stream(&'o mut Output),
+    Device(Output),
+    /// A file that has its name when all is written.
+    File(Output, NamedTempFile, PathBuf),
+}
+
+impl<'o> Target<'o> {
+    fn open(path: &Path, is_text: bool, out: &'o mut Output) -> anyhow::Result<Target<'o>> {
+        if path == Path::new("-") {
+            if !is_text && std::io::stdout().is_terminal() {
+                bail!("what is not text is not written to a terminal; name a file by -o, or use a pipe");
+            }
+            return Ok(Target::Stream(out));
+        }
+        let name = path.display().to_string();
+        let failed = || format!("cannot write to {name}");
+        if std::fs::metadata(path).is_ok_and(|metadata| !metadata.is_file()) {
+            let file = OpenOptions::new().write(true).open(path).with_context(failed)?;
+            return Ok(Target::Device(Output::to_file(file, name)));
+        }
+        // A link stays one.
+        let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+        let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let prefix = format!(".{}.partial-", path.file_name().unwrap_or_default().to_string_lossy());
+        let mut builder = tempfile::Builder::new();
+        let builder = builder.prefix(&prefix).permissions(Permissions::from_mode(0o666));
+        let file = builder.tempfile_in(dir).with_context(failed)?;
+        let stream: File = file.as_file().try_clone().with_context(failed)?;
+        Ok(Target::File(Output::to_file(stream, name), file, path))
+    }
+
+    fn output(&mut self) -> &mut Output {
+        match self {
+            Target::Stream(out) => out,
+            Target::Device(out) | Target::File(out, ..) => out,
+        }
+    }
+
+    /// Gives the bytes that were written.
+    fn finish(self) -> anyhow::Result<u64> {
+        match self {
+            // It is finished where it was made.
+            Target::Stream(out) => Ok(out.written_bytes()),
+            Target::Device(out) => {
+                let written_bytes = out.written_bytes();
+                out.finish().map(|()| written_bytes)
+            }
+            Target::File(out, file, path) => {
+                let written_bytes = out.written_bytes();
+                out.finish()?;
+                file.persist(&path).with_context(|| format!("cannot write to {}", path.display()))?;
+                Ok(written_bytes)
+            }
+        }
+    }
+}
+
+/// What is told when all is written.
+struct Told {
+    is_damaged: bool,
+    /// Of timelines.
+    totals: Option<Totals>,
+    events: u64,
+    /// In words, if there are any.
+    losses: Option<String>,
+    warnings: Vec<String>,
+}
+
+impl Export {
+    pub(crate) fn run(self, out: &mut Output) -> anyhow::Result<u8> {
+        let format = self.to.timeline()?;
+        let is_text = format.is_err() || format == Ok(Format::Folded);
+        let is_stream = self.output == Path::new("-");
+        if self.json && is_stream {
+            bail!("--json prints to standard output, where -o - has the export itself; name a file by -o");
+        }
+        if format.is_err() && !(self.pairs.is_empty() && self.counter.is_empty()) {
+            bail!("--pairs and --counter are for timelines; json and csv have events");
+        }
+        let (path, is_json, to) = (self.output.clone(), self.json, self.to);
+        let mut target = Target::open(&path, is_text, out)?;
+        let told = match format {
+            Ok(format) => self.timeline(format, target.output())?,
+            Err(format) => {
+                let Printed { is_damaged, events } = View::export(self.dirs, self.wanted, format, target.output())?;
+                Told { is_damaged, totals: None, events, losses: None, warnings: Vec::new() }
+            }
+        };
+        let written_bytes = target.finish()?;
+        told.warnings.iter().for_each(|line| say(format_args!("warning: {line}")));
+        told.losses.iter().for_each(say);
+        if is_json {
+            out.json(&json!({
+                "file": path.to_string_lossy(),
+                "format": to.to_possible_value().map(|value| value.get_name().to_owned()),
+                "written_bytes": written_bytes,
+                "events": told.events,
+                "timeline": told.totals,
+                "losses": told.losses,
+                "warnings": told.warnings,
+            }))?;
+        }
+        Ok(told.is_damaged.into())
+    }
+
+    fn timeline(self, format: Format, out: &mut Output) -> anyhow::Result<Told> {
+        let files = TraceFiles::open_all(self.dirs.iter().map(PathBuf::as_path))?;
+        self.wanted.check_patterns(&files)?;
+        let traces: Vec<&Trace> = files.described().iter().collect();
+        let streams = files.names().zip(files.readers().map(|(trace, _)| trace));
+        let options = Options { pairs: self.pairs.clone(), key: self.key.clone(), counters: self.counter.clone() };
+        let base_ns = begin_ns(&files).unwrap_or(0);
+        let exporter = Exporter::new(format, &options, &traces, streams, base_ns).map_err(anyhow::Error::msg)?;
+        std::thread::scope(|scope| {
+            let hands = exporter.encoder().and_then(|_| {
+                Hands::start(scope, || {
+                    let mut encoder = exporter.encoder();
+                    move || move |batch: &mut Batch<'_>| encoder.iter_mut().for_each(|encoder| encoder.encode(batch))
+                })
+            });
+            let writing = Writing { batch: Batch::default(), hands, encoder: exporter.encoder(), out };
+            self.write(&files, exporter, writing)
+        })
+    }
+
+    fn write<'f>(
+        &self,
+        files: &'f TraceFiles,
+        mut exporter: Exporter,
+        mut writing: Writing<'f, '_>,
+    ) -> anyhow::Result<Told> {
+        let names: Vec<&str> = files.names().collect();
+        let (mut selection, mut bounds) = (self.wanted.selection(files)?, self.wanted.bounds(files)?);
+        let (mut losses, mut writers) = (StatedLosses::default(), Writers::default());
+        let mut part = Part::new(&bounds);
+        let mut warnings = files.left_out.clone();
+        let mut warnings_more = 0u64;
+        let (mut events, _): (Events<'f>, _) = files.range(bounds.first_ns, bounds.last_ns);
+        let size_bytes = events.streams().iter().map(|stream| stream.size_bytes()).sum();
+        let mut progress = Progress::of_bytes(size_bytes, true);
+        let mut read_bytes = 0;
+        writing.begin();
+        let is_all = !bounds.are_set() && selection.is_all();
+        loop {
+            // Where all are wanted, those of programs need not be looked at.
+            while is_all && !writing.batch.is_full() && events.keep_next(&mut writing.batch.block) {
+                exporter.take(&mut writing.batch);
+            }
+            if writing.batch.is_full() {
+                read_bytes += writing.batch.block.size_bytes() as u64;
+                progress.show(read_bytes);
+                writing.flush();
+                if writing.out.is_over() {
+                    break;
+                }
+                continue;
+            }
+            let Some(item) = events.next_event() else { break };
+            match item {
+                Ok(event) => {
+                    read_bytes += event.size_bytes as u64;
+                    if let Some(record) = StateRecord::decode(&event) {
+                        losses.note(&record);
+                        writers.note(&event, &record);
+                    }
+                    if bounds.are_over(&event) {
+                        break;
+                    }
+                    let is_kept = if bounds.have(&event) && selection.wants(&event, &mut writers) {
+                        exporter.event(&event, &mut writing.batch)
+                    } else {
+                        exporter.pass(&event, &mut writing.batch);
+                        false
+                    };
+                    if is_kept {
+                        events.keep(&mut writing.batch.block);
+                    }
+                }
+                Err(notice) => {
+                    let time_ns = events.streams()[notice.stream].time_ns();
+                    exporter.notice(&notice, time_ns, &mut writing.batch);
+                    match notice.problem {
+                        Problem::Discarded { count, begin_ns, end_ns } => part.lose(count, begin_ns, end_ns),
+                        _ if warnings.len() < WARNINGS_MAX => {
+                            warnings.push(format!("{}: {notice}", names[notice.stream]));
+                        }
+                        _ => warnings_more += 1,
+                    }
+                }
+            }
+            progress.step(|| read_bytes);
+        }
+        drop(progress);
+        let totals = writing.end(exporter)?;
+        if warnings_more > 0 {
+            warnings.push(format!("{warnings_more} warnings more"));
+        }
+        if !bounds.are_set() && !writing.out.is_over() {
+            warnings.extend(files.missing(&events));
+        }
+        let is_damaged = !warnings.is_empty();
+        let losses = part.told(files, losses, is_damaged);
+        Ok(Told { is_damaged, events: totals.events, totals: Some(totals), losses, warnings })
+    }
+}
+
+/// What is being written.
+struct Writing<'f, 'o> {
+    batch: Batch<'f>,
+    /// Threads that encode batches; without, it is done here.
+    hands: Option<Hands<Batch<'f>>>,
+    /// Of formats that are not written at the end alone.
+    encoder: Option<Encoder>,
+    out: &'o mut Output,
+}
+
+impl<'f> Writing<'f, '_> {
+    /// Writes what stands before all events.
+    fn begin(&mut self) {
+        let mut text = Vec::new();
+        self.encoder.iter().for_each(|encoder| encoder.begin(&mut text));
+        // `Output` keeps its errors for the end.
+        let _ = self.out.write_all(&text);
+    }
+
+    /// Has the batch encoded, and an empty one.
+    fn flush(&mut self) {
+        if self.batch.is_empty() {
+            return;
+        }
+        let Writing { batch, hands, encoder, out } = self;
+        let mut done = |batch: &mut Batch<'f>| {
+            let _ = out.write_all(&batch.out);
+            batch.clear();
+        };
+        match (hands, encoder) {
+            (Some(hands), _) => *batch = hands.give(std::mem::take(batch), &mut done),
+            (None, encoder) => {
+                encoder.iter_mut().for_each(|encoder| encoder.encode(batch));
+                done(batch);
+            }
+        }
+    }
+
+    /// Writes all that is left.
+    fn end(&mut self, exporter: Exporter) -> anyhow::Result<Totals> {
+        let totals = exporter.finish(&mut self.batch, &mut std::io::BufWriter::new(&mut *self.out))?;
+        self.flush();
+        let Writing { hands, encoder, out, .. } = self;
+        hands.iter_mut().for_each(|hands| {
+            hands.finish(&mut |batch: &mut Batch<'f>| {
+                let _ = out.write_all(&batch.out);
+                batch.clear();
+            });
+        });
+        let mut text = Vec::new();
+        encoder.iter().for_each(|encoder| encoder.end(&mut text));
+        let _ = out.write_all(&text);
+        Ok(totals)
+    }
+}

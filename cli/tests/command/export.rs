@@ -1,0 +1,215 @@
+//! `dormouse export`: where it writes to, what it says, and which events it takes. What the formats hold is tested beside their encoders.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use dormouse_abi::class::{FieldType, Kind};
+use dormouse_ctf::Value;
+use dormouse_traces::TraceBuilder;
+use serde_json::{Value as Json, json};
+use tempfile::TempDir;
+
+use crate::DORMOUSE;
+
+/// A directory with the trace `t`: 200 requests of two threads, one of which has queries within; two events lost; damage, if there is to be.
+fn place(is_damaged: bool) -> TempDir {
+    let mut builder = TraceBuilder::new();
+    let fields = [("id", FieldType::scalar(Kind::U64)), ("len", FieldType::scalar(Kind::I32))];
+    let classes = ["begin", "end", "query_begin", "query_end"].map(|name| builder.class("http", name, &fields));
+    let streams = [0, 1].map(|cpu| builder.stream(cpu));
+    let mut time = 1000;
+    for id in 0..200u64 {
+        let which = (id % 2) as usize;
+        for class in if which == 0 { &[0, 2, 3, 1][..] } else { &[0, 1] } {
+            time += 10;
+            let values = [Value::U64(id), Value::I32(id as i32 - 100)];
+            builder.event(streams[which], time, 7, 7 + which as u32, classes[*class], &values);
+        }
+    }
+    streams.iter().for_each(|stream| builder.packet(*stream, 0, 0));
+    builder.event(streams[0], time + 10, 7, 7, classes[0], &[Value::U64(1), Value::I32(0)]);
+    builder.packet(streams[0], 0, 2);
+    let mut trace = builder.finish();
+    if is_damaged {
+        let middle = trace.streams[2].len() / 2;
+        trace.streams[2].truncate(middle);
+    }
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir(dir.path().join("t")).unwrap();
+    std::fs::write(dir.path().join("t/metadata"), &trace.metadata).unwrap();
+    for (name, bytes) in ["state", "cpu_0", "cpu_1"].iter().zip(&trace.streams) {
+        std::fs::write(dir.path().join("t").join(name), bytes).unwrap();
+    }
+    dir
+}
+
+fn export(dir: &Path, options: &[&str]) -> Output {
+    Command::new(DORMOUSE).current_dir(dir).args(["export", "t"]).args(options).output().expect("dormouse runs")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).expect("text")
+}
+
+fn names(dir: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(dir).unwrap();
+    let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn a_file_is_whole_and_what_it_has_is_told() {
+    let dir = place(false);
+    for (format, slices) in [("perfetto", 300), ("chrome", 300), ("folded", 300)] {
+        let output = export(dir.path(), &["--to", format, "-o", "out", "--json"]);
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        let file = dir.path().join("out");
+        let told: Json = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!((&told["file"], &told["format"], &told["warnings"]), (&json!("out"), &json!(format), &json!([])));
+        assert_eq!(told["written_bytes"], std::fs::metadata(&file).unwrap().len());
+        let timeline = &told["timeline"];
+        assert_eq!((&told["events"], &timeline["slices"]), (&json!(601), &json!(slices)), "{told}");
+        assert_eq!((&timeline["slices_unfinished"], &timeline["events_lost"]), (&json!(1), &json!(2)));
+        assert!(told["losses"].as_str().unwrap().contains("2 lost"), "{told}");
+        assert!(text(&output.stderr).contains("2 lost"));
+        assert_eq!(names(dir.path()), ["out", "t"]);
+        // As of any file that a program makes.
+        assert_ne!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o044, 0);
+        std::fs::remove_file(file).unwrap();
+    }
+}
+
+#[test]
+fn json_and_csv_are_what_view_prints() {
+    let dir = place(false);
+    for format in ["json", "csv"] {
+        let options = ["-e", "http:query*", "--where", "len > 0", "--tid", "7"];
+        let output = export(dir.path(), &[&["--to", format, "-o", "-"], &options[..]].concat());
+        let mut view = Command::new(DORMOUSE);
+        view.current_dir(dir.path()).args(["view", "t", "--format", format]).args(options);
+        let view = view.output().unwrap();
+        assert!(!view.stdout.is_empty() && view.stdout == output.stdout, "{format}");
+        assert_eq!((output.status.code(), &output.stderr), (view.status.code(), &view.stderr));
+        let output = export(dir.path(), &[&["--to", format, "-o", "rows", "--json"], &options[..]].concat());
+        assert_eq!(std::fs::read(dir.path().join("rows")).unwrap(), view.stdout);
+        assert_eq!(serde_json::from_slice::<Json>(&output.stdout).unwrap()["events"], 98);
+    }
+}
+
+#[test]
+fn options_select_events_and_say_what_is_drawn() {
+    let dir = place(false);
+    let timeline = |options: &[&str]| {
+        let output = export(dir.path(), &[&["--to", "perfetto", "-o", "out", "--json"], options].concat());
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        serde_json::from_slice::<Json>(&output.stdout).unwrap()["timeline"].clone()
+    };
+    assert_eq!(timeline(&["-e", "http:query*"])["slices"], 100);
+    assert_eq!(timeline(&["--tid", "8"])["slices"], 100);
+    assert_eq!(timeline(&["--where", "id < 10"])["slices"], 15);
+    assert_eq!(timeline(&["--until", "+1us"])["events"], 101);
+    assert_eq!(timeline(&["--counter", "http:*/len"])["counter_values"], 601);
+    let keyed = timeline(&["--pairs", "http:begin..http:query_end", "--key", "id"]);
+    // What has lost its other end to them neither begins nor ends anything.
+    assert_eq!(
+        (&keyed["slices"], &keyed["slices_unfinished"], &keyed["ends_unpaired"]),
+        (&json!(100), &json!(101), &json!(0))
+    );
+}
+
+#[test]
+fn what_cannot_be_done_is_one_line() {
+    let dir = place(false);
+    for (options, expected) in [
+        (&["--to", "parquet", "-o", "x"][..], "docs/python.md"),
+        (&["--to", "arrow", "-o", "x"], "docs/python.md"),
+        (&["--to", "ctf2", "-o", "x"], "dormouse record --format ctf2"),
+        (&["--to", "json", "-o", "-", "--json"], "name a file by -o"),
+        (&["--to", "csv", "-o", "x", "--counter", "http:*/len"], "--pairs and --counter are for timelines"),
+        (&["--to", "folded", "-o", "x", "-e", "htp:*"], "no event class of this trace matches htp:*"),
+        (&["--to", "chrome", "-o", "x", "--pairs", "http:begin..http:ende"], "the nearest is `http:end`"),
+        (&["--to", "chrome", "-o", "x", "--counter", "http:begin/ln"], "the nearest is `len`"),
+        (&["--to", "perfetto", "-o", "no/such/dir"], "cannot write to no/such/dir"),
+        (&["--to", "perfetto", "-o", "/dev/full"], "cannot write to /dev/full: No space left"),
+        (&["--to", "json", "-o", "/dev/full"], "cannot write to /dev/full: No space left"),
+    ] {
+        let output = export(dir.path(), options);
+        let errors = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{options:?}: {errors}");
+        assert!(errors.lines().last().unwrap().contains(expected), "{options:?}: {errors}");
+        assert_eq!(names(dir.path()), ["t"], "{options:?}");
+    }
+    for (options, expected) in [
+        (["--counter", "len"], "is not EVENT/FIELD"),
+        (["--pairs", "a"], "is not BEGIN..END"),
+        (["--to", "svg"], "perfetto"),
+    ] {
+        let output = export(
+            dir.path(),
+            &[&["-o", "x"], &options[..], &["--to", "chrome"][..usize::from(options[0] != "--to") * 2]].concat(),
+        );
+        assert_eq!(output.status.code(), Some(2));
+        assert!(text(&output.stderr).contains(expected), "{}", text(&output.stderr));
+    }
+}
+
+/// An export that failed leaves what was there before.
+#[test]
+fn a_file_is_replaced_when_all_is_written() {
+    let dir = place(false);
+    std::fs::write(dir.path().join("out"), "before").unwrap();
+    std::os::unix::fs::symlink("out", dir.path().join("link")).unwrap();
+    // Less than the export has: what does not fit is as on a full disk.
+    let limited = |size: &str| {
+        let script = format!("ulimit -f {size}; trap '' XFSZ; exec \"$0\" export t --to chrome -o link");
+        Command::new("sh").current_dir(dir.path()).args(["-c", &script, DORMOUSE]).output().unwrap()
+    };
+    let output = limited("1");
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("cannot write to link: File too large"), "{}", text(&output.stderr));
+    assert_eq!(std::fs::read(dir.path().join("out")).unwrap(), b"before");
+    assert_eq!(names(dir.path()), ["link", "out", "t"]);
+    assert_eq!(limited("unlimited").status.code(), Some(0));
+    assert!(std::fs::read(dir.path().join("out")).unwrap().starts_with(b"{\"displayTimeUnit\""));
+    assert!(std::fs::symlink_metadata(dir.path().join("link")).unwrap().is_symlink());
+}
+
+#[test]
+fn a_pipe_that_is_closed_is_no_error() {
+    let dir = place(false);
+    for format in ["perfetto", "chrome", "folded", "json", "csv"] {
+        let mut command = Command::new(DORMOUSE);
+        command.current_dir(dir.path()).args([
+            "export",
+            "t",
+            "--to",
+            format,
+            "-o",
+            "-",
+            "-e",
+            "http:query*",
+            "--tid",
+            "8",
+        ]);
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let output = command.stdout(writer).stderr(Stdio::piped()).output().unwrap();
+        assert!(!text(&output.stderr).contains("cannot write"), "{format}: {}", text(&output.stderr));
+        assert_eq!(output.status.code(), Some(0), "{format}");
+    }
+}
+
+#[test]
+fn what_is_left_of_a_damaged_trace_is_written() {
+    let dir = place(true);
+    for format in ["perfetto", "chrome", "folded", "json"] {
+        let output = export(dir.path(), &["--to", format, "-o", "out", "--json"]);
+        let errors = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{format}: {errors}");
+        assert!(errors.contains("cpu_1") && errors.contains("is cut off"), "{format}: {errors}");
+        let told: Json = serde_json::from_slice(&output.stdout).unwrap();
+        assert!((400..600).contains(&told["events"].as_u64().unwrap()), "{told}");
+    }
+}

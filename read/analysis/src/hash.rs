@@ -1,0 +1,107 @@
+//! Maps whose keys are small, and looked up for every event.
+//!
+//! A multiplication to 128 bits, folded, of the key and a number that is drawn for each map: whoever makes a trace does not know which of its keys
+//! collide. It costs less than the standard library's hash, and is not as strong.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, Hasher, RandomState};
+
+/// A map with a quick hash.
+pub type QuickMap<K, V> = HashMap<K, V, Seed>;
+
+/// The number that is drawn.
+#[derive(Debug, Clone, Copy)]
+pub struct Seed(u64);
+
+impl Default for Seed {
+    fn default() -> Seed {
+        Seed(RandomState::new().hash_one(0u8))
+    }
+}
+
+impl BuildHasher for Seed {
+    type Hasher = Folded;
+
+    #[inline]
+    fn build_hasher(&self) -> Folded {
+        Folded { state: self.0, seed: self.0 | 1 }
+    }
+}
+
+/// What has been hashed.
+#[derive(Debug, Clone, Copy)]
+pub struct Folded {
+    state: u64,
+    seed: u64,
+}
+
+/// Digits of pi, so that a number of few bits multiplies to one of many.
+const PI: u64 = 0x243F_6A88_85A3_08D3;
+
+impl Folded {
+    #[inline(always)]
+    fn add(&mut self, word: u64) {
+        let product = u128::from(self.state ^ word ^ PI) * u128::from(self.seed);
+        self.state = product as u64 ^ (product >> 64) as u64;
+    }
+}
+
+impl Hasher for Folded {
+    #[inline]
+    fn finish(&self) -> u64 {
+        // The map takes the highest bits besides the lowest.
+        self.state ^ self.state.rotate_left(32)
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        let (words, rest) = bytes.as_chunks::<8>();
+        words.iter().for_each(|word| self.add(u64::from_le_bytes(*word)));
+        let mut last = [0; 8];
+        last[..rest.len()].copy_from_slice(rest);
+        self.add(u64::from_le_bytes(last));
+        self.add(bytes.len() as u64);
+    }
+
+    #[inline]
+    fn write_u32(&mut self, word: u32) {
+        self.add(word.into());
+    }
+
+    #[inline]
+    fn write_u64(&mut self, word: u64) {
+        self.add(word);
+    }
+
+    #[inline]
+    fn write_usize(&mut self, word: usize) {
+        self.add(word as u64);
+    }
+
+    #[inline]
+    fn write_isize(&mut self, word: isize) {
+        self.add(word as u64);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn keys_that_are_alike_have_hashes_that_are_not() {
+        let seed = Seed::default();
+        let keys = (0..300u32).flat_map(|track| (0..300u32).map(move |name| (track, name)));
+        let hashes: Vec<u64> = keys.map(|key| seed.hash_one(key)).collect();
+        // A product folds to that of another key once in a while.
+        assert!(hashes.iter().collect::<HashSet<_>>().len() > hashes.len() - 20);
+        // Of the buckets of a map about as many are used as by chance (1 - 1/e of them, 63 %), by the lowest bits and by the highest.
+        for bits in [|hash: &u64| hash & 0xFFFF, |hash: &u64| hash >> 48] {
+            let used = hashes.iter().take(1 << 16).map(bits).collect::<HashSet<_>>().len();
+            assert!((30_000..55_000).contains(&used), "{used} of 65,536");
+        }
+        let texts = ["", "\0", "a", "a\0", "aaaaaaaa", "aaaaaaaab"].map(|text| seed.hash_one(text.as_bytes()));
+        assert_eq!(texts.iter().collect::<HashSet<_>>().len(), texts.len());
+    }
+}

@@ -1,0 +1,586 @@
+//! A trace as a picture shows it: tracks, and what is on them, in one pass over the events in the order of time.
+//!
+//! ```text
+//!   events ──▶ Kind of the class ──▶ begins or ends ──▶ Pairs ──▶ Begin, End      on the track of the thread, or on a lane
+//!   (table of rules, given pairs) ──▶ counts ─────────────────▶ Counter
+//!                                 ──▶ anything else ──────────▶ Instant
+//!   notices ──▶ losses ──▶ Pairs                             ──▶ Loss
+//! ```
+//!
+//! What is a slice says a table ([`rules`]): names such as `X_begin` and `X_end`, if the trace has both classes. Slices of a thread are paired by thread
+//! and name; each is as deep as slices are open on its track. They need not lie in one another: one can end while others are open that have begun
+//! within it ([`End::above`]). Slices with a key are on lanes of their process, on which none overlap, and their events are instants of their threads
+//! too. If they begin on one thread and end on another, there is a [`Flow`].
+//!
+//! # Memory
+//! As that of pairs, of tracks (2^20), of lanes (4,096 of one name and process), and of depth (4,096). What is beyond is counted.
+
+mod rules;
+mod tracks;
+
+pub use rules::NameText;
+pub use tracks::{Track, TrackKind};
+
+use std::collections::HashMap;
+
+use dormouse_abi::page::CPU_UNKNOWN;
+use dormouse_ctf::{Event, Notice, Problem, StateRecord, Trace, Writers};
+use serde::Serialize;
+
+use crate::distribution::Number;
+use crate::key;
+use crate::pair::Pairs;
+use crate::pick::{Picker, Said};
+use rules::{Bound, Part, Role};
+use tracks::Tracks;
+
+/// What is asked for besides what the table of rules says.
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    /// Patterns of classes that begin and that end; what they match, the table says nothing of.
+    pub pairs: Vec<(String, String)>,
+    /// What both ends of these have in common: fields, `pid`, `tid`, `cpu`. Without any: the thread.
+    pub key: Vec<String>,
+    /// Patterns of classes, and a field of them whose values are drawn.
+    pub counters: Vec<(String, String)>,
+}
+
+/// The begin of a slice.
+#[derive(Debug)]
+pub struct Begin<'a> {
+    /// From 1 on.
+    pub id: u64,
+    /// On which it is.
+    pub track: u32,
+    /// By its index among [`Timeline::names`].
+    pub name: u32,
+    /// How many slices it lies in.
+    pub depth: u32,
+    /// Nanoseconds since the epoch.
+    pub ns: i64,
+    /// On which the event is.
+    pub cpu: Option<u32>,
+    /// Whose fields it has.
+    pub event: &'a Event<'a>,
+}
+
+/// The end of a slice.
+#[derive(Debug)]
+pub struct End<'a> {
+    /// Of the slice.
+    pub id: u64,
+    /// That of the begin.
+    pub track: u32,
+    /// That of the begin.
+    pub name: u32,
+    /// That of the begin.
+    pub depth: u32,
+    /// Nanoseconds since the epoch.
+    pub begin_ns: i64,
+    /// Nanoseconds since the epoch; of a slice that is open at the end of the trace the time of the last event.
+    pub ns: i64,
+    /// How many slices are still open that have begun on the track within this one.
+    pub above: u32,
+    /// False: events were lost between begin and end, so that the end can be that of another slice.
+    pub is_believed: bool,
+    /// On which the event is.
+    pub cpu: Option<u32>,
+    /// Whose fields it has; `None`: the slice is open at the end of the trace.
+    pub event: Option<&'a Event<'a>>,
+}
+
+/// An event that is neither begin nor end of a slice on its track.
+#[derive(Debug)]
+pub struct Instant<'a> {
+    /// Of the thread, of the CPU where the thread is not known, or of the trace.
+    pub track: u32,
+    /// Of the class.
+    pub name: u32,
+    /// Nanoseconds since the epoch.
+    pub ns: i64,
+    /// On which it is.
+    pub cpu: Option<u32>,
+    /// Whose fields it has.
+    pub event: &'a Event<'a>,
+    /// What it is besides.
+    pub what: What,
+}
+
+/// What an instant is besides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum What {
+    /// Nothing.
+    Plain,
+    /// It ends something that has begun before the trace, or whose begin was lost.
+    EndAlone,
+    /// It begins a slice of a lane, with this id.
+    Begins(u64),
+    /// It ends a slice of a lane on the thread on which it has begun.
+    Ends(u64),
+    /// It ends a slice of a lane that has begun on another thread.
+    EndsElsewhere(u64),
+}
+
+/// From one track to another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Flow {
+    /// Of the slice.
+    pub id: u64,
+    /// That of the slice.
+    pub name: u32,
+    /// Track, and nanoseconds since the epoch.
+    pub from: (u32, i64),
+    /// Track, and nanoseconds since the epoch.
+    pub to: (u32, i64),
+}
+
+/// A value of a counter from now on.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Counter {
+    /// Of the counter.
+    pub track: u32,
+    /// Nanoseconds since the epoch.
+    pub ns: i64,
+    /// The value.
+    pub value: Number,
+}
+
+/// Events were lost.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Loss {
+    /// Of the stream.
+    pub track: u32,
+    /// Not before, nanoseconds since the epoch.
+    pub begin_ns: i64,
+    /// Not after, nanoseconds since the epoch.
+    pub end_ns: i64,
+    /// How many events, where that is known.
+    pub count: Option<u64>,
+    /// What the stream says.
+    pub text: String,
+}
+
+/// Is handed what a timeline consists of, in the order of the events. Losses come when they are known, which is behind their begin.
+pub trait Sink {
+    /// What is kept of a begin until its end comes.
+    type Kept;
+
+    /// A track that is new, or that has another name.
+    fn track(&mut self, track: &Track<'_>);
+    /// A slice begins.
+    fn begin(&mut self, begin: &Begin<'_>) -> Self::Kept;
+    /// It ends.
+    fn end(&mut self, end: &End<'_>, kept: Self::Kept);
+    /// Something happened.
+    fn instant(&mut self, instant: &Instant<'_>);
+    /// A counter has a value.
+    fn counter(&mut self, counter: &Counter);
+    /// Something went on elsewhere; comes before the instant at its end.
+    fn flow(&mut self, flow: &Flow);
+    /// Events were lost.
+    fn loss(&mut self, loss: &Loss);
+}
+
+/// How much there was.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Totals {
+    /// Events, but for the session owner's.
+    pub events: u64,
+    /// Slices with a begin and an end.
+    pub slices: u64,
+    /// Slices that are open at the end.
+    pub slices_unfinished: u64,
+    /// Instants.
+    pub instants: u64,
+    /// Values of counters.
+    pub counter_values: u64,
+    /// Slices that begin on one thread and end on another.
+    pub flows: u64,
+    /// Places at which events were lost.
+    pub losses: u64,
+    /// Events that were lost there, as far as they are counted.
+    pub events_lost: u64,
+    /// Ends without a begin: instants.
+    pub ends_unpaired: u64,
+    /// Slices between whose ends events can have been lost.
+    pub slices_across_losses: u64,
+    /// Begins and ends that do not say what they belong to: instants.
+    pub events_without_key: u64,
+    /// Begins that were not followed, because too many slices were open: instants.
+    pub begins_not_followed: u64,
+    /// Events without a time, which are nowhere.
+    pub events_without_time: u64,
+}
+
+/// A begin that waits for its end.
+#[derive(Debug)]
+struct Open<K> {
+    id: u64,
+    track: u32,
+    name: u32,
+    depth: u32,
+    /// The number of the lane, and the track of the event.
+    lane: Option<(u32, u32)>,
+    kept: K,
+}
+
+/// What belongs together.
+#[derive(Debug, PartialEq, Eq, Hash)]
+enum Key {
+    /// Track, and what a rule calls it.
+    Thread(u32, u32),
+    Fields(Box<[u8]>),
+}
+
+#[derive(Debug)]
+struct Stream {
+    name: String,
+    trace: usize,
+    last_ns: Option<i64>,
+    /// Since when, and what it says.
+    halted: Option<(i64, String)>,
+    /// The track of the event before, with what it says of its writer.
+    last: Option<((u32, u32), u32)>,
+}
+
+/// A timeline as far as it has come. It is to be shown all events of the traces in the order of time, and all notices where they come.
+#[derive(Debug)]
+pub struct Timeline<K> {
+    bound: Bound,
+    picker: Picker,
+    streams: Vec<Stream>,
+    tracks: Tracks,
+    writers: Writers,
+    /// By trace and the session's number of the process.
+    joined: HashMap<(usize, u32), u32>,
+    pairs: Pairs<Key, Open<K>>,
+    slices: u64,
+    last_ns: i64,
+    totals: Totals,
+    key: Vec<u8>,
+}
+
+/// Where an event is.
+#[derive(Clone, Copy)]
+struct Place {
+    trace: usize,
+    ns: i64,
+    cpu: Option<u32>,
+    track: u32,
+    has_thread: bool,
+}
+
+impl<K> Timeline<K> {
+    /// Begins. `streams`: their names, and which of the traces each is of.
+    ///
+    /// # Errors
+    /// What the traces have not, and what is the nearest.
+    pub fn new<'s>(
+        options: &Options,
+        traces: &[&Trace],
+        streams: impl IntoIterator<Item = (&'s str, usize)>,
+    ) -> Result<Timeline<K>, String> {
+        let mut picker = Picker::default();
+        let bound = Bound::new(options, traces, &mut picker)?;
+        let stream =
+            |(name, trace): (&str, usize)| Stream { name: name.into(), trace, last_ns: None, halted: None, last: None };
+        Ok(Timeline {
+            bound,
+            picker,
+            streams: streams.into_iter().map(stream).collect(),
+            tracks: Tracks::default(),
+            writers: Writers::default(),
+            joined: HashMap::new(),
+            pairs: Pairs::new(),
+            slices: 0,
+            last_ns: i64::MIN,
+            totals: Totals::default(),
+            key: Vec::new(),
+        })
+    }
+
+    /// All names that items can have: they have them by their index.
+    pub fn names(&self) -> &[NameText] {
+        &self.bound.names
+    }
+
+    /// The next event, if it is not one that is asked for: it only says how far the time has come, and whose later events are.
+    pub fn pass(&mut self, event: &Event<'_>, sink: &mut impl Sink<Kept = K>) {
+        if let Some(record) = StateRecord::decode(event) {
+            return self.state(event, &record, sink);
+        }
+        if let Some(ns) = event.time_ns {
+            let stream = &mut self.streams[event.stream];
+            stream.last_ns = Some(ns);
+            self.last_ns = self.last_ns.max(ns);
+            if let Some((since_ns, text)) = stream.halted.take() {
+                let trace = stream.trace;
+                [trace, KEYED].iter().for_each(|domain| self.pairs.goes_on(*domain, event.stream, ns));
+                self.lose(event.stream, since_ns, ns, None, text, sink);
+            }
+        }
+    }
+
+    /// The next event.
+    pub fn event(&mut self, event: &Event<'_>, sink: &mut impl Sink<Kept = K>) {
+        self.pass(event, sink);
+        if event.is_state() {
+            return;
+        }
+        self.totals.events += 1;
+        let Some(ns) = event.time_ns else {
+            self.totals.events_without_time += 1;
+            return;
+        };
+        let Some(index) = self.bound.kind_by_class.get(&std::ptr::from_ref(event.class).addr()).copied() else {
+            return;
+        };
+        let kind = &self.bound.kinds[index];
+        let (name, role_count, is_picked) = (kind.name, kind.roles.len(), kind.is_picked);
+        let place = self.place(event, ns, sink);
+        if is_picked {
+            self.picker.read(event);
+            self.count(index, &place, sink);
+        }
+        let mut what = Some(What::Plain);
+        for role in 0..role_count {
+            let role = self.bound.kinds[index].roles[role];
+            what = match role.is_begin {
+                true => self.begin(event, role, &place, sink),
+                false => self.end(event, role, &place, sink),
+            };
+        }
+        if let Some(what) = what {
+            self.totals.instants += 1;
+            sink.instant(&Instant { track: place.track, name, ns, cpu: place.cpu, event, what });
+        }
+    }
+
+    /// Where an event is.
+    #[inline]
+    fn place(&mut self, event: &Event<'_>, ns: i64, sink: &mut impl Sink<Kept = K>) -> Place {
+        let stream = &self.streams[event.stream];
+        let trace = stream.trace;
+        let cpu = Some(event.cpu_id).filter(|cpu| *cpu != CPU_UNKNOWN);
+        if let (Some((who, track)), Some(context)) = (stream.last, event.context)
+            && who == context
+        {
+            return Place { trace, ns, cpu, track, has_thread: true };
+        }
+        self.find_place(event, trace, ns, cpu, sink)
+    }
+
+    fn find_place(
+        &mut self,
+        event: &Event<'_>,
+        trace: usize,
+        ns: i64,
+        cpu: Option<u32>,
+        sink: &mut impl Sink<Kept = K>,
+    ) -> Place {
+        let writer = self.writers.of(event);
+        let name = writer.name.as_deref().map(String::from_utf8_lossy).unwrap_or_default();
+        let tracks = &mut self.tracks;
+        let mut at = |parent: Option<u32>, kind: TrackKind, name: &str| {
+            tracks.at(trace, parent, kind, |id| sink.track(&Track { id, parent, trace, kind, name }))
+        };
+        let process = writer.pid.map(|pid| at(None, TrackKind::Process { pid }, &name));
+        let track = match (writer.tid, process, cpu) {
+            (Some(tid), process, _) => at(process, TrackKind::Thread { pid: writer.pid, tid }, ""),
+            (None, Some(process), _) => process,
+            (None, None, Some(cpu)) => at(None, TrackKind::Cpu { cpu }, ""),
+            (None, None, None) => at(None, TrackKind::Trace, ""),
+        };
+        let has_thread = writer.tid.is_some();
+        self.streams[event.stream].last = event.context.filter(|_| has_thread).map(|who| (who, track));
+        Place { trace, ns, cpu, track, has_thread }
+    }
+
+    fn count(&mut self, kind: usize, place: &Place, sink: &mut impl Sink<Kept = K>) {
+        let kind = &self.bound.kinds[kind];
+        let parent = self.tracks.parent(place.track).or(Some(place.track));
+        for (index, name) in &kind.counters {
+            let Some(value) = self.picker.cell(*index).number else { continue };
+            let (kind, text) = (TrackKind::Counter { name: *name }, &self.bound.names[*name as usize].text);
+            let announce = |id| sink.track(&Track { id, parent, trace: place.trace, kind, name: text });
+            let track = self.tracks.at(place.trace, parent, kind, announce);
+            self.totals.counter_values += 1;
+            sink.counter(&Counter { track, ns: place.ns, value });
+        }
+    }
+
+    /// The key of an event; `None`: it has none.
+    fn key(&mut self, role: Role, place: &Place, event: &Event<'_>) -> Option<Key> {
+        let Some(index) = role.key else {
+            return place.has_thread.then_some(Key::Thread(place.track, role.pair));
+        };
+        let bytes = &mut self.key;
+        bytes.clear();
+        key::put_class(role.pair, bytes);
+        for part in &self.bound.keys[index].parts {
+            match part {
+                Part::Cpu => key::put_cpu(event.cpu_id, bytes),
+                Part::Pid | Part::Tid => {
+                    let writer = self.writers.of(event);
+                    let id = if *part == Part::Pid { writer.pid } else { writer.tid };
+                    key::put_id(id.and_then(|id| u32::try_from(id).ok()), bytes);
+                }
+                Part::Field(field) => match self.picker.cell(*field) {
+                    cell if cell.said == Said::Nothing => return None,
+                    cell => key::put_cell(cell, bytes),
+                },
+            }
+        }
+        Some(Key::Fields(bytes.as_slice().into()))
+    }
+
+    /// Gives what the event is besides, if it is not the begin of a slice on its own track.
+    fn begin(&mut self, event: &Event<'_>, role: Role, place: &Place, sink: &mut impl Sink<Kept = K>) -> Option<What> {
+        if let Some(only) = role.only
+            && !self.bound.conditions[only].wants(event, &mut self.writers)
+        {
+            return Some(What::Plain);
+        }
+        let Some(key) = self.key(role, place, event) else {
+            self.totals.events_without_key += 1;
+            return Some(What::Plain);
+        };
+        if !self.pairs.has_room() {
+            return Some(What::Plain);
+        }
+        let (mut track, mut lane) = (place.track, None);
+        if role.key.is_some() {
+            let parent = self.tracks.parent(place.track).or(Some(place.track));
+            let Some(number) = self.tracks.take_lane(parent, role.pair) else {
+                self.pairs.unpaired.not_followed += 1;
+                return Some(What::Plain);
+            };
+            let (kind, name) = (TrackKind::Lane { name: role.pair, number }, &self.bound.names[role.pair as usize]);
+            let announce = |id| sink.track(&Track { id, parent, trace: place.trace, kind, name: &name.text });
+            track = self.tracks.at(place.trace, parent, kind, announce);
+            lane = Some((number, place.track));
+        }
+        let id = self.slices + 1;
+        let Some(depth) = self.tracks.begin(track, id) else {
+            self.pairs.unpaired.not_followed += 1;
+            return Some(What::Plain);
+        };
+        self.slices = id;
+        let Place { ns, cpu, .. } = *place;
+        let kept = sink.begin(&Begin { id, track, name: role.name, depth, ns, cpu, event });
+        self.pairs.begin(key, ns, Open { id, track, name: role.name, depth, lane, kept });
+        lane.map(|_| What::Begins(id))
+    }
+
+    /// Gives what the event is besides, if it is not the end of a slice on its own track.
+    fn end(&mut self, event: &Event<'_>, role: Role, place: &Place, sink: &mut impl Sink<Kept = K>) -> Option<What> {
+        let Some(key) = self.key(role, place, event) else {
+            self.totals.events_without_key += 1;
+            return Some(What::Plain);
+        };
+        let domain = if role.key.is_some() { KEYED } else { place.trace };
+        let Some(pair) = self.pairs.end(domain, &key, place.ns) else { return Some(What::EndAlone) };
+        self.totals.slices += 1;
+        let Place { ns, cpu, .. } = *place;
+        let Open { id, track, name, depth, lane, kept } = pair.kept;
+        let above = self.tracks.end(track, id);
+        let (begin_ns, is_believed) = (pair.begin_ns, pair.is_believed);
+        sink.end(&End { id, track, name, depth, begin_ns, ns, above, is_believed, cpu, event: Some(event) }, kept);
+        let (number, from) = lane?;
+        self.tracks.give_lane(self.tracks.parent(track), role.pair, number);
+        if from == place.track {
+            return Some(What::Ends(id));
+        }
+        self.totals.flows += 1;
+        sink.flow(&Flow { id, name, from: (from, begin_ns), to: (place.track, ns) });
+        Some(What::EndsElsewhere(id))
+    }
+
+    fn state(&mut self, event: &Event<'_>, record: &StateRecord<'_>, sink: &mut impl Sink<Kept = K>) {
+        self.writers.note(event, record);
+        let trace = self.streams[event.stream].trace;
+        let named = match *record {
+            StateRecord::Process { process, vpid, name, .. } => {
+                self.joined.insert((trace, process), vpid);
+                Some((vpid, name))
+            }
+            StateRecord::ProcessName { process, name } => self.joined.get(&(trace, process)).map(|vpid| (*vpid, name)),
+            _ => None,
+        };
+        if let Some((vpid, name)) = named
+            && let Some(id) = self.tracks.process(trace, vpid.into())
+        {
+            sink.track(&Track { id, parent: None, trace, kind: TrackKind::Process { pid: vpid.into() }, name });
+        }
+    }
+
+    /// A notice. `time_ns`: to where its stream has come.
+    pub fn notice(&mut self, notice: &Notice, time_ns: Option<i64>, sink: &mut impl Sink<Kept = K>) {
+        let stream = &mut self.streams[notice.stream];
+        let since_ns = stream.last_ns;
+        let (begin, end, count) = match notice.problem {
+            Problem::Discarded { count, begin_ns, end_ns } => {
+                (begin_ns.or(since_ns), Some(end_ns.unwrap_or(i64::MAX)), Some(count))
+            }
+            _ => (since_ns, None, None),
+        };
+        let domains = [stream.trace, KEYED];
+        let known_ns = begin.or(time_ns).or(end).unwrap_or(self.last_ns);
+        if end.is_none() && stream.halted.is_none() {
+            stream.halted = Some((known_ns, notice.to_string()));
+        }
+        for domain in domains {
+            self.pairs.lost(domain, notice.stream, begin.unwrap_or(i64::MIN), end);
+        }
+        if let Some(end) = end {
+            let end_ns = if end == i64::MAX { time_ns.unwrap_or(known_ns) } else { end };
+            self.lose(notice.stream, known_ns, end_ns, count, notice.to_string(), sink);
+        }
+    }
+
+    fn lose(
+        &mut self,
+        stream: usize,
+        begin_ns: i64,
+        end_ns: i64,
+        count: Option<u64>,
+        text: String,
+        sink: &mut impl Sink<Kept = K>,
+    ) {
+        let Stream { name, trace, .. } = &self.streams[stream];
+        let (trace, kind) = (*trace, TrackKind::Losses { stream: stream as u32 });
+        let announce = |id| sink.track(&Track { id, parent: None, trace, kind, name });
+        let track = self.tracks.at(trace, None, kind, announce);
+        self.totals.losses += 1;
+        self.totals.events_lost = self.totals.events_lost.saturating_add(count.unwrap_or(0));
+        sink.loss(&Loss { track, begin_ns, end_ns: end_ns.max(begin_ns), count, text });
+    }
+
+    /// The end of the trace: hands out the ends of what is open.
+    pub fn finish(mut self, sink: &mut impl Sink<Kept = K>) -> Totals {
+        for stream in 0..self.streams.len() {
+            if let Some((since_ns, text)) = self.streams[stream].halted.take() {
+                self.lose(stream, since_ns, self.last_ns, None, text, sink);
+            }
+        }
+        let (unpaired, open) = self.pairs.finish();
+        let mut open: Vec<(i64, Open<K>)> = open.collect();
+        // The innermost ends first.
+        open.sort_by_key(|(_, open)| std::cmp::Reverse(open.id));
+        for (begin_ns, Open { id, track, name, depth, kept, .. }) in open {
+            let above = self.tracks.end(track, id);
+            let (ns, is_believed) = (self.last_ns.max(begin_ns), true);
+            sink.end(&End { id, track, name, depth, begin_ns, ns, above, is_believed, cpu: None, event: None }, kept);
+        }
+        Totals {
+            slices_unfinished: unpaired.begins,
+            ends_unpaired: unpaired.ends,
+            slices_across_losses: unpaired.across_losses,
+            begins_not_followed: unpaired.not_followed,
+            ..self.totals
+        }
+    }
+}
+
+/// What has a key can begin in one trace and end in another: losses of all of them count.
+const KEYED: usize = usize::MAX;

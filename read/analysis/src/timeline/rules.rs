@@ -1,0 +1,294 @@
+//! What is a slice: which events begin something, and which end it.
+
+use std::collections::{BTreeSet, HashMap};
+
+use dormouse_abi::class::matches;
+use dormouse_ctf::{ClassRef, Selection, Trace, TraceRef};
+use dormouse_filter::{Filter, Name};
+
+use super::Options;
+use crate::hash::QuickMap;
+use crate::pick::Picker;
+use crate::query::{Latency, Measure, Query};
+use crate::schema::Schema;
+
+/// Names that belong together. `*` is the same text in all three.
+struct Rule {
+    begin: &'static str,
+    end: &'static str,
+    name: &'static str,
+    /// Fields that both have; without any, the thread.
+    key: &'static [&'static str],
+    /// Begins of which this is not true begin nothing.
+    only: Option<&'static str>,
+}
+
+const fn nested(begin: &'static str, end: &'static str, name: &'static str) -> Rule {
+    Rule { begin, end, name, key: &[], only: None }
+}
+
+const fn held(
+    begin: &'static str,
+    end: &'static str,
+    name: &'static str,
+    key: &'static [&'static str],
+    only: &'static str,
+) -> Rule {
+    Rule { begin, end, name, key, only: Some(only) }
+}
+
+/// A class is what the first rule says in which it and the class of the other end are.
+const RULES: [Rule; 21] = [
+    // System calls, as LTTng and perf call them.
+    nested("syscall_entry_*", "syscall_exit_*", "syscall_*"),
+    nested("compat_syscall_entry_*", "compat_syscall_exit_*", "compat_syscall_*"),
+    nested("syscalls:sys_enter_*", "syscalls:sys_exit_*", "syscalls:sys_*"),
+    nested("*:begin", "*:end", "*"),
+    nested("*_begin", "*_end", "*"),
+    nested("*:entry", "*:exit", "*"),
+    nested("*_entry", "*_exit", "*"),
+    nested("*:enter", "*:leave", "*"),
+    nested("*_enter", "*_leave", "*"),
+    nested("*_enter", "*_exit", "*"),
+    nested("*:start", "*:stop", "*"),
+    nested("*_start", "*_stop", "*"),
+    nested("*:start", "*:end", "*"),
+    nested("*_start", "*_end", "*"),
+    nested("*:in", "*:out", "*"),
+    nested("*_in", "*_out", "*"),
+    // A thread that waits for a mutex, as LTTng's pthread wrapper says it.
+    nested("*_req", "*_acq", "*"),
+    // The functions of libc, which `dormouse record --libc` traces: how long something is held, by whichever thread.
+    held("libc:mutex_lock", "libc:mutex_unlock", "libc:mutex held", &["pid", "mutex"], "result == 0"),
+    held("libc:mutex_trylock", "libc:mutex_unlock", "libc:mutex held", &["pid", "mutex"], "result == 0"),
+    held("libc:open", "libc:close", "libc:file open", &["pid", "fd"], "fd >= 0"),
+    held("libc:openat", "libc:close", "libc:file open", &["pid", "fd"], "fd >= 0"),
+];
+
+/// Where a part of a key is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Part {
+    Cpu,
+    Pid,
+    Tid,
+    /// By the picker's index.
+    Field(usize),
+}
+
+/// A key: what events that belong together have in common.
+#[derive(Debug)]
+pub(super) struct KeyOf {
+    pub parts: Vec<Part>,
+}
+
+/// What an event of a class does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Role {
+    /// What belongs together has the same; an index of names.
+    pub pair: u32,
+    /// Of the slice.
+    pub name: u32,
+    pub is_begin: bool,
+    /// By index; `None`: the thread.
+    pub key: Option<usize>,
+    /// By the index of a condition.
+    pub only: Option<usize>,
+}
+
+/// A name that items have.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NameText {
+    /// The name.
+    pub text: String,
+    /// What stands before its first colon: the provider; empty if there is none.
+    pub category: String,
+}
+
+/// What is known of a class.
+#[derive(Debug, Default)]
+pub(super) struct Kind {
+    /// Of the class.
+    pub name: u32,
+    /// Those that end something first.
+    pub roles: Vec<Role>,
+    /// Index of the picker, and the name of the counter.
+    pub counters: Vec<(usize, u32)>,
+    /// Whether fields are needed.
+    pub is_picked: bool,
+}
+
+/// The rules, bound to the classes of traces.
+#[derive(Debug, Default)]
+pub(super) struct Bound {
+    pub names: Vec<NameText>,
+    /// By the address of the class, which stays where it is as long as its trace.
+    pub kind_by_class: QuickMap<usize, usize>,
+    pub kinds: Vec<Kind>,
+    pub keys: Vec<KeyOf>,
+    pub conditions: Vec<Selection>,
+    known: HashMap<String, u32>,
+}
+
+/// What `*` stands for in a pattern that has at most one.
+fn star<'n>(pattern: &str, name: &'n str) -> Option<&'n str> {
+    let Some((before, behind)) = pattern.split_once('*') else { return (pattern == name).then_some("") };
+    name.strip_prefix(before)?.strip_suffix(behind).filter(|text| !text.is_empty())
+}
+
+impl Bound {
+    /// # Errors
+    /// What the traces have not, and what is the nearest.
+    pub(super) fn new(options: &Options, traces: &[&Trace], picker: &mut Picker) -> Result<Bound, String> {
+        check(options, traces)?;
+        let mut bound = Bound::default();
+        let given_key = bound.key(&options.key, picker);
+        for trace in traces {
+            let classes: Vec<_> = ClassRef::all(TraceRef::from(*trace)).filter(|class| !class.is_state()).collect();
+            let names = classes.iter().map(|class| class.class.full_name.as_str());
+            // What is given is no other end of anything.
+            let is_given = |name: &&str| options.pairs.iter().any(|(a, b)| matches(a, name) || matches(b, name));
+            let names: BTreeSet<&str> = names.filter(|name| !is_given(name)).collect();
+            for class in &classes {
+                let kind = bound.kind(class, options, given_key, &names, picker);
+                bound.kind_by_class.insert(std::ptr::from_ref(class.class).addr(), bound.kinds.len());
+                bound.kinds.push(kind);
+            }
+        }
+        Ok(bound)
+    }
+
+    fn kind(
+        &mut self,
+        class: &ClassRef<'_>,
+        options: &Options,
+        given_key: Option<usize>,
+        names: &BTreeSet<&str>,
+        picker: &mut Picker,
+    ) -> Kind {
+        let full_name = class.class.full_name.as_str();
+        let name = self.name(full_name);
+        let mut roles = Vec::new();
+        for (begin, end) in &options.pairs {
+            let pair = self.name(&format!("{begin}..{end}"));
+            for (pattern, is_begin) in [(end, false), (begin, true)] {
+                if matches(pattern, full_name) {
+                    roles.push(Role { pair, name, is_begin, key: given_key, only: None });
+                }
+            }
+        }
+        if roles.is_empty() {
+            roles.extend(RULES.iter().find_map(|rule| self.role(rule, class, names, picker)));
+        }
+        roles.sort_by_key(|role| role.is_begin);
+        let counters = options.counters.iter().filter(|(pattern, _)| matches(pattern, full_name));
+        let counters = counters.filter(|(_, field)| class.field(&Name::parse(field)).is_some());
+        let counters: Vec<_> =
+            counters.map(|(_, field)| (picker.want(field), self.name(&format!("{full_name} {field}")))).collect();
+        let is_picked = !counters.is_empty() || roles.iter().any(|role| role.key.is_some());
+        Kind { name, roles, counters, is_picked }
+    }
+
+    /// What a rule says of a class, if it says anything.
+    fn role(&mut self, rule: &Rule, class: &ClassRef<'_>, names: &BTreeSet<&str>, picker: &mut Picker) -> Option<Role> {
+        let full_name = class.class.full_name.as_str();
+        let (text, is_begin) = match star(rule.begin, full_name) {
+            Some(text) => (text, true),
+            None => (star(rule.end, full_name)?, false),
+        };
+        let other = if is_begin { rule.end } else { rule.begin };
+        // An end without a `*` ends all begins of the rule.
+        let is_there = match is_begin || rule.end.contains('*') {
+            true => names.contains(other.replace('*', text).as_str()),
+            false => names.iter().any(|name| star(other, name).is_some()),
+        };
+        let has = |part: &str| matches!(part, "pid" | "tid" | "cpu") || class.field(&Name::parse(part)).is_some();
+        if !is_there || !rule.key.iter().all(|part| has(part)) {
+            return None;
+        }
+        let pair = self.name(&rule.name.replace('*', text));
+        let key = self.key(rule.key, picker);
+        let only = rule.only.filter(|_| is_begin).and_then(|only| self.condition(only));
+        Some(Role { pair, name: pair, is_begin, key, only })
+    }
+
+    fn name(&mut self, text: &str) -> u32 {
+        if let Some(known) = self.known.get(text) {
+            return *known;
+        }
+        let category = text.split_once(':').map_or("", |(provider, _)| provider);
+        self.names.push(NameText { text: text.into(), category: category.into() });
+        let id = self.names.len() as u32 - 1;
+        self.known.insert(text.into(), id);
+        id
+    }
+
+    fn key<S: AsRef<str>>(&mut self, fields: &[S], picker: &mut Picker) -> Option<usize> {
+        let part = |field: &S| match field.as_ref() {
+            "cpu" => Part::Cpu,
+            "pid" => Part::Pid,
+            "tid" => Part::Tid,
+            field => Part::Field(picker.want(field)),
+        };
+        let parts: Vec<Part> = fields.iter().map(part).collect();
+        if parts.is_empty() {
+            return None;
+        }
+        let known = self.keys.iter().position(|key| key.parts == parts);
+        Some(known.unwrap_or_else(|| {
+            self.keys.push(KeyOf { parts });
+            self.keys.len() - 1
+        }))
+    }
+
+    fn condition(&mut self, text: &str) -> Option<usize> {
+        self.conditions.push(Selection::unchecked(Vec::new(), vec![Filter::parse(text).ok()?]));
+        Some(self.conditions.len() - 1)
+    }
+}
+
+/// Whether the traces have what is asked for.
+fn check(options: &Options, traces: &[&Trace]) -> Result<(), String> {
+    for (begin, end) in &options.pairs {
+        let latency = Latency { begin: begin.clone(), end: end.clone(), key: options.key.clone(), slowest: 0 };
+        Query { measure: Measure::Latency(latency), ..Query::default() }.check(traces)?;
+    }
+    if let Some(name) = options.key.iter().find(|name| matches!(name.as_str(), "event" | "process")) {
+        return Err(format!("`{name}` is no key of slices; name fields, `pid`, `tid` or `cpu`"));
+    }
+    let schema = Schema::of(traces);
+    for (pattern, field) in &options.counters {
+        schema.check_pattern(pattern)?;
+        if schema.check_field(field, std::slice::from_ref(pattern), &[])? == dormouse_filter::Kind::Text {
+            return Err(format!("the field `{field}` is text, which is no counter"));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_star_is_the_same_text_in_a_name() {
+        for (pattern, name, expected) in [
+            ("*:begin", "http:begin", Some("http")),
+            ("*_entry", "app:request_entry", Some("app:request")),
+            ("syscall_entry_*", "syscall_entry_openat", Some("openat")),
+            ("*_begin", "_begin", None),
+            ("libc:close", "libc:close", Some("")),
+            ("libc:close", "libc:closed", None),
+        ] {
+            assert_eq!(star(pattern, name), expected, "{pattern} {name}");
+        }
+    }
+
+    #[test]
+    fn rules_have_a_star_in_both_ends_or_a_key() {
+        for rule in &RULES {
+            let stars = [rule.begin, rule.end, rule.name].map(|text| text.matches('*').count());
+            assert!(stars == [1, 1, 1] || (stars[0] <= 1 && stars[2] == 0 && !rule.key.is_empty()), "{}", rule.begin);
+            rule.only.iter().for_each(|only| drop(Filter::parse(only).unwrap()));
+        }
+    }
+}

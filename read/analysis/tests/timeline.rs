@@ -1,0 +1,301 @@
+//! Timelines of traces that are made here.
+
+use dormouse_abi::class::{FieldType, Kind};
+use dormouse_analysis::timeline::{
+    Begin, Counter, End, Flow, Instant, Loss, Options, Sink, Timeline, Totals, Track, What,
+};
+use dormouse_ctf::{Merge, StateRecord, StreamReader, Trace, Value};
+use dormouse_traces::TraceBuilder;
+
+/// Since when the clock of these traces counts.
+const EPOCH_NS: i64 = 1_700_000_000 * 1_000_000_000;
+
+/// What is handed out, a line each.
+#[derive(Default)]
+struct Lines(Vec<String>);
+
+impl Sink for Lines {
+    type Kept = String;
+
+    fn track(&mut self, track: &Track<'_>) {
+        self.0.push(format!("track {} in {:?}: {:?} {}", track.id, track.parent, track.kind, track.name));
+    }
+    fn begin(&mut self, begin: &Begin<'_>) -> String {
+        self.0.push(format!("{} begin {} on {} depth {}", begin.ns - EPOCH_NS, begin.id, begin.track, begin.depth));
+        begin.event.class.full_name.clone()
+    }
+    fn end(&mut self, end: &End<'_>, kept: String) {
+        let what = [(!end.is_believed, "?"), (end.event.is_none(), " unfinished")]
+            .map(|(is, text)| if is { text } else { "" });
+        let ns = [end.ns, end.begin_ns].map(|ns| ns - EPOCH_NS);
+        self.0.push(format!("{} end {} since {} of {kept} above {}{}", ns[0], end.id, ns[1], end.above, what.concat()));
+    }
+    fn instant(&mut self, instant: &Instant<'_>) {
+        let what = if instant.what == What::Plain { String::new() } else { format!(" {:?}", instant.what) };
+        let name = &instant.event.class.full_name;
+        self.0.push(format!("{} {name} on {}{what}", instant.ns - EPOCH_NS, instant.track));
+    }
+    fn counter(&mut self, counter: &Counter) {
+        self.0.push(format!("{} counter {} {:?}", counter.ns - EPOCH_NS, counter.track, counter.value));
+    }
+    fn flow(&mut self, flow: &Flow) {
+        self.0.push(format!("flow {} from {} to {}", flow.id, flow.from.0, flow.to.0));
+    }
+    fn loss(&mut self, loss: &Loss) {
+        let [begin, end] = [loss.begin_ns, loss.end_ns].map(|ns| ns - EPOCH_NS);
+        self.0.push(format!("loss on {} {begin}..{end} {:?}", loss.track, loss.count));
+    }
+}
+
+fn timeline(options: &Options, trace: &dormouse_traces::Trace) -> Result<(Vec<String>, Totals), String> {
+    let (described, mut lines) = (Trace::decode(trace.metadata.as_bytes()).unwrap(), Lines::default());
+    let names: Vec<String> = (0..trace.streams.len()).map(|index| format!("s{index}")).collect();
+    let mut timeline = Timeline::new(options, &[&described], names.iter().map(|name| (name.as_str(), 0)))?;
+    let streams = trace.streams.iter().enumerate();
+    let mut events = Merge::new(streams.map(|(index, bytes)| StreamReader::new(&described, index, bytes.as_slice())));
+    while let Some(next) = events.next_event() {
+        match next {
+            Ok(event) => timeline.event(&event, &mut lines),
+            Err(notice) => timeline.notice(&notice, events.streams()[notice.stream].time_ns(), &mut lines),
+        }
+    }
+    let totals = timeline.finish(&mut lines);
+    Ok((lines.0, totals))
+}
+
+fn pairs(pairs: &[(&str, &str)], key: &[&str]) -> Options {
+    let pair = |(begin, end): &(&str, &str)| (begin.to_string(), end.to_string());
+    Options {
+        pairs: pairs.iter().map(pair).collect(),
+        key: key.iter().map(|key| key.to_string()).collect(),
+        ..Options::default()
+    }
+}
+
+fn without_tracks(lines: &[String]) -> Vec<&str> {
+    lines.iter().map(String::as_str).filter(|line| !line.starts_with("track")).collect()
+}
+
+#[test]
+fn slices_of_a_thread_nest_by_the_names_of_their_ends() {
+    let mut builder = TraceBuilder::new();
+    let classes = ["request_entry", "request_exit", "query_begin", "query_end", "tick", "alone_start"];
+    let [entry, exit, begin, end, tick, alone] = classes.map(|name| builder.class("app", name, &[]));
+    let process =
+        |name| StateRecord::Process { process: 1, pid: 9, vpid: 7, name, program: "/bin/app", command_line: "app" };
+    builder.state(0, &process("app"));
+    let streams = [builder.stream(0), builder.stream(1)];
+    for (cpu, time, tid, class) in [
+        (0, 10, 7, exit),
+        (0, 20, 7, entry),
+        (1, 25, 8, entry),
+        (0, 30, 7, begin),
+        (0, 35, 7, tick),
+        (0, 36, 7, alone),
+        (1, 40, 7, end),
+        (1, 50, 7, exit),
+        (1, 60, 7, begin),
+        (1, 70, 7, entry),
+        (1, 80, 7, end),
+        (1, 90, 8, exit),
+    ] {
+        builder.event(streams[cpu], time, 7, tid, class, &[]);
+    }
+    builder.state(95, &process("other"));
+    let (lines, totals) = timeline(&Options::default(), &builder.finish()).unwrap();
+    assert_eq!(
+        lines,
+        [
+            "track 0 in None: Process { pid: 7 } app",
+            "track 1 in Some(0): Thread { pid: Some(7), tid: 7 } ",
+            "10 app:request_exit on 1 EndAlone",
+            "20 begin 1 on 1 depth 0",
+            "track 2 in Some(0): Thread { pid: Some(7), tid: 8 } ",
+            "25 begin 2 on 2 depth 0",
+            "30 begin 3 on 1 depth 1",
+            "35 app:tick on 1",
+            // The trace has no class that would end it.
+            "36 app:alone_start on 1",
+            "40 end 3 since 30 of app:query_begin above 0",
+            "50 end 1 since 20 of app:request_entry above 0",
+            "60 begin 4 on 1 depth 0",
+            "70 begin 5 on 1 depth 1",
+            "80 end 4 since 60 of app:query_begin above 1",
+            "90 end 2 since 25 of app:request_entry above 0",
+            "track 0 in None: Process { pid: 7 } other",
+            "90 end 5 since 70 of app:request_entry above 0 unfinished",
+        ]
+    );
+    let expected =
+        Totals { events: 12, slices: 4, slices_unfinished: 1, instants: 3, ends_unpaired: 1, ..Totals::default() };
+    assert_eq!(totals, expected);
+}
+
+#[test]
+fn slices_with_a_key_are_on_lanes_and_flow_from_thread_to_thread() {
+    let mut builder = TraceBuilder::new();
+    let id = [("id", FieldType::scalar(Kind::U64))];
+    let [begin, end] = ["in", "out"].map(|name| builder.class("req", name, &id));
+    let stream = builder.stream(0);
+    for (time, tid, class, id) in
+        [(10, 7, begin, 1), (20, 8, begin, 2), (30, 8, end, 1), (40, 8, end, 2), (50, 7, begin, 3)]
+    {
+        builder.event(stream, time, 7, tid, class, &[Value::U64(id)]);
+    }
+    let trace = builder.finish();
+    let (lines, totals) = timeline(&pairs(&[("req:in", "req:out")], &["id"]), &trace).unwrap();
+    assert_eq!(
+        lines[2..],
+        [
+            "track 2 in Some(0): Lane { name: 1, number: 0 } req:in..req:out",
+            "10 begin 1 on 2 depth 0",
+            "10 req:in on 1 Begins(1)",
+            "track 3 in Some(0): Thread { pid: Some(7), tid: 8 } ",
+            "track 4 in Some(0): Lane { name: 1, number: 1 } req:in..req:out",
+            "20 begin 2 on 4 depth 0",
+            "20 req:in on 3 Begins(2)",
+            "30 end 1 since 10 of req:in above 0",
+            "flow 1 from 1 to 3",
+            "30 req:out on 3 EndsElsewhere(1)",
+            "40 end 2 since 20 of req:in above 0",
+            "40 req:out on 3 Ends(2)",
+            "50 begin 3 on 2 depth 0",
+            "50 req:in on 1 Begins(3)",
+            "50 end 3 since 50 of req:in above 0 unfinished",
+        ]
+    );
+    assert_eq!((totals.slices, totals.flows, totals.instants, totals.slices_unfinished), (2, 1, 5, 1));
+    // By thread, the end on thread 8 is that of 2.
+    let (lines, totals) = timeline(&Options::default(), &trace).unwrap();
+    assert!(lines.contains(&"30 end 2 since 20 of req:in above 0".to_string()), "{lines:?}");
+    assert_eq!((totals.slices, totals.flows, totals.ends_unpaired), (1, 0, 1));
+}
+
+#[test]
+fn an_event_can_end_one_slice_and_begin_the_next() {
+    let mut builder = TraceBuilder::new();
+    let tick = builder.class("app", "tick", &[]);
+    let stream = builder.stream(0);
+    (1..4).for_each(|time| builder.event(stream, time, 7, 7, tick, &[]));
+    let (lines, _) = timeline(&pairs(&[("app:tick", "app:tick")], &[]), &builder.finish()).unwrap();
+    assert_eq!(
+        without_tracks(&lines),
+        [
+            "1 begin 1 on 1 depth 0",
+            "2 end 1 since 1 of app:tick above 0",
+            "2 begin 2 on 1 depth 0",
+            "3 end 2 since 2 of app:tick above 0",
+            "3 begin 3 on 1 depth 0",
+            "3 end 3 since 3 of app:tick above 0 unfinished",
+        ]
+    );
+}
+
+#[test]
+fn a_mutex_is_held_from_a_lock_that_was_had_until_it_is_given_back() {
+    let mut builder = TraceBuilder::new();
+    let fields = [("mutex", FieldType::scalar(Kind::U64)), ("result", FieldType::scalar(Kind::I32))];
+    let names = ["mutex_lock", "mutex_trylock", "mutex_unlock"];
+    let [lock, trylock, unlock] = names.map(|name| builder.class("libc", name, &fields));
+    let stream = builder.stream(0);
+    for (time, class, mutex, result) in
+        [(1, lock, 5, 0), (2, trylock, 5, -16), (3, trylock, 6, 0), (4, unlock, 5, 0), (5, unlock, 6, 0)]
+    {
+        builder.event(stream, time, 7, 7, class, &[Value::U64(mutex), Value::I32(result)]);
+    }
+    let (lines, totals) = timeline(&Options::default(), &builder.finish()).unwrap();
+    assert_eq!((totals.slices, totals.slices_unfinished, totals.instants), (2, 0, 5), "{lines:?}");
+    let ends: Vec<_> = lines.iter().filter(|line| line.contains(" end ")).collect();
+    assert_eq!(ends, ["4 end 1 since 1 of libc:mutex_lock above 0", "5 end 2 since 3 of libc:mutex_trylock above 0"]);
+}
+
+#[test]
+fn losses_are_where_they_happened_and_slices_across_them_are_not_believed() {
+    let mut builder = TraceBuilder::new();
+    let [begin, end] = ["begin", "end"].map(|name| builder.class("app", name, &[]));
+    let stream = builder.stream(3);
+    builder.event(stream, 10, 7, 7, begin, &[]);
+    builder.event(stream, 20, 7, 7, end, &[]);
+    builder.event(stream, 30, 7, 7, begin, &[]);
+    builder.packet(stream, 0, 0);
+    builder.event(stream, 50, 7, 7, end, &[]);
+    builder.packet(stream, 0, 4);
+    let (lines, totals) = timeline(&Options::default(), &builder.finish()).unwrap();
+    let lines = without_tracks(&lines);
+    assert!(lines.contains(&"20 end 1 since 10 of app:begin above 0"), "{lines:?}");
+    assert!(lines.contains(&"loss on 2 30..50 Some(4)"), "{lines:?}");
+    assert!(lines.contains(&"50 end 2 since 30 of app:begin above 0?"), "{lines:?}");
+    assert_eq!((totals.losses, totals.events_lost, totals.slices_across_losses), (1, 4, 1));
+}
+
+#[test]
+fn counters_are_fields_that_are_asked_for() {
+    let mut builder = TraceBuilder::new();
+    let fields = [("len", FieldType::scalar(Kind::I32)), ("name", FieldType::scalar(Kind::Str))];
+    let queue = builder.class("net", "queue", &fields);
+    let stream = builder.stream(0);
+    for (time, pid, len) in [(1, 7, 5), (2, 8, -1), (3, 7, 6)] {
+        builder.event(stream, time, pid, pid, queue, &[Value::I32(len), Value::Str(b"x")]);
+    }
+    let trace = builder.finish();
+    let of =
+        |pattern: &str, field: &str| Options { counters: vec![(pattern.into(), field.into())], ..Options::default() };
+    let (lines, totals) = timeline(&of("net:*", "len"), &trace).unwrap();
+    assert_eq!(
+        lines.iter().filter(|line| line.contains("ounter")).collect::<Vec<_>>(),
+        [
+            "track 2 in Some(0): Counter { name: 1 } net:queue len",
+            "1 counter 2 Whole(5)",
+            "track 5 in Some(3): Counter { name: 1 } net:queue len",
+            "2 counter 5 Whole(-1)",
+            "3 counter 2 Whole(6)"
+        ]
+    );
+    assert_eq!((totals.counter_values, totals.instants), (3, 3));
+    let wrong = |options: &Options| timeline(options, &trace).unwrap_err();
+    assert_eq!(wrong(&of("net:*", "name")), "the field `name` is text, which is no counter");
+    assert!(wrong(&of("nat:*", "len")).contains("the nearest is `net:queue`"));
+    assert!(wrong(&of("net:*", "lem")).contains("the nearest is `len`"));
+    assert!(
+        wrong(&pairs(&[("net:queue", "net:gone")], &[])).contains("no event class of the trace matches `net:gone`")
+    );
+    assert!(wrong(&pairs(&[("net:queue", "net:queue")], &["process"])).starts_with("`process` is no key"));
+}
+
+/// However the ends come, whatever is lost: each slice ends once, within what it lies in unless that is said.
+#[test]
+fn all_that_begins_ends_once() {
+    let mut random = 1u64;
+    let mut below = |end: u64| {
+        // Knuth's multiplier.
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (random >> 33) % end
+    };
+    let mut builder = TraceBuilder::new();
+    let names = ["a_begin", "a_end", "b:start", "b_start", "b_stop", "c_enter", "c_exit", "d"];
+    let classes = names.map(|name| builder.class("app", name, &[("id", FieldType::scalar(Kind::U64))]));
+    let streams = [0, 1, 2].map(|cpu| builder.stream(cpu));
+    let mut time = 0;
+    for count in 1..20_000u64 {
+        time += below(3);
+        let stream = streams[below(3) as usize];
+        let class = classes[below(8) as usize];
+        builder.event(stream, time, 7, 7 + below(3) as u32, class, &[Value::U64(below(5))]);
+        if count % 100 == 0 {
+            builder.packet(stream, 0, below(2));
+        }
+    }
+    let trace = builder.finish();
+    for options in [Options::default(), pairs(&[("app:a_begin", "app:a_end"), ("app:d", "app:d")], &["id"])] {
+        let (lines, totals) = timeline(&options, &trace).unwrap();
+        let count = |text: &str| lines.iter().filter(|line| line.contains(text)).count() as u64;
+        assert_eq!(count(" begin "), totals.slices + totals.slices_unfinished);
+        assert_eq!(count(" end "), count(" begin "));
+        assert_eq!(count("unfinished"), totals.slices_unfinished);
+        assert_eq!(count("loss on"), totals.losses);
+        assert!(totals.slices_across_losses > 0 && totals.losses > 10 && totals.slices > 1000, "{totals:?}");
+        let ids: std::collections::BTreeSet<&str> =
+            lines.iter().filter(|line| line.contains(" end ")).map(|line| line.split(' ').nth(2).unwrap()).collect();
+        assert_eq!(ids.len() as u64, count(" begin "));
+    }
+}

@@ -1,0 +1,192 @@
+//! Chrome's JSON: an array of events, each with its process and thread. What has no thread (lanes, counters, losses) has a number of its own, beyond all
+//! that Linux gives.
+//!
+//! Times are microseconds with three more digits, from a moment on that `otherData` says: seconds since 1970 have more digits than a number of JSON can
+//! have in most programs.
+
+use std::sync::Arc;
+
+use dormouse_abi::page::CPU_UNKNOWN;
+use dormouse_analysis::Number;
+use dormouse_analysis::timeline::{NameText, TrackKind, What};
+use dormouse_ctf::Event;
+use dormouse_ctf::text::{JsonFields, put_json_text};
+
+use crate::op::{At, Op};
+
+/// Encodes operations.
+#[derive(Debug)]
+pub(crate) struct Chrome {
+    names: Arc<Vec<NameText>>,
+    base_ns: i64,
+    fields: JsonFields,
+}
+
+fn put(out: &mut Vec<u8>, text: &str) {
+    out.extend_from_slice(text.as_bytes());
+}
+
+fn put_number(out: &mut Vec<u8>, number: impl std::fmt::Display) {
+    put(out, &number.to_string());
+}
+
+fn put_us(out: &mut Vec<u8>, ns: i128) {
+    let sign = if ns < 0 { "-" } else { "" };
+    let ns = ns.unsigned_abs();
+    put(out, &format!("{sign}{}.{:03}", ns / 1000, ns % 1000));
+}
+
+impl Chrome {
+    pub(crate) fn new(names: &Arc<Vec<NameText>>, base_ns: i64) -> Chrome {
+        Chrome { names: Arc::clone(names), base_ns, fields: JsonFields::default() }
+    }
+
+    /// Appends what stands before all events.
+    pub(crate) fn begin(&self, out: &mut Vec<u8>) {
+        put(out, "{\"displayTimeUnit\":\"ns\",\"otherData\":{\"begin_ns\":\"");
+        put_number(out, self.base_ns);
+        put(out, "\"},\"traceEvents\":[\n");
+        // Something that no other need not begin with a comma behind.
+        put(out, "{\"ph\":\"M\",\"pid\":0,\"tid\":0,\"name\":\"trace_begin\",\"args\":{}}");
+    }
+
+    /// Appends what stands behind all events.
+    pub(crate) fn end(out: &mut Vec<u8>) {
+        put(out, "\n]}\n");
+    }
+
+    /// Begins an event.
+    fn head(&self, kind: &str, at: At, out: &mut Vec<u8>) {
+        put(out, ",\n{\"ph\":\"");
+        put(out, kind);
+        put(out, "\",\"pid\":");
+        put_number(out, at.pid);
+        put(out, ",\"tid\":");
+        put_number(out, at.tid);
+        put(out, ",\"ts\":");
+        put_us(out, i128::from(at.ns) - i128::from(self.base_ns));
+    }
+
+    fn name(&self, name: u32, out: &mut Vec<u8>) {
+        let Some(NameText { text, category }) = self.names.get(name as usize) else { return };
+        put(out, ",\"name\":");
+        put_json_text(out, text.as_bytes());
+        put(out, ",\"cat\":");
+        put_json_text(out, if category.is_empty() { b"event" } else { category.as_bytes() });
+    }
+
+    /// CPU, contexts and fields.
+    fn fields(&mut self, event: &Event<'_>, out: &mut Vec<u8>) {
+        if event.cpu_id != CPU_UNKNOWN {
+            put(out, "\"cpu\":");
+            put_number(out, event.cpu_id);
+            out.push(b',');
+        }
+        self.fields.put(event, out);
+    }
+
+    /// Ends an event of a name with what it has besides.
+    fn finish(&mut self, name: u32, flag: Option<&str>, event: Option<&Event<'_>>, out: &mut Vec<u8>) {
+        self.name(name, out);
+        put(out, ",\"args\":{");
+        if let Some(flag) = flag {
+            put_json_text(out, flag.as_bytes());
+            put(out, if event.is_some() { ":true," } else { ":true" });
+        }
+        event.into_iter().for_each(|event| self.fields(event, out));
+        put(out, "}}");
+    }
+
+    /// Appends an operation.
+    pub(crate) fn op(&mut self, op: &Op, event: Option<&Event<'_>>, out: &mut Vec<u8>) {
+        match op {
+            Op::Begin { at, name, .. } => {
+                self.head("B", *at, out);
+                self.finish(*name, None, event, out);
+            }
+            Op::Continue { at, name } => {
+                self.head("B", *at, out);
+                self.finish(*name, Some("continued"), None, out);
+            }
+            Op::Cut { at } => {
+                self.head("E", *at, out);
+                put(out, "}");
+            }
+            Op::End { at, is_believed, .. } => {
+                self.head("E", *at, out);
+                put(out, ",\"args\":{\"end\":{");
+                match event {
+                    Some(event) => self.fields(event, out),
+                    None => put(out, "\"not in the trace\":true"),
+                }
+                put(out, "}");
+                if !is_believed {
+                    put(out, ",\"events lost between begin and end\":true");
+                }
+                put(out, "}}");
+            }
+            Op::Instant { at, name, what, .. } => {
+                // What flows begin or end at has to be a slice.
+                let kind = match what {
+                    What::Begins(_) | What::Ends(_) | What::EndsElsewhere(_) => "X",
+                    What::Plain | What::EndAlone => "i",
+                };
+                self.head(kind, *at, out);
+                put(out, if kind == "X" { ",\"dur\":0" } else { ",\"s\":\"t\"" });
+                let flag = (*what == What::EndAlone).then_some("begin is not in the trace");
+                self.finish(*name, flag, event, out);
+            }
+            Op::Counter { at, value, name } => {
+                self.head("C", *at, out);
+                self.name(*name, out);
+                put(out, ",\"args\":{\"value\":");
+                match value {
+                    Number::Whole(value) => put_number(out, value),
+                    Number::Real(value) if value.is_finite() => put(out, &format!("{value:?}")),
+                    Number::Real(_) => put(out, "null"),
+                }
+                put(out, "}}");
+            }
+            Op::Flow { from, to, id, name } => {
+                for (kind, at, rest) in [("s", from, ""), ("f", to, ",\"bp\":\"e\"")] {
+                    self.head(kind, *at, out);
+                    self.name(*name, out);
+                    put(out, &format!(",\"id\":{id}{rest}}}"));
+                }
+            }
+            Op::Loss { at, end_ns, loss } => {
+                self.head("X", *at, out);
+                put(out, ",\"dur\":");
+                put_us(out, i128::from(*end_ns) - i128::from(at.ns));
+                let name = loss.count.map_or_else(|| "events lost".into(), |count| format!("{count} events lost"));
+                put(out, &format!(",\"name\":\"{name}\",\"cat\":\"loss\",\"args\":{{\"what\":"));
+                put_json_text(out, loss.text.as_bytes());
+                put(out, "}}");
+            }
+            Op::Track { at, kind, name, parent } => self.track(*at, parent.is_some(), *kind, name, out),
+        }
+    }
+
+    fn track(&self, at: At, has_parent: bool, kind: TrackKind, name: &str, out: &mut Vec<u8>) {
+        let at = At { ns: self.base_ns, ..at };
+        let mut describe = |what: &str, name: &str| {
+            self.head("M", at, out);
+            put(out, &format!(",\"name\":\"{what}\",\"args\":{{\"name\":"));
+            put_json_text(out, name.as_bytes());
+            put(out, "}}");
+        };
+        let name = match kind {
+            TrackKind::Process { .. } => return describe("process_name", name),
+            TrackKind::Thread { .. } => return,
+            TrackKind::Counter { .. } if has_parent => return,
+            TrackKind::Counter { .. } | TrackKind::Lane { .. } => name.into(),
+            TrackKind::Cpu { cpu } => format!("CPU {cpu}"),
+            TrackKind::Trace => "trace".into(),
+            TrackKind::Losses { .. } => format!("lost by {name}"),
+        };
+        describe("thread_name", &name);
+        if !has_parent {
+            describe("process_name", &name);
+        }
+    }
+}

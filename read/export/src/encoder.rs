@@ -1,0 +1,62 @@
+//! Makes bytes of batches.
+
+use std::sync::Arc;
+
+use dormouse_analysis::timeline::NameText;
+
+use crate::chrome::Chrome;
+use crate::op::{Batch, Op};
+use crate::perfetto::{Known, Perfetto};
+
+/// Makes bytes of batches. Several encoders of a trace can work at a time.
+#[derive(Debug)]
+pub struct Encoder(Kind);
+
+#[derive(Debug)]
+enum Kind {
+    Perfetto(Box<Perfetto>),
+    Chrome(Box<Chrome>),
+}
+
+impl Encoder {
+    pub(crate) fn perfetto(known: &Arc<Known>) -> Encoder {
+        Encoder(Kind::Perfetto(Box::new(Perfetto::new(known))))
+    }
+
+    pub(crate) fn chrome(names: &Arc<Vec<NameText>>, base_ns: i64) -> Encoder {
+        Encoder(Kind::Chrome(Box::new(Chrome::new(names, base_ns))))
+    }
+
+    /// Appends what stands before all batches.
+    pub fn begin(&self, out: &mut Vec<u8>) {
+        match &self.0 {
+            Kind::Perfetto(perfetto) => perfetto.begin(out),
+            Kind::Chrome(chrome) => chrome.begin(out),
+        }
+    }
+
+    /// Appends what stands behind all batches.
+    pub fn end(&self, out: &mut Vec<u8>) {
+        match &self.0 {
+            Kind::Perfetto(_) => {}
+            Kind::Chrome(_) => Chrome::end(out),
+        }
+    }
+
+    /// Encodes a batch to its `out`.
+    pub fn encode(&mut self, batch: &mut Batch<'_>) {
+        let Batch { block, ops, out } = batch;
+        for op in ops.iter() {
+            let event = match op {
+                Op::Begin { event, .. } | Op::Instant { event, .. } => Some(*event),
+                Op::End { event, .. } => *event,
+                _ => None,
+            };
+            let event = event.and_then(|event| block.get(event as usize));
+            match &mut self.0 {
+                Kind::Perfetto(perfetto) => perfetto.op(op, event.as_ref(), out),
+                Kind::Chrome(chrome) => chrome.op(op, event.as_ref(), out),
+            }
+        }
+    }
+}

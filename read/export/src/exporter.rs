@@ -1,0 +1,149 @@
+//! Decides, event by event, what is written.
+
+use std::io::Write;
+use std::sync::Arc;
+
+use dormouse_analysis::timeline::{NameText, Options, Timeline, Totals};
+use dormouse_ctf::{Event, Notice, Trace};
+
+use crate::encoder::Encoder;
+use crate::fields::Fields;
+use crate::folded::Folded;
+use crate::op::{Batch, Recorder, Recording};
+use crate::perfetto::Known;
+
+/// What a timeline is exported to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    /// Perfetto's protocol buffers.
+    Perfetto,
+    /// JSON of Chrome's trace event format.
+    Chrome,
+    /// Stacks, as flame graphs are made of.
+    Folded,
+}
+
+/// Decides what is written of the events of traces. It is to be shown all of them in the order of time, and all notices where they come.
+#[derive(Debug)]
+pub struct Exporter {
+    timeline: Timeline<()>,
+    output: Output,
+}
+
+#[derive(Debug)]
+enum Output {
+    Perfetto(Recorder, Arc<Known>),
+    Chrome(Recorder, Arc<Vec<NameText>>, i64),
+    Folded(Folded),
+}
+
+/// Calls a method of the timeline with the sink of the format.
+macro_rules! with_sink {
+    ($self:ident, $batch:ident, |$timeline:ident, $sink:ident| $call:expr) => {{
+        let Exporter { timeline: $timeline, output } = $self;
+        match output {
+            Output::Folded(folded) => {
+                let $sink = folded;
+                $call;
+                false
+            }
+            Output::Perfetto(recorder, _) | Output::Chrome(recorder, ..) => {
+                let event = $batch.block.len() as u32;
+                let mut recording = Recording { recorder, ops: &mut $batch.ops, event, is_kept: false };
+                let $sink = &mut recording;
+                $call;
+                recording.is_kept
+            }
+        }
+    }};
+}
+
+impl Exporter {
+    /// Begins. `streams`: their names, and which of the traces each is of; `base_ns`: from when on times are counted where a format has no absolute
+    /// ones, nanoseconds since the epoch.
+    ///
+    /// # Errors
+    /// What the traces have not, and what is the nearest.
+    pub fn new<'s>(
+        format: Format,
+        options: &Options,
+        traces: &[&Trace],
+        streams: impl IntoIterator<Item = (&'s str, usize)>,
+        base_ns: i64,
+    ) -> Result<Exporter, String> {
+        let timeline = Timeline::new(options, traces, streams)?;
+        let names = timeline.names().to_vec();
+        let output = match format {
+            Format::Perfetto => {
+                let clock = traces.first().and_then(|trace| trace.own.as_ref()).map(|own| own.options.clock.clone());
+                Output::Perfetto(Recorder::default(), Arc::new(Known::new(names, Fields::of(traces), clock)))
+            }
+            Format::Chrome => Output::Chrome(Recorder::default(), Arc::new(names), base_ns),
+            Format::Folded => Output::Folded(Folded::default()),
+        };
+        Ok(Exporter { timeline, output })
+    }
+
+    /// An encoder of its batches; `None` where all is written at the end ([`Exporter::finish`]).
+    pub fn encoder(&self) -> Option<Encoder> {
+        match &self.output {
+            Output::Perfetto(_, known) => Some(Encoder::perfetto(known)),
+            Output::Chrome(_, names, base_ns) => Some(Encoder::chrome(names, *base_ns)),
+            Output::Folded(_) => None,
+        }
+    }
+
+    /// The next event. True: it has to be the next one that is kept in the batch's block.
+    #[inline]
+    pub fn event(&mut self, event: &Event<'_>, batch: &mut Batch<'_>) -> bool {
+        with_sink!(self, batch, |timeline, sink| timeline.event(event, sink))
+    }
+
+    /// The next event, which has been kept in the batch's block: the last one there.
+    #[inline]
+    pub fn take(&mut self, batch: &mut Batch<'_>) {
+        let Exporter { timeline, output } = self;
+        let Batch { block, ops, .. } = batch;
+        let Some((index, event)) = block.len().checked_sub(1).and_then(|index| Some((index, block.get(index)?))) else {
+            return;
+        };
+        match output {
+            Output::Folded(folded) => timeline.event(&event, folded),
+            Output::Perfetto(recorder, _) | Output::Chrome(recorder, ..) => {
+                let mut recording = Recording { recorder, ops, event: index as u32, is_kept: false };
+                timeline.event(&event, &mut recording);
+            }
+        }
+    }
+
+    /// The next event, if it is not one that is asked for.
+    pub fn pass(&mut self, event: &Event<'_>, batch: &mut Batch<'_>) {
+        with_sink!(self, batch, |timeline, sink| timeline.pass(event, sink));
+    }
+
+    /// A notice. `time_ns`: to where its stream has come.
+    pub fn notice(&mut self, notice: &Notice, time_ns: Option<i64>, batch: &mut Batch<'_>) {
+        with_sink!(self, batch, |timeline, sink| timeline.notice(notice, time_ns, sink));
+    }
+
+    /// The end of the traces: what is left goes into a last batch, or into `out`.
+    ///
+    /// # Errors
+    /// Those of `out`.
+    pub fn finish(self, batch: &mut Batch<'_>, out: &mut impl Write) -> std::io::Result<Totals> {
+        let Exporter { timeline, output } = self;
+        match output {
+            Output::Folded(mut folded) => {
+                let names = timeline.names().to_vec();
+                let totals = timeline.finish(&mut folded);
+                folded.write(&names, out)?;
+                Ok(totals)
+            }
+            Output::Perfetto(mut recorder, _) | Output::Chrome(mut recorder, ..) => {
+                let event = batch.block.len() as u32;
+                let mut recording = Recording { recorder: &mut recorder, ops: &mut batch.ops, event, is_kept: false };
+                Ok(timeline.finish(&mut recording))
+            }
+        }
+    }
+}

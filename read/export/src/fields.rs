@@ -1,0 +1,99 @@
+//! Names of fields, and what is said of them that the stream does not say: found once for each class.
+
+use std::collections::HashMap;
+
+use dormouse_abi::class::Kind;
+use dormouse_analysis::QuickMap;
+use dormouse_ctf::model::Scope;
+use dormouse_ctf::plan::{FieldRef, Projection, Shape};
+use dormouse_ctf::{ClassRef, Trace, TraceRef};
+
+/// Contexts that say who wrote an event, which its track says.
+const SAID_BY_TRACK: [&str; 7] = ["vpid", "vtid", "pid", "tid", "procname", "comm", "cpu_id"];
+
+/// A member of contexts or fields that is shown: not what its track says, nor how many elements the next one has.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Member {
+    /// From 1 on.
+    pub name: u64,
+    pub is_boolean: bool,
+    pub is_pointer: bool,
+}
+
+/// What is shown of the events of a class.
+#[derive(Debug, Default)]
+pub(crate) struct Shown {
+    pub members: Vec<Member>,
+    /// Shows each with its index.
+    pub projection: Projection,
+}
+
+/// All names, and what is shown of each class.
+#[derive(Debug, Default)]
+pub(crate) struct Fields {
+    names: HashMap<String, u64>,
+    /// By the address of the class, which stays where it is as long as its trace.
+    shown: QuickMap<usize, Shown>,
+}
+
+impl Fields {
+    pub(crate) fn of(traces: &[&Trace]) -> Fields {
+        let mut fields = Fields::default();
+        for class in traces.iter().flat_map(|trace| ClassRef::all(TraceRef::from(*trace))) {
+            let (mut shown, mut chosen) = (Shown::default(), Vec::new());
+            for member in class.class.members() {
+                fields.take_parts(member.field);
+                let name = fields.take(member.name);
+                let is_said = member.scope != Scope::Fields && SAID_BY_TRACK.contains(&member.name);
+                if is_said || member.is_count {
+                    chosen.push(None);
+                    continue;
+                }
+                chosen.push(Some(shown.members.len()));
+                let kind = member.declared.filter(|declared| !declared.sequence).map(|declared| declared.kind);
+                let (is_boolean, is_pointer) = (kind == Some(Kind::Bool), kind == Some(Kind::Pointer));
+                shown.members.push(Member { name, is_boolean, is_pointer });
+            }
+            shown.projection = class.project(&chosen);
+            fields.shown.insert(std::ptr::from_ref(class.class).addr(), shown);
+        }
+        fields
+    }
+
+    fn take(&mut self, name: &str) -> u64 {
+        if let Some(known) = self.names.get(name) {
+            return *known;
+        }
+        let number = self.names.len() as u64 + 1;
+        self.names.insert(name.into(), number);
+        number
+    }
+
+    fn take_parts(&mut self, field: FieldRef<'_>) {
+        match field.shape() {
+            Shape::Struct(parts) | Shape::Variant(parts) => {
+                for (name, part) in parts {
+                    self.take(name);
+                    self.take_parts(part);
+                }
+            }
+            Shape::Optional(part) | Shape::Array(part) => self.take_parts(part),
+            _ => {}
+        }
+    }
+
+    /// Each with its number, in no order.
+    pub(crate) fn names(&self) -> impl Iterator<Item = (&str, u64)> {
+        self.names.iter().map(|(name, number)| (name.as_str(), *number))
+    }
+
+    /// Of a name that a visitor is shown.
+    pub(crate) fn number(&self, name: &str) -> Option<u64> {
+        self.names.get(name).copied()
+    }
+
+    /// Of the class at this address.
+    pub(crate) fn shown(&self, address: usize) -> Option<&Shown> {
+        self.shown.get(&address)
+    }
+}

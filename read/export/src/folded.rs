@@ -1,0 +1,157 @@
+//! Folded stacks, as flame graphs are made of: `process;thread;outer;inner 123`, a line for each stack with the nanoseconds in which its innermost slice
+//! was the innermost one.
+//!
+//! Slices of lanes are in no stack. Slices between whose ends events can have been lost have no time of their own.
+
+use std::collections::HashMap;
+use std::io::Write;
+
+use dormouse_abi::text::is_printable;
+use dormouse_analysis::timeline::{Begin, Counter, End, Flow, Instant, Loss, NameText, Sink, Track, TrackKind};
+
+use crate::nest::Nest;
+
+/// Stacks that are told apart. The time of others is that of what they are in.
+const STACKS_MAX: usize = 1 << 20;
+
+/// A slice that is open.
+#[derive(Debug, Clone, Copy)]
+struct Frame {
+    stack: u32,
+    name: u32,
+    since_ns: i64,
+    /// Time of slices within it.
+    within_ns: u64,
+}
+
+/// Stacks with their own time.
+#[derive(Debug, Default)]
+pub(crate) struct Folded {
+    nest: Nest<Frame>,
+    /// Of each stack the one without its innermost slice (of the outermost, the track), and the name of that one.
+    stacks: Vec<(Result<u32, u32>, u32)>,
+    own_ns: Vec<u64>,
+    known: HashMap<(Result<u32, u32>, u32), u32>,
+    /// Parent, and what it is called, of threads and processes.
+    tracks: Vec<(Option<u32>, Option<String>)>,
+}
+
+impl Folded {
+    /// The stack of a slice of this name in another, or on a track.
+    fn stack(&mut self, within: Result<u32, u32>, name: u32) -> u32 {
+        if let Some(known) = self.known.get(&(within, name)) {
+            return *known;
+        }
+        if self.stacks.len() >= STACKS_MAX
+            && let Ok(within) = within
+        {
+            return within;
+        }
+        let stack = self.stacks.len() as u32;
+        self.stacks.push((within, name));
+        self.own_ns.push(0);
+        self.known.insert((within, name), stack);
+        stack
+    }
+
+    fn open(&mut self, track: u32, id: u64, name: u32, ns: i64) {
+        let within = self.nest.open(track).last().map_or(Err(track), |(_, frame)| Ok(frame.stack));
+        let stack = self.stack(within, name);
+        self.nest.begin(track, id, Frame { stack, name, since_ns: ns, within_ns: 0 });
+    }
+
+    /// Ends the innermost slice of a track.
+    fn close(&mut self, track: u32, ns: i64, is_believed: bool) {
+        let open = self.nest.open(track);
+        let Some((_, frame)) = open.pop() else { return };
+        let ns = ns.saturating_sub(frame.since_ns).max(0) as u64;
+        if is_believed {
+            let own_ns = &mut self.own_ns[frame.stack as usize];
+            *own_ns = own_ns.saturating_add(ns.saturating_sub(frame.within_ns));
+        }
+        if let Some((_, outer)) = open.last_mut() {
+            outer.within_ns = outer.within_ns.saturating_add(ns);
+        }
+    }
+
+    /// Writes a line for each stack that has time of its own.
+    ///
+    /// # Errors
+    /// Those of the writer.
+    pub(crate) fn write(&self, names: &[NameText], out: &mut impl Write) -> std::io::Result<()> {
+        let mut line = String::new();
+        let mut path = Vec::new();
+        for (stack, ns) in self.own_ns.iter().enumerate().filter(|(_, ns)| **ns > 0) {
+            let mut at = Ok(stack as u32);
+            path.clear();
+            let track = loop {
+                match at {
+                    Ok(stack) => {
+                        let (within, name) = self.stacks[stack as usize];
+                        path.push(name);
+                        at = within;
+                    }
+                    Err(track) => break track,
+                }
+            };
+            line.clear();
+            let (parent, name) = &self.tracks[track as usize];
+            let process = parent.and_then(|parent| self.tracks[parent as usize].1.as_deref());
+            for frame in process.into_iter().chain(name.as_deref()) {
+                put_frame(frame, &mut line);
+            }
+            path.iter().rev().for_each(|name| put_frame(&names[*name as usize].text, &mut line));
+            // The last has a semicolon behind it.
+            line.pop();
+            writeln!(out, "{line} {ns}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Appends a frame, in which nothing ends it or the line.
+fn put_frame(name: &str, line: &mut String) {
+    line.extend(name.chars().map(|c| match c {
+        ';' => ':',
+        c if is_printable(c) => c,
+        _ => char::REPLACEMENT_CHARACTER,
+    }));
+    line.push(';');
+}
+
+impl Sink for Folded {
+    type Kept = ();
+
+    fn track(&mut self, track: &Track<'_>) {
+        let name = match track.kind {
+            TrackKind::Process { pid } if track.name.is_empty() => Some(format!("process {pid}")),
+            TrackKind::Process { pid } => Some(format!("{} ({pid})", track.name)),
+            TrackKind::Thread { tid, .. } => Some(format!("thread {tid}")),
+            _ => None,
+        };
+        let index = track.id as usize;
+        if self.tracks.len() <= index {
+            self.tracks.resize(index + 1, (None, None));
+        }
+        self.tracks[index] = (track.parent, name);
+    }
+
+    fn begin(&mut self, begin: &Begin<'_>) {
+        if self.tracks[begin.track as usize].1.is_some() {
+            self.open(begin.track, begin.id, begin.name, begin.ns);
+        }
+    }
+
+    fn end(&mut self, end: &End<'_>, (): ()) {
+        let Some(index) = self.nest.open(end.track).iter().rposition(|(id, _)| *id == end.id) else { return };
+        let cut: Vec<(u64, Frame)> = self.nest.open(end.track)[index + 1..].to_vec();
+        cut.iter().for_each(|_| self.close(end.track, end.ns, true));
+        self.close(end.track, end.ns, end.is_believed);
+        cut.iter().for_each(|(id, frame)| self.open(end.track, *id, frame.name, end.ns));
+    }
+
+    fn instant(&mut self, _: &Instant<'_>) {}
+    fn counter(&mut self, _: &Counter) {}
+    fn flow(&mut self, _: &Flow) {}
+    fn loss(&mut self, _: &Loss) {}
+}

@@ -1,0 +1,187 @@
+//! What is to be written, so that it can be encoded apart from what came before.
+
+use dormouse_analysis::Number;
+use dormouse_analysis::timeline::{Begin, Counter, End, Flow, Instant, Loss, Sink, Track, TrackKind, What};
+use dormouse_ctf::stream::Block;
+
+use crate::address::Addresses;
+use crate::nest::Nest;
+
+/// Where and when. Tracks are known by their number, and by process and thread.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct At {
+    pub track: u32,
+    pub pid: u32,
+    pub tid: u32,
+    /// Nanoseconds since the epoch.
+    pub ns: i64,
+}
+
+/// One thing to be written. Names are indexes of the timeline's. Events are the next of the batch's block where `has_event` says so; several
+/// operations can be of one.
+#[derive(Debug)]
+pub(crate) enum Op {
+    Begin {
+        at: At,
+        name: u32,
+        event: u32,
+    },
+    /// The part of a slice behind a cut.
+    Continue {
+        at: At,
+        name: u32,
+    },
+    /// The part of a slice before a cut.
+    Cut {
+        at: At,
+    },
+    End {
+        at: At,
+        event: Option<u32>,
+        is_believed: bool,
+    },
+    Instant {
+        at: At,
+        name: u32,
+        event: u32,
+        what: What,
+    },
+    Counter {
+        at: At,
+        value: Number,
+        name: u32,
+    },
+    Flow {
+        from: At,
+        to: At,
+        id: u64,
+        name: u32,
+    },
+    Loss {
+        at: At,
+        end_ns: i64,
+        loss: Box<Loss>,
+    },
+    Track {
+        at: At,
+        parent: Option<u32>,
+        kind: TrackKind,
+        name: Box<str>,
+    },
+}
+
+/// What is to be written, and the events that it is of.
+#[derive(Debug, Default)]
+pub struct Batch<'a> {
+    /// The events, see [`Exporter::event`](crate::Exporter::event).
+    pub block: Block<'a>,
+    pub(crate) ops: Vec<Op>,
+    /// What it was encoded to.
+    pub out: Vec<u8>,
+}
+
+/// A batch is full with so many operations, or so many bytes of events: then handing it over costs little, and it is in the caches.
+const OPS_MAX: usize = 4096;
+const BYTES_MAX: usize = 256 << 10;
+
+impl Batch<'_> {
+    /// Whether it is to be encoded before more is added.
+    pub fn is_full(&self) -> bool {
+        self.ops.len() >= OPS_MAX || self.block.size_bytes() >= BYTES_MAX
+    }
+
+    /// Whether there is nothing to be encoded.
+    pub fn is_empty(&self) -> bool {
+        self.ops.is_empty()
+    }
+
+    /// Empties it. Its memory is kept.
+    pub fn clear(&mut self) {
+        self.block.clear();
+        self.ops.clear();
+        self.out.clear();
+    }
+}
+
+/// Turns a timeline into operations.
+#[derive(Debug, Default)]
+pub(crate) struct Recorder {
+    pub addresses: Addresses,
+    /// Names of open slices.
+    pub nest: Nest<u32>,
+    /// The name of each track that is a counter.
+    pub counters: Vec<u32>,
+}
+
+/// The recorder at work: into which operations, and which event it is in its block.
+pub(crate) struct Recording<'r> {
+    pub recorder: &'r mut Recorder,
+    pub ops: &'r mut Vec<Op>,
+    pub event: u32,
+    /// Whether an operation has the event.
+    pub is_kept: bool,
+}
+
+impl Recording<'_> {
+    fn at(&self, track: u32, ns: i64) -> At {
+        let (pid, tid) = self.recorder.addresses.at(track);
+        At { track, pid, tid, ns }
+    }
+
+    fn keep(&mut self) -> u32 {
+        self.is_kept = true;
+        self.event
+    }
+}
+
+impl Sink for Recording<'_> {
+    type Kept = ();
+
+    fn track(&mut self, track: &Track<'_>) {
+        let (pid, tid) = self.recorder.addresses.of(track);
+        let at = At { track: track.id, pid, tid, ns: 0 };
+        if let TrackKind::Counter { name } = track.kind {
+            self.recorder.counters.resize(track.id as usize + 1, 0);
+            self.recorder.counters[track.id as usize] = name;
+        }
+        self.ops.push(Op::Track { at, parent: track.parent, kind: track.kind, name: track.name.into() });
+    }
+
+    #[inline]
+    fn begin(&mut self, begin: &Begin<'_>) {
+        self.recorder.nest.begin(begin.track, begin.id, begin.name);
+        let (at, event) = (self.at(begin.track, begin.ns), self.keep());
+        self.ops.push(Op::Begin { at, name: begin.name, event });
+    }
+
+    #[inline]
+    fn end(&mut self, end: &End<'_>, (): ()) {
+        let (at, is_believed) = (self.at(end.track, end.ns), end.is_believed);
+        let event = end.event.map(|_| self.keep());
+        let Some((_, cut)) = self.recorder.nest.end(end.track, end.id) else { return };
+        self.ops.extend(cut.iter().map(|_| Op::Cut { at }));
+        self.ops.push(Op::End { at, event, is_believed });
+        self.ops.extend(cut.iter().map(|(_, name)| Op::Continue { at, name: *name }));
+    }
+
+    #[inline]
+    fn instant(&mut self, instant: &Instant<'_>) {
+        let (at, event) = (self.at(instant.track, instant.ns), self.keep());
+        self.ops.push(Op::Instant { at, name: instant.name, event, what: instant.what });
+    }
+
+    fn counter(&mut self, counter: &Counter) {
+        let (at, name) = (self.at(counter.track, counter.ns), self.recorder.counters[counter.track as usize]);
+        self.ops.push(Op::Counter { at, value: counter.value, name });
+    }
+
+    fn flow(&mut self, flow: &Flow) {
+        let [from, to] = [flow.from, flow.to].map(|(track, ns)| self.at(track, ns));
+        self.ops.push(Op::Flow { from, to, id: flow.id, name: flow.name });
+    }
+
+    fn loss(&mut self, loss: &Loss) {
+        let at = self.at(loss.track, loss.begin_ns);
+        self.ops.push(Op::Loss { at, end_ns: loss.end_ns, loss: Box::new(loss.clone()) });
+    }
+}

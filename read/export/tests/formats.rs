@@ -1,0 +1,376 @@
+//! Timelines in the formats of other tools, read by these tools' own definitions, and of hostile traces.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+
+use dormouse_abi::class::{FieldType, Kind};
+use dormouse_analysis::timeline::{Options, Totals};
+use dormouse_ctf::{Merge, StateRecord, StreamReader, Trace, Value};
+use dormouse_export::{Batch, Exporter, Format};
+use dormouse_testing::{Lack, skip};
+use dormouse_traces::TraceBuilder;
+use serde_json::{Value as Json, json};
+
+/// Since when the clock of these traces counts.
+const EPOCH_NS: u64 = 1_700_000_000 * 1_000_000_000;
+
+/// Exports a trace in batches of a few operations.
+fn export_of(format: Format, options: &Options, trace: &Trace, streams: &[Vec<u8>]) -> (Vec<u8>, Totals) {
+    let names: Vec<String> = (0..streams.len()).map(|index| format!("s{index}")).collect();
+    let of_stream = names.iter().map(|name| (name.as_str(), 0));
+    let mut exporter = Exporter::new(format, options, &[trace], of_stream, EPOCH_NS as i64).unwrap();
+    let readers = streams.iter().enumerate().map(|(index, bytes)| StreamReader::new(trace, index, bytes.as_slice()));
+    let (mut events, mut batch, mut encoders) = (Merge::new(readers), Batch::default(), Vec::new());
+    // As of several threads.
+    encoders.extend((0..2).filter_map(|_| exporter.encoder()));
+    let mut out = Vec::new();
+    encoders.iter().take(1).for_each(|encoder| encoder.begin(&mut out));
+    let mut encode = |batch: &mut Batch<'_>, out: &mut Vec<u8>| {
+        encoders.reverse();
+        encoders.iter_mut().take(1).for_each(|encoder| encoder.encode(batch));
+        out.extend(&batch.out);
+        batch.clear();
+    };
+    loop {
+        // Some are kept first, as where all are wanted.
+        if batch.block.len() % 2 == 1 && events.keep_next(&mut batch.block) {
+            exporter.take(&mut batch);
+        }
+        let Some(next) = events.next_event() else { break };
+        match next {
+            Ok(event) => {
+                if exporter.event(&event, &mut batch) {
+                    events.keep(&mut batch.block);
+                }
+            }
+            Err(notice) => exporter.notice(&notice, events.streams()[notice.stream].time_ns(), &mut batch),
+        }
+        if batch.block.len() > 6 {
+            encode(&mut batch, &mut out);
+        }
+    }
+    let encoder = exporter.encoder();
+    let totals = exporter.finish(&mut batch, &mut out).unwrap();
+    encode(&mut batch, &mut out);
+    encoder.iter().for_each(|encoder| encoder.end(&mut out));
+    (out, totals)
+}
+
+fn export(format: Format, options: &Options, trace: &dormouse_traces::Trace) -> (Vec<u8>, Totals) {
+    export_of(format, options, &Trace::decode(trace.metadata.as_bytes()).unwrap(), &trace.streams)
+}
+
+/// Requests that nest, overlap and go from thread to thread, with fields of all kinds, a counter and a loss.
+fn builder() -> TraceBuilder {
+    let mut builder = TraceBuilder::new();
+    let s = FieldType::scalar;
+    let fields = [
+        ("id", s(Kind::U64)),
+        ("path", s(Kind::Str)),
+        ("is_ok", s(Kind::Bool)),
+        ("at", s(Kind::Pointer)),
+        ("change", s(Kind::I32)),
+        ("ratio", s(Kind::F64)),
+        ("sizes", FieldType { kind: Kind::U16, sequence: true }),
+    ];
+    let request = ["request_entry", "request_exit"].map(|name| builder.class("http", name, &fields));
+    let query = ["query_begin", "query_end"].map(|name| builder.class("db", name, &[]));
+    let job = ["in", "out"].map(|name| builder.class("job", name, &[("id", s(Kind::U32))]));
+    let queue = builder.class("net", "queue", &[("len", s(Kind::I64))]);
+    let process =
+        |vpid, name| StateRecord::Process { process: vpid, pid: vpid, vpid, name, program: "", command_line: "" };
+    builder.state(1, &process(7, "web"));
+    builder.state(1, &process(8, "a;b <script>\u{7}"));
+    let streams = [builder.stream(0), builder.stream(1)];
+    let path = |text: &'static [u8]| {
+        let sizes = dormouse_ctf::Sequence::new(Kind::U16, &[1, 0, 2, 0]).unwrap();
+        [
+            Value::U64(u64::MAX),
+            Value::Str(text),
+            Value::Bool(1),
+            Value::Pointer(0x7FFF),
+            Value::I32(-5),
+            Value::F64(0.5),
+            Value::Sequence(sizes),
+        ]
+    };
+    builder.event(streams[0], 1000, 7, 7, request[0], &path(b"/a\n</script>"));
+    builder.event(streams[0], 1500, 7, 7, query[0], &[]);
+    builder.event(streams[0], 1600, 7, 7, queue, &[Value::I64(-3)]);
+    builder.event(streams[0], 2500, 7, 7, query[1], &[]);
+    builder.event(streams[0], 2700, 7, 7, job[0], &[Value::U32(1)]);
+    builder.event(streams[0], 3000, 7, 7, query[0], &[]);
+    builder.event(streams[0], 4000, 7, 7, request[1], &path(b"bad \xFF utf-8"));
+    builder.event(streams[1], 4500, 7, 9, job[1], &[Value::U32(1)]);
+    builder.event(streams[0], 5000, 7, 7, query[1], &[]);
+    builder.event(streams[1], 5500, 8, 8, query[0], &[]);
+    builder.packet(streams[1], 0, 0);
+    builder.event(streams[1], 7500, 8, 8, query[1], &[]);
+    builder.packet(streams[1], 0, 6);
+    builder.event(streams[0], 8000, 8, 8, query[1], &[]);
+    builder.event(streams[0], 9000, 7, 7, request[0], &path(b"/open"));
+    builder
+}
+
+fn options() -> Options {
+    Options {
+        pairs: vec![("job:in".into(), "job:out".into())],
+        key: vec!["id".into()],
+        counters: vec![("net:queue".into(), "len".into())],
+    }
+}
+
+/// An interpreter with Perfetto's definitions, in an environment of its own beside what cargo builds; `None` counts the test as skipped.
+fn python() -> Option<&'static Path> {
+    static PYTHON: OnceLock<Option<PathBuf>> = OnceLock::new();
+    let runs =
+        |command: &mut Command| command.stdin(Stdio::null()).output().is_ok_and(|output| output.status.success());
+    let make = || {
+        let program = std::env::current_exe().unwrap();
+        let dir = program.parent().and_then(Path::parent).unwrap().join("export-tests");
+        let python = dir.join("bin/python");
+        let imports =
+            || runs(Command::new(&python).args(["-c", "import perfetto.protos.perfetto.trace.perfetto_trace_pb2"]));
+        if imports() {
+            return Some(python);
+        }
+        let install =
+            ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--retries", "1", "--timeout", "30"];
+        let is_made = runs(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&dir))
+            && runs(Command::new(&python).args(install).args(["--only-binary", ":all:", "perfetto"]));
+        (is_made && imports()).then_some(python)
+    };
+    let python = PYTHON.get_or_init(make).as_deref();
+    if python.is_none() {
+        skip(Lack::machine("Python has no perfetto", "`apt-get install python3-venv`; `pip install perfetto`"));
+    }
+    python
+}
+
+/// What Perfetto's definitions say of an export.
+fn perfetto(bytes: &[u8]) -> Option<Json> {
+    let python = python()?;
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("trace.pftrace");
+    std::fs::write(&file, bytes).unwrap();
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/read_perfetto.py");
+    let output = Command::new(python).arg(script).arg(&file).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    Some(serde_json::from_slice(&output.stdout).unwrap())
+}
+
+/// Track, name, begin and end from the trace's begin on, depth.
+fn slices(found: &Json) -> Vec<(String, String, u64, Option<u64>, u64)> {
+    let ns = |json: &Json| json.as_u64().map(|ns| ns - EPOCH_NS);
+    let text = |json: &Json| json.as_str().unwrap().to_string();
+    let slice = |slice: &Json| {
+        let depth = slice["depth"].as_u64().unwrap();
+        (text(&slice["track"]), text(&slice["name"]), ns(&slice["begin"]).unwrap(), ns(&slice["end"]), depth)
+    };
+    found["slices"].as_array().unwrap().iter().map(slice).collect()
+}
+
+#[test]
+fn perfetto_reads_what_the_timeline_has() {
+    let (bytes, totals) = export(Format::Perfetto, &options(), &builder().finish());
+    let Some(found) = perfetto(&bytes) else { return };
+    assert_eq!(found["clocks"], json!({"1": EPOCH_NS + 1_000_000_000, "3": 1_000_000_000}));
+    let slice = |track: &str, name: &str, begin, end, depth| (track.to_string(), name.to_string(), begin, end, depth);
+    let hostile = "a;b <script>\u{7} (8)/8";
+    assert_eq!(
+        slices(&found),
+        [
+            slice("web (7)/7", "http:request", 1000, Some(4000), 0),
+            slice("web (7)/7", "db:query", 1500, Some(2500), 1),
+            slice("web (7)/job:in..job:out", "job:in", 2700, Some(4500), 0),
+            // Cut where the request ends.
+            slice("web (7)/7", "db:query", 3000, Some(4000), 1),
+            slice("web (7)/7", "db:query", 4000, Some(5000), 0),
+            slice(hostile, "db:query", 5500, Some(7500), 0),
+            slice("lost by s2", "6 events lost", 5500, Some(7500), 0),
+            slice("web (7)/7", "http:request", 9000, None, 0),
+        ]
+    );
+    let (all, fields) = (&found["slices"], |text: &str| {
+        json!({
+            "cpu": ["uint", 0], "id": ["uint", u64::MAX], "path": ["string", text], "is_ok": ["bool", true],
+            "at": ["pointer", 0x7FFF], "change": ["int", -5], "ratio": ["double", 0.5], "sizes": [["uint", 1], ["uint", 2]],
+        })
+    });
+    let mut expected = fields("/a\n</script>");
+    expected["end"] = fields("bad \u{FFFD} utf-8");
+    assert_eq!(all[0]["args"], expected);
+    assert_eq!(all[0]["category"], json!(["http"]));
+    assert_eq!(all[4]["args"]["continued"], json!(["bool", true]));
+    assert_eq!(all[5]["args"]["events lost between begin and end"], json!(["bool", true]));
+    assert_eq!(found["counters"], json!([{"track": "web (7)/net:queue len", "ns": EPOCH_NS + 1600, "value": -3}]));
+    assert_eq!(found["flows"], json!([["web (7)/7", "web (7)/9"]]));
+    let instants: Vec<_> = found["instants"].as_array().unwrap().iter().map(|instant| &instant["name"]).collect();
+    assert_eq!(instants, ["net:queue", "job:in", "job:out", "db:query_end"]);
+    assert_eq!(found["instants"][3]["args"]["begin is not in the trace"], json!(["bool", true]));
+    let expected = Totals {
+        events: 13,
+        slices: 5,
+        slices_unfinished: 1,
+        instants: 4,
+        counter_values: 1,
+        flows: 1,
+        losses: 1,
+        events_lost: 6,
+        ends_unpaired: 1,
+        slices_across_losses: 1,
+        ..Totals::default()
+    };
+    assert_eq!(totals, expected);
+}
+
+/// What Chrome's format says that an event of each kind has, besides `ph`, `pid` and `tid`.
+const KEYS: [(&str, &[&str]); 8] = [
+    ("B", &["ts", "name", "cat", "args"]),
+    ("E", &["ts"]),
+    ("X", &["ts", "dur", "name", "cat", "args"]),
+    ("i", &["ts", "s", "name", "cat", "args"]),
+    ("C", &["ts", "name", "args"]),
+    ("s", &["ts", "id", "name", "cat"]),
+    ("f", &["ts", "id", "bp", "name", "cat"]),
+    ("M", &["name", "args"]),
+];
+
+/// The events of an export, each of which has what it has to have; begins and ends are balanced.
+fn chrome(bytes: &[u8]) -> Vec<Json> {
+    let whole: Json = serde_json::from_slice(bytes).unwrap_or_else(|error| panic!("{error}"));
+    let Json::Array(events) = whole["traceEvents"].clone() else { panic!("no array") };
+    let mut open = std::collections::HashMap::<_, Vec<f64>>::new();
+    for event in &events {
+        let kind = event["ph"].as_str().unwrap();
+        let (_, keys) = KEYS.iter().find(|(of, _)| *of == kind).unwrap_or_else(|| panic!("{kind}"));
+        assert!(keys.iter().all(|key| !event[*key].is_null()), "{event}");
+        assert!(["pid", "tid"].iter().all(|key| event[*key].is_u64()), "{event}");
+        assert!(kind == "M" || event["ts"].is_f64(), "{event}");
+        assert!(event["dur"].is_null() || event["dur"].as_f64().unwrap() >= 0.0, "{event}");
+        let stack = open.entry((event["pid"].as_u64(), event["tid"].as_u64())).or_default();
+        match kind {
+            "B" => stack.push(event["ts"].as_f64().unwrap()),
+            "E" => assert!(stack.pop().unwrap() <= event["ts"].as_f64().unwrap(), "{event}"),
+            _ => {}
+        }
+    }
+    assert!(open.values().all(Vec::is_empty), "what begins ends");
+    events
+}
+
+#[test]
+fn chrome_has_what_the_timeline_has() {
+    let (bytes, _) = export(Format::Chrome, &options(), &builder().finish());
+    let text = String::from_utf8(bytes.clone()).unwrap();
+    assert!(text.chars().all(|c| c == '\n' || !c.is_control()), "control characters are escaped");
+    let events = chrome(&bytes);
+    let of = |kind: &str| events.iter().filter(|event| event["ph"] == kind).collect::<Vec<_>>();
+    let begins: Vec<_> =
+        of("B").iter().map(|event| (event["name"].as_str().unwrap(), event["ts"].as_f64().unwrap())).collect();
+    assert_eq!(
+        begins,
+        [
+            ("http:request", 1.0),
+            ("db:query", 1.5),
+            ("job:in", 2.7),
+            ("db:query", 3.0),
+            ("db:query", 4.0),
+            ("db:query", 5.5),
+            ("http:request", 9.0)
+        ]
+    );
+    let fields = &of("B")[0]["args"]["fields"];
+    assert_eq!(fields["path"], "/a\n</script>");
+    assert_eq!((&fields["is_ok"], &fields["change"], &fields["sizes"]), (&json!(true), &json!(-5), &json!([1, 2])));
+    assert!(of("E").iter().any(|end| end["args"]["end"]["fields"]["path"] == "bad \u{FFFD} utf-8"));
+    assert!(of("E").iter().any(|end| end["args"]["events lost between begin and end"] == true));
+    assert!(of("E").iter().any(|end| end["args"]["end"]["not in the trace"] == true));
+    let process = of("M").into_iter().find(|event| event["name"] == "process_name" && event["pid"] == 8).unwrap();
+    assert_eq!(process["args"]["name"], "a;b <script>\u{7}");
+    let (from, to) = (of("s"), of("f"));
+    assert_eq!((from.len(), &from[0]["id"], &from[0]["tid"], &to[0]["tid"]), (1, &to[0]["id"], &json!(7), &json!(9)));
+    assert_eq!(of("C")[0]["args"]["value"], -3);
+    let loss = of("X").into_iter().find(|event| event["cat"] == "loss").unwrap();
+    assert_eq!((&loss["name"], &loss["ts"], &loss["dur"]), (&json!("6 events lost"), &json!(5.5), &json!(2.0)));
+}
+
+#[test]
+fn stacks_have_their_own_time() {
+    let (bytes, _) = export(Format::Folded, &options(), &builder().finish());
+    let mut lines: Vec<&str> = std::str::from_utf8(&bytes).unwrap().lines().collect();
+    lines.sort();
+    // A query that begins in a request and ends behind it is on its own from there on. That across the loss has no time.
+    assert_eq!(
+        lines,
+        [
+            "web (7);thread 7;db:query 1000",
+            "web (7);thread 7;http:request 1000",
+            "web (7);thread 7;http:request;db:query 2000"
+        ]
+    );
+}
+
+/// Bytes of packets are changed. Whatever is read, the export is one that others can read.
+#[test]
+fn mutated_traces_are_exported() {
+    let count: u64 = std::env::var("DORMOUSE_MUTATIONS").ok().and_then(|count| count.parse().ok()).unwrap_or(300);
+    let first: u64 = std::env::var("DORMOUSE_MUTATION_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1);
+    let whole = builder().finish();
+    let (mut events, mut perfetto_bytes) = (0, Vec::new());
+    for seed in first..first + count {
+        let mut random = dormouse_testing::random(seed);
+        let (mut trace, mut metadata) = (whole.clone(), whole.metadata.clone().into_bytes());
+        for _ in 0..1 + random(8) {
+            let stream = random(trace.streams.len());
+            let bytes = &mut trace.streams[stream];
+            let at = random(bytes.len().max(1)).min(bytes.len().saturating_sub(1));
+            match random(5) {
+                0 => bytes[at] ^= 1 << random(8),
+                1 => bytes[at] = random(256) as u8,
+                2 => bytes.truncate(at),
+                3 => {
+                    let end = (at + 1 + random(8)).min(bytes.len());
+                    bytes[at..end].fill(if random(2) == 0 { 0 } else { 0xFF });
+                }
+                _ if random(4) == 0 => {
+                    let at = random(metadata.len());
+                    metadata[at] ^= 1 << random(8);
+                }
+                _ => bytes.extend((0..random(64)).map(|_| random(256) as u8).collect::<Vec<_>>()),
+            }
+            if bytes.is_empty() {
+                bytes.push(0);
+            }
+        }
+        // Metadata that are none are refused before anything is exported.
+        let Ok(described) = Trace::decode(&metadata) else { continue };
+        for format in [Format::Perfetto, Format::Chrome, Format::Folded] {
+            // Names of classes can have changed.
+            for options in [Options::default(), options()] {
+                let of_stream = [("s0", 0), ("s1", 0), ("s2", 0)];
+                if Exporter::new(format, &options, &[&described], of_stream, 0).is_err() {
+                    continue;
+                }
+                let (bytes, totals) = export_of(format, &options, &described, &trace.streams);
+                events += totals.events;
+                match format {
+                    Format::Perfetto => perfetto_bytes = bytes,
+                    Format::Chrome => drop(chrome(&bytes)),
+                    Format::Folded => {
+                        let text = String::from_utf8(bytes).unwrap();
+                        assert!(
+                            text.lines().all(|line| line.rsplit_once(' ').unwrap().1.parse::<u64>().is_ok()),
+                            "{text}"
+                        );
+                    }
+                }
+            }
+        }
+        if seed % 20 == 0 && !perfetto_bytes.is_empty() && python().is_some() {
+            perfetto(&perfetto_bytes);
+        }
+    }
+    assert!(events > 10 * count, "{events} events of {count} traces");
+}

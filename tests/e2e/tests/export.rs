@@ -1,0 +1,58 @@
+//! What `dormouse export` makes of a recording: slices by the names of libc's functions, counted once more by `dormouse view`.
+#![cfg(target_os = "linux")]
+
+use std::path::Path;
+use std::process::Command;
+
+use dormouse_e2e::run::{Record, dormouse, libc_library};
+use dormouse_testing::has;
+use serde_json::Value as Json;
+
+fn output(arguments: &[&str], trace: &Path) -> String {
+    let output = Command::new(dormouse()).args(&arguments[..1]).arg(trace).args(&arguments[1..]).output().unwrap();
+    assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn a_recording_of_libc_has_slices_of_files_and_mutexes() {
+    libc_library();
+    if !has("python3") {
+        return;
+    }
+    let script = "import threading\ndef read():\n  for _ in range(50): open('/dev/null').close()\n\
+                  threads = [threading.Thread(target=read) for _ in range(3)]\n\
+                  for thread in threads: thread.start()\nfor thread in threads: thread.join()";
+    let recording = Record::new().option("--libc").run(&["python3", "-c", script]).succeeded();
+    let trace = recording.dir.clone();
+    let count =
+        |options: &[&str]| output(&[&["view", "--format", "logfmt"], options].concat(), &trace).lines().count() as u64;
+    let file = recording.place().join("out.json");
+    let file_name = file.to_str().unwrap();
+    let told: Json =
+        serde_json::from_str(&output(&["export", "--to", "chrome", "-o", file_name, "--json"], &trace)).unwrap();
+    assert_eq!(told["events"], count(&["-e", "libc:*"]));
+    assert_eq!(told["timeline"]["events_lost"], 0);
+    let whole: Json = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    let events = whole["traceEvents"].as_array().unwrap();
+    let begins = |name: &str| events.iter().filter(|event| event["ph"] == "B" && event["name"] == name).count() as u64;
+    let opened = count(&["-e", "libc:open*", "--where", "fd >= 0"]);
+    assert!(opened >= 150);
+    assert_eq!(begins("libc:file open"), opened);
+    let locked = ["libc:mutex_lock", "libc:mutex_trylock"].map(|name| ["-e", name, "--where", "result == 0"]);
+    // A class that no call has armed is not in the trace.
+    let classes = output(&["stats", "--json"], &trace);
+    let locked: u64 = locked.iter().filter(|options| classes.contains(options[1])).map(|options| count(options)).sum();
+    assert_eq!(begins("libc:mutex held"), locked);
+    let timeline = |key: &str| told["timeline"][key].as_u64().unwrap();
+    assert_eq!(timeline("slices") + timeline("slices_unfinished"), opened + locked);
+    // What is closed or unlocked a second time, or was opened otherwise, ends nothing.
+    let ended = count(&["-e", "libc:close"]) + count(&["-e", "libc:mutex_unlock"]);
+    assert_eq!(timeline("slices") + timeline("ends_unpaired"), ended);
+    // The pairs of files are those that `stats` finds.
+    let files = ["stats", "--latency", "libc:open*..libc:close", "--key", "pid,fd", "--where", "fd >= 0", "--json"];
+    let stats: Json = serde_json::from_str(&output(&files, &trace)).unwrap();
+    let pairs = stats["rows"][0]["count"].as_u64().unwrap();
+    let slices = timeline("slices");
+    assert!(pairs >= 150 && (pairs..=pairs + locked).contains(&slices), "{pairs} pairs, {slices} slices");
+}
