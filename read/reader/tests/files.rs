@@ -111,6 +111,20 @@ fn streams_that_are_missing_empty_truncated_or_doubled_are_said() {
 }
 
 #[test]
+fn streams_of_others_that_are_alike_are_both_read_where_no_times_tell_them_apart() {
+    let dir = tempfile::tempdir().unwrap();
+    let metadata = "/* CTF 1.8 */ trace { major = 1; minor = 8; byte_order = le;
+        packet.header := struct { integer { size = 32; } magic; }; };
+        event { name = e; fields := struct { integer { size = 8; } a; }; };";
+    std::fs::write(dir.path().join("metadata"), metadata).unwrap();
+    for name in ["a", "b"] {
+        std::fs::write(dir.path().join(name), [&0xC1FC_1FC1_u32.to_le_bytes()[..], &[7]].concat()).unwrap();
+    }
+    let (times, said) = read(dir.path());
+    assert_eq!((times.len(), said), (2, vec![]));
+}
+
+#[test]
 fn stray_files_are_said_or_passed_over_and_never_read_as_events() {
     let (dir, trace) = written();
     let at = |name: &str| dir.path().join(name);
