@@ -13,6 +13,7 @@ mod live;
 mod patterns;
 mod progress;
 mod record;
+mod report;
 mod salvage;
 mod session_owner;
 mod snapshot;
@@ -51,6 +52,7 @@ enum Command {
     Imv(imv::Imv),
     View(view::View),
     Stats(stats::StatsCommand),
+    Report(report::ReportCommand),
     Export(export::Export),
     Doctor(doctor::Doctor),
 }
@@ -70,6 +72,7 @@ impl Arguments {
             Command::Imv(imv) => imv.run(out),
             Command::View(view) => view.run(out),
             Command::Stats(stats) => stats.run(out),
+            Command::Report(report) => report.run(out),
             Command::Export(export) => export.run(out),
             Command::Doctor(doctor) => doctor.run(out),
         }

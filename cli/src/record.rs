@@ -48,8 +48,8 @@ the one before. All processes of a session together get 32 snapshots by their tr
 
 At the end, patterns that matched no event are named.
 
-The last line says how many events were lost, or `at least N lost because …` where something happened that can lose events and that \
-nobody can count: a program could not join, a packet was not valid, a program was frozen when the recording ended.
+The last line says how many events were lost, or `at least N lost because …` (`unknown how many lost because …`, if none was counted) where \
+something happened that can lose events and that nobody can count: a program could not join, a packet was not valid, a program was frozen when the recording ended.
 
 Signals are passed on to the command. When it has ended, the recording ends within 3 s, whatever other programs do (a disk that hangs is \
 waited for). If it does not take SIGTERM, SIGINT or SIGHUP because it is frozen, stopped or traced, the recording ends without it. A second \

@@ -9,10 +9,10 @@ use dormouse_analysis::{Analysis, Diff, Latency, Measure, Query, Report};
 use dormouse_ctf::{StateRecord, Trace, Writers};
 use dormouse_reader::TraceFiles;
 
-use dormouse_terminal::{Output, parse_duration, style};
+use dormouse_terminal::{Output, parse_duration, say, style};
 
 use crate::progress::{self, Progress};
-use crate::wanted::Wanted;
+use crate::wanted::{Verbose, Wanted};
 
 /// Print what a trace holds, and answer questions about its events
 #[derive(Debug, Args)]
@@ -61,7 +61,7 @@ Without a terminal there is no colour and no progress bar. The keys of --json ar
 Reads traces of the Common Trace Format 1.8 and 2, whoever has written them. What only Dormouse writes (names of processes, losses by class, what \
 each stream holds) is told of its traces alone.
 
-`lost at least N` means that something has happened which can lose events and that nobody can count; each is named. Lost events are counted by \
+`lost at least N`, or `unknown`, means that something has happened which can lose events and that nobody can count; each is named. Lost events are counted by \
 class when a session ends; a trace whose session was killed has only their sum. The counts of the classes can add up to less than the sum: the \
 class of an event is not known if its program was killed while writing it, and events that did not fit on the disk are not counted by class. \
 Packets that are missing (overwritten, for example) are told with the time between their neighbours.
@@ -111,6 +111,8 @@ pub(crate) struct StatsCommand {
     /// Print JSON
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    verbose: Verbose,
 }
 
 pub(crate) fn parse_pair(text: &str) -> Result<(String, String), String> {
@@ -182,6 +184,7 @@ impl StatsCommand {
 
     fn whole(&self, out: &mut Output) -> anyhow::Result<u8> {
         let files = TraceFiles::open_all(self.dirs.iter().map(PathBuf::as_path))?;
+        self.verbose.notes(&files, Vec::new()).for_each(say);
         let stats = progress::during("reading the trace", || files.stats());
         if self.json {
             out.json(&stats)?;
@@ -203,7 +206,8 @@ impl StatsCommand {
             analysis.within(bounds.first_ns, bounds.last_ns);
         }
         let is_choosy = self.wanted.is_choosy();
-        let (mut events, _) = files.range(bounds.first_ns, bounds.last_ns);
+        let (mut events, indexes) = files.range(bounds.first_ns, bounds.last_ns);
+        self.verbose.notes(&files, indexes).for_each(say);
         let size_bytes = events.streams().iter().map(|stream| stream.size_bytes()).sum();
         let mut progress = Progress::of_bytes(size_bytes, true);
         while let Some(next) = events.next_event() {

@@ -1,7 +1,7 @@
 //! `cargo xtask demo`: three programs traced, and each trace counted again by babeltrace2.
 //!
 //! ```text
-//!   1. Lua compiled by make and the system's C compiler, unmodified     dormouse record --libc
+//!   1. Lua compiled by make and the system's C compiler, unmodified     dormouse record --libc, report
 //!   2. a bakery in Rust, which runs already                             dormouse list, arm, disarm
 //!   3. a shop in C, which runs already                                  the same
 //! ```
@@ -24,6 +24,8 @@ use crate::system::{self, BABELTRACE2, CC, MAKE};
 /// How long the live programs run, and how long they are armed.
 const PROGRAM_SECONDS: &str = "4";
 const ARMED: Duration = Duration::from_millis(1500);
+/// The picture of the compile.
+const REPORT: &str = "lua.html";
 /// Lines of a command's output that are shown.
 const LINES_SHOWN: usize = 8;
 
@@ -88,7 +90,8 @@ impl Demo {
         let processes = processes.filter(|process| process["program"] != "").count();
         // make, and for each file the compiler and what it starts.
         self.check(processes > 2 * files, &format!("{processes} programs of {files} compilations are in one trace"));
-        self.counts("lua.trace", &stats)
+        self.counts("lua.trace", &stats)?;
+        self.show_success(&["dormouse", "report", "lua.trace", "-o", REPORT])
     }
 
     /// 2. A Rust program that runs already.
@@ -236,6 +239,7 @@ impl Demo {
             elapsed.as_secs_f64(),
             dir.display()
         );
+        println!("the report of the compile is {}: open it in a browser", dir.join(REPORT).display());
         Ok(())
     }
 }

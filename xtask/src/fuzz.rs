@@ -28,11 +28,16 @@ const RUSTFLAGS: [&str; 8] = [
     "-Cllvm-args=-sanitizer-coverage-level=4",
     "-Cllvm-args=-sanitizer-coverage-inline-8bit-counters",
     "-Cllvm-args=-sanitizer-coverage-pc-table",
-    "-Cllvm-args=-sanitizer-coverage-trace-compares",
+    COMPARES,
     "-Ccodegen-units=1",
     "--cfg",
     "fuzzing",
 ];
+
+/// What makes each input several times slower: worth it where a new input has to be found, and not for many of the known kinds.
+const COMPARES: &str = "-Cllvm-args=-sanitizer-coverage-trace-compares";
+/// What libFuzzer is told for many cheap inputs: short ones, and edges alone.
+const BULK: [&str; 4] = ["-max_len=160", "-entropic=0", "-use_counters=0", "-reduce_inputs=0"];
 
 /// What the address sanitizer needs beside it. The stable compiler has its runtime, but takes the flag only when it is told to take those
 /// of unstable ones too.
@@ -95,6 +100,7 @@ Examples:
   cargo xtask fuzz write --seconds 3600
   cargo xtask fuzz chain read --runs 100000 --seed 7
   cargo xtask fuzz vring-device --address-sanitizer --runs 10000000
+  cargo xtask fuzz packets --bulk --runs 10000000
   cargo xtask fuzz write --input target/fuzz/failures/write-crash-0123…
                                                        one input again, with what it does
 
@@ -116,6 +122,9 @@ pub(crate) struct Fuzz {
     /// Have every access to memory checked by the address sanitizer too, as far as the compiler has it
     #[arg(long)]
     address_sanitizer: bool,
+    /// Many cheap inputs: short ones, without a look at what is compared
+    #[arg(long)]
+    bulk: bool,
     /// Run one input of one target, and show it
     #[arg(long, value_name = "FILE", conflicts_with_all = ["runs", "seconds", "seed"])]
     input: Option<PathBuf>,
@@ -130,6 +139,7 @@ impl Fuzz {
             seconds: Some(seconds),
             seed: None,
             address_sanitizer: false,
+            bulk: false,
             input: None,
         }
     }
@@ -139,14 +149,14 @@ impl Fuzz {
     /// # Errors
     /// A target does not build, or an input fails.
     pub(crate) fn run(self) -> Result<()> {
-        let programs = build(self.address_sanitizer)?;
+        let programs = build(self.address_sanitizer, self.bulk)?;
         if let Some(input) = &self.input {
             let &[target] = self.targets.as_slice() else { bail!("--input is of one target; name it") };
             return replay(&programs, target, input);
         }
         let all = if self.targets.is_empty() { Target::value_variants() } else { &self.targets };
         let seconds = self.seconds.or((self.runs.is_none()).then_some(SECONDS_DEFAULT));
-        let limits = Limits { runs: self.runs, seconds, seed: self.seed };
+        let limits = Limits { runs: self.runs, seconds, seed: self.seed, is_bulk: self.bulk };
         run_all(&programs, all, &limits, &home()?.join("corpus"))
     }
 }
@@ -156,12 +166,12 @@ impl Fuzz {
 /// # Errors
 /// A target does not build, an input fails, or the linter finds something.
 pub(crate) fn ci() -> Result<()> {
-    let programs = build(false)?;
+    let programs = build(false, false)?;
     let corpus = home()?.join("corpus-ci");
     if corpus.exists() {
         fs::remove_dir_all(&corpus).with_context(|| format!("cannot remove {}", corpus.display()))?;
     }
-    let limits = Limits { runs: Some(CI.0), seconds: None, seed: Some(CI.1) };
+    let limits = Limits { runs: Some(CI.0), seconds: None, seed: Some(CI.1), is_bulk: false };
     run_all(&programs, Target::value_variants(), &limits, &corpus)?;
     let mut clippy = cargo(["clippy", "--quiet", "--locked", "--manifest-path", MANIFEST, "--target-dir"]);
     succeed(clippy.arg(home()?).args(["--all-targets", "--", "-D", "warnings"]))
@@ -181,14 +191,20 @@ fn libfuzzer() -> Option<PathBuf> {
 }
 
 /// Builds all targets and gives the directory that they are in.
-fn build(has_sanitizer: bool) -> Result<PathBuf> {
+fn build(has_sanitizer: bool, is_bulk: bool) -> Result<PathBuf> {
     const PLATFORM: &str = "x86_64-unknown-linux-gnu";
     system::ensure(&[CC, CPP])?;
     let started = Instant::now();
-    let dir = if has_sanitizer { home()?.join("sanitized") } else { home()? };
+    let dir = match (has_sanitizer, is_bulk) {
+        (false, false) => home()?,
+        (false, true) => home()?.join("bulk"),
+        (true, false) => home()?.join("sanitized"),
+        (true, true) => home()?.join("sanitized-bulk"),
+    };
     // With a platform named, what runs at compile time is compiled without coverage.
     let mut build = cargo(["build", "--quiet", "--locked", "--manifest-path", MANIFEST, "--target", PLATFORM]);
     let mut rustflags = RUSTFLAGS.to_vec();
+    rustflags.retain(|flag| !is_bulk || *flag != COMPARES);
     if has_sanitizer {
         let (flag, (name, value)) = SANITIZER;
         rustflags.push(flag);
@@ -209,6 +225,7 @@ struct Limits {
     runs: Option<u64>,
     seconds: Option<u64>,
     seed: Option<u32>,
+    is_bulk: bool,
 }
 
 fn run_all(programs: &Path, targets: &[Target], limits: &Limits, corpus: &Path) -> Result<()> {
@@ -223,6 +240,7 @@ fn run_all(programs: &Path, targets: &[Target], limits: &Limits, corpus: &Path) 
         let mut command = Command::new(programs.join(&name));
         command.args([format!("-timeout={TIMEOUT_S}"), format!("-max_len={LEN_MAX}"), "-len_control=20".into()]);
         command.arg(format!("-artifact_prefix={}/{name}-", failures.display()));
+        command.args(if limits.is_bulk { &BULK[..] } else { &[] });
         command.args(limits.runs.map(|runs| format!("-runs={runs}")));
         command.args(limits.seconds.map(|seconds| format!("-max_total_time={seconds}")));
         command.args(limits.seed.map(|seed| format!("-seed={seed}"))).arg(&corpus);

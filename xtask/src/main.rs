@@ -10,7 +10,7 @@
 //!   peers        those tracers' engines alone: builds them
 //!   lines        how long the product is, in any revision
 //!   tracepoints  what tracepoints in C and C++ cost to compile, and at a program's start
-//!   picture      what a command prints on a terminal, as an SVG for the documents
+//!   picture      what a command prints on a terminal, as an SVG for the documents; what a browser shows of a page, as WebP
 //!   ci           what has to hold before a change is merged; `.ci/run` calls it
 //!   fetch-lua    the C project that the demo and the tests compile
 //! ```

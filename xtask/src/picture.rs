@@ -1,17 +1,22 @@
 //! `cargo xtask picture`: what a command prints on a terminal, as an SVG for the documents.
 //!
 //! The command runs in tmux, in a window of a given size. What the window shows then, `tmux capture-pane -e` says with its colours (SGR of ECMA-48),
-//! and each run of one colour becomes a text of the picture.
+//! and each run of one colour becomes a text of the picture. With `--page` it is what a browser shows of a page, as WebP.
 
 use std::fmt::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use clap::Args;
+use dormouse_testing::browser::{self, Browser};
 
-/// Make an SVG of what a command prints on a terminal
+use crate::system::{self, CHROMIUM};
+
+/// Make an SVG of what a command prints on a terminal, or a WebP of a page
 #[derive(Debug, Args)]
 pub(crate) struct Picture {
     /// Columns of the terminal
@@ -20,10 +25,25 @@ pub(crate) struct Picture {
     /// Rows of the terminal
     #[arg(long, default_value = "16")]
     rows: u32,
+    /// A page of HTML in place of a command
+    #[arg(long, conflicts_with = "command")]
+    page: Option<PathBuf>,
+    /// Pixels of the page
+    #[arg(long, default_value = "1500", requires = "page")]
+    width: u32,
+    /// Pixels of the page
+    #[arg(long, default_value = "860", requires = "page")]
+    height: u32,
+    /// What the system of whoever looks at the page prefers: light or dark
+    #[arg(long, default_value = "light", requires = "page")]
+    scheme: String,
+    /// Pressed before the picture is made
+    #[arg(long, requires = "page")]
+    keys: Option<String>,
     /// The picture
     output: PathBuf,
     /// The command
-    #[arg(last = true, required = true)]
+    #[arg(last = true, required_unless_present = "page")]
     command: Vec<String>,
 }
 
@@ -40,6 +60,9 @@ const COLORS: [&str; 8] = ["#3b4252", "#e06c75", "#98c379", "#e5c07b", "#61afef"
 
 impl Picture {
     pub(crate) fn run(self) -> anyhow::Result<()> {
+        if let Some(page) = &self.page {
+            return self.of_page(page);
+        }
         let session = format!("picture-{}", std::process::id());
         let (columns, rows) = (self.columns.to_string(), self.rows.to_string());
         let quoted: Vec<String> =
@@ -54,6 +77,24 @@ impl Picture {
         ensure!(!text.trim().is_empty(), "the command has printed nothing");
         std::fs::write(&self.output, svg(&text, self.columns))
             .with_context(|| format!("cannot write {}", self.output.display()))
+    }
+}
+
+impl Picture {
+    fn of_page(&self, page: &Path) -> anyhow::Result<()> {
+        system::ensure(&[CHROMIUM])?;
+        let page = page.canonicalize().with_context(|| format!("cannot open {}", page.display()))?;
+        let program = browser::program().context("a picture of a page needs Chromium")?;
+        let mut browser = Browser::start(&program);
+        browser.emulate(self.width, self.height, &self.scheme);
+        browser.open(&page);
+        browser.wait("document.documentElement.dataset.ready === ''");
+        self.keys.iter().flat_map(|keys| keys.chars()).for_each(|key| browser.press(&key.to_string()));
+        // The second of two frames from now on has all that was asked for.
+        browser.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(1))))");
+        let picture = STANDARD.decode(browser.picture("webp"))?;
+        ensure!(!picture.is_empty(), "the browser has made no picture");
+        std::fs::write(&self.output, picture).with_context(|| format!("cannot write {}", self.output.display()))
     }
 }
 

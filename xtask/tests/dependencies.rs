@@ -49,7 +49,7 @@ const LAB: [&str; 12] = [
     "dormouse-vring",
 ];
 
-const RULES: [Rule; 46] = [
+const RULES: [Rule; 47] = [
     ("dormouse-abi", &[]),
     // How both sides talk.
     ("dormouse-transport", &["dormouse-abi"]),
@@ -108,6 +108,8 @@ const RULES: [Rule; 46] = [
     ("dormouse-python", &["dormouse-columns", "dormouse-ctf", "dormouse-reader"]),
     ("dormouse-reader", &["dormouse-ctf"]),
     ("dormouse-analysis", &["dormouse-abi", "dormouse-ctf", "dormouse-filter"]),
+    // A picture of what `analysis` says.
+    ("dormouse-report", &["dormouse-abi", "dormouse-analysis", "dormouse-ctf"]),
     ("dormouse-export", &["dormouse-abi", "dormouse-analysis", "dormouse-ctf"]),
     // Who may ask a session's owner what, and who is believed: it knows no memory and no trace.
     ("dormouse-control", &["dormouse-abi", "dormouse-transport"]),
@@ -140,6 +142,7 @@ const RULES: [Rule; 46] = [
             "dormouse-export",
             "dormouse-filter",
             "dormouse-reader",
+            "dormouse-report",
             "dormouse-terminal",
         ],
     ),

@@ -1,13 +1,14 @@
 //! `dormouse view --follow`: a trace that is still recorded.
 //!
 //! The directory is opened again and again, and each stream is read on from where it was read to: whole packets alone, and of these those that were
-//! there one round before, so that the metadata, which are read later, declare what they hold. Memory is that of one reading.
+//! there one round before, so that the metadata, which are read later, declare what they hold. Events behind the [`Horizon`] are left where they are,
+//! and read when their time has come: memory is that of one reading.
 
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::bail;
 use dormouse_consumer::is_owner_alive;
@@ -15,6 +16,7 @@ use dormouse_ctf::{Merge, Position, Problem, Selection, StateRecord, StatedLosse
 use dormouse_reader::TraceFiles;
 
 use super::View;
+use super::horizon::Horizon;
 use super::printer::Printer;
 use super::sink::Sink;
 use crate::wanted::Bounds;
@@ -48,12 +50,13 @@ impl Ending {
 }
 
 /// How far everything has been read.
-#[derive(Default)]
 struct Progress {
     /// By the name of the stream.
     positions: HashMap<String, Position>,
     /// Bytes of each stream one round before.
     sizes: HashMap<String, u64>,
+    started: Instant,
+    horizon: Horizon,
     writers: Writers,
     losses: StatedLosses,
     latest_ns: Option<i64>,
@@ -77,31 +80,46 @@ impl View {
         let is_interrupted = Arc::new(AtomicBool::new(false));
         signal_hook::flag::register(signal_hook::consts::SIGINT, Arc::clone(&is_interrupted))?;
         let mut left = self.count.unwrap_or(u64::MAX);
-        let mut progress = Progress { is_interrupted: Arc::clone(&is_interrupted), ..Progress::default() };
+        let mut progress = Progress {
+            positions: HashMap::new(),
+            sizes: HashMap::new(),
+            started: Instant::now(),
+            horizon: Horizon::new(self.delay),
+            writers: Writers::default(),
+            losses: StatedLosses::default(),
+            latest_ns: None,
+            late: 0,
+            is_damaged: false,
+            is_interrupted: Arc::clone(&is_interrupted),
+        };
+        let mut has_waited = true;
         let mut head = Vec::new();
         printer.begin(&mut head);
         sink.write(&head);
         files.left_out.iter().for_each(|line| sink.say(format!("warning: {line}")));
         let ending = loop {
-            let ending = ending(dir, &files);
+            // What has been held back until an interrupt is printed; a second one ends that too.
+            let ending = if has_waited { ending(dir, &files) } else { Some(Ending::Interrupted) };
             let selection = self.wanted.selection_of_live()?;
-            let ended = progress.round(&files, ending.is_some(), selection, &mut bounds, &mut left, printer, sink);
+            let ended = progress.round(&files, ending, selection, &mut bounds, &mut left, printer, sink);
             sink.flush();
             if let Some(ending) = ended.or(ending) {
                 break ending;
             }
-            if wait(&is_interrupted) {
-                break Ending::Interrupted;
+            has_waited = !wait(&is_interrupted);
+            if !has_waited {
+                is_interrupted.store(false, Ordering::Relaxed);
+                continue;
             }
             let next = reopen(dir, &is_interrupted)?;
             progress.writers.reopened(files.traces().zip(next.traces()));
             files = next;
         };
         if progress.late > 0 {
-            sink.say(format!(
-                "{} events were written after events of later times, and stand behind them",
-                progress.late
-            ));
+            let (late, delay) = (progress.late, self.delay);
+            let stand = if late == 1 { "event stands" } else { "events stand" };
+            let why = format!("nothing had come in their streams for --delay {delay:?}");
+            sink.say(format!("{late} {stand} behind events of later times: {why}"));
         }
         let stated = progress.positions.values().map(Position::events_discarded).fold(0, u64::saturating_add);
         if !bounds.are_set() && (progress.losses.unstated > 0 || stated > 0 || !progress.losses.uncounted.is_empty()) {
@@ -148,12 +166,30 @@ fn reopen(dir: &Path, is_interrupted: &AtomicBool) -> anyhow::Result<TraceFiles>
 }
 
 impl Progress {
-    /// Prints what has come; `is_last`: all that is there.
+    /// Up to which time events are printed now.
+    fn until_ns(&mut self, files: &TraceFiles, names: &[&str]) -> i64 {
+        let now = self.started.elapsed();
+        // What a session says of itself comes seldom.
+        for (index, name) in names.iter().enumerate().filter(|(index, _)| !files.is_state(*index)) {
+            let size_bytes = self.size_bytes(name);
+            let reader =
+                || self.positions.get(*name).map_or_else(|| files.reader(index), |at| files.reader(index).resumed(at));
+            self.horizon.see(name, size_bytes, now, || reader().growing(size_bytes).end_ns());
+        }
+        self.horizon.until_ns(now)
+    }
+
+    /// Bytes of a stream that are read: those that were there one round before.
+    fn size_bytes(&self, name: &str) -> u64 {
+        self.sizes.get(name).copied().unwrap_or(0)
+    }
+
+    /// Prints what has come; with an `ending`, all that is there.
     #[allow(clippy::too_many_arguments)]
     fn round(
         &mut self,
         files: &TraceFiles,
-        is_last: bool,
+        ending: Option<Ending>,
         mut selection: Selection,
         bounds: &mut Bounds,
         left: &mut u64,
@@ -161,8 +197,11 @@ impl Progress {
         sink: &mut Sink<'_>,
     ) -> Option<Ending> {
         let names: Vec<&str> = files.names().collect();
+        let until_ns = if ending.is_some() { i64::MAX } else { self.until_ns(files, &names) };
+        // Of a session that goes on, the last packet can still be written.
+        let is_whole = ending.is_some_and(|ending| ending != Ending::Interrupted);
         let readers = names.iter().enumerate().map(|(index, name)| {
-            let size_bytes = if is_last { u64::MAX } else { self.sizes.get(*name).copied().unwrap_or(0) };
+            let size_bytes = if is_whole { u64::MAX } else { self.size_bytes(name) };
             let reader = files.reader(index).within(bounds.first_ns, bounds.last_ns).growing(size_bytes);
             match self.positions.get(*name) {
                 Some(position) => reader.resumed(position),
@@ -176,6 +215,8 @@ impl Progress {
                 break;
             }
             match item {
+                // It is left where it is, and so are the events of the other streams.
+                Ok(event) if event.time_ns.is_some_and(|ns| ns > until_ns) => break,
                 Ok(event) => {
                     if let Some(record) = StateRecord::decode(&event) {
                         self.losses.note(&record);

@@ -2,23 +2,25 @@
 
 mod crew;
 mod follow;
+mod horizon;
 mod order;
 mod printer;
 mod sink;
 
 use std::io::IsTerminal;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::bail;
 use clap::{Args, ValueEnum};
 use dormouse_ctf::text::ClockFormat;
 use dormouse_ctf::{ClassRef, Problem, Selection, StateRecord, StatedLosses, Writers};
 use dormouse_reader::TraceFiles;
-use dormouse_terminal::Output;
+use dormouse_terminal::{Output, parse_duration};
 
 use crate::patterns::instead;
 use crate::progress::Progress;
-use crate::wanted::{Bounds, Part, Wanted, begin_ns, notes};
+use crate::wanted::{Bounds, Part, Verbose, Wanted, begin_ns};
 use crew::Crew;
 use order::Order;
 use printer::Printer;
@@ -49,6 +51,9 @@ pub(crate) struct View {
     /// Go on with what is recorded meanwhile, until the session ends or Ctrl-C
     #[arg(short, long, conflicts_with_all = ["tail", "reverse"])]
     follow: bool,
+    /// With --follow, hold events back until every stream has shown a later time, or nothing has come in it for so long
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "1s", requires = "follow")]
+    delay: Duration,
 
     /// How events are printed [default: people on a terminal or with --fields, otherwise babeltrace]
     #[arg(long, value_enum, help_heading = "How they are printed")]
@@ -65,9 +70,8 @@ pub(crate) struct View {
     /// Print to the terminal itself, not by way of $PAGER
     #[arg(long, help_heading = "How they are printed")]
     no_pager: bool,
-    /// Say on standard error what was passed over, which index files were of no use, and how clocks were taken
-    #[arg(short, long)]
-    verbose: bool,
+    #[command(flatten)]
+    verbose: Verbose,
 }
 
 const HELP: &str = "\
@@ -89,7 +93,8 @@ field or context by its name, or fields.NAME and context.NAME; a.b and a[2] are 
 not match, nor does it match the `not` of that. docs/reading.md has all of it.
 
 --follow reads the directory of one trace again and again, and prints what has come: whole packets, which a session writes when they are full and when a \
-program ends. Events of one look are in the order of time; what is written later than events of later times stands behind them, and is counted. It ends with the \
+program ends. Events wait until every stream has shown a later time. A stream in which nothing has come for --delay is not waited for: events that it has after all \
+stand behind those of later times, and are counted. It ends with the \
 session, with -n, or with Ctrl-C, and says why. The trace of another tracer does not say that it is complete: there Ctrl-C ends it. Options may name classes and fields \
 that have not come yet.
 
@@ -172,12 +177,13 @@ impl View {
             tail: None,
             reverse: false,
             follow: false,
+            delay: Duration::ZERO,
             format: Some(format),
             fields: None,
             clock: ClockArgument::Time,
             color: ColorArgument::Never,
             no_pager: true,
-            verbose: false,
+            verbose: Verbose::default(),
         };
         view.print_to(out, false)
     }
@@ -254,9 +260,7 @@ impl View {
         sink.write(&text);
         text.clear();
         let (mut events, indexes) = files.range(bounds.first_ns, bounds.last_ns);
-        if self.verbose {
-            notes(files, indexes).for_each(|line| sink.say(line));
-        }
+        self.verbose.notes(files, indexes).for_each(|line| sink.say(line));
         let size_bytes = events.streams().iter().map(|stream| stream.size_bytes()).sum();
         // A terminal is busy with the events themselves.
         let mut progress = Progress::of_bytes(size_bytes, !std::io::stdout().is_terminal());

@@ -114,8 +114,22 @@ impl Wanted {
     }
 }
 
-/// What is worth knowing of traces and is no warning, a line each.
-pub(crate) fn notes(files: &TraceFiles, indexes: Vec<String>) -> impl Iterator<Item = String> + use<'_> {
+/// Whether what is no warning is said.
+#[derive(Debug, Clone, Copy, Default, Args)]
+pub(crate) struct Verbose {
+    /// Say on standard error what was passed over, which index files were of no use, and how clocks were taken
+    #[arg(short, long)]
+    verbose: bool,
+}
+
+impl Verbose {
+    /// What is worth knowing of traces, a line each; `indexes`: of index files.
+    pub(crate) fn notes(self, files: &TraceFiles, indexes: Vec<String>) -> impl Iterator<Item = String> + use<'_> {
+        self.verbose.then(|| notes(files, indexes)).into_iter().flatten()
+    }
+}
+
+fn notes(files: &TraceFiles, indexes: Vec<String>) -> impl Iterator<Item = String> + use<'_> {
     let clocks = files.traces().flat_map(|trace| trace.clocks()).map(|clock| {
         let seconds = clock.epoch_ns(0) as f64 / 1e9;
         format!("the clock {} counts {} Hz from {seconds:.9} s since 1970 on", clock.name, clock.frequency_hz)

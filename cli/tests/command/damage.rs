@@ -260,15 +260,84 @@ fn a_packet_of_another_trace_costs_itself_and_no_more() {
     assert_eq!(read(trace.path()), (1, 400, warnings.map(String::from).to_vec()));
 }
 
+/// Takes packets out of a stream.
+fn take_out(path: &Path, packets: std::ops::Range<usize>) {
+    let mut bytes = std::fs::read(path).unwrap();
+    bytes.drain(packets.start * PACKET_BYTES..packets.end * PACKET_BYTES);
+    std::fs::write(path, bytes).unwrap();
+}
+
+/// Removes what the session has said at its end.
+fn open_again(dir: &Path) {
+    let path = dir.join("metadata");
+    let metadata = Metadata::parse(&std::fs::read_to_string(&path).unwrap()).unwrap();
+    std::fs::write(&path, Metadata { totals: Default::default(), ..metadata }.text()).unwrap();
+}
+
+#[test]
+fn packets_whose_numbers_jump_are_told_of_where_they_are_missing() {
+    let trace = trace(&[5, 2]);
+    take_out(&trace.path().join("cpu_0"), 1..3);
+    let gap = "cpu_0: packet 1 at byte 4096 has number 3 where 1 was expected".to_string();
+    let totals = "cpu_0 has 300 events in 3 packets, where 500 events in 5 packets were written".to_string();
+    let (code, events, mut warnings) = read(trace.path());
+    warnings.sort();
+    assert_eq!((code, events, warnings), (1, 500, vec![totals, gap.clone()]));
+
+    // A row has its place: behind the last event of packet 0, before packet 3. What the packets held nobody has counted.
+    let place = |ns: u64| 1_700_000_000_000_000_000 + ns;
+    let row = serde_json::json!({
+        "stream": "cpu_0", "begin_ns": place(10 + 99), "end_ns": place(10 + 300), "events": 0, "packets": 2
+    });
+    let shown = "\nLOST  PACKETS                  FROM                    TO  STREAM\n   0        2  1700000000.000000109  1700000000.000000310  cpu_0\n";
+    for question in [&[][..], &["--by", "cpu"]] {
+        let stats = |more: &[&str]| {
+            let output = dormouse(&[&["stats"], question, more].concat(), trace.path());
+            assert_eq!(output.status.code(), Some(1), "{question:?}: {output:?}");
+            String::from_utf8(output.stdout).unwrap()
+        };
+        let json: Json = serde_json::from_str(&stats(&["--json"])).unwrap();
+        let places = if question.is_empty() { &json["loss_places"]["places"] } else { &json["lost"]["places"] };
+        let places = places.get("places").unwrap_or(places);
+        assert_eq!(*places, serde_json::json!([row]), "{question:?}: {json:#}");
+        let text = stats(&[]);
+        assert!(text.contains(shown), "{text}");
+        assert!(
+            text.contains("\nlost      unknown\n          because parts of the trace are missing or damaged\n"),
+            "{text}"
+        );
+    }
+
+    // Without totals the numbers are all that tells; those of the first packets and of the last tell nothing.
+    open_again(trace.path());
+    assert_eq!(read(trace.path()), (1, 500, vec![gap]));
+    take_out(&trace.path().join("cpu_0"), 0..1);
+    take_out(&trace.path().join("cpu_0"), 1..2);
+    assert_eq!(read(trace.path()), (0, 300, vec![]));
+    // Of another time nothing is said, and of the time of the gap all of it.
+    let other = self::trace(&[5]);
+    take_out(&other.path().join("cpu_0"), 1..3);
+    for (options, expected) in [(&["--until", "+50ns"], 0), (&["--since", "+450ns"], 0), (&["--since", "+50ns"], 1)] {
+        for command in ["view", "stats"] {
+            let output = dormouse(&[&[command], &options[..]].concat(), other.path());
+            let text = stderr(&output) + &String::from_utf8_lossy(&output.stdout);
+            assert_eq!(output.status.code(), Some(expected), "{command} {options:?}: {text}");
+            assert_eq!(
+                text.contains("has number 3 where 1 was expected"),
+                expected == 1,
+                "{command} {options:?}: {text}"
+            );
+        }
+    }
+}
+
 #[test]
 fn of_a_trace_that_was_not_closed_stats_says_that_streams_may_be_missing() {
     let trace = trace(&[1, 1]);
-    let path = trace.path().join("metadata");
-    let metadata = Metadata::parse(&std::fs::read_to_string(&path).unwrap()).unwrap();
     let text = |dir: &Path| String::from_utf8(dormouse(&["stats"], dir).stdout).unwrap();
     let note = "\nnote: this trace was not closed, so a stream that is missing cannot be told\n";
     assert!(!text(trace.path()).contains("note:"));
-    std::fs::write(&path, Metadata { totals: Default::default(), ..metadata }.text()).unwrap();
+    open_again(trace.path());
     assert!(text(trace.path()).ends_with(note));
     std::fs::remove_file(trace.path().join("cpu_1")).unwrap();
     assert_eq!(read(trace.path()), (0, 100, vec![]));

@@ -6,6 +6,7 @@ mod export;
 mod external;
 mod kinds;
 mod questions;
+mod report;
 mod stats;
 mod view;
 

@@ -166,7 +166,7 @@ fn options_select_events() {
     let (text, ..) = stats(&trace, &["--where", "process == \"web\"", "--latency", "http:begin..http:end"]);
     assert!(text.contains("pairs     20; alone: begins 0, ends 1"), "{text}");
     let (text, ..) = stats(&trace, &["--last", "2ms"]);
-    let edge = "lost      at least 0\n          because events were lost at the edge of this time, in it or not (3)";
+    let edge = "lost      unknown\n          because events were lost at the edge of this time, in it or not (3)";
     assert!(text.contains(edge), "{text}");
     // A trace twice has everything twice.
     let path = trace.path().display().to_string();

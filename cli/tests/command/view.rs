@@ -1,12 +1,13 @@
 //! `dormouse view`: which events it prints, and how.
 
-use std::io::{BufRead, BufReader};
+use std::fs::OpenOptions;
+use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use dormouse_abi::class::{FieldType, Kind};
 use dormouse_abi::page::CPU_UNKNOWN;
-use dormouse_ctf::{StateRecord, Value};
+use dormouse_ctf::{PacketHeader, StateRecord, Value};
 use dormouse_traces::TraceBuilder;
 use serde_json::Value as Json;
 
@@ -287,7 +288,7 @@ fn lossy() -> tempfile::TempDir {
 #[test]
 fn losses_are_told_of_the_time_that_is_shown() {
     let dir = lossy();
-    const EDGE: &str = "of the time that is shown: at least 0 lost because events were lost at the edge of this time, in it or not (3)";
+    const EDGE: &str = "of the time that is shown: unknown how many lost because events were lost at the edge of this time, in it or not (3)";
     const INSIDE: &str = "of the time that is shown: 3 lost";
     let cases: [(&[&str], usize, Option<&str>); 9] = [
         (&[], 3, Some("3 lost")),
@@ -331,6 +332,11 @@ fn what_is_passed_over_is_a_note() {
         "dormouse: note: the clock monotonic counts 1000000000 Hz from 1700000000.000000000 s since 1970 on",
     ];
     assert_eq!(errors.lines().collect::<Vec<_>>(), expected);
+    for options in [&["-v"][..], &["-v", "--by", "event"], &["--verbose", "--json"]] {
+        let output = Command::new(DORMOUSE).arg("stats").args(options).arg(dir.path()).output().expect("dormouse runs");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(errors.lines().collect::<Vec<_>>(), expected, "{options:?}");
+    }
 }
 
 /// A trace to which this test writes, half packets and half declarations included.
@@ -368,6 +374,61 @@ fn a_trace_is_followed_until_its_session_ends() {
     let output = child.wait_with_output().expect("it ends");
     assert_eq!(String::from_utf8_lossy(&output.stderr), "dormouse: interrupted; the session goes on\n");
     assert_eq!((output.status.code(), lines.next()), (Some(0), None));
+}
+
+/// Two CPUs whose packets come one after another.
+#[test]
+fn events_are_held_back_until_every_stream_has_shown_a_later_time() {
+    let mut trace = TraceBuilder::new();
+    let class = trace.class("p", "e", &[]);
+    let streams = [0, 1].map(|cpu| trace.stream(cpu));
+    for (cpu, times) in [(0, &[10, 20][..]), (1, &[15]), (1, &[17, 40])] {
+        times.iter().for_each(|time| trace.event(streams[cpu], *time, 1, 2, class, &[]));
+        trace.packet(streams[cpu], 0, 0);
+    }
+    let session = StateRecord::Session { mode: "discard", budget_bytes: 1, page_size_bytes: 4096, command_line: "" };
+    trace.state(0, &session);
+    let trace = trace.finish();
+    let later = &trace.streams[streams[1]];
+    let first = PacketHeader::decode(later).expect("a packet").packet_size_bytes as usize;
+    let cases = [
+        ("1h", [&[10, 15][..], &[17, 20], &[40]], ""),
+        (
+            "0s",
+            [&[10, 15, 20], &[17, 40], &[]],
+            "dormouse: 1 event stands behind events of later times: nothing had come in their streams for --delay 0ns\n",
+        ),
+    ];
+    for (delay, expected, said) in cases {
+        let dir = tempfile::tempdir().expect("a directory");
+        let write = |name: &str, bytes: &[u8]| std::fs::write(dir.path().join(name), bytes).expect("it is written");
+        write("metadata", trace.metadata.as_bytes());
+        write("state", &trace.streams[0]);
+        write("cpu_0", &trace.streams[streams[0]]);
+        write("cpu_1", &later[..first]);
+        let mut child = Command::new(DORMOUSE)
+            .args(["view", "--follow", "--delay", delay, "--format", "json", "-e", "p:e"])
+            .arg(dir.path())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("dormouse runs");
+        let lines = BufReader::new(child.stdout.take().expect("a pipe")).lines().map(|line| line.expect("a line"));
+        let time = |line: String| serde_json::from_str::<Json>(&line).expect("JSON")["time_ns"].as_i64();
+        let mut times = lines.map(|line| time(line).expect("a time") - 1_700_000_000_000_000_000);
+        let mut take = |count: usize| times.by_ref().take(count).collect::<Vec<_>>();
+        assert_eq!(take(expected[0].len()), expected[0], "{delay}");
+        let mut grown = OpenOptions::new().append(true).open(dir.path().join("cpu_1")).expect("a stream");
+        grown.write_all(&later[first..]).expect("it is written");
+        assert_eq!(take(expected[1].len()), expected[1], "{delay}");
+        rustix::process::kill_process(rustix::process::Pid::from_child(&child), rustix::process::Signal::INT)
+            .expect("it is there");
+        assert_eq!(take(usize::MAX), expected[2], "{delay}");
+        let output = child.wait_with_output().expect("it ends");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(errors, format!("{said}dormouse: interrupted; the session goes on\n"), "{delay}");
+        assert_eq!(output.status.code(), Some(0), "{delay}");
+    }
 }
 
 #[test]

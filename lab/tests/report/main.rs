@@ -3,13 +3,12 @@
 //! Without Chromium the tests that need it are skipped.
 //! The pages stay in `target/tmp/report`, to be looked at.
 
-mod browser;
 mod fixture;
 
 use std::path::PathBuf;
 
-use browser::Browser;
 use dormouse_lab::{Report, report};
+use dormouse_testing::browser::{self, Browser};
 use serde_json::{Value, json};
 
 fn html(report: &Report) -> String {

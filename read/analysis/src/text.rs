@@ -3,6 +3,7 @@
 use std::io::{self, Write};
 
 use dormouse_abi::text::printable;
+use dormouse_ctf::loss::how_many;
 use dormouse_ctf::stats::{LossPlace, LossPlaces};
 
 use crate::diff::Diff;
@@ -124,8 +125,7 @@ impl Report {
 
     fn write_head(&self, out: &mut dyn Write) -> io::Result<()> {
         writeln!(out, "events    {}, {}/s, {} bytes", self.events, rate(self.events_per_s), self.bytes)?;
-        let at_least = if self.lost.possible.is_empty() { "" } else { "at least " };
-        writeln!(out, "lost      {at_least}{}", self.lost.events)?;
+        writeln!(out, "lost      {}", how_many(self.lost.events, self.lost.possible.is_empty()))?;
         for cause in &self.lost.possible {
             let count = if cause.count > 0 { format!(" ({})", cause.count) } else { String::new() };
             writeln!(out, "          because {}{count}", printable(&cause.cause))?;

@@ -154,14 +154,18 @@ impl<'l, 'a, C: Chosen> Batches<'l, 'a, C> {
     fn advance(&mut self) -> Option<(usize, usize)> {
         while let Some(index) = self.pending.pop() {
             if let Some((time, number)) = self.next_of(index) {
-                // Most events come right behind another of their stream.
-                if self.pending.is_empty()
-                    && self.heap.peek().is_none_or(|Reverse((first, stream, _))| (time, index) < (*first, *stream))
-                {
-                    self.pending.push(index);
-                    return Some((index, number));
+                let next = (time, index, number);
+                if !self.pending.is_empty() {
+                    self.heap.push(Reverse(next));
+                    continue;
                 }
-                self.heap.push(Reverse((time, index, number)));
+                // One that is behind another takes its place in the heap.
+                let first = match self.heap.peek_mut() {
+                    Some(mut first) if first.0 < next => std::mem::replace(&mut *first, Reverse(next)).0,
+                    _ => next,
+                };
+                self.pending.push(first.1);
+                return Some((first.1, first.2));
             }
         }
         let Reverse((_, index, number)) = self.heap.pop()?;
@@ -173,8 +177,8 @@ impl<'l, 'a, C: Chosen> Batches<'l, 'a, C> {
     #[inline]
     fn row(&mut self) -> Result<bool, ArrowError> {
         let Some((index, number)) = self.advance() else { return Ok(false) };
-        let Some(event) = self.streams[index].event() else { return Ok(true) };
         if let Some((selection, writers)) = &mut self.selection {
+            let Some(event) = self.streams[index].event() else { return Ok(true) };
             if let Some(record) = StateRecord::decode(&event) {
                 writers.note(&event, &record);
             }
@@ -183,9 +187,13 @@ impl<'l, 'a, C: Chosen> Batches<'l, 'a, C> {
                 return Ok(true);
             }
         }
+        let Some(event) = self.streams[index].fields() else { return Ok(true) };
         let (rows, chosen) = (&mut self.rows, &self.layout.chosen[number]);
         chosen.columns.iter().for_each(|column| rows.columns[*column].fill(rows.count));
-        let shown = event.project(&chosen.projection, &mut self.scratch, &mut rows.columns);
+        let mut shown = event.project(&chosen.projection, &mut self.scratch, &mut rows.columns);
+        for (part, column) in &chosen.parts {
+            shown = shown.and_then(|()| event.show(part, &mut self.scratch, &mut rows.columns[*column]));
+        }
         shown.map_err(|error| ArrowError::ParseError(format!("a field {error}")))?;
         if rows.needs[0] {
             rows.times.push(event.time_ns.unwrap_or(0));

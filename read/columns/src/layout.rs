@@ -7,20 +7,21 @@ use arrow_array::StringArray;
 use arrow_schema::{DataType, Field, Schema, SchemaRef, TimeUnit};
 use dormouse_abi::class::matches;
 use dormouse_ctf::model::Scope;
-use dormouse_ctf::plan::{MemberRef, Projection};
+use dormouse_ctf::plan::{MemberRef, Pick, Projection};
 use dormouse_ctf::stream::Choice;
 use dormouse_ctf::{ClassRef, Selection, TraceRef};
 use dormouse_filter::{Filter, FilterError};
 
 use crate::column::Column;
 use crate::kind::Kind;
+use crate::part::{PartColumn, part_columns};
 
 /// What is asked for.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Request {
     /// Names of classes, in which `*` stands for any characters and `?` for one; none: all classes.
     pub events: Vec<String>,
-    /// Names of columns, in their order; `None`: all.
+    /// Names of columns, or of fields that lie within others, in their order; `None`: all columns.
     pub columns: Option<Vec<String>>,
     /// No event is earlier; nanoseconds since the epoch. Events without a time are left out.
     pub since_ns: Option<i64>,
@@ -51,6 +52,8 @@ pub enum RequestError {
     Condition(#[from] FilterError),
     #[error("there is no column `{name}`; there are {known}")]
     NoColumn { name: String, known: String },
+    #[error("`{name}` of {first} and of {second} are not of one kind, and make no column together")]
+    Mixed { name: String, first: String, second: String },
 }
 
 /// The columns that all events have.
@@ -76,6 +79,8 @@ pub(crate) enum Origin {
 #[derive(Debug)]
 pub(crate) struct Chosen {
     pub projection: Projection,
+    /// Fields that lie within others, each with its column.
+    pub parts: Vec<(Pick, usize)>,
     /// Whether its events say whose other events are.
     pub is_state: bool,
     /// Indices of the columns that it fills.
@@ -224,12 +229,20 @@ impl<'a> Layout<'a> {
                 found.push((trace, *class, table.add(*class)));
             }
         }
-        let (origins, fields, kept) = columns(&table, request)?;
+        let asked_for = request.columns.iter().flatten().map(String::as_str);
+        let is_part = |name: &&str| !COMMON.contains(name) && !table.index.contains_key(*name);
+        let classes_found: Vec<ClassRef<'a>> = found.iter().map(|(_, class, _)| *class).collect();
+        let parts = part_columns(asked_for.filter(is_part), &classes_found)?;
+        let (origins, fields, kept) = columns(&table, &parts, request)?;
+        let kept_count = kept.iter().flatten().count();
         let mut names: Vec<&str> = Vec::new();
         let mut name_index = std::collections::HashMap::new();
         let mut choices: Vec<Choice<'a>> = traces.iter().map(|_| Choice::default()).collect();
         let mut chosen = Vec::new();
-        for (trace, class, members) in &found {
+        for (at, (trace, class, members)) in found.iter().enumerate() {
+            let of_parts = parts.iter().enumerate();
+            let of_parts = of_parts.filter_map(|(part, column)| Some((column.picks[at].clone()?, kept_count + part)));
+            let of_parts: Vec<(Pick, usize)> = of_parts.collect();
             let of_member: Vec<Option<usize>> = members.iter().map(|column| kept[(*column)?]).collect();
             let name = *name_index.entry(full_name(class)).or_insert_with(|| {
                 names.push(full_name(class));
@@ -239,7 +252,8 @@ impl<'a> Layout<'a> {
             chosen.push(Chosen {
                 projection: class.project(&of_member),
                 is_state: class.is_state(),
-                columns: of_member.into_iter().flatten().collect(),
+                columns: of_member.into_iter().flatten().chain(of_parts.iter().map(|(_, column)| *column)).collect(),
+                parts: of_parts,
                 name: name as i32,
             });
         }
@@ -252,7 +266,7 @@ impl<'a> Layout<'a> {
             }
         }
         let kinds = table.columns.iter().zip(&kept).filter(|(_, kept)| kept.is_some());
-        let kinds = kinds.map(|(column, _)| column.kind.clone()).collect();
+        let kinds = kinds.map(|(column, _)| &column.kind).chain(parts.iter().map(|part| &part.kind)).cloned().collect();
         Ok(Layout {
             schema: Arc::new(Schema::new(fields)),
             origins,
@@ -290,7 +304,7 @@ impl<'a> Layout<'a> {
 /// Origins and types of the columns that are asked for, and for each of the table its index among those that are filled.
 type Columns = (Vec<Origin>, Vec<Field>, Vec<Option<usize>>);
 
-fn columns(table: &Table, request: &Request) -> Result<Columns, RequestError> {
+fn columns(table: &Table, parts: &[PartColumn], request: &Request) -> Result<Columns, RequestError> {
     let of_members = table.columns.iter().map(|column| column.name.as_str());
     let others = of_members.clone().filter(|name| !COMMON.contains(name));
     let all: Vec<&str> = COMMON.into_iter().chain(others).collect();
@@ -315,11 +329,14 @@ fn columns(table: &Table, request: &Request) -> Result<Columns, RequestError> {
             "cpu" => (Origin::Cpu, DataType::UInt32),
             "event" => (Origin::Event, Kind::Label.data_type(false)),
             _ => {
-                let at = table.index.get(name).copied();
+                let of_member = table.index.get(name).and_then(|at| Some((kept[*at]?, &table.columns[*at].kind)));
+                let of_part = || {
+                    let at = parts.iter().position(|part| part.name == name)?;
+                    Some((count + at, &parts[at].kind))
+                };
                 let no_column = || RequestError::NoColumn { name: name.into(), known: listed(all.iter().copied()) };
-                let at = at.ok_or_else(no_column)?;
-                let kept = kept[at].ok_or_else(no_column)?;
-                (Origin::Members(kept), table.columns[at].kind.data_type(request.is_text_binary))
+                let (at, kind) = of_member.or_else(of_part).ok_or_else(no_column)?;
+                (Origin::Members(at), kind.data_type(request.is_text_binary))
             }
         };
         origins.push(origin);

@@ -35,6 +35,9 @@
 //! name different types, the column has the smallest whole number that holds both; if nothing does, each type has a column of its own,
 //! `CLASS.NAME` from the second on.
 //!
+//! A field that lies within others is a column where it is asked for by its name: `at.x`, `a[2]`, as in `dormouse_filter`. An event that lacks it has
+//! null there.
+//!
 //! # Cost and limits
 //! Events come in the order of time, those of one time in the order of the streams. Only chosen events are merged. Batches end after 64 Ki
 //! rows, 8 MiB of records or 16 Mi elements of lists, whichever comes first. Packets outside of the time that is
@@ -50,6 +53,7 @@ mod column;
 mod kind;
 mod layout;
 mod pairs;
+mod part;
 
 pub use batches::{Batches, Damage};
 pub use layout::{ClassColumns, Layout, Request, RequestError, classes};

@@ -44,6 +44,7 @@ fn every_kind_of_ours_has_its_column() {
         ],
     );
     let other = builder.class("p", "other", &[("last", FieldType::scalar(Kind::U8))]);
+    let flags = builder.class("q", "flags", &[("flags", FieldType { kind: Kind::Bool, sequence: true })]);
     let (cpu0, cpu1) = (builder.stream(0), builder.stream(1));
     let list = Sequence::new(Kind::U16, &[1, 0, 255, 255]).unwrap();
     let values = |path| {
@@ -62,6 +63,7 @@ fn every_kind_of_ours_has_its_column() {
     builder.event(cpu0, 10, 12, 13, all, &values(b"/x"));
     builder.event(cpu1, 5, 14, 15, other, &[Value::U8(9)]);
     builder.event(cpu0, 20, 12, 13, all, &values(b"\xff"));
+    builder.event(cpu0, 30, 12, 13, flags, &[Value::Sequence(Sequence::new(Kind::Bool, &[0, 2]).unwrap())]);
     let trace = builder.finish();
     let metadata = trace.parse();
 
@@ -111,6 +113,21 @@ fn every_kind_of_ours_has_its_column() {
         Request { since_ns: Some(BEGIN_NS + 10), until_ns: Some(BEGIN_NS + 20), ..request(&[], Some(&["tid"])) };
     let (batches, _) = read(TraceRef::from(&metadata), &trace.streams, &range);
     assert_eq!(batches[0].column(0).as_primitive::<UInt32Type>().values()[..], [13]);
+
+    // What the program has declared holds of parts too.
+    let parts = request(&[], Some(&["list[1]", "fields.is_ok", "raw[1]", "flags[1]", "flags[2]", "fields.last"]));
+    let (batches, _) = read(TraceRef::from(&metadata), &trace.streams, &parts);
+    let of = |at: usize| batches[0].column(at);
+    let middle = |value: u16| vec![None, Some(value), Some(value), None];
+    assert_eq!(of(0).as_primitive::<UInt16Type>().iter().collect::<Vec<_>>(), middle(65535));
+    assert_eq!(of(1).as_boolean().iter().collect::<Vec<_>>(), [None, Some(true), Some(true), None]);
+    assert_eq!(
+        of(2).as_primitive::<UInt8Type>().iter().map(|value| value.map(u16::from)).collect::<Vec<_>>(),
+        middle(255)
+    );
+    assert_eq!(of(3).as_boolean().iter().collect::<Vec<_>>(), [None, None, None, Some(true)]);
+    assert_eq!((of(4).data_type(), of(4).null_count()), (&DataType::Boolean, 4));
+    assert_eq!(of(5).as_primitive::<Int64Type>().iter().collect::<Vec<_>>(), [Some(9), Some(-7), Some(-7), None]);
 }
 
 #[test]
@@ -134,6 +151,13 @@ fn what_is_not_there_is_named_with_what_is() {
         class.fields.iter().map(|field| (field.name().clone(), field.data_type().clone())).collect::<Vec<_>>()
     };
     assert_eq!(fields("p:f"), [("x".into(), DataType::UInt8)]);
+    // A part's name has the same of both, and no other column to go to.
+    let error = Layout::new(&[of], &request(&["p:*"], Some(&["fields.x"]))).unwrap_err();
+    assert_eq!(error.to_string(), "`fields.x` of p:e and of p:f are not of one kind, and make no column together");
+    for none in ["x.y", "x[0]", "fields.y", "x[", ""] {
+        let error = Layout::new(&[of], &request(&["p:*"], Some(&[none]))).unwrap_err();
+        assert!(matches!(&error, RequestError::NoColumn { name, .. } if name == none), "{error}");
+    }
 }
 
 const FOREIGN: &str = r#"/* CTF 1.8 */
@@ -164,7 +188,8 @@ fn structures_variants_and_enumerations_of_others() {
     let mut stream = vec![0, 77, 0, 0, 0, bits(-2, 1), 1, 2, b'h', b'i', 0, 0, 5, 1, 2, 8, 9, 3];
     stream.extend([0, 78, 0, 0, 0, bits(3, 3), 0, 7, 0, 1, b'x', 0, 0, 4]);
     stream.extend([0, 79, 0, 0, 0, bits(0, 9), 0, 0, 0, 1, 0, 0, 5]);
-    let (batches, damage) = read(TraceRef::from(&trace), &[stream], &request(&[], None));
+    let streams = [stream];
+    let (batches, damage) = read(TraceRef::from(&trace), &streams, &request(&[], None));
     assert_eq!((batches.len(), damage), (1, 0));
     let column = |name: &str| batches[0].column_by_name(name).unwrap();
     assert_eq!(column("time").null_count(), 3);
@@ -186,6 +211,22 @@ fn structures_variants_and_enumerations_of_others() {
     let items = column("items").as_list::<i32>();
     assert_eq!([0, 1, 2].map(|row| items.value(row).len()), [2, 0, 0]);
     assert_eq!(items.value(0).as_struct().column(0).as_primitive::<UInt8Type>().values()[..], [8, 9]);
+
+    let parts = ["items[1].v", "inner.a", "either.text", "bits", "items[0]", "inner", "fields.color", "inner.a"];
+    let (batches, damage) = read(TraceRef::from(&trace), &streams, &request(&[], Some(&parts)));
+    assert_eq!((batches.len(), damage), (1, 0));
+    let schema = batches[0].schema();
+    assert_eq!(schema.fields().iter().map(|field| field.name().as_str()).collect::<Vec<_>>(), parts);
+    let of = |at: usize| batches[0].column(at);
+    assert_eq!(of(0).as_primitive::<UInt8Type>().iter().collect::<Vec<_>>(), [Some(9), None, None]);
+    assert_eq!(of(1).as_primitive::<UInt16Type>().values()[..], [0x0102, 7, 0]);
+    assert_eq!(of(2).as_string::<i32>().iter().collect::<Vec<_>>(), [None, Some("x"), Some("")]);
+    assert_eq!((of(3), of(5), of(6)), (column("bits"), column("inner"), column("color")));
+    assert_eq!(
+        of(4).as_struct().column(0).as_primitive::<UInt8Type>().iter().collect::<Vec<_>>(),
+        [Some(8), None, None]
+    );
+    assert_eq!((of(4).null_count(), of(7)), (2, of(1)));
 }
 
 /// A structure of CTF 2 with these members.

@@ -42,8 +42,9 @@
 //! Every decoder is total. A length or count is compared with the bytes that are there before it is believed, nothing is
 //! allocated by the size that a stream claims, and what is wrong becomes a [`stream::Notice`]: reading goes on at
 //! the next packet wherever the sizes can still be trusted. What no decoder can see, that a stream is not there or ends too early,
-//! shows where the metadata say what the streams hold ([`totals`]). Metadata are bounded too: braces and structures in one another, and
-//! the fields that structures by name can multiply to.
+//! shows where the metadata say what the streams hold ([`totals`]). Metadata are bounded too: braces, structures and
+//! arrays in one another (64), the fields that structures by name can multiply to, and those of all classes together (2^21), as each class of events has
+//! the contexts of its stream for itself. Of elements without size, for which no byte pays, a record has at most 1,024.
 //!
 //! # Limits
 //! * Of CTF 2 no extension is known, and floating-point numbers have at most 64 bits (`metadata::json` has all limits).

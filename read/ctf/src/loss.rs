@@ -1,7 +1,8 @@
 //! What is lost, and what can be lost without anybody having counted it.
 //!
 //! Some causes have a count of events: no page was free, a disk was full. Of others only the occasions are known: a packet that is not valid,
-//! a program that could not join. "N lost" is said where all causes are of the first kind, "at least N lost because …" elsewhere.
+//! a program that could not join. "N lost" is said where all causes are of the first kind, "at least N lost because …" elsewhere, and "unknown how many
+//! lost because …" where none was counted.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -174,15 +175,22 @@ pub const AT_AN_EDGE: &str = "events were lost at the edge of this time, in it o
 /// The same of those whose time nobody knows.
 const AT_UNKNOWN_TIMES: &str = "events were lost at times that nobody knows";
 
-/// `0 lost`, or `at least 0 lost because packets were not valid and were left out (2)`. A count of 0 is none.
+/// How many were lost: `7`, `at least 7`, or `unknown`.
+pub fn how_many(lost: u64, is_exact: bool) -> String {
+    match (is_exact, lost) {
+        (true, _) => lost.to_string(),
+        (false, 0) => "unknown".into(),
+        (false, _) => format!("at least {lost}"),
+    }
+}
+
+/// `0 lost`, or `unknown how many lost because packets were not valid and were left out (2)`. A count of 0 is none.
 fn told<'a>(lost: u64, uncounted: impl Iterator<Item = (&'a str, u64)>) -> String {
     let cause = |(text, count): (&str, u64)| if count > 0 { format!("{text} ({count})") } else { text.to_string() };
     let causes: Vec<String> = uncounted.map(cause).collect();
-    if causes.is_empty() {
-        format!("{lost} lost")
-    } else {
-        format!("at least {lost} lost because {}", causes.join(" and "))
-    }
+    let because = if causes.is_empty() { String::new() } else { format!(" because {}", causes.join(" and ")) };
+    let unit = if lost == 0 && !causes.is_empty() { " how many lost" } else { " lost" };
+    how_many(lost, causes.is_empty()) + unit + &because
 }
 
 /// What a trace says of its losses, as a reader finds it: causes are texts here, because later versions may have others.
@@ -258,6 +266,9 @@ mod tests {
         assert_eq!((losses.to_string().as_str(), losses.is_any()), ("0 lost", false));
         losses.add(Cause::PacketRefused, 0);
         assert!(losses.is_exact() && !losses.is_any());
+        let mut unknown = losses.clone();
+        unknown.add(Cause::ProgramRefused, 1);
+        assert_eq!(unknown.to_string(), "unknown how many lost because programs could not join (1)");
         losses.add(Cause::NoPage, 3);
         losses.add(Cause::WriteFailed, 4);
         assert_eq!(losses.to_string(), "7 lost");

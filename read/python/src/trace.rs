@@ -132,10 +132,11 @@ impl Trace {
 
     /// Events in the order of time, as a table of a row each.
     ///
-    /// `events`: a name of a class, or a pattern with `*` and `?`, or several; None: all. `columns`: those to read, None: all. Only these are
-    /// decoded. `where`: what has to be true of them, such as `bytes > 4096 and process == "nginx"`; of several all. `since`, `until`: the first time and the one behind the last; int (nanoseconds since 1970 UTC), datetime with zone, or ISO 8601
-    /// text with zone. `text`: "str" makes U+FFFD of bytes that are no UTF-8, "bytes" gives them as they are. `strict`: reading raises TraceError
-    /// at its end if something was damaged.
+    /// `events`: a name of a class, or a pattern with `*` and `?`, or several; None: all. `columns`: those to read, or names of fields that lie
+    /// within others (`at.x`, `a[2]`); None: all columns. Only these are decoded. `where`: what has to be true of them, such as
+    /// `bytes > 4096 and process == "nginx"`; of several all. `since`, `until`: the first time and the one behind the last; int (nanoseconds
+    /// since 1970 UTC), datetime with zone, or ISO 8601 text with zone. `text`: "str" makes U+FFFD of bytes that are no UTF-8, "bytes" gives
+    /// them as they are. `strict`: reading raises TraceError at its end if something was damaged.
     ///
     /// Columns: time (timestamp[ns, UTC]), cpu, pid, tid (uint32), event (dictionary), then the fields.
     ///

@@ -119,8 +119,25 @@ fn stage() -> tempfile::TempDir {
     dir
 }
 
-/// `trace`: 1,000 requests with their ends on two CPUs, a process, losses. `damaged`: its second CPU ends within a packet.
+/// A trace whose events have a structure and an array.
+const PARTS: &str = r#"/* CTF 1.8 */
+trace { major = 1; minor = 8; byte_order = le; };
+stream { event.header := struct { integer { size = 8; align = 8; } id; } align(8); };
+event {
+    id = 0; name = "moved";
+    fields := struct {
+        struct { integer { size = 8; align = 8; } x; integer { size = 8; align = 8; } y; } at;
+        integer { size = 8; align = 8; } a[3];
+    };
+};
+"#;
+
+/// `trace`: 1,000 requests with their ends on two CPUs, a process, losses. `damaged`: its second CPU ends within a packet. `parts`: [`PARTS`].
 fn write_traces(dir: &Path) {
+    let parts = dir.join("parts");
+    std::fs::create_dir(&parts).unwrap();
+    std::fs::write(parts.join("metadata"), PARTS).unwrap();
+    std::fs::write(parts.join("stream"), [0, 1, 2, 3, 4, 5, 0, 6, 7, 8, 9, 10]).unwrap();
     let mut builder = TraceBuilder::new();
     let begin = builder.class(
         "http",

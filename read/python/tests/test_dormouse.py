@@ -44,6 +44,21 @@ class Objects(unittest.TestCase):
         self.assertEqual(trace().events("http:request").columns, ["time", "cpu", "pid", "tid", "event", *FIELDS])
         self.assertEqual(trace().events("http:request", text="bytes", columns="path").types, {"path": "Binary"})
 
+    def test_fields_within_others_are_columns_by_their_names(self):
+        table = trace("parts").events(columns=["a[2]", "at.x", "at"])
+        self.assertEqual(table.types, {"a[2]": "UInt8", "at.x": "UInt8", "at": table.types["at"]})
+        first, second = {"a[2]": 5, "at.x": 1, "at": {"x": 1, "y": 2}}, {"a[2]": 10, "at.x": 6, "at": {"x": 6, "y": 7}}
+        self.assertEqual(list(table), [first, second])
+        self.assertEqual(list(trace("parts").events(columns="at.x", where="a[2] > 5")), [{"at.x": 6}])
+        # What the requests lack is null, and so is not in their rows.
+        rows = list(trace().events("http:*", columns=["body[0]", "context.vtid", "fields.is_tls"]))
+        self.assertEqual(rows[:2], [{"context.vtid": 13, "fields.is_tls": False}, {"body[0]": 255, "context.vtid": 13}])
+        pairs = list(trace().pairs("http:request", "http:response", key="fields.id"))
+        self.assertEqual(pairs, list(trace().pairs("http:request", "http:response", key="id")))
+        for name in ["at.z", "a[3]", "at[0]", "at.x.y"]:
+            with self.assertRaisesRegex(dormouse.RequestError, "there is no column"):
+                trace("parts").events(columns=name)
+
     def test_times_are_ints_datetimes_and_texts(self):
         since = datetime.fromtimestamp(BEGIN_NS // 10**9, timezone.utc) + timedelta(microseconds=10)
         for form in [BEGIN_NS + 10_000, since, since.isoformat(), since.astimezone(timezone(timedelta(hours=2)))]:

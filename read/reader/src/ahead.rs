@@ -10,14 +10,14 @@ use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::Scope;
 
-use dormouse_ctf::stream::{Block, Choice, Chosen, ChosenOf};
+use dormouse_ctf::stream::{Block, Choice, Chosen, ChosenOf, EventFields};
 use dormouse_ctf::{Event, Notice, StreamReader};
 
 use crate::extent::Window;
 use crate::traces::TraceFiles;
 
 /// Bytes of a part at least, and of all that are kept at a time.
-const PART_BYTES: u64 = 256 << 10;
+const PART_BYTES: u64 = 512 << 10;
 const KEPT_BYTES: u64 = 48 << 20;
 /// How much larger small events are when they are kept.
 const KEPT_RATIO: u64 = 4;
@@ -122,14 +122,8 @@ impl TraceFiles {
 fn look_for<'f>(job: Job<'_, 'f>) -> Found<'f> {
     let Job { mut reader, choice, mut found, .. } = job;
     let end_bytes = reader.end_bytes();
-    while let Some(next) = reader.next_chosen(choice) {
-        match next {
-            Ok((number, _)) => {
-                reader.keep_chosen(&mut found.block);
-                found.numbers.push(number);
-            }
-            Err(notice) => found.notices.push((found.numbers.len(), notice)),
-        }
+    while let Some(notice) = reader.keep_chosen(choice, &mut found.block, &mut found.numbers) {
+        found.notices.push((found.numbers.len(), notice));
     }
     found.is_over = reader.end_bytes() < end_bytes;
     found.memory = reader.into_source().into_memory();
@@ -174,6 +168,7 @@ impl<'f> Ahead<'_, 'f> {
 }
 
 impl Chosen for Ahead<'_, '_> {
+    #[inline]
     fn next(&mut self) -> Option<Result<(usize, Option<i64>), Notice>> {
         loop {
             if let Some(next) = self.here.as_mut().and_then(|events| events.next()) {
@@ -202,6 +197,14 @@ impl Chosen for Ahead<'_, '_> {
         match &self.here {
             Some(events) => events.event(),
             None => self.at.block.get(self.next.0.checked_sub(1)?),
+        }
+    }
+
+    #[inline(always)]
+    fn fields(&self) -> Option<EventFields<'_>> {
+        match &self.here {
+            Some(events) => events.fields(),
+            None => self.at.block.fields(self.next.0.checked_sub(1)?),
         }
     }
 }

@@ -91,8 +91,11 @@ impl Extent {
 
     /// The same in memory of another.
     pub(crate) fn window_in(&self, size_bytes: usize, mut memory: Vec<u8>) -> Window<'_> {
-        memory.clear();
-        Window { extent: self, size_bytes, offset: 0, bytes: memory }
+        if memory.len() > size_bytes {
+            // That was for one long record.
+            memory = Vec::new();
+        }
+        Window { extent: self, size_bytes, offset: 0, memory, len: 0 }
     }
 
     /// Whether both hold the same.
@@ -124,26 +127,31 @@ pub struct Window<'a> {
     size_bytes: usize,
     /// Where the part starts.
     offset: u64,
-    bytes: Vec<u8>,
+    /// Its first bytes are the part; the others are of no account. It is filled with zeros where it has not been used before alone.
+    memory: Vec<u8>,
+    /// Bytes of the part.
+    len: usize,
 }
 
 impl Window<'_> {
     /// Its memory, for another.
     pub(crate) fn into_memory(self) -> Vec<u8> {
-        self.bytes
+        self.memory
     }
 
     fn read(&mut self, offset: u64, size_bytes_min: usize) -> std::io::Result<()> {
         let rest_bytes = self.extent.size_bytes.saturating_sub(offset);
         let size_bytes = self.size_bytes.max(size_bytes_min).min(rest_bytes.try_into().unwrap_or(usize::MAX));
         self.offset = offset;
-        if self.bytes.capacity() > self.size_bytes && size_bytes <= self.size_bytes {
+        if self.memory.len() > self.size_bytes && size_bytes <= self.size_bytes {
             // What one long record needed is given back.
-            self.bytes = Vec::new();
+            self.memory = Vec::new();
         }
-        self.bytes.resize(size_bytes, 0);
-        let filled = self.extent.read_at(&mut self.bytes, offset);
-        self.bytes.truncate(*filled.as_ref().unwrap_or(&0));
+        if self.memory.len() < size_bytes {
+            self.memory.resize(size_bytes, 0);
+        }
+        let filled = self.extent.read_at(&mut self.memory[..size_bytes], offset);
+        self.len = *filled.as_ref().unwrap_or(&0);
         filled.map(|_| ())
     }
 }
@@ -154,7 +162,7 @@ impl Source for Window<'_> {
     }
 
     fn fetch(&mut self, offset: u64, size_bytes_min: usize) -> std::io::Result<&[u8]> {
-        let end = self.offset + self.bytes.len() as u64;
+        let end = self.offset + self.len as u64;
         if offset < self.offset || offset + size_bytes_min as u64 > end {
             self.read(offset, size_bytes_min)?;
         }
@@ -162,6 +170,6 @@ impl Source for Window<'_> {
     }
 
     fn fetched(&self, offset: u64) -> &[u8] {
-        &self.bytes[(offset - self.offset) as usize..]
+        &self.memory[(offset - self.offset) as usize..self.len]
     }
 }

@@ -115,6 +115,12 @@ impl TraceFiles {
         self.streams.iter().map(|stream| stream.name.as_str())
     }
 
+    /// Whether a stream, by its number among the [`TraceFiles::names`], has what a session of Dormouse says of itself, and no event of a program.
+    pub fn is_state(&self, index: usize) -> bool {
+        let stream = &self.streams[index];
+        self.traces[stream.trace].own.is_some() && stream.name.rsplit('/').next() == Some("state")
+    }
+
     /// How many streams there are.
     pub fn stream_count(&self) -> usize {
         self.streams.len()
@@ -184,10 +190,7 @@ impl TraceFiles {
     /// What the state streams say of losses, to their ends.
     pub fn stated_losses(&self) -> StatedLosses {
         let mut losses = StatedLosses::default();
-        let is_state = |(_, stream): &(usize, &Stream)| {
-            self.traces[stream.trace].own.is_some() && stream.name.rsplit('/').next() == Some("state")
-        };
-        let readers = self.streams.iter().enumerate().filter(is_state).map(|(index, _)| self.reader(index));
+        let readers = (0..self.streams.len()).filter(|index| self.is_state(*index)).map(|index| self.reader(index));
         let mut events = Merge::new(readers);
         while let Some(item) = events.next_event() {
             if let Some(record) = item.ok().and_then(|event| StateRecord::decode(&event)) {

@@ -512,7 +512,9 @@ impl Recording {
                 None => panic!("no number before {word:?} in {line:?}"),
             }
         };
-        Summary { events: number(" events"), lost: number(" lost"), processes: number(" process") }
+        // None is counted where nobody knows how many there were.
+        let lost = if line.contains("unknown how many lost") { 0 } else { number(" lost") };
+        Summary { events: number(" events"), lost, processes: number(" process") }
     }
 
     /// The trace.

@@ -1,21 +1,105 @@
 //! Reading traces of anybody.
 
-use dormouse_ctf::text::Formatter;
-use dormouse_ctf::{Merge, Stats, StreamReader, Trace, TraceRef};
+use dormouse_ctf::text::{Formatter, LineFormat, Lines, People};
+use dormouse_ctf::{Event, Merge, Selection, Stats, StreamReader, Trace, TraceRef, Writers};
+use dormouse_filter::Filter;
 
-/// Prints and counts all that is in streams: both find as many events, no event is printed that is no event, and each notice says something.
-pub fn read(trace: &Trace, streams: &[Vec<u8>]) -> u64 {
-    let (mut text, mut formatter, mut count) = (Vec::new(), Formatter::new(Default::default(), |_| 0), 0u64);
+/// Questions to the fields that traces of the targets have, and to what most traces have.
+const FILTERS: [&str; 16] = [
+    "id > 1",
+    "a == 7 or b >= 100",
+    "not (f2 < 0)",
+    "f0 ~ \"*a*\"",
+    "f3 != \"b\"",
+    "a[1].a < 3",
+    "f1[2] > 10 or f1.f0 > 10",
+    "cpu == 1 and time > 0",
+    "seq[1] >= 0x100",
+    "text ~ \"?*\"",
+    "x < 0 and y > 4K",
+    "f > 1.5",
+    "tag == \"NUMBER\"",
+    "v.NUMBER > 0 or v.TEXT ~ \"a*\"",
+    "fixed[2] == 170 and event == \"e3\"",
+    "f4 == true or f5 == 10ms",
+];
+
+thread_local! {
+    /// Each with its contrary.
+    static PARSED: [[Filter; 2]; FILTERS.len()] = FILTERS.map(|text| [text.to_string(), format!("not ({text})")].map(parse));
+}
+
+fn parse(text: String) -> Filter {
+    Filter::parse(&text).unwrap_or_else(|error| panic!("{text} is a filter: {error}"))
+}
+
+/// In which format events are printed, and which filter is asked.
+#[derive(Debug, Clone, Copy)]
+pub struct How {
+    /// Modulo what there is; most of those beyond are babeltrace2's.
+    pub format: u8,
+    /// Modulo what there is.
+    pub filter: Option<u8>,
+}
+
+impl From<u8> for How {
+    fn from(byte: u8) -> How {
+        How { format: byte % 8, filter: (byte / 8 % 2 == 1).then_some(byte / 16) }
+    }
+}
+
+/// One of the formats.
+enum Printer {
+    Babeltrace(Formatter<'static>),
+    People(Box<People<'static>>),
+    Lines(Lines),
+}
+
+impl Printer {
+    fn new(number: u8) -> Printer {
+        let lines = |format| Printer::Lines(Lines::new(format, None));
+        match number % 8 {
+            0 => lines(LineFormat::Json),
+            1 => lines(LineFormat::Logfmt),
+            2 => lines(LineFormat::Csv(["a", "f1", "text", "v"].map(String::from).to_vec())),
+            3 => Printer::People(Box::new(People::new(Default::default(), |_| 0, Some(100), true, None))),
+            _ => Printer::Babeltrace(Formatter::new(Default::default(), |_| 0)),
+        }
+    }
+
+    fn event(&mut self, event: &Event<'_>, writers: &mut Writers, out: &mut Vec<u8>) {
+        match self {
+            Printer::Babeltrace(formatter) => formatter.event(event, out),
+            Printer::People(people) => people.event(event, &writers.of(event), out),
+            Printer::Lines(lines) => lines.event(event, &writers.of(event), out),
+        }
+    }
+}
+
+/// Prints and counts all that is in streams: both find as many events, no event is printed that is no event, no event is wanted by a filter
+/// and by its contrary, and each notice says something.
+pub fn read(trace: &Trace, streams: &[Vec<u8>], how: How) -> u64 {
+    let (mut printer, mut writers) = (Printer::new(how.format), Writers::default());
+    let mut questions = how.filter.map(|filter| {
+        let filters = PARSED.with(|parsed| parsed[usize::from(filter) % FILTERS.len()].clone());
+        filters.map(|filter| Selection::unchecked(Vec::new(), vec![filter]))
+    });
+    let (mut text, mut count) = (Vec::new(), 0u64);
     let readers = streams.iter().enumerate().map(|(index, bytes)| StreamReader::new(trace, index, bytes));
     for item in Merge::new(readers) {
         match item {
             Ok(event) => {
                 text.clear();
-                formatter.event(&event, &mut text);
+                printer.event(&event, &mut writers, &mut text);
+                assert!(text.ends_with(b"\n"));
                 assert!(!event.is_state());
+                if let Some(questions) = &mut questions {
+                    let [is_wanted, is_unwanted] = questions.each_mut().map(|one| one.wants(&event, &mut writers));
+                    assert!(!(is_wanted && is_unwanted));
+                }
                 count += 1;
             }
-            Err(notice) => assert!(!formatter.warning(&notice, "stream").is_empty()),
+            Err(notice) => assert!(!notice.to_string().is_empty()),
         }
     }
     let stats = Stats::of_traces(&[TraceRef::from(trace)], streams.iter().map(|bytes| (0, "stream", bytes.as_slice())));

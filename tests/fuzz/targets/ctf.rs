@@ -4,7 +4,7 @@
 
 use arbitrary::Arbitrary;
 use dormouse_ctf::Trace;
-use dormouse_fuzz::ctf;
+use dormouse_fuzz::ctf::{self, How};
 use libfuzzer_sys::fuzz_target;
 
 const START: &str = "trace { major = 1; minor = 8; byte_order = ";
@@ -13,7 +13,7 @@ const REST: &str = "packet.header := struct { integer { size = 32; align = 8; } 
 
 #[derive(Debug, Arbitrary)]
 enum Input {
-    /// The text as it is.
+    /// The text as it is, or behind a trace that is valid.
     Text(String),
     /// Words of the grammar, behind a trace that is valid.
     Words(Vec<Part>),
@@ -200,8 +200,9 @@ fn in_packets(is_big_endian: bool, parts: &[Vec<u8>]) -> Vec<u8> {
 fuzz_target!(|input: Input| {
     match input {
         Input::Text(text) => {
-            let _ = Trace::decode(text.as_bytes());
-            let _ = Trace::decode(format!("{START}le; {REST}{text}").as_bytes());
+            // With nothing before it, a text that begins otherwise is refused soon.
+            let begin = if text.starts_with(['t', '/']) { String::new() } else { format!("{START}le; {REST}") };
+            let _ = Trace::decode((begin + &text).as_bytes());
         }
         Input::Words(parts) => {
             let _ = Trace::decode(format!("{START}le; {REST}{}", words(&parts)).as_bytes());
@@ -218,12 +219,13 @@ fuzz_target!(|input: Input| {
             );
             let Ok(trace) = Trace::decode(text.as_bytes()) else { return };
             streams.truncate(3);
+            let how = How::from(streams.iter().flatten().copied().next().unwrap_or(0));
             for bytes in &mut streams {
                 let magic = 0xC1FC_1FC1u32;
                 let magic = if is_big_endian { magic.to_be_bytes() } else { magic.to_le_bytes() };
                 bytes.splice(0..0, magic.into_iter().chain([0]));
             }
-            ctf::read(&trace, &streams);
+            ctf::read(&trace, &streams, how);
         }
     }
 });

@@ -4,7 +4,7 @@
 
 use arbitrary::Arbitrary;
 use dormouse_ctf::Trace;
-use dormouse_fuzz::ctf;
+use dormouse_fuzz::ctf::{self, How};
 use dormouse_fuzz::ctf2::{Class, fragments, sequence};
 use libfuzzer_sys::fuzz_target;
 
@@ -24,7 +24,8 @@ fuzz_target!(|input: Input| {
             let fragments = fragments(&aliases, [&context, &header, &fields]);
             let Ok(trace) = Trace::decode(sequence(&fragments).as_bytes()) else { return };
             streams.truncate(3);
-            ctf::read(&trace, &streams);
+            let how = How::from(streams.iter().flatten().copied().next().unwrap_or(0));
+            ctf::read(&trace, &streams, how);
         }
         Input::Fragments { classes, fragments: more } => {
             let all = [fragments(&classes, [&[], &[], &classes]), more].concat();

@@ -4,7 +4,7 @@
 
 use arbitrary::Arbitrary;
 use dormouse_ctf::{StreamReader, Trace};
-use dormouse_fuzz::ctf;
+use dormouse_fuzz::ctf::{self, How};
 use libfuzzer_sys::fuzz_target;
 
 /// What the tracers' headers have in common.
@@ -160,16 +160,23 @@ fuzz_target!(|input: Input| {
     let header = input.header % 4;
     TRACES.with(|traces| {
         let trace = &traces[usize::from(input.is_big_endian)][usize::from(header)];
-        let mut streams = Vec::new();
+        let (mut streams, mut sound) = (Vec::new(), Vec::new());
         for packets in input.streams.iter().take(3) {
             let parts: Vec<Vec<u8>> = packets.iter().map(|part| packet(input.is_big_endian, header, part)).collect();
-            let stream = parts.concat();
             if packets.iter().all(|packet| packet.content.is_none() && packet.size.is_none()) {
-                let each: usize = parts.iter().map(|bytes| events(trace, bytes)).sum();
-                assert_eq!(events(trace, &stream), each, "a packet costs events of another");
+                sound.push((streams.len(), parts.iter().map(|bytes| events(trace, bytes)).sum::<usize>()));
             }
-            streams.push(stream);
+            streams.push(parts.concat());
         }
-        ctf::read(trace, &streams);
+        // Of the header the rest is free, and so is that of the number of an instance.
+        let filter = input.streams.iter().flatten().next().map(|packet| packet.instance / 2);
+        let filter = filter.filter(|_| input.header / 32 % 2 == 1);
+        let read = ctf::read(trace, &streams, How { format: input.header / 4, filter });
+        let is_each = if sound.len() == streams.len() {
+            sound.iter().map(|(_, each)| each).sum::<usize>() as u64 == read
+        } else {
+            sound.iter().all(|(index, each)| events(trace, &streams[*index]) == *each)
+        };
+        assert!(is_each, "a packet costs events of another");
     });
 });

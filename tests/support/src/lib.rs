@@ -14,6 +14,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+pub mod browser;
 pub mod lttng;
 
 /// The variable that names the file to which skips are appended. Without it they are only printed.

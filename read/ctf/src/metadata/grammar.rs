@@ -249,7 +249,11 @@ fn declaration<'a>(input: &mut Input<'a>) -> Parsed<Declaration<'a>> {
             None => return expected(input, "a declaration (trace, env, clock, stream, event, typealias, …)"),
         },
     };
-    expect(input, ";")?;
+    // By the grammar several definitions can stand behind one another.
+    let is_definition = matches!(declaration, Declaration::Type(TypeDeclaration::Definition(_)));
+    if !is_definition || !matches!(next_word(input)?, Some("struct" | "variant" | "enum")) {
+        expect(input, ";")?;
+    }
     Ok(declaration)
 }
 
@@ -487,19 +491,23 @@ fn structure<'a>(input: &mut Input<'a>) -> Parsed<TypeKind<'a>> {
 }
 
 fn variant<'a>(input: &mut Input<'a>) -> Parsed<TypeKind<'a>> {
-    let name = keyword_and_tag(input)?;
+    let own_name = keyword_and_tag(input)?;
     let tag = if sign("<")(input)? {
-        let tag = (at(input), path(input, "the name of a tag")?);
+        let (tag_at, tag) = (at(input), path(input, "the name of a tag")?);
+        // Names of scopes are words of the language, but never alone.
+        if !tag.contains('.') {
+            name((tag_at, &tag), false)?;
+        }
         expect(input, ">")?;
-        Some(tag)
+        Some((tag_at, tag))
     } else {
         None
     };
     let options = if sign("{")(input)? { Some(in_braces(input, member)?) } else { None };
-    if options.is_none() && name.is_none() {
+    if options.is_none() && own_name.is_none() {
         return expected(input, "`{` or the name of a variant");
     }
-    Ok(TypeKind::Variant { name, tag, options })
+    Ok(TypeKind::Variant { name: own_name, tag, options })
 }
 
 fn enumeration<'a>(input: &mut Input<'a>) -> Parsed<TypeKind<'a>> {

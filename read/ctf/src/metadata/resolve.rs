@@ -133,13 +133,17 @@ fn env(declarations: &[Declaration<'_>]) -> Checked<Vec<(String, EnvValue)>> {
     };
     // Some write a key twice; the last value counts.
     let mut env: Vec<(String, EnvValue)> = Vec::new();
+    let mut places: HashMap<&str, usize> = HashMap::new();
     for block in blocks(declarations, "env") {
         for entry in Entries::of(block) {
             let entry = entry?;
             let (key, value) = (entry.key.as_ref(), value(entry.value_at, &entry.value)?);
-            match env.iter_mut().find(|(known, _)| known == key) {
-                Some((_, known)) => *known = value,
-                None => env.push((key.to_string(), value)),
+            match places.get(key) {
+                Some(place) => env[*place].1 = value,
+                None => {
+                    places.insert(key, env.len());
+                    env.push((key.to_string(), value));
+                }
             }
         }
     }
@@ -291,6 +295,9 @@ impl<'a> Entries<'a> {
             Entry::Value(assignment) => Some(Ok(assignment)),
             Entry::Class(at, key, _) if matches!(key.as_ref(), "id" | "name" | "stream_id" | "loglevel") => {
                 Some(fail(*at, format!("{key} has a value, with `=`")))
+            }
+            Entry::Type(_) if matches!(block.keyword, "env" | "clock") => {
+                Some(fail(block.at, format!("types are not declared in {}", block.keyword)))
             }
             Entry::Class(..) | Entry::Type(_) => None,
         })

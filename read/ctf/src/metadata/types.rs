@@ -1,5 +1,6 @@
 //! Types of the text: names in their scopes, and fields that say something about others.
 
+use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
@@ -22,6 +23,10 @@ pub(super) enum Named<'a> {
 const FIELD_COUNT_MIN: usize = 1 << 20;
 /// Structures in structures, by name.
 const DEPTH_MAX: usize = 64;
+/// Arrays in arrays, structures between them or not.
+const ARRAYS_MAX: usize = 64;
+/// Names that are compared with one that is looked for at the price of a field.
+pub(super) const NAMES_PER_FIELD: usize = 64;
 
 /// Names of types in nested scopes, and where in a structure the reader is.
 pub(super) struct Types<'a> {
@@ -30,7 +35,9 @@ pub(super) struct Types<'a> {
     /// Each name with the place of its declaration, before which it is none.
     scopes: Vec<HashMap<String, (At, Named<'a>)>>,
     /// Fields that may yet be made.
-    budget: usize,
+    budget: Cell<usize>,
+    /// Arrays around the field at hand.
+    arrays: usize,
     root: Scope,
     /// The structures around the field at hand, the outermost first.
     levels: Vec<Level>,
@@ -56,9 +63,9 @@ const SCOPES: [(&str, Scope); 6] = [
 
 impl<'a> Types<'a> {
     pub(super) fn new(byte_order: ByteOrder, clocks: Vec<ClockClass>, text_len: usize) -> Types<'a> {
-        let budget = FIELD_COUNT_MIN + text_len;
+        let budget = Cell::new(FIELD_COUNT_MIN + text_len);
         let scopes = vec![HashMap::new()];
-        Types { byte_order, clocks, scopes, budget, root: Scope::Fields, levels: Vec::new() }
+        Types { byte_order, clocks, scopes, budget, arrays: 0, root: Scope::Fields, levels: Vec::new() }
     }
 
     pub(super) fn into_clocks(self) -> Vec<ClockClass> {
@@ -91,28 +98,35 @@ impl<'a> Types<'a> {
             TypeDeclaration::Typedef(original, declarators) => {
                 let named = self.named(original)?;
                 for declarator in declarators {
+                    check_lengths(declarator)?;
                     let named = match declarator.lengths.as_slice() {
                         [] => named.clone(),
                         lengths => Named::Array(original, lengths),
                     };
                     self.insert(declarator.at, declarator.name.to_string(), named)?;
                 }
-                self.define(original)
+                self.define(original).map(drop)
             }
-            TypeDeclaration::Definition(definition) => self.define(definition),
+            TypeDeclaration::Definition(definition) => {
+                if !self.define(definition)? {
+                    self.check(definition)?;
+                }
+                Ok(())
+            }
         }
     }
 
-    /// Takes note of the name that a structure, variant or enumeration has in itself.
-    pub(super) fn define(&mut self, definition: &'a Type<'a>) -> Checked<()> {
+    /// Takes note of the name that a structure, variant or enumeration has in itself, if it has one.
+    pub(super) fn define(&mut self, definition: &'a Type<'a>) -> Checked<bool> {
         let name = match &definition.kind {
             TypeKind::Struct { name: Some(name), members: Some(_), .. } => format!("struct {name}"),
             TypeKind::Variant { name: Some(name), options: Some(_), .. } => format!("variant {name}"),
             TypeKind::Enum { name: Some(name), labels: Some(_), .. } => format!("enum {name}"),
-            _ => return Ok(()),
+            _ => return Ok(false),
         };
         let named = self.named(definition)?;
-        self.insert(definition.at, name, named)
+        self.insert(definition.at, name, named)?;
+        Ok(true)
     }
 
     /// Numbers and texts are understood where they are named. What structures hold can depend on where they are used.
@@ -127,25 +141,53 @@ impl<'a> Types<'a> {
         })
     }
 
-    /// Whether all types that a structure or a variant has in its braces are there.
+    /// Whether a class can be one, whether or not a field is of it: only the fields that it refers to are not looked for.
     fn check(&mut self, class: &'a Type<'a>) -> Checked<()> {
         match &class.kind {
-            TypeKind::Struct { members: Some(members), .. } | TypeKind::Variant { options: Some(members), .. } => {
-                self.open();
-                for member in members {
-                    match member {
-                        Member::Type(declaration) => self.declare(declaration)?,
-                        Member::Fields(Type { kind: TypeKind::Named(name), at }, _) => drop(self.find(*at, name)?),
-                        Member::Fields(class, _) => self.check(class)?,
+            TypeKind::Struct { members: Some(members), align, .. } => {
+                if let Some((at, number)) = align {
+                    align_of(*at, *number)?;
+                }
+                self.check_members(members)
+            }
+            TypeKind::Variant { options: Some(options), .. } => self.check_members(options),
+            TypeKind::Struct { name: Some(name), .. } => self.find(class.at, &format!("struct {name}")).map(drop),
+            TypeKind::Variant { name: Some(name), .. } => self.find(class.at, &format!("variant {name}")).map(drop),
+            TypeKind::Named(name) => self.find(class.at, name).map(drop),
+            _ => self.scalar(class).map(drop),
+        }
+    }
+
+    fn check_members(&mut self, members: &'a [Member<'a>]) -> Checked<()> {
+        self.open();
+        let mut names = HashSet::new();
+        for member in members {
+            match member {
+                Member::Type(declaration) => self.declare(declaration)?,
+                Member::Fields(class, declarators) => {
+                    if !self.define(class)? {
+                        self.check(class)?;
+                    }
+                    for declarator in declarators {
+                        if !names.insert(declarator.name.as_ref()) {
+                            return fail(declarator.at, format!("there is a field `{}` already", declarator.name));
+                        }
+                        self.check_name(declarator)?;
+                        check_lengths(declarator)?;
                     }
                 }
-                self.close();
             }
-            TypeKind::Struct { name: Some(name), .. } => drop(self.find(class.at, &format!("struct {name}"))?),
-            TypeKind::Variant { name: Some(name), .. } => drop(self.find(class.at, &format!("variant {name}"))?),
-            _ => {}
         }
+        self.close();
         Ok(())
+    }
+
+    /// That a field's name is not a type's.
+    fn check_name(&self, declarator: &Declarator<'_>) -> Checked<()> {
+        match self.find(declarator.at, &declarator.name) {
+            Ok(_) => fail(declarator.at, format!("`{}` is the name of a type", declarator.name)),
+            Err(_) => Ok(()),
+        }
     }
 
     pub(super) fn find(&self, at: At, name: &str) -> Checked<Named<'a>> {
@@ -166,10 +208,7 @@ impl<'a> Types<'a> {
 
     /// The class of a field with this name.
     fn class(&mut self, class: &'a Type<'a>, field: &str, before: &Before<'_>) -> Checked<Arc<FieldClass>> {
-        match self.budget.checked_sub(1) {
-            Some(budget) => self.budget = budget,
-            None => return fail(class.at, "structures that hold one another have too many fields"),
-        }
+        self.charge(class.at, 1)?;
         if self.levels.len() >= DEPTH_MAX {
             return fail(class.at, format!("there are more than {DEPTH_MAX} structures in one another"));
         }
@@ -195,6 +234,14 @@ impl<'a> Types<'a> {
             }
         };
         self.with_clock(class.at, field, found)
+    }
+
+    fn charge(&self, at: At, count: usize) -> Checked<()> {
+        match self.budget.get().checked_sub(count) {
+            Some(budget) => self.budget.set(budget),
+            None => return fail(at, "structures that hold or name one another have too many fields"),
+        }
+        Ok(())
     }
 
     fn of_name(
@@ -268,12 +315,13 @@ impl<'a> Types<'a> {
                     return fail(tag_at, "the tag of a variant is an enumeration");
                 };
                 let members = self.members(options, true, before)?;
-                let option = |member: model::Member| {
-                    let is_named = |label: &&Label| label.name == member.name;
-                    let ranges = labels.iter().filter(is_named).map(|label| label.range).collect();
+                let mut ranges: HashMap<&str, Vec<Range>> = HashMap::new();
+                labels.iter().for_each(|label| ranges.entry(&label.name).or_default().push(label.range));
+                let mut option = |member: model::Member| {
+                    let ranges = ranges.remove(member.name.as_str()).unwrap_or_default();
                     model::Option_ { ranges, name: member.name, class: member.class }
                 };
-                let options = members.into_iter().map(option).collect();
+                let options = members.into_iter().map(&mut option).collect();
                 Ok(FieldClass::Variant(model::Variant { tag, is_tag_signed: integer.is_signed, options }))
             }
             _ => fail(class.at, "expected a structure or a variant"),
@@ -300,9 +348,7 @@ impl<'a> Types<'a> {
                         if !names.insert(shown) {
                             return fail(declarator.at, format!("there is a field `{shown}` already"));
                         }
-                        if self.find(declarator.at, name).is_ok() {
-                            return fail(declarator.at, format!("`{name}` is the name of a type"));
-                        }
+                        self.check_name(declarator)?;
                         if index > 0
                             && matches!(
                                 class.kind,
@@ -347,10 +393,7 @@ impl<'a> Types<'a> {
         let mut found = Vec::new();
         for (at, length) in lengths {
             found.push(match length {
-                Length::Number(number) => match u64::try_from(*number) {
-                    Ok(length) if length <= u64::from(u32::MAX) => model::Length::Fixed(length),
-                    _ => return fail(*at, "an array has at most 2^32 - 1 elements"),
-                },
+                Length::Number(number) => model::Length::Fixed(fixed_length(*at, *number)?),
                 Length::Field(path) => {
                     let (path, integer) = self.reference(*at, path, before)?;
                     if integer.is_signed {
@@ -360,7 +403,13 @@ impl<'a> Types<'a> {
                 }
             });
         }
-        let mut class = self.class(class, field, before)?;
+        if self.arrays + lengths.len() > ARRAYS_MAX {
+            return fail(class.at, format!("there are more than {ARRAYS_MAX} arrays in one another"));
+        }
+        self.arrays += lengths.len();
+        let class = self.class(class, field, before);
+        self.arrays -= lengths.len();
+        let mut class = class?;
         for (index, length) in found.into_iter().rev().enumerate() {
             let is_text = index == 0 && matches!(class.as_ref(), FieldClass::Integer(integer) if is_text(integer));
             class = Arc::new(FieldClass::Array { element: class, length, is_text, align_bits: 1 });
@@ -371,14 +420,16 @@ impl<'a> Types<'a> {
     /// Finds the field that a path names: from the innermost structure outwards, or, by the name of
     /// a scope, in one that is read before.
     fn reference(&self, at: At, path: &str, before: &Before<'_>) -> Checked<(FieldPath, Integer)> {
+        let mut compared = 0;
         let absolute = SCOPES.iter().find_map(|(prefix, scope)| Some((*scope, path.strip_prefix(prefix)?)));
         let found = match absolute {
-            Some((scope, rest)) if scope == self.root => self.in_levels(rest, 1),
+            Some((scope, rest)) if scope == self.root => self.in_levels(rest, 1, &mut compared),
             Some((scope, rest)) => {
-                before.iter().find(|(known, _)| *known == scope).and_then(|found| in_scope(found, rest))
+                before.iter().find(|(known, _)| *known == scope).and_then(|found| in_scope(found, rest, &mut compared))
             }
-            None => (1..=self.levels.len()).rev().find_map(|count| self.in_levels(path, count)),
+            None => (1..=self.levels.len()).rev().find_map(|count| self.in_levels(path, count, &mut compared)),
         };
+        self.charge(at, compared / NAMES_PER_FIELD)?;
         match found {
             Some((path, class)) => match class.as_ref() {
                 FieldClass::Integer(integer) => Ok((path, integer.clone())),
@@ -389,9 +440,9 @@ impl<'a> Types<'a> {
     }
 
     /// The field below the structure that is the last of so many around.
-    fn in_levels(&self, path: &str, count: usize) -> Option<(FieldPath, Arc<FieldClass>)> {
+    fn in_levels(&self, path: &str, count: usize, compared: &mut usize) -> Option<(FieldPath, Arc<FieldClass>)> {
         let level = self.levels.get(count - 1).filter(|level| !level.is_variant)?;
-        let (mut indices, class) = descend(&level.members, path)?;
+        let (mut indices, class) = descend(&level.members, path, compared)?;
         // The member that each structure around is at comes behind those that it has.
         let mut around: Vec<usize> = self.levels[..count - 1].iter().map(|level| level.members.len()).collect();
         around.append(&mut indices);
@@ -485,6 +536,18 @@ impl<'a> Types<'a> {
     }
 }
 
+fn fixed_length(at: At, number: i128) -> Checked<u64> {
+    u32::try_from(number).map(u64::from).or_else(|_| fail(at, "an array has 0 to 2^32 - 1 elements"))
+}
+
+/// That numbers of elements are some. Whether the fields that say others are there depends on where they are used.
+fn check_lengths(declarator: &Declarator<'_>) -> Checked<()> {
+    declarator.lengths.iter().try_for_each(|(at, length)| match length {
+        Length::Number(number) => fixed_length(*at, *number).map(drop),
+        Length::Field(_) => Ok(()),
+    })
+}
+
 fn clock_of(class: &FieldClass) -> Option<usize> {
     match class {
         FieldClass::Integer(integer) => integer.clock,
@@ -496,17 +559,23 @@ fn clock_of(class: &FieldClass) -> Option<usize> {
     }
 }
 
-fn in_scope(scope: &(Scope, Option<&Struct>), path: &str) -> Option<(FieldPath, Arc<FieldClass>)> {
-    let (indices, class) = descend(&scope.1?.members, path)?;
+fn in_scope(
+    scope: &(Scope, Option<&Struct>),
+    path: &str,
+    compared: &mut usize,
+) -> Option<(FieldPath, Arc<FieldClass>)> {
+    let (indices, class) = descend(&scope.1?.members, path, compared)?;
     Some((FieldPath { scope: scope.0, path: indices }, class))
 }
 
-/// A member of a structure's structures.
-fn descend(mut members: &[model::Member], path: &str) -> Option<(Vec<usize>, Arc<FieldClass>)> {
+/// A member of a structure's structures; `compared` counts the names that are looked at.
+fn descend(mut members: &[model::Member], path: &str, compared: &mut usize) -> Option<(Vec<usize>, Arc<FieldClass>)> {
     let mut indices = Vec::new();
     let mut parts = path.split('.').peekable();
     while let Some(part) = parts.next() {
-        let index = members.iter().position(|member| member.name == part)?;
+        let index = members.iter().position(|member| member.name == part);
+        *compared += index.map_or(members.len(), |index| index + 1);
+        let index = index?;
         indices.push(index);
         let class = &members[index].class;
         if parts.peek().is_none() {

@@ -118,13 +118,27 @@ pub(super) struct ClassTable {
     classes: Vec<Arc<Class>>,
     /// Bits of contexts and fields of each, or [`VARIABLE`]: in one place, because every record asks.
     sizes: Vec<u64>,
-    /// Index of the class plus 1, by id.
-    dense: Vec<u32>,
+    /// By id.
+    dense: Vec<Dense>,
     sparse: BTreeMap<u64, u32>,
 }
 
+/// What every record asks of its class, in one place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Dense {
+    /// Index of the class plus 1; 0 if there is none.
+    number: u32,
+    /// Bits of contexts and fields; [`Dense::NOT_PLAIN`] without a class, or where that is not one number below it.
+    size_bits: u32,
+}
+
+impl Dense {
+    const NOT_PLAIN: u32 = u32::MAX;
+    const NONE: Dense = Dense { number: 0, size_bits: Dense::NOT_PLAIN };
+}
+
 /// The size of records that have not all the same.
-pub(super) const VARIABLE: u64 = u64::MAX;
+const VARIABLE: u64 = u64::MAX;
 
 /// Ids below are always in the dense table.
 const DENSE_MIN: u64 = 1024;
@@ -141,8 +155,9 @@ impl ClassTable {
         let number = self.classes.len() as u32;
         if id < DENSE_MIN.max(4 * u64::from(number)) {
             let len = self.dense.len().max(id as usize + 1);
-            self.dense.resize(len, 0);
-            self.dense[id as usize] = number;
+            self.dense.resize(len, Dense::NONE);
+            let size_bits = self.sizes.last().and_then(|size_bits| u32::try_from(*size_bits).ok());
+            self.dense[id as usize] = Dense { number, size_bits: size_bits.unwrap_or(Dense::NOT_PLAIN) };
         } else {
             self.sparse.insert(id, number);
         }
@@ -151,7 +166,7 @@ impl ClassTable {
 
     #[inline(always)]
     pub(super) fn index(&self, id: u64) -> Option<usize> {
-        let dense = self.dense.get(id as usize).copied().filter(|number| *number != 0);
+        let dense = self.dense.get(id as usize).map(|dense| dense.number).filter(|number| *number != 0);
         // The bound was lower when some were inserted.
         let number = dense.or_else(|| if self.sparse.is_empty() { None } else { self.sparse.get(&id).copied() })?;
         Some(number as usize - 1)
@@ -169,10 +184,12 @@ impl ClassTable {
         }
     }
 
-    /// Bits of contexts and fields of the class with this index, or [`VARIABLE`].
+    /// The index of the class with this id, and the bits of contexts and fields that all its records have; `None` of some classes, and of all whose
+    /// records have not all one size.
     #[inline(always)]
-    pub(super) fn size_bits(&self, index: usize) -> u64 {
-        self.sizes[index]
+    pub(super) fn plain(&self, id: u64) -> Option<(usize, u64)> {
+        let Dense { number, size_bits } = *self.dense.get(id as usize)?;
+        (size_bits != Dense::NOT_PLAIN).then(|| (number as usize - 1, size_bits.into()))
     }
 
     #[inline(always)]

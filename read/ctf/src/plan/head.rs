@@ -204,6 +204,7 @@ impl Head {
             return Ok(Said { id, time });
         }
         let mut found = Found { said: Said { id: 0, time: Time::None }, variable_bits: 0 };
+        memory.begin_header();
         header.walk(cursor, memory, &mut found)?;
         Ok(found.said)
     }

@@ -16,7 +16,7 @@ mod walk;
 
 pub use bits::FieldError;
 pub use class::Class;
-pub use node::{IntegerNode, TooManyReferences};
+pub use node::{IntegerNode, PlanError};
 pub use pick::{Pick, Picked, Projection};
 pub use shape::{FieldRef, MemberRef, Shape};
 pub use walk::{Group, Visitor};
@@ -27,10 +27,10 @@ pub(crate) use node::{Node, StructNode};
 pub(crate) use packet::{PacketFields, PacketStart};
 pub(crate) use walk::{Blind, Memory, advance};
 
-use class::{ClassTable, VARIABLE};
+use class::ClassTable;
 use dormouse_abi::class::ClassDecl;
 use head::{Head, Said};
-use node::{OUTER_COUNT, Slots};
+use node::{OUTER_COUNT, Slots, check_size};
 use program::{Known, fixed_size, program};
 
 use crate::model::{EventClass, Role, Scope, StreamClass, Struct, TraceClass};
@@ -91,8 +91,9 @@ impl Plan {
     /// Compiles a trace.
     ///
     /// # Errors
-    /// More fields of headers than any tracer has say lengths of other fields.
-    pub fn new(trace: &TraceClass) -> Result<Plan, TooManyReferences> {
+    /// More fields than any tracer has, or more of headers that say lengths of other fields.
+    pub fn new(trace: &TraceClass) -> Result<Plan, PlanError> {
+        check_size(trace)?;
         let header = trace.packet_header.as_ref();
         let streams = trace.streams.iter().map(|stream| {
             let mut plan = StreamPlan::new(header, stream)?;
@@ -132,7 +133,7 @@ fn packet_header(header: Option<&Struct>) -> Option<StructNode> {
 
 impl StreamPlan {
     /// A stream without events.
-    pub(crate) fn new(packet_header: Option<&Struct>, stream: &StreamClass) -> Result<StreamPlan, TooManyReferences> {
+    pub(crate) fn new(packet_header: Option<&Struct>, stream: &StreamClass) -> Result<StreamPlan, PlanError> {
         let header = stream.event_header.as_ref();
         let of_events = stream
             .events
@@ -218,8 +219,7 @@ impl StreamPlan {
         let short = self.head.short()?;
         let (begin, word) = cursor.next_word()?;
         let Said { id, time } = short.said(word)?;
-        let class = self.classes.index(id)?;
-        let size_bits = Some(self.classes.size_bits(class)).filter(|size_bits| *size_bits != VARIABLE)?;
+        let (class, size_bits) = self.classes.plain(id)?;
         let body = begin + short.size_bits;
         let end = body + size_bits;
         cursor.go_to(end)?;

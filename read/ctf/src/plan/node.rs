@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::model::{
     Base, ByteOrder, Coding, Encoding, FieldClass, FieldPath, Float, Integer, Label, Length, Meaning, Member, Option_,
-    Range, Role, Roles, Scope, Struct, Text, shown_name,
+    Range, Role, Roles, Scope, Struct, Text, TraceClass, shown_name,
 };
 
 /// Slots that keep their values from a packet's header to its records, and from a record's header to its fields.
@@ -118,16 +118,53 @@ pub(super) struct Slots {
     of: HashMap<FieldPath, u32>,
 }
 
+/// Fields of a plan. The headers of packets are there for each class of streams, and contexts for each class of events.
+const FIELDS_MAX: u64 = 1 << 21;
+
 /// Why metadata have no plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("more than {OUTER_COUNT} fields of headers say lengths or options of other fields")]
-pub struct TooManyReferences;
+pub enum PlanError {
+    /// More fields of headers than any tracer has say something about others.
+    #[error("more than {OUTER_COUNT} fields of headers say lengths or options of other fields")]
+    References,
+    /// They have too many fields.
+    #[error("headers, contexts and payloads of all classes have more than {FIELDS_MAX} fields")]
+    Fields,
+}
+
+/// That the plans of these streams are not too large.
+pub(super) fn check_size(trace: &TraceClass) -> Result<(), PlanError> {
+    let count = |structure: &Option<Struct>| structure.as_ref().map_or(0, field_count);
+    let header = count(&trace.packet_header);
+    let mut sum = header;
+    for stream in &trace.streams {
+        sum += header + count(&stream.packet_context) + count(&stream.event_header);
+        let context = count(&stream.event_context);
+        sum += stream.events.iter().map(|event| context + count(&event.context) + count(&event.fields)).sum::<u64>();
+        if sum > FIELDS_MAX {
+            return Err(PlanError::Fields);
+        }
+    }
+    Ok(())
+}
+
+fn field_count(structure: &Struct) -> u64 {
+    structure.members.iter().map(|member| 1 + field_count_of(&member.class)).sum()
+}
+
+fn field_count_of(class: &FieldClass) -> u64 {
+    match class {
+        FieldClass::Struct(structure) => field_count(structure),
+        FieldClass::Variant(variant) => variant.options.iter().map(|option| 1 + field_count_of(&option.class)).sum(),
+        FieldClass::Array { element, .. } => 1 + field_count_of(element),
+        FieldClass::Optional(optional) => 1 + field_count_of(&optional.class),
+        FieldClass::Text(_) | FieldClass::Integer(_) | FieldClass::Float(_) | FieldClass::Blob { .. } => 0,
+    }
+}
 
 impl Slots {
     /// Gives a slot to each field of headers that `structures`, which are read later, refer to.
-    pub(super) fn outer<'a>(
-        structures: impl IntoIterator<Item = (Scope, &'a Struct)>,
-    ) -> Result<Slots, TooManyReferences> {
+    pub(super) fn outer<'a>(structures: impl IntoIterator<Item = (Scope, &'a Struct)>) -> Result<Slots, PlanError> {
         let mut slots = Slots::default();
         for (scope, structure) in structures {
             references(structure, &mut |path| {
@@ -136,7 +173,7 @@ impl Slots {
                 }
             });
         }
-        if slots.of.len() <= OUTER_COUNT { Ok(slots) } else { Err(TooManyReferences) }
+        if slots.of.len() <= OUTER_COUNT { Ok(slots) } else { Err(PlanError::References) }
     }
 
     /// Those, and one for each field that fields which are read together with it refer to.

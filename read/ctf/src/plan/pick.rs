@@ -16,6 +16,7 @@ use super::bits::{Cursor, FieldError};
 use super::class::Class;
 use super::node::{Count, IntegerNode, Node, StructNode};
 use super::program::{Assembler, Known, Operation, fixed_size, run};
+use super::shape::FieldRef;
 use super::walk::{Memory, Visitor, float, is_in, option_of, text};
 use crate::model::{Range, Scope};
 
@@ -33,6 +34,17 @@ enum Step {
     },
     /// The array has an element with this index.
     Element(Count, u64),
+}
+
+/// Whether the way to a field, or the field itself, can depend on what other fields say.
+fn is_told(steps: &[Step], node: &Node) -> bool {
+    let is_plain = match node {
+        Node::Integer(_) | Node::Float(_) => true,
+        Node::Text { count, .. } => !matches!(count, Some(Count::Slot(_))),
+        Node::Array { element, count: Count::Fixed(_), .. } => matches!(**element, Node::Integer(_) | Node::Float(_)),
+        _ => false,
+    };
+    !is_plain || !steps.iter().all(|step| matches!(step, Step::At(_)))
 }
 
 /// Takes the steps; false if this record has no such field.
@@ -168,13 +180,7 @@ impl StreamPlan {
                 Node::Variant { .. } | Node::Optional { .. } => Some(Kind::Any),
                 Node::Struct(_) | Node::Array { .. } | Node::Blob { .. } => None,
             };
-            let is_plain = match node {
-                Node::Integer(_) | Node::Float(_) => true,
-                Node::Text { count, .. } => !matches!(count, Some(Count::Slot(_))),
-                Node::Array { count, .. } => !matches!(count, Count::Slot(_)),
-                _ => false,
-            };
-            let is_told = !is_plain || !guide.steps.iter().all(|step| matches!(step, Step::At(_)));
+            let is_told = is_told(&guide.steps, node);
             return Some((Pick { steps: guide.steps.into(), node: node.clone(), is_told }, kind));
         }
         None
@@ -185,6 +191,22 @@ impl Pick {
     /// Whether the memory has to know what the record's header says, and no other record.
     pub(crate) fn is_told(&self) -> bool {
         self.is_told
+    }
+
+    /// What it is.
+    pub fn field(&self) -> FieldRef<'_> {
+        FieldRef(&self.node)
+    }
+
+    /// Shows it, if the record whose contexts begin at the cursor has it.
+    pub(crate) fn show(
+        &self,
+        cursor: &mut Cursor<'_>,
+        memory: &mut Memory,
+        visitor: &mut impl Visitor,
+    ) -> Result<(), FieldError> {
+        let is_there = go(&self.steps, cursor.position, cursor, memory)?;
+        if is_there { self.node.walk(cursor, memory, visitor) } else { Ok(()) }
     }
 
     /// Reads it from a record of the class for which it was made, whose contexts begin at the cursor.
@@ -222,6 +244,8 @@ type Projected = (Box<[Step]>, usize, Node);
 #[derive(Debug, Clone, Default)]
 pub struct Projection {
     members: Box<[Projected]>,
+    /// Whether other fields say where one of them is, or how long.
+    is_told: bool,
 }
 
 impl Projection {
@@ -241,7 +265,13 @@ impl Projection {
                 guide.leave(&member.node);
             }
         }
-        Projection { members: members.into() }
+        let is_told = members.iter().any(|(steps, _, node): &Projected| is_told(steps, node));
+        Projection { members: members.into(), is_told }
+    }
+
+    /// Whether the memory has to know what the record's header says, and no other record.
+    pub(crate) fn is_told(&self) -> bool {
+        self.is_told
     }
 
     /// Shows the members of the record whose contexts begin at the cursor.

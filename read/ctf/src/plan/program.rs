@@ -44,6 +44,8 @@ impl Known {
 pub(super) struct Assembler {
     operations: Vec<Operation>,
     known: Known,
+    /// Whether it is only asked for a size, if there is one that no value changes.
+    is_probe: bool,
 }
 
 /// The operations for structures that are read one behind the other, from a position of which something is known.
@@ -64,7 +66,15 @@ pub(super) fn fixed_size(operations: &[Operation]) -> Option<u64> {
 
 impl Assembler {
     pub(super) fn new(known: Known) -> Assembler {
-        Assembler { operations: Vec::new(), known }
+        Assembler { operations: Vec::new(), known, is_probe: false }
+    }
+
+    /// Bits of a field at a multiple of its alignment, where no value changes that. Each field below is looked at once.
+    fn probe(node: &Node, align_bits: u64) -> Option<u64> {
+        let known = Known { modulus: align_bits, rest: 0 };
+        let mut probe = Assembler { operations: Vec::new(), known, is_probe: true };
+        probe.node(node);
+        fixed_size(&probe.operations)
     }
 
     /// What is known of the position that it has come to.
@@ -129,10 +139,12 @@ impl Assembler {
                 self.elements(*count, 8);
             }
             Node::Struct(structure) => self.structure(structure),
+            // Its size is not one, whatever is in it.
+            Node::Variant { .. } | Node::Optional { .. } if self.is_probe => self.operations.push(Operation::Text),
             Node::Variant { slot, is_tag_signed, options } => {
                 let known = self.known;
                 let option = |option: &super::node::OptionNode| {
-                    let mut assembler = Assembler { operations: Vec::new(), known };
+                    let mut assembler = Assembler::new(known);
                     assembler.node(&option.node);
                     (option.ranges.clone(), assembler.operations.into_boxed_slice())
                 };
@@ -141,7 +153,7 @@ impl Assembler {
                 self.known = Known::NOTHING;
             }
             Node::Optional { slot, is_selector_signed, ranges, node } => {
-                let mut assembler = Assembler { operations: Vec::new(), known: self.known };
+                let mut assembler = Assembler::new(self.known);
                 assembler.node(node);
                 let choice = (ranges.clone(), assembler.operations.into_boxed_slice());
                 self.operations.push(Operation::Optional(*slot, *is_selector_signed, Box::new(choice)));
@@ -167,13 +179,15 @@ impl Assembler {
     pub(super) fn array(&mut self, element: &Node, count: Count, align_bits: u64) {
         self.align(align_bits);
         let element_align_bits = element.align_bits();
-        let mut one = Assembler { operations: Vec::new(), known: Known { modulus: element_align_bits, rest: 0 } };
-        one.node(element);
-        let size_bits = fixed_size(&one.operations).filter(|size| size.is_multiple_of(element_align_bits));
+        let size_bits = Assembler::probe(element, element_align_bits);
+        let size_bits = size_bits.filter(|size| size.is_multiple_of(element_align_bits));
         match (size_bits, count) {
-            (Some(size), Count::Fixed(_)) | (Some(size @ 1..), Count::Slot(_)) => self.elements(count, size),
+            (Some(size @ 1..), _) => self.elements(count, size),
+            // That is not one.
+            _ if self.is_probe => self.operations.push(Operation::Text),
+            // What has no size is counted one by one, as whoever shows it has to.
             _ => {
-                let mut any = Assembler { operations: Vec::new(), known: Known::NOTHING };
+                let mut any = Assembler::new(Known::NOTHING);
                 any.node(element);
                 self.operations.push(Operation::Repeat(count, align_bits, any.operations.into()));
                 self.known = Known::NOTHING;

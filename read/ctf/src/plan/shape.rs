@@ -23,7 +23,7 @@ pub struct MemberRef<'a> {
 
 /// A field as it is compiled.
 #[derive(Debug, Clone, Copy)]
-pub struct FieldRef<'a>(&'a Node);
+pub struct FieldRef<'a>(pub(super) &'a Node);
 
 /// What a field is.
 #[derive(Debug, Clone)]

@@ -6,8 +6,8 @@ use super::bits::{Cursor, FieldError, extend_sign, reversed};
 use super::node::{Count, IntegerNode, MemberNode, Node, OUTER_COUNT, OptionNode, StructNode};
 use crate::model::{ByteOrder, Coding, Encoding, Float, Range, Role, Roles};
 
-/// Elements without size (structures without members, for example) that one record may have.
-const EMPTY_COUNT_MAX: u64 = 1 << 16;
+/// Elements without size (structures without members, for example) that one record may have: no byte of a stream pays for them.
+const EMPTY_COUNT_MAX: u64 = 1 << 10;
 
 /// What lies in brackets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,6 +83,11 @@ impl Memory {
             self.slots.resize(index + 1, 0);
         }
         self.slots[index] = value;
+    }
+
+    /// A record's header begins.
+    pub(super) fn begin_header(&mut self) {
+        self.empty = 0;
     }
 
     /// A record's contexts and fields begin. What the record before said is forgotten, as it is where a record is shown alone.

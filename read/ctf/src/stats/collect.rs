@@ -156,7 +156,7 @@ impl<'a> Collector<'a> {
             if let Some((plan, cpu_id)) = reader.packet_at_hand() {
                 let mut packet = tally.packet(plan, &self.processes, trace);
                 let mut ticks = part.ticks;
-                reader.pass_records_at_hand(|passed| {
+                reader.pass_records_at_hand(|passed, _| {
                     packet.pass(passed);
                     ticks = Some((ticks.map_or(passed.timestamp, |(first, _)| first), passed.timestamp));
                     true

@@ -5,7 +5,7 @@ use std::fmt;
 use dormouse_abi::text::printable;
 
 use super::Stats;
-use crate::loss::Uncounted;
+use crate::loss::{Uncounted, how_many};
 
 impl fmt::Display for Stats {
     /// A table for people: columns aligned, no colour.
@@ -15,10 +15,7 @@ impl fmt::Display for Stats {
             true => writeln!(f, "events    {} (and {} of the session itself)", self.events, self.state_events)?,
             false => writeln!(f, "events    {}", self.events)?,
         }
-        match self.loss_possible.is_empty() {
-            true => writeln!(f, "lost      {}", self.events_lost)?,
-            false => writeln!(f, "lost      at least {}", self.events_lost)?,
-        }
+        writeln!(f, "lost      {}", how_many(self.events_lost, self.loss_possible.is_empty()))?;
         for Uncounted { cause, count } in &self.loss_possible {
             let count = if *count > 0 { format!(" ({count})") } else { String::new() };
             writeln!(f, "          because {}{count}", printable(cause))?;

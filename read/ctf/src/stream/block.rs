@@ -2,8 +2,9 @@
 
 use super::event::{Body, PacketStartRef};
 use super::trace::TraceRef;
-use super::{Event, Source, StreamReader};
-use crate::plan::{Cursor, Outer, StreamPlan};
+use super::{Current, Event, EventFields, Source, StreamReader};
+use crate::plan::{Cursor, Outer, Record, StreamPlan};
+use crate::time::Scale;
 
 /// Events in an order, copied out of their streams.
 #[derive(Debug, Default)]
@@ -11,9 +12,11 @@ pub struct Block<'a> {
     /// Contexts and fields of the events, headers and contexts of packets.
     bytes: Vec<u8>,
     packets: Vec<Packet<'a>>,
+    /// Each is another than the one before.
+    outers: Vec<Outer>,
     events: Vec<Kept>,
     /// By stream, its packet that came last: its number in the stream, and its place among the packets.
-    last: Vec<Option<(u64, usize)>>,
+    last: Vec<Option<(u64, u32)>>,
 }
 
 /// What events of a packet have in common.
@@ -23,6 +26,7 @@ struct Packet<'a> {
     trace: TraceRef<'a>,
     plan: &'a StreamPlan,
     cpu_id: u32,
+    scale: Option<Scale>,
     index: u64,
     /// Of header and context, in the block.
     bytes: (usize, usize),
@@ -30,19 +34,39 @@ struct Packet<'a> {
     outer: Outer,
 }
 
+/// Small, because another thread's processor has to fetch it.
 #[derive(Debug)]
 struct Kept {
-    packet: usize,
-    class: usize,
+    /// Indices of its packet, its class, and what headers say that outlasts them.
+    packet: u32,
+    class: u32,
+    outer: u32,
     timestamp: u64,
-    time_ns: Option<i64>,
-    size_bytes: usize,
-    outer: Outer,
+    /// Of no account without a clock.
+    time_ns: i64,
     /// In the block.
     offset: usize,
-    /// In bits, from the packet's start.
+    /// In bits, from the packet's start; of the record, of its contexts and fields, and where it ends.
+    record: u64,
     begin: u64,
     end: u64,
+}
+
+impl Kept {
+    #[inline(always)]
+    fn size_bytes(&self) -> usize {
+        (self.end - self.record).div_ceil(8) as usize
+    }
+}
+
+/// What a reader knows of an event.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Measured {
+    pub record: Record,
+    /// Where the record begins, in bits from the packet's start.
+    pub begin: u64,
+    pub timestamp: u64,
+    pub outer: Outer,
 }
 
 /// What can be read behind an event's last byte, so that numbers are read a word at a time.
@@ -66,13 +90,14 @@ impl<'a> Block<'a> {
 
     /// The time of the last event that has one.
     pub fn last_ns(&self) -> Option<i64> {
-        self.events.iter().rev().find_map(|event| event.time_ns)
+        self.events.iter().rev().find_map(|event| self.time_of(event))
     }
 
     /// Empties it. Its memory is kept.
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.packets.clear();
+        self.outers.clear();
         self.events.clear();
         self.last.clear();
     }
@@ -89,27 +114,78 @@ impl<'a> Block<'a> {
         self.event(self.events.get(index)?)
     }
 
+    /// The fields of one of them.
+    #[inline(always)]
+    pub fn fields(&self, index: usize) -> Option<EventFields<'_>> {
+        let kept = self.events.get(index)?;
+        let packet = self.packets.get(kept.packet as usize)?;
+        Some(EventFields {
+            time_ns: packet.scale.map(|_| kept.time_ns),
+            cpu_id: packet.cpu_id,
+            size_bytes: kept.size_bytes(),
+            body: self.body(kept)?,
+        })
+    }
+
+    #[inline(always)]
+    fn body(&self, kept: &Kept) -> Option<Body<'_>> {
+        let outer = *self.outers.get(kept.outer as usize)?;
+        Some(Body { bytes: self.bytes.get(kept.offset..)?, begin: kept.begin, end: kept.end, outer })
+    }
+
     /// Its time in nanoseconds since the epoch, if it has one.
     pub fn time_ns(&self, index: usize) -> Option<i64> {
-        self.events.get(index)?.time_ns
+        self.time_of(self.events.get(index)?)
+    }
+
+    #[inline(always)]
+    fn time_of(&self, kept: &Kept) -> Option<i64> {
+        self.packets.get(kept.packet as usize)?.scale.map(|_| kept.time_ns)
+    }
+
+    /// Adds an event of a packet whose place is known; `body`: from the byte in which its contexts and fields begin, at least up to its end.
+    #[inline]
+    pub(super) fn push(&mut self, packet: u32, event: Measured, body: &[u8]) {
+        let Measured { record, begin, timestamp, outer } = event;
+        let size_bytes = (record.end - record.body / 8 * 8).div_ceil(8) as usize;
+        self.bytes.truncate(self.bytes.len() - PADDING.len().min(self.bytes.len()));
+        let offset = self.bytes.len();
+        self.bytes.extend_from_slice(body.get(..size_bytes).unwrap_or(body));
+        self.bytes.extend_from_slice(&PADDING);
+        if self.outers.last() != Some(&outer) {
+            self.outers.push(outer);
+        }
+        let time_ns = self.packets.get(packet as usize).and_then(|packet| Some(packet.scale?.epoch_ns(timestamp)));
+        self.events.push(Kept {
+            packet,
+            class: record.class as u32,
+            outer: self.outers.len() as u32 - 1,
+            timestamp,
+            time_ns: time_ns.unwrap_or(0),
+            offset,
+            record: begin,
+            begin: record.body,
+            end: record.end,
+        });
     }
 
     #[inline(always)]
     fn event(&self, kept: &Kept) -> Option<Event<'_>> {
-        let packet = self.packets.get(kept.packet)?;
-        let bytes = self.bytes.get(kept.offset..)?;
+        let packet = self.packets.get(kept.packet as usize)?;
+        let class = kept.class as usize;
+        let body = self.body(kept)?;
         Some(Event {
             stream: packet.stream,
             timestamp: kept.timestamp,
-            time_ns: kept.time_ns,
-            class: packet.plan.class_at(kept.class),
+            time_ns: packet.scale.map(|_| kept.time_ns),
+            class: packet.plan.class_at(class),
             cpu_id: packet.cpu_id,
-            context: packet.plan.who(&Cursor::new(bytes, kept.begin / 8 * 8, kept.begin, kept.end)),
-            size_bytes: kept.size_bytes,
+            context: packet.plan.who(&Cursor::new(body.bytes, kept.begin / 8 * 8, kept.begin, kept.end)),
+            size_bytes: kept.size_bytes(),
             trace: packet.trace,
             plan: packet.plan,
-            class_index: kept.class,
-            body: Body { bytes, begin: kept.begin, end: kept.end, outer: kept.outer },
+            class_index: class,
+            body,
             packet: PacketStartRef {
                 index: packet.index,
                 bytes: self.bytes.get(packet.bytes.0..packet.bytes.1)?,
@@ -125,44 +201,36 @@ impl<'a, S: Source> StreamReader<'a, S> {
     #[inline]
     pub(crate) fn keep(&self, block: &mut Block<'a>) {
         let Some(current) = &self.current else { return };
-        let packet = match block.last.get(self.stream) {
+        let packet = self.packet_in(block, current.plan, current.cpu_id);
+        let Current { record, begin, timestamp, .. } = *current;
+        let event = Measured { record, begin, timestamp, outer: self.memory.outer() };
+        block.push(packet, event, self.source.fetched(current.body_offset()));
+    }
+
+    /// The place of the packet that the reader stands in among those of the block, which has it from now on.
+    #[inline]
+    pub(super) fn packet_in(&self, block: &mut Block<'a>, plan: &'a StreamPlan, cpu_id: u32) -> u32 {
+        match block.last.get(self.stream) {
             Some(Some((index, packet))) if *index == self.at.1 => *packet,
-            _ => self.keep_packet(block),
-        };
-        let record = &current.record;
-        let size_bytes = (record.end - record.body / 8 * 8).div_ceil(8) as usize;
-        let body = self.source.fetched(current.body_offset());
-        block.bytes.truncate(block.bytes.len() - PADDING.len().min(block.bytes.len()));
-        let offset = block.bytes.len();
-        block.bytes.extend_from_slice(body.get(..size_bytes).unwrap_or(body));
-        block.bytes.extend_from_slice(&PADDING);
-        block.events.push(Kept {
-            packet,
-            class: record.class,
-            timestamp: current.timestamp,
-            time_ns: self.scale.map(|scale| scale.epoch_ns(current.timestamp)),
-            size_bytes: (record.end - current.begin).div_ceil(8) as usize,
-            outer: self.memory.outer(),
-            offset,
-            begin: record.body,
-            end: record.end,
-        });
+            _ => self.keep_packet(block, plan, cpu_id),
+        }
     }
 
     #[cold]
-    fn keep_packet(&self, block: &mut Block<'a>) -> usize {
-        let Some(current) = &self.current else { return 0 };
+    fn keep_packet(&self, block: &mut Block<'a>, plan: &'a StreamPlan, cpu_id: u32) -> u32 {
         block.bytes.truncate(block.bytes.len() - PADDING.len().min(block.bytes.len()));
         let begin = block.bytes.len();
         block.bytes.extend_from_slice(&self.header);
         let end = block.bytes.len();
         block.bytes.extend_from_slice(&PADDING);
         let (context, outer) = self.last.map_or((0, Outer::default()), |opened| (opened.context, opened.outer));
+        let number = block.packets.len() as u32;
         block.packets.push(Packet {
             stream: self.stream,
             trace: self.trace,
-            plan: current.plan,
-            cpu_id: current.cpu_id,
+            plan,
+            cpu_id,
+            scale: self.scale,
             index: self.at.1,
             bytes: (begin, end),
             context,
@@ -171,8 +239,8 @@ impl<'a, S: Source> StreamReader<'a, S> {
         if block.last.len() <= self.stream {
             block.last.resize(self.stream + 1, None);
         }
-        block.last[self.stream] = Some((self.at.1, block.packets.len() - 1));
-        block.packets.len() - 1
+        block.last[self.stream] = Some((self.at.1, number));
+        number
     }
 }
 

@@ -3,7 +3,9 @@
 use dormouse_abi::class::CLASS_ID_MAX;
 
 use super::trace::TraceRef;
-use crate::plan::{Blind, Class, Cursor, Group, Memory, Outer, Pick, Picked, StreamPlan, Visitor};
+use crate::plan::{
+    Blind, Class, Cursor, FieldError, Group, Memory, Outer, Pick, Picked, Projection, StreamPlan, Visitor,
+};
 use crate::state::StateRecord;
 use crate::value::Value;
 
@@ -45,6 +47,18 @@ pub(super) struct Body<'a> {
     pub outer: Outer,
 }
 
+/// Contexts and fields of an event, and what a row has of it besides: an [`Event`] without what has to be looked up for it.
+#[derive(Debug, Clone, Copy)]
+pub struct EventFields<'a> {
+    /// As [`Event::time_ns`].
+    pub time_ns: Option<i64>,
+    /// As [`Event::cpu_id`].
+    pub cpu_id: u32,
+    /// As [`Event::size_bytes`].
+    pub size_bytes: usize,
+    pub(super) body: Body<'a>,
+}
+
 /// Header and context of a packet.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PacketStartRef<'a> {
@@ -83,6 +97,24 @@ impl<'a> Event<'a> {
         pick.read(&mut self.cursor(), &mut scratch.0)
     }
 
+    /// Shows chosen members of contexts and fields to one visitor; `tell` is called before each with the index that was chosen for it.
+    ///
+    /// # Errors
+    /// The projection is that of another class.
+    #[inline(always)]
+    pub fn project_in_turn<V: Visitor>(
+        &self,
+        projection: &Projection,
+        scratch: &mut Scratch,
+        visitor: &mut V,
+        tell: impl FnMut(&mut V, usize),
+    ) -> Result<(), FieldError> {
+        if projection.is_told() {
+            scratch.0.restart(&self.body.outer);
+        }
+        projection.show_in_turn(&mut self.cursor(), &mut scratch.0, visitor, tell)
+    }
+
     /// What is written before the events of its trace: where it was recorded.
     pub(crate) fn origin(&self) -> Option<&'a str> {
         self.trace.origin()
@@ -106,8 +138,8 @@ impl<'a> Event<'a> {
     }
 
     #[inline(always)]
-    pub(super) fn cursor(&self) -> Cursor<'a> {
-        Cursor::new(self.body.bytes, self.body.begin / 8 * 8, self.body.begin, self.body.end)
+    fn cursor(&self) -> Cursor<'a> {
+        self.body.cursor()
     }
 
     /// Shows the packet's context to a visitor; false if there is none.
@@ -158,6 +190,41 @@ impl<'a> Event<'a> {
             fields.push((name.as_str(), Value::decode(*field_type, cursor.between(begin, cursor.position))));
         }
         fields.into_iter()
+    }
+}
+
+impl<'a> Body<'a> {
+    #[inline(always)]
+    fn cursor(&self) -> Cursor<'a> {
+        Cursor::new(self.bytes, self.begin / 8 * 8, self.begin, self.end)
+    }
+}
+
+impl EventFields<'_> {
+    /// Shows chosen members of contexts and fields, each to its visitor.
+    ///
+    /// # Errors
+    /// The projection is that of another class.
+    #[inline]
+    pub fn project<V: Visitor>(
+        &self,
+        projection: &Projection,
+        scratch: &mut Scratch,
+        visitors: &mut [V],
+    ) -> Result<(), FieldError> {
+        if projection.is_told() {
+            scratch.0.restart(&self.body.outer);
+        }
+        projection.show(&mut self.body.cursor(), &mut scratch.0, visitors)
+    }
+
+    /// Shows a field, which was found for the event's class, to a visitor; nothing, if this event has none.
+    ///
+    /// # Errors
+    /// It is that of another class.
+    pub fn show(&self, pick: &Pick, scratch: &mut Scratch, visitor: &mut impl Visitor) -> Result<(), FieldError> {
+        scratch.0.restart(&self.body.outer);
+        pick.show(&mut self.body.cursor(), &mut scratch.0, visitor)
     }
 }
 

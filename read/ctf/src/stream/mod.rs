@@ -37,7 +37,7 @@ mod trace;
 mod tests;
 
 pub use block::Block;
-pub use event::{Event, Scratch};
+pub use event::{Event, EventFields, Scratch};
 pub use growing::Position;
 pub use notice::{Foreign, Notice, Problem, RecordError};
 pub use pages::{count_records, first_record_since};

@@ -135,17 +135,16 @@ impl<'a, S: Source> StreamReader<'a, S> {
         if self.trace.is_own() && !content.is_multiple_of(8) {
             return Err(HeaderError::Bits(content).into());
         }
-        let packet = match packet.is_multiple_of(8) {
-            true => packet,
-            // Where only the content has a size, the packet ends with its last byte.
-            false if fields.packet_size_bits.is_none() => packet.next_multiple_of(8),
-            false => return Err(HeaderError::Bits(packet).into()),
-        };
+        // Where only the content has a size, the packet ends with its last byte.
+        if !packet.is_multiple_of(8) && fields.packet_size_bits.is_some() {
+            return Err(HeaderError::Bits(packet).into());
+        }
+        let packet_size_bytes = packet.div_ceil(8);
         if content < start.end || packet < content {
-            let (content_size_bytes, packet_size_bytes) = (content.div_ceil(8), packet / 8);
+            let content_size_bytes = content.div_ceil(8);
             return Err(HeaderError::Sizes { content_size_bytes, packet_size_bytes }.into());
         }
-        Ok((content, packet / 8))
+        Ok((content, packet_size_bytes))
     }
 
     /// Whether its identity is not that of the metadata.

@@ -2,7 +2,7 @@
 
 use super::notice::{Notice, Problem, RecordError};
 use super::{Current, Packet, Source, StreamReader, shortened, unreadable};
-use crate::plan::{Class, Cursor, Record, StreamPlan, Time};
+use crate::plan::{Class, Cursor, Memory, Record, StreamPlan, Time};
 
 /// No record is longer than a page, and no page nearly as long. A sparse file can claim any length.
 pub(super) const RECORD_SIZE_BYTES_MAX: usize = 16 << 20;
@@ -127,7 +127,7 @@ impl<'a, S: Source> StreamReader<'a, S> {
     fn count_fast(&mut self, counts: &mut ClassCounts<'a>) {
         if let Some(packet) = self.packet {
             let of_plan = counts.of(packet.plan);
-            self.pass_records_at_hand(|passed| {
+            self.pass_records_at_hand(|passed, _| {
                 of_plan[passed.record.class] += 1;
                 true
             });
@@ -137,7 +137,7 @@ impl<'a, S: Source> StreamReader<'a, S> {
     /// Passes the records of the packet that are in memory already, as long as there is nothing to be said of them. Each is shown; where `see` gives
     /// false, the reader has come to that event, and this gives true.
     #[inline(always)]
-    pub(crate) fn pass_records_at_hand(&mut self, mut see: impl FnMut(&Passed<'_>) -> bool) -> bool {
+    pub(crate) fn pass_records_at_hand(&mut self, mut see: impl FnMut(&Passed<'_>, &Memory) -> bool) -> bool {
         let Some(packet) = self.packet.as_mut().filter(|packet| !packet.is_partly && !self.is_ahead) else {
             return false;
         };
@@ -158,7 +158,7 @@ impl<'a, S: Source> StreamReader<'a, S> {
             passed = Passed { record, begin: position, timestamp, bytes, base };
             position = record.end;
             events += 1;
-            if !see(&passed) {
+            if !see(&passed, &self.memory) {
                 is_seen = true;
                 break;
             }
@@ -180,7 +180,7 @@ impl<'a, S: Source> StreamReader<'a, S> {
 pub(crate) struct Passed<'r> {
     pub record: Record,
     /// Where it begins, in bits from the packet's start.
-    begin: u64,
+    pub begin: u64,
     pub timestamp: u64,
     /// The bytes at hand, and the position at which they start.
     bytes: &'r [u8],
@@ -192,6 +192,12 @@ impl Passed<'_> {
     #[inline(always)]
     pub fn size_bytes(&self) -> u64 {
         (self.record.end - self.begin).div_ceil(8)
+    }
+
+    /// What there is from the byte on in which its contexts begin.
+    #[inline(always)]
+    pub fn body(&self) -> &[u8] {
+        self.bytes.get(((self.record.body - self.base) / 8) as usize..).unwrap_or_default()
     }
 
     /// `vpid` and `vtid`.

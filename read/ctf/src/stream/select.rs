@@ -1,7 +1,8 @@
 //! Events of chosen classes, and of these the chosen members.
 
-use super::{Block, Event, Notice, Scratch, Source, StreamReader};
-use crate::plan::{FieldError, Projection, StreamPlan, Visitor};
+use super::block::Measured;
+use super::{Block, Event, EventFields, Notice, Passed, Source, StreamReader};
+use crate::plan::StreamPlan;
 use crate::select::ClassRef;
 
 /// Which classes of a trace are read, and what of each.
@@ -39,7 +40,7 @@ impl<'a, S: Source> StreamReader<'a, S> {
             let mut number = None;
             if let Some(packet) = self.packet
                 && let numbers = choice.numbers(packet.plan)
-                && self.pass_records_at_hand(|passed| {
+                && self.pass_records_at_hand(|passed, _| {
                     number = numbers.get(passed.record.class).copied().flatten();
                     number.is_none()
                 })
@@ -63,9 +64,39 @@ impl<'a, S: Source> StreamReader<'a, S> {
         self.event()
     }
 
-    /// Keeps it.
-    pub fn keep_chosen(&self, block: &mut Block<'a>) {
-        self.keep(block);
+    /// Its fields alone.
+    #[inline(always)]
+    pub fn chosen_fields(&self) -> Option<EventFields<'_>> {
+        let Event { time_ns, cpu_id, size_bytes, body, .. } = self.event()?;
+        Some(EventFields { time_ns, cpu_id, size_bytes, body })
+    }
+
+    /// Keeps events of chosen classes with their classes' numbers, up to the next notice, which it gives, or the end.
+    pub fn keep_chosen(&mut self, choice: &Choice<'a>, block: &mut Block<'a>, kept: &mut Vec<usize>) -> Option<Notice> {
+        loop {
+            if let Some(packet) = self.packet {
+                let numbers = choice.numbers(packet.plan);
+                let place = self.packet_in(block, packet.plan, packet.cpu_id);
+                self.pass_records_at_hand(|passed, memory| {
+                    if let Some(Some(number)) = numbers.get(passed.record.class) {
+                        let Passed { record, begin, timestamp, .. } = *passed;
+                        let event = Measured { record, begin, timestamp, outer: memory.outer() };
+                        block.push(place, event, passed.body());
+                        kept.push(*number);
+                    }
+                    true
+                });
+            }
+            match self.count_next()? {
+                Ok(counted) => {
+                    if let Some(Some(number)) = choice.numbers(counted.plan).get(counted.class) {
+                        self.keep(block);
+                        kept.push(*number);
+                    }
+                }
+                Err(notice) => return Some(notice),
+            }
+        }
     }
 }
 
@@ -76,6 +107,9 @@ pub trait Chosen {
 
     /// The one that [`Chosen::next`] has come to.
     fn event(&self) -> Option<Event<'_>>;
+
+    /// Its fields alone.
+    fn fields(&self) -> Option<EventFields<'_>>;
 }
 
 /// The chosen events of a stream, which are read when they are asked for.
@@ -102,37 +136,9 @@ impl<S: Source> Chosen for ChosenOf<'_, '_, S> {
     fn event(&self) -> Option<Event<'_>> {
         self.reader.chosen()
     }
-}
 
-impl Event<'_> {
-    /// Shows chosen members of contexts and fields, each to its visitor.
-    ///
-    /// # Errors
-    /// The projection is that of another class.
-    #[inline]
-    pub fn project<V: Visitor>(
-        &self,
-        projection: &Projection,
-        scratch: &mut Scratch,
-        visitors: &mut [V],
-    ) -> Result<(), FieldError> {
-        scratch.0.restart(&self.body.outer);
-        projection.show(&mut self.cursor(), &mut scratch.0, visitors)
-    }
-
-    /// Shows them all to one visitor; `tell` is called before each with the index that was chosen for it.
-    ///
-    /// # Errors
-    /// The projection is that of another class.
     #[inline(always)]
-    pub fn project_in_turn<V: Visitor>(
-        &self,
-        projection: &Projection,
-        scratch: &mut Scratch,
-        visitor: &mut V,
-        tell: impl FnMut(&mut V, usize),
-    ) -> Result<(), FieldError> {
-        scratch.0.restart(&self.body.outer);
-        projection.show_in_turn(&mut self.cursor(), &mut scratch.0, visitor, tell)
+    fn fields(&self) -> Option<EventFields<'_>> {
+        self.reader.chosen_fields()
     }
 }

@@ -7,6 +7,7 @@ use crate::plan::FieldError;
 use crate::testing::TraceBuilder;
 use dormouse_abi::class::{FieldType, Kind};
 use dormouse_abi::page::*;
+use dormouse_abi::record::RecordKind;
 
 /// Three packets of 4096 bytes with five events each.
 fn stream() -> (Metadata, Vec<u8>) {
@@ -497,4 +498,52 @@ fn a_growing_stream_is_read_on_from_where_it_was_read_to() {
     let position = reader.position();
     assert!(position.is_over());
     assert_eq!(StreamReader::new(&metadata, 0, &damaged).growing(u64::MAX).resumed(&position).count(), 0);
+}
+
+/// Whoever has come to an event and leaves it is given it again, and each packet's header is told of once.
+#[test]
+fn a_stream_is_read_on_from_an_event_that_was_not_taken() {
+    for kind in [RecordKind::Ids, RecordKind::Compact] {
+        let mut trace = TraceBuilder::of_records(kind);
+        let class = trace.class("p", "e", &[("n", FieldType::scalar(Kind::U64))]);
+        let stream = trace.stream(3);
+        for number in 0..20u64 {
+            // Compact ones have the low 24 bits of it.
+            trace.event(stream, number << 22, 1, 2, class, &[Value::U64(number)]);
+            if number % 6 == 5 {
+                trace.packet(stream, 0, 2);
+            }
+        }
+        let trace = trace.finish();
+        let (metadata, bytes) = (trace.parse(), &trace.streams[stream]);
+        let shown = |item: Result<Event<'_>, Notice>| match item {
+            Ok(event) => format!("{} {} {:?}", event.timestamp, event.cpu_id, event.fields().collect::<Vec<_>>()),
+            Err(notice) => notice.to_string(),
+        };
+        let whole: Vec<_> = StreamReader::new(&metadata, 0, bytes).map(shown).collect();
+        assert_eq!(whole.len(), 20 + 3);
+        for step in 1..8 {
+            let (mut found, mut position) = (Vec::new(), None);
+            loop {
+                let reader = StreamReader::new(&metadata, 0, bytes).growing(u64::MAX);
+                let mut reader = match &position {
+                    Some(position) => reader.resumed(position),
+                    None => reader,
+                };
+                found.extend(reader.by_ref().take(step).map(shown));
+                // Up to an event, which is left.
+                let mut ahead = reader.next();
+                while let Some(Err(notice)) = ahead {
+                    found.push(notice.to_string());
+                    ahead = reader.next();
+                }
+                let is_over = ahead.is_none();
+                position = Some(reader.position());
+                if is_over {
+                    break;
+                }
+            }
+            assert_eq!(found, whole, "{kind:?}, {step}");
+        }
+    }
 }

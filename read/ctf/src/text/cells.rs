@@ -91,6 +91,24 @@ impl Cells {
     }
 }
 
+/// Contexts and fields of events, each as a name and the text that people read.
+#[derive(Debug)]
+pub struct FieldTexts(Cells);
+
+impl Default for FieldTexts {
+    fn default() -> FieldTexts {
+        FieldTexts(Cells::new(Style::People, None))
+    }
+}
+
+impl FieldTexts {
+    /// Those of an event: names and values, in their order. Values need not be UTF-8.
+    pub fn of(&mut self, event: &Event<'_>) -> impl Iterator<Item = (&str, &[u8])> {
+        self.0.take(event);
+        self.0.iter().map(|(_, name, value)| (name, value))
+    }
+}
+
 struct Taker<'t> {
     style: Style,
     only: Option<&'t [String]>,

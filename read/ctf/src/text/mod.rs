@@ -15,7 +15,7 @@ mod number;
 mod people;
 
 pub use buffer::Buffer;
-pub use cells::put_json_text;
+pub use cells::{FieldTexts, put_json_text};
 pub use clock::ClockFormat;
 pub use lines::{JsonFields, LineFormat, Lines};
 pub use people::People;

@@ -91,3 +91,74 @@ proptest! {
 fn select_signs() -> impl Strategy<Value = char> {
     proptest::sample::select("{}<>[]();:=.,\"*/-0189 abn_".chars().collect::<Vec<_>>())
 }
+
+/// No byte of a stream pays for elements without size. A record that has too many is none, for whoever counts and for whoever prints.
+#[test]
+fn elements_without_size_are_few() {
+    let read = |class: &str, bytes: &[u8]| {
+        let text = format!(
+            "trace {{ major = 1; minor = 8; byte_order = le; }};
+            stream {{ event.header := struct {{ struct {{ }} h[3]; }}; }};
+            event {{ name = a; fields := struct {{ integer {{ size = 8; }} n; {class}; }}; }};"
+        );
+        let trace = Trace::decode(text.as_bytes()).unwrap_or_else(|error| panic!("{error}"));
+        let (mut lines, mut notices) = (Vec::new(), Vec::new());
+        let mut formatter = Formatter::new(ClockFormat::DateTime, |_| 0);
+        for item in Merge::new([StreamReader::new(&trace, 0, bytes)]) {
+            match item {
+                Ok(event) => {
+                    let mut line = Vec::new();
+                    formatter.event(&event, &mut line);
+                    lines.push(String::from_utf8_lossy(&line).into_owned());
+                }
+                Err(notice) => notices.push(notice.to_string()),
+            }
+        }
+        let stats = Stats::of_traces(&[TraceRef::from(&trace)], [(0, "stream", bytes)]);
+        assert_eq!((stats.events, stats.warnings.len()), (lines.len() as u64, notices.len()), "{class}");
+        (lines, notices)
+    };
+    for class in ["struct { } x[1024]", "struct { struct { } y[3]; } x[256]"] {
+        let (lines, notices) = read(class, &[7, 8]);
+        assert_eq!((lines.len(), notices.len()), (2, 0), "{class}");
+        assert!(lines.iter().all(|line| line.ends_with("] }\n")), "{class}: {lines:?}");
+    }
+    // Each record has its own.
+    assert_eq!(read("struct { } x[2]", &[0; 1000]).0.len(), 1000);
+    for class in ["struct { } x[1025]", "struct { struct { } y[145]; } x[145]", "struct { } x[4294967295]"] {
+        let (lines, notices) = read(class, &[7, 8]);
+        assert_eq!(lines.len(), 0, "{class}");
+        assert!(notices[0].contains("has too many elements without size"), "{class}: {notices:?}");
+    }
+}
+
+/// Sizes at the end of what 64 bits hold are those of packets that are cut off.
+#[test]
+fn packets_of_the_largest_size() {
+    let read = |name: &str, size_bits: u64| {
+        let text = format!(
+            "trace {{ major = 1; minor = 8; byte_order = le; }};
+            typealias integer {{ size = 8; }} := u8;
+            stream {{ packet.context := struct {{ integer {{ size = 64; }} {name}; }}; }};
+            event {{ name = a; fields := struct {{ u8 n; }}; }};"
+        );
+        let trace = Trace::decode(text.as_bytes()).unwrap_or_else(|error| panic!("{error}"));
+        let bytes = [&size_bits.to_le_bytes()[..], &[1, 2, 3]].concat();
+        let items: Vec<_> = StreamReader::new(&trace, 0, &bytes).collect();
+        let notices: Vec<String> = items.iter().filter_map(|item| Some(item.as_ref().err()?.to_string())).collect();
+        (items.len() - notices.len(), notices.concat())
+    };
+    for (name, size_bits, events, told) in [
+        ("content_size", u64::MAX, 3, "is cut off"),
+        ("content_size", u64::MAX - 7, 3, "is cut off"),
+        ("packet_size", u64::MAX - 7, 3, "is cut off"),
+        ("packet_size", u64::MAX, 0, "18446744073709551615"),
+        ("content_size", 8 * 11, 3, ""),
+        // The last byte is begun and no record.
+        ("content_size", 8 * 10 + 1, 2, "record"),
+    ] {
+        let (found, notices) = read(name, size_bits);
+        assert_eq!(found, events, "{name} {size_bits}: {notices}");
+        assert!(notices.contains(told), "{name} {size_bits}: {notices}");
+    }
+}

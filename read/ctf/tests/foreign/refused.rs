@@ -92,3 +92,61 @@ fn bounds() {
     let error = Trace::decode(doubled.as_bytes()).unwrap_err().to_string();
     assert!(error.contains("too many fields"), "{error}");
 }
+
+fn decoded(rest: &str) -> Result<(), String> {
+    let text = format!("trace {{ major = 1; minor = 8; byte_order = le; }};\n{rest}");
+    Trace::decode(text.as_bytes()).map(drop).map_err(|error| error.to_string())
+}
+
+/// An array of an array costs no more than both, and those that types by name are of end.
+#[test]
+fn arrays_in_one_another() {
+    let event = |class: &str, count: usize| {
+        decoded(&format!("event {{ name = a; fields := struct {{ {class} x{}; }}; }};", "[1]".repeat(count)))
+    };
+    assert_eq!(event("string", 64), Ok(()));
+    for count in [65, 100_000] {
+        assert!(event("string", count).unwrap_err().contains("more than 64 arrays in one another"));
+    }
+    let nested = |count: usize| format!("{}string s;{}", "struct { ".repeat(count), "} x[1];".repeat(count));
+    assert_eq!(decoded(&format!("event {{ name = a; fields := struct {{ {} }}; }};", nested(60))), Ok(()));
+    let mut types = "typealias string := a0;\n".to_string();
+    (1..=1000).for_each(|level| types += &format!("typedef a{} a{level}[1];\n", level - 1));
+    let of_level =
+        |level: usize| decoded(&format!("{types}event {{ name = a; fields := struct {{ a{level} x; }}; }};"));
+    assert_eq!(of_level(64), Ok(()));
+    assert!(of_level(1000).unwrap_err().contains("more than 64 arrays in one another"));
+}
+
+/// What each class of streams or events has for itself is counted for each.
+#[test]
+fn fields_of_all_classes() {
+    let fields: String = (0..2000).map(|field| format!("string s{field};")).collect();
+    let events = |count: usize| -> String {
+        let events = (0..count).map(|id| format!("event {{ name = e; id = {id}; }};\n"));
+        events.collect()
+    };
+    let header = "event.header := struct { integer { size = 32; } id; };";
+    let stream = format!("stream {{ {header} event.context := struct {{ {fields} }}; }};\n");
+    assert_eq!(decoded(&(stream.clone() + &events(20))), Ok(()));
+    let error = decoded(&(stream + &events(2000))).unwrap_err();
+    assert_eq!(error, "headers, contexts and payloads of all classes have more than 2097152 fields");
+}
+
+/// Names that are looked for, and keys that are there again, take time that grows with the text and not with its square.
+#[test]
+fn names_that_are_many() {
+    let env: String = (0..200_000).map(|key| format!("k{key} = 1;")).collect();
+    assert_eq!(decoded(&format!("env {{ {env} }};")), Ok(()));
+    let labels: String = (0..20_000).map(|label| format!("l{label},")).collect();
+    let options: String = (0..20_000).map(|label| format!("string l{label};")).collect();
+    let tag = format!("enum : integer {{ size = 32; }} {{ {labels} }} tag;");
+    let variant = format!("event {{ name = a; fields := struct {{ {tag} variant <tag> {{ {options} }} v; }}; }};");
+    assert_eq!(decoded(&variant), Ok(()));
+    let numbers: String = (0..20_000).map(|field| format!("u n{field};")).collect();
+    let sequences: String = (0..20_000).map(|field| format!("u s{field}[n19999];")).collect();
+    let fields = format!(
+        "typealias integer {{ size = 8; }} := u;\nevent {{ name = a; fields := struct {{ {numbers}{sequences} }}; }};"
+    );
+    assert!(decoded(&fields).unwrap_err().contains("structures that hold or name one another have too many fields"));
+}

@@ -20,17 +20,25 @@ const TRACE: &str = "trace { major = 1; minor = 8; byte_order = le; packet.heade
 const STREAMS: &str = "trace { major = 1; minor = 8; byte_order = le; packet.header := struct { uint32_t magic; uint8_t stream_id; }; };\n";
 
 /// Cases that the two judge differently, and why ours is the right way.
-const OTHERWISE: [(&str, &str); 10] = [
+const OTHERWISE: [(&str, &str); 15] = [
     ("several streams in packets without a stream id", "no packet says of which stream it is"),
     ("integer that is signed by a text", "signed is true, false, 1 or 0"),
     ("integer that is signed by 2", "signed is true, false, 1 or 0"),
     ("comment that is not closed", "what is behind it may be missing"),
     ("structure of alignment 0", "an alignment is a power of two"),
+    ("structure of alignment 0 that nothing is of", "an alignment is a power of two"),
     ("structure of an alignment that is no power of two", "an alignment is a power of two"),
     ("variant whose tag is in another scope", "tags are found in other scopes too"),
     ("variant whose tag is in the header", "tags are found in other scopes too"),
     ("variant with an option that the tag does not have", "nothing selects it; babeltrace2 2.0.4 aborts"),
     ("const", "types may be qualified, as in C"),
+    ("array as long as a text in a typedef", "a length is a number or a field"),
+    ("integer with a base by name in quotes", "a base is a number or a word"),
+    (
+        "definitions behind one another, of which the second is used",
+        "each has its name; babeltrace2 forgets the second",
+    ),
+    ("clock with a negative offset in seconds and no frequency", "it is a clock's; SIGFPE ends babeltrace2 2.0.4"),
 ];
 
 #[test]

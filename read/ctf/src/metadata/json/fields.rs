@@ -1,8 +1,10 @@
 //! Field classes of CTF 2: aliases, and fields that say something about others.
 
+use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use super::super::types::NAMES_PER_FIELD;
 use super::node::{Checked, Node};
 use super::value::Json;
 use crate::model::{
@@ -25,7 +27,7 @@ pub(super) struct Fields<'j> {
     /// By where they are in the text: an alias with many is used many times.
     labels: HashMap<*const Json, Arc<[Label]>>,
     /// Fields, and ranges of selectors, that may yet be made.
-    budget: usize,
+    budget: Cell<usize>,
     depth: usize,
     scope: Scope,
     /// The default clock of the stream, for its times.
@@ -92,7 +94,7 @@ impl<'j> Fields<'j> {
         Fields {
             aliases: HashMap::new(),
             labels: HashMap::new(),
-            budget: FIELD_COUNT_MIN + text_len,
+            budget: Cell::new(FIELD_COUNT_MIN + text_len),
             depth: 0,
             scope: Scope::Fields,
             clock: None,
@@ -154,10 +156,10 @@ impl<'j> Fields<'j> {
         class
     }
 
-    fn charge(&mut self, node: &Node<'j, '_>, count: usize) -> Checked<()> {
-        match self.budget.checked_sub(count) {
-            Some(budget) => self.budget = budget,
-            None => return node.fail("field classes that hold one another have too many fields"),
+    fn charge(&self, node: &Node<'j, '_>, count: usize) -> Checked<()> {
+        match self.budget.get().checked_sub(count) {
+            Some(budget) => self.budget.set(budget),
+            None => return node.fail("field classes that hold or name one another have too many fields"),
         }
         Ok(())
     }
@@ -461,15 +463,16 @@ impl<'j> Fields<'j> {
                 Some(names) => names,
                 None => return location.fail("the path leaves the outermost structure"),
             };
-            let scope = origin.unwrap_or(self.scope);
+            let (scope, mut compared) = (origin.unwrap_or(self.scope), 0);
             let found = match scope == self.scope {
-                true => self.in_levels(&names),
+                true => self.in_levels(&names, &mut compared),
                 false => match before.iter().find(|(known, _)| *known == scope) {
-                    Some((_, Some(structure))) => in_members(&structure.members, &[], &names),
+                    Some((_, Some(structure))) => in_members(&structure.members, &[], &names, &mut compared),
                     Some((_, None)) => Err("there is no such structure".into()),
                     None => Err("that structure is read later".into()),
                 },
             };
+            self.charge(location, compared / NAMES_PER_FIELD)?;
             let (path, integer) = match found {
                 Ok(found) => found,
                 Err(why) => return location.fail(format!("there is no field {}: {why}", names.join("."))),
@@ -505,13 +508,13 @@ impl<'j> Fields<'j> {
     }
 
     /// The field with these names in the scope that is being read.
-    fn in_levels(&self, names: &[&str]) -> Result<(Vec<usize>, Integer), String> {
+    fn in_levels(&self, names: &[&str], compared: &mut usize) -> Result<(Vec<usize>, Integer), String> {
         let mut names = names;
         for (index, level) in self.levels.iter().enumerate() {
             // A structure around the field at hand has no end yet.
             let is_around = names.len() > 1 && index + 1 < self.levels.len() && level.name == names[0];
             if !is_around {
-                return in_members(&level.members, &level.path, names);
+                return in_members(&level.members, &level.path, names, compared);
             }
             names = &names[1..];
         }
@@ -529,24 +532,38 @@ fn escaped(name: &str) -> String {
     if name.starts_with('_') { format!("_{name}") } else { name.into() }
 }
 
-fn in_members(members: &[Member], around: &[usize], names: &[&str]) -> Result<(Vec<usize>, Integer), String> {
+/// `compared` counts the names that are looked at.
+fn in_members(
+    members: &[Member],
+    around: &[usize],
+    names: &[&str],
+    compared: &mut usize,
+) -> Result<(Vec<usize>, Integer), String> {
     let Some((first, rest)) = names.split_first() else { return Err("a structure is no number".into()) };
     let name = escaped(first);
-    let Some(index) = members.iter().position(|member| member.name == name) else {
+    let index = members.iter().position(|member| member.name == name);
+    *compared += index.map_or(members.len(), |index| index + 1);
+    let Some(index) = index else {
         return Err(format!("no {first} is before this one"));
     };
     let path = [around, &[index]].concat();
-    in_class(&members[index].class, path, rest)
+    in_class(&members[index].class, path, rest, compared)
 }
 
-fn in_class(class: &FieldClass, path: Vec<usize>, names: &[&str]) -> Result<(Vec<usize>, Integer), String> {
+fn in_class(
+    class: &FieldClass,
+    path: Vec<usize>,
+    names: &[&str],
+    compared: &mut usize,
+) -> Result<(Vec<usize>, Integer), String> {
     match class {
         FieldClass::Integer(integer) if names.is_empty() => Ok((path, integer.clone())),
-        FieldClass::Struct(structure) => in_members(&structure.members, &path, names),
-        FieldClass::Optional(optional) => in_class(&optional.class, path, names),
+        FieldClass::Struct(structure) => in_members(&structure.members, &path, names, compared),
+        FieldClass::Optional(optional) => in_class(&optional.class, path, names, compared),
         FieldClass::Variant(variant) => {
             let option = |(index, option): (usize, &Option_)| {
-                in_class(&option.class, [path.as_slice(), &[index]].concat(), names).ok()
+                *compared += 1;
+                in_class(&option.class, [path.as_slice(), &[index]].concat(), names, compared).ok()
             };
             let mut found = variant.options.iter().enumerate().filter_map(option);
             match (found.next(), found.next()) {

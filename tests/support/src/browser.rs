@@ -1,4 +1,4 @@
-//! A headless Chromium, spoken to by the DevTools protocol over two pipes: no port, no crate.
+//! A headless Chromium, in which tests look at pages, spoken to by the DevTools protocol over two pipes: no port, no crate.
 //!
 //! Messages are JSON, each ended by a zero byte; Chromium reads them at descriptor 3 and writes them at 4.
 //! See <https://chromedevtools.github.io/devtools-protocol/>.
@@ -9,8 +9,9 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-use dormouse_testing::{Lack, skip};
 use serde_json::{Value, json};
+
+use crate::{Lack, skip};
 
 /// How long to wait before something is said to never happen.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -39,6 +40,10 @@ pub struct Browser {
 }
 
 impl Browser {
+    /// Starts it.
+    ///
+    /// # Panics
+    /// It does not start.
     pub fn start(program: &Path) -> Browser {
         let dir = tempfile::tempdir().expect("a directory for the browser");
         // The sandbox needs rights that root gives up and containers lack; what is opened is ours.
@@ -46,7 +51,13 @@ impl Browser {
             .args(["-c", "exec \"$0\" \"$@\" 3<&0 4>&1 0</dev/null 1>/dev/null 2>\"$HOME/errors\""])
             .arg(program)
             .args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--remote-debugging-pipe"])
-            .args(["--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync"])
+            .args([
+                "--no-first-run",
+                "--disable-background-networking",
+                "--disable-component-update",
+                "--disable-sync",
+                "--disable-quic",
+            ])
             .args(["--hide-scrollbars", "--force-color-profile=srgb"])
             .arg(format!("--user-data-dir={}", dir.path().join("profile").display()))
             .env("HOME", dir.path())
@@ -133,6 +144,48 @@ impl Browser {
         let limit = PATIENCE.as_millis() - 10_000;
         let promise = format!("new Promise((resolve) => {{ {look} setTimeout(() => resolve(false), {limit}); }})");
         assert_eq!(self.evaluate(&promise), true, "never true: {expression}");
+    }
+
+    /// Presses a key, with its name as `KeyboardEvent.key` has it.
+    pub fn press(&mut self, key: &str) {
+        let text = if key.chars().count() == 1 { key } else { "" };
+        let kind = if text.is_empty() { "rawKeyDown" } else { "keyDown" };
+        // What closes dialogs and submits forms is known by its code.
+        let code = match key {
+            "Escape" => 27,
+            "Enter" => 13,
+            _ => 0,
+        };
+        let event =
+            |kind: &str, text: &str| json!({ "type": kind, "key": key, "text": text, "windowsVirtualKeyCode": code });
+        self.call("Input.dispatchKeyEvent", event(kind, text));
+        self.call("Input.dispatchKeyEvent", event("keyUp", ""));
+    }
+
+    /// Something that the mouse does at a place: `mousePressed`, `mouseReleased`, `mouseMoved`.
+    pub fn mouse(&mut self, what: &str, x: f64, y: f64) {
+        let (button, buttons) = if what == "mouseMoved" { ("none", 0) } else { ("left", 1) };
+        let event = json!({ "type": what, "x": x, "y": y, "button": button, "buttons": buttons, "clickCount": 1 });
+        self.call("Input.dispatchMouseEvent", event);
+    }
+
+    /// A click.
+    pub fn click(&mut self, x: f64, y: f64) {
+        for what in ["mouseMoved", "mousePressed", "mouseReleased"] {
+            self.mouse(what, x, y);
+        }
+    }
+
+    /// Turns the wheel.
+    pub fn wheel(&mut self, x: f64, y: f64, by: f64) {
+        let event = json!({ "type": "mouseWheel", "x": x, "y": y, "deltaX": 0, "deltaY": by });
+        self.call("Input.dispatchMouseEvent", event);
+    }
+
+    /// What the window shows, as a picture in base64: `png` or `webp`.
+    pub fn picture(&mut self, format: &str) -> String {
+        let shown = self.call("Page.captureScreenshot", json!({ "format": format }));
+        shown["data"].as_str().unwrap_or_default().into()
     }
 
     /// Exceptions, errors on the console, errors of the browser about the page (its policy, failed loads); since the last

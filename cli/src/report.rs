@@ -1,0 +1,245 @@
+//! `dormouse report`: a trace as one page of HTML.
+
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use clap::Args;
+use dormouse_analysis::timeline::{Options, Timeline};
+use dormouse_ctf::loss::{AT_AN_EDGE, DAMAGED, NOT_CLOSED};
+use dormouse_ctf::{Problem, StateRecord, StatedLosses, Trace, Writers};
+use dormouse_reader::TraceFiles;
+use dormouse_report::{Gather, Written};
+use dormouse_terminal::{Output, parse_size, say};
+use serde_json::json;
+
+use crate::progress::Progress;
+use crate::wanted::{Bounds, Wanted};
+
+/// Make a page of a trace: a timeline, tables and distributions, in one file that needs no network
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  dormouse report TRACE -o report.html                     all of it; open the file in a browser
+  dormouse report TRACE -o slow.html --since +2s --until +3s   one second of it, with every event
+  dormouse report TRACE -o r.html --pairs req:in..req:out --key id   what is a slice, where names do not say it
+  dormouse report TRACE -o r.html --max-size 100M          with more of a large trace
+  dormouse report TRACE -o - > report.html                 to standard output
+
+Slices are pairs of events of one thread whose names belong together: X_begin and X_end, entry and exit, enter and leave, start and stop, and others that \
+docs/report.md lists; with --pairs also those that you name. Everything else is an instant.
+
+The page is as long as --max-size allows at most. First each event has its fields in it; then only the longest slices have; then neighbours that are \
+shorter than some time are drawn as one. Tables, percentiles, heat maps and the slowest are of all events always. The page says at its top what was lost in \
+the recording and what it leaves out. Its keys are shown by `?`.
+
+Nothing in the page is fetched from anywhere, and no text of the trace can become script there.
+
+Exit code: 0; 1 if the trace is damaged or something is missing (the page says so, and has what can be read); 2 if it cannot be read or written, or if an \
+option names what is in none of its events. The file is in its place only when all of it is written.")]
+pub(crate) struct ReportCommand {
+    /// Traces: directories of one or with several below, archives of such (.tar, .tar.gz, .tar.zst), or `-`
+    #[arg(required = true, value_name = "DIR")]
+    dirs: Vec<PathBuf>,
+    #[command(flatten)]
+    wanted: Wanted,
+    /// The page; `-`: standard output
+    #[arg(short, long, value_name = "FILE", help_heading = "What is written")]
+    output: PathBuf,
+    /// Slices from events of BEGIN to events of END, which are patterns of classes; may be given several times
+    #[arg(long, value_name = "BEGIN..END", value_parser = crate::stats::parse_pair, help_heading = "What is written")]
+    pairs: Vec<(String, String)>,
+    /// What both ends of these have in common, in place of the thread: fields, `pid`, `tid`, `cpu`
+    #[arg(long, value_name = "FIELD", value_delimiter = ',', requires = "pairs", help_heading = "What is written")]
+    key: Vec<String>,
+    /// The page is not larger: 24M, 500K
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "24M", help_heading = "What is written")]
+    max_size: u64,
+    /// Print what was written and what is left out, as JSON
+    #[arg(long, help_heading = "What is written")]
+    json: bool,
+}
+
+/// What there is to say of a trace besides its events.
+#[derive(Default)]
+struct Said {
+    warnings: Vec<String>,
+    more: u64,
+    losses: StatedLosses,
+    /// Events that packets say are lost.
+    stated: u64,
+}
+
+/// Warnings that are told one by one, on the terminal and in the page.
+const WARNINGS_MAX: usize = 100;
+
+impl ReportCommand {
+    pub(crate) fn run(self, out: &mut Output) -> anyhow::Result<u8> {
+        let files = TraceFiles::open_all(self.dirs.iter().map(PathBuf::as_path))?;
+        self.wanted.check_patterns(&files)?;
+        let bounds = self.wanted.bounds(&files)?;
+        let traces: Vec<&Trace> = files.described().iter().collect();
+        let streams = files.names().zip(files.readers().map(|(trace, _)| trace));
+        let options = Options { pairs: self.pairs.clone(), key: self.key.clone(), ..Options::default() };
+        let mut timeline = Timeline::new(&options, &traces, streams).map_err(anyhow::Error::msg)?;
+        let dirs: Vec<String> = self.dirs.iter().map(|dir| dir.display().to_string()).collect();
+        let mut gather = Gather::new(&dirs.join(" "), timeline.names());
+        let said = self.read(&files, bounds, &mut timeline, &mut gather)?;
+        let totals = timeline.finish(&mut gather);
+
+        let mut notes: Vec<String> = Vec::new();
+        if said.losses.unstated > 0 || said.stated > 0 || !said.losses.uncounted.is_empty() {
+            notes.push(said.losses.told(said.stated));
+        }
+        notes.extend(said.warnings.iter().map(|line| format!("warning: {line}")));
+        if said.more > 0 {
+            notes.push(format!("{} warnings more", said.more));
+        }
+        notes.iter().for_each(say);
+        let finish = |file: &mut dyn Write| {
+            let mut file = BufWriter::with_capacity(1 << 20, file);
+            let written = gather.finish(&totals, about(&traces), notes.clone(), self.max_size, &mut file)?;
+            file.flush().map(|()| written)
+        };
+        let written = match self.output == Path::new("-") {
+            true => finish(out).context("cannot write the report")?,
+            false => replace(&self.output, finish)?,
+        };
+        self.tell(&written, &said, out)?;
+        Ok((!said.warnings.is_empty() || said.more > 0).into())
+    }
+
+    fn read(
+        &self,
+        files: &TraceFiles,
+        mut bounds: Bounds,
+        timeline: &mut Timeline<dormouse_report::Kept>,
+        gather: &mut Gather,
+    ) -> anyhow::Result<Said> {
+        let mut selection = self.wanted.selection(files)?;
+        let (mut said, mut writers) = (Said::default(), Writers::default());
+        let (is_all, is_part) = (selection.is_all() && !bounds.are_set(), bounds.are_set());
+        said.warnings.extend(files.left_out.iter().cloned());
+        let names: Vec<&str> = files.names().collect();
+        let (mut events, _) = files.range(bounds.first_ns, bounds.last_ns);
+        let size_bytes = events.streams().iter().map(|stream| stream.size_bytes()).sum();
+        let (mut progress, mut read_bytes) = (Progress::of_bytes(size_bytes, true), 0);
+        let mut is_damaged = false;
+        while let Some(next) = events.next_event() {
+            match next {
+                Ok(event) => {
+                    read_bytes += event.size_bytes as u64;
+                    if let Some(record) = StateRecord::decode(&event) {
+                        said.losses.note(&record);
+                        writers.note(&event, &record);
+                        timeline.pass(&event, gather);
+                    } else if is_all {
+                        timeline.event(&event, gather);
+                    } else if bounds.are_over(&event) {
+                        break;
+                    } else if bounds.have(&event) && selection.wants(&event, &mut writers) {
+                        timeline.event(&event, gather);
+                    } else {
+                        timeline.pass(&event, gather);
+                    }
+                }
+                Err(notice) => {
+                    timeline.notice(&notice, events.streams()[notice.stream].time_ns(), gather);
+                    match notice.problem {
+                        Problem::Discarded { count, begin_ns, end_ns } => {
+                            let is_within = begin_ns.is_none_or(|ns| ns >= bounds.first_ns)
+                                && end_ns.is_none_or(|ns| ns <= bounds.last_ns);
+                            match is_within {
+                                true => said.stated = said.stated.saturating_add(count),
+                                false => said.losses.add(AT_AN_EDGE, count),
+                            }
+                        }
+                        _ => {
+                            is_damaged = true;
+                            match said.warnings.len() < WARNINGS_MAX {
+                                true => said.warnings.push(format!("{}: {notice}", names[notice.stream])),
+                                false => said.more += 1,
+                            }
+                        }
+                    }
+                }
+            }
+            progress.step(|| read_bytes);
+        }
+        if !is_part {
+            let missing = files.missing(&events);
+            is_damaged |= !missing.is_empty();
+            said.warnings.extend(missing);
+        } else {
+            said.losses = files.stated_losses().of_a_part();
+        }
+        if is_damaged {
+            said.losses.add(DAMAGED, 0);
+        }
+        if files.described().iter().filter_map(|trace| trace.own.as_ref()).any(|own| !own.totals.is_closed()) {
+            said.losses.add(NOT_CLOSED, 0);
+        }
+        Ok(said)
+    }
+
+    fn tell(&self, written: &Written, said: &Said, out: &mut Output) -> anyhow::Result<()> {
+        if self.json && self.output != Path::new("-") {
+            let mut value = serde_json::to_value(written)?;
+            value["file"] = json!(self.output);
+            value["events_lost"] = json!(said.losses.unstated.saturating_add(said.stated));
+            value["warnings"] = json!(said.warnings);
+            return out.json(&value);
+        }
+        let left_out = &written.left_out;
+        let merged: u64 = left_out.merged.values().sum();
+        let mut parts = Vec::new();
+        let mut part = |count: u64, what: &str| {
+            if count > 0 {
+                parts.push(format!("{count} {what}"));
+            }
+        };
+        part(merged, "short ones are drawn as one with their neighbours");
+        part(left_out.fields, "are without their fields");
+        part(left_out.too_deep, "are nested too deep to be drawn");
+        let left = if parts.is_empty() { "nothing is left out".into() } else { parts.join(", ") };
+        let Written { events, slices, instants, size_bytes, .. } = written;
+        let line =
+            format!("{events} events, {slices} slices and {instants} instants of them, {size_bytes} bytes; {left}");
+        match self.output == Path::new("-") {
+            true => say(line),
+            false => writeln!(out, "{line}; open it in a browser: {}", self.output.display())?,
+        }
+        Ok(())
+    }
+}
+
+/// Where and when traces were recorded.
+fn about(traces: &[&Trace]) -> Vec<String> {
+    let of = |trace: &&Trace| {
+        let said = |name: &str| trace.class.env_text(name).filter(|text| !text.is_empty());
+        let host = said("hostname").map(|host| format!("recorded on {host}"));
+        let tracer = said("tracer_name").map(|name| format!("by {name}"));
+        let parts: Vec<String> = [host, tracer].into_iter().flatten().collect();
+        (!parts.is_empty()).then(|| parts.join(" "))
+    };
+    let mut lines: Vec<String> = traces.iter().filter_map(of).collect();
+    lines.dedup();
+    lines
+}
+
+/// Writes a file beside the one of this name, and puts it in its place when it is whole.
+fn replace<T>(path: &Path, write: impl FnOnce(&mut dyn Write) -> std::io::Result<T>) -> anyhow::Result<T> {
+    let cannot = || format!("cannot write {}", path.display());
+    // Another kind of file is written as it is: a pipe, a device.
+    if std::fs::metadata(path).is_ok_and(|metadata| !metadata.is_file()) {
+        let mut file = std::fs::OpenOptions::new().write(true).open(path).with_context(cannot)?;
+        return write(&mut file).with_context(cannot);
+    }
+    // A link stays one.
+    let path = &std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut file = tempfile::Builder::new().prefix(".report").tempfile_in(dir).with_context(cannot)?;
+    let written = write(file.as_file_mut()).with_context(cannot)?;
+    file.persist(path).with_context(cannot)?;
+    Ok(written)
+}

@@ -1,0 +1,69 @@
+//! Columns of fields that lie within others, asked for by their names: `at.x`, `a[2]`.
+
+use std::collections::HashSet;
+
+use dormouse_abi::class::{FieldType, Kind as Declared};
+use dormouse_ctf::ClassRef;
+use dormouse_ctf::model::Scope;
+use dormouse_ctf::plan::Pick;
+use dormouse_filter::{Name, Part};
+
+use crate::kind::Kind;
+use crate::layout::RequestError;
+
+/// A column of fields with one name. Names mean what they mean to `dormouse_filter`.
+#[derive(Debug)]
+pub(crate) struct PartColumn {
+    pub name: String,
+    pub kind: Kind,
+    /// By class, in the order in which they were given.
+    pub picks: Vec<Option<Pick>>,
+}
+
+/// The columns of these names, those that none of the classes has being left out.
+///
+/// # Errors
+/// Classes have a name for what fits into no column together.
+pub(crate) fn part_columns<'n>(
+    names: impl Iterator<Item = &'n str>,
+    classes: &[ClassRef<'_>],
+) -> Result<Vec<PartColumn>, RequestError> {
+    let (mut columns, mut known) = (Vec::new(), HashSet::new());
+    for name in names.filter(|name| known.insert(*name)) {
+        let parsed = Name::parse(name);
+        let picks: Vec<Option<Pick>> = classes.iter().map(|class| Some(class.field(&parsed)?.0)).collect();
+        let mut found: Option<(Kind, &str)> = None;
+        for (class, pick) in classes.iter().zip(&picks) {
+            let Some(pick) = pick else { continue };
+            let (kind, of) = (Kind::new(pick.field(), declared(class, &parsed)), class.class.full_name.as_str());
+            let common = match &found {
+                Some((before, first)) => before.common(&kind).ok_or_else(|| RequestError::Mixed {
+                    name: name.into(),
+                    first: (*first).into(),
+                    second: of.into(),
+                })?,
+                None => kind,
+            };
+            found = Some((common, found.map_or(of, |(_, first)| first)));
+        }
+        columns.extend(found.map(|(kind, _)| PartColumn { name: name.into(), kind, picks }));
+    }
+    Ok(columns)
+}
+
+/// What the program has declared a field to be, or the sequence whose element it is, in traces of Dormouse.
+fn declared(class: &ClassRef<'_>, name: &Name) -> Option<FieldType> {
+    let parts = match name.parts.as_slice() {
+        [Part::Member(scope), rest @ ..] if scope == "fields" && !rest.is_empty() => rest,
+        parts => parts,
+    };
+    let (Part::Member(member), rest) = parts.split_first()? else { return None };
+    let members = class.class.members();
+    let member =
+        members.iter().find(|found| found.scope == Scope::Fields && !found.is_count && found.name == member)?;
+    match (rest, member.declared?) {
+        ([], declared) => Some(declared),
+        ([Part::Index(_)], FieldType { kind: kind @ Declared::Bool, sequence: true }) => Some(FieldType::scalar(kind)),
+        _ => None,
+    }
+}

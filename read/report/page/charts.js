@@ -1,0 +1,196 @@
+// Pictures of distributions and of call trees, on canvases.
+import { counted, duration, mark, plural, stepOf } from "./text.js";
+import { INK, heatColor } from "./colors.js";
+
+const SMALL = "11px system-ui, sans-serif";
+const BIN_OF_INSTANTS = 255;
+
+// A canvas of so many pixels of the page, with what it shows in words.
+export function canvas(width, height, label) {
+  const made = document.createElement("canvas");
+  const ratio = window.devicePixelRatio || 1;
+  made.width = Math.round(width * ratio);
+  made.height = Math.round(height * ratio);
+  made.style.width = `${width}px`;
+  made.style.height = `${height}px`;
+  made.className = "chart";
+  made.setAttribute("role", "img");
+  made.setAttribute("aria-label", label);
+  const pen = made.getContext("2d");
+  pen.scale(ratio, ratio);
+  pen.font = SMALL;
+  pen.textBaseline = "middle";
+  return [made, pen];
+}
+
+const durationOf = (report, bin) => 2 ** (bin / report.bins_an_octave);
+
+function binsOf(cells) {
+  const bins = cells.map((cell) => cell.bin).filter((bin) => bin !== BIN_OF_INSTANTS);
+  return [Math.min(...bins), Math.max(...bins) + 1];
+}
+
+// Marks at powers of ten of a scale of durations from one bin to another.
+function* powers(report, low, high) {
+  const [least, most] = [durationOf(report, low), durationOf(report, high)];
+  for (let value = 10 ** Math.ceil(Math.log10(least)); value <= most; value *= 10) {
+    yield [value, (Math.log2(value) * report.bins_an_octave - low) / (high - low)];
+  }
+}
+
+// How many have which duration.
+export function histogram(report, cells, [width, height], theme, color) {
+  const [low, high] = binsOf(cells);
+  const counts = new Array(high - low).fill(0);
+  for (const { bin, count } of cells) if (bin !== BIN_OF_INSTANTS) counts[bin - low] += count;
+  const most = Math.max(...counts);
+  const [made, pen] = canvas(width, height, `Histogram of durations, from ${duration(durationOf(report, low))} to ${duration(durationOf(report, high))}`);
+  const [left, bottom, top] = [46, height - 22, 8];
+  const wide = (width - left - 6) / counts.length;
+  // By the logarithm, so that few are seen beside many.
+  const tall = (count) => (count === 0 ? 0 : ((Math.log10(count) + 0.3) / (Math.log10(most) + 0.3)) * (bottom - top));
+  pen.fillStyle = theme.quiet;
+  for (let count = 1; count <= most; count *= 10) {
+    const y = bottom - tall(count);
+    pen.globalAlpha = 0.25;
+    pen.fillRect(left, y, width - left, 1);
+    pen.globalAlpha = 1;
+    pen.textAlign = "right";
+    pen.fillText(counted(count), left - 5, Math.max(top, y));
+  }
+  pen.fillStyle = color;
+  counts.forEach((count, index) => pen.fillRect(left + index * wide, bottom - tall(count), Math.max(1, wide - 1), tall(count)));
+  scale(pen, [...powers(report, low, high)].map(([value, share]) => [mark(value, value), left + share * (width - left - 6)]), bottom, width, theme);
+  made.dataset.count = counts.reduce((sum, count) => sum + count, 0);
+  const binAt = (x) => Math.floor((x - left) / wide);
+  const said = (x) => {
+    const bin = binAt(x);
+    return counts[bin] === undefined ? "" : `${counted(counts[bin])} of ${duration(durationOf(report, low + bin))} to ${duration(durationOf(report, low + bin + 1))}`;
+  };
+  return { made, said };
+}
+
+// Marks of an axis, which ends at `right`: texts that would lie on others are left out.
+function scale(pen, marks, y, right, theme) {
+  pen.fillStyle = theme.quiet;
+  pen.textAlign = "center";
+  let free = -Infinity;
+  for (const [text, x] of marks) {
+    const half = pen.measureText(text).width / 2;
+    const middle = Math.min(x, right - half);
+    pen.fillRect(x, y, 1, 4);
+    if (middle - half < free) continue;
+    pen.fillText(text, middle, y + 13);
+    free = middle + half + 8;
+  }
+}
+
+// How durations went over time.
+export function heatMap(report, cells, [width, height], theme) {
+  const isInstants = cells.every((cell) => cell.bin === BIN_OF_INSTANTS);
+  const [low, high] = isInstants ? [0, 1] : binsOf(cells);
+  const [made, pen] = canvas(width, height, isInstants ? "How many over time" : "Heat map of durations over time");
+  const [left, bottom, top] = [62, height - 22, 8];
+  const wide = (width - left - 6) / report.time_bins;
+  const most = Math.max(...cells.map((cell) => cell.count));
+  pen.fillStyle = theme.band;
+  pen.fillRect(left, top, width - left - 6, bottom - top);
+  const tall = (bottom - top) / (high - low);
+  for (const { time, bin, count } of cells) {
+    if (isInstants) {
+      const share = count / most;
+      pen.fillStyle = theme.accent;
+      pen.fillRect(left + time * wide, bottom - share * (bottom - top), Math.max(1, wide), share * (bottom - top));
+    } else if (bin !== BIN_OF_INSTANTS) {
+      pen.fillStyle = heatColor(most === 1 ? 0.99 : 0.15 + 0.84 * (Math.log(count) / Math.log(most)));
+      pen.fillRect(left + time * wide, bottom - (bin - low + 1) * tall, Math.ceil(wide), Math.ceil(tall));
+    }
+  }
+  pen.fillStyle = theme.quiet;
+  pen.textAlign = "right";
+  if (isInstants) pen.fillText(counted(most), left - 5, top + 6);
+  else for (const [value, share] of powers(report, low, high)) pen.fillText(mark(value, value), left - 5, bottom - share * (bottom - top));
+  const step = stepOf(report.span, (width - left) / 110);
+  const times = Array.from({ length: Math.floor(report.span / step) + 1 }, (_, index) => index * step);
+  scale(pen, times.map((time) => [mark(time, step), left + (time / report.span) * (width - left - 6)]), bottom, width, theme);
+  const timeAt = (x) => Math.floor((x - left) / wide);
+  const said = (x, y) => {
+    const time = timeAt(x);
+    if (time < 0 || time >= report.time_bins) return "";
+    const bin = isInstants ? BIN_OF_INSTANTS : low + Math.floor((bottom - y) / tall);
+    const count = cells.find((cell) => cell.time === time && cell.bin === bin)?.count ?? 0;
+    const from = (time / report.time_bins) * report.span;
+    const of = isInstants ? "" : ` of ${duration(durationOf(report, bin))} to ${duration(durationOf(report, bin + 1))}`;
+    return `${counted(count)}${of}, from ${duration(from)} on`;
+  };
+  return { made, said, timeAt };
+}
+
+// Call trees: how wide a name is says how much time it has, and what is below it is nested in it.
+export class Flame {
+  constructor(report) {
+    this.report = report;
+    this.nodes = report.nodes.map(([parent, name, count, total, own]) => ({ parent, name, count, total, own, children: [] }));
+    this.root = { name: -1, count: 0, total: 0, own: 0, children: [], parent: -1 };
+    for (const node of this.nodes) (node.parent === 0 ? this.root : this.nodes[node.parent - 1]).children.push(node);
+    for (const node of [this.root, ...this.nodes]) node.children.sort((a, b) => b.total - a.total);
+    this.root.total = this.root.children.reduce((sum, node) => sum + node.total, 0);
+    this.top = this.root;
+    this.boxes = [];
+  }
+
+  depth(node = this.top) {
+    let depth = 0;
+    for (let level = node.children; level.length; depth++) level = level.flatMap((child) => child.children);
+    return depth;
+  }
+
+  // The way to a node, from the top.
+  path(node) {
+    const names = [];
+    for (let at = node; at && at !== this.root; at = at.parent === 0 ? this.root : this.nodes[at.parent - 1]) names.unshift(at);
+    return names;
+  }
+
+  draw(width, theme, colors) {
+    const way = this.path(this.top);
+    const height = (way.length + 1 + Math.min(60, this.depth())) * 19 + 4;
+    const [made, pen] = canvas(width, height, `Call trees of ${plural(this.nodes.length, "node")}`);
+    this.boxes = [];
+    const box = (node, x, y, wide) => {
+      const color = node === this.root ? theme.band : colors[node.name];
+      pen.fillStyle = color;
+      pen.fillRect(x, y, Math.max(0.5, wide - 1), 18);
+      this.boxes.push({ node, x, y, wide });
+      if (wide < 34) return;
+      const name = node === this.root ? `all slices, ${duration(node.total)}` : this.report.names[node.name];
+      const letters = Math.floor((wide - 8) / 6.2);
+      pen.fillStyle = node === this.root ? theme.text : INK;
+      pen.fillText(name.length <= letters ? name : `${name.slice(0, Math.max(1, letters - 1))}…`, x + 4, y + 9.5);
+    };
+    box(this.root, 0, 0, width);
+    way.forEach((node, index) => box(node, 0, (index + 1) * 19, width));
+    const below = (node, x, y, scale) => {
+      let at = x;
+      for (const child of node.children) {
+        const wide = child.total * scale;
+        if (wide < 0.4 || y > height) break;
+        box(child, at, y, wide);
+        below(child, at, y + 19, scale);
+        at += wide;
+      }
+    };
+    below(this.top, 0, (way.length + 1) * 19, width / Math.max(1, this.top.total));
+    return made;
+  }
+
+  at(x, y) {
+    return this.boxes.find((box) => x >= box.x && x < box.x + box.wide && y >= box.y && y < box.y + 18)?.node;
+  }
+
+  said(node) {
+    if (!node || node === this.root) return "";
+    const share = (100 * node.total) / Math.max(1, this.root.total);
+    return `${this.report.names[node.name]}: ${duration(node.total)} (${share.toFixed(1)} %), of this its own ${duration(node.own)}, ${plural(node.count, "slice")}`;
+  }
+}

@@ -1,0 +1,116 @@
+// What the document holds, unpacked.
+
+const text = (id) => document.getElementById(id).textContent;
+
+function bytesOf(base64) {
+  if (Uint8Array.fromBase64) return Uint8Array.fromBase64(base64);
+  const letters = atob(base64);
+  const bytes = new Uint8Array(letters.length);
+  for (let at = 0; at < letters.length; at++) bytes[at] = letters.charCodeAt(at);
+  return bytes;
+}
+
+async function unpack(base64) {
+  const stream = new Blob([bytesOf(base64)]).stream().pipeThrough(new DecompressionStream("deflate"));
+  return new Uint8Array(await new Response(stream).arrayBuffer());
+}
+
+// Fills `out` with LEB128 numbers.
+function numbers(bytes, from, out) {
+  let at = from;
+  for (let index = 0; index < out.length; index++) {
+    let byte = bytes[at++];
+    let value = byte & 127;
+    for (let scale = 128; byte > 127; scale *= 128) {
+      byte = bytes[at++];
+      value += (byte & 127) * scale;
+    }
+    out[index] = value;
+  }
+}
+
+const COLUMNS = ["begin", "duration", "name", "count", "key", "fields", "other"];
+
+// The report: what the head says, and the columns of all rows. An entry is a position in the columns.
+export async function load() {
+  const head = JSON.parse(new TextDecoder().decode(await unpack(text("head"))));
+  const bytes = await unpack(text("rows"));
+  const total = head.rows.reduce((sum, row) => row.levels.reduce((sum, [, length]) => sum + length, sum), 0);
+  const columns = {};
+  let from = 0;
+  COLUMNS.forEach((name, index) => {
+    const column = index < 2 || name === "fields" ? new Float64Array(total) : new Uint32Array(total);
+    numbers(bytes, from, column);
+    from += head.columns[index];
+    columns[name] = column;
+  });
+  const fields = new Uint32Array(total);
+  let at = 0;
+  const rows = head.rows.map((row, index) => {
+    const levels = row.levels.map(([resolution, length]) => {
+      const level = { resolution, from: at, to: at + length };
+      let begin = 0;
+      let number = 0;
+      for (; at < level.to; at++) {
+        begin += columns.begin[at];
+        columns.begin[at] = begin;
+        const zigzag = columns.fields[at];
+        number += zigzag % 2 ? -(zigzag + 1) / 2 : zigzag / 2;
+        fields[at] = number;
+      }
+      return level;
+    });
+    return { ...row, index, levels };
+  });
+  return { ...head, ...columns, fields, rows, begin_at: BigInt(head.begin_ns), heat: await heat(head) };
+}
+
+// The heat map of each row of the summary: bins of time and of duration, and how many.
+async function heat(head) {
+  const bytes = await unpack(text("heat"));
+  const sum = head.summary.reduce((sum, row) => sum + row.heat, 0);
+  const all = new Float64Array(2 * sum);
+  numbers(bytes, 0, all);
+  let at = 0;
+  return head.summary.map((row) => {
+    const cells = [];
+    let bin = 0;
+    for (let index = 0; index < row.heat; index++, at += 2) {
+      bin += all[at];
+      cells.push({ time: Math.floor(bin / 256), bin: bin % 256, count: all[at + 1] });
+    }
+    return cells;
+  });
+}
+
+const chunks = new Map();
+let starts;
+
+// The fields of an entry: for each of its events a name, and names with values. Nothing, if they are left out.
+export async function fieldsOf(report, number) {
+  if (number === 0) return [];
+  starts ??= report.chunks.reduce((starts, length) => [...starts, starts[starts.length - 1] + length], [0]);
+  const chunk = Math.floor((number - 1) / report.chunk_items);
+  if (!chunks.has(chunk)) chunks.set(chunk, unpackChunk(report, chunk));
+  const item = (await chunks.get(chunk))[(number - 1) % report.chunk_items];
+  return item.split("\u0001").slice(1).map((event) => {
+    const [name, ...parts] = event.split("\0");
+    const fields = [];
+    for (let at = 0; at + 1 < parts.length; at += 2) fields.push([parts[at], parts[at + 1]]);
+    return { name, fields };
+  });
+}
+
+async function unpackChunk(report, chunk) {
+  const bytes = await unpack(text("fields").substring(starts[chunk], starts[chunk + 1]));
+  // Sizes of all, then all of them: the sizes come to what is left.
+  const view = new DataView(bytes.buffer);
+  const sizes = [];
+  for (let at = 0, sum = 0; at + sum < bytes.length; at += 4) {
+    sizes.push(view.getUint32(at, true));
+    sum += sizes[sizes.length - 1];
+  }
+  let from = 4 * sizes.length;
+  const decoder = new TextDecoder();
+  return sizes.map((size) => decoder.decode(bytes.subarray(from, (from += size))));
+}

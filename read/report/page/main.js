@@ -1,0 +1,201 @@
+// Puts the page together.
+import { counted, duration, element, plural } from "./text.js";
+import { load } from "./data.js";
+import { childrenOf, cpuLabel, neighbour, parentOf } from "./rows.js";
+import { Timeline, describe } from "./timeline.js";
+import { Panel, leftOut } from "./panel.js";
+
+const part = (id) => document.getElementById(id);
+
+// Losses that are told at the top one by one.
+const LOSSES_TOLD = 3;
+
+const KEYS = [
+  ["Look around", [["W S", "zoom in, zoom out; so does the wheel"], ["A D ← →", "earlier, later; so does dragging"], ["↑ ↓", "scroll; so does the wheel over the names, or with Shift"], ["Home", "the whole trace"], ["drag the time axis", "zoom to a range; so does dragging with Shift"], ["double click, f", "zoom to a slice"], ["g", "by thread or by CPU"]]],
+  ["Go from one to another", [["[ ]", "previous, next of the same name"], ["p c", "what it is nested in, the longest that is nested in it"], ["k", "next with the same key"], ["/", "search; Enter goes to the next match"], ["n N", "next, previous match"], ["Escape", "deselect, end the search"]]],
+  ["Page", [["1 to 6", "the views below the timeline"], ["t", "dark or light"], ["?", "this list"]]],
+];
+
+const darkness = window.matchMedia("(prefers-color-scheme: dark)");
+
+function paint(theme) {
+  document.documentElement.dataset.shown = theme ?? (darkness.matches ? "dark" : "light");
+}
+
+// What has to be known before a picture is believed.
+function notes(report) {
+  const made = [];
+  const losses = report.losses.slice().sort((a, b) => b.events - a.events);
+  const line = (text, kind) => element("p", { class: kind, text });
+  for (const loss of losses.slice(0, LOSSES_TOLD)) {
+    const what = loss.events ? `${plural(loss.events, "event")} lost` : "Events may be lost";
+    const why = loss.events ? "" : `: ${loss.text}`;
+    made.push(line(`${what} between ${duration(loss.begin)} and ${duration(loss.end)} on ${loss.cpu === null ? loss.stream : cpuLabel(report, loss.cpu)}${why}`, "loss"));
+  }
+  if (losses.length > LOSSES_TOLD) {
+    const rest = losses.slice(LOSSES_TOLD);
+    made.push(line(`${plural(rest.reduce((sum, loss) => sum + loss.events, 0), "event")} lost at ${plural(rest.length, "more place")}: see “What is left out”`, "loss"));
+  }
+  made.push(...report.notes.map((text) => line(text, "note")));
+  const left = leftOut(report);
+  if (left.length) made.push(line(`Tables count every event; in the pictures ${left.join("; ")}.`, "left"));
+  return made;
+}
+
+async function start() {
+  paint();
+  const begun = performance.now();
+  const report = await load();
+  document.title = `${report.title} – Dormouse report`;
+  part("title").textContent = report.title;
+  part("title").title = report.title;
+  part("about").textContent = [`${plural(report.events, "event")} in ${duration(report.span)}`, ...report.about].join(" · ");
+  part("about").title = part("about").textContent;
+  const said = notes(report);
+  part("notes").replaceChildren(...said);
+  part("notes").hidden = said.length === 0;
+
+  let panel;
+  const timeline = new Timeline(report, { canvas: part("timeline"), overview: part("overview"), scroller: part("scroller"), spacer: part("spacer"), tooltip: part("tooltip") }, {
+    selected(entry) {
+      panel?.select(entry);
+      part("said").textContent = entry ? describe(report, entry).join(", ") : "Nothing is selected";
+    },
+  });
+  const { state } = timeline;
+  const select = (found) => found && timeline.select(found, true);
+  const step = (forward, is) => {
+    const { selected } = state;
+    const time = selected ? report.begin[selected.at] : state.begin;
+    select(neighbour(report, state.isByCpu, time, selected ? selected.at : -1, forward, is));
+  };
+  const same = (forward) => state.selected && step(forward, (at) => report.name[at] === report.name[state.selected.at]);
+  panel = new Panel(report, { tabs: part("tabs"), view: part("view") }, {
+    select,
+    same,
+    zoomTo: (entry) => timeline.zoomTo(entry),
+    show: (begin, span) => timeline.show(begin, span),
+    first: (name) => select(neighbour(report, state.isByCpu, -1, -1, 1, (at) => report.name[at] === name)),
+    flow: () => state.flow,
+    isByCpu: () => state.isByCpu,
+    theme: () => state.theme,
+    colors: () => state.colors,
+  });
+
+  const group = (isByCpu) => {
+    timeline.group(isByCpu);
+    part("by-cpu").setAttribute("aria-pressed", isByCpu);
+    part("by-thread").setAttribute("aria-pressed", !isByCpu);
+  };
+  const theme = () => {
+    paint(document.documentElement.dataset.shown === "dark" ? "light" : "dark");
+    recolor();
+  };
+  const recolor = () => {
+    timeline.recolor();
+    panel.show();
+  };
+  darkness.addEventListener("change", () => {
+    paint();
+    recolor();
+  });
+
+  const query = part("query");
+  const search = () => {
+    const wanted = query.value.trim().toLowerCase();
+    if (!wanted) {
+      timeline.match(undefined);
+      part("matches").textContent = "";
+      return;
+    }
+    const matches = Uint8Array.from(report.names, (name) => name.toLowerCase().includes(wanted));
+    timeline.match(matches);
+    const count = report.summary.reduce((sum, row) => sum + (matches[row.name] ? row.count : 0), 0);
+    part("matches").textContent = count ? counted(count) : "none";
+  };
+  const matching = (forward) => state.matches && step(forward, (at) => state.matches[report.name[at]] === 1);
+  query.addEventListener("input", search);
+  query.addEventListener("keydown", (event) => {
+    event.stopPropagation();
+    if (event.key === "Enter") matching(event.shiftKey ? -1 : 1);
+    if (event.key === "Escape") {
+      query.value = "";
+      search();
+      part("scroller").focus();
+    }
+  });
+  part("next").addEventListener("click", () => matching(1));
+  part("previous").addEventListener("click", () => matching(-1));
+  part("by-thread").addEventListener("click", () => group(false));
+  part("by-cpu").addEventListener("click", () => group(true));
+  part("whole").addEventListener("click", () => timeline.whole());
+  part("theme").addEventListener("click", theme);
+
+  const keys = part("keys");
+  keys.append(element("h2", { text: "Keys" }), ...KEYS.flatMap(([title, list]) => [
+    element("h3", { text: title }),
+    element("dl", {}, ...list.flatMap(([key, text]) => [element("dt", {}, element("kbd", { text: key })), element("dd", { text })])),
+  ]), element("form", { method: "dialog" }, element("button", { text: "Close" })));
+  part("help").addEventListener("click", () => keys.showModal());
+
+  const sameKey = () => {
+    const { flow, selected } = state;
+    const index = flow.findIndex((one) => one.at === selected?.at);
+    select(flow[(index + 1) % Math.max(1, flow.length)]);
+  };
+  const acts = {
+    Home: () => timeline.whole(),
+    Escape: () => (state.selected ? timeline.select(undefined) : ((query.value = ""), search())),
+    "/": () => query.focus(),
+    "?": () => keys.showModal(),
+    n: () => matching(1),
+    N: () => matching(-1),
+    "[": () => same(-1),
+    "]": () => same(1),
+    p: () => state.selected && select(parentOf(report, state.selected)),
+    c: () => state.selected && select(childrenOf(report, state.selected, 1).children[0]),
+    k: sameKey,
+    g: () => group(!state.isByCpu),
+    t: theme,
+    ...Object.fromEntries(["item", "summary", "distribution", "slowest", "trees", "about"].map((tab, index) => [String(index + 1), () => panel.open(tab)])),
+  };
+  document.addEventListener("keydown", (event) => {
+    const isTyping = event.target instanceof HTMLSelectElement || event.target instanceof HTMLInputElement;
+    if (event.ctrlKey || event.metaKey || event.altKey || isTyping || keys.open) return;
+    // Where a panel has to be scrolled, its arrow keys do that.
+    if (part("view").contains(event.target) && event.key.startsWith("Arrow")) return;
+    const act = acts[event.key];
+    if (act) act();
+    else if (!timeline.key(event)) return;
+    event.preventDefault();
+  });
+
+  divide();
+  // For tests: what is shown, and how long each frame's script took, in milliseconds.
+  window.dormouseReport = { report, timeline, panel, ready_ms: performance.now() - begun };
+  document.documentElement.dataset.ready = "";
+}
+
+// The line between timeline and panel can be moved, by pointer and by keys.
+function divide() {
+  const [divider, panel] = [part("divider"), part("panel")];
+  const set = (height) => (panel.style.flexBasis = `${Math.max(60, Math.min(height, window.innerHeight - 220))}px`);
+  divider.addEventListener("pointerdown", (event) => {
+    divider.setPointerCapture(event.pointerId);
+    const move = (event) => set(window.innerHeight - event.clientY - 4);
+    divider.addEventListener("pointermove", move);
+    divider.addEventListener("pointerup", () => divider.removeEventListener("pointermove", move), { once: true });
+  });
+  divider.addEventListener("keydown", (event) => {
+    const step = { ArrowUp: 30, ArrowDown: -30 }[event.key];
+    if (!step) return;
+    event.preventDefault();
+    event.stopPropagation();
+    set(panel.clientHeight + step);
+  });
+}
+
+start().catch((error) => {
+  part("about").textContent = `This report cannot be shown: ${error}. It needs a browser of 2023 or later.`;
+  throw error;
+});

@@ -1,0 +1,332 @@
+// What is below the timeline: the selected item, tables, pictures.
+import { button, clock, counted, duration, element, plural, since } from "./text.js";
+import { fieldsOf } from "./data.js";
+import { childrenOf, cpuLabel, find, parentOf, whoLabel } from "./rows.js";
+import { Flame, heatMap, histogram } from "./charts.js";
+
+// Rows of tables; children, and others with the same key, of an item.
+const ROWS_MAX = 500;
+const CHILDREN_MAX = 12;
+const FLOW_SHOWN = 20;
+const SLOWEST_SHOWN = 100;
+
+const TABS = [["item", "Item"], ["summary", "Summary"], ["distribution", "Durations"], ["slowest", "Slowest"], ["trees", "Call trees"], ["about", "What is left out"]];
+
+export class Panel {
+  // `go`: what the panel has the timeline do.
+  constructor(report, parts, go) {
+    this.report = report;
+    this.parts = parts;
+    this.go = go;
+    this.tab = "summary";
+    this.sort = { by: "total", isUp: false };
+    // The row of the summary whose distribution is shown.
+    this.chosen = report.summary.length ? 0 : undefined;
+    this.flame = new Flame(report);
+    this.tabs = TABS.map(([name, text]) => {
+      const made = button(text, () => this.open(name), { role: "tab", id: `tab-${name}`, "aria-controls": "view" });
+      made.addEventListener("keydown", (event) => this.move(event, name));
+      return made;
+    });
+    parts.tabs.replaceChildren(...this.tabs);
+    new ResizeObserver(() => this.resized()).observe(parts.view);
+    this.open("summary");
+  }
+
+  resized() {
+    const size = `${this.parts.view.clientWidth} ${this.parts.view.clientHeight}`;
+    if (size === this.size) return;
+    this.size = size;
+    if (this.tab === "distribution" || this.tab === "trees") this.show();
+  }
+
+  move(event, name) {
+    const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    if (!step) return;
+    event.stopPropagation();
+    const index = (TABS.findIndex(([of]) => of === name) + step + TABS.length) % TABS.length;
+    this.open(TABS[index][0]);
+    this.tabs[index].focus();
+  }
+
+  open(tab) {
+    this.tab = tab;
+    TABS.forEach(([name], index) => {
+      this.tabs[index].setAttribute("aria-selected", name === tab);
+      this.tabs[index].tabIndex = name === tab ? 0 : -1;
+    });
+    this.parts.view.setAttribute("aria-labelledby", `tab-${tab}`);
+    this.show();
+    this.parts.view.scrollTop = 0;
+  }
+
+  show() {
+    const made = { item: () => this.item(), summary: () => this.summary(), distribution: () => this.distribution(), slowest: () => this.slowest(), trees: () => this.trees(), about: () => this.about() }[this.tab]();
+    this.parts.view.replaceChildren(...made);
+  }
+
+  select(entry) {
+    this.entry = entry;
+    if (!entry) {
+      if (this.tab === "item") this.show();
+      return;
+    }
+    const name = this.report.name[entry.at];
+    const row = this.report.summary.findIndex((row) => row.name === name && row.is_slice === entry.row.is_slices);
+    if (row >= 0) this.chosen = row;
+    // Whoever looks at a table goes on looking at it, but for clicks into the timeline.
+    if (this.tab !== "slowest" && this.tab !== "summary") this.open(this.tab === "distribution" ? "distribution" : "item");
+    else if (!this.isHeld) this.open("item");
+  }
+
+  // Does something with the timeline that leaves the tab as it is.
+  held(act) {
+    this.isHeld = true;
+    act();
+    this.isHeld = false;
+  }
+
+  name(number) {
+    const swatch = element("span", { class: "swatch", "aria-hidden": "true" });
+    swatch.style.background = this.go.colors()[number];
+    return [swatch, this.report.names[number]];
+  }
+
+  // A list of names and values.
+  list(pairs) {
+    return element("dl", {}, ...pairs.flatMap(([name, value]) => [element("dt", { text: name }), element("dd", { text: value })]));
+  }
+
+  item() {
+    const { entry, report } = this;
+    if (!entry) return [element("p", { class: "quiet", text: "Click a slice or an instant in the timeline: its fields, what it is nested in, and others of its name are shown here." })];
+    const { at, row } = entry;
+    const name = report.name[at];
+    const [begin, long] = [report.begin[at], report.duration[at]];
+    if (report.count[at] > 1) {
+      return [
+        element("h2", {}, `${plural(report.count[at], row.is_slices ? "slice" : "instant")} drawn as one`),
+        this.list([["most time", report.names[name]], ["from", since(begin)], ["within", duration(long)]]),
+        element("p", { class: "quiet", text: "They were merged so that the report is no longer than it may be. Tables and distributions count each of them. `dormouse report` with --since and --until makes a report of less time, and --max-size one that is longer." }),
+      ];
+    }
+    const other = report.other[at];
+    const thread = row.is_cpu ? other - 1 : row.of;
+    const cpu = row.is_cpu ? row.of : other - 1;
+    const of = report.summary.find((row) => row.name === name && row.is_slice === entry.row.is_slices);
+    const facts = [["begin", since(begin)], ["by the clock", clock(report.begin_at, begin)]];
+    if (row.is_slices) {
+      facts.push(["duration", duration(long)]);
+      if (of && of.count > 1) facts.push([`of ${counted(of.count)}`, `median ${duration(of.p50)}, 99 of 100 up to ${duration(of.p99)}, longest ${duration(of.max)}`]);
+    }
+    facts.push(["thread", thread >= 0 ? whoLabel(report, thread) : "not known"], [row.is_slices ? "began on" : "on", cpu >= 0 ? cpuLabel(report, cpu) : "CPU not known"]);
+    const actions = element("div", { class: "actions" },
+      button("← previous of this name", () => this.go.same(-1), { title: "[" }),
+      button("next of this name →", () => this.go.same(1), { title: "]" }),
+      button("Zoom to it", () => this.go.zoomTo(entry), { title: "f" }),
+      button("Durations of this name", () => this.open("distribution")));
+    const fields = element("div", { class: "wide" });
+    this.fields(entry, fields);
+    return [
+      element("h2", {}, ...this.name(name)),
+      actions,
+      element("div", { class: "columns" }, this.list(facts), fields, this.related(entry)),
+    ];
+  }
+
+  async fields({ at }, into) {
+    const number = this.report.fields[at];
+    if (number === 0) {
+      into.append(element("p", { class: "quiet", text: this.report.left_out.fields ? "Its fields are left out, so that the report is no longer than it may be." : "It has no fields." }));
+      return;
+    }
+    const events = await fieldsOf(this.report, number);
+    for (const { name, fields } of events) {
+      into.append(element("h3", { text: name }), fields.length ? this.list(fields) : element("p", { class: "quiet", text: "no fields" }));
+    }
+  }
+
+  link(entry) {
+    const { report } = this;
+    const text = `${report.names[report.name[entry.at]]}${entry.row.is_slices ? `, ${duration(report.duration[entry.at])}` : ""}`;
+    return button(text, () => this.go.select(entry));
+  }
+
+  related(entry) {
+    const { report } = this;
+    const made = element("div");
+    const put = (title, entries, more = 0) => {
+      if (!entries.length) return;
+      made.append(element("h3", { text: title }));
+      const list = element("div", { class: "actions" }, ...entries.map((one) => this.link(one)));
+      if (more > 0) list.append(element("span", { class: "quiet", text: `and ${counted(more)} more` }));
+      made.append(list);
+    };
+    const parent = parentOf(report, entry);
+    put("Nested in", parent ? [parent] : []);
+    const { children, count } = childrenOf(report, entry, CHILDREN_MAX);
+    put(`Nested in it: ${counted(count)}, the longest first`, children, count - children.reduce((sum, child) => sum + report.count[child.at], 0));
+    const flow = this.go.flow().filter((one) => one.at !== entry.at);
+    put("With the same key", flow.slice(0, FLOW_SHOWN), flow.length - FLOW_SHOWN);
+    return made;
+  }
+
+  summary() {
+    const { report } = this;
+    if (!report.summary.length) return [element("p", { class: "quiet", text: "There are no events to be counted." })];
+    const ns = (value) => duration(value);
+    const columns = [
+      ["name", "Name", (row) => report.names[row.name]],
+      ["count", "Count", (row) => counted(row.count)],
+      ["total", "Total", (row) => ns(row.total)],
+      ["own", "Own", (row) => ns(row.own)],
+      ["mean", "Mean", (row) => ns(row.total / row.count)],
+      ["p50", "p50", (row) => ns(row.p50)],
+      ["p90", "p90", (row) => ns(row.p90)],
+      ["p99", "p99", (row) => ns(row.p99)],
+      ["max", "Max", (row) => ns(row.max)],
+    ];
+    const value = (row, by) => ({ name: report.names[row.name], mean: row.total / row.count })[by] ?? row[by];
+    const { by, isUp } = this.sort;
+    const order = report.summary.map((row, index) => [row, index]);
+    order.sort(([a], [b]) => (value(a, by) < value(b, by) ? -1 : value(a, by) > value(b, by) ? 1 : 0) * (isUp ? 1 : -1));
+    const head = columns.map(([name, text]) => element("th", { "aria-sort": by === name ? (isUp ? "ascending" : "descending") : "none", scope: "col" },
+      button(by === name ? `${text} ${isUp ? "▲" : "▼"}` : text, () => {
+        this.sort = { by: name, isUp: by === name ? !isUp : name === "name" };
+        this.show();
+        document.getElementById(`sort-${name}`)?.focus();
+      }, { id: `sort-${name}` })));
+    const rows = order.slice(0, ROWS_MAX).map(([row, index]) => element("tr", { "aria-selected": index === this.chosen },
+      element("td", {}, ...this.name(row.name).slice(0, 1), button(report.names[row.name], () => this.choose(index), { title: row.is_slice ? "Go to the slowest" : "Go to the first" })),
+      ...columns.slice(1).map(([name, , text]) => element("td", { text: row.is_slice || name === "count" ? text(row) : "" }))));
+    const made = [element("table", { "aria-label": "Slices and instants by name" }, element("thead", {}, element("tr", {}, ...head)), element("tbody", {}, ...rows))];
+    if (order.length > ROWS_MAX) made.push(element("p", { class: "quiet", text: `${counted(order.length - ROWS_MAX)} names more are not shown.` }));
+    return made;
+  }
+
+  // Goes to the slowest of a row of the summary; of instants to the first.
+  choose(index) {
+    this.chosen = index;
+    const row = this.report.summary[index];
+    this.held(() => (row.slowest.length ? this.goTo(row.name, row.slowest[0]) : this.go.first(row.name)));
+    this.show();
+  }
+
+  goTo(name, [begin, long]) {
+    const entry = find(this.report, this.go.isByCpu(), begin, long, name);
+    if (entry) this.go.select(entry);
+  }
+
+  distribution() {
+    const { report } = this;
+    if (this.chosen === undefined) return [element("p", { class: "quiet", text: "There are no events to be counted." })];
+    const row = report.summary[this.chosen];
+    const select = element("select", { "aria-label": "Name", onchange: (event) => { this.chosen = Number(event.target.value); this.show(); } });
+    report.summary.slice(0, ROWS_MAX).forEach((row, index) => select.append(element("option", { value: index, text: `${report.names[row.name]}${row.is_slice ? "" : " (instants)"}` })));
+    select.value = this.chosen;
+    const cells = report.heat[this.chosen];
+    const theme = this.go.theme();
+    const said = element("p", { class: "quiet", text: row.is_slice
+      ? `${plural(row.count, "slice")}: half up to ${duration(row.p50)}, 90 of 100 up to ${duration(row.p90)}, 99 of 100 up to ${duration(row.p99)}, the longest ${duration(row.max)}`
+      : plural(row.count, "instant") });
+    const initial = said.textContent;
+    // Beside one another with what parts them and a bar to scroll by; otherwise below.
+    const full = this.parts.view.clientWidth - 44;
+    const width = full > 760 ? Math.floor((full - 36) / 2) : full;
+    const height = Math.max(130, Math.min(320, this.parts.view.clientHeight - 116));
+    const pictures = [];
+    const picture = (title, { made, said: sayAt, timeAt }) => {
+      made.addEventListener("pointermove", (event) => {
+        const box = made.getBoundingClientRect();
+        said.textContent = sayAt(event.clientX - box.left, event.clientY - box.top) || initial;
+      });
+      made.addEventListener("pointerleave", () => (said.textContent = initial));
+      if (timeAt) {
+        made.style.cursor = "pointer";
+        made.addEventListener("click", (event) => {
+          const part = report.span / report.time_bins;
+          const time = timeAt(event.clientX - made.getBoundingClientRect().left);
+          this.go.show(Math.max(0, (time - 1) * part), 3 * part);
+        });
+      }
+      pictures.push(element("div", {}, element("h3", { text: title }), made));
+    };
+    if (row.is_slice) picture("How many took how long", histogram(report, cells, [width, height], theme, this.go.colors()[row.name]));
+    picture(row.is_slice ? "How long they took over time; click to go there" : "How many over time; click to go there", heatMap(report, cells, [row.is_slice ? width : full, height], theme));
+    return [element("div", { class: "actions" }, select, button("Slowest", () => this.open("slowest"), row.is_slice ? {} : { disabled: "" })), said, element("div", { class: "columns" }, ...pictures)];
+  }
+
+  slowest() {
+    const { report } = this;
+    const rows = report.summary.filter((row) => row.is_slice);
+    const only = this.only !== undefined && rows.some((row) => row.name === this.only) ? this.only : undefined;
+    const select = element("select", { "aria-label": "Name", onchange: (event) => { this.only = event.target.value === "" ? undefined : Number(event.target.value); this.show(); } },
+      element("option", { value: "", text: "of all names" }), ...rows.slice(0, ROWS_MAX).map((row) => element("option", { value: row.name, text: report.names[row.name] })));
+    select.value = only ?? "";
+    const slow = rows.filter((row) => only === undefined || row.name === only).flatMap((row) => row.slowest.map((one) => [row.name, one]));
+    slow.sort(([, a], [, b]) => b[1] - a[1]);
+    if (!slow.length) return [element("p", { class: "quiet", text: "There are no slices: no events of this trace are begin and end of something. --pairs BEGIN..END says which are." })];
+    const body = slow.slice(0, SLOWEST_SHOWN).map(([name, one]) => element("tr", {},
+      element("td", {}, ...this.name(name).slice(0, 1), button(report.names[name], () => this.held(() => this.goTo(name, one)))),
+      element("td", { text: duration(one[1]) }), element("td", { text: since(one[0]) }), element("td", { class: "text", text: whoLabel(report, one[2]) })));
+    const head = ["Name", "Duration", "Begin", "Thread"].map((text) => element("th", { text, scope: "col", class: text === "Thread" ? "text" : undefined }));
+    return [
+      element("div", { class: "actions" }, select),
+      element("table", { "aria-label": "The slowest slices" }, element("thead", {}, element("tr", {}, ...head)), element("tbody", {}, ...body)),
+    ];
+  }
+
+  trees() {
+    const { flame, report } = this;
+    if (!flame.nodes.length) return [element("p", { class: "quiet", text: "There are no slices, so there are no call trees." })];
+    const hint = "How wide a name is says how much time it has in all threads together; what is below it is nested in it. Click to go in, click above to go out.";
+    const said = element("p", { class: "quiet", text: hint });
+    const made = flame.draw(Math.max(200, this.parts.view.clientWidth - 24), this.go.theme(), this.go.colors());
+    const nodeAt = (event) => {
+      const box = made.getBoundingClientRect();
+      return flame.at(event.clientX - box.left, event.clientY - box.top);
+    };
+    made.addEventListener("pointermove", (event) => (said.textContent = flame.said(nodeAt(event)) || hint));
+    made.addEventListener("pointerleave", () => (said.textContent = hint));
+    made.addEventListener("click", (event) => {
+      const node = nodeAt(event);
+      if (!node) return;
+      flame.top = node;
+      this.show();
+    });
+    const left = report.left_out.call_trees ? [element("p", { class: "quiet", text: `${plural(report.left_out.call_trees, "slice")} are not in it: there are too many different callers.` })] : [];
+    return [said, made, ...left];
+  }
+
+  about() {
+    const { report } = this;
+    const { left_out: left } = report;
+    const lines = leftOut(report);
+    const made = [element("h2", { text: lines.length ? "Not in the pictures, but counted in the tables" : "Nothing is left out" }), ...lines.map((text) => element("p", { text }))];
+    const merged = Object.entries(left.merged).sort(([, a], [, b]) => b - a);
+    if (merged.length) {
+      const rows = merged.slice(0, ROWS_MAX).map(([name, count]) => element("tr", {}, element("td", { text: name }), element("td", { text: counted(count) })));
+      made.push(element("table", {}, element("thead", {}, element("tr", {}, element("th", { text: "Name with the most time" }), element("th", { text: "Drawn as one with neighbours" }))), element("tbody", {}, ...rows)));
+    }
+    if (report.losses.length) {
+      const rows = report.losses.slice(0, ROWS_MAX).map((loss) => element("tr", {},
+        element("td", {}, button(`${duration(loss.begin)} to ${duration(loss.end)}`, () => this.go.show(loss.begin - (loss.end - loss.begin), 3 * Math.max(1, loss.end - loss.begin)))),
+        element("td", { text: loss.events ? counted(loss.events) : "not known" }), element("td", { class: "text", text: loss.cpu === null ? loss.stream : cpuLabel(report, loss.cpu) })));
+      made.push(element("h2", { text: "Where events were lost" }), element("table", {}, element("thead", {}, element("tr", {}, element("th", { text: "When" }), element("th", { text: "Events" }), element("th", { class: "text", text: "Where" }))), element("tbody", {}, ...rows)));
+    }
+    made.push(element("h2", { text: "The trace" }), ...report.about.map((text) => element("p", { text })));
+    return made;
+  }
+}
+
+// What the pictures do not have, a line each.
+export function leftOut({ left_out: left }) {
+  const merged = Object.values(left.merged).reduce((sum, count) => sum + count, 0);
+  return [
+    merged && `${plural(merged, "item")} shorter than ${duration(left.resolution_ns)} are drawn as one with their neighbours`,
+    left.fields && `the fields of ${plural(left.fields, "item")} are left out, of the shortest first`,
+    left.too_deep && `${plural(left.too_deep, "slice")} are nested too deep to be drawn`,
+    left.too_many_on_cpu && `${plural(left.too_many_on_cpu, "slice")} are not drawn by CPU, where too many overlap`,
+    left.call_trees && `${plural(left.call_trees, "slice")} are not in the call trees`,
+  ].filter(Boolean);
+}

@@ -1,0 +1,215 @@
+// Which rows there are, where they lie, and what is in them at a time.
+import { counted } from "./text.js";
+
+export const ROW = 18;
+export const ROW_OF_INSTANTS = 13;
+export const HEADER = 22;
+const GAP = 5;
+
+export function processLabel(report, number) {
+  const { name, pid } = report.processes[number] ?? {};
+  return `${name || "process"}${pid === null || pid === undefined ? "" : ` ${pid}`}`;
+}
+
+export function threadLabel(report, number) {
+  const thread = report.threads[number];
+  return thread?.label ?? (thread && thread.tid !== null ? `thread ${thread.tid}` : "thread not known");
+}
+
+// What is no thread: slices that belong together by a key.
+const isLane = (report, number) => typeof report.threads[number]?.label === "string";
+
+// A thread with its process.
+export function whoLabel(report, number) {
+  const thread = report.threads[number];
+  if (!thread) return "not known";
+  const process = report.processes[thread.process];
+  const label = processLabel(report, thread.process);
+  if (thread.label) return `${label}, ${thread.label}`;
+  return thread.tid === null || thread.tid === process?.pid ? label : `${label}, thread ${thread.tid}`;
+}
+
+export function cpuLabel(report, number) {
+  const cpu = report.cpus[number];
+  return cpu === null || cpu === undefined ? "CPU not known" : `CPU ${counted(cpu)}`;
+}
+
+function groupBy(list, keyOf) {
+  const groups = new Map();
+  for (const one of list) {
+    const key = keyOf(one);
+    if (!groups.has(key)) groups.set(key, []);
+    groups.get(key).push(one);
+  }
+  return groups;
+}
+
+const first = (report, rows) => Math.min(...rows.map((row) => report.begin[row.levels[0].from]));
+
+// Bands from top to bottom: headers of processes; threads or CPUs with their rows. `closed`: processes whose threads are not shown; `scale`: how
+// much taller rows are than they have to be.
+export function layout(report, isByCpu, closed, scale) {
+  const bands = [];
+  let y = 0;
+  const put = (band, rows) => {
+    const placed = [];
+    let at = y + 2;
+    // Instants are drawn above the slices of their thread.
+    const ordered = [...rows].sort((a, b) => a.is_slices - b.is_slices || a.depth - b.depth);
+    for (const row of ordered) {
+      const height = Math.round((row.is_slices ? ROW : ROW_OF_INSTANTS) * scale);
+      placed.push({ row, y: at, height });
+      at += height;
+    }
+    const ends = rows.map(({ levels: [{ to }] }) => report.begin[to - 1] + report.duration[to - 1]);
+    bands.push({ ...band, y, height: at + GAP - y, rows: placed, begin: first(report, rows), end: Math.max(...ends) });
+    y = at + GAP;
+  };
+  const wanted = report.rows.filter((row) => row.is_cpu === isByCpu && row.levels[0].to > row.levels[0].from);
+  const of = groupBy(wanted, (row) => row.of);
+  if (isByCpu) {
+    const known = [...of].sort(([a], [b]) => (report.cpus[a] ?? Infinity) - (report.cpus[b] ?? Infinity));
+    for (const [cpu, rows] of known) put({ label: cpuLabel(report, cpu), cpu }, rows);
+    return { bands, height: y };
+  }
+  const processes = groupBy([...of], ([thread]) => report.threads[thread].process);
+  const inOrder = [...processes].sort(([, a], [, b]) => {
+    const begin = (threads) => Math.min(...threads.map(([, rows]) => first(report, rows)));
+    return begin(a) - begin(b);
+  });
+  for (const [process, threads] of inOrder) {
+    const label = processLabel(report, process);
+    threads.sort(([a, rowsOfA], [b, rowsOfB]) => isLane(report, a) - isLane(report, b) || first(report, rowsOfA) - first(report, rowsOfB));
+    const count = threads.filter(([thread]) => !isLane(report, thread)).length;
+    // A process of one thread has no header of its own.
+    if (count === 1) {
+      threads.forEach(([thread, rows], index) => put(index ? { label: threadLabel(report, thread), isNested: true } : { label, isProcess: true }, rows));
+      continue;
+    }
+    const isClosed = closed.has(process);
+    bands.push({ label: count ? `${label} (${counted(count)} threads)` : label, isProcess: true, process, isClosed, y, height: HEADER, rows: [] });
+    y += HEADER;
+    if (isClosed) continue;
+    for (const [thread, rows] of threads) put({ label: threadLabel(report, thread), isNested: true }, rows);
+  }
+  return { bands, height: y };
+}
+
+// The level of a row whose entries are just finer than this.
+export function levelOf(row, resolution) {
+  let found = row.levels[0];
+  for (const level of row.levels) {
+    if (level.resolution <= resolution) found = level;
+  }
+  return found;
+}
+
+// The first entry between two positions that ends after this time; `to`, if there is none. Entries of a row follow one another.
+export function firstAfter(report, from, to, time) {
+  let low = from;
+  let high = to;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (report.begin[middle] + report.duration[middle] < time) low = middle + 1;
+    else high = middle;
+  }
+  return low;
+}
+
+// All single entries of a grouping: each row's finest level.
+export function bases(report, isByCpu) {
+  return report.rows.filter((row) => row.is_cpu === isByCpu);
+}
+
+// The entry before (`step` -1) or after (1) a time and position of which `is` is true.
+export function neighbour(report, isByCpu, time, position, step, is) {
+  let best = -1;
+  let bestRow;
+  const isBefore = (a, b) => report.begin[a] < report.begin[b] || (report.begin[a] === report.begin[b] && a < b);
+  for (const row of bases(report, isByCpu)) {
+    const { from, to } = row.levels[0];
+    // Within a row the order is that of begins: the nearest that fits is the one.
+    let low = from;
+    let high = to;
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      const begin = report.begin[middle];
+      if (begin < time || (begin === time && middle < position)) low = middle + 1;
+      else high = middle;
+    }
+    let at = step > 0 ? (low < to && low === position ? low + 1 : low) : low - 1;
+    while (at >= from && at < to && !is(at)) at += step;
+    if (at < from || at >= to) continue;
+    if (best < 0 || (step > 0 ? isBefore(at, best) : isBefore(best, at))) {
+      best = at;
+      bestRow = row;
+    }
+  }
+  return best < 0 ? undefined : { at: best, row: bestRow };
+}
+
+// The entry of a grouping that begins at a time and has this name and duration.
+export function find(report, isByCpu, begin, duration, name) {
+  for (const row of bases(report, isByCpu)) {
+    const { from, to } = row.levels[0];
+    let low = from;
+    let high = to;
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (report.begin[middle] < begin) low = middle + 1;
+      else high = middle;
+    }
+    for (; low < to && report.begin[low] === begin; low++) {
+      if (report.duration[low] === duration && report.name[low] === name) return { at: low, row };
+    }
+  }
+  return undefined;
+}
+
+// Rows of slices of the same thread or CPU, the deepest first.
+const slicesBeside = (report, row) =>
+  report.rows.filter((other) => other.is_cpu === row.is_cpu && other.of === row.of && other.is_slices).sort((a, b) => b.depth - a.depth);
+
+// What an entry is nested in.
+export function parentOf(report, { at, row }) {
+  const end = report.begin[at] + report.duration[at];
+  for (const above of slicesBeside(report, row)) {
+    if (row.is_slices && above.depth >= row.depth) continue;
+    const { from, to } = above.levels[0];
+    const found = firstAfter(report, from, to, end);
+    if (found < to && report.begin[found] <= report.begin[at] && report.count[found] === 1) return { at: found, row: above };
+  }
+  return undefined;
+}
+
+// What is nested in an entry: the first of them, and how many there are, single or merged.
+export function childrenOf(report, { at, row }, most) {
+  const children = [];
+  let count = 0;
+  const below = row.is_slices && slicesBeside(report, row).find((other) => other.depth === row.depth + 1);
+  if (!below) return { children, count };
+  const begin = report.begin[at];
+  const end = begin + report.duration[at];
+  const { from, to } = below.levels[0];
+  for (let child = firstAfter(report, from, to, begin); child < to && report.begin[child] + report.duration[child] <= end; child++) {
+    if (report.begin[child] < begin) continue;
+    count += report.count[child];
+    children.push({ at: child, row: below });
+  }
+  children.sort((a, b) => report.duration[b.at] - report.duration[a.at]);
+  return { children: children.slice(0, most), count };
+}
+
+// Others with the same key, in the order of time.
+export function sameKey(report, isByCpu, key, most) {
+  const found = [];
+  if (key === 0) return found;
+  for (const row of bases(report, isByCpu)) {
+    const { from, to } = row.levels[0];
+    for (let at = from; at < to; at++) {
+      if (report.key[at] === key) found.push({ at, row });
+    }
+  }
+  found.sort((a, b) => report.begin[a.at] - report.begin[b.at]);
+  return found.slice(0, most);
+}

@@ -1,0 +1,68 @@
+// Numbers, durations and times as text; elements that hold text. Nothing here makes elements of text.
+
+export const counted = (number) => number.toLocaleString("en-US");
+
+export const plural = (number, one, many = `${one}s`) => `${counted(number)} ${number === 1 ? one : many}`;
+
+const UNITS = [["s", 1e9], ["ms", 1e6], ["µs", 1e3], ["ns", 1]];
+
+const unitOf = (ns) => UNITS.find(([, size]) => Math.abs(ns) >= size) ?? UNITS[3];
+
+// A duration in the unit in which it is easily read: 1.234 ms.
+export function duration(ns) {
+  if (ns >= 60e9) {
+    const minutes = Math.floor(ns / 60e9);
+    return `${counted(minutes)} min ${((ns - minutes * 60e9) / 1e9).toFixed(1)} s`;
+  }
+  const [name, size] = unitOf(ns);
+  const value = ns / size;
+  const digits = size === 1 || value >= 100 ? (size === 1 ? 0 : 1) : value >= 10 ? 2 : 3;
+  return `${value.toFixed(digits)} ${name}`;
+}
+
+// The distance of marks on an axis, of 1, 2 or 5 times a power of ten, for about so many of them.
+export function stepOf(span, marks) {
+  const rough = span / Math.max(1, marks);
+  const power = 10 ** Math.floor(Math.log10(rough));
+  const step = [1, 2, 5, 10].find((factor) => factor * power >= rough) * power;
+  return Math.max(1, step);
+}
+
+// A mark of an axis: as many digits as tell it from its neighbours.
+export function mark(ns, step) {
+  if (ns === 0) return "0";
+  const [name, size] = UNITS.find(([, unit]) => Math.abs(ns) >= unit && step * 1e4 >= unit) ?? unitOf(ns);
+  const digits = Math.max(0, Math.ceil(-Math.log10(step / size) - 1e-9));
+  return `${(ns / size).toFixed(digits)} ${name}`;
+}
+
+// A time of the trace: since its begin, in seconds to the nanosecond.
+export const since = (ns) => `${(ns / 1e9).toFixed(9)} s`;
+
+// The same by the clock on the wall. `begin`: nanoseconds since the epoch, a BigInt.
+export function clock(begin, ns) {
+  const at = begin + BigInt(Math.round(ns));
+  const second = 1000000000n;
+  const rest = ((at % second) + second) % second;
+  const date = new Date(Number((at - rest) / 1000000n));
+  if (Number.isNaN(date.getTime())) return `${at} ns since 1970`;
+  const two = (number) => String(number).padStart(2, "0");
+  const day = `${date.getFullYear()}-${two(date.getMonth() + 1)}-${two(date.getDate())}`;
+  return `${day} ${two(date.getHours())}:${two(date.getMinutes())}:${two(date.getSeconds())}.${String(rest).padStart(9, "0")}`;
+}
+
+// An element. Properties: `class`, `text`, `on…` handlers, everything else an attribute. Children: elements and texts.
+export function element(tag, properties = {}, ...children) {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(properties)) {
+    if (value === undefined) continue;
+    if (name === "class") made.className = value;
+    else if (name === "text") made.textContent = value;
+    else if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
+    else made.setAttribute(name, value);
+  }
+  made.append(...children);
+  return made;
+}
+
+export const button = (text, onclick, properties = {}) => element("button", { type: "button", text, onclick, ...properties });

@@ -1,0 +1,376 @@
+// The timeline: what part of it is shown, and what pointer and keys do with it.
+import { duration, plural, since } from "./text.js";
+import { HEADER, firstAfter, layout, levelOf, sameKey, whoLabel, cpuLabel, find } from "./rows.js";
+import { colorsOf, themeOf } from "./colors.js";
+import { AXIS, draw, drawOverview } from "./draw.js";
+
+// Nothing is shorter than what is shown at least.
+const SPAN_MIN = 20;
+// What a key or a turn of the wheel changes.
+const ZOOM = 1.25;
+const PAN = 0.12;
+// Pixels that a press may move and still be a click.
+const CLICK = 4;
+// Lines to others with the same key.
+const FLOW_MAX = 200;
+// How much taller rows are drawn, if there is room.
+const SCALES = [1.8, 1.4];
+// Frames of which the times are kept.
+const FRAMES_KEPT = 4096;
+
+export class Timeline {
+  constructor(report, parts, listener) {
+    this.report = report;
+    this.parts = parts;
+    this.listener = listener;
+    this.frames = [];
+    this.closed = new Set();
+    this.state = { report, begin: 0, span: report.span, top: 0, isByCpu: false, flow: [], selected: undefined, matches: undefined };
+    this.isRequested = false;
+    this.pens = [parts.canvas.getContext("2d", { alpha: false }), parts.overview.getContext("2d", { alpha: false })];
+    this.arrange();
+    this.recolor();
+    this.resize();
+    new ResizeObserver(() => this.resize()).observe(parts.scroller);
+    parts.scroller.addEventListener("scroll", () => {
+      this.state.top = parts.scroller.scrollTop;
+      this.request();
+    });
+    this.listen();
+  }
+
+  // What is shown, for tests and for the panel.
+  get view() {
+    const { begin, span, isByCpu } = this.state;
+    return { begin, span, isByCpu };
+  }
+
+  arrange() {
+    const of = (scale) => layout(this.report, this.state.isByCpu, this.closed, scale);
+    const room = this.parts.scroller.clientHeight - AXIS - 8;
+    // Few rows are drawn taller.
+    const { bands, height } = SCALES.map(of).find(({ height }) => height <= room) ?? of(1);
+    this.state.bands = bands;
+    this.state.placed = new Map(bands.flatMap((band) => band.rows.map((placed) => [placed.row.index, placed])));
+    this.parts.spacer.style.height = `${height + AXIS + 8}px`;
+  }
+
+  recolor() {
+    this.state.theme = themeOf();
+    this.state.stripes = undefined;
+    this.state.colors = colorsOf(this.report, document.documentElement.dataset.shown === "dark");
+    this.request();
+  }
+
+  resize() {
+    const { scroller, canvas, overview } = this.parts;
+    const ratio = window.devicePixelRatio || 1;
+    const sizes = [[canvas, scroller.clientWidth, scroller.clientHeight], [overview, overview.clientWidth, overview.clientHeight]];
+    sizes.forEach(([of, width, height], index) => {
+      const [w, h] = [Math.max(1, Math.round(width * ratio)), Math.max(1, Math.round(height * ratio))];
+      if (of.width !== w || of.height !== h) {
+        of.width = w;
+        of.height = h;
+      }
+      if (of === canvas) {
+        of.style.width = `${width}px`;
+        of.style.height = `${height}px`;
+      }
+      this.pens[index].setTransform(ratio, 0, 0, ratio, 0, 0);
+    });
+    if (this.state.height !== scroller.clientHeight) this.arrange();
+    this.state.width = scroller.clientWidth;
+    this.state.height = scroller.clientHeight;
+    this.state.gutter = this.state.width < 700 ? 104 : this.state.width < 1800 ? 190 : 240;
+    this.request();
+  }
+
+  request() {
+    if (this.isRequested) return;
+    this.isRequested = true;
+    requestAnimationFrame(() => {
+      this.isRequested = false;
+      this.frame();
+    });
+  }
+
+  frame() {
+    const begin = performance.now();
+    draw(this.pens[0], this.state);
+    drawOverview(this.pens[1], this.state, this.parts.overview.clientWidth, this.parts.overview.clientHeight);
+    this.frames.push(performance.now() - begin);
+    if (this.frames.length > FRAMES_KEPT) this.frames.shift();
+  }
+
+  get plot() {
+    return this.state.width - this.state.gutter;
+  }
+
+  timeAt(x) {
+    return this.state.begin + ((x - this.state.gutter) / this.plot) * this.state.span;
+  }
+
+  show(begin, span) {
+    const whole = this.report.span;
+    this.state.span = Math.min(Math.max(span, Math.min(SPAN_MIN, whole)), whole);
+    this.state.begin = Math.min(Math.max(begin, 0), whole - this.state.span);
+    this.request();
+  }
+
+  whole() {
+    this.show(0, this.report.span);
+  }
+
+  zoom(factor, at) {
+    const time = at ?? this.state.begin + this.state.span / 2;
+    const span = Math.min(Math.max(this.state.span * factor, SPAN_MIN), this.report.span);
+    this.show(time - ((time - this.state.begin) / this.state.span) * span, span);
+  }
+
+  pan(share) {
+    this.show(this.state.begin + share * this.state.span, this.state.span);
+  }
+
+  scroll(pixels) {
+    this.parts.scroller.scrollTop += pixels;
+  }
+
+  group(isByCpu) {
+    if (this.state.isByCpu === isByCpu) return;
+    const { selected } = this.state;
+    this.state.isByCpu = isByCpu;
+    this.arrange();
+    this.parts.scroller.scrollTop = 0;
+    this.state.hovered = undefined;
+    this.state.flow = [];
+    if (selected) {
+      const { begin, duration, name } = this.report;
+      this.select(find(this.report, isByCpu, begin[selected.at], duration[selected.at], name[selected.at]));
+    }
+    this.request();
+  }
+
+  match(matches) {
+    this.state.matches = matches;
+    this.request();
+  }
+
+  // Selects an entry; `reveals`: moves the timeline so that it is seen.
+  select(entry, reveals = false) {
+    this.state.selected = entry;
+    this.state.flow = entry ? sameKey(this.report, this.state.isByCpu, this.report.key[entry.at], FLOW_MAX) : [];
+    if (entry && reveals) this.reveal(entry);
+    this.listener.selected(entry);
+    this.request();
+  }
+
+  reveal({ at, row }) {
+    const { begin, duration } = this.report;
+    if (!this.state.placed.has(row.index)) {
+      this.closed.clear();
+      this.arrange();
+    }
+    const [from, to] = [begin[at], begin[at] + duration[at]];
+    const isSeen = from >= this.state.begin && to <= this.state.begin + this.state.span && duration[at] > this.state.span / this.plot;
+    if (!isSeen) {
+      const span = duration[at] > 0 ? Math.max(duration[at] * 5, SPAN_MIN) : Math.min(this.state.span, this.report.span / 50);
+      this.show((from + to) / 2 - span / 2, Math.max(span, this.plot / 4));
+    }
+    const placed = this.state.placed.get(row.index);
+    const { scroller } = this.parts;
+    const isInSight = placed && placed.y >= scroller.scrollTop && placed.y + placed.height < scroller.scrollTop + this.state.height - AXIS;
+    if (placed && !isInSight) scroller.scrollTop = placed.y - this.state.height / 3;
+  }
+
+  zoomTo({ at }) {
+    const span = Math.max(this.report.duration[at] * 1.2, SPAN_MIN);
+    this.show(this.report.begin[at] + this.report.duration[at] / 2 - span / 2, span);
+  }
+
+  // The entry at a place on the canvas.
+  hit(x, y) {
+    const { state, report } = this;
+    if (x < state.gutter || y < AXIS) return undefined;
+    const at = y - AXIS + state.top;
+    const band = state.bands.find((band) => at >= band.y && at < band.y + band.height);
+    const placed = band?.rows.find((placed) => at >= placed.y && at < placed.y + placed.height);
+    if (!placed) return undefined;
+    const perPixel = state.span / this.plot;
+    const time = this.timeAt(x);
+    const near = (level, slack) => {
+      let best;
+      const from = firstAfter(report, level.from, level.to, time - slack);
+      for (let found = from; found < level.to && report.begin[found] <= time + slack && found < from + 64; found++) {
+        const away = Math.max(report.begin[found] - time, time - report.begin[found] - report.duration[found], 0);
+        if (!best || away < best.away) best = { at: found, row: placed.row, away };
+      }
+      return best;
+    };
+    const slack = 3 * perPixel;
+    const found = near(placed.row.levels[0], slack) ?? near(levelOf(placed.row, perPixel), slack);
+    return found && { at: found.at, row: found.row };
+  }
+
+  listen() {
+    const { canvas, overview, scroller } = this.parts;
+    let press;
+    const place = (event, of) => {
+      const box = of.getBoundingClientRect();
+      return [event.clientX - box.left, event.clientY - box.top];
+    };
+    canvas.addEventListener("pointerdown", (event) => {
+      if (event.button !== 0) return;
+      const [x, y] = place(event, canvas);
+      press = { x, y, begin: this.state.begin, top: scroller.scrollTop, isRange: y < AXIS || event.shiftKey, hasMoved: false };
+      canvas.setPointerCapture(event.pointerId);
+    });
+    canvas.addEventListener("pointermove", (event) => {
+      const [x, y] = place(event, canvas);
+      this.pointer = x;
+      if (!press) {
+        this.hover(x, y, event);
+        return;
+      }
+      press.hasMoved ||= Math.hypot(x - press.x, y - press.y) > CLICK;
+      if (!press.hasMoved) return;
+      this.hide();
+      if (press.isRange) {
+        this.state.range = [Math.min(press.x, x), Math.max(press.x, x)];
+        this.request();
+      } else {
+        scroller.scrollTop = press.top + press.y - y;
+        this.show(press.begin - ((x - press.x) / this.plot) * this.state.span, this.state.span);
+      }
+    });
+    canvas.addEventListener("pointerup", (event) => {
+      if (!press) return;
+      const [x, y] = place(event, canvas);
+      const { hasMoved, isRange } = press;
+      press = undefined;
+      const { range } = this.state;
+      this.state.range = undefined;
+      if (!hasMoved) this.click(x, y);
+      else if (isRange && range) this.show(this.timeAt(range[0]), this.timeAt(range[1]) - this.timeAt(range[0]));
+      this.request();
+    });
+    canvas.addEventListener("pointercancel", () => {
+      press = undefined;
+      this.state.range = undefined;
+    });
+    canvas.addEventListener("pointerleave", () => {
+      this.pointer = undefined;
+      this.hide();
+    });
+    canvas.addEventListener("dblclick", (event) => {
+      const found = this.hit(...place(event, canvas));
+      if (found) this.zoomTo(found);
+    });
+    scroller.addEventListener("wheel", (event) => this.wheel(event, place(event, canvas)[0]), { passive: false });
+    let isBrushing = false;
+    const center = (event) => {
+      const [x] = place(event, overview);
+      this.show((x / overview.clientWidth) * this.report.span - this.state.span / 2, this.state.span);
+    };
+    overview.addEventListener("pointerdown", (event) => {
+      isBrushing = true;
+      overview.setPointerCapture(event.pointerId);
+      center(event);
+    });
+    overview.addEventListener("pointermove", (event) => isBrushing && center(event));
+    overview.addEventListener("pointerup", () => (isBrushing = false));
+    overview.addEventListener("wheel", (event) => {
+      event.preventDefault();
+      const [x] = place(event, overview);
+      this.zoom(event.deltaY > 0 ? ZOOM : 1 / ZOOM, (x / overview.clientWidth) * this.report.span);
+    }, { passive: false });
+  }
+
+  // Over the time the wheel zooms, over names and with Shift it scrolls, sideways it pans.
+  wheel(event, x) {
+    this.hide();
+    if (x < this.state.gutter || (event.shiftKey && !event.deltaX)) return;
+    event.preventDefault();
+    const sideways = event.shiftKey ? 0 : event.deltaX;
+    if (Math.abs(sideways) > Math.abs(event.deltaY)) this.pan((sideways / this.plot) * 1.5);
+    else if (event.deltaY !== 0) this.zoom(ZOOM ** Math.max(-3, Math.min(3, event.deltaY / 100)), this.timeAt(x));
+  }
+
+  click(x, y) {
+    const at = y - AXIS + this.state.top;
+    const header = this.state.bands.find((band) => band.process !== undefined && at >= band.y && at < band.y + HEADER);
+    if (header && y >= AXIS) {
+      if (!this.closed.delete(header.process)) this.closed.add(header.process);
+      this.arrange();
+      return;
+    }
+    this.select(this.hit(x, y));
+  }
+
+  hover(x, y, event) {
+    const found = this.hit(x, y);
+    if (found?.at !== this.state.hovered?.at) {
+      this.state.hovered = found;
+      this.request();
+    }
+    const { tooltip } = this.parts;
+    if (!found) {
+      tooltip.hidden = true;
+      return;
+    }
+    tooltip.replaceChildren(...describe(this.report, found).map((line, index) => {
+      const made = document.createElement(index ? "div" : "strong");
+      made.textContent = line;
+      return made;
+    }));
+    tooltip.hidden = false;
+    const box = tooltip.getBoundingClientRect();
+    tooltip.style.left = `${Math.max(4, Math.min(event.clientX + 14, window.innerWidth - box.width - 8))}px`;
+    const below = event.clientY + 18;
+    tooltip.style.top = `${below + box.height > window.innerHeight ? event.clientY - box.height - 10 : below}px`;
+  }
+
+  hide() {
+    this.parts.tooltip.hidden = true;
+    if (this.state.hovered) {
+      this.state.hovered = undefined;
+      this.request();
+    }
+  }
+
+  // True, if the key is one of its own.
+  key(event) {
+    const at = this.pointer !== undefined && this.pointer > this.state.gutter ? this.timeAt(this.pointer) : undefined;
+    const keys = {
+      w: () => this.zoom(1 / ZOOM ** 2, at),
+      s: () => this.zoom(ZOOM ** 2, at),
+      a: () => this.pan(-PAN),
+      d: () => this.pan(PAN),
+      "+": () => this.zoom(1 / ZOOM ** 2),
+      "=": () => this.zoom(1 / ZOOM ** 2),
+      "-": () => this.zoom(ZOOM ** 2),
+      ArrowLeft: () => this.pan(-PAN),
+      ArrowRight: () => this.pan(PAN),
+      ArrowUp: () => this.scroll(-60),
+      ArrowDown: () => this.scroll(60),
+      PageUp: () => this.scroll(-this.state.height * 0.8),
+      PageDown: () => this.scroll(this.state.height * 0.8),
+      Home: () => this.whole(),
+      f: () => this.state.selected && this.zoomTo(this.state.selected),
+    };
+    const act = keys[event.key];
+    act?.();
+    return act !== undefined;
+  }
+}
+
+// What a tooltip says of an entry.
+export function describe(report, { at, row }) {
+  const name = report.names[report.name[at]];
+  const many = report.count[at];
+  const where = row.is_cpu
+    ? [cpuLabel(report, row.of), ...(report.other[at] ? [whoLabel(report, report.other[at] - 1)] : [])]
+    : [whoLabel(report, row.of), ...(report.other[at] ? [cpuLabel(report, report.other[at] - 1)] : [])];
+  if (many > 1) return [`${plural(many, "item")} merged, most time: ${name}`, `within ${duration(report.duration[at])}`, `from ${since(report.begin[at])}`, where[0]];
+  const long = row.is_slices ? [duration(report.duration[at])] : [];
+  return [name, ...long, `at ${since(report.begin[at])}`, ...where];
+}

@@ -1,0 +1,383 @@
+//! Makes a page of contents, no longer than it may be.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::io::Write;
+
+use flate2::Compression;
+use serde::Serialize;
+
+use crate::columns::{COLUMNS, Columns};
+use crate::contents::{Contents, Cpu, Item, Kind, Loss, Process, Thread};
+use crate::details::{CHUNK_ITEMS, pack};
+use crate::levels::{self, Entry, Level};
+use crate::page::{Base64, Page, base64_size};
+use crate::summary::{self, BINS_AN_OCTAVE, Node, Row, TIME_BINS};
+
+/// Rows of a thread. What is nested deeper is counted.
+const DEPTH_OF_THREAD: usize = 128;
+/// Rows of a CPU.
+const DEPTH_OF_CPU: usize = 32;
+/// Parts of the time in the picture of the whole.
+const DENSITY_BINS: usize = 512;
+/// What of the room is for the timeline before fields get any, in hundredths; and when items have to be merged, which takes their fields from them.
+const TIMELINE_PERCENT: u64 = 60;
+const MERGED_PERCENT: u64 = 85;
+
+/// What a page does not have of the contents, and has in its tables all the same.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct LeftOut {
+    /// Neighbours that are shorter are one, nanoseconds; 0: nothing is merged.
+    pub resolution_ns: u64,
+    /// By name: how many are drawn as one with others.
+    pub merged: BTreeMap<String, u64>,
+    /// Items whose fields are left out.
+    pub fields: u64,
+    /// Slices that are nested too deep to be drawn, by thread.
+    pub too_deep: u64,
+    /// Slices that are beside too many others to be drawn, by CPU.
+    pub too_many_on_cpu: u64,
+    /// Slices that are not in the call trees, which have too many nodes.
+    pub call_trees: u64,
+}
+
+/// What has been written.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Written {
+    /// Length of the page.
+    pub size_bytes: u64,
+    /// Events that were read.
+    pub events: u64,
+    /// Slices, all that the tables count.
+    pub slices: u64,
+    /// Instants, all that the tables count.
+    pub instants: u64,
+    /// What the page does not have.
+    pub left_out: LeftOut,
+}
+
+/// A row, as the page is told of it.
+#[derive(Debug, Serialize)]
+struct RowHead {
+    is_cpu: bool,
+    /// The thread or CPU.
+    of: u32,
+    depth: usize,
+    is_slices: bool,
+    /// Resolution and number of entries of each level.
+    levels: Vec<(u64, usize)>,
+}
+
+/// What a page is told before its columns are unpacked.
+#[derive(Serialize)]
+struct Head<'c> {
+    version: u32,
+    title: &'c str,
+    about: &'c [String],
+    notes: &'c [String],
+    /// Nanoseconds since the epoch, as text: no number of a script holds them.
+    begin_ns: String,
+    span: u64,
+    events: u64,
+    names: &'c [String],
+    processes: &'c [Process],
+    threads: &'c [Thread],
+    cpus: &'c [Cpu],
+    losses: Vec<LossHead<'c>>,
+    density: Vec<u32>,
+    rows: Vec<RowHead>,
+    columns: Vec<usize>,
+    summary: &'c [Row],
+    nodes: &'c [Node],
+    time_bins: u64,
+    bins_an_octave: u64,
+    chunk_items: usize,
+    /// Letters of each chunk.
+    chunks: Vec<usize>,
+    left_out: &'c LeftOut,
+}
+
+#[derive(Serialize)]
+struct LossHead<'c> {
+    begin: u64,
+    end: u64,
+    events: u64,
+    cpu: Option<u32>,
+    stream: &'c str,
+    text: &'c str,
+}
+
+/// A row with all its entries.
+struct RowOf {
+    is_cpu: bool,
+    of: u32,
+    depth: usize,
+    kind: Kind,
+    entries: Vec<Entry>,
+}
+
+/// Rows as they are written.
+struct Timeline {
+    rows: Vec<RowHead>,
+    packed: Box<[u8]>,
+    columns: Vec<usize>,
+}
+
+impl Contents {
+    /// Writes the page, of at most `size_max` bytes.
+    ///
+    /// # Errors
+    /// What writing comes to, and a maximum that is too small for any page of these contents.
+    pub fn finish(mut self, size_max: u64, out: &mut impl Write) -> std::io::Result<Written> {
+        let span = self.span();
+        let mut left_out = LeftOut::default();
+        let order = order(&self.items, |item| item.thread);
+        let summary = summary::of(&self.items, &order, span);
+        left_out.call_trees = summary.nodes_left_out;
+        let mut is_kept = vec![false; self.items.len()];
+        summary.kept.iter().for_each(|number| is_kept[*number as usize] = true);
+        let mut rows = self.rows(&order, span.0, &is_kept, false, &mut left_out.too_deep);
+        let by_cpu = self::order(&self.items, |item| item.cpu);
+        rows.extend(self.rows(&by_cpu, span.0, &is_kept, true, &mut left_out.too_many_on_cpu));
+        drop((order, by_cpu));
+        let density = self.density(span);
+        let heat = pack([summary.heat.as_slice()], Compression::default());
+        let page = Page::new();
+        let head = |timeline: &mut Timeline, chunks: &[Box<[u8]>], left_out: &LeftOut| {
+            let head = Head {
+                version: 1,
+                title: &self.title,
+                about: &self.about,
+                notes: &self.notes,
+                begin_ns: span.0.to_string(),
+                span: span.1,
+                events: self.events,
+                names: &self.names,
+                processes: &self.processes,
+                threads: &self.threads,
+                cpus: &self.cpus,
+                losses: self.losses.iter().map(|loss| loss_head(loss, span)).collect(),
+                density: density.clone(),
+                rows: std::mem::take(&mut timeline.rows),
+                columns: timeline.columns.clone(),
+                summary: &summary.rows,
+                nodes: &summary.nodes,
+                time_bins: TIME_BINS,
+                bins_an_octave: BINS_AN_OCTAVE,
+                chunk_items: CHUNK_ITEMS,
+                chunks: chunks.iter().map(|chunk| base64_size(chunk.len())).collect(),
+                left_out,
+            };
+            let json = serde_json::to_vec(&head).map_err(std::io::Error::other)?;
+            std::io::Result::Ok(pack([json.as_slice()], Compression::default()))
+        };
+        let size = |head: &[u8], timeline: &Timeline| {
+            let blocks = [head.len(), timeline.packed.len(), heat.len()];
+            page.size_bytes() + blocks.into_iter().map(|len| base64_size(len) as u64).sum::<u64>()
+        };
+
+        // The timeline first: as fine as there is room.
+        let fields_bytes = self.details.size_bytes();
+        let room = if fields_bytes == 0 { size_max } else { size_max * TIMELINE_PERCENT / 100 };
+        let mut timeline = timeline(&rows, |fields| fields);
+        let mut head_bytes = head(&mut timeline, &[], &left_out)?;
+        let is_merged = size(&head_bytes, &timeline) > room;
+        let room = if is_merged { size_max * MERGED_PERCENT / 100 } else { room };
+        let mut resolution = first_resolution(&rows, size(&head_bytes, &timeline) / room.max(1));
+        while size(&head_bytes, &timeline) > room && left_out.resolution_ns < span.1 {
+            left_out.resolution_ns = resolution;
+            merge(&mut rows, &self.names, &mut left_out);
+            timeline = self::timeline(&rows, |fields| fields);
+            head_bytes = head(&mut timeline, &[], &left_out)?;
+            resolution = resolution.saturating_mul(2);
+        }
+        // Then the fields, those of the longest first.
+        let all = self.details.count() as usize;
+        let by_length = by_length(&rows);
+        let mut count = by_length.len();
+        loop {
+            let left = size_max.saturating_sub(size(&head_bytes, &timeline));
+            let fits = (left * 3 / 4).saturating_mul(all as u64) / fields_bytes.max(1);
+            // Less at each turn, so that it ends.
+            count = if count == by_length.len() { count.min(fits as usize) } else { count.min(fits as usize) * 9 / 10 };
+            let mut is_longest = vec![false; all];
+            by_length[..count].iter().for_each(|number| is_longest[*number as usize] = true);
+            let (chunks, numbers) = self.details.kept(|number| is_longest[number as usize]);
+            left_out.fields = (all - count) as u64;
+            timeline = self::timeline(&rows, |fields| if fields == 0 { 0 } else { numbers[fields as usize - 1] });
+            head_bytes = head(&mut timeline, &chunks, &left_out)?;
+            let of_chunks: u64 = chunks.iter().map(|chunk| base64_size(chunk.len()) as u64).sum();
+            let size_bytes = size(&head_bytes, &timeline) + of_chunks;
+            if size_bytes <= size_max {
+                let mut base64 = Base64::default();
+                page.write(
+                    out,
+                    [("head", &[head_bytes][..]), ("rows", &[timeline.packed]), ("heat", &[heat]), ("fields", &chunks)],
+                    &mut base64,
+                )?;
+                let slices = self.items.iter().filter(|item| item.kind == Kind::Slice).count() as u64;
+                let instants = self.items.len() as u64 - slices;
+                return Ok(Written { size_bytes, events: self.events, slices, instants, left_out });
+            }
+            if count == 0 {
+                let why = format!("a report of this trace takes {size_bytes} bytes, --max-size is {size_max}");
+                return Err(std::io::Error::new(std::io::ErrorKind::FileTooLarge, why));
+            }
+            count = count.min(by_length.len() * 9 / 10);
+        }
+    }
+
+    /// From the first item to the end of the last.
+    fn span(&self) -> (i64, u64) {
+        let begin = self.items.iter().map(|item| item.begin_ns).min();
+        let end = self.items.iter().map(|item| item.begin_ns.saturating_add_unsigned(item.duration_ns)).max();
+        let times = |time: fn(&Loss) -> Option<i64>| self.losses.iter().filter_map(time);
+        let begin = begin.or(times(|loss| loss.begin_ns).min()).unwrap_or_default();
+        let end = end.or(times(|loss| loss.end_ns).max()).unwrap_or(begin).max(begin);
+        (begin, end.abs_diff(begin).max(1))
+    }
+
+    fn density(&self, span: (i64, u64)) -> Vec<u32> {
+        let mut bins = vec![0_u32; DENSITY_BINS];
+        for item in &self.items {
+            let since = u128::from(item.begin_ns.abs_diff(span.0));
+            let bin = (since * DENSITY_BINS as u128 / u128::from(span.1)) as usize;
+            let bin = &mut bins[bin.min(DENSITY_BINS - 1)];
+            *bin = bin.saturating_add(1);
+        }
+        bins
+    }
+
+    /// The rows of all threads, or of all CPUs.
+    fn rows(&self, order: &[u32], begin: i64, is_kept: &[bool], is_cpu: bool, left_out: &mut u64) -> Vec<RowOf> {
+        let of = |number: &u32| match is_cpu {
+            true => self.items[*number as usize].cpu,
+            false => self.items[*number as usize].thread,
+        };
+        let mut rows = Vec::new();
+        for of_one in order.chunk_by(|a, b| of(a) == of(b)) {
+            let of = of(&of_one[0]);
+            let item = |number: &u32| &self.items[*number as usize];
+            let entry = |number: &u32| {
+                let item = item(number);
+                let other = if is_cpu { item.thread } else { item.cpu };
+                Entry {
+                    begin: item.begin_ns.abs_diff(begin),
+                    duration: item.duration_ns,
+                    name: item.name,
+                    count: 1,
+                    key: item.key,
+                    fields: item.fields,
+                    other: other + 1,
+                    is_kept: is_kept[*number as usize],
+                }
+            };
+            let is_slice = |number: &&u32| item(number).kind == Kind::Slice;
+            let instants: Vec<Entry> = of_one.iter().filter(|number| !is_slice(number)).map(entry).collect();
+            if !instants.is_empty() {
+                rows.push(RowOf { is_cpu, of, depth: 0, kind: Kind::Instant, entries: instants });
+            }
+            let slices: Vec<&u32> = of_one.iter().filter(is_slice).collect();
+            let times = slices.iter().map(|number| {
+                let item = item(number);
+                (item.begin_ns, item.begin_ns.saturating_add_unsigned(item.duration_ns))
+            });
+            let depth_max = if is_cpu { DEPTH_OF_CPU } else { DEPTH_OF_THREAD };
+            let mut depths: Vec<Vec<Entry>> = Vec::new();
+            for (number, depth) in slices.iter().zip(levels::depths(times, depth_max)) {
+                let Some(depth) = depth else {
+                    *left_out += 1;
+                    continue;
+                };
+                if depth == depths.len() {
+                    depths.push(Vec::new());
+                }
+                depths[depth].push(entry(number));
+            }
+            let of_depth = |(depth, entries)| RowOf { is_cpu, of, depth, kind: Kind::Slice, entries };
+            rows.extend(depths.into_iter().enumerate().map(of_depth));
+        }
+        rows
+    }
+}
+
+/// The items of each thread (or CPU) one after another, by their begins and then the longest first.
+fn order(items: &[Item], of: impl Fn(&Item) -> u32) -> Vec<u32> {
+    let mut order: Vec<u32> = (0..items.len() as u32).collect();
+    order.sort_by_key(|number| {
+        let item = &items[*number as usize];
+        (of(item), item.begin_ns, Reverse(item.duration_ns))
+    });
+    order
+}
+
+fn loss_head(loss: &Loss, span: (i64, u64)) -> LossHead<'_> {
+    // What lies before the first event is drawn at its time, and what lies behind the last at the end.
+    let since = |ns: Option<i64>, without: u64| {
+        ns.map_or(without, |ns| u64::try_from(ns.saturating_sub(span.0)).unwrap_or(0).min(span.1))
+    };
+    LossHead {
+        begin: since(loss.begin_ns, 0),
+        end: since(loss.end_ns, span.1),
+        events: loss.events,
+        cpu: loss.cpu,
+        stream: &loss.stream,
+        text: &loss.text,
+    }
+}
+
+/// Makes the rows coarser.
+fn merge(rows: &mut [RowOf], names: &[String], left_out: &mut LeftOut) {
+    let mut counts = vec![0_u64; names.len()];
+    for row in &mut *rows {
+        row.entries = levels::merged(&row.entries, left_out.resolution_ns, true);
+        // What CPUs have is the same again.
+        for entry in row.entries.iter().filter(|entry| entry.count > 1 && !row.is_cpu) {
+            counts[entry.name as usize] += u64::from(entry.count);
+        }
+    }
+    let merged = names.iter().cloned().zip(counts).filter(|(_, count)| *count > 0);
+    left_out.merged = merged.collect();
+}
+
+/// Rows with all their levels, packed. `fields`: what the fields' numbers become.
+fn timeline(rows: &[RowOf], fields: impl Fn(u32) -> u32) -> Timeline {
+    let (mut heads, mut columns) = (Vec::new(), Columns::default());
+    for row in rows {
+        let entries = row.entries.iter().map(|entry| Entry { fields: fields(entry.fields), ..*entry }).collect();
+        let base = Level { resolution: 0, entries };
+        let above = levels::above(&base.entries);
+        // Only single items have what is to be looked up.
+        let plain = |entry: &Entry| Entry { key: 0, fields: 0, other: 0, ..*entry };
+        columns.put(&base.entries);
+        above.iter().for_each(|level| columns.put(&level.entries.iter().map(plain).collect::<Vec<_>>()));
+        let levels = std::iter::once(&base).chain(&above).map(|level| (level.resolution, level.entries.len()));
+        heads.push(RowHead {
+            is_cpu: row.is_cpu,
+            of: row.of,
+            depth: row.depth,
+            is_slices: row.kind == Kind::Slice,
+            levels: levels.collect(),
+        });
+    }
+    let parts: [&[u8]; COLUMNS] = std::array::from_fn(|column| columns.0[column].as_slice());
+    Timeline { rows: heads, packed: pack(parts, Compression::default()), columns: columns.sizes() }
+}
+
+/// The fields of entries that are not merged: of the slowest of their names, and then of the longest.
+fn by_length(rows: &[RowOf]) -> Vec<u32> {
+    let entries = rows.iter().filter(|row| !row.is_cpu).flat_map(|row| &row.entries).filter(|entry| entry.fields > 0);
+    let mut by_length: Vec<_> =
+        entries.map(|entry| (Reverse((entry.is_kept, entry.duration)), entry.fields - 1)).collect();
+    by_length.sort_unstable();
+    by_length.into_iter().map(|(_, fields)| fields).collect()
+}
+
+/// Below which resolution it is not worth trying, if a timeline is so many times too long: entries come in bursts, so it is far below their mean
+/// distance.
+fn first_resolution(rows: &[RowOf], times: u64) -> u64 {
+    let ends = rows.iter().filter_map(|row| Some((row.entries.first()?, row.entries.last()?)));
+    let spans: u128 = ends.map(|(first, last)| u128::from(last.begin - first.begin)).sum();
+    let entries: u128 = rows.iter().map(|row| row.entries.len() as u128).sum();
+    u64::try_from(spans / entries.max(1) * u128::from(times.max(1)) / 16).unwrap_or(u64::MAX).max(1)
+}

@@ -1,0 +1,199 @@
+//! Rows, and what they look like from farther away.
+//!
+//! ```text
+//!   level 0    ▌▌ ▌▌▌   ████████  ▌▌▌▌ ▌      each item
+//!   level 1    ██ ███   ████████  ██████      at a coarser resolution: what is shorter and lies in one step of it is one entry
+//!   level 2    ██████████████████ ██████
+//! ```
+//! A page draws that level whose resolution is just below its pixels, so a frame costs as much as it has pixels, however many items there are.
+
+/// An item, or several that are merged, in a row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Entry {
+    /// Nanoseconds since the report's begin.
+    pub begin: u64,
+    /// Nanoseconds to the end of the last of them.
+    pub duration: u64,
+    /// Of those that are merged, that with the most time.
+    pub name: u32,
+    /// How many are merged.
+    pub count: u32,
+    /// See [`crate::Item::key`].
+    pub key: u32,
+    /// See [`crate::Item::fields`].
+    pub fields: u32,
+    /// Of a thread's row the CPU, of a CPU's row the thread; plus 1.
+    pub other: u32,
+    /// It must not be merged: it is one of the slowest.
+    pub is_kept: bool,
+}
+
+/// Rows with fewer entries are drawn as they are.
+const ENTRIES_FEW: usize = 2048;
+/// From one level to the next.
+const STEP: u64 = 4;
+
+/// A row at one resolution.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Level {
+    /// Nanoseconds; what is merged is shorter. 0: nothing is merged.
+    pub resolution: u64,
+    /// In the order of their begins.
+    pub entries: Vec<Entry>,
+}
+
+/// Entries that are merged until one does not belong to them.
+struct Group {
+    entry: Entry,
+    /// Time by name, the name of the most first found.
+    times: Vec<(u32, u64)>,
+}
+
+/// More names are not told apart within a group.
+const NAMES_MAX: usize = 8;
+
+impl Group {
+    fn new(entry: Entry) -> Group {
+        Group { entry, times: vec![(entry.name, entry.duration.max(1))] }
+    }
+
+    fn add(&mut self, entry: &Entry) {
+        let end = self.entry.begin + self.entry.duration;
+        self.entry.duration = end.max(entry.begin + entry.duration) - self.entry.begin;
+        self.entry.count = self.entry.count.saturating_add(entry.count);
+        // What is merged is none of them.
+        (self.entry.key, self.entry.fields, self.entry.other) = (0, 0, 0);
+        let time = entry.duration.max(1);
+        match self.times.iter().position(|(name, _)| *name == entry.name) {
+            Some(index) => self.times[index].1 += time,
+            None if self.times.len() < NAMES_MAX => self.times.push((entry.name, time)),
+            None => {}
+        }
+    }
+
+    fn finish(mut self) -> Entry {
+        let most = self.times.iter().max_by_key(|(_, time)| *time);
+        self.entry.name = most.map_or(self.entry.name, |(name, _)| *name);
+        self.entry
+    }
+}
+
+/// The entries of a row at a resolution; `spares`: whether those that are kept are left alone.
+pub fn merged(entries: &[Entry], resolution: u64, spares: bool) -> Vec<Entry> {
+    let (mut out, mut group): (Vec<Entry>, Option<Group>) = (Vec::new(), None);
+    for entry in entries {
+        let is_short = entry.duration < resolution && !(spares && entry.is_kept);
+        match &mut group {
+            Some(group) if is_short && group.entry.begin / resolution == entry.begin / resolution => group.add(entry),
+            _ => {
+                out.extend(group.take().map(Group::finish));
+                if is_short {
+                    group = Some(Group::new(*entry));
+                } else {
+                    out.push(*entry);
+                }
+            }
+        }
+    }
+    out.extend(group.map(Group::finish));
+    out
+}
+
+/// The levels above the entries of a row, the finest first.
+pub fn above(entries: &[Entry]) -> Vec<Level> {
+    let mut levels: Vec<Level> = Vec::new();
+    let (Some(first), Some(last)) = (entries.first(), entries.last()) else { return levels };
+    let span = (last.begin + last.duration - first.begin).max(1);
+    let mut resolution = (span / entries.len() as u64).max(1).next_power_of_two();
+    loop {
+        let below = levels.last().map_or(entries, |level| &level.entries);
+        if below.len() <= ENTRIES_FEW || resolution > span {
+            return levels;
+        }
+        resolution *= STEP;
+        let above = merged(below, resolution, false);
+        // What is hardly shorter is not worth its room.
+        if above.len() < below.len() * 3 / 4 {
+            levels.push(Level { resolution, entries: above });
+        }
+    }
+}
+
+/// Puts intervals, which are sorted by their begins and then the longest first, at the least depths that are free: what is nested lies below
+/// what it is nested in. `None` where there is no depth left.
+pub(crate) fn depths(
+    intervals: impl Iterator<Item = (i64, i64)>,
+    depth_max: usize,
+) -> impl Iterator<Item = Option<usize>> {
+    let mut ends: Vec<i64> = Vec::new();
+    intervals.map(move |(begin, end)| {
+        let depth = ends.iter().position(|until| *until <= begin).unwrap_or(ends.len());
+        if depth >= depth_max {
+            return None;
+        }
+        // One that takes no time still lies in its place.
+        let end = end.max(begin + 1);
+        if depth == ends.len() {
+            ends.push(end)
+        } else {
+            ends[depth] = end
+        }
+        Some(depth)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(begin: u64, duration: u64, name: u32) -> Entry {
+        Entry { begin, duration, name, count: 1, key: 1, fields: 1, other: 1, is_kept: false }
+    }
+
+    #[test]
+    fn neighbours_become_one_with_the_name_of_the_most_time() {
+        let row = [entry(0, 10, 1), entry(20, 30, 2), entry(60, 10, 1), entry(110, 500, 3), entry(620, 1, 4)];
+        let merged = merged(&row, 100, true);
+        let shown: Vec<_> = merged.iter().map(|e| (e.begin, e.duration, e.name, e.count, e.fields)).collect();
+        assert_eq!(shown, [(0, 70, 2, 3, 0), (110, 500, 3, 1, 1), (620, 1, 4, 1, 1)]);
+        let mut kept = row;
+        kept[1].is_kept = true;
+        assert_eq!(super::merged(&kept, 100, true).len(), 5);
+    }
+
+    /// However random a row is: each level has all items in fewer entries, and in the order of time.
+    #[test]
+    fn levels_lose_no_item() {
+        let mut random = dormouse_testing::random(7);
+        let mut at = 0;
+        let row: Vec<Entry> = (0..20_000)
+            .map(|_| {
+                at += random(1000) as u64;
+                let duration_max = if random(100) == 0 { 100_000 } else { 500 };
+                let duration = random(duration_max) as u64;
+                let entry = entry(at, duration, random(5) as u32);
+                at += duration;
+                entry
+            })
+            .collect();
+        let levels = above(&row);
+        assert!(levels.len() >= 2, "{}", levels.len());
+        let mut before = row.len();
+        for level in &levels {
+            assert!(level.entries.len() < before);
+            before = level.entries.len();
+            assert_eq!(level.entries.iter().map(|entry| u64::from(entry.count)).sum::<u64>(), 20_000);
+            assert!(level.entries.windows(2).all(|pair| pair[0].begin + pair[0].duration <= pair[1].begin));
+        }
+        assert!(before <= ENTRIES_FEW);
+        assert!(above(&row[..ENTRIES_FEW]).is_empty());
+    }
+
+    #[test]
+    fn what_is_nested_lies_below() {
+        let intervals = [(0, 100), (0, 50), (10, 20), (30, 30), (50, 90), (100, 101), (100, 200)];
+        let found: Vec<_> = depths(intervals.into_iter(), 3).collect();
+        assert_eq!(found, [Some(0), Some(1), Some(2), Some(2), Some(1), Some(0), Some(1)]);
+        assert_eq!(depths([(0, 9), (0, 8), (1, 3)].into_iter(), 2).last(), Some(None));
+    }
+}

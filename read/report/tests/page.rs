@@ -1,0 +1,323 @@
+//! A report of made-up contents, as a browser shows it: clicks, keys, sizes, hostile names.
+//!
+//! Without Chromium the tests that need it are skipped. The pages stay in `target/tmp`, to be looked at.
+
+use std::path::PathBuf;
+
+use dormouse_report::{Contents, Fields, Item, Kind, Loss, Process, Thread, Written};
+use dormouse_testing::browser::{self, Browser};
+use serde_json::{Value, json};
+
+/// What would run if anything did.
+const HOSTILE: &str = "</script><img src=x onerror=\"window.hacked=1\"><script>window.hacked=1</script>";
+
+/// Makes contents: a thread that has so many requests with queries in them, and instants; another with none.
+struct Maker {
+    contents: Contents,
+    names: [u32; 4],
+    threads: [u32; 2],
+    cpus: [u32; 2],
+}
+
+impl Maker {
+    fn new() -> Maker {
+        let mut contents = Contents::default();
+        contents.title = format!("made up {HOSTILE}");
+        contents.notes.push(format!("a note {HOSTILE}"));
+        let names = ["app:request", "app:query", "app:tick", HOSTILE].map(|name| contents.add_name(name));
+        let process = contents.process(Process { name: HOSTILE.into(), pid: Some(7) });
+        let threads = [7, 8].map(|tid| contents.thread(Thread { process, tid: Some(tid), label: None }));
+        let cpus = [0, 1].map(|cpu| contents.cpu(Some(cpu)));
+        Maker { contents, names, threads, cpus }
+    }
+
+    fn put(&mut self, kind: Kind, begin_ns: i64, duration_ns: u64, name: usize, thread: usize, key: u32) {
+        let mut fields = Fields::default();
+        fields.event("app:begin");
+        fields.put("id", &begin_ns.to_string());
+        fields.put(HOSTILE, HOSTILE);
+        let fields = self.contents.fields(&fields);
+        let (name, cpu, thread) = (self.names[name], self.cpus[thread], self.threads[thread]);
+        self.contents.item(Item { kind, begin_ns, duration_ns, name, thread, cpu, key, fields });
+        self.contents.events += 1;
+    }
+
+    /// A request of 100 µs every 200 µs with two queries in it, that of number 5 ten times as long in the other thread, with the same key.
+    fn requests(&mut self, count: i64) {
+        for number in 0..count {
+            let begin = 1_700_000_000_000_000_000 + number * 200_000;
+            self.put(Kind::Slice, begin, 100_000, 0, 0, u32::from(number == 5));
+            self.put(Kind::Slice, begin + 10_000, 20_000, 1, 0, 0);
+            self.put(Kind::Slice, begin + 40_000, 30_000 + number as u64 % 7, 1, 0, 0);
+            self.put(Kind::Instant, begin + 150_000, 0, 2, 0, 0);
+            if number == 5 {
+                self.put(Kind::Slice, begin + 5_000, 1_000_000, 3, 1, 1);
+            }
+        }
+    }
+
+    fn lose(&mut self) {
+        let begin = 1_700_000_000_000_000_000;
+        self.contents.loss(Loss {
+            begin_ns: Some(begin + 1_000_000),
+            end_ns: Some(begin + 2_000_000),
+            events: 12_345,
+            cpu: Some(1),
+            stream: HOSTILE.into(),
+            text: "tells of 12345 discarded events".into(),
+        });
+    }
+
+    fn write(self, name: &str, size_max: u64) -> (PathBuf, Written) {
+        let mut page = Vec::new();
+        let written = self.contents.finish(size_max, &mut page).unwrap();
+        assert_eq!(page.len() as u64, written.size_bytes);
+        let text = std::str::from_utf8(&page).unwrap();
+        assert!(!text.contains("hacked"), "a text of the trace is in the page as it is");
+        let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
+        std::fs::write(&path, page).unwrap();
+        (path, written)
+    }
+}
+
+/// A page of so many requests with a loss.
+fn made(name: &str, count: i64, size_max: u64) -> (PathBuf, Written) {
+    let mut maker = Maker::new();
+    maker.requests(count);
+    maker.lose();
+    maker.write(name, size_max)
+}
+
+fn open(browser: &mut Browser, page: &std::path::Path, width: u32) {
+    browser.emulate(width, 900, "light");
+    browser.open(page);
+    browser.wait("document.documentElement.dataset.ready === ''");
+    // The second of two frames from now on has all that was asked for.
+    drawn(browser);
+}
+
+fn drawn(browser: &mut Browser) {
+    browser.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(1))))");
+}
+
+/// The place on the screen of an entry that has this name, the first or the longest.
+fn place(browser: &mut Browser, name: &str) -> (f64, f64) {
+    let script = format!(
+        "(() => {{ const {{ report, timeline }} = dormouseReport, {{ state }} = timeline;
+           for (const [, {{ row, y, height }}] of state.placed) {{
+             for (let at = row.levels[0].from; at < row.levels[0].to; at++) {{
+               if (report.names[report.name[at]] !== {name:?}) continue;
+               const middle = report.begin[at] + report.duration[at] / 2;
+               const box = document.getElementById('timeline').getBoundingClientRect();
+               return [box.left + state.gutter + (middle - state.begin) / state.span * (state.width - state.gutter), box.top + 24 + y - state.top + height / 2];
+             }} }} }})()"
+    );
+    let at = browser.evaluate(&script);
+    (at[0].as_f64().expect("it is there"), at[1].as_f64().expect("it is there"))
+}
+
+const SELECTED: &str = "(() => { const { report, timeline } = dormouseReport, one = timeline.state.selected; return one ? [report.names[report.name[one.at]], report.begin[one.at]] : null; })()";
+const VIEW: &str = "(() => { const { begin, span } = dormouseReport.timeline.view; return [begin, span]; })()";
+
+#[test]
+fn clicks_and_keys_go_from_one_item_to_the_next() {
+    let Some(program) = browser::program() else { return };
+    let (page, written) = made("clicks.html", 20, 24 << 20);
+    assert_eq!((written.slices, written.instants), (61, 20));
+    assert_eq!(written.left_out, dormouse_report::LeftOut::default());
+    let browser = &mut Browser::start(&program);
+    open(browser, &page, 1500);
+    let whole = browser.evaluate(VIEW);
+
+    let (x, y) = place(browser, "app:request");
+    browser.click(x, y);
+    assert_eq!(browser.evaluate(SELECTED), json!(["app:request", 0]));
+    browser.wait("document.querySelectorAll('#view dt').length > 5 && document.getElementById('view').textContent.includes('1700000000000000000')");
+    let shown = browser.evaluate("document.getElementById('view').textContent");
+    let shown = shown.as_str().unwrap();
+    assert!(
+        shown.contains("100.0 µs") && shown.contains("Nested in it: 2") && shown.contains("</script><img"),
+        "{shown}"
+    );
+    browser.press("]");
+    assert_eq!(browser.evaluate(SELECTED), json!(["app:request", 200_000]));
+    browser.press("c");
+    assert_eq!(browser.evaluate(SELECTED), json!(["app:query", 240_000]));
+    browser.press("p");
+    assert_eq!(browser.evaluate(SELECTED), json!(["app:request", 200_000]));
+    browser.press("[");
+    assert_eq!(browser.evaluate(SELECTED), json!(["app:request", 0]));
+    // The longest of a name, and from there to the other with its key.
+    browser.press("Escape");
+    assert_eq!(browser.evaluate(SELECTED), Value::Null);
+    browser.press("2");
+    browser.evaluate("document.querySelector('#view tbody tr button').click()");
+    assert_eq!(browser.evaluate(SELECTED)[0], "app:request");
+    browser.press("4");
+    browser.evaluate("document.querySelector('#view tbody tr button').click()");
+    assert_eq!(browser.evaluate(SELECTED), json!([HOSTILE, 1_005_000]));
+    browser.press("k");
+    assert_eq!(browser.evaluate(SELECTED), json!(["app:request", 1_000_000]));
+    // By CPU the same is selected.
+    browser.press("g");
+    assert_eq!(browser.evaluate(SELECTED), json!(["app:request", 1_000_000]));
+    assert_eq!(browser.evaluate("dormouseReport.timeline.view.isByCpu"), true);
+    browser.press("g");
+
+    browser.press("Home");
+    assert_eq!(browser.evaluate(VIEW), whole);
+    let span = |browser: &mut Browser| browser.evaluate(VIEW)[1].as_f64().unwrap();
+    for (key, is_shorter) in [("w", true), ("s", false), ("+", true), ("-", false)] {
+        let before = span(browser);
+        browser.press(key);
+        assert_eq!(span(browser) < before, is_shorter, "{key}");
+    }
+    browser.press("w");
+    for (key, sign) in [("d", 1.0), ("a", -1.0), ("ArrowRight", 1.0), ("ArrowLeft", -1.0)] {
+        let before = browser.evaluate(VIEW)[0].as_f64().unwrap();
+        browser.press(key);
+        let moved = browser.evaluate(VIEW)[0].as_f64().unwrap() - before;
+        assert!(moved * sign > 0.0, "{key}: {moved}");
+    }
+    browser.press("Home");
+    let before = span(browser);
+    browser.wheel(900.0, 300.0, -100.0);
+    browser.wait(&format!("dormouseReport.timeline.view.span < {before}"));
+
+    browser.press("/");
+    browser.call("Input.insertText", json!({ "text": "tick" }));
+    assert_eq!(browser.evaluate("document.getElementById('matches').textContent"), "20");
+    browser.press("Enter");
+    assert_eq!(browser.evaluate(SELECTED)[0], "app:tick");
+    browser.evaluate("document.getElementById('scroller').focus()");
+    let first = browser.evaluate(SELECTED);
+    browser.press("n");
+    assert_ne!(browser.evaluate(SELECTED), first);
+    browser.press("N");
+    assert_eq!(browser.evaluate(SELECTED), first);
+
+    browser.press("?");
+    assert_eq!(browser.evaluate("document.getElementById('keys').open"), true);
+    browser.press("Escape");
+    browser.wait("!document.getElementById('keys').open");
+    browser.press("t");
+    assert_eq!(browser.evaluate("document.documentElement.dataset.shown"), "dark");
+    for tab in ["1", "2", "3", "4", "5", "6"] {
+        browser.press(tab);
+        drawn(browser);
+        let text = browser.evaluate("document.getElementById('view').children.length");
+        assert!(text.as_u64() > Some(0), "view {tab}");
+    }
+    assert_eq!(browser.evaluate("window.hacked"), Value::Null);
+    assert_eq!(browser.evaluate("document.images.length"), 0);
+    assert_eq!(browser.script_errors(), [""; 0]);
+    let requests = browser.requests();
+    assert_eq!(requests.len(), 1, "only the page itself is loaded: {requests:?}");
+}
+
+/// What does not fit: wider than the page, buttons outside of it or without a name, canvases without size.
+const FAULTS: &str = "(() => { const faults = [];
+  if (document.documentElement.scrollWidth > innerWidth) faults.push('page is wider than the window');
+  if (document.documentElement.scrollHeight > innerHeight) faults.push('page is higher than the window');
+  for (const one of document.querySelectorAll('header button, header input, #tabs button')) {
+    const box = one.getBoundingClientRect();
+    if (box.left < 0 || (box.right > innerWidth && !one.closest('#tabs'))) faults.push(`${one.id} is outside`);
+    if (!(one.textContent.trim() || one.getAttribute('aria-label'))) faults.push(`${one.id} has no name`);
+  }
+  for (const one of document.querySelectorAll('button')) if (!(one.getAttribute('aria-label') || /[a-z]/i.test(one.textContent))) faults.push(`button '${one.textContent}' has no name`);
+  const { width, height } = document.getElementById('timeline').getBoundingClientRect();
+  if (width < innerWidth - 40 || height < 80) faults.push(`timeline is ${width} by ${height}`);
+  return faults; })()";
+
+#[test]
+fn a_page_fits_windows_and_says_what_is_lost() {
+    let Some(program) = browser::program() else { return };
+    let (page, _) = made("sizes.html", 200, 24 << 20);
+    let browser = &mut Browser::start(&program);
+    for width in [500, 1500, 3000] {
+        for scheme in ["light", "dark"] {
+            open(browser, &page, width);
+            browser.emulate(width, 900, scheme);
+            browser.wait(&format!("innerWidth === {width} && document.documentElement.dataset.shown === '{scheme}'"));
+            for tab in 1..=6 {
+                browser.press(&tab.to_string());
+                drawn(browser);
+                assert_eq!(browser.evaluate(FAULTS), json!([]), "{width} {scheme} view {tab}");
+            }
+        }
+    }
+    let notes = browser.evaluate("document.getElementById('notes').textContent");
+    let lost = "12,345 events lost between 1.000 ms and 2.000 ms on CPU 1";
+    assert!(notes.as_str().is_some_and(|notes| notes.contains(lost)), "{notes}");
+    assert_eq!(browser.script_errors(), [""; 0]);
+}
+
+/// However much there is: the page is no longer than it may be, and tells and counts what it does not have.
+#[test]
+fn what_has_no_room_is_merged_and_counted() {
+    let (whole_page, whole) = made("whole.html", 20_000, 24 << 20);
+    assert_eq!(whole.left_out, dormouse_report::LeftOut::default());
+    let size_max = 110_000;
+    assert!(whole.size_bytes > 2 * size_max, "{}", whole.size_bytes);
+    let (page, small) = made("small.html", 20_000, size_max);
+    assert!(small.size_bytes <= size_max);
+    assert_eq!((small.slices, small.instants), (whole.slices, whole.instants));
+    assert!(small.left_out.fields > 0 && small.left_out.resolution_ns > 0, "{:?}", small.left_out);
+    assert!(small.left_out.merged.values().sum::<u64>() > 10_000, "{:?}", small.left_out);
+    let mut maker = Maker::new();
+    maker.requests(10);
+    let error = maker.contents.finish(1000, &mut Vec::new()).unwrap_err();
+    assert!(error.to_string().contains("--max-size is 1000"), "{error}");
+
+    let Some(program) = browser::program() else { return };
+    let browser = &mut Browser::start(&program);
+    let mut sums = Vec::new();
+    for page in [&whole_page, &page] {
+        open(browser, page, 1500);
+        let sum = "(() => { const { report } = dormouseReport; const sum = (isByCpu) => report.rows.filter((row) => row.is_cpu === isByCpu).map((row) => row.levels.map(({ from, to }) => report.count.subarray(from, to).reduce((sum, one) => sum + one, 0))); return [sum(false), sum(true)].map((rows) => { if (rows.some((row) => row.some((one) => one !== row[0]))) return 'levels differ'; return rows.reduce((sum, row) => sum + row[0], 0); }).concat(report.summary.map((row) => row.count)); })()";
+        sums.push(browser.evaluate(sum));
+    }
+    assert_eq!(sums[0], sums[1]);
+    assert_eq!(sums[0][0], whole.slices + whole.instants);
+    assert_eq!(sums[0][1], sums[0][0]);
+    let said = browser.evaluate("document.getElementById('notes').textContent");
+    assert!(said.as_str().is_some_and(|said| said.contains("are drawn as one with their neighbours")), "{said}");
+    assert_eq!(browser.script_errors(), [""; 0]);
+}
+
+/// Times are printed and not asserted: how long a frame's script takes while one zooms and pans.
+#[test]
+fn frames_are_measured() {
+    let Some(program) = browser::program() else { return };
+    let (page, written) = made("frames.html", 50_000, 24 << 20);
+    let browser = &mut Browser::start(&program);
+    open(browser, &page, 1500);
+    let script = "(async () => { const { timeline, report } = dormouseReport; timeline.frames.length = 0;
+      const next = () => new Promise(requestAnimationFrame);
+      for (let turn = 0; turn < 120; turn++) { turn % 3 === 2 ? timeline.pan(0.2) : timeline.zoom(turn < 60 ? 0.8 : 1.3, report.span * 0.4); await next(); }
+      await next();
+      const times = [...timeline.frames].sort((a, b) => a - b);
+      return [times.length, times[Math.floor(times.length / 2)], times[Math.floor(times.length * 0.95)], dormouseReport.ready_ms]; })()";
+    let times = browser.evaluate(script);
+    assert!(times[0].as_u64() > Some(100), "{times}");
+    eprintln!(
+        "{} events, {} bytes: {} frames at 1500 pixels, script {} ms in the middle, {} ms at the 95th percentile; unpacked and drawn in {} ms",
+        written.events, written.size_bytes, times[0], times[1], times[2], times[3]
+    );
+    assert_eq!(browser.script_errors(), [""; 0]);
+}
+
+#[test]
+fn a_report_of_nothing_is_a_page_too() {
+    let maker = Maker { contents: Contents::default(), names: [0; 4], threads: [0; 2], cpus: [0; 2] };
+    let (page, written) = maker.write("nothing.html", 1 << 20);
+    assert_eq!((written.slices, written.instants), (0, 0));
+    let Some(program) = browser::program() else { return };
+    let browser = &mut Browser::start(&program);
+    open(browser, &page, 700);
+    for tab in 1..=6 {
+        browser.press(&tab.to_string());
+        drawn(browser);
+    }
+    assert_eq!(browser.script_errors(), [""; 0]);
+}
