@@ -609,6 +609,6 @@ mod tests {
             modes
         });
         assert_eq!(modes, BTreeSet::from([0o600]));
-        assert_eq!(sockets(place.path()), []);
+        assert_eq!(sockets(place.path()), Vec::<u32>::new());
     }
 }

@@ -348,7 +348,7 @@ fn lists_without_rseq_are_first_in_last_out() {
         popped.push(node);
     }
     assert_eq!(popped.len(), ITEMS);
-    assert_eq!(fire.drained(), []);
+    assert_eq!(fire.drained(), Vec::<usize>::new());
 }
 
 #[test]
