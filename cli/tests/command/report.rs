@@ -180,7 +180,13 @@ fn a_browser_shows_what_is_in_the_trace() {
     let rows = "dormouseReport.report.rows.filter((row) => !row.is_cpu).map((row) => [row.is_slices, row.depth, row.levels[0].to - row.levels[0].from])";
     // Of each thread its instants and two rows of slices; messages are in the order in which they were found.
     let expected = json!([
-        [false, 0, 21], [true, 0, 20], [true, 1, 20], [true, 0, 20], [false, 0, 20], [true, 0, 20], [true, 1, 20]
+        [false, 0, 21],
+        [true, 0, 20],
+        [true, 1, 20],
+        [true, 0, 20],
+        [false, 0, 20],
+        [true, 0, 20],
+        [true, 1, 20]
     ]);
     assert_eq!(browser.evaluate(rows), expected);
     let notes = browser.evaluate("document.getElementById('notes').textContent");
