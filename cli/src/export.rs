@@ -354,7 +354,8 @@ impl<'f> Writing<'f, '_> {
     /// Has the batch encoded, and an empty one.
     fn flush(&mut self) {
         if self.batch.is_empty() {
-            return;
+            // Of stacks nothing is written before the end: the events have been taken.
+            return self.batch.clear();
         }
         let Writing { batch, hands, encoder, out } = self;
         let mut done = |batch: &mut Batch<'f>| {

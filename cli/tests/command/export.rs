@@ -201,6 +201,29 @@ fn a_pipe_that_is_closed_is_no_error() {
     }
 }
 
+/// More events than are looked at at a time.
+#[test]
+fn long_traces_are_written_to_their_end() {
+    let mut builder = TraceBuilder::new();
+    let classes = ["begin", "end"].map(|name| builder.class("app", name, &[("id", FieldType::scalar(Kind::U64))]));
+    let stream = builder.stream(0);
+    for id in 0..60_000u64 {
+        builder.event(stream, 10 * id, 7, 7, classes[(id % 2) as usize], &[Value::U64(id)]);
+    }
+    let trace = builder.finish();
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir(dir.path().join("t")).unwrap();
+    for (name, bytes) in [("metadata", trace.metadata.as_bytes()), ("cpu_0", &trace.streams[1])] {
+        std::fs::write(dir.path().join("t").join(name), bytes).unwrap();
+    }
+    for format in ["perfetto", "chrome", "folded"] {
+        let output = export(dir.path(), &["--to", format, "-o", "out", "--json"]);
+        let told: Json = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!((&told["events"], &told["timeline"]["slices"]), (&json!(60_000), &json!(30_000)), "{format}");
+    }
+    assert_eq!(std::fs::read_to_string(dir.path().join("out")).unwrap(), "process 7;thread 7;app 300000\n");
+}
+
 #[test]
 fn what_is_left_of_a_damaged_trace_is_written() {
     let dir = place(true);
