@@ -25,6 +25,9 @@ use crate::wanted::Bounds;
 const ROUND: Duration = Duration::from_millis(200);
 /// Between two looks for an interrupt.
 const NAP: Duration = Duration::from_millis(20);
+/// After so many events of one look it is asked whether the user has interrupted, which ends it there. A shorter look goes to its end, and what is held
+/// back is printed then.
+const INTERRUPTED_EVERY: u64 = 1024;
 /// Rounds in which the metadata cannot be read, because a declaration is being written.
 const FAILURES_MAX: u32 = 25;
 
@@ -209,7 +212,7 @@ impl Progress {
             }
         });
         let mut events = Merge::new(readers);
-        let mut text = Vec::new();
+        let (mut text, mut looked_at) = (Vec::new(), 0u64);
         while let Some(item) = events.next_event() {
             if *left == 0 {
                 break;
@@ -239,7 +242,8 @@ impl Progress {
             if sink.is_over() {
                 return Some(Ending::NobodyReads);
             }
-            if self.is_interrupted.load(Ordering::Relaxed) {
+            looked_at += 1;
+            if looked_at % INTERRUPTED_EVERY == 0 && self.is_interrupted.load(Ordering::Relaxed) {
                 return Some(Ending::Interrupted);
             }
         }
