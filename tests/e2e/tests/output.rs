@@ -47,6 +47,8 @@ const COMMANDS: &[&[&str]] = &[
     &["export", "{trace}", "--to", "folded", "-o", "-"],
     &["export", "{trace}", "--to", "csv", "-o", "-"],
     &["export", "{trace}", "--to", "chrome", "-o", "{new}", "--json"],
+    &["report", "{trace}", "-o", "-"],
+    &["report", "{trace}", "-o", "{new}", "--json"],
     &["pages", "{pid}"],
     &["pages", "{pid}", "--json"],
     &["pages", "--", "true"],
