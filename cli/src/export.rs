@@ -1,11 +1,9 @@
 //! `dormouse export`: traces for the tools of others.
 
-use std::fs::{File, OpenOptions, Permissions};
-use std::io::{IsTerminal, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use clap::{Args, ValueEnum};
 use dormouse_analysis::timeline::{Options, Totals};
 use dormouse_ctf::{Problem, StateRecord, StatedLosses, Trace, Writers};
@@ -13,11 +11,11 @@ use dormouse_export::{Batch, Encoder, Exporter, Format};
 use dormouse_reader::{Events, TraceFiles};
 use dormouse_terminal::{Output, say};
 use serde_json::json;
-use tempfile::NamedTempFile;
 
 use crate::hands::Hands;
 use crate::progress::Progress;
 use crate::stats::parse_pair;
+use crate::target::Target;
 use crate::view::{self, Printed, View};
 use crate::wanted::{Part, Wanted, begin_ns};
 
@@ -120,66 +118,6 @@ impl To {
             ),
             To::Ctf2 => bail!("traces are not written anew; `dormouse record --format ctf2` records them as CTF 2"),
         })
-    }
-}
-
-/// Where the export goes.
-enum Target<'o> {
-    /// Standard output, or what is no regular file.
-    Stream(&'o mut Output),
-    Device(Output),
-    /// A file that has its name when all is written.
-    File(Output, NamedTempFile, PathBuf),
-}
-
-impl<'o> Target<'o> {
-    fn open(path: &Path, is_text: bool, out: &'o mut Output) -> anyhow::Result<Target<'o>> {
-        if path == Path::new("-") {
-            if !is_text && std::io::stdout().is_terminal() {
-                bail!("what is not text is not written to a terminal; name a file by -o, or use a pipe");
-            }
-            return Ok(Target::Stream(out));
-        }
-        let name = path.display().to_string();
-        let failed = || format!("cannot write to {name}");
-        if std::fs::metadata(path).is_ok_and(|metadata| !metadata.is_file()) {
-            let file = OpenOptions::new().write(true).open(path).with_context(failed)?;
-            return Ok(Target::Device(Output::to_file(file, name)));
-        }
-        // A link stays one.
-        let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-        let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let prefix = format!(".{}.partial-", path.file_name().unwrap_or_default().to_string_lossy());
-        let mut builder = tempfile::Builder::new();
-        let builder = builder.prefix(&prefix).permissions(Permissions::from_mode(0o666));
-        let file = builder.tempfile_in(dir).with_context(failed)?;
-        let stream: File = file.as_file().try_clone().with_context(failed)?;
-        Ok(Target::File(Output::to_file(stream, name), file, path))
-    }
-
-    fn output(&mut self) -> &mut Output {
-        match self {
-            Target::Stream(out) => out,
-            Target::Device(out) | Target::File(out, ..) => out,
-        }
-    }
-
-    /// Gives the bytes that were written.
-    fn finish(self) -> anyhow::Result<u64> {
-        match self {
-            // It is finished where it was made.
-            Target::Stream(out) => Ok(out.written_bytes()),
-            Target::Device(out) => {
-                let written_bytes = out.written_bytes();
-                out.finish().map(|()| written_bytes)
-            }
-            Target::File(out, file, path) => {
-                let written_bytes = out.written_bytes();
-                out.finish()?;
-                file.persist(&path).with_context(|| format!("cannot write to {}", path.display()))?;
-                Ok(written_bytes)
-            }
-        }
     }
 }
 

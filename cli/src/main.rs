@@ -19,6 +19,7 @@ mod session_owner;
 mod snapshot;
 mod stats;
 mod status;
+mod target;
 mod view;
 mod wanted;
 

@@ -3,7 +3,6 @@
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
 use clap::Args;
 use dormouse_analysis::timeline::{Options, Timeline};
 use dormouse_ctf::loss::{AT_AN_EDGE, DAMAGED, NOT_CLOSED};
@@ -14,6 +13,7 @@ use dormouse_terminal::{Output, parse_size, say};
 use serde_json::json;
 
 use crate::progress::Progress;
+use crate::target::Target;
 use crate::wanted::{Bounds, Wanted};
 
 /// Make a page of a trace: a timeline, tables and distributions, in one file that needs no network
@@ -83,6 +83,7 @@ impl ReportCommand {
         let options = Options { pairs: self.pairs.clone(), key: self.key.clone(), ..Options::default() };
         let mut timeline = Timeline::new(&options, &traces, streams).map_err(anyhow::Error::msg)?;
         let dirs: Vec<String> = self.dirs.iter().map(|dir| dir.display().to_string()).collect();
+        let mut target = Target::open(&self.output, true, out)?;
         let mut gather = Gather::new(&dirs.join(" "), timeline.names());
         let said = self.read(&files, bounds, &mut timeline, &mut gather)?;
         let totals = timeline.finish(&mut gather);
@@ -96,15 +97,11 @@ impl ReportCommand {
             notes.push(format!("{} warnings more", said.more));
         }
         notes.iter().for_each(say);
-        let finish = |file: &mut dyn Write| {
-            let mut file = BufWriter::with_capacity(1 << 20, file);
-            let written = gather.finish(&totals, about(&traces), notes.clone(), self.max_size, &mut file)?;
-            file.flush().map(|()| written)
-        };
-        let written = match self.output == Path::new("-") {
-            true => finish(out).context("cannot write the report")?,
-            false => replace(&self.output, finish)?,
-        };
+        let mut page = BufWriter::with_capacity(1 << 20, target.output());
+        let written = gather.finish(&totals, about(&traces), notes, self.max_size, &mut page)?;
+        page.flush()?;
+        drop(page);
+        target.finish()?;
         self.tell(&written, &said, out)?;
         Ok((!said.warnings.is_empty() || said.more > 0).into())
     }
@@ -225,21 +222,4 @@ fn about(traces: &[&Trace]) -> Vec<String> {
     let mut lines: Vec<String> = traces.iter().filter_map(of).collect();
     lines.dedup();
     lines
-}
-
-/// Writes a file beside the one of this name, and puts it in its place when it is whole.
-fn replace<T>(path: &Path, write: impl FnOnce(&mut dyn Write) -> std::io::Result<T>) -> anyhow::Result<T> {
-    let cannot = || format!("cannot write {}", path.display());
-    // Another kind of file is written as it is: a pipe, a device.
-    if std::fs::metadata(path).is_ok_and(|metadata| !metadata.is_file()) {
-        let mut file = std::fs::OpenOptions::new().write(true).open(path).with_context(cannot)?;
-        return write(&mut file).with_context(cannot);
-    }
-    // A link stays one.
-    let path = &std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let mut file = tempfile::Builder::new().prefix(".report").tempfile_in(dir).with_context(cannot)?;
-    let written = write(file.as_file_mut()).with_context(cannot)?;
-    file.persist(path).with_context(cannot)?;
-    Ok(written)
 }

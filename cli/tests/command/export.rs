@@ -1,8 +1,10 @@
 //! `dormouse export`: where it writes to, what it says, and which events it takes. What the formats hold is tested beside their encoders.
 
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use dormouse_abi::class::{FieldType, Kind};
 use dormouse_ctf::Value;
@@ -75,8 +77,8 @@ fn a_file_is_whole_and_what_it_has_is_told() {
         assert!(told["losses"].as_str().unwrap().contains("2 lost"), "{told}");
         assert!(text(&output.stderr).contains("2 lost"));
         assert_eq!(names(dir.path()), ["out", "t"]);
-        // As of any file that a program makes.
-        assert_ne!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o044, 0);
+        // As that of a trace.
+        assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o077, 0);
         std::fs::remove_file(file).unwrap();
     }
 }
@@ -234,5 +236,26 @@ fn what_is_left_of_a_damaged_trace_is_written() {
         assert!(errors.contains("cpu_1") && errors.contains("is cut off"), "{format}: {errors}");
         let told: Json = serde_json::from_slice(&output.stdout).unwrap();
         assert!((400..600).contains(&told["events"].as_u64().unwrap()), "{told}");
+    }
+}
+
+/// A trace that does not end is read from standard input; then the command is told to end.
+#[test]
+fn what_is_interrupted_leaves_no_file() {
+    let dir = tempfile::tempdir().unwrap();
+    for format in ["csv", "perfetto"] {
+        let mut child = Command::new(DORMOUSE);
+        child.current_dir(dir.path()).args(["export", "-", "--to", format, "-o", "it"]);
+        let mut child = child.stdin(Stdio::piped()).stderr(Stdio::null()).spawn().expect("dormouse runs");
+        let input = child.stdin.take();
+        let begun = Instant::now();
+        while names(dir.path()).is_empty() {
+            assert!(begun.elapsed() < Duration::from_secs(60), "nothing is written");
+            std::thread::sleep(Duration::from_millis(10)); // Nothing tells of a new file: it is looked for again.
+        }
+        rustix::process::kill_process(rustix::process::Pid::from_child(&child), rustix::process::Signal::TERM).unwrap();
+        assert_eq!(child.wait().unwrap().signal(), Some(15), "{format}");
+        assert_eq!(names(dir.path()), [""; 0], "{format}");
+        drop(input);
     }
 }

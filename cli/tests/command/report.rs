@@ -117,7 +117,7 @@ fn a_page_takes_its_place_when_it_is_whole() {
 
     let output = report(trace.path(), Path::new("/dev/full"), &[]);
     assert_eq!(output.status.code(), Some(2));
-    assert!(text(&output.stderr).contains("cannot write /dev/full"), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("cannot write to /dev/full"), "{}", text(&output.stderr));
     let output = report(trace.path(), &dir.path().join("no/page.html"), &[]);
     assert_eq!(output.status.code(), Some(2));
     assert!(text(&output.stderr).contains("cannot write"), "{}", text(&output.stderr));

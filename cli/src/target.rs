@@ -1,0 +1,106 @@
+//! Where a command writes what is for others: a file that has its name only when it is whole, standard output, or a device.
+
+use std::fs::{File, OpenOptions};
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use dormouse_terminal::Output;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::{Handle, Signals};
+use signal_hook::low_level::emulate_default_handler;
+use tempfile::NamedTempFile;
+
+/// Where it goes.
+pub(crate) enum Target<'o> {
+    /// Standard output.
+    Stream(&'o mut Output),
+    /// What is no regular file.
+    Device(Output),
+    /// A file that has its name when all is written. Its mode is that of traces: 0600.
+    File(Output, Partial, PathBuf),
+}
+
+/// A file beside the one that it becomes. Signals that end the program remove it.
+pub(crate) struct Partial {
+    file: NamedTempFile,
+    watch: Handle,
+}
+
+impl Partial {
+    fn new(path: &Path) -> std::io::Result<Partial> {
+        let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let prefix = format!(".{}.partial-", path.file_name().unwrap_or_default().to_string_lossy());
+        let file = tempfile::Builder::new().prefix(&prefix).tempfile_in(dir)?;
+        let mut signals = Signals::new([SIGINT, SIGTERM])?;
+        let (watch, path) = (signals.handle(), file.path().to_owned());
+        std::thread::Builder::new().spawn(move || {
+            for signal in signals.forever() {
+                // The program ends by the signal whatever comes of it.
+                let _ = std::fs::remove_file(&path);
+                let _ = emulate_default_handler(signal);
+            }
+        })?;
+        Ok(Partial { file, watch })
+    }
+}
+
+impl Drop for Partial {
+    fn drop(&mut self) {
+        self.watch.close();
+    }
+}
+
+impl<'o> Target<'o> {
+    /// # Errors
+    /// It cannot be written there, or is not text and would go to a terminal.
+    pub(crate) fn open(path: &Path, is_text: bool, out: &'o mut Output) -> anyhow::Result<Target<'o>> {
+        if path == Path::new("-") {
+            if !is_text && std::io::stdout().is_terminal() {
+                bail!("what is not text is not written to a terminal; name a file by -o, or use a pipe");
+            }
+            return Ok(Target::Stream(out));
+        }
+        let name = path.display().to_string();
+        let failed = || format!("cannot write to {name}");
+        if std::fs::metadata(path).is_ok_and(|metadata| !metadata.is_file()) {
+            let file = OpenOptions::new().write(true).open(path).with_context(failed)?;
+            return Ok(Target::Device(Output::to_file(file, name)));
+        }
+        // A link stays one.
+        let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+        let partial = Partial::new(&path).with_context(failed)?;
+        let stream: File = partial.file.as_file().try_clone().with_context(failed)?;
+        Ok(Target::File(Output::to_file(stream, name), partial, path))
+    }
+
+    /// What is written to. It is not buffered.
+    pub(crate) fn output(&mut self) -> &mut Output {
+        match self {
+            Target::Stream(out) => out,
+            Target::Device(out) | Target::File(out, ..) => out,
+        }
+    }
+
+    /// Gives the bytes that were written.
+    ///
+    /// # Errors
+    /// Something could not be written. Then a file stays what it was.
+    pub(crate) fn finish(self) -> anyhow::Result<u64> {
+        match self {
+            // It is finished where it was made.
+            Target::Stream(out) => Ok(out.written_bytes()),
+            Target::Device(out) => {
+                let written_bytes = out.written_bytes();
+                out.finish().map(|()| written_bytes)
+            }
+            Target::File(out, partial, path) => {
+                let written_bytes = out.written_bytes();
+                out.finish()?;
+                let kept = std::fs::rename(partial.file.path(), &path);
+                kept.with_context(|| format!("cannot write to {}", path.display()))?;
+                Ok(written_bytes)
+            }
+        }
+    }
+}
