@@ -10,14 +10,14 @@
 //!
 //! * [`Exporter`]: decides, event by event, what is written. It alone knows what came before.
 //! * [`Batch`]: what is to be written, with the events that it is of. Batches are encoded apart from one another, so that several threads can.
-//! * [`Encoder`]: makes bytes of a batch ([`perfetto`], [`chrome`]).
-//! * [`folded`]: stacks of slices with their own time.
+//! * [`Encoder`]: makes bytes of a batch (`perfetto`, `chrome`).
+//! * `folded`: stacks of slices with their own time.
 //!
 //! In Perfetto's and Chrome's formats an end closes what has begun last on its track. Where slices overlap without lying in one another, the inner one
-//! is cut: it ends with the outer one and begins anew, marked as `continued` ([`nest`]).
+//! is cut: it ends with the outer one and begins anew, marked as `continued` (`nest`).
 //!
 //! # Cost
-//! Memory is that of the timeline, and of batches that are under way. The wire format of protocol buffers is written by hand ([`wire`], varints and
+//! Memory is that of the timeline, and of batches that are under way. The wire format of protocol buffers is written by hand (`wire`, varints and
 //! lengths): what is written are eight messages of a few fields each, and a library would be compiled by whoever builds the command.
 //!
 //! # Source

@@ -7,7 +7,7 @@
 //!   notices ──▶ losses ──▶ Pairs                             ──▶ Loss
 //! ```
 //!
-//! What is a slice says a table ([`rules`]): names such as `X_begin` and `X_end`, if the trace has both classes. Slices of a thread are paired by thread
+//! What is a slice says a table (`rules`): names such as `X_begin` and `X_end`, if the trace has both classes. Slices of a thread are paired by thread
 //! and name; each is as deep as slices are open on its track. They need not lie in one another: one can end while others are open that have begun
 //! within it ([`End::above`]). Slices with a key are on lanes of their process, on which none overlap, and their events are instants of their threads
 //! too. If they begin on one thread and end on another, there is a [`Flow`].
