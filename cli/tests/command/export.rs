@@ -39,10 +39,7 @@ fn place(is_damaged: bool) -> TempDir {
     }
     let dir = tempfile::tempdir().unwrap();
     std::fs::create_dir(dir.path().join("t")).unwrap();
-    std::fs::write(dir.path().join("t/metadata"), &trace.metadata).unwrap();
-    for (name, bytes) in ["state", "cpu_0", "cpu_1"].iter().zip(&trace.streams) {
-        std::fs::write(dir.path().join("t").join(name), bytes).unwrap();
-    }
+    trace.write(&dir.path().join("t"));
     dir
 }
 
@@ -251,7 +248,8 @@ fn what_is_interrupted_leaves_no_file() {
         let begun = Instant::now();
         while names(dir.path()).is_empty() {
             assert!(begun.elapsed() < Duration::from_secs(60), "nothing is written");
-            std::thread::sleep(Duration::from_millis(10)); // Nothing tells of a new file: it is looked for again.
+            // The command says nothing of the file that it makes, so that is looked for again.
+            std::thread::sleep(Duration::from_millis(10));
         }
         rustix::process::kill_process(rustix::process::Pid::from_child(&child), rustix::process::Signal::TERM).unwrap();
         assert_eq!(child.wait().unwrap().signal(), Some(15), "{format}");

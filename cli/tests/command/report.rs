@@ -49,10 +49,7 @@ fn trace() -> TempDir {
     builder.packet(cpus[0], 0, 3);
     let trace = builder.finish();
     let dir = tempfile::tempdir().expect("a directory");
-    std::fs::write(dir.path().join("metadata"), &trace.metadata).expect("it is written");
-    for (name, bytes) in ["state", "cpu_0", "cpu_1"].iter().zip(&trace.streams) {
-        std::fs::write(dir.path().join(name), bytes).expect("it is written");
-    }
+    trace.write(dir.path());
     dir
 }
 

@@ -90,10 +90,7 @@ fn write(dir: &Path) {
     let mut trace = builder.finish();
     let middle = trace.streams[1].len() / 2;
     trace.streams[1][middle..middle + 400].fill(0xFF);
-    std::fs::write(dir.join("metadata"), &trace.metadata).unwrap();
-    for (name, bytes) in ["state", "cpu_0", "cpu_1"].iter().zip(&trace.streams) {
-        std::fs::write(dir.join(name), bytes).unwrap();
-    }
+    trace.write(dir);
 }
 
 #[test]

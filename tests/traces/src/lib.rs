@@ -168,6 +168,18 @@ impl TraceBuilder {
 }
 
 impl Trace {
+    /// Writes it into a directory that is there: `metadata`, and the streams as `state`, `cpu_0`, `cpu_1` and so on.
+    ///
+    /// # Panics
+    /// It cannot be written.
+    pub fn write(&self, dir: &std::path::Path) {
+        std::fs::write(dir.join("metadata"), &self.metadata).expect("the metadata is written");
+        for (index, bytes) in self.streams.iter().enumerate() {
+            let name = index.checked_sub(1).map_or("state".into(), |cpu| format!("cpu_{cpu}"));
+            std::fs::write(dir.join(name), bytes).expect("a stream is written");
+        }
+    }
+
     /// Reads the metadata back.
     ///
     /// # Panics
