@@ -12,7 +12,7 @@ use dormouse_analysis::timeline::{NameText, TrackKind, What};
 use dormouse_ctf::Event;
 use dormouse_ctf::text::{JsonFields, put_json_text};
 
-use crate::op::{At, Op};
+use crate::op::{At, Batch, NewTrack, Op, loss_name};
 
 /// Encodes operations.
 #[derive(Debug)]
@@ -97,8 +97,15 @@ impl Chrome {
         put(out, "}}");
     }
 
-    /// Appends an operation.
-    pub(crate) fn op(&mut self, op: &Op, event: Option<&Event<'_>>, out: &mut Vec<u8>) {
+    /// Appends the operations of a batch.
+    pub(crate) fn encode(&mut self, batch: &mut Batch<'_>) {
+        let Batch { block, ops, out } = batch;
+        for op in ops.iter() {
+            self.op(op, op.event().and_then(|event| block.get(event as usize)).as_ref(), out);
+        }
+    }
+
+    fn op(&mut self, op: &Op, event: Option<&Event<'_>>, out: &mut Vec<u8>) {
         match op {
             Op::Begin { at, name, .. } => {
                 self.head("B", *at, out);
@@ -158,35 +165,31 @@ impl Chrome {
                 self.head("X", *at, out);
                 put(out, ",\"dur\":");
                 put_us(out, i128::from(*end_ns) - i128::from(at.ns));
-                let name = loss.count.map_or_else(|| "events lost".into(), |count| format!("{count} events lost"));
+                let name = loss_name(loss);
                 put(out, &format!(",\"name\":\"{name}\",\"cat\":\"loss\",\"args\":{{\"what\":"));
                 put_json_text(out, loss.text.as_bytes());
                 put(out, "}}");
             }
-            Op::Track { at, kind, name, parent } => self.track(*at, parent.is_some(), *kind, name, out),
+            Op::Track { at, track } => self.track(*at, track, out),
         }
     }
 
-    fn track(&self, at: At, has_parent: bool, kind: TrackKind, name: &str, out: &mut Vec<u8>) {
+    fn track(&self, at: At, track: &NewTrack, out: &mut Vec<u8>) {
         let at = At { ns: self.base_ns, ..at };
-        let mut describe = |what: &str, name: &str| {
+        let mut describe = |what: &str| {
             self.head("M", at, out);
             put(out, &format!(",\"name\":\"{what}\",\"args\":{{\"name\":"));
-            put_json_text(out, name.as_bytes());
+            put_json_text(out, track.label().as_bytes());
             put(out, "}}");
         };
-        let name = match kind {
-            TrackKind::Process { .. } => return describe("process_name", name),
+        match track.kind {
+            TrackKind::Process { .. } => return describe("process_name"),
             TrackKind::Thread { .. } => return,
-            TrackKind::Counter { .. } if has_parent => return,
-            TrackKind::Counter { .. } | TrackKind::Lane { .. } => name.into(),
-            TrackKind::Cpu { cpu } => format!("CPU {cpu}"),
-            TrackKind::Trace => "trace".into(),
-            TrackKind::Losses { .. } => format!("lost by {name}"),
-        };
-        describe("thread_name", &name);
-        if !has_parent {
-            describe("process_name", &name);
+            TrackKind::Counter { .. } if track.parent.is_some() => return,
+            _ => describe("thread_name"),
+        }
+        if track.parent.is_none() {
+            describe("process_name");
         }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use dormouse_analysis::timeline::NameText;
 
 use crate::chrome::Chrome;
-use crate::op::{Batch, Op};
+use crate::op::Batch;
 use crate::perfetto::{Known, Perfetto};
 
 /// Makes bytes of batches. Several encoders of a trace can work at a time.
@@ -45,18 +45,9 @@ impl Encoder {
 
     /// Encodes a batch to its `out`.
     pub fn encode(&mut self, batch: &mut Batch<'_>) {
-        let Batch { block, ops, out } = batch;
-        for op in ops.iter() {
-            let event = match op {
-                Op::Begin { event, .. } | Op::Instant { event, .. } => Some(*event),
-                Op::End { event, .. } => *event,
-                _ => None,
-            };
-            let event = event.and_then(|event| block.get(event as usize));
-            match &mut self.0 {
-                Kind::Perfetto(perfetto) => perfetto.op(op, event.as_ref(), out),
-                Kind::Chrome(chrome) => chrome.op(op, event.as_ref(), out),
-            }
+        match &mut self.0 {
+            Kind::Perfetto(perfetto) => perfetto.encode(batch),
+            Kind::Chrome(chrome) => chrome.encode(batch),
         }
     }
 }

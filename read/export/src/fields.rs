@@ -8,14 +8,21 @@ use dormouse_ctf::model::Scope;
 use dormouse_ctf::plan::{FieldRef, Projection, Shape};
 use dormouse_ctf::{ClassRef, Trace, TraceRef};
 
+use crate::wire::Piece;
+
+/// A name that has this number, as annotations have it (`DebugAnnotation.name_iid`).
+pub(crate) fn named(number: u64) -> Piece {
+    Piece::uint(1, number)
+}
+
 /// Contexts that say who wrote an event, which its track says.
 const SAID_BY_TRACK: [&str; 7] = ["vpid", "vtid", "pid", "tid", "procname", "comm", "cpu_id"];
 
 /// A member of contexts or fields that is shown: not what its track says, nor how many elements the next one has.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Member {
-    /// From 1 on.
-    pub name: u64,
+    /// As annotations have it.
+    pub name: Piece,
     pub is_boolean: bool,
     pub is_pointer: bool,
 }
@@ -43,7 +50,7 @@ impl Fields {
             let (mut shown, mut chosen) = (Shown::default(), Vec::new());
             for member in class.class.members() {
                 fields.take_parts(member.field);
-                let name = fields.take(member.name);
+                fields.take(member.name);
                 let is_said = member.scope != Scope::Fields && SAID_BY_TRACK.contains(&member.name);
                 if is_said || member.is_count {
                     chosen.push(None);
@@ -52,7 +59,7 @@ impl Fields {
                 chosen.push(Some(shown.members.len()));
                 let kind = member.declared.filter(|declared| !declared.sequence).map(|declared| declared.kind);
                 let (is_boolean, is_pointer) = (kind == Some(Kind::Bool), kind == Some(Kind::Pointer));
-                shown.members.push(Member { name, is_boolean, is_pointer });
+                shown.members.push(Member { name: fields.named(member.name), is_boolean, is_pointer });
             }
             shown.projection = class.project(&chosen);
             fields.shown.insert(std::ptr::from_ref(class.class).addr(), shown);
@@ -60,13 +67,16 @@ impl Fields {
         fields
     }
 
-    fn take(&mut self, name: &str) -> u64 {
-        if let Some(known) = self.names.get(name) {
-            return *known;
+    fn take(&mut self, name: &str) {
+        let number = self.next_number();
+        if !self.names.contains_key(name) {
+            self.names.insert(name.into(), number);
         }
-        let number = self.names.len() as u64 + 1;
-        self.names.insert(name.into(), number);
-        number
+    }
+
+    /// Behind those of all names. They count from 1 on.
+    pub(crate) fn next_number(&self) -> u64 {
+        self.names.len() as u64 + 1
     }
 
     fn take_parts(&mut self, field: FieldRef<'_>) {
@@ -87,9 +97,9 @@ impl Fields {
         self.names.iter().map(|(name, number)| (name.as_str(), *number))
     }
 
-    /// Of a name that a visitor is shown.
-    pub(crate) fn number(&self, name: &str) -> Option<u64> {
-        self.names.get(name).copied()
+    /// The name of an annotation, as it is written.
+    pub(crate) fn named(&self, name: &str) -> Piece {
+        named(self.names.get(name).copied().unwrap_or(0))
     }
 
     /// Of the class at this address.

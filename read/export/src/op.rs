@@ -64,10 +64,47 @@ pub(crate) enum Op {
     },
     Track {
         at: At,
-        parent: Option<u32>,
-        kind: TrackKind,
-        name: Box<str>,
+        track: Box<NewTrack>,
     },
+}
+
+/// A track that is new, or is called otherwise.
+#[derive(Debug)]
+pub(crate) struct NewTrack {
+    pub parent: Option<u32>,
+    pub kind: TrackKind,
+    pub name: Box<str>,
+}
+
+impl NewTrack {
+    /// What it is called, where neither process nor thread say it.
+    pub(crate) fn label(&self) -> String {
+        let name = &self.name;
+        match self.kind {
+            TrackKind::Process { .. } | TrackKind::Lane { .. } | TrackKind::Counter { .. } => name.to_string(),
+            TrackKind::Thread { tid, .. } => format!("thread {tid}"),
+            TrackKind::Cpu { cpu } => format!("CPU {cpu}"),
+            TrackKind::Trace => "trace".into(),
+            TrackKind::Losses { .. } => format!("lost by {name}"),
+        }
+    }
+}
+
+/// What a loss is called.
+pub(crate) fn loss_name(loss: &Loss) -> String {
+    loss.count.map_or_else(|| "events lost".into(), |count| format!("{count} events lost"))
+}
+
+impl Op {
+    /// Which event of the batch's block it is of.
+    #[inline(always)]
+    pub(crate) fn event(&self) -> Option<u32> {
+        match self {
+            Op::Begin { event, .. } | Op::Instant { event, .. } => Some(*event),
+            Op::End { event, .. } => *event,
+            _ => None,
+        }
+    }
 }
 
 /// What is to be written, and the events that it is of.
@@ -144,7 +181,8 @@ impl Sink for Recording<'_> {
             self.recorder.counters.resize(track.id as usize + 1, 0);
             self.recorder.counters[track.id as usize] = name;
         }
-        self.ops.push(Op::Track { at, parent: track.parent, kind: track.kind, name: track.name.into() });
+        let track = NewTrack { parent: track.parent, kind: track.kind, name: track.name.into() };
+        self.ops.push(Op::Track { at, track: Box::new(track) });
     }
 
     #[inline]

@@ -7,14 +7,14 @@ use std::sync::Arc;
 
 use dormouse_abi::page::CPU_UNKNOWN;
 use dormouse_analysis::Number;
-use dormouse_analysis::timeline::{Loss, NameText, TrackKind, What};
+use dormouse_analysis::timeline::{NameText, TrackKind, What};
 use dormouse_ctf::model::{Base, Meaning};
 use dormouse_ctf::plan::{Group, IntegerNode, Visitor};
 use dormouse_ctf::{Clock, Event, Scratch};
 
-use crate::fields::{Fields, Member};
-use crate::op::{At, Op};
-use crate::wire::{close, open, put_bytes, put_fixed64, put_message, put_text, put_uint, put_varint};
+use crate::fields::{Fields, Member, named};
+use crate::op::{At, Batch, NewTrack, Op, loss_name};
+use crate::wire::{Piece, Wire};
 
 /// Numbers of fields, by their messages.
 mod field {
@@ -48,7 +48,6 @@ mod field {
         pub const TERMINATING_FLOW_IDS: u64 = 48;
     }
     pub mod annotation {
-        pub const NAME_IID: u64 = 1;
         pub const BOOL: u64 = 2;
         pub const UINT: u64 = 3;
         pub const INT: u64 = 4;
@@ -117,9 +116,9 @@ const ELEMENTS_MAX: u32 = 1 << 16;
 /// What all encoders of a trace share.
 #[derive(Debug)]
 pub(crate) struct Known {
-    pub names: Vec<NameText>,
-    /// Of each name the number of its category; 0: none.
-    categories: Vec<u64>,
+    names: Vec<NameText>,
+    /// Of each name what an event has of it: its number and that of its category.
+    pieces: Vec<Piece>,
     category_names: Vec<String>,
     fields: Fields,
     clock: Option<Clock>,
@@ -129,33 +128,39 @@ impl Known {
     pub(crate) fn new(names: Vec<NameText>, fields: Fields, clock: Option<Clock>) -> Known {
         let mut category_names: Vec<String> = Vec::new();
         let mut numbers = std::collections::HashMap::new();
-        let categories = names.iter().map(|name| match name.category.as_str() {
+        let mut category = |name: &NameText| match name.category.as_str() {
             "" => 0,
-            category => *numbers.entry(category).or_insert_with(|| {
+            category => *numbers.entry(category.to_owned()).or_insert_with(|| {
                 category_names.push(category.into());
                 category_names.len() as u64
             }),
-        });
-        let categories = categories.collect();
-        Known { categories, category_names, names, fields, clock }
+        };
+        let piece = |(number, name)| {
+            Piece::uint(field::event::NAME_IID, number).and_uint(field::event::CATEGORY_IIDS, category(name))
+        };
+        let pieces = (1..).zip(&names).map(piece).collect();
+        Known { pieces, category_names, names, fields, clock }
     }
 }
 
 /// Names of annotations that are ours: behind those of fields.
 const OURS: [&str; 5] = ["cpu", "end", "continued", "events lost between begin and end", "begin is not in the trace"];
-const CPU: usize = 0;
-const END: usize = 1;
-const CONTINUED: usize = 2;
-const NOT_BELIEVED: usize = 3;
-const END_ALONE: usize = 4;
+#[derive(Debug, Clone, Copy)]
+enum Ours {
+    Cpu,
+    End,
+    Continued,
+    NotBelieved,
+    EndAlone,
+}
 
 /// Encodes operations.
 #[derive(Debug)]
 pub(crate) struct Perfetto {
     known: Arc<Known>,
-    /// Numbers of [`OURS`].
-    ours: u64,
-    body: Vec<u8>,
+    /// Of [`OURS`], as annotations have them.
+    ours: [Piece; OURS.len()],
+    wire: Wire,
     scratch: Scratch,
 }
 
@@ -169,298 +174,224 @@ fn uuid(track: u32) -> u64 {
 
 impl Perfetto {
     pub(crate) fn new(known: &Arc<Known>) -> Perfetto {
-        let ours = known.fields.names().count() as u64 + 1;
-        Perfetto { known: Arc::clone(known), ours, body: Vec::new(), scratch: Scratch::default() }
-    }
-
-    fn ours(&self, name: usize) -> u64 {
-        self.ours + name as u64
+        let ours = std::array::from_fn(|index| named(known.fields.next_number() + index as u64));
+        Perfetto { known: Arc::clone(known), ours, wire: Wire::default(), scratch: Scratch::default() }
     }
 
     /// Appends what stands before all events.
     pub(crate) fn begin(&self, out: &mut Vec<u8>) {
-        let packet = |out: &mut Vec<u8>, flags: u64, fill: &dyn Fn(&mut Vec<u8>)| {
-            put_message(out, field::trace::PACKET, |out| {
-                put_uint(out, field::packet::SEQUENCE_ID, SEQUENCE);
-                put_uint(out, field::packet::SEQUENCE_FLAGS, flags);
-                fill(out);
+        let mut wire = Wire::of(std::mem::take(out));
+        let mut packet = |flags: u64, fill: &dyn Fn(&mut Wire)| {
+            wire.message(field::trace::PACKET, |wire| {
+                wire.uint(field::packet::SEQUENCE_ID, SEQUENCE);
+                wire.uint(field::packet::SEQUENCE_FLAGS, flags);
+                fill(wire);
             });
         };
-        packet(out, CLEARED, &|out| {
-            put_uint(out, field::packet::FIRST_ON_SEQUENCE, 1);
-            put_message(out, field::packet::DEFAULTS, |out| {
-                put_uint(out, field::defaults::TIMESTAMP_CLOCK_ID, REALTIME)
-            });
+        packet(CLEARED, &|wire| {
+            wire.uint(field::packet::FIRST_ON_SEQUENCE, 1);
+            wire.message(field::packet::DEFAULTS, |wire| wire.uint(field::defaults::TIMESTAMP_CLOCK_ID, REALTIME));
         });
-        packet(out, NEEDS_NAMES, &|out| put_message(out, field::packet::CLOCK_SNAPSHOT, |out| self.clocks(out)));
-        let names = (1..).zip(self.known.names.iter().map(|name| name.text.as_str()));
-        let categories = (1..).zip(self.known.category_names.iter().map(String::as_str));
-        let annotations = self.known.fields.names().map(|(name, number)| (number, name));
-        let annotations = annotations.chain((self.ours..).zip(OURS));
+        packet(NEEDS_NAMES, &|wire| wire.message(field::packet::CLOCK_SNAPSHOT, |wire| self.clocks(wire)));
+        let Known { names, category_names, fields, .. } = &*self.known;
+        let annotations = fields.names().map(|(name, number)| (number, name));
+        let annotations = annotations.chain((fields.next_number()..).zip(OURS));
         let all = [
-            (field::interned::CATEGORIES, categories.collect::<Vec<(u64, &str)>>()),
-            (field::interned::NAMES, names.collect()),
+            (field::interned::CATEGORIES, (1..).zip(category_names.iter().map(String::as_str)).collect::<Vec<_>>()),
+            (field::interned::NAMES, (1..).zip(names.iter().map(|name| name.text.as_str())).collect()),
             (field::interned::ANNOTATION_NAMES, annotations.collect()),
         ];
         for (kind, names) in all {
             for names in names.chunks(NAMES_EACH) {
-                packet(out, NEEDS_NAMES, &|out| {
-                    put_message(out, field::packet::INTERNED_DATA, |out| {
+                packet(NEEDS_NAMES, &|wire| {
+                    wire.message(field::packet::INTERNED_DATA, |wire| {
                         for (number, name) in names {
-                            put_message(out, kind, |out| {
-                                put_uint(out, field::interned::IID, *number);
-                                put_text(out, field::interned::TEXT, name.as_bytes());
+                            wire.message(kind, |wire| {
+                                wire.uint(field::interned::IID, *number);
+                                wire.text(field::interned::TEXT, name.as_bytes());
                             });
                         }
                     });
                 });
             }
         }
+        *out = wire.finish();
     }
 
     /// What clocks show at one moment: a second after the trace's clock showed 0.
-    fn clocks(&self, out: &mut Vec<u8>) {
+    fn clocks(&self, wire: &mut Wire) {
         let second = 1_000_000_000;
         let monotonic =
             self.known.clock.as_ref().filter(|clock| clock.name == "monotonic" && clock.frequency_hz == second);
         let realtime = monotonic.map_or(second, |clock| timestamp(clock.epoch_ns(second)));
         for (id, ns) in [(REALTIME, realtime)].into_iter().chain(monotonic.map(|_| (MONOTONIC, second))) {
-            put_message(out, field::snapshot::CLOCKS, |out| {
-                put_uint(out, field::clock::ID, id);
-                put_uint(out, field::clock::TIMESTAMP, ns);
+            wire.message(field::snapshot::CLOCKS, |wire| {
+                wire.uint(field::clock::ID, id);
+                wire.uint(field::clock::TIMESTAMP, ns);
             });
         }
-        put_uint(out, field::snapshot::PRIMARY, REALTIME);
+        wire.uint(field::snapshot::PRIMARY, REALTIME);
     }
 
-    /// Appends a packet with the body's event.
-    fn packet(&mut self, ns: i64, out: &mut Vec<u8>) {
-        let mut head = [0; SHORT_BYTES];
-        let values = [
-            field::packet::TIMESTAMP << 3,
-            timestamp(ns),
-            field::packet::SEQUENCE_ID << 3,
-            SEQUENCE,
-            field::packet::SEQUENCE_FLAGS << 3,
-            NEEDS_NAMES,
-            field::packet::TRACK_EVENT << 3 | 2,
-            self.body.len() as u64,
-        ];
-        let at = values.into_iter().fold(0, |at, value| varint_at(&mut head, at, value));
-        put_varint(out, field::trace::PACKET << 3 | 2);
-        put_varint(out, (at + self.body.len()) as u64);
-        out.extend_from_slice(&head[..at]);
-        out.extend_from_slice(&self.body);
-    }
-
-    /// Begins the body of an event.
-    #[inline]
-    fn event(&mut self, kind: u64, track: u32) {
-        self.body.clear();
-        put_uint(&mut self.body, field::event::TYPE, kind);
-        put_uint(&mut self.body, field::event::TRACK_UUID, uuid(track));
-    }
-
-    #[inline]
-    fn name(&mut self, name: u32) {
-        put_uint(&mut self.body, field::event::NAME_IID, u64::from(name) + 1);
-        match self.known.categories.get(name as usize) {
-            None | Some(0) => {}
-            Some(category) => put_uint(&mut self.body, field::event::CATEGORY_IIDS, *category),
+    /// Appends the operations of a batch.
+    pub(crate) fn encode(&mut self, batch: &mut Batch<'_>) {
+        let Batch { block, ops, out } = batch;
+        self.wire = Wire::of(std::mem::take(out));
+        for op in ops.iter() {
+            self.op(op, op.event().and_then(|event| block.get(event as usize)).as_ref());
         }
+        *out = std::mem::take(&mut self.wire).finish();
     }
 
-    fn flag(&mut self, name: usize) {
-        let number = self.ours(name);
-        put_message(&mut self.body, field::event::DEBUG_ANNOTATIONS, |out| {
-            put_uint(out, field::annotation::NAME_IID, number);
-            put_uint(out, field::annotation::BOOL, 1);
-        });
+    /// Writes the packet of an event of this kind, with what `fill` says of it.
+    #[inline(always)]
+    fn event(&mut self, kind: u64, at: At, fill: impl FnOnce(&mut Perfetto)) {
+        let packet = self.wire.open(field::trace::PACKET);
+        self.wire.uint(field::packet::TIMESTAMP, timestamp(at.ns));
+        self.wire.uint(field::packet::SEQUENCE_ID, SEQUENCE);
+        self.wire.uint(field::packet::SEQUENCE_FLAGS, NEEDS_NAMES);
+        let event = self.wire.open(field::packet::TRACK_EVENT);
+        self.wire.uint(field::event::TYPE, kind);
+        self.wire.uint(field::event::TRACK_UUID, uuid(at.track));
+        fill(self);
+        self.wire.close(event);
+        self.wire.close(packet);
     }
 
-    /// CPU and fields of an event, as annotations; `within`: as entries of one.
+    #[inline(always)]
+    fn name(&mut self, name: u32) {
+        self.known.pieces.get(name as usize).into_iter().for_each(|piece| self.wire.piece(piece));
+    }
+
+    fn flag(&mut self, ours: Ours) {
+        let name = &self.ours[ours as usize];
+        self.wire.named_uint(field::event::DEBUG_ANNOTATIONS, name, field::annotation::BOOL, 1);
+    }
+
+    /// CPU and fields of an event, as annotations of this kind.
     #[inline]
-    fn fields(&mut self, event: &Event<'_>, within: bool) {
-        let (cpu, end) = (self.ours(CPU), self.ours(END));
-        let Perfetto { known, body, scratch, .. } = self;
-        let kind = if within { field::annotation::DICT_ENTRIES } else { field::event::DEBUG_ANNOTATIONS };
-        let begin = within.then(|| {
-            let begin = open(body, field::event::DEBUG_ANNOTATIONS);
-            put_uint(body, field::annotation::NAME_IID, end);
-            begin
-        });
+    fn fields(&mut self, event: Option<&Event<'_>>, kind: u64) {
+        let Some(event) = event else { return };
+        let Perfetto { known, wire, scratch, ours } = self;
+        if event.cpu_id != CPU_UNKNOWN {
+            wire.named_uint(kind, &ours[Ours::Cpu as usize], field::annotation::UINT, event.cpu_id.into());
+        }
+        let Some(shown) = known.fields.shown(std::ptr::from_ref(event.class).addr()) else { return };
         let mut annotations = Annotations {
-            out: body,
+            wire,
             fields: &known.fields,
-            depth: 1,
             kind,
-            name: Named::Number(cpu),
+            name: Piece::default(),
             is_shown: true,
             member: None,
             open: Vec::new(),
             elements: 0,
             more: 0,
         };
-        if event.cpu_id != CPU_UNKNOWN {
-            annotations.number(field::annotation::UINT, event.cpu_id.into());
-        }
-        if let Some(shown) = known.fields.shown(std::ptr::from_ref(event.class).addr()) {
-            // The record has been measured, so its fields can be read.
-            let _ = event.project_in_turn(&shown.projection, scratch, &mut annotations, |annotations, index| {
-                let member = &shown.members[index];
-                annotations.member = Some(member);
-                annotations.name = Named::Number(member.name);
-            });
-        }
-        if let Some(begin) = begin {
-            close(body, begin);
-        }
+        // The record has been measured, so its fields can be read.
+        let _ = event.project_in_turn(&shown.projection, scratch, &mut annotations, |annotations, index| {
+            let member = &shown.members[index];
+            annotations.member = Some(member);
+            annotations.name = member.name;
+        });
     }
 
-    /// Appends an operation.
-    pub(crate) fn op(&mut self, op: &Op, event: Option<&Event<'_>>, out: &mut Vec<u8>) {
+    /// The same within one annotation.
+    fn end_fields(&mut self, event: Option<&Event<'_>>) {
+        let begin = self.wire.open(field::event::DEBUG_ANNOTATIONS);
+        self.wire.piece(&self.ours[Ours::End as usize]);
+        self.fields(event, field::annotation::DICT_ENTRIES);
+        self.wire.close(begin);
+    }
+
+    fn op(&mut self, op: &Op, event: Option<&Event<'_>>) {
         match op {
-            Op::Begin { at, name, .. } => {
-                self.event(SLICE_BEGIN, at.track);
-                self.name(*name);
-                event.into_iter().for_each(|event| self.fields(event, false));
-                self.packet(at.ns, out);
-            }
-            Op::Continue { at, name } => {
-                self.event(SLICE_BEGIN, at.track);
-                self.name(*name);
-                self.flag(CONTINUED);
-                self.packet(at.ns, out);
-            }
-            Op::Cut { at } => {
-                self.event(SLICE_END, at.track);
-                self.packet(at.ns, out);
-            }
+            Op::Begin { at, name, .. } => self.event(SLICE_BEGIN, *at, |this| {
+                this.name(*name);
+                this.fields(event, field::event::DEBUG_ANNOTATIONS);
+            }),
+            Op::Continue { at, name } => self.event(SLICE_BEGIN, *at, |this| {
+                this.name(*name);
+                this.flag(Ours::Continued);
+            }),
+            Op::Cut { at } => self.event(SLICE_END, *at, |_| {}),
             // A slice without an end is shown as one.
             Op::End { event: None, .. } => {}
-            Op::End { at, is_believed, .. } => {
-                self.event(SLICE_END, at.track);
+            Op::End { at, is_believed, .. } => self.event(SLICE_END, *at, |this| {
                 if !is_believed {
-                    self.flag(NOT_BELIEVED);
+                    this.flag(Ours::NotBelieved);
                 }
-                event.into_iter().for_each(|event| self.fields(event, true));
-                self.packet(at.ns, out);
-            }
-            Op::Instant { at, name, what, .. } => {
-                self.event(INSTANT, at.track);
-                self.name(*name);
+                this.end_fields(event);
+            }),
+            Op::Instant { at, name, what, .. } => self.event(INSTANT, *at, |this| {
+                this.name(*name);
                 match what {
-                    What::Begins(id) => put_fixed64(&mut self.body, field::event::FLOW_IDS, *id),
-                    What::EndsElsewhere(id) => put_fixed64(&mut self.body, field::event::TERMINATING_FLOW_IDS, *id),
-                    What::EndAlone => self.flag(END_ALONE),
+                    What::Begins(id) => this.wire.fixed64(field::event::FLOW_IDS, *id),
+                    What::EndsElsewhere(id) => this.wire.fixed64(field::event::TERMINATING_FLOW_IDS, *id),
+                    What::EndAlone => this.flag(Ours::EndAlone),
                     What::Plain | What::Ends(_) => {}
                 }
-                event.into_iter().for_each(|event| self.fields(event, false));
-                self.packet(at.ns, out);
-            }
-            Op::Counter { at, value, .. } => {
-                self.event(COUNTER, at.track);
-                match value {
-                    Number::Whole(value) if i64::try_from(*value).is_ok() => {
-                        put_uint(&mut self.body, field::event::COUNTER_VALUE, *value as i64 as u64);
-                    }
-                    value => put_fixed64(&mut self.body, field::event::DOUBLE_COUNTER_VALUE, value.real().to_bits()),
+                this.fields(event, field::event::DEBUG_ANNOTATIONS);
+            }),
+            Op::Counter { at, value, .. } => self.event(COUNTER, *at, |this| match value {
+                Number::Whole(value) if i64::try_from(*value).is_ok() => {
+                    this.wire.uint(field::event::COUNTER_VALUE, *value as i64 as u64);
                 }
-                self.packet(at.ns, out);
-            }
+                value => this.wire.fixed64(field::event::DOUBLE_COUNTER_VALUE, value.real().to_bits()),
+            }),
             // The instants at its ends have it.
             Op::Flow { .. } => {}
-            Op::Loss { at, end_ns, loss } => self.loss(*at, *end_ns, loss, out),
-            Op::Track { at, parent, kind, name } => track(*at, *parent, *kind, name, out),
+            Op::Loss { at, end_ns, loss } => {
+                self.event(SLICE_BEGIN, *at, |this| {
+                    // Neither is interned: they are of many.
+                    this.wire.text(field::event::NAME, loss_name(loss).as_bytes());
+                    this.wire.message(field::event::DEBUG_ANNOTATIONS, |wire| {
+                        wire.text(field::annotation::NAME, b"what");
+                        wire.text(field::annotation::STRING, loss.text.as_bytes());
+                    });
+                });
+                self.event(SLICE_END, At { ns: *end_ns, ..*at }, |_| {});
+            }
+            Op::Track { at, track } => self.track(*at, track),
         }
     }
 
-    fn loss(&mut self, at: At, end_ns: i64, loss: &Loss, out: &mut Vec<u8>) {
-        self.event(SLICE_BEGIN, at.track);
-        let name = loss.count.map_or_else(|| "events lost".into(), |count| format!("{count} events lost"));
-        // Not interned: it is one of many.
-        put_text(&mut self.body, field::event::NAME, name.as_bytes());
-        put_message(&mut self.body, field::event::DEBUG_ANNOTATIONS, |out| {
-            put_text(out, field::annotation::NAME, b"what");
-            put_text(out, field::annotation::STRING, loss.text.as_bytes());
-        });
-        self.packet(at.ns, out);
-        self.event(SLICE_END, at.track);
-        self.packet(end_ns, out);
-    }
-}
-
-/// Appends a packet that describes a track.
-fn track(at: At, parent: Option<u32>, kind: TrackKind, name: &str, out: &mut Vec<u8>) {
-    let thread = |out: &mut Vec<u8>| {
-        put_message(out, field::track::THREAD, |out| {
-            put_uint(out, field::thread::PID, at.pid.into());
-            put_uint(out, field::thread::TID, at.tid.into());
-        });
-    };
-    put_message(out, field::trace::PACKET, |out| {
-        put_uint(out, field::packet::SEQUENCE_ID, SEQUENCE);
-        put_message(out, field::packet::TRACK_DESCRIPTOR, |out| {
-            put_uint(out, field::track::UUID, uuid(at.track));
-            parent.into_iter().for_each(|parent| put_uint(out, field::track::PARENT_UUID, uuid(parent)));
-            let name = match kind {
-                TrackKind::Process { .. } => {
-                    return put_message(out, field::track::PROCESS, |out| {
-                        put_uint(out, field::process::PID, at.pid.into());
-                        put_text(out, field::process::NAME, name.as_bytes());
-                    });
+    /// Writes a packet that describes a track.
+    fn track(&mut self, at: At, track: &NewTrack) {
+        let packet = self.wire.open(field::trace::PACKET);
+        self.wire.uint(field::packet::SEQUENCE_ID, SEQUENCE);
+        self.wire.message(field::packet::TRACK_DESCRIPTOR, |wire| {
+            wire.uint(field::track::UUID, uuid(at.track));
+            track.parent.into_iter().for_each(|parent| wire.uint(field::track::PARENT_UUID, uuid(parent)));
+            match track.kind {
+                TrackKind::Process { .. } => wire.message(field::track::PROCESS, |wire| {
+                    wire.uint(field::process::PID, at.pid.into());
+                    wire.text(field::process::NAME, track.name.as_bytes());
+                }),
+                TrackKind::Thread { .. } if track.parent.is_some() => wire.message(field::track::THREAD, |wire| {
+                    wire.uint(field::thread::PID, at.pid.into());
+                    wire.uint(field::thread::TID, at.tid.into());
+                }),
+                kind => {
+                    if let TrackKind::Counter { .. } = kind {
+                        wire.bytes(field::track::COUNTER, &[]);
+                    }
+                    wire.text(field::track::NAME, track.label().as_bytes());
                 }
-                TrackKind::Thread { .. } if parent.is_some() => return thread(out),
-                TrackKind::Thread { tid, .. } => format!("thread {tid}"),
-                TrackKind::Cpu { cpu } => format!("CPU {cpu}"),
-                TrackKind::Trace => "trace".into(),
-                TrackKind::Losses { .. } => format!("lost by {name}"),
-                TrackKind::Lane { .. } => name.into(),
-                TrackKind::Counter { .. } => {
-                    put_bytes(out, field::track::COUNTER, &[]);
-                    name.into()
-                }
-            };
-            put_text(out, field::track::NAME, name.as_bytes());
+            }
         });
-    });
-}
-
-/// Bytes of a number with its name, or of what stands before an event, at most.
-const SHORT_BYTES: usize = 32;
-/// Texts up to so long, with their names, have a length of one byte.
-const TEXT_SHORT: usize = 100;
-
-/// Writes a varint into a buffer; gives where it ends.
-#[inline(always)]
-fn varint_at(buffer: &mut [u8; SHORT_BYTES], mut at: usize, mut value: u64) -> usize {
-    while value >= 0x80 {
-        buffer[at] = value as u8 | 0x80;
-        value >>= 7;
-        at += 1;
+        self.wire.close(packet);
     }
-    buffer[at] = value as u8;
-    at + 1
-}
-
-/// What a value is called.
-#[derive(Debug, Clone, Copy)]
-enum Named<'n> {
-    /// It is an element.
-    No,
-    Number(u64),
-    Text(&'n str),
 }
 
 /// Writes fields as annotations.
 struct Annotations<'a> {
-    out: &'a mut Vec<u8>,
+    wire: &'a mut Wire,
     fields: &'a Fields,
-    /// Groups that are open, the event's own included.
-    depth: u32,
     /// The number of the field that a value is, in the message that is open.
     kind: u64,
-    name: Named<'static>,
+    /// What a value is called; elements are called nothing.
+    name: Piece,
     is_shown: bool,
     member: Option<&'a Member>,
     /// Messages that are open: where they begin, what a value is in the one around them, and whether they are written.
@@ -471,71 +402,26 @@ struct Annotations<'a> {
 }
 
 impl Annotations<'_> {
-    /// Begins a value in a buffer of its own, and gives its length so far. A value is at most twice a varint and a few bytes: it has a length of one byte.
     #[inline(always)]
-    fn head(&self, buffer: &mut [u8; SHORT_BYTES]) -> usize {
-        // The numbers of these fields have one byte.
-        buffer[0] = (self.kind << 3 | 2) as u8;
-        let mut len = 2;
-        if let Named::Number(number) = self.name {
-            buffer[len] = (field::annotation::NAME_IID << 3) as u8;
-            len = varint_at(buffer, len + 1, number);
+    fn put_text(&mut self, text: &[u8]) {
+        if self.is_shown {
+            self.wire.named_text(self.kind, &self.name, field::annotation::STRING, text);
         }
-        len
-    }
-
-    #[inline(always)]
-    fn put_short(&mut self, mut buffer: [u8; SHORT_BYTES], len: usize) {
-        buffer[1] = (len - 2) as u8;
-        self.out.extend_from_slice(&buffer[..len]);
-    }
-
-    fn long(&mut self, fill: impl FnOnce(&mut Vec<u8>)) {
-        if !self.is_shown {
-            return;
-        }
-        let begin = open(self.out, self.kind);
-        self.named();
-        fill(self.out);
-        close(self.out, begin);
-    }
-
-    fn named(&mut self) {
-        match self.name {
-            Named::No => {}
-            Named::Number(number) => put_uint(self.out, field::annotation::NAME_IID, number),
-            Named::Text(name) => put_text(self.out, field::annotation::NAME, name.as_bytes()),
-        }
-    }
-
-    #[inline(always)]
-    fn number(&mut self, kind: u64, value: u64) {
-        if !self.is_shown {
-            return;
-        }
-        if let Named::Text(_) = self.name {
-            return self.long(|out| put_uint(out, kind, value));
-        }
-        let mut buffer = [0; SHORT_BYTES];
-        let len = self.head(&mut buffer);
-        buffer[len] = (kind << 3) as u8;
-        let len = varint_at(&mut buffer, len + 1, value);
-        self.put_short(buffer, len);
     }
 }
 
 impl Visitor for Annotations<'_> {
     fn name(&mut self, name: &str) {
         // All names of metadata are known.
-        self.name = self.fields.number(name).map_or(Named::Text("?"), Named::Number);
+        self.name = self.fields.named(name);
     }
 
     fn option(&mut self, name: &str) {
-        self.name = self.fields.number(name).map_or(Named::Text("?"), Named::Number);
+        self.name = self.fields.named(name);
     }
 
     fn element(&mut self, _: u64) {
-        self.name = Named::No;
+        self.name = Piece::default();
         if self.is_shown {
             self.elements += 1;
             self.is_shown = self.elements <= ELEMENTS_MAX;
@@ -543,69 +429,64 @@ impl Visitor for Annotations<'_> {
         self.more += u64::from(self.elements > ELEMENTS_MAX);
     }
 
-    #[inline]
+    #[inline(always)]
     fn integer(&mut self, value: u64, class: &IntegerNode) {
         if !self.is_shown {
             return;
         }
-        let member = self.member.filter(|_| self.depth == 1);
+        let member = self.member.filter(|_| self.open.is_empty());
         let is_boolean =
             class.meaning == Meaning::Boolean || (value <= 1 && member.is_some_and(|member| member.is_boolean));
-        if is_boolean {
-            return self.number(field::annotation::BOOL, u64::from(value != 0));
-        }
-        if class.labels.is_some()
+        if !is_boolean
+            && class.labels.is_some()
             && let Some(label) = class.label(value)
         {
-            return self.long(|out| put_text(out, field::annotation::STRING, label.as_bytes()));
+            return self.put_text(label.as_bytes());
         }
         let is_pointer = class.base == Base::Hexadecimal || member.is_some_and(|member| member.is_pointer);
         let kind = match (is_pointer, class.is_signed) {
+            _ if is_boolean => field::annotation::BOOL,
             (true, _) => field::annotation::POINTER,
             (false, true) => field::annotation::INT,
             (false, false) => field::annotation::UINT,
         };
-        self.number(kind, value);
+        let value = if is_boolean { u64::from(value != 0) } else { value };
+        self.wire.named_uint(self.kind, &self.name, kind, value);
     }
 
     fn float(&mut self, value: f64) {
-        self.long(|out| put_fixed64(out, field::annotation::DOUBLE, value.to_bits()));
+        if self.is_shown {
+            self.wire.message(self.kind, |wire| {
+                wire.piece(&self.name);
+                wire.fixed64(field::annotation::DOUBLE, value.to_bits());
+            });
+        }
     }
 
-    #[inline]
+    #[inline(always)]
     fn text(&mut self, text: &[u8]) {
-        let Some(Ok(text)) = (text.len() <= TEXT_SHORT).then(|| std::str::from_utf8(text)) else {
-            return self.long(|out| put_text(out, field::annotation::STRING, text));
-        };
-        if !self.is_shown {
-            return;
-        }
-        if let Named::Text(_) = self.name {
-            return self.long(|out| put_text(out, field::annotation::STRING, text.as_bytes()));
-        }
-        let mut buffer = [0; SHORT_BYTES];
-        let len = self.head(&mut buffer);
-        buffer[1] = (len + text.len()) as u8;
-        buffer[len] = (field::annotation::STRING << 3 | 2) as u8;
-        buffer[len + 1] = text.len() as u8;
-        self.out.extend_from_slice(&buffer[..len + 2]);
-        self.out.extend_from_slice(text.as_bytes());
+        self.put_text(text);
     }
 
     fn blob(&mut self, bytes: &[u8], _: bool) {
-        let text: String = bytes.iter().take(ELEMENTS_MAX as usize).map(|byte| format!("{byte:02x}")).collect();
-        let more = if bytes.len() > ELEMENTS_MAX as usize { "…" } else { "" };
-        self.long(|out| put_text(out, field::annotation::STRING, format!("0x{text}{more}").as_bytes()));
+        const DIGITS: &[u8; 16] = b"0123456789abcdef";
+        let shown = &bytes[..bytes.len().min(ELEMENTS_MAX as usize)];
+        let mut text = b"0x".to_vec();
+        text.extend(shown.iter().flat_map(|byte| [byte >> 4, byte & 15]).map(|digit| DIGITS[usize::from(digit)]));
+        if shown.len() < bytes.len() {
+            text.extend_from_slice("…".as_bytes());
+        }
+        self.put_text(&text);
     }
 
     fn open(&mut self, group: Group) {
         if group == Group::Optional {
             return;
         }
-        self.depth += 1;
-        let begin = if self.is_shown { open(self.out, self.kind) } else { 0 };
+        let mut begin = 0;
         if self.is_shown {
-            self.named();
+            begin = self.wire.open(self.kind);
+            self.wire.piece(&self.name);
         }
         self.open.push((begin, self.kind, self.is_shown));
         self.kind = match group {
@@ -618,16 +499,15 @@ impl Visitor for Annotations<'_> {
         if group == Group::Optional {
             return;
         }
-        self.depth -= 1;
         let Some((begin, kind, is_shown)) = self.open.pop() else { return };
         self.is_shown = is_shown;
         if is_shown {
             if self.more > 0 && group == Group::Array {
-                let text = format!("and {} more", std::mem::take(&mut self.more));
-                self.name = Named::No;
-                self.long(|out| put_text(out, field::annotation::STRING, text.as_bytes()));
+                self.name = Piece::default();
+                let more = std::mem::take(&mut self.more);
+                self.put_text(format!("and {more} more").as_bytes());
             }
-            close(self.out, begin);
+            self.wire.close(begin);
         }
         self.kind = kind;
     }

@@ -1,4 +1,7 @@
 //! The wire format of protocol buffers: a tag (number of the field, kind of its value), then the value.
+//!
+//! What is written is short, so that copies cost more than what they copy: values are put where they stay, with room behind them that is overwritten
+//! by what comes next.
 
 /// Kinds of values.
 const VARINT: u64 = 0;
@@ -6,86 +9,280 @@ const FIXED64: u64 = 1;
 const LENGTH: u64 = 2;
 
 /// Bytes of a length that is written before it is known.
-const LENGTH_BYTES: usize = 5;
+const LENGTH_BYTES: usize = 2;
+/// Lengths that need more.
+const LONG: usize = 1 << (7 * LENGTH_BYTES);
+/// The room that a varint is given: it has ten bytes at most.
+const VARINT_ROOM: usize = 16;
+/// What the room grows by at least.
+const GROWTH: usize = 4096;
 
-#[inline(always)]
-pub(crate) fn put_varint(out: &mut Vec<u8>, mut value: u64) {
-    while value >= 0x80 {
-        out.push(value as u8 | 0x80);
-        value >>= 7;
+/// Bytes that are written again and again.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Piece([u8; 16], usize);
+
+impl Piece {
+    /// A number, if it is one: 0 is that of nothing.
+    pub(crate) fn uint(field: u64, value: u64) -> Piece {
+        Piece::default().and_uint(field, value)
     }
-    out.push(value as u8);
-}
 
-#[inline(always)]
-pub(crate) fn put_uint(out: &mut Vec<u8>, field: u64, value: u64) {
-    put_varint(out, field << 3 | VARINT);
-    put_varint(out, value);
-}
+    /// The same with another one behind it. There is room for two with numbers of 32 bits.
+    pub(crate) fn and_uint(mut self, field: u64, value: u64) -> Piece {
+        if value > 0 {
+            let mut wire = Wire::of(self.0[..self.1].to_vec());
+            wire.uint(field, value);
+            self.1 = wire.len;
+            self.0[..self.1].copy_from_slice(&wire.bytes[..self.1]);
+        }
+        self
+    }
 
-#[inline(always)]
-pub(crate) fn put_fixed64(out: &mut Vec<u8>, field: u64, value: u64) {
-    put_varint(out, field << 3 | FIXED64);
-    out.extend_from_slice(&value.to_le_bytes());
-}
-
-/// Bytes, text or a message.
-#[inline(always)]
-pub(crate) fn put_bytes(out: &mut Vec<u8>, field: u64, bytes: &[u8]) {
-    put_varint(out, field << 3 | LENGTH);
-    put_varint(out, bytes.len() as u64);
-    out.extend_from_slice(bytes);
-}
-
-/// Text. What is not UTF-8 becomes U+FFFD.
-pub(crate) fn put_text(out: &mut Vec<u8>, field: u64, text: &[u8]) {
-    match std::str::from_utf8(text) {
-        Ok(_) => put_bytes(out, field, text),
-        Err(_) => put_bytes(out, field, String::from_utf8_lossy(text).as_bytes()),
+    pub(crate) fn len(&self) -> usize {
+        self.1
     }
 }
 
-/// A message that `fill` writes.
-pub(crate) fn put_message(out: &mut Vec<u8>, field: u64, fill: impl FnOnce(&mut Vec<u8>)) {
-    let begin = open(out, field);
-    fill(out);
-    close(out, begin);
+/// What is written, and room behind it.
+#[derive(Debug, Default)]
+pub(crate) struct Wire {
+    bytes: Vec<u8>,
+    len: usize,
 }
 
-/// Begins a message; [`close`] needs what it gives.
-pub(crate) fn open(out: &mut Vec<u8>, field: u64) -> usize {
-    put_varint(out, field << 3 | LENGTH);
-    out.extend_from_slice(&[0; LENGTH_BYTES]);
-    out.len()
-}
-
-/// Ends a message: writes its length, in as many bytes as were left for it.
-pub(crate) fn close(out: &mut [u8], begin: usize) {
-    let mut length = out.len() - begin;
-    for byte in &mut out[begin - LENGTH_BYTES..begin] {
-        *byte = length as u8 & 0x7F | 0x80;
-        length >>= 7;
+/// Writes a varint; gives its length.
+#[inline(always)]
+fn varint_at(room: &mut [u8], value: u64) -> usize {
+    if value < 0x80 {
+        room[0] = value as u8;
+        return 1;
     }
-    out[begin - 1] &= 0x7F;
+    // Groups of seven bits, each into a byte of its own: halves, quarters, eighths.
+    let word = value & 0x0FFF_FFFF | (value & 0x00FF_FFFF_F000_0000) << 4;
+    let word = word & 0x0000_3FFF_0000_3FFF | (word & 0x0FFF_C000_0FFF_C000) << 2;
+    let word = word & 0x007F_007F_007F_007F | (word & 0x3F80_3F80_3F80_3F80) << 1;
+    let more = word | 0x8080_8080_8080_8080;
+    let count = (70 - value.leading_zeros() as usize) / 7;
+    if count <= 8 {
+        let last = 0x80 << (8 * count - 8);
+        room[..8].copy_from_slice(&(more & !last).to_le_bytes());
+    } else {
+        room[..8].copy_from_slice(&more.to_le_bytes());
+        let rest = value >> 56;
+        room[8] = if count == 10 { rest as u8 | 0x80 } else { rest as u8 };
+        room[9] = (rest >> 7) as u8;
+    }
+    count
+}
+
+/// The length of a varint of up to 14 bits.
+fn short_varint_len(value: usize) -> usize {
+    1 + usize::from(value >= 0x80)
+}
+
+impl Wire {
+    /// Goes on behind bytes.
+    pub(crate) fn of(mut bytes: Vec<u8>) -> Wire {
+        let len = bytes.len();
+        bytes.resize(bytes.capacity(), 0);
+        Wire { bytes, len }
+    }
+
+    pub(crate) fn finish(mut self) -> Vec<u8> {
+        self.bytes.truncate(self.len);
+        self.bytes
+    }
+
+    #[inline(always)]
+    fn room(&mut self, size_bytes: usize) -> &mut [u8] {
+        if self.bytes.len() - self.len < size_bytes {
+            self.grow(size_bytes);
+        }
+        &mut self.bytes[self.len..]
+    }
+
+    #[cold]
+    fn grow(&mut self, size_bytes: usize) {
+        self.bytes.resize((2 * self.bytes.len()).max(self.len + size_bytes + GROWTH), 0);
+    }
+
+    #[inline(always)]
+    pub(crate) fn varint(&mut self, value: u64) {
+        self.len += varint_at(self.room(VARINT_ROOM), value);
+    }
+
+    #[inline(always)]
+    pub(crate) fn piece(&mut self, piece: &Piece) {
+        self.room(piece.0.len())[..piece.0.len()].copy_from_slice(&piece.0);
+        self.len += piece.1;
+    }
+
+    #[inline(always)]
+    fn put(&mut self, bytes: &[u8]) {
+        self.room(bytes.len())[..bytes.len()].copy_from_slice(bytes);
+        self.len += bytes.len();
+    }
+
+    #[inline(always)]
+    pub(crate) fn uint(&mut self, field: u64, value: u64) {
+        self.varint(field << 3 | VARINT);
+        self.varint(value);
+    }
+
+    #[inline(always)]
+    pub(crate) fn fixed64(&mut self, field: u64, value: u64) {
+        self.varint(field << 3 | FIXED64);
+        self.put(&value.to_le_bytes());
+    }
+
+    /// Bytes, text or a message.
+    #[inline(always)]
+    pub(crate) fn bytes(&mut self, field: u64, bytes: &[u8]) {
+        self.varint(field << 3 | LENGTH);
+        self.varint(bytes.len() as u64);
+        self.put(bytes);
+    }
+
+    /// Text. What is not UTF-8 becomes U+FFFD.
+    #[inline]
+    pub(crate) fn text(&mut self, field: u64, text: &[u8]) {
+        match std::str::from_utf8(text) {
+            Ok(_) => self.bytes(field, text),
+            Err(_) => self.bytes(field, String::from_utf8_lossy(text).as_bytes()),
+        }
+    }
+
+    /// A message of a piece and a number.
+    #[inline(always)]
+    pub(crate) fn named_uint(&mut self, kind: u64, name: &Piece, field: u64, value: u64) {
+        let begin = self.len + 2;
+        self.varint(kind << 3 | LENGTH);
+        self.varint(0);
+        self.piece(name);
+        self.uint(field, value);
+        // A piece, a tag and a varint are shorter than 128.
+        self.bytes[begin - 1] = (self.len - begin) as u8;
+    }
+
+    /// A message of a piece and text.
+    #[inline(always)]
+    pub(crate) fn named_text(&mut self, kind: u64, name: &Piece, field: u64, text: &[u8]) {
+        if text.len() < LONG && std::str::from_utf8(text).is_ok() {
+            self.varint(kind << 3 | LENGTH);
+            self.varint((name.len() + 1 + short_varint_len(text.len()) + text.len()) as u64);
+            self.piece(name);
+            self.bytes(field, text);
+        } else {
+            self.message(kind, |wire| {
+                wire.piece(name);
+                wire.text(field, text);
+            });
+        }
+    }
+
+    /// A message that `fill` writes.
+    #[inline(always)]
+    pub(crate) fn message(&mut self, field: u64, fill: impl FnOnce(&mut Wire)) {
+        let begin = self.open(field);
+        fill(self);
+        self.close(begin);
+    }
+
+    /// Begins a message; [`Wire::close`] needs what it gives.
+    #[inline(always)]
+    pub(crate) fn open(&mut self, field: u64) -> usize {
+        self.varint(field << 3 | LENGTH);
+        self.put(&[0; LENGTH_BYTES]);
+        self.len
+    }
+
+    /// Ends a message: writes its length.
+    #[inline(always)]
+    pub(crate) fn close(&mut self, begin: usize) {
+        let length = self.len - begin;
+        if length >= LONG {
+            return self.close_long(begin);
+        }
+        self.bytes[begin - 2] = length as u8 | 0x80;
+        self.bytes[begin - 1] = (length >> 7) as u8;
+    }
+
+    /// The message is moved, so that its length has as many bytes as it needs.
+    #[cold]
+    fn close_long(&mut self, begin: usize) {
+        let mut length = [0; VARINT_ROOM];
+        let count = varint_at(&mut length, (self.len - begin) as u64);
+        let more = count - LENGTH_BYTES;
+        self.room(more);
+        self.bytes.copy_within(begin..self.len, begin + more);
+        self.bytes[begin - LENGTH_BYTES..begin + more].copy_from_slice(&length[..count]);
+        self.len += more;
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn varints_and_messages() {
-        let mut out = Vec::new();
-        for value in [0, 127, 128, 300, u64::MAX] {
-            put_varint(&mut out, value);
+    /// As the format says it: seven bits at a time.
+    fn varint_of(mut value: u64) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        while value >= 0x80 {
+            bytes.push(value as u8 | 0x80);
+            value >>= 7;
         }
-        let expected = [0, 127, 0x80, 1, 0xAC, 2, 255, 255, 255, 255, 255, 255, 255, 255, 255, 1];
-        assert_eq!(out, expected);
-        out.clear();
-        put_message(&mut out, 3, |out| put_uint(out, 1, 5));
-        assert_eq!(out, [0x1A, 0x82, 0x80, 0x80, 0x80, 0, 8, 5]);
-        out.clear();
-        put_text(&mut out, 2, b"a\xFF");
-        assert_eq!(out, [0x12, 4, b'a', 0xEF, 0xBF, 0xBD]);
+        bytes.push(value as u8);
+        bytes
+    }
+
+    fn written(fill: impl FnOnce(&mut Wire)) -> Vec<u8> {
+        let mut wire = Wire::of(Vec::new());
+        fill(&mut wire);
+        wire.finish()
+    }
+
+    #[test]
+    fn varints_of_all_lengths() {
+        let near = (0..64).flat_map(|bit| [(1u64 << bit) - 1, 1 << bit, (1 << bit) + 1, u64::MAX >> bit]);
+        for value in near.chain([300, 0x0123_4567_89AB_CDEF, u64::MAX - 1]) {
+            assert_eq!(written(|wire| wire.varint(value)), varint_of(value), "{value:#x}");
+        }
+    }
+
+    #[test]
+    fn messages_have_their_length() {
+        assert_eq!(written(|wire| wire.message(3, |wire| wire.uint(1, 5))), [0x1A, 0x82, 0, 8, 5]);
+        assert_eq!(written(|wire| wire.text(2, b"a\xFF")), [0x12, 4, b'a', 0xEF, 0xBF, 0xBD]);
+        // Long ones within one another are moved.
+        for len in [LONG - 10, LONG, 1 << 21, 1 << 22] {
+            let text = vec![b'x'; len];
+            let bytes = written(|wire| {
+                wire.message(1, |wire| {
+                    wire.message(2, |wire| wire.bytes(3, &text));
+                    wire.uint(4, 1);
+                });
+            });
+            let inner = [&[0x1A], varint_of(len as u64).as_slice(), &text].concat();
+            let length =
+                |len: usize| if len < LONG { vec![len as u8 | 0x80, (len >> 7) as u8] } else { varint_of(len as u64) };
+            let outer = [&[0x12], length(inner.len()).as_slice(), &inner, &[0x20, 1]].concat();
+            assert_eq!(bytes, [&[0x0A], length(outer.len()).as_slice(), &outer].concat());
+        }
+    }
+
+    #[test]
+    fn named_values_are_messages() {
+        let name = Piece::uint(1, 300);
+        let bytes = written(|wire| wire.named_uint(4, &name, 3, u64::MAX));
+        assert_eq!(bytes, [&[0x22, 14, 8, 0xAC, 2, 0x18][..], &[0xFF; 9], &[1]].concat());
+        for len in [0, 100, 127, 128, LONG - 1, LONG] {
+            let text = vec![b'x'; len];
+            let bytes = written(|wire| wire.named_text(4, &Piece::default(), 6, &text));
+            let inner = [&[0x32], varint_of(len as u64).as_slice(), &text].concat();
+            assert_eq!(bytes, [&[0x22], varint_of(inner.len() as u64).as_slice(), &inner].concat());
+        }
+        assert_eq!(Piece::uint(1, 0).len(), 0);
+        let wide = Piece::uint(10, u32::MAX.into()).and_uint(3, u32::MAX.into());
+        assert_eq!(written(|wire| wire.piece(&wide)).len(), 12);
     }
 }
