@@ -297,7 +297,7 @@ impl<'f> Writing<'f, '_> {
         }
         let Writing { batch, hands, encoder, out } = self;
         let mut done = |batch: &mut Batch<'f>| {
-            let _ = out.write_all(&batch.out);
+            let _ = out.write_all(batch.bytes());
             batch.clear();
         };
         match (hands, encoder) {
@@ -316,7 +316,7 @@ impl<'f> Writing<'f, '_> {
         let Writing { hands, encoder, out, .. } = self;
         hands.iter_mut().for_each(|hands| {
             hands.finish(&mut |batch: &mut Batch<'f>| {
-                let _ = out.write_all(&batch.out);
+                let _ = out.write_all(batch.bytes());
                 batch.clear();
             });
         });

@@ -129,7 +129,7 @@ impl<K: Hash + Eq, T> Pairs<K, T> {
 
     /// Takes a begin, if [`Pairs::has_room`].
     pub(crate) fn begin(&mut self, key: K, ns: i64, kept: T) {
-        self.open_count += 1;
+        self.begun();
         self.open.entry(key).or_default().push((ns, kept));
     }
 
@@ -146,15 +146,26 @@ impl<K: Hash + Eq, T> Pairs<K, T> {
         if stack.is_empty() && self.open.len() > KEYS_KEPT {
             self.open.remove(key);
         }
+        let is_believed = self.ended(domain, begin_ns, ns);
+        Some(Pair { begin_ns, latency_ns: ns.abs_diff(begin_ns), is_believed, kept })
+    }
+
+    /// One more begin is open, whoever keeps it.
+    pub(crate) fn begun(&mut self) {
+        self.open_count += 1;
+    }
+
+    /// One less is. False: events can have been lost in between.
+    pub(crate) fn ended(&mut self, domain: usize, begin_ns: i64, ns: i64) -> bool {
         self.open_count -= 1;
         let is_believed = !self.losses.get(&domain).is_some_and(|losses| losses.is_any(begin_ns, ns));
         self.unpaired.across_losses += u64::from(!is_believed);
-        Some(Pair { begin_ns, latency_ns: ns.abs_diff(begin_ns), is_believed, kept })
+        is_believed
     }
 
     /// What is left: how much, and the begins that have had no end.
     pub(crate) fn finish(mut self) -> (Unpaired, impl Iterator<Item = (i64, T)>) {
-        self.unpaired.begins = self.open.values().map(|stack| stack.len() as u64).sum();
+        self.unpaired.begins = self.open_count as u64;
         (self.unpaired, self.open.into_values().flatten())
     }
 }

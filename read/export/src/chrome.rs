@@ -8,11 +8,12 @@ use std::sync::Arc;
 
 use dormouse_abi::page::CPU_UNKNOWN;
 use dormouse_analysis::Number;
-use dormouse_analysis::timeline::{NameText, TrackKind, What};
+use dormouse_analysis::timeline::{NameText, TrackKind};
 use dormouse_ctf::Event;
 use dormouse_ctf::text::{JsonFields, put_json_text};
 
-use crate::op::{At, Batch, NewTrack, Op, loss_name};
+use crate::op::{At, Batch, Besides, NewTrack, Op, loss_name};
+use crate::wire::Wire;
 
 /// Encodes operations.
 #[derive(Debug)]
@@ -100,9 +101,11 @@ impl Chrome {
     /// Appends the operations of a batch.
     pub(crate) fn encode(&mut self, batch: &mut Batch<'_>) {
         let Batch { block, ops, out } = batch;
+        let mut text = std::mem::take(out).finish();
         for op in ops.iter() {
-            self.op(op, op.event().and_then(|event| block.get(event as usize)).as_ref(), out);
+            self.op(op, op.event().and_then(|event| block.get(event as usize)).as_ref(), &mut text);
         }
+        *out = Wire::of(text);
     }
 
     fn op(&mut self, op: &Op, event: Option<&Event<'_>>, out: &mut Vec<u8>) {
@@ -135,12 +138,12 @@ impl Chrome {
             Op::Instant { at, name, what, .. } => {
                 // What flows begin or end at has to be a slice.
                 let kind = match what {
-                    What::Begins(_) | What::Ends(_) | What::EndsElsewhere(_) => "X",
-                    What::Plain | What::EndAlone => "i",
+                    Besides::Begins | Besides::Ends | Besides::EndsElsewhere => "X",
+                    Besides::Nothing | Besides::EndAlone => "i",
                 };
                 self.head(kind, *at, out);
                 put(out, if kind == "X" { ",\"dur\":0" } else { ",\"s\":\"t\"" });
-                let flag = (*what == What::EndAlone).then_some("begin is not in the trace");
+                let flag = (*what == Besides::EndAlone).then_some("begin is not in the trace");
                 self.finish(*name, flag, event, out);
             }
             Op::Counter { at, value, name } => {

@@ -104,9 +104,8 @@ impl Exporter {
     pub fn take(&mut self, batch: &mut Batch<'_>) {
         let Exporter { timeline, output } = self;
         let Batch { block, ops, .. } = batch;
-        let Some((index, event)) = block.len().checked_sub(1).and_then(|index| Some((index, block.get(index)?))) else {
-            return;
-        };
+        let Some(index) = block.len().checked_sub(1) else { return };
+        let Some(event) = block.get(index) else { return };
         match output {
             Output::Folded(folded) => timeline.event(&event, folded),
             Output::Perfetto(recorder, _) | Output::Chrome(recorder, ..) => {

@@ -4,10 +4,11 @@ use std::collections::HashMap;
 
 use dormouse_abi::class::Kind;
 use dormouse_analysis::QuickMap;
-use dormouse_ctf::model::Scope;
+use dormouse_ctf::model::{Meaning, Scope};
 use dormouse_ctf::plan::{FieldRef, Projection, Shape};
 use dormouse_ctf::{ClassRef, Trace, TraceRef};
 
+use crate::perfetto::{POINTER, number_kind};
 use crate::wire::Piece;
 
 /// A name that has this number, as annotations have it (`DebugAnnotation.name_iid`).
@@ -23,8 +24,9 @@ const SAID_BY_TRACK: [&str; 7] = ["vpid", "vtid", "pid", "tid", "procname", "com
 pub(crate) struct Member {
     /// As annotations have it.
     pub name: Piece,
+    /// The number of the field of an annotation that its values are, if they are whole numbers and nothing else.
+    pub plain: Option<u64>,
     pub is_boolean: bool,
-    pub is_pointer: bool,
 }
 
 /// What is shown of the events of a class.
@@ -58,8 +60,17 @@ impl Fields {
                 }
                 chosen.push(Some(shown.members.len()));
                 let kind = member.declared.filter(|declared| !declared.sequence).map(|declared| declared.kind);
-                let (is_boolean, is_pointer) = (kind == Some(Kind::Bool), kind == Some(Kind::Pointer));
-                shown.members.push(Member { name: fields.named(member.name), is_boolean, is_pointer });
+                let is_boolean = kind == Some(Kind::Bool);
+                let plain = match member.field.shape() {
+                    Shape::Integer(_) if kind == Some(Kind::Pointer) => Some(POINTER),
+                    Shape::Integer(class)
+                        if !is_boolean && class.meaning == Meaning::Number && class.labels.is_none() =>
+                    {
+                        Some(number_kind(class))
+                    }
+                    _ => None,
+                };
+                shown.members.push(Member { name: fields.named(member.name), plain, is_boolean });
             }
             shown.projection = class.project(&chosen);
             fields.shown.insert(std::ptr::from_ref(class.class).addr(), shown);

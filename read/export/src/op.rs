@@ -6,6 +6,7 @@ use dormouse_ctf::stream::Block;
 
 use crate::address::Addresses;
 use crate::nest::Nest;
+use crate::wire::Wire;
 
 /// Where and when. Tracks are known by their number, and by process and thread.
 #[derive(Debug, Clone, Copy)]
@@ -44,7 +45,9 @@ pub(crate) enum Op {
         at: At,
         name: u32,
         event: u32,
-        what: What,
+        what: Besides,
+        /// Of the slice of a lane that it begins or ends.
+        slice: u64,
     },
     Counter {
         at: At,
@@ -66,6 +69,16 @@ pub(crate) enum Op {
         at: At,
         track: Box<NewTrack>,
     },
+}
+
+/// [`What`] an instant is besides. The number of the slice is beside it: both together are copied in a way that waits for the memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Besides {
+    Nothing,
+    EndAlone,
+    Begins,
+    Ends,
+    EndsElsewhere,
 }
 
 /// A track that is new, or is called otherwise.
@@ -113,8 +126,7 @@ pub struct Batch<'a> {
     /// The events, see [`Exporter::event`](crate::Exporter::event).
     pub block: Block<'a>,
     pub(crate) ops: Vec<Op>,
-    /// What it was encoded to.
-    pub out: Vec<u8>,
+    pub(crate) out: Wire,
 }
 
 /// A batch is full with so many operations, or so many bytes of events: then handing it over costs little, and it is in the caches.
@@ -130,6 +142,11 @@ impl Batch<'_> {
     /// Whether there is nothing to be encoded.
     pub fn is_empty(&self) -> bool {
         self.ops.is_empty()
+    }
+
+    /// What it was encoded to.
+    pub fn bytes(&self) -> &[u8] {
+        self.out.as_bytes()
     }
 
     /// Empties it. Its memory is kept.
@@ -205,7 +222,14 @@ impl Sink for Recording<'_> {
     #[inline]
     fn instant(&mut self, instant: &Instant<'_>) {
         let (at, event) = (self.at(instant.track, instant.ns), self.keep());
-        self.ops.push(Op::Instant { at, name: instant.name, event, what: instant.what });
+        let (what, slice) = match instant.what {
+            What::Plain => (Besides::Nothing, 0),
+            What::EndAlone => (Besides::EndAlone, 0),
+            What::Begins(slice) => (Besides::Begins, slice),
+            What::Ends(slice) => (Besides::Ends, slice),
+            What::EndsElsewhere(slice) => (Besides::EndsElsewhere, slice),
+        };
+        self.ops.push(Op::Instant { at, name: instant.name, event, what, slice });
     }
 
     fn counter(&mut self, counter: &Counter) {

@@ -7,13 +7,14 @@ use std::sync::Arc;
 
 use dormouse_abi::page::CPU_UNKNOWN;
 use dormouse_analysis::Number;
-use dormouse_analysis::timeline::{NameText, TrackKind, What};
+use dormouse_analysis::timeline::{NameText, TrackKind};
 use dormouse_ctf::model::{Base, Meaning};
 use dormouse_ctf::plan::{Group, IntegerNode, Visitor};
-use dormouse_ctf::{Clock, Event, Scratch};
+use dormouse_ctf::stream::Block;
+use dormouse_ctf::{Clock, Scratch};
 
 use crate::fields::{Fields, Member, named};
-use crate::op::{At, Batch, NewTrack, Op, loss_name};
+use crate::op::{At, Batch, Besides, NewTrack, Op, loss_name};
 use crate::wire::{Piece, Wire};
 
 /// Numbers of fields, by their messages.
@@ -92,6 +93,18 @@ mod field {
     }
 }
 
+/// What an annotation of a pointer is.
+pub(crate) const POINTER: u64 = field::annotation::POINTER;
+
+/// What an annotation of a number is that has no label.
+pub(crate) fn number_kind(class: &IntegerNode) -> u64 {
+    match (class.base, class.is_signed) {
+        (Base::Hexadecimal, _) => field::annotation::POINTER,
+        (_, true) => field::annotation::INT,
+        (_, false) => field::annotation::UINT,
+    }
+}
+
 const SLICE_BEGIN: u64 = 1;
 const SLICE_END: u64 = 2;
 const INSTANT: u64 = 3;
@@ -153,6 +166,9 @@ enum Ours {
     NotBelieved,
     EndAlone,
 }
+
+/// An event of a block, by its index.
+type Kept<'a> = Option<(&'a Block<'a>, usize)>;
 
 /// Encodes operations.
 #[derive(Debug)]
@@ -236,11 +252,11 @@ impl Perfetto {
     /// Appends the operations of a batch.
     pub(crate) fn encode(&mut self, batch: &mut Batch<'_>) {
         let Batch { block, ops, out } = batch;
-        self.wire = Wire::of(std::mem::take(out));
+        std::mem::swap(&mut self.wire, out);
         for op in ops.iter() {
-            self.op(op, op.event().and_then(|event| block.get(event as usize)).as_ref());
+            self.op(op, op.event().map(|event| (&*block, event as usize)));
         }
-        *out = std::mem::take(&mut self.wire).finish();
+        std::mem::swap(&mut self.wire, out);
     }
 
     /// Writes the packet of an event of this kind, with what `fill` says of it.
@@ -270,13 +286,14 @@ impl Perfetto {
 
     /// CPU and fields of an event, as annotations of this kind.
     #[inline]
-    fn fields(&mut self, event: Option<&Event<'_>>, kind: u64) {
-        let Some(event) = event else { return };
+    fn fields(&mut self, event: Kept<'_>, kind: u64) {
+        let Some((block, index)) = event else { return };
+        let (Some(event), Some(class)) = (block.fields(index), block.class(index)) else { return };
         let Perfetto { known, wire, scratch, ours } = self;
         if event.cpu_id != CPU_UNKNOWN {
             wire.named_uint(kind, &ours[Ours::Cpu as usize], field::annotation::UINT, event.cpu_id.into());
         }
-        let Some(shown) = known.fields.shown(std::ptr::from_ref(event.class).addr()) else { return };
+        let Some(shown) = known.fields.shown(std::ptr::from_ref(class).addr()) else { return };
         let mut annotations = Annotations {
             wire,
             fields: &known.fields,
@@ -297,14 +314,14 @@ impl Perfetto {
     }
 
     /// The same within one annotation.
-    fn end_fields(&mut self, event: Option<&Event<'_>>) {
+    fn end_fields(&mut self, event: Kept<'_>) {
         let begin = self.wire.open(field::event::DEBUG_ANNOTATIONS);
         self.wire.piece(&self.ours[Ours::End as usize]);
         self.fields(event, field::annotation::DICT_ENTRIES);
         self.wire.close(begin);
     }
 
-    fn op(&mut self, op: &Op, event: Option<&Event<'_>>) {
+    fn op(&mut self, op: &Op, event: Kept<'_>) {
         match op {
             Op::Begin { at, name, .. } => self.event(SLICE_BEGIN, *at, |this| {
                 this.name(*name);
@@ -323,13 +340,13 @@ impl Perfetto {
                 }
                 this.end_fields(event);
             }),
-            Op::Instant { at, name, what, .. } => self.event(INSTANT, *at, |this| {
+            Op::Instant { at, name, what, slice, .. } => self.event(INSTANT, *at, |this| {
                 this.name(*name);
                 match what {
-                    What::Begins(id) => this.wire.fixed64(field::event::FLOW_IDS, *id),
-                    What::EndsElsewhere(id) => this.wire.fixed64(field::event::TERMINATING_FLOW_IDS, *id),
-                    What::EndAlone => this.flag(Ours::EndAlone),
-                    What::Plain | What::Ends(_) => {}
+                    Besides::Begins => this.wire.fixed64(field::event::FLOW_IDS, *slice),
+                    Besides::EndsElsewhere => this.wire.fixed64(field::event::TERMINATING_FLOW_IDS, *slice),
+                    Besides::EndAlone => this.flag(Ours::EndAlone),
+                    Besides::Nothing | Besides::Ends => {}
                 }
                 this.fields(event, field::event::DEBUG_ANNOTATIONS);
             }),
@@ -435,23 +452,18 @@ impl Visitor for Annotations<'_> {
             return;
         }
         let member = self.member.filter(|_| self.open.is_empty());
+        if let Some(Member { name, plain: Some(kind), .. }) = member {
+            return self.wire.named_uint(self.kind, name, *kind, value);
+        }
         let is_boolean =
             class.meaning == Meaning::Boolean || (value <= 1 && member.is_some_and(|member| member.is_boolean));
-        if !is_boolean
-            && class.labels.is_some()
-            && let Some(label) = class.label(value)
-        {
-            return self.put_text(label.as_bytes());
+        if is_boolean {
+            return self.wire.named_uint(self.kind, &self.name, field::annotation::BOOL, u64::from(value != 0));
         }
-        let is_pointer = class.base == Base::Hexadecimal || member.is_some_and(|member| member.is_pointer);
-        let kind = match (is_pointer, class.is_signed) {
-            _ if is_boolean => field::annotation::BOOL,
-            (true, _) => field::annotation::POINTER,
-            (false, true) => field::annotation::INT,
-            (false, false) => field::annotation::UINT,
-        };
-        let value = if is_boolean { u64::from(value != 0) } else { value };
-        self.wire.named_uint(self.kind, &self.name, kind, value);
+        match class.label(value) {
+            Some(label) => self.put_text(label.as_bytes()),
+            None => self.wire.named_uint(self.kind, &self.name, number_kind(class), value),
+        }
     }
 
     fn float(&mut self, value: f64) {

@@ -14,6 +14,10 @@ const LENGTH_BYTES: usize = 2;
 const LONG: usize = 1 << (7 * LENGTH_BYTES);
 /// The room that a varint is given: it has ten bytes at most.
 const VARINT_ROOM: usize = 16;
+/// Bytes of what is written at once.
+pub(crate) const SHORT: usize = 64;
+/// Texts up to so long, with their names, have a length of one byte.
+const TEXT_SHORT: usize = 100;
 /// What the room grows by at least.
 const GROWTH: usize = 4096;
 
@@ -38,8 +42,13 @@ impl Piece {
         self
     }
 
-    pub(crate) fn len(&self) -> usize {
-        self.1
+    /// Begins a message with it; gives where it ends. The length is not written.
+    #[inline(always)]
+    fn put(&self, room: &mut [u8; SHORT], kind: u64) -> usize {
+        room[0] = (kind << 3 | LENGTH) as u8;
+        room[2..2 + self.0.len()].copy_from_slice(&self.0);
+        // There is no more: nothing is beyond the room.
+        2 + self.1.min(self.0.len())
     }
 }
 
@@ -52,7 +61,7 @@ pub(crate) struct Wire {
 
 /// Writes a varint; gives its length.
 #[inline(always)]
-fn varint_at(room: &mut [u8], value: u64) -> usize {
+pub(crate) fn varint_at(room: &mut [u8], value: u64) -> usize {
     if value < 0x80 {
         room[0] = value as u8;
         return 1;
@@ -75,22 +84,24 @@ fn varint_at(room: &mut [u8], value: u64) -> usize {
     count
 }
 
-/// The length of a varint of up to 14 bits.
-fn short_varint_len(value: usize) -> usize {
-    1 + usize::from(value >= 0x80)
-}
-
 impl Wire {
     /// Goes on behind bytes.
-    pub(crate) fn of(mut bytes: Vec<u8>) -> Wire {
-        let len = bytes.len();
-        bytes.resize(bytes.capacity(), 0);
-        Wire { bytes, len }
+    pub(crate) fn of(bytes: Vec<u8>) -> Wire {
+        Wire { len: bytes.len(), bytes }
     }
 
     pub(crate) fn finish(mut self) -> Vec<u8> {
         self.bytes.truncate(self.len);
         self.bytes
+    }
+
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+
+    /// Empties it. Its memory is kept, and is not written anew.
+    pub(crate) fn clear(&mut self) {
+        self.len = 0;
     }
 
     #[inline(always)]
@@ -152,32 +163,47 @@ impl Wire {
         }
     }
 
-    /// A message of a piece and a number.
+    /// Writes something short at once: `fill` gives how much of the room it has taken.
     #[inline(always)]
-    pub(crate) fn named_uint(&mut self, kind: u64, name: &Piece, field: u64, value: u64) {
-        let begin = self.len + 2;
-        self.varint(kind << 3 | LENGTH);
-        self.varint(0);
-        self.piece(name);
-        self.uint(field, value);
-        // A piece, a tag and a varint are shorter than 128.
-        self.bytes[begin - 1] = (self.len - begin) as u8;
+    pub(crate) fn short(&mut self, fill: impl FnOnce(&mut [u8; SHORT]) -> usize) {
+        let len = self.len;
+        if self.bytes.len() - len < SHORT {
+            self.grow(SHORT);
+        }
+        if let Some(room) = self.bytes[len..].first_chunk_mut() {
+            self.len += fill(room);
+        }
     }
 
-    /// A message of a piece and text.
+    /// A message of a piece and a number. `kind` and `field` are numbers of less than 16, whose tags have one byte.
+    #[inline(always)]
+    pub(crate) fn named_uint(&mut self, kind: u64, name: &Piece, field: u64, value: u64) {
+        self.short(|room| {
+            let at = name.put(room, kind);
+            room[at] = (field << 3 | VARINT) as u8;
+            let end = at + 1 + varint_at(&mut room[at + 1..], value);
+            room[1] = (end - 2) as u8;
+            end
+        });
+    }
+
+    /// A message of a piece and text, with such numbers.
     #[inline(always)]
     pub(crate) fn named_text(&mut self, kind: u64, name: &Piece, field: u64, text: &[u8]) {
-        if text.len() < LONG && std::str::from_utf8(text).is_ok() {
-            self.varint(kind << 3 | LENGTH);
-            self.varint((name.len() + 1 + short_varint_len(text.len()) + text.len()) as u64);
-            self.piece(name);
-            self.bytes(field, text);
-        } else {
-            self.message(kind, |wire| {
+        if text.len() > TEXT_SHORT || std::str::from_utf8(text).is_err() {
+            return self.message(kind, |wire| {
                 wire.piece(name);
                 wire.text(field, text);
             });
         }
+        self.short(|room| {
+            let at = name.put(room, kind);
+            room[at] = (field << 3 | LENGTH) as u8;
+            room[at + 1] = text.len() as u8;
+            room[1] = (at + text.len()) as u8;
+            at + 2
+        });
+        self.put(text);
     }
 
     /// A message that `fill` writes.
@@ -275,13 +301,17 @@ mod tests {
         let name = Piece::uint(1, 300);
         let bytes = written(|wire| wire.named_uint(4, &name, 3, u64::MAX));
         assert_eq!(bytes, [&[0x22, 14, 8, 0xAC, 2, 0x18][..], &[0xFF; 9], &[1]].concat());
-        for len in [0, 100, 127, 128, LONG - 1, LONG] {
+        for len in [0, TEXT_SHORT, TEXT_SHORT + 1, 127, 128, LONG - 10, LONG] {
             let text = vec![b'x'; len];
             let bytes = written(|wire| wire.named_text(4, &Piece::default(), 6, &text));
             let inner = [&[0x32], varint_of(len as u64).as_slice(), &text].concat();
-            assert_eq!(bytes, [&[0x22], varint_of(inner.len() as u64).as_slice(), &inner].concat());
+            let length = match inner.len() {
+                long @ 103..LONG => vec![long as u8 | 0x80, (long >> 7) as u8],
+                any => varint_of(any as u64),
+            };
+            assert_eq!(bytes, [&[0x22], length.as_slice(), &inner].concat());
         }
-        assert_eq!(Piece::uint(1, 0).len(), 0);
+        assert_eq!(written(|wire| wire.piece(&Piece::uint(1, 0))), b"");
         let wide = Piece::uint(10, u32::MAX.into()).and_uint(3, u32::MAX.into());
         assert_eq!(written(|wire| wire.piece(&wide)).len(), 12);
     }

@@ -29,7 +29,7 @@ fn export_of(format: Format, options: &Options, trace: &Trace, streams: &[Vec<u8
     let mut encode = |batch: &mut Batch<'_>, out: &mut Vec<u8>| {
         encoders.reverse();
         encoders.iter_mut().take(1).for_each(|encoder| encoder.encode(batch));
-        out.extend(&batch.out);
+        out.extend_from_slice(batch.bytes());
         batch.clear();
     };
     loop {

@@ -1,7 +1,7 @@
 //! A trace as a picture shows it: tracks, and what is on them, in one pass over the events in the order of time.
 //!
 //! ```text
-//!   events ──▶ Kind of the class ──▶ begins or ends ──▶ Pairs ──▶ Begin, End      on the track of the thread, or on a lane
+//!   events ──▶ Kind of the class ──▶ begins or ends ──▶ Begin, End      on the track of the thread, or (Pairs) on a lane
 //!   (table of rules, given pairs) ──▶ counts ─────────────────▶ Counter
 //!                                 ──▶ anything else ──────────▶ Instant
 //!   notices ──▶ losses ──▶ Pairs                             ──▶ Loss
@@ -32,7 +32,7 @@ use crate::key;
 use crate::pair::Pairs;
 use crate::pick::{Picker, Said};
 use rules::{Bound, Part, Role};
-use tracks::Tracks;
+use tracks::{Begun, Ended, Slice, Tracks};
 
 /// What is asked for besides what the table of rules says.
 #[derive(Debug, Clone, Default)]
@@ -212,24 +212,15 @@ pub struct Totals {
     pub events_without_time: u64,
 }
 
-/// A begin that waits for its end.
+/// A slice of a lane, which waits for its end.
 #[derive(Debug)]
 struct Open<K> {
     id: u64,
     track: u32,
-    name: u32,
-    depth: u32,
     /// The number of the lane, and the track of the event.
-    lane: Option<(u32, u32)>,
+    lane: u32,
+    from: u32,
     kept: K,
-}
-
-/// What belongs together.
-#[derive(Debug, PartialEq, Eq, Hash)]
-enum Key {
-    /// Track, and what a rule calls it.
-    Thread(u32, u32),
-    Fields(Box<[u8]>),
 }
 
 #[derive(Debug)]
@@ -249,11 +240,12 @@ pub struct Timeline<K> {
     bound: Bound,
     picker: Picker,
     streams: Vec<Stream>,
-    tracks: Tracks,
+    tracks: Tracks<K>,
     writers: Writers,
     /// By trace and the session's number of the process.
     joined: HashMap<(usize, u32), u32>,
-    pairs: Pairs<Key, Open<K>>,
+    /// Of lanes; those of threads are on their tracks.
+    pairs: Pairs<Box<[u8]>, Open<K>>,
     slices: u64,
     last_ns: i64,
     totals: Totals,
@@ -409,11 +401,8 @@ impl<K> Timeline<K> {
         }
     }
 
-    /// The key of an event; `None`: it has none.
-    fn key(&mut self, role: Role, place: &Place, event: &Event<'_>) -> Option<Key> {
-        let Some(index) = role.key else {
-            return place.has_thread.then_some(Key::Thread(place.track, role.pair));
-        };
+    /// Reads the key of an event; false: it has none.
+    fn read_key(&mut self, index: usize, role: Role, event: &Event<'_>) -> bool {
         let bytes = &mut self.key;
         bytes.clear();
         key::put_class(role.pair, bytes);
@@ -426,68 +415,97 @@ impl<K> Timeline<K> {
                     key::put_id(id.and_then(|id| u32::try_from(id).ok()), bytes);
                 }
                 Part::Field(field) => match self.picker.cell(*field) {
-                    cell if cell.said == Said::Nothing => return None,
+                    cell if cell.said == Said::Nothing => return false,
                     cell => key::put_cell(cell, bytes),
                 },
             }
         }
-        Some(Key::Fields(bytes.as_slice().into()))
+        true
+    }
+
+    /// Whether an event says what it belongs to.
+    #[inline]
+    fn has_key(&mut self, role: Role, place: &Place, event: &Event<'_>) -> bool {
+        let has_key = role.key.map_or(place.has_thread, |index| self.read_key(index, role, event));
+        self.totals.events_without_key += u64::from(!has_key);
+        has_key
     }
 
     /// Gives what the event is besides, if it is not the begin of a slice on its own track.
+    #[inline]
     fn begin(&mut self, event: &Event<'_>, role: Role, place: &Place, sink: &mut impl Sink<Kept = K>) -> Option<What> {
         if let Some(only) = role.only
             && !self.bound.conditions[only].wants(event, &mut self.writers)
         {
             return Some(What::Plain);
         }
-        let Some(key) = self.key(role, place, event) else {
-            self.totals.events_without_key += 1;
-            return Some(What::Plain);
-        };
-        if !self.pairs.has_room() {
+        if !self.has_key(role, place, event) || !self.pairs.has_room() {
             return Some(What::Plain);
         }
         let (mut track, mut lane) = (place.track, None);
         if role.key.is_some() {
-            let parent = self.tracks.parent(place.track).or(Some(place.track));
-            let Some(number) = self.tracks.take_lane(parent, role.pair) else {
+            let Some((lane_track, number)) = self.lane(role, place, sink) else {
                 self.pairs.unpaired.not_followed += 1;
                 return Some(What::Plain);
             };
-            let (kind, name) = (TrackKind::Lane { name: role.pair, number }, &self.bound.names[role.pair as usize]);
-            let announce = |id| sink.track(&Track { id, parent, trace: place.trace, kind, name: &name.text });
-            track = self.tracks.at(place.trace, parent, kind, announce);
-            lane = Some((number, place.track));
+            (track, lane) = (lane_track, Some(number));
         }
-        let id = self.slices + 1;
-        let Some(depth) = self.tracks.begin(track, id) else {
+        let Some(depth) = self.tracks.depth(track) else {
             self.pairs.unpaired.not_followed += 1;
             return Some(What::Plain);
         };
-        self.slices = id;
-        let Place { ns, cpu, .. } = *place;
-        let kept = sink.begin(&Begin { id, track, name: role.name, depth, ns, cpu, event });
-        self.pairs.begin(key, ns, Open { id, track, name: role.name, depth, lane, kept });
-        lane.map(|_| What::Begins(id))
+        self.slices += 1;
+        let (id, name, ns) = (self.slices, role.name, place.ns);
+        let kept = sink.begin(&Begin { id, track, name, depth, ns, cpu: place.cpu, event });
+        let Some(lane) = lane else {
+            self.pairs.begun();
+            self.tracks.begin(track, Slice { id, name, begin: Some(Begun { pair: role.pair, ns, kept }) });
+            return None;
+        };
+        self.tracks.begin(track, Slice { id, name, begin: None });
+        let open = Open { id, track, lane, from: place.track, kept };
+        self.pairs.begin(self.key.as_slice().into(), ns, open);
+        Some(What::Begins(id))
+    }
+
+    /// A lane without an open slice, and its number.
+    fn lane(&mut self, role: Role, place: &Place, sink: &mut impl Sink<Kept = K>) -> Option<(u32, u32)> {
+        let parent = self.tracks.parent(place.track).or(Some(place.track));
+        let number = self.tracks.take_lane(parent, role.pair)?;
+        let (kind, name) = (TrackKind::Lane { name: role.pair, number }, &self.bound.names[role.pair as usize]);
+        let announce = |id| sink.track(&Track { id, parent, trace: place.trace, kind, name: &name.text });
+        Some((self.tracks.at(place.trace, parent, kind, announce), number))
     }
 
     /// Gives what the event is besides, if it is not the end of a slice on its own track.
+    #[inline]
     fn end(&mut self, event: &Event<'_>, role: Role, place: &Place, sink: &mut impl Sink<Kept = K>) -> Option<What> {
-        let Some(key) = self.key(role, place, event) else {
-            self.totals.events_without_key += 1;
+        if !self.has_key(role, place, event) {
             return Some(What::Plain);
-        };
-        let domain = if role.key.is_some() { KEYED } else { place.trace };
-        let Some(pair) = self.pairs.end(domain, &key, place.ns) else { return Some(What::EndAlone) };
-        self.totals.slices += 1;
+        }
         let Place { ns, cpu, .. } = *place;
-        let Open { id, track, name, depth, lane, kept } = pair.kept;
-        let above = self.tracks.end(track, id);
+        if role.key.is_none() {
+            let is_it = |slice: &Slice<K>| slice.begin.as_ref().is_some_and(|begin| begin.pair == role.pair);
+            let Some(Ended { slice: Slice { id, name, begin: Some(begin) }, depth, above }) =
+                self.tracks.end(place.track, is_it)
+            else {
+                self.pairs.unpaired.ends += 1;
+                return Some(What::EndAlone);
+            };
+            self.totals.slices += 1;
+            let (track, begin_ns, event) = (place.track, begin.ns, Some(event));
+            let is_believed = self.pairs.ended(place.trace, begin_ns, ns);
+            sink.end(&End { id, track, name, depth, begin_ns, ns, above, is_believed, cpu, event }, begin.kept);
+            return None;
+        }
+        let Some(pair) = self.pairs.end(KEYED, self.key.as_slice(), ns) else { return Some(What::EndAlone) };
+        self.totals.slices += 1;
+        let Open { id, track, lane, from, kept } = pair.kept;
         let (begin_ns, is_believed) = (pair.begin_ns, pair.is_believed);
+        // It is there until here.
+        let Ended { slice: Slice { name, .. }, depth, above } = self.tracks.end(track, |slice| slice.id == id)?;
         sink.end(&End { id, track, name, depth, begin_ns, ns, above, is_believed, cpu, event: Some(event) }, kept);
-        let (number, from) = lane?;
-        self.tracks.give_lane(self.tracks.parent(track), role.pair, number);
+        self.tracks.give_lane(self.tracks.parent(track), role.pair, lane);
         if from == place.track {
             return Some(What::Ends(id));
         }
@@ -563,12 +581,17 @@ impl<K> Timeline<K> {
                 self.lose(stream, since_ns, self.last_ns, None, text, sink);
             }
         }
-        let (unpaired, open) = self.pairs.finish();
-        let mut open: Vec<(i64, Open<K>)> = open.collect();
+        let (unpaired, keyed) = self.pairs.finish();
+        let mut keyed: HashMap<u64, (i64, K)> =
+            keyed.map(|(begin_ns, open)| (open.id, (begin_ns, open.kept))).collect();
+        let mut open: Vec<(u32, u64)> = self.tracks.open().collect();
         // The innermost ends first.
-        open.sort_by_key(|(_, open)| std::cmp::Reverse(open.id));
-        for (begin_ns, Open { id, track, name, depth, kept, .. }) in open {
-            let above = self.tracks.end(track, id);
+        open.sort_by_key(|(_, id)| std::cmp::Reverse(*id));
+        for (track, id) in open {
+            let ended = self.tracks.end(track, |slice| slice.id == id);
+            let Some(Ended { slice: Slice { name, begin, .. }, depth, above }) = ended else { continue };
+            let begun = begin.map(|begin| (begin.ns, begin.kept)).or_else(|| keyed.remove(&id));
+            let Some((begin_ns, kept)) = begun else { continue };
             let (ns, is_believed) = (self.last_ns.max(begin_ns), true);
             sink.end(&End { id, track, name, depth, begin_ns, ns, above, is_believed, cpu: None, event: None }, kept);
         }

@@ -58,23 +58,57 @@ pub(super) const DEPTH_MAX: usize = 4096;
 
 type Place = (usize, Option<u32>, TrackKind);
 
-/// What a track holds at the moment.
-#[derive(Debug, Default)]
-struct State {
-    parent: Option<u32>,
-    /// The slices that are open, outermost first; 0 in place of one that has ended before those in it.
-    open: Vec<u64>,
+/// A slice that is open.
+#[derive(Debug)]
+pub(super) struct Slice<K> {
+    /// 0: it has ended before those in it.
+    pub id: u64,
+    pub name: u32,
+    /// Its begin, where the thread says what belongs together.
+    pub begin: Option<Begun<K>>,
 }
 
-#[derive(Debug, Default)]
-pub(super) struct Tracks {
+/// A begin that waits for the end of the same thread.
+#[derive(Debug)]
+pub(super) struct Begun<K> {
+    /// What a rule calls it.
+    pub pair: u32,
+    pub ns: i64,
+    pub kept: K,
+}
+
+/// A slice that has ended.
+#[derive(Debug)]
+pub(super) struct Ended<K> {
+    pub slice: Slice<K>,
+    /// How many slices it lay in, and how many are open that have begun within it.
+    pub depth: u32,
+    pub above: u32,
+}
+
+/// What a track holds at the moment.
+#[derive(Debug)]
+struct State<K> {
+    parent: Option<u32>,
+    /// The slices that are open, outermost first.
+    open: Vec<Slice<K>>,
+}
+
+#[derive(Debug)]
+pub(super) struct Tracks<K> {
     ids: HashMap<Place, u32>,
-    states: Vec<State>,
+    states: Vec<State<K>>,
     /// Lanes without an open slice, by parent and name, and how many lanes there are.
     lanes: HashMap<(Option<u32>, u32), (BTreeSet<u32>, u32)>,
 }
 
-impl Tracks {
+impl<K> Default for Tracks<K> {
+    fn default() -> Tracks<K> {
+        Tracks { ids: HashMap::new(), states: Vec::new(), lanes: HashMap::new() }
+    }
+}
+
+impl<K> Tracks<K> {
     /// The track at a place. `announce` is called with one that is new.
     pub(super) fn at(&mut self, trace: usize, parent: Option<u32>, kind: TrackKind, announce: impl FnOnce(u32)) -> u32 {
         let place = (trace, parent, kind);
@@ -85,7 +119,7 @@ impl Tracks {
             return parent.unwrap_or(0);
         }
         let id = self.states.len() as u32;
-        self.states.push(State { parent, ..State::default() });
+        self.states.push(State { parent, open: Vec::new() });
         self.ids.insert(place, id);
         announce(id);
         id
@@ -101,25 +135,38 @@ impl Tracks {
     }
 
     /// How deep a slice is that begins now; `None`: too many are open.
-    pub(super) fn begin(&mut self, track: u32, slice: u64) -> Option<u32> {
-        let open = &mut self.states[track as usize].open;
-        if open.len() >= DEPTH_MAX {
-            return None;
-        }
-        open.push(slice);
-        Some(open.len() as u32 - 1)
+    #[inline]
+    pub(super) fn depth(&self, track: u32) -> Option<u32> {
+        let depth = self.states[track as usize].open.len();
+        (depth < DEPTH_MAX).then_some(depth as u32)
     }
 
-    /// How many slices are still open that have begun within one that ends.
-    pub(super) fn end(&mut self, track: u32, slice: u64) -> u32 {
+    /// A slice begins, if there is a [`Tracks::depth`] for it.
+    #[inline]
+    pub(super) fn begin(&mut self, track: u32, slice: Slice<K>) {
+        self.states[track as usize].open.push(slice);
+    }
+
+    /// Ends the innermost slice of a track of which this is so.
+    #[inline]
+    pub(super) fn end(&mut self, track: u32, is_it: impl Fn(&Slice<K>) -> bool) -> Option<Ended<K>> {
         let open = &mut self.states[track as usize].open;
-        let Some(index) = open.iter().rposition(|id| *id == slice) else { return 0 };
-        let above = open[index + 1..].iter().filter(|id| **id != 0).count() as u32;
-        open[index] = 0;
-        while open.last() == Some(&0) {
+        let index = open.iter().rposition(|slice| slice.id != 0 && is_it(slice))?;
+        let above = open[index + 1..].iter().filter(|slice| slice.id != 0).count() as u32;
+        let slice = &mut open[index];
+        let slice = Slice { id: std::mem::take(&mut slice.id), name: slice.name, begin: slice.begin.take() };
+        while open.last().is_some_and(|slice| slice.id == 0) {
             open.pop();
         }
-        above
+        Some(Ended { slice, depth: index as u32, above })
+    }
+
+    /// Those whose ends have not come, with their tracks.
+    pub(super) fn open(&self) -> impl Iterator<Item = (u32, u64)> {
+        let states = (0..).zip(&self.states);
+        states.flat_map(|(track, state)| {
+            state.open.iter().filter(|slice| slice.id != 0).map(move |slice| (track, slice.id))
+        })
     }
 
     /// The number of a lane without an open slice; `None`: there are too many.
@@ -142,23 +189,34 @@ mod tests {
 
     #[test]
     fn slices_that_overlap_have_different_depths() {
-        let mut tracks = Tracks::default();
+        let mut tracks = Tracks::<()>::default();
         let track = tracks.at(0, None, TrackKind::Trace, |_| {});
-        assert_eq!([1, 2, 3].map(|slice| tracks.begin(track, slice)), [Some(0), Some(1), Some(2)]);
-        assert_eq!(tracks.end(track, 2), 1);
-        assert_eq!(tracks.begin(track, 4), Some(3));
-        assert_eq!([4, 3, 1].map(|slice| tracks.end(track, slice)), [0, 0, 0]);
-        assert_eq!(tracks.begin(track, 5), Some(0));
-        assert_eq!(tracks.end(track, 9), 0);
+        let begin = |tracks: &mut Tracks<()>, id| {
+            let depth = tracks.depth(track)?;
+            tracks.begin(track, Slice { id, name: 0, begin: None });
+            Some(depth)
+        };
+        let end = |tracks: &mut Tracks<()>, id| {
+            let Ended { slice, depth, above } = tracks.end(track, |slice| slice.id == id)?;
+            assert_eq!(slice.id, id);
+            Some((depth, above))
+        };
+        assert_eq!([1, 2, 3].map(|slice| begin(&mut tracks, slice)), [Some(0), Some(1), Some(2)]);
+        assert_eq!(end(&mut tracks, 2), Some((1, 1)));
+        assert_eq!(begin(&mut tracks, 4), Some(3));
+        assert_eq!([4, 3, 1].map(|slice| end(&mut tracks, slice)), [Some((3, 0)), Some((2, 0)), Some((0, 0))]);
+        assert_eq!(begin(&mut tracks, 5), Some(0));
+        assert_eq!(end(&mut tracks, 9), None);
+        assert_eq!(tracks.open().collect::<Vec<_>>(), [(track, 5)]);
         for slice in 6..6 + DEPTH_MAX as u64 {
-            tracks.begin(track, slice);
+            begin(&mut tracks, slice);
         }
-        assert_eq!(tracks.begin(track, 1 << 20), None);
+        assert_eq!(begin(&mut tracks, 1 << 20), None);
     }
 
     #[test]
     fn the_lowest_lane_is_used_again() {
-        let mut tracks = Tracks::default();
+        let mut tracks = Tracks::<()>::default();
         assert_eq!([0; 3].map(|_| tracks.take_lane(None, 0)), [Some(0), Some(1), Some(2)]);
         tracks.give_lane(None, 0, 2);
         tracks.give_lane(None, 0, 1);

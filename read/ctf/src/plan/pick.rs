@@ -12,13 +12,13 @@ use std::borrow::Cow;
 use dormouse_filter::{Kind, Part};
 
 use super::StreamPlan;
-use super::bits::{Cursor, FieldError};
+use super::bits::{Cursor, FieldError, extend_sign};
 use super::class::Class;
 use super::node::{Count, IntegerNode, Node, StructNode};
 use super::program::{Assembler, Known, Operation, fixed_size, run};
 use super::shape::FieldRef;
 use super::walk::{Memory, Visitor, float, is_in, option_of, text};
-use crate::model::{Range, Scope};
+use crate::model::{ByteOrder, Encoding, Range, Scope};
 
 /// A step on the way to a field.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -237,8 +237,17 @@ fn leaf<'p, 'a: 'p>(node: &'p Node, cursor: &mut Cursor<'a>, memory: &mut Memory
     }
 }
 
-/// The steps to a member from the end of the one before, its visitor, and what it is.
-type Projected = (Box<[Step]>, usize, Node);
+/// A chosen member.
+#[derive(Debug, Clone)]
+struct Projected {
+    /// From the end of the one before.
+    steps: Box<[Step]>,
+    /// How many bits it is behind the beginning of the contexts, and how many it has, if that is all there is to know of a number.
+    word: Option<(u64, u32)>,
+    /// The index of its visitor.
+    visitor: usize,
+    node: Node,
+}
 
 /// Some members of a class, each with the visitor that it is shown to.
 #[derive(Debug, Clone, Default)]
@@ -261,11 +270,18 @@ impl Projection {
                     continue;
                 };
                 guide.arrive_at(&member.node);
-                members.push((std::mem::take(&mut guide.steps).into(), *visitor, member.node.clone()));
+                let steps: Box<[Step]> = std::mem::take(&mut guide.steps).into();
+                let word = match (&*steps, &member.node) {
+                    ([Step::At(bits)], Node::Integer(integer)) => {
+                        integer.word().map(|(_, size_bits)| (*bits, size_bits))
+                    }
+                    _ => None,
+                };
+                members.push(Projected { steps, word, visitor: *visitor, node: member.node.clone() });
                 guide.leave(&member.node);
             }
         }
-        let is_told = members.iter().any(|(steps, _, node): &Projected| is_told(steps, node));
+        let is_told = members.iter().any(|member| is_told(&member.steps, &member.node));
         Projection { members: members.into(), is_told }
     }
 
@@ -283,7 +299,7 @@ impl Projection {
         visitors: &mut [V],
     ) -> Result<(), FieldError> {
         let begin = cursor.position;
-        for (steps, visitor, node) in &self.members {
+        for Projected { steps, visitor, node, .. } in &self.members {
             go(steps, begin, cursor, memory)?;
             if let Some(visitor) = visitors.get_mut(*visitor) {
                 node.walk(cursor, memory, visitor)?;
@@ -302,15 +318,29 @@ impl Projection {
         mut tell: impl FnMut(&mut V, usize),
     ) -> Result<(), FieldError> {
         let begin = cursor.position;
-        for (steps, index, node) in &self.members {
-            go(steps, begin, cursor, memory)?;
+        for Projected { steps, word, visitor: index, node } in &self.members {
             tell(visitor, *index);
             // What most fields are does not need a call.
-            match node {
-                Node::Integer(integer) if !integer.is_variable() => {
+            match (node, word) {
+                (Node::Integer(integer), Some((bits, size_bits))) => {
+                    cursor.position = begin + bits;
+                    let value = cursor.number(*size_bits, ByteOrder::Little)?;
+                    let value = if integer.is_signed { extend_sign(value, *size_bits) } else { value };
+                    visitor.integer(value, integer);
+                }
+                (Node::Text { encoding: Encoding::Utf8, count: None }, _) => {
+                    go(steps, begin, cursor, memory)?;
+                    cursor.align(8);
+                    visitor.text(cursor.text()?);
+                }
+                (Node::Integer(integer), None) if !integer.is_variable() => {
+                    go(steps, begin, cursor, memory)?;
                     visitor.integer(integer.read(cursor, memory)?, integer);
                 }
-                node => node.walk(cursor, memory, visitor)?,
+                _ => {
+                    go(steps, begin, cursor, memory)?;
+                    node.walk(cursor, memory, visitor)?;
+                }
             }
         }
         Ok(())

@@ -3,7 +3,7 @@
 use super::event::{Body, PacketStartRef};
 use super::trace::TraceRef;
 use super::{Current, Event, EventFields, Source, StreamReader};
-use crate::plan::{Cursor, Outer, Record, StreamPlan};
+use crate::plan::{Class, Cursor, Outer, Record, StreamPlan};
 use crate::time::Scale;
 
 /// Events in an order, copied out of their streams.
@@ -125,6 +125,13 @@ impl<'a> Block<'a> {
             size_bytes: kept.size_bytes(),
             body: self.body(kept)?,
         })
+    }
+
+    /// The class of one of them.
+    #[inline(always)]
+    pub fn class(&self, index: usize) -> Option<&'a Class> {
+        let kept = self.events.get(index)?;
+        Some(self.packets.get(kept.packet as usize)?.plan.class_at(kept.class as usize))
     }
 
     #[inline(always)]

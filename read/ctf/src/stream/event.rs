@@ -97,24 +97,6 @@ impl<'a> Event<'a> {
         pick.read(&mut self.cursor(), &mut scratch.0)
     }
 
-    /// Shows chosen members of contexts and fields to one visitor; `tell` is called before each with the index that was chosen for it.
-    ///
-    /// # Errors
-    /// The projection is that of another class.
-    #[inline(always)]
-    pub fn project_in_turn<V: Visitor>(
-        &self,
-        projection: &Projection,
-        scratch: &mut Scratch,
-        visitor: &mut V,
-        tell: impl FnMut(&mut V, usize),
-    ) -> Result<(), FieldError> {
-        if projection.is_told() {
-            scratch.0.restart(&self.body.outer);
-        }
-        projection.show_in_turn(&mut self.cursor(), &mut scratch.0, visitor, tell)
-    }
-
     /// What is written before the events of its trace: where it was recorded.
     pub(crate) fn origin(&self) -> Option<&'a str> {
         self.trace.origin()
@@ -216,6 +198,24 @@ impl EventFields<'_> {
             scratch.0.restart(&self.body.outer);
         }
         projection.show(&mut self.body.cursor(), &mut scratch.0, visitors)
+    }
+
+    /// Shows chosen members of contexts and fields to one visitor; `tell` is called before each with the index that was chosen for it.
+    ///
+    /// # Errors
+    /// The projection is that of another class.
+    #[inline(always)]
+    pub fn project_in_turn<V: Visitor>(
+        &self,
+        projection: &Projection,
+        scratch: &mut Scratch,
+        visitor: &mut V,
+        tell: impl FnMut(&mut V, usize),
+    ) -> Result<(), FieldError> {
+        if projection.is_told() {
+            scratch.0.restart(&self.body.outer);
+        }
+        projection.show_in_turn(&mut self.body.cursor(), &mut scratch.0, visitor, tell)
     }
 
     /// Shows a field, which was found for the event's class, to a visitor; nothing, if this event has none.
