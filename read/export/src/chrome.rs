@@ -139,11 +139,15 @@ impl Chrome {
                 // What flows begin or end at has to be a slice.
                 let kind = match what {
                     Besides::Begins | Besides::Ends | Besides::EndsElsewhere => "X",
-                    Besides::Nothing | Besides::EndAlone => "i",
+                    Besides::Nothing | Besides::EndAlone | Besides::CutBefore => "i",
                 };
                 self.head(kind, *at, out);
                 put(out, if kind == "X" { ",\"dur\":0" } else { ",\"s\":\"t\"" });
-                let flag = (*what == Besides::EndAlone).then_some("begin is not in the trace");
+                let flag = match what {
+                    Besides::EndAlone => Some("begin is not in the trace"),
+                    Besides::CutBefore => Some("slice is cut before"),
+                    _ => None,
+                };
                 self.finish(*name, flag, event, out);
             }
             Op::Counter { at, value, name } => {

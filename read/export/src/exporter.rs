@@ -136,12 +136,13 @@ impl Exporter {
                 let names = timeline.names().to_vec();
                 let totals = timeline.finish(&mut folded);
                 folded.write(&names, out)?;
-                Ok(totals)
+                Ok(Totals { slices_cut: folded.slices_cut, ..totals })
             }
             Output::Perfetto(mut recorder, _) | Output::Chrome(mut recorder, ..) => {
                 let event = batch.block.len() as u32;
                 let mut recording = Recording { recorder: &mut recorder, ops: &mut batch.ops, event, is_kept: false };
-                Ok(timeline.finish(&mut recording))
+                let totals = timeline.finish(&mut recording);
+                Ok(Totals { slices_cut: recorder.slices_cut, ..totals })
             }
         }
     }

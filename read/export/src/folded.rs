@@ -9,7 +9,7 @@ use std::io::Write;
 use dormouse_abi::text::is_printable;
 use dormouse_analysis::timeline::{Begin, Counter, End, Flow, Instant, Loss, NameText, Sink, Track, TrackKind};
 
-use crate::nest::Nest;
+use crate::nest::{CONTINUED_MAX, Nest};
 
 /// Stacks that are told apart. The time of others is that of what they are in.
 const STACKS_MAX: usize = 1 << 20;
@@ -34,6 +34,7 @@ pub(crate) struct Folded {
     known: HashMap<(Result<u32, u32>, u32), u32>,
     /// Parent, and what it is called, of threads and processes.
     tracks: Vec<(Option<u32>, Option<String>)>,
+    pub slices_cut: u64,
 }
 
 impl Folded {
@@ -144,9 +145,11 @@ impl Sink for Folded {
 
     fn end(&mut self, end: &End<'_>, (): ()) {
         let Some(index) = self.nest.open(end.track).iter().rposition(|(id, _)| *id == end.id) else { return };
-        let cut: Vec<(u64, Frame)> = self.nest.open(end.track)[index + 1..].to_vec();
+        let mut cut: Vec<(u64, Frame)> = self.nest.open(end.track)[index + 1..].to_vec();
         cut.iter().for_each(|_| self.close(end.track, end.ns, true));
         self.close(end.track, end.ns, end.is_believed);
+        self.slices_cut += cut.len().saturating_sub(CONTINUED_MAX) as u64;
+        cut.truncate(CONTINUED_MAX);
         cut.iter().for_each(|(id, frame)| self.open(end.track, *id, frame.name, end.ns));
     }
 

@@ -4,6 +4,12 @@
 //!   as they ran    a ├─────────┤          as they are written   a ├─────────┤
 //!                  b      ├─────────┤                           b      ├────┤├────┤ continued
 //! ```
+//!
+//! Of those that are open at an end [`CONTINUED_MAX`] begin anew, the outermost: otherwise what is written would grow with the square of the slices that
+//! overlap. The others are cut for good, and their ends are instants.
+
+/// Slices that begin anew where one ends. Threads that do more than so many things at a time have a key for each.
+pub(crate) const CONTINUED_MAX: usize = 32;
 
 /// The open slices of each track, the innermost last: what they are called, and what is kept of them.
 #[derive(Debug)]
@@ -29,11 +35,13 @@ impl<T> Nest<T> {
         self.open(track).push((id, kept));
     }
 
-    /// Ends a slice. Gives what was kept of it, and those that have begun within it and are open: they are cut here.
-    pub(crate) fn end(&mut self, track: u32, id: u64) -> Option<(T, &mut [(u64, T)])> {
+    /// Ends a slice. Gives how many are cut there for good, and those that begin anew; `None`: it has been cut for good before.
+    pub(crate) fn end(&mut self, track: u32, id: u64) -> Option<(usize, &[(u64, T)])> {
         let open = self.open(track);
         let index = open.iter().rposition(|(other, _)| *other == id)?;
-        let (_, kept) = open.remove(index);
-        Some((kept, &mut open[index..]))
+        open.remove(index);
+        let dropped = (open.len() - index).saturating_sub(CONTINUED_MAX);
+        open.truncate(open.len() - dropped);
+        Some((dropped, &open[index..]))
     }
 }

@@ -79,6 +79,8 @@ pub(crate) enum Besides {
     Begins,
     Ends,
     EndsElsewhere,
+    /// It ends a slice that is not drawn so far.
+    CutBefore,
 }
 
 /// A track that is new, or is called otherwise.
@@ -165,6 +167,7 @@ pub(crate) struct Recorder {
     pub nest: Nest<u32>,
     /// The name of each track that is a counter.
     pub counters: Vec<u32>,
+    pub slices_cut: u64,
 }
 
 /// The recorder at work: into which operations, and which event it is in its block.
@@ -213,10 +216,14 @@ impl Sink for Recording<'_> {
     fn end(&mut self, end: &End<'_>, (): ()) {
         let (at, is_believed) = (self.at(end.track, end.ns), end.is_believed);
         let event = end.event.map(|_| self.keep());
-        let Some((_, cut)) = self.recorder.nest.end(end.track, end.id) else { return };
-        self.ops.extend(cut.iter().map(|_| Op::Cut { at }));
+        let Some((dropped, continued)) = self.recorder.nest.end(end.track, end.id) else {
+            let instant = |event| Op::Instant { at, name: end.name, event, what: Besides::CutBefore, slice: 0 };
+            return self.ops.extend(event.map(instant));
+        };
+        self.recorder.slices_cut += dropped as u64;
+        self.ops.extend((0..dropped + continued.len()).map(|_| Op::Cut { at }));
         self.ops.push(Op::End { at, event, is_believed });
-        self.ops.extend(cut.iter().map(|(_, name)| Op::Continue { at, name: *name }));
+        self.ops.extend(continued.iter().map(|(_, name)| Op::Continue { at, name: *name }));
     }
 
     #[inline]

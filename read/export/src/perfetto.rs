@@ -157,7 +157,14 @@ impl Known {
 }
 
 /// Names of annotations that are ours: behind those of fields.
-const OURS: [&str; 5] = ["cpu", "end", "continued", "events lost between begin and end", "begin is not in the trace"];
+const OURS: [&str; 6] = [
+    "cpu",
+    "end",
+    "continued",
+    "events lost between begin and end",
+    "begin is not in the trace",
+    "slice is cut before",
+];
 #[derive(Debug, Clone, Copy)]
 enum Ours {
     Cpu,
@@ -165,6 +172,7 @@ enum Ours {
     Continued,
     NotBelieved,
     EndAlone,
+    CutBefore,
 }
 
 /// An event of a block, by its index.
@@ -346,6 +354,7 @@ impl Perfetto {
                     Besides::Begins => this.wire.fixed64(field::event::FLOW_IDS, *slice),
                     Besides::EndsElsewhere => this.wire.fixed64(field::event::TERMINATING_FLOW_IDS, *slice),
                     Besides::EndAlone => this.flag(Ours::EndAlone),
+                    Besides::CutBefore => this.flag(Ours::CutBefore),
                     Besides::Nothing | Besides::Ends => {}
                 }
                 this.fields(event, field::event::DEBUG_ANNOTATIONS);

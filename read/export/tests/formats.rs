@@ -312,6 +312,62 @@ fn stacks_have_their_own_time() {
     );
 }
 
+/// So many slices of a thread; `order` says which of two classes begins or ends at each event.
+fn many(count: u64, order: impl Fn(u64) -> (usize, usize)) -> dormouse_traces::Trace {
+    let mut builder = TraceBuilder::new();
+    let classes =
+        ["a", "b"].map(|name| ["begin", "end"].map(|end| builder.class("app", &format!("{name}_{end}"), &[])));
+    let stream = builder.stream(0);
+    for index in 0..count {
+        let (class, end) = order(index);
+        builder.event(stream, 1000 + index, 1, 1, classes[class][end], &[]);
+    }
+    builder.finish()
+}
+
+/// How many lines Chrome's format has, and the others' sizes.
+fn sizes(trace: &dormouse_traces::Trace) -> ([usize; 3], Totals) {
+    let (chrome_bytes, totals) = export(Format::Chrome, &Options::default(), trace);
+    chrome(&chrome_bytes);
+    let perfetto = export(Format::Perfetto, &Options::default(), trace).0.len();
+    let (folded, of_folded) = export(Format::Folded, &Options::default(), trace);
+    assert_eq!(of_folded, totals);
+    ([chrome_bytes.iter().filter(|byte| **byte == b'\n').count(), perfetto, folded.len()], totals)
+}
+
+#[test]
+fn what_is_nested_deep_is_written_once() {
+    let count = 200_000;
+    let ([lines, perfetto, folded], totals) = sizes(&many(count, |index| (0, usize::from(index >= count / 2))));
+    let expected = Totals {
+        events: count,
+        slices: 4096,
+        instants: count - 2 * 4096,
+        ends_unpaired: count / 2 - 4096,
+        begins_not_followed: count / 2 - 4096,
+        ..Totals::default()
+    };
+    assert_eq!(totals, expected);
+    // Besides events: head, process, and what stands around them.
+    assert!((count as usize..count as usize + 10).contains(&lines), "{lines} lines");
+    assert!(perfetto < 64 * count as usize, "{perfetto} bytes");
+    // A line for each depth, with a frame for each slice that it lies in.
+    assert!(folded < 4096 * 4096 * "app:a;".len(), "{folded} bytes");
+}
+
+#[test]
+fn what_overlaps_is_written_a_bounded_number_of_times() {
+    // 1000 of one class, 1000 of another in them; then the ends of the first, each of which is around all of the others.
+    let order = |index: u64| [(0, 0), (1, 0), (0, 1), (1, 1)][(index / 1000 % 4) as usize];
+    let count = 16_000;
+    let ([lines, perfetto, _], totals) = sizes(&many(count, order));
+    assert_eq!((totals.events, totals.slices, totals.instants), (count, count / 2, 0));
+    assert_eq!(totals.slices_cut, 4 * (1000 - 32));
+    // An end is written with a cut and a begin for each of 32.
+    assert!(lines < 66 * count as usize, "{lines} lines");
+    assert!(perfetto < 66 * 40 * count as usize, "{perfetto} bytes");
+}
+
 /// Bytes of packets are changed. Whatever is read, the export is one that others can read.
 #[test]
 fn mutated_traces_are_exported() {

@@ -208,6 +208,8 @@ pub struct Totals {
     pub events_without_key: u64,
     /// Begins that were not followed, because too many slices were open: instants.
     pub begins_not_followed: u64,
+    /// Slices that an export shows up to the end of another alone, because too many overlap.
+    pub slices_cut: u64,
     /// Events without a time, which are nowhere.
     pub events_without_time: u64,
 }
