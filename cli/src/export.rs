@@ -58,9 +58,11 @@ Examples:
   dormouse export TRACE --to perfetto -o req.pftrace --pairs req:in..req:out --key id
   dormouse export TRACE --to perfetto -o net.pftrace --counter 'net:queue/len' --process nginx
   dormouse export TRACE --to csv -o requests.csv -e http:request
+  dormouse export TRACE --to otlp -o - | curl --data-binary @- -H 'Content-Type: application/x-protobuf' http://localhost:4318/v1/traces
 
 perfetto: tracks by process and thread; slices with the fields of both ends; instants; counters; flows; where events were lost. \
-chrome: the same as JSON. folded: stacks of slices with their own time in nanoseconds. json, csv: as `dormouse view --format`.
+chrome: the same as JSON. folded: stacks of slices with their own time in nanoseconds. otlp: slices as spans, other events as \
+events of these; fields trace_id, span_id and parent_span_id of a begin are the span's. json, csv: as `dormouse view --format`.
 
 Slices: an event whose class is called X_begin, X_entry, X_enter, X_start, X_in or X:begin … begins one, if the trace has the class of the other end (X_end, X_exit, X_leave, \
 X_stop, X_out, X:end …); so do syscall_entry_X and syscall_exit_X. --pairs says it of others, and decides before names do. Slices are paired by thread, or by --key: then \
@@ -85,6 +87,8 @@ enum To {
     Chrome,
     /// Stacks for flame graphs: inferno, flamegraph.pl, speedscope
     Folded,
+    /// Spans of OpenTelemetry: a request to a collector (OTLP, protobuf)
+    Otlp,
     /// An object for each event, a line each
     Json,
     /// A table of events
@@ -111,6 +115,7 @@ impl To {
             To::Perfetto => Ok(Format::Perfetto),
             To::Chrome => Ok(Format::Chrome),
             To::Folded => Ok(Format::Folded),
+            To::Otlp => Ok(Format::Otlp),
             To::Json => Err(view::Format::Json),
             To::Csv => Err(view::Format::Csv),
             To::Parquet | To::Arrow => bail!(
@@ -142,6 +147,9 @@ impl Export {
         }
         if format.is_err() && !(self.pairs.is_empty() && self.counter.is_empty()) {
             bail!("--pairs and --counter are for timelines; json and csv have events");
+        }
+        if format == Ok(Format::Otlp) && !self.counter.is_empty() {
+            bail!("--counter is for timelines; OTLP here has spans");
         }
         let (path, is_json, to) = (self.output.clone(), self.json, self.to);
         let mut target = Target::open(&path, is_text, out)?;

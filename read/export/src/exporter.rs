@@ -10,6 +10,7 @@ use crate::encoder::Encoder;
 use crate::fields::Fields;
 use crate::folded::Folded;
 use crate::op::{Batch, Recorder, Recording};
+use crate::otlp::Otlp;
 use crate::perfetto::Known;
 
 /// What a timeline is exported to.
@@ -21,6 +22,8 @@ pub enum Format {
     Chrome,
     /// Stacks, as flame graphs are made of.
     Folded,
+    /// Spans of OpenTelemetry.
+    Otlp,
 }
 
 /// Decides what is written of the events of traces. It is to be shown all of them in the order of time, and all notices where they come.
@@ -35,6 +38,7 @@ enum Output {
     Perfetto(Recorder, Arc<Known>),
     Chrome(Recorder, Arc<Vec<NameText>>, i64),
     Folded(Folded),
+    Otlp(Box<Otlp>),
 }
 
 /// Calls a method of the timeline with the sink of the format.
@@ -45,6 +49,14 @@ macro_rules! with_sink {
             Output::Folded(folded) => {
                 let $sink = folded;
                 $call;
+                false
+            }
+            Output::Otlp(otlp) => {
+                let $sink = &mut **otlp;
+                $call;
+                if otlp.is_full() {
+                    otlp.write(&mut $batch.out);
+                }
                 false
             }
             Output::Perfetto(recorder, _) | Output::Chrome(recorder, ..) => {
@@ -80,16 +92,20 @@ impl Exporter {
             }
             Format::Chrome => Output::Chrome(Recorder::default(), Arc::new(names), base_ns),
             Format::Folded => Output::Folded(Folded::default()),
+            Format::Otlp => {
+                let host = traces.iter().find_map(|trace| trace.class.env_text("hostname")).map(String::from);
+                Output::Otlp(Box::new(Otlp::new(names, Fields::of(traces), host, base_ns)))
+            }
         };
         Ok(Exporter { timeline, output })
     }
 
-    /// An encoder of its batches; `None` where all is written at the end ([`Exporter::finish`]).
+    /// An encoder of its batches; `None` where nothing is to be encoded: stacks are written at the end ([`Exporter::finish`]), spans when they end.
     pub fn encoder(&self) -> Option<Encoder> {
         match &self.output {
             Output::Perfetto(_, known) => Some(Encoder::perfetto(known)),
             Output::Chrome(_, names, base_ns) => Some(Encoder::chrome(names, *base_ns)),
-            Output::Folded(_) => None,
+            Output::Folded(_) | Output::Otlp(_) => None,
         }
     }
 
@@ -103,11 +119,17 @@ impl Exporter {
     #[inline]
     pub fn take(&mut self, batch: &mut Batch<'_>) {
         let Exporter { timeline, output } = self;
-        let Batch { block, ops, .. } = batch;
+        let Batch { block, ops, out } = batch;
         let Some(index) = block.len().checked_sub(1) else { return };
         let Some(event) = block.get(index) else { return };
         match output {
             Output::Folded(folded) => timeline.event(&event, folded),
+            Output::Otlp(otlp) => {
+                timeline.event(&event, &mut **otlp);
+                if otlp.is_full() {
+                    otlp.write(out);
+                }
+            }
             Output::Perfetto(recorder, _) | Output::Chrome(recorder, ..) => {
                 let mut recording = Recording { recorder, ops, event: index as u32, is_kept: false };
                 timeline.event(&event, &mut recording);
@@ -137,6 +159,11 @@ impl Exporter {
                 let totals = timeline.finish(&mut folded);
                 folded.write(&names, out)?;
                 Ok(Totals { slices_cut: folded.slices_cut, ..totals })
+            }
+            Output::Otlp(mut otlp) => {
+                let totals = timeline.finish(&mut *otlp);
+                otlp.write(&mut batch.out);
+                Ok(Totals { events_outside: otlp.events_outside, ..totals })
             }
             Output::Perfetto(mut recorder, _) | Output::Chrome(mut recorder, ..) => {
                 let event = batch.block.len() as u32;

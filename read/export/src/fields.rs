@@ -22,11 +22,14 @@ const SAID_BY_TRACK: [&str; 7] = ["vpid", "vtid", "pid", "tid", "procname", "com
 /// A member of contexts or fields that is shown: not what its track says, nor how many elements the next one has.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Member {
-    /// As annotations have it.
+    /// Of its name.
+    pub number: u64,
+    /// The name as annotations have it.
     pub name: Piece,
     /// The number of the field of an annotation that its values are, if they are whole numbers and nothing else.
     pub plain: Option<u64>,
     pub is_boolean: bool,
+    pub is_pointer: bool,
 }
 
 /// What is shown of the events of a class.
@@ -60,9 +63,9 @@ impl Fields {
                 }
                 chosen.push(Some(shown.members.len()));
                 let kind = member.declared.filter(|declared| !declared.sequence).map(|declared| declared.kind);
-                let is_boolean = kind == Some(Kind::Bool);
+                let (is_boolean, is_pointer) = (kind == Some(Kind::Bool), kind == Some(Kind::Pointer));
                 let plain = match member.field.shape() {
-                    Shape::Integer(_) if kind == Some(Kind::Pointer) => Some(POINTER),
+                    Shape::Integer(_) if is_pointer => Some(POINTER),
                     Shape::Integer(class)
                         if !is_boolean && class.meaning == Meaning::Number && class.labels.is_none() =>
                     {
@@ -70,7 +73,8 @@ impl Fields {
                     }
                     _ => None,
                 };
-                shown.members.push(Member { name: fields.named(member.name), plain, is_boolean });
+                let number = fields.number(member.name);
+                shown.members.push(Member { number, name: named(number), plain, is_boolean, is_pointer });
             }
             shown.projection = class.project(&chosen);
             fields.shown.insert(std::ptr::from_ref(class.class).addr(), shown);
@@ -110,7 +114,12 @@ impl Fields {
 
     /// The name of an annotation, as it is written.
     pub(crate) fn named(&self, name: &str) -> Piece {
-        named(self.names.get(name).copied().unwrap_or(0))
+        named(self.number(name))
+    }
+
+    /// Of a name; 0, if it is none of metadata.
+    fn number(&self, name: &str) -> u64 {
+        self.names.get(name).copied().unwrap_or(0)
     }
 
     /// Of the class at this address.

@@ -11,7 +11,7 @@
 //! * [`Exporter`]: decides, event by event, what is written. It alone knows what came before.
 //! * [`Batch`]: what is to be written, with the events that it is of. Batches are encoded apart from one another, so that several threads can.
 //! * [`Encoder`]: makes bytes of a batch (`perfetto`, `chrome`).
-//! * `folded`: stacks of slices with their own time.
+//! * `folded`: stacks of slices with their own time. `otlp`: spans of OpenTelemetry. Both are written by the thread that reads.
 //!
 //! In Perfetto's and Chrome's formats an end closes what has begun last on its track. Where slices overlap without lying in one another, the inner one
 //! is cut: it ends with the outer one and begins anew, marked as `continued` (`nest`).
@@ -22,7 +22,8 @@
 //! have been built as structures with a vector of annotations for each event; that is the copy which is spared here.
 //!
 //! # Source
-//! Perfetto, `protos/perfetto/trace/**/*.proto` and "Synthetic TrackEvent"; "Trace Event Format" (Chrome); Brendan Gregg, `stackcollapse.pl`.
+//! Perfetto, `protos/perfetto/trace/**/*.proto` and "Synthetic TrackEvent"; "Trace Event Format" (Chrome); Brendan Gregg, `stackcollapse.pl`;
+//! OpenTelemetry, `opentelemetry-proto`.
 #![forbid(unsafe_code)]
 // Who calls says what there is to say.
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
@@ -35,6 +36,7 @@ mod fields;
 mod folded;
 mod nest;
 mod op;
+mod otlp;
 mod perfetto;
 mod wire;
 

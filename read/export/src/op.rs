@@ -138,12 +138,12 @@ const BYTES_MAX: usize = 256 << 10;
 impl Batch<'_> {
     /// Whether it is to be encoded before more is added.
     pub fn is_full(&self) -> bool {
-        self.ops.len() >= OPS_MAX || self.block.size_bytes() >= BYTES_MAX
+        self.ops.len() >= OPS_MAX || self.block.size_bytes().max(self.bytes().len()) >= BYTES_MAX
     }
 
     /// Whether there is nothing to be encoded.
     pub fn is_empty(&self) -> bool {
-        self.ops.is_empty()
+        self.ops.is_empty() && self.bytes().is_empty()
     }
 
     /// What it was encoded to.
@@ -168,6 +168,8 @@ pub(crate) struct Recorder {
     /// The name of each track that is a counter.
     pub counters: Vec<u32>,
     pub slices_cut: u64,
+    /// Of each track the time of its last begin or end of a slice.
+    pub last_ns: Vec<i64>,
 }
 
 /// The recorder at work: into which operations, and which event it is in its block.
@@ -183,6 +185,19 @@ impl Recording<'_> {
     fn at(&self, track: u32, ns: i64) -> At {
         let (pid, tid) = self.recorder.addresses.at(track);
         At { track, pid, tid, ns }
+    }
+
+    /// The same for slices, whose times must not go back on their track, as they do in damaged streams.
+    #[inline]
+    fn next_at(&mut self, track: u32, ns: i64) -> At {
+        let last_ns = &mut self.recorder.last_ns;
+        if last_ns.len() <= track as usize {
+            last_ns.resize(track as usize + 1, i64::MIN);
+        }
+        let last_ns = &mut last_ns[track as usize];
+        *last_ns = ns.max(*last_ns);
+        let ns = *last_ns;
+        self.at(track, ns)
     }
 
     fn keep(&mut self) -> u32 {
@@ -208,13 +223,13 @@ impl Sink for Recording<'_> {
     #[inline]
     fn begin(&mut self, begin: &Begin<'_>) {
         self.recorder.nest.begin(begin.track, begin.id, begin.name);
-        let (at, event) = (self.at(begin.track, begin.ns), self.keep());
+        let (at, event) = (self.next_at(begin.track, begin.ns), self.keep());
         self.ops.push(Op::Begin { at, name: begin.name, event });
     }
 
     #[inline]
     fn end(&mut self, end: &End<'_>, (): ()) {
-        let (at, is_believed) = (self.at(end.track, end.ns), end.is_believed);
+        let (at, is_believed) = (self.next_at(end.track, end.ns), end.is_believed);
         let event = end.event.map(|_| self.keep());
         let Some((dropped, continued)) = self.recorder.nest.end(end.track, end.id) else {
             let instant = |event| Op::Instant { at, name: end.name, event, what: Besides::CutBefore, slice: 0 };

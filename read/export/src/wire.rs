@@ -128,6 +128,11 @@ impl Wire {
         self.len += piece.1;
     }
 
+    /// What has been written elsewhere.
+    pub(crate) fn raw(&mut self, bytes: &[u8]) {
+        self.put(bytes);
+    }
+
     #[inline(always)]
     fn put(&mut self, bytes: &[u8]) {
         self.room(bytes.len())[..bytes.len()].copy_from_slice(bytes);

@@ -1,8 +1,9 @@
 //! Timelines in the formats of other tools, read by these tools' own definitions, and of hostile traces.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::OnceLock;
+use std::sync::Mutex;
 
 use dormouse_abi::class::{FieldType, Kind};
 use dormouse_analysis::timeline::{Options, Totals};
@@ -121,43 +122,57 @@ fn options() -> Options {
     }
 }
 
-/// An interpreter with Perfetto's definitions, in an environment of its own beside what cargo builds; `None` counts the test as skipped.
-fn python() -> Option<&'static Path> {
-    static PYTHON: OnceLock<Option<PathBuf>> = OnceLock::new();
+/// Definitions of a format: the package that has them, and a module of it.
+type Definitions = (&'static str, &'static str);
+
+const PERFETTO: Definitions = ("perfetto", "perfetto.protos.perfetto.trace.perfetto_trace_pb2");
+const OTLP: Definitions = ("opentelemetry-proto", "opentelemetry.proto.collector.trace.v1.trace_service_pb2");
+
+/// An interpreter with definitions, in an environment of its own beside what cargo builds; `None` counts the test as skipped.
+fn python((package, module): Definitions) -> Option<PathBuf> {
+    static PYTHONS: Mutex<BTreeMap<&str, Option<PathBuf>>> = Mutex::new(BTreeMap::new());
     let runs =
         |command: &mut Command| command.stdin(Stdio::null()).output().is_ok_and(|output| output.status.success());
     let make = || {
         let program = std::env::current_exe().unwrap();
-        let dir = program.parent().and_then(Path::parent).unwrap().join("export-tests");
+        let dir = program.parent().and_then(Path::parent).unwrap().join("export-tests").join(package);
         let python = dir.join("bin/python");
-        let imports =
-            || runs(Command::new(&python).args(["-c", "import perfetto.protos.perfetto.trace.perfetto_trace_pb2"]));
+        let imports = || runs(Command::new(&python).args(["-c", &format!("import {module}")]));
         if imports() {
             return Some(python);
         }
         let install =
             ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--retries", "1", "--timeout", "30"];
         let is_made = runs(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&dir))
-            && runs(Command::new(&python).args(install).args(["--only-binary", ":all:", "perfetto"]));
+            && runs(Command::new(&python).args(install).args(["--only-binary", ":all:", package]));
         (is_made && imports()).then_some(python)
     };
-    let python = PYTHON.get_or_init(make).as_deref();
+    let python = PYTHONS.lock().unwrap().entry(package).or_insert_with(make).clone();
     if python.is_none() {
-        skip(Lack::machine("Python has no perfetto", "`apt-get install python3-venv`; `pip install perfetto`"));
+        let how = format!("`apt-get install python3-venv`; `pip install {package}`");
+        skip(Lack::machine(&format!("Python has no {package}"), &how));
     }
     python
 }
 
-/// What Perfetto's definitions say of an export.
-fn perfetto(bytes: &[u8]) -> Option<Json> {
-    let python = python()?;
+/// What the definitions say of an export, as a script puts it.
+fn read_by(definitions: Definitions, script: &str, bytes: &[u8]) -> Option<Json> {
+    let python = python(definitions)?;
     let dir = tempfile::tempdir().unwrap();
-    let file = dir.path().join("trace.pftrace");
+    let file = dir.path().join("export");
     std::fs::write(&file, bytes).unwrap();
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/read_perfetto.py");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(script);
     let output = Command::new(python).arg(script).arg(&file).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     Some(serde_json::from_slice(&output.stdout).unwrap())
+}
+
+fn perfetto(bytes: &[u8]) -> Option<Json> {
+    read_by(PERFETTO, "read_perfetto.py", bytes)
+}
+
+fn otlp(bytes: &[u8]) -> Option<Json> {
+    read_by(OTLP, "read_otlp.py", bytes)
 }
 
 /// Track, name, begin and end from the trace's begin on, depth.
@@ -312,6 +327,76 @@ fn stacks_have_their_own_time() {
     );
 }
 
+#[test]
+fn spans_have_parents_attributes_and_events() {
+    let (bytes, totals) = export(Format::Otlp, &Options { counters: Vec::new(), ..options() }, &builder().finish());
+    let Some(found) = otlp(&bytes) else { return };
+    let spans = found.as_array().unwrap();
+    let id = |name: &str, begin: u64| {
+        let is_it = |span: &&Json| span["name"] == name && span["begin"] == EPOCH_NS + begin;
+        spans.iter().find(is_it).unwrap_or_else(|| panic!("{name} {begin}"))
+    };
+    assert_eq!(spans.len() as u64, totals.slices + totals.slices_unfinished);
+    let (request, query, job) = (id("http:request", 1000), id("db:query", 1500), id("job:in", 2700));
+    assert_eq!((&request["end"], &request["parent"]), (&json!(EPOCH_NS + 4000), &json!("")));
+    for inner in [query, job, id("db:query", 3000)] {
+        assert_eq!((&inner["parent"], &inner["trace"]), (&request["id"], &request["trace"]));
+    }
+    // It ends behind the one in which it has begun, and is one span.
+    assert_eq!(id("db:query", 3000)["end"], EPOCH_NS + 5000);
+    assert_eq!(job["end"], EPOCH_NS + 4500);
+    assert_eq!(query["events"], json!([["net:queue", EPOCH_NS + 1600, {"cpu": 0, "len": -3}]]));
+    let expected = json!({
+        "cpu": 0, "id": u64::MAX.to_string(), "path": "/a\n</script>", "is_ok": true, "at": "0x7fff", "change": -5, "ratio": 0.5, "sizes": [1, 2],
+        "end.cpu": 0, "end.id": u64::MAX.to_string(), "end.path": "bad \u{FFFD} utf-8", "end.is_ok": true, "end.at": "0x7fff", "end.change": -5,
+        "end.ratio": 0.5, "end.sizes": [1, 2], "thread.id": 7,
+    });
+    assert_eq!(request["attributes"], expected);
+    assert_eq!(request["resource"], json!({"service.name": "web", "host.name": "lair", "process.pid": 7}));
+    let open = id("http:request", 9000);
+    assert_eq!(open["attributes"]["end.not_in_the_trace"], true);
+    assert_ne!(open["trace"], request["trace"]);
+    assert_eq!(id("db:query", 5500)["attributes"]["events_lost_between_begin_and_end"], true);
+    let ids: std::collections::BTreeSet<&str> = spans.iter().map(|span| span["id"].as_str().unwrap()).collect();
+    assert_eq!(ids.len(), spans.len());
+    // The end without a begin.
+    assert_eq!(totals.events_outside, 1);
+}
+
+#[test]
+fn spans_are_of_the_trace_that_their_fields_say() {
+    let mut builder = TraceBuilder::new();
+    let s = FieldType::scalar;
+    let fields = [("trace_id", s(Kind::Str)), ("span_id", s(Kind::U64)), ("parent_span_id", s(Kind::Str))];
+    let request = ["begin", "end"].map(|name| builder.class("rpc", name, &fields));
+    let inner = ["begin", "end"].map(|name| builder.class("db", name, &[]));
+    let event = builder.class("app", "tick", &[]);
+    let stream = builder.stream(0);
+    let ids = |trace, span, parent| [Value::Str(trace), Value::U64(span), Value::Str(parent)];
+    let trace = b"4BF92F35-77B34DA6A3CE929D0E0E4736";
+    builder.event(stream, 1, 1, 1, request[0], &ids(trace, 0xF067_AA0B, b"00f067aa0ba902b7"));
+    builder.event(stream, 2, 1, 1, inner[0], &[]);
+    (0..200).for_each(|index| builder.event(stream, 3 + index, 1, 1, event, &[]));
+    builder.event(stream, 300, 1, 1, inner[1], &[]);
+    // What is no identifier is no identifier, and of another trace nothing is a parent.
+    builder.event(stream, 301, 1, 1, request[0], &ids(&[b'1'; 32], 0, b"xyz"));
+    builder.event(stream, 302, 1, 1, request[1], &ids(b"", 0, b""));
+    builder.event(stream, 303, 1, 1, request[1], &ids(b"", 0, b""));
+    let (bytes, _) = export(Format::Otlp, &Options::default(), &builder.finish());
+    let Some(found) = otlp(&bytes) else { return };
+    let of = |name: &str, begin: u64| {
+        let spans = found.as_array().unwrap();
+        spans.iter().find(|span| span["name"] == name && span["begin"] == EPOCH_NS + begin).unwrap()
+    };
+    let (outer, query, other) = (of("rpc", 1), of("db", 2), of("rpc", 301));
+    assert_eq!(outer["trace"], "4bf92f3577b34da6a3ce929d0e0e4736");
+    assert_eq!((&outer["id"], &outer["parent"]), (&json!("00000000f067aa0b"), &json!("00f067aa0ba902b7")));
+    assert_eq!((&query["trace"], &query["parent"]), (&outer["trace"], &outer["id"]));
+    assert_eq!((query["events"].as_array().unwrap().len(), &query["dropped"]), (128, &json!([0, 72])));
+    assert_eq!((&other["trace"], &other["parent"]), (&json!("1".repeat(32)), &json!("")));
+    assert_ne!(other["id"], "0000000000000000");
+}
+
 /// So many slices of a thread; `order` says which of two classes begins or ends at each event.
 fn many(count: u64, order: impl Fn(u64) -> (usize, usize)) -> dormouse_traces::Trace {
     let mut builder = TraceBuilder::new();
@@ -374,7 +459,7 @@ fn mutated_traces_are_exported() {
     let count: u64 = std::env::var("DORMOUSE_MUTATIONS").ok().and_then(|count| count.parse().ok()).unwrap_or(300);
     let first: u64 = std::env::var("DORMOUSE_MUTATION_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1);
     let whole = builder().finish();
-    let (mut events, mut perfetto_bytes) = (0, Vec::new());
+    let (mut events, mut perfetto_bytes, mut otlp_bytes) = (0, Vec::new(), Vec::new());
     for seed in first..first + count {
         let mut random = dormouse_testing::random(seed);
         let (mut trace, mut metadata) = (whole.clone(), whole.metadata.clone().into_bytes());
@@ -402,7 +487,7 @@ fn mutated_traces_are_exported() {
         }
         // Metadata that are none are refused before anything is exported.
         let Ok(described) = Trace::decode(&metadata) else { continue };
-        for format in [Format::Perfetto, Format::Chrome, Format::Folded] {
+        for format in [Format::Perfetto, Format::Chrome, Format::Folded, Format::Otlp] {
             // Names of classes can have changed.
             for options in [Options::default(), options()] {
                 let of_stream = [("s0", 0), ("s1", 0), ("s2", 0)];
@@ -413,6 +498,7 @@ fn mutated_traces_are_exported() {
                 events += totals.events;
                 match format {
                     Format::Perfetto => perfetto_bytes = bytes,
+                    Format::Otlp => otlp_bytes = bytes,
                     Format::Chrome => drop(chrome(&bytes)),
                     Format::Folded => {
                         let text = String::from_utf8(bytes).unwrap();
@@ -424,8 +510,9 @@ fn mutated_traces_are_exported() {
                 }
             }
         }
-        if seed % 20 == 0 && !perfetto_bytes.is_empty() && python().is_some() {
+        if seed % 20 == 0 && !perfetto_bytes.is_empty() {
             perfetto(&perfetto_bytes);
+            otlp(&otlp_bytes);
         }
     }
     assert!(events > 10 * count, "{events} events of {count} traces");

@@ -210,6 +210,8 @@ pub struct Totals {
     pub begins_not_followed: u64,
     /// Slices that an export shows up to the end of another alone, because too many overlap.
     pub slices_cut: u64,
+    /// Events that an export of spans has not, because they lie in none.
+    pub events_outside: u64,
     /// Events without a time, which are nowhere.
     pub events_without_time: u64,
 }

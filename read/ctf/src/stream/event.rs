@@ -97,6 +97,12 @@ impl<'a> Event<'a> {
         pick.read(&mut self.cursor(), &mut scratch.0)
     }
 
+    /// Its contexts and fields alone.
+    pub fn body(&self) -> EventFields<'a> {
+        let Event { time_ns, cpu_id, size_bytes, body, .. } = *self;
+        EventFields { time_ns, cpu_id, size_bytes, body }
+    }
+
     /// What is written before the events of its trace: where it was recorded.
     pub(crate) fn origin(&self) -> Option<&'a str> {
         self.trace.origin()
