@@ -61,7 +61,7 @@ fn names(dir: &Path) -> Vec<String> {
 #[test]
 fn a_file_is_whole_and_what_it_has_is_told() {
     let dir = place(false);
-    for (format, slices) in [("perfetto", 300), ("chrome", 300), ("folded", 300)] {
+    for (format, slices) in [("perfetto", 300), ("chrome", 300), ("folded", 300), ("otlp", 300)] {
         let output = export(dir.path(), &["--to", format, "-o", "out", "--json"]);
         assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
         let file = dir.path().join("out");
@@ -97,6 +97,42 @@ fn json_and_csv_are_what_view_prints() {
     }
 }
 
+/// What a trace id of OpenTelemetry leads to: the events of the request, and its spans.
+#[test]
+fn a_request_is_found_by_its_trace_id() {
+    let mut builder = TraceBuilder::new();
+    let fields = [("trace_id", FieldType::scalar(Kind::Str)), ("span_id", FieldType::scalar(Kind::Str))];
+    let request = ["begin", "end"].map(|name| builder.class("http", name, &fields));
+    let query = builder.class("db", "query", &[("rows", FieldType::scalar(Kind::U32))]);
+    let stream = builder.stream(0);
+    let ids = ["4bf92f3577b34da6a3ce929d0e0e4736", "00112233445566778899aabbccddeeff"];
+    for (index, id) in (0u64..).zip(ids) {
+        let values = [Value::Str(id.as_bytes()), Value::Str(b"00f067aa0ba902b7")];
+        builder.event(stream, 1000 * index + 10, 7, 7, request[0], &values);
+        builder.event(stream, 1000 * index + 20, 7, 7, query, &[Value::U32(1)]);
+        builder.event(stream, 1000 * index + 30, 7, 7, request[1], &values);
+    }
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir(dir.path().join("t")).unwrap();
+    builder.finish().write(&dir.path().join("t"));
+    let of_request = format!("trace_id == \"{}\"", ids[1]);
+    let view =
+        Command::new(DORMOUSE).current_dir(dir.path()).args(["view", "t", "--where", &of_request]).output().unwrap();
+    let lines = text(&view.stdout);
+    assert_eq!(lines.lines().count(), 2, "{lines}");
+    assert!(lines.lines().all(|line| line.contains(ids[1])));
+    let output = export(dir.path(), &["--to", "otlp", "-o", "out", "--json", "--where", &of_request]);
+    let told: Json = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&told["events"], &told["timeline"]["slices"]), (&json!(2), &json!(1)), "{told}");
+    let bytes = std::fs::read(dir.path().join("out")).unwrap();
+    let has = |id: &str| {
+        let id: Vec<u8> = (0..id.len()).step_by(2).map(|at| u8::from_str_radix(&id[at..at + 2], 16).unwrap()).collect();
+        bytes.windows(id.len()).any(|window| window == id)
+    };
+    assert_eq!([ids[0], ids[1]].map(has), [false, true]);
+    assert!(has("00f067aa0ba902b7"));
+}
+
 #[test]
 fn options_select_events_and_say_what_is_drawn() {
     let dir = place(false);
@@ -127,6 +163,7 @@ fn what_cannot_be_done_is_one_line() {
         (&["--to", "ctf2", "-o", "x"], "dormouse record --format ctf2"),
         (&["--to", "json", "-o", "-", "--json"], "name a file by -o"),
         (&["--to", "csv", "-o", "x", "--counter", "http:*/len"], "--pairs and --counter are for timelines"),
+        (&["--to", "otlp", "-o", "x", "--counter", "http:*/len"], "--counter is for timelines"),
         (&["--to", "folded", "-o", "x", "-e", "htp:*"], "no event class of this trace matches htp:*"),
         (&["--to", "chrome", "-o", "x", "--pairs", "http:begin..http:ende"], "the nearest is `http:end`"),
         (&["--to", "chrome", "-o", "x", "--counter", "http:begin/ln"], "the nearest is `len`"),

@@ -9,7 +9,7 @@ use dormouse_abi::class::{FieldType, Kind};
 use dormouse_analysis::timeline::{Options, Totals};
 use dormouse_ctf::{Merge, StateRecord, StreamReader, Trace, Value};
 use dormouse_export::{Batch, Exporter, Format};
-use dormouse_testing::{Lack, skip};
+use dormouse_testing::{Lack, is_installed, skip};
 use dormouse_traces::TraceBuilder;
 use serde_json::{Value as Json, json};
 
@@ -150,7 +150,7 @@ fn python((package, module): Definitions) -> Option<PathBuf> {
     let python = PYTHONS.lock().unwrap().entry(package).or_insert_with(make).clone();
     if python.is_none() {
         let how = format!("`apt-get install python3-venv`; `pip install {package}`");
-        skip(Lack::machine(&format!("Python has no {package}"), &how));
+        skip(Lack::machine(format!("Python has no {package}"), &how));
     }
     python
 }
@@ -325,6 +325,31 @@ fn stacks_have_their_own_time() {
             "web (7);thread 7;http:request;db:query 2000"
         ]
     );
+}
+
+/// inferno has a licence that is no one's here, so it is a program that is run where it is installed.
+#[test]
+fn stacks_are_a_flame_graph() {
+    const PROGRAM: &str = "inferno-flamegraph";
+    if !is_installed(PROGRAM) {
+        return skip(Lack::machine("inferno-flamegraph is not installed", "`cargo install inferno`"));
+    }
+    let (bytes, _) = export(Format::Folded, &Options::default(), &builder().finish());
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("stacks");
+    std::fs::write(&file, bytes).unwrap();
+    let output = Command::new(PROGRAM).arg(&file).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+    let graph = String::from_utf8(output.stdout).unwrap();
+    for frame in [
+        "all (4,000 samples, 100%)",
+        "http:request (3,000 samples",
+        "db:query (2,000 samples",
+        "db:query (1,000 samples",
+    ] {
+        assert!(graph.contains(&format!("<title>{frame}")), "{frame}: {graph}");
+    }
 }
 
 #[test]
