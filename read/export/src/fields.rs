@@ -8,13 +8,8 @@ use dormouse_ctf::model::{Meaning, Scope};
 use dormouse_ctf::plan::{FieldRef, Projection, Shape};
 use dormouse_ctf::{ClassRef, Trace, TraceRef};
 
-use crate::perfetto::{POINTER, number_kind};
+use crate::annotation::{POINTER, named, number_kind};
 use crate::wire::Piece;
-
-/// A name that has this number, as annotations have it (`DebugAnnotation.name_iid`).
-pub(crate) fn named(number: u64) -> Piece {
-    Piece::uint(1, number)
-}
 
 /// Contexts that say who wrote an event, which its track says.
 const SAID_BY_TRACK: [&str; 7] = ["vpid", "vtid", "pid", "tid", "procname", "comm", "cpu_id"];

@@ -29,6 +29,7 @@
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 mod address;
+mod annotation;
 mod chrome;
 mod encoder;
 mod exporter;

@@ -8,12 +8,13 @@ use std::sync::Arc;
 use dormouse_abi::page::CPU_UNKNOWN;
 use dormouse_analysis::Number;
 use dormouse_analysis::timeline::{NameText, TrackKind};
-use dormouse_ctf::model::{Base, Meaning};
+use dormouse_ctf::model::Meaning;
 use dormouse_ctf::plan::{Group, IntegerNode, Visitor};
 use dormouse_ctf::stream::Block;
 use dormouse_ctf::{Clock, Scratch};
 
-use crate::fields::{Fields, Member, named};
+use crate::annotation::{named, number_kind};
+use crate::fields::{Fields, Member};
 use crate::op::{At, Batch, Besides, NewTrack, Op, loss_name};
 use crate::wire::{Piece, Wire};
 
@@ -48,17 +49,7 @@ mod field {
         pub const FLOW_IDS: u64 = 47;
         pub const TERMINATING_FLOW_IDS: u64 = 48;
     }
-    pub mod annotation {
-        pub const BOOL: u64 = 2;
-        pub const UINT: u64 = 3;
-        pub const INT: u64 = 4;
-        pub const DOUBLE: u64 = 5;
-        pub const STRING: u64 = 6;
-        pub const POINTER: u64 = 7;
-        pub const NAME: u64 = 10;
-        pub const DICT_ENTRIES: u64 = 11;
-        pub const ARRAY_VALUES: u64 = 12;
-    }
+    pub(super) use crate::annotation;
     pub mod track {
         pub const UUID: u64 = 1;
         pub const NAME: u64 = 2;
@@ -90,18 +81,6 @@ mod field {
         /// Of each of these.
         pub const IID: u64 = 1;
         pub const TEXT: u64 = 2;
-    }
-}
-
-/// What an annotation of a pointer is.
-pub(crate) const POINTER: u64 = field::annotation::POINTER;
-
-/// What an annotation of a number is that has no label.
-pub(crate) fn number_kind(class: &IntegerNode) -> u64 {
-    match (class.base, class.is_signed) {
-        (Base::Hexadecimal, _) => field::annotation::POINTER,
-        (_, true) => field::annotation::INT,
-        (_, false) => field::annotation::UINT,
     }
 }
 

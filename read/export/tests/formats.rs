@@ -334,7 +334,7 @@ fn stacks_are_a_flame_graph() {
     if !is_installed(PROGRAM) {
         return skip(Lack::machine("inferno-flamegraph is not installed", "`cargo install inferno`"));
     }
-    let (bytes, _) = export(Format::Folded, &Options::default(), &builder().finish());
+    let (bytes, _) = export(Format::Folded, &options(), &builder().finish());
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("stacks");
     std::fs::write(&file, bytes).unwrap();
