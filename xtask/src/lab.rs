@@ -72,6 +72,9 @@ const VARIANTS: [(&str, &str); 2] =
 /// What a newcomer sees: an experiment for each paper, and the event itself.
 const TOUR: [&str; 6] = ["imv", "percpu", "relay-write", "vring", "zero-page", "event"];
 
+/// Rounds that a newcomer waits for, at most: with twelve as many statements can be told, and it takes a quarter longer.
+const TOUR_ROUNDS: &str = "8";
+
 /// `dormouse-lab run` as built with a profile, with a project to build.
 fn command(profile: &str) -> Result<Command> {
     let target = run::target_dir()?;
@@ -119,6 +122,9 @@ impl Lab {
         command.args(&self.experiments);
         if is_tour {
             command.args(TOUR).args(["--quick", "--brief"]);
+            if self.rounds.is_none() {
+                command.args(["--rounds", TOUR_ROUNDS]);
+            }
         } else if self.quick {
             command.arg("--quick");
         }
