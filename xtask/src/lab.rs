@@ -15,7 +15,7 @@ use crate::{lua, peers, test};
 #[command(after_help = "\
 Examples:
   cargo xtask lab                    what the five papers say and whether it is so here, and the cost of an event beside the tracers that
-                                     are installed: two minutes, and as long again the first time if the tests have built nothing yet
+                                     are installed: two minutes in a fresh clone, less when it is built
   cargo xtask lab --all              every experiment in full, beside every tracer that can be installed: minutes each
   cargo xtask lab imv --json F       one of them, its figures in a file")]
 pub(crate) struct Lab {
