@@ -25,7 +25,8 @@ impl<'a, S: Source> StreamReader<'a, S> {
                 Err(error) => return Some(Err(self.stop(unreadable(error)))),
             };
             let mut cursor = Cursor::new(bytes, base, begin, packet.end);
-            let error = match packet.plan.record(&mut cursor, &mut self.memory) {
+            let plain = packet.plan.plain_records(&cursor).and_then(|mut records| records.next());
+            let error = match plain.map_or_else(|| packet.plan.record(&mut cursor, &mut self.memory), Ok) {
                 Ok(record) => break record,
                 Err(error) => RecordError::from(error),
             };
