@@ -7,7 +7,7 @@ use clap::Args;
 use dormouse_analysis::timeline::{Options, Timeline};
 use dormouse_ctf::Trace;
 use dormouse_ctf::loss::NOT_CLOSED;
-use dormouse_reader::{Item, Said, TraceFiles};
+use dormouse_reader::{Item, Said};
 use dormouse_report::{Gather, Written};
 use dormouse_terminal::{Output, parse_size, say};
 use serde_json::json;
@@ -62,7 +62,7 @@ pub(crate) struct ReportCommand {
 
 impl ReportCommand {
     pub(crate) fn run(self, out: &mut Output) -> anyhow::Result<u8> {
-        let files = TraceFiles::open_all(self.dirs.iter().map(PathBuf::as_path))?;
+        let files = self.wanted.open(&self.dirs)?;
         let mut reading = self.wanted.reading(&files)?;
         let traces: Vec<&Trace> = files.described().iter().collect();
         let streams = files.names().zip(files.readers().map(|(trace, _)| trace));

@@ -2,6 +2,7 @@
 
 mod when;
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
@@ -11,6 +12,7 @@ use dormouse_filter::Filter;
 use dormouse_reader::{Bounds, Reading, TraceFiles};
 use dormouse_terminal::parse_duration;
 
+use crate::clocks::correct;
 use crate::patterns::{instead, unmatched};
 use when::When;
 pub(crate) use when::begin_ns;
@@ -46,9 +48,19 @@ pub(crate) struct Wanted {
     /// Only events of processes whose name matches
     #[arg(long, value_name = "PATTERN")]
     process: Vec<String>,
+    /// Correct the times of traces by this file, which `dormouse clocks` writes
+    #[arg(long, value_name = "FILE.json", help_heading = "Clocks")]
+    clocks: Option<PathBuf>,
 }
 
 impl Wanted {
+    /// Opens traces, and corrects their clocks.
+    pub(crate) fn open(&self, dirs: &[PathBuf]) -> anyhow::Result<TraceFiles> {
+        let mut files = TraceFiles::open_all(dirs.iter().map(PathBuf::as_path))?;
+        self.clocks.iter().try_for_each(|clocks| correct(&mut files, clocks))?;
+        Ok(files)
+    }
+
     /// Whether some events of a class can be wanted and others not.
     pub(crate) fn is_choosy(&self) -> bool {
         let numbers = [&self.pid, &self.tid, &self.cpu].into_iter().any(|numbers| !numbers.is_empty());
