@@ -1,9 +1,9 @@
 //! `dormouse clocks`: what the clocks of several hosts are apart, and how sure that is.
 
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use clap::Args;
 use dormouse_analysis::clocks::{Corrected, File, MessageClasses, Messages, Stored, Unfit, uuid};
 use dormouse_ctf::{Selection, Trace};
@@ -13,6 +13,7 @@ use dormouse_terminal::{Output, say};
 use crate::progress::Progress;
 use crate::stats::parse_pair;
 use crate::target::Target;
+use crate::wanted::name;
 
 /// Find what the clocks of several hosts are apart, by messages that went between them
 ///
@@ -50,41 +51,6 @@ the epoch), `offset_ns` (by which the trace is later there), `drift` (by which i
 time can be wrong at most). What PTP or NTP tell of hosts can be written so too, and given to --clocks.
 
 Exit code: 0; 1 if a trace cannot be corrected, or is damaged; 2 if one cannot be read.";
-
-/// A trace, by host and the begin of its UUID.
-fn name(trace: &Trace) -> String {
-    let host = trace.class.env_text("hostname").filter(|host| !host.is_empty()).unwrap_or("a host without name");
-    uuid(trace).map_or_else(|| host.into(), |uuid| format!("{host} ({})", &uuid[..8]))
-}
-
-/// Corrects traces by a file.
-///
-/// # Errors
-/// The file cannot be read, or is none of corrections; or it has none of these traces.
-pub(crate) fn correct(files: &mut TraceFiles, path: &Path) -> anyhow::Result<()> {
-    let shown = path.display();
-    let text = std::fs::read(path).with_context(|| format!("cannot read the clocks in {shown}"))?;
-    let remedy = "`dormouse clocks A B --messages SEND..RECEIVE --key FIELD -o FILE` writes such a file";
-    let File { clocks } = serde_json::from_slice(&text).with_context(|| format!("{shown} has no clocks; {remedy}"))?;
-    let mut is_any = false;
-    for index in 0..files.described().len() {
-        let trace = &files.described()[index];
-        let Some(stored) = uuid(trace).and_then(|uuid| clocks.iter().find(|stored| stored.trace == uuid)) else {
-            continue;
-        };
-        is_any = true;
-        let Some(correction) = stored.correction() else {
-            bail!("{shown}: the drift {} of {} is that of no clock", stored.drift, stored.trace);
-        };
-        let within = stored.error_ns as f64 / 1000.0;
-        say(format_args!("times of {} are corrected, to within {within:.3} us", name(trace)));
-        files.correct(index, correction);
-    }
-    if !is_any && !clocks.is_empty() {
-        bail!("{shown} has no clock of these traces, but of {}", clocks[0].trace);
-    }
-    Ok(())
-}
 
 impl Clocks {
     pub(crate) fn run(self, out: &mut Output) -> anyhow::Result<u8> {

@@ -1,5 +1,6 @@
 //! Which events are wanted: the options that commands share which read traces.
 
+mod corrected;
 mod when;
 
 use std::path::PathBuf;
@@ -12,8 +13,9 @@ use dormouse_filter::Filter;
 use dormouse_reader::{Bounds, Reading, TraceFiles};
 use dormouse_terminal::parse_duration;
 
-use crate::clocks::correct;
 use crate::patterns::{instead, unmatched};
+use corrected::correct;
+pub(crate) use corrected::name;
 use when::When;
 pub(crate) use when::begin_ns;
 
