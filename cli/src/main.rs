@@ -10,6 +10,7 @@ mod external;
 mod hands;
 mod imv;
 mod live;
+mod open;
 mod patterns;
 mod progress;
 mod record;
@@ -54,6 +55,7 @@ enum Command {
     View(view::View),
     Stats(stats::StatsCommand),
     Report(report::ReportCommand),
+    Open(open::Open),
     Export(export::Export),
     Doctor(doctor::Doctor),
 }
@@ -74,6 +76,7 @@ impl Arguments {
             Command::View(view) => view.run(out),
             Command::Stats(stats) => stats.run(out),
             Command::Report(report) => report.run(out),
+            Command::Open(open) => open.run(out),
             Command::Export(export) => export.run(out),
             Command::Doctor(doctor) => doctor.run(out),
         }

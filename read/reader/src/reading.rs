@@ -108,15 +108,19 @@ impl<'f> Reading<'f> {
     }
 
     /// What comes next; `None` at the end.
-    #[inline]
+    #[inline(always)]
     pub fn next_item(&mut self) -> Option<Item<'_>> {
         Some(match self.events.next_event()? {
             Ok(event) => {
-                if let Some(record) = StateRecord::decode(&event) {
+                if event.is_state()
+                    && let Some(record) = StateRecord::decode(&event)
+                {
                     self.losses.note(&record);
                     self.writers.note(&event, &record);
                 }
-                match self.bounds.have(&event) && self.selection.wants(&event, &mut self.writers) {
+                let is_wanted =
+                    self.is_all || (self.bounds.have(&event) && self.selection.wants(&event, &mut self.writers));
+                match is_wanted {
                     true => Item::Wanted(event, &mut self.writers),
                     false => Item::Other(event),
                 }

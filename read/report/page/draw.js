@@ -113,7 +113,7 @@ export function draw(pen, state) {
 function entries(brush, state, row, y, perPixel, texts) {
   const { report, colors, matches, theme, gutter, begin: left } = state;
   const { begin, duration: length, name, count } = report;
-  const { from, to } = levelOf(row, perPixel);
+  const { from, to } = levelOf(report.shown[row.index], perPixel);
   const right = left + state.span;
   const edge = gutter + state.span / perPixel;
   let free = gutter - 1;

@@ -116,17 +116,26 @@ export function firstAfter(report, from, to, time) {
   return low;
 }
 
-// All single entries of a grouping: each row's finest level.
-export function bases(report, isByCpu) {
-  return report.rows.filter((row) => row.is_cpu === isByCpu);
+// The rows that have all that there is between two times: those that are shown, or those of the page.
+function rowsAround(report, begin, end) {
+  const { part } = report;
+  return !part || (part.begin <= begin && part.end >= end) ? report.shown : report.rows;
 }
+
+const bases = (rows, isByCpu) => rows.filter((row) => row.is_cpu === isByCpu);
 
 // The entry before (`step` -1) or after (1) a time and position of which `is` is true.
 export function neighbour(report, isByCpu, time, position, step, is) {
+  const rows = rowsAround(report, time, time);
+  const found = neighbourIn(rows, report, isByCpu, time, position, step, is);
+  return found || rows === report.rows ? found : neighbourIn(report.rows, report, isByCpu, time, position, step, is);
+}
+
+function neighbourIn(rows, report, isByCpu, time, position, step, is) {
   let best = -1;
   let bestRow;
   const isBefore = (a, b) => report.begin[a] < report.begin[b] || (report.begin[a] === report.begin[b] && a < b);
-  for (const row of bases(report, isByCpu)) {
+  for (const row of bases(rows, isByCpu)) {
     const { from, to } = row.levels[0];
     // Within a row the order is that of begins: the nearest that fits is the one.
     let low = from;
@@ -150,7 +159,8 @@ export function neighbour(report, isByCpu, time, position, step, is) {
 
 // The entry of a grouping that begins at a time and has this name and duration.
 export function find(report, isByCpu, begin, duration, name) {
-  for (const row of bases(report, isByCpu)) {
+  const rows = report.shown === report.rows ? report.rows : [...report.shown, ...report.rows];
+  for (const row of bases(rows, isByCpu)) {
     const { from, to } = row.levels[0];
     let low = from;
     let high = to;
@@ -167,13 +177,13 @@ export function find(report, isByCpu, begin, duration, name) {
 }
 
 // Rows of slices of the same thread or CPU, the deepest first.
-const slicesBeside = (report, row) =>
-  report.rows.filter((other) => other.is_cpu === row.is_cpu && other.of === row.of && other.is_slices).sort((a, b) => b.depth - a.depth);
+const slicesBeside = (rows, row) =>
+  rows.filter((other) => other.is_cpu === row.is_cpu && other.of === row.of && other.is_slices).sort((a, b) => b.depth - a.depth);
 
 // What an entry is nested in.
 export function parentOf(report, { at, row }) {
   const end = report.begin[at] + report.duration[at];
-  for (const above of slicesBeside(report, row)) {
+  for (const above of slicesBeside(rowsAround(report, report.begin[at], end), row)) {
     if (row.is_slices && above.depth >= row.depth) continue;
     const { from, to } = above.levels[0];
     const found = firstAfter(report, from, to, end);
@@ -186,10 +196,10 @@ export function parentOf(report, { at, row }) {
 export function childrenOf(report, { at, row }, most) {
   const children = [];
   let count = 0;
-  const below = row.is_slices && slicesBeside(report, row).find((other) => other.depth === row.depth + 1);
-  if (!below) return { children, count };
   const begin = report.begin[at];
   const end = begin + report.duration[at];
+  const below = row.is_slices && slicesBeside(rowsAround(report, begin, end), row).find((other) => other.depth === row.depth + 1);
+  if (!below) return { children, count };
   const { from, to } = below.levels[0];
   for (let child = firstAfter(report, from, to, begin); child < to && report.begin[child] + report.duration[child] <= end; child++) {
     if (report.begin[child] < begin) continue;
@@ -200,11 +210,11 @@ export function childrenOf(report, { at, row }, most) {
   return { children: children.slice(0, most), count };
 }
 
-// Others with the same key, in the order of time.
-export function sameKey(report, isByCpu, key, most) {
+// Entries of rows with the same key, in the order of time.
+export function sameKey(rows, report, isByCpu, key, most) {
   const found = [];
   if (key === 0) return found;
-  for (const row of bases(report, isByCpu)) {
+  for (const row of bases(rows, isByCpu)) {
     const { from, to } = row.levels[0];
     for (let at = from; at < to; at++) {
       if (report.key[at] === key) found.push({ at, row });

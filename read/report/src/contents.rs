@@ -128,6 +128,8 @@ pub struct Contents {
     pub notes: Vec<String>,
     /// Events that were read.
     pub events: u64,
+    /// Whether more can be read later.
+    pub is_growing: bool,
     pub(crate) names: Vec<String>,
     pub(crate) processes: Vec<Process>,
     pub(crate) threads: Vec<Thread>,

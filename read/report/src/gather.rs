@@ -1,7 +1,5 @@
 //! What a timeline consists of, as the contents of a report.
 
-use std::io::Write;
-
 use dormouse_analysis::timeline::{
     Begin, Counter, End, Flow, Instant, Loss, NameText, Sink, Totals, Track, TrackKind, What,
 };
@@ -9,7 +7,6 @@ use dormouse_ctf::Event;
 use dormouse_ctf::text::FieldTexts;
 
 use crate::contents::{self, Contents, Fields, Item, Kind, Process, Thread};
-use crate::finish::Written;
 
 /// Where items of a track are.
 #[derive(Debug, Clone, Default)]
@@ -59,18 +56,8 @@ impl Gather {
         gather
     }
 
-    /// Writes the report, of at most `size_max` bytes. `about`: where the trace was recorded; `notes`: what is to be said at the top.
-    ///
-    /// # Errors
-    /// As [`Contents::finish`].
-    pub fn finish(
-        mut self,
-        totals: &Totals,
-        about: Vec<String>,
-        notes: Vec<String>,
-        size_max: u64,
-        out: &mut impl Write,
-    ) -> std::io::Result<Written> {
+    /// What the report is made of. `about`: where the trace was recorded; `notes`: what is to be said at the top.
+    pub fn finish(mut self, totals: &Totals, about: Vec<String>, notes: Vec<String>) -> Contents {
         for (stream, loss) in std::mem::take(&mut self.losses) {
             let place = self.places.get(loss.track as usize);
             let name = place.and_then(|place| place.stream.as_ref()).map(|(_, name)| name.clone());
@@ -86,7 +73,7 @@ impl Gather {
         self.contents.about = about;
         self.contents.notes = notes.into_iter().chain(told(totals)).collect();
         self.contents.events = totals.events;
-        self.contents.finish(size_max, out)
+        self.contents
     }
 
     /// Puts down an event, and says on which CPU it was.
