@@ -24,6 +24,7 @@ Examples:
   dormouse report TRACE -o report.html                     all of it; open the file in a browser
   dormouse report TRACE -o slow.html --since +2s --until +3s   one second of it, with every event
   dormouse report TRACE -o r.html --pairs req:in..req:out --key id   what is a slice, where names do not say it
+  dormouse report TRACE -o r.html --counter 'net:queue/len'          values of a field over time
   dormouse report TRACE -o r.html --max-size 100M          with more of a large trace
   dormouse report TRACE -o - > report.html                 to standard output
 
@@ -67,6 +68,9 @@ pub(crate) struct Drawn {
     /// What both ends of these have in common, in place of the thread: fields, `pid`, `tid`, `cpu`
     #[arg(long, value_name = "FIELD", value_delimiter = ',', requires = "pairs")]
     key: Vec<String>,
+    /// A field whose values are drawn as a counter, such as `net:queue/len`; may be given several times
+    #[arg(long, value_name = "EVENT/FIELD", value_parser = crate::export::parse_counter)]
+    counter: Vec<(String, String)>,
 }
 
 /// Reads traces for a report.
@@ -82,7 +86,7 @@ pub(crate) fn gather(dirs: &[PathBuf], wanted: &Wanted, drawn: &Drawn) -> anyhow
     let mut reading = wanted.reading(&files)?;
     let traces: Vec<&Trace> = files.described().iter().collect();
     let streams = files.names().zip(files.readers().map(|(trace, _)| trace));
-    let options = Options { pairs: drawn.pairs.clone(), key: drawn.key.clone(), ..Options::default() };
+    let options = Options { pairs: drawn.pairs.clone(), key: drawn.key.clone(), counters: drawn.counter.clone() };
     let mut timeline = Timeline::new(&options, &traces, streams).map_err(anyhow::Error::msg)?;
     let dirs: Vec<String> = dirs.iter().map(|dir| dir.display().to_string()).collect();
     let mut gather = Gather::new(&dirs.join(" "), timeline.names());

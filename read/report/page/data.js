@@ -102,7 +102,7 @@ export async function partOf(report, asked) {
   const length = 4 + new DataView(bytes.buffer).getUint32(0, true);
   const [head, columns] = await Promise.all([inflate(bytes.subarray(4, length)), inflate(bytes.subarray(length))]);
   const parsed = parse(head);
-  return { resolution: parsed.resolution, rows: put(report, parsed, columns) };
+  return { resolution: parsed.resolution, counters: parsed.counters, rows: put(report, parsed, columns) };
 }
 
 // Has the program read what was recorded since.

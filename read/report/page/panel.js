@@ -333,6 +333,7 @@ export function leftOut({ left_out: left, is_served }) {
     left.fields && `the fields of ${plural(left.fields, "item")} are left out, of the shortest first`,
     left.too_deep && `${plural(left.too_deep, "slice")} are nested too deep to be drawn`,
     left.too_many_on_cpu && `${plural(left.too_many_on_cpu, "slice")} are not drawn by CPU, where too many overlap`,
+    !is_served && left.counter_values && `${plural(left.counter_values, "value")} of counters are drawn as one with their neighbours`,
     left.call_trees && `${plural(left.call_trees, "slice")} are not in the call trees`,
   ].filter(Boolean);
 }

@@ -4,6 +4,7 @@ import { counted } from "./text.js";
 export const ROW = 18;
 export const ROW_OF_INSTANTS = 13;
 export const HEADER = 22;
+const COUNTER = 40;
 const GAP = 5;
 
 export function processLabel(report, number) {
@@ -72,6 +73,11 @@ export function layout(report, isByCpu, closed, scale) {
     for (const [cpu, rows] of known) put({ label: cpuLabel(report, cpu), cpu }, rows);
     return { bands, height: y };
   }
+  const counters = (process) => report.counters.forEach((counter, index) => {
+    if (counter.process !== process) return;
+    bands.push({ label: counter.name, isNested: true, counter: index, y, height: COUNTER + GAP, rows: [] });
+    y += COUNTER + GAP;
+  });
   const processes = groupBy([...of], ([thread]) => report.threads[thread].process);
   const inOrder = [...processes].sort(([, a], [, b]) => {
     const begin = (threads) => Math.min(...threads.map(([, rows]) => first(report, rows)));
@@ -84,6 +90,7 @@ export function layout(report, isByCpu, closed, scale) {
     // A process of one thread has no header of its own.
     if (count === 1) {
       threads.forEach(([thread, rows], index) => put(index ? { label: threadLabel(report, thread), isNested: true } : { label, isProcess: true }, rows));
+      counters(process);
       continue;
     }
     const isClosed = closed.has(process);
@@ -91,8 +98,24 @@ export function layout(report, isByCpu, closed, scale) {
     y += HEADER;
     if (isClosed) continue;
     for (const [thread, rows] of threads) put({ label: threadLabel(report, thread), isNested: true }, rows);
+    counters(process);
   }
   return { bands, height: y };
+}
+
+// The points of a counter that are shown: those of a part of the time, if it has been fetched.
+export const pointsOf = (report, counter) => (report.part?.counters?.[counter] ?? report.counters[counter]).points;
+
+// The last point up to a time, by its position; -1, if there is none.
+export function pointAt(points, time) {
+  let low = 0;
+  let high = points.length;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (points[middle][0] <= time) low = middle + 1;
+    else high = middle;
+  }
+  return low - 1;
 }
 
 // The level of a row whose entries are just finer than this.

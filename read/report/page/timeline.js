@@ -1,6 +1,6 @@
 // The timeline: what part of it is shown, and what pointer and keys do with it.
-import { duration, plural, since } from "./text.js";
-import { HEADER, firstAfter, layout, levelOf, sameKey, whoLabel, cpuLabel, find } from "./rows.js";
+import { counted, duration, plural, since } from "./text.js";
+import { HEADER, firstAfter, layout, levelOf, pointAt, pointsOf, sameKey, whoLabel, cpuLabel, find } from "./rows.js";
 import { partOf } from "./data.js";
 import { colorsOf, themeOf } from "./colors.js";
 import { AXIS, draw, drawOverview } from "./draw.js";
@@ -377,11 +377,12 @@ export class Timeline {
       this.request();
     }
     const { tooltip } = this.parts;
-    if (!found) {
+    const lines = found ? describe(this.report, found) : this.counterAt(x, y);
+    if (!lines) {
       tooltip.hidden = true;
       return;
     }
-    tooltip.replaceChildren(...describe(this.report, found).map((line, index) => {
+    tooltip.replaceChildren(...lines.map((line, index) => {
       const made = document.createElement(index ? "div" : "strong");
       made.textContent = line;
       return made;
@@ -391,6 +392,18 @@ export class Timeline {
     tooltip.style.left = `${Math.max(4, Math.min(event.clientX + 14, window.innerWidth - box.width - 8))}px`;
     const below = event.clientY + 18;
     tooltip.style.top = `${below + box.height > window.innerHeight ? event.clientY - box.height - 10 : below}px`;
+  }
+
+  // What a tooltip says of a counter.
+  counterAt(x, y) {
+    const { report, state } = this;
+    const at = y - AXIS + state.top;
+    const band = state.bands.find((band) => band.counter !== undefined && at >= band.y && at < band.y + band.height);
+    if (!band || x < state.gutter || y < AXIS) return undefined;
+    const point = pointsOf(report, band.counter)[pointAt(pointsOf(report, band.counter), this.timeAt(x))];
+    if (!point) return undefined;
+    const [time, least, most, last] = point;
+    return [`${band.label}: ${counted(last)}`, ...(least < most ? [`between ${counted(least)} and ${counted(most)}`] : []), `since ${since(time)}`];
   }
 
   hide() {

@@ -4,11 +4,13 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::io::Write;
 
+use dormouse_analysis::timeline::Totals;
 use flate2::Compression;
 use serde::Serialize;
 
 use crate::columns::{COLUMNS, Columns};
 use crate::contents::{Contents, Cpu, Item, Kind, Loss, Process, Thread};
+use crate::counters::{self, CounterHead};
 use crate::details::{CHUNK_ITEMS, pack};
 use crate::levels::{self, Entry, Level};
 use crate::page::{Base64, Page, base64_size};
@@ -23,6 +25,10 @@ const DENSITY_BINS: usize = 512;
 /// What of the room is for the timeline before fields get any, in hundredths; and when items have to be merged, which takes their fields from them.
 const TIMELINE_PERCENT: u64 = 60;
 const MERGED_PERCENT: u64 = 85;
+
+/// What of the room may be for counters, one part in so many; bytes of a point.
+const COUNTER_SHARE: u64 = 8;
+const POINT_BYTES: u64 = 16;
 
 /// What a page does not have of the contents, and has in its tables all the same.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
@@ -39,6 +45,8 @@ pub struct LeftOut {
     pub too_many_on_cpu: u64,
     /// Slices that are not in the call trees, which have too many nodes.
     pub call_trees: u64,
+    /// Values of counters that are drawn as one with their neighbours, by the least and the greatest of them.
+    pub counter_values: u64,
 }
 
 /// What has been written.
@@ -52,6 +60,8 @@ pub struct Written {
     pub slices: u64,
     /// Instants, all that the tables count.
     pub instants: u64,
+    /// What there was of the timeline.
+    pub timeline: Option<Totals>,
     /// What the page does not have.
     pub left_out: LeftOut,
 }
@@ -88,6 +98,7 @@ struct Head<'c> {
     cpus: &'c [Cpu],
     losses: Vec<LossHead<'c>>,
     density: Vec<u32>,
+    counters: &'c [CounterHead<'c>],
     rows: Vec<RowHead>,
     columns: Vec<usize>,
     summary: &'c [Row],
@@ -172,6 +183,9 @@ impl Contents {
         let mut rows: Vec<RowOf> =
             row_items.iter().map(|row| RowOf { place: row.place, entries: entries(row) }).collect();
         let density = self.density(span);
+        let points_max = size_max / COUNTER_SHARE / POINT_BYTES;
+        let counters = counters::heads(&self.counters, span.0, (0, u64::MAX), points_max);
+        left_out.counter_values = counters.iter().map(CounterHead::merged).sum();
         let heat = pack([summary.heat.as_slice()], Compression::default());
         let page = Page::new(is_served);
         let head = |timeline: &mut Timeline, chunks: &[Box<[u8]>], left_out: &LeftOut| {
@@ -191,6 +205,7 @@ impl Contents {
                 cpus: &self.cpus,
                 losses: self.losses.iter().map(|loss| loss_head(loss, span)).collect(),
                 density: density.clone(),
+                counters: &counters,
                 rows: std::mem::take(&mut timeline.rows),
                 columns: timeline.columns.clone(),
                 summary: &summary.rows,
@@ -258,7 +273,8 @@ impl Contents {
                 )?;
                 let slices = self.items.iter().filter(|item| item.kind == Kind::Slice).count() as u64;
                 let instants = self.items.len() as u64 - slices;
-                let written = Written { size_bytes, events: self.events, slices, instants, left_out };
+                let timeline = self.totals;
+                let written = Written { size_bytes, events: self.events, slices, instants, timeline, left_out };
                 return Ok(Made { span, rows: row_items, written });
             }
             if count == 0 {

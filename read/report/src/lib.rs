@@ -29,6 +29,7 @@
 
 mod columns;
 mod contents;
+mod counters;
 mod details;
 mod finish;
 mod gather;

@@ -8,6 +8,7 @@ use std::borrow::Cow;
 use serde::Serialize;
 
 use crate::contents::{Contents, Item, Kind};
+use crate::counters::{self, CounterHead};
 use crate::details::pack;
 use crate::finish::{RowHead, RowItems, RowOf, Written, timeline};
 use crate::levels;
@@ -59,6 +60,7 @@ struct Head<'t> {
     resolution: u64,
     rows: &'t [RowHead],
     columns: &'t [usize],
+    counters: &'t [CounterHead<'t>],
 }
 
 impl Served {
@@ -106,7 +108,13 @@ impl Served {
             rows.iter_mut().for_each(|row| row.entries = levels::merged(&row.entries, resolution, false));
         }
         let timeline = timeline(&rows, |fields| fields);
-        let head = Head { resolution, rows: &timeline.rows, columns: &timeline.columns };
+        let counters = match part {
+            Part::Time { begin, end, is_cpu: false, .. } => {
+                counters::heads(&self.contents.counters, self.begin_ns, (begin, end), ENTRIES_MAX as u64)
+            }
+            _ => Vec::new(),
+        };
+        let head = Head { resolution, rows: &timeline.rows, columns: &timeline.columns, counters: &counters };
         // Numbers and truth values are JSON whatever they are.
         let head = pack([serde_json::to_vec(&head).unwrap_or_default().as_slice()], flate2::Compression::fast());
         [&(head.len() as u32).to_le_bytes()[..], &head, &timeline.packed].concat()
