@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum};
 use dormouse_analysis::timeline::{Options, Totals};
 use dormouse_ctf::Trace;
 use dormouse_export::{Batch, Encoder, Exporter, Format};
-use dormouse_reader::{Item, Reading, Said, TraceFiles};
+use dormouse_reader::{Item, Reading, Said};
 use dormouse_terminal::{Output, say};
 use serde_json::json;
 
@@ -167,7 +167,7 @@ impl Export {
     }
 
     fn timeline(self, format: Format, out: &mut Output) -> anyhow::Result<Told> {
-        let files = TraceFiles::open_all(self.dirs.iter().map(PathBuf::as_path))?;
+        let files = self.wanted.open(&self.dirs)?;
         let reading = self.wanted.reading(&files)?;
         let traces: Vec<&Trace> = files.described().iter().collect();
         let streams = files.names().zip(files.readers().map(|(trace, _)| trace));

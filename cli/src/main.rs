@@ -4,6 +4,7 @@
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod budget;
+mod clocks;
 mod doctor;
 mod export;
 mod external;
@@ -57,6 +58,7 @@ enum Command {
     Report(report::ReportCommand),
     Open(open::Open),
     Export(export::Export),
+    Clocks(clocks::Clocks),
     Doctor(doctor::Doctor),
 }
 
@@ -78,6 +80,7 @@ impl Arguments {
             Command::Report(report) => report.run(out),
             Command::Open(open) => open.run(out),
             Command::Export(export) => export.run(out),
+            Command::Clocks(clocks) => clocks.run(out),
             Command::Doctor(doctor) => doctor.run(out),
         }
     }

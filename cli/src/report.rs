@@ -80,8 +80,8 @@ pub(crate) fn gather(dirs: &[PathBuf], wanted: &Wanted, drawn: &Drawn) -> anyhow
         _ => None,
     };
     let files = match growing {
-        Some(dir) => TraceFiles::open_growing(dir)?,
-        None => TraceFiles::open_all(dirs.iter().map(PathBuf::as_path))?,
+        Some(dir) => wanted.corrected(TraceFiles::open_growing(dir)?)?,
+        None => wanted.open(dirs)?,
     };
     let mut reading = wanted.reading(&files)?;
     let traces: Vec<&Trace> = files.described().iter().collect();

@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::Args;
 use dormouse_analysis::{Analysis, Diff, Latency, Measure, Query, Report};
 use dormouse_ctf::Trace;
-use dormouse_reader::{Item, TraceFiles};
+use dormouse_reader::Item;
 
 use dormouse_terminal::{Output, parse_duration, say, style};
 
@@ -183,7 +183,7 @@ impl StatsCommand {
     }
 
     fn whole(&self, out: &mut Output) -> anyhow::Result<u8> {
-        let files = TraceFiles::open_all(self.dirs.iter().map(PathBuf::as_path))?;
+        let files = self.wanted.open(&self.dirs)?;
         self.verbose.notes(&files, Vec::new()).for_each(say);
         let stats = progress::during("reading the trace", || files.stats());
         if self.json {
@@ -195,7 +195,7 @@ impl StatsCommand {
     }
 
     fn read(&self, dirs: &[PathBuf], query: &Query) -> anyhow::Result<Report> {
-        let files = TraceFiles::open_all(dirs.iter().map(PathBuf::as_path))?;
+        let files = self.wanted.open(dirs)?;
         let traces: Vec<&Trace> = files.described().iter().collect();
         let streams = files.names().zip(files.readers().map(|(trace, _)| trace));
         let mut analysis = Analysis::new(query, &traces, streams).map_err(anyhow::Error::msg)?;

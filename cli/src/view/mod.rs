@@ -189,7 +189,7 @@ impl View {
     }
 
     fn print_to(self, out: &mut Output, is_terminal: bool) -> anyhow::Result<Printed> {
-        let files = TraceFiles::open_all(self.dirs.iter().map(PathBuf::as_path))?;
+        let files = self.wanted.open(&self.dirs)?;
         let format = self.format.unwrap_or(match is_terminal || self.fields.is_some() {
             true => Format::People,
             false => Format::Babeltrace,

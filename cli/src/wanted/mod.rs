@@ -1,7 +1,9 @@
 //! Which events are wanted: the options that commands share which read traces.
 
+mod corrected;
 mod when;
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
@@ -12,6 +14,8 @@ use dormouse_reader::{Bounds, Reading, TraceFiles};
 use dormouse_terminal::parse_duration;
 
 use crate::patterns::{instead, unmatched};
+use corrected::correct;
+pub(crate) use corrected::name;
 use when::When;
 pub(crate) use when::begin_ns;
 
@@ -46,9 +50,23 @@ pub(crate) struct Wanted {
     /// Only events of processes whose name matches
     #[arg(long, value_name = "PATTERN")]
     process: Vec<String>,
+    /// Correct the times of traces by this file, which `dormouse clocks` writes
+    #[arg(long, value_name = "FILE.json", help_heading = "Clocks")]
+    clocks: Option<PathBuf>,
 }
 
 impl Wanted {
+    /// Opens traces, and corrects their clocks.
+    pub(crate) fn open(&self, dirs: &[PathBuf]) -> anyhow::Result<TraceFiles> {
+        self.corrected(TraceFiles::open_all(dirs.iter().map(PathBuf::as_path))?)
+    }
+
+    /// The same of traces that are open.
+    pub(crate) fn corrected(&self, mut files: TraceFiles) -> anyhow::Result<TraceFiles> {
+        self.clocks.iter().try_for_each(|clocks| correct(&mut files, clocks))?;
+        Ok(files)
+    }
+
     /// Whether some events of a class can be wanted and others not.
     pub(crate) fn is_choosy(&self) -> bool {
         let numbers = [&self.pid, &self.tid, &self.cpu].into_iter().any(|numbers| !numbers.is_empty());
