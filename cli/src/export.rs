@@ -98,7 +98,7 @@ enum To {
     Ctf2,
 }
 
-fn parse_counter(text: &str) -> Result<(String, String), String> {
+pub(crate) fn parse_counter(text: &str) -> Result<(String, String), String> {
     match text.rsplit_once('/') {
         Some((event, field)) if !event.is_empty() && !field.is_empty() => Ok((event.into(), field.into())),
         _ => Err(format!("`{text}` is not EVENT/FIELD; write an event class and a field with a slash between them")),

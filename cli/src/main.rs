@@ -11,6 +11,7 @@ mod external;
 mod hands;
 mod imv;
 mod live;
+mod open;
 mod patterns;
 mod progress;
 mod record;
@@ -55,6 +56,7 @@ enum Command {
     View(view::View),
     Stats(stats::StatsCommand),
     Report(report::ReportCommand),
+    Open(open::Open),
     Export(export::Export),
     Clocks(clocks::Clocks),
     Doctor(doctor::Doctor),
@@ -76,6 +78,7 @@ impl Arguments {
             Command::View(view) => view.run(out),
             Command::Stats(stats) => stats.run(out),
             Command::Report(report) => report.run(out),
+            Command::Open(open) => open.run(out),
             Command::Export(export) => export.run(out),
             Command::Clocks(clocks) => clocks.run(out),
             Command::Doctor(doctor) => doctor.run(out),

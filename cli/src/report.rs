@@ -5,10 +5,11 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use dormouse_analysis::timeline::{Options, Timeline};
+use dormouse_consumer::is_owner_alive;
 use dormouse_ctf::Trace;
 use dormouse_ctf::loss::NOT_CLOSED;
-use dormouse_reader::{Item, Said};
-use dormouse_report::{Gather, Written};
+use dormouse_reader::{Item, Said, TraceFiles};
+use dormouse_report::{Contents, Gather, Written};
 use dormouse_terminal::{Output, parse_size, say};
 use serde_json::json;
 
@@ -23,6 +24,7 @@ Examples:
   dormouse report TRACE -o report.html                     all of it; open the file in a browser
   dormouse report TRACE -o slow.html --since +2s --until +3s   one second of it, with every event
   dormouse report TRACE -o r.html --pairs req:in..req:out --key id   what is a slice, where names do not say it
+  dormouse report TRACE -o r.html --counter 'net:queue/len'          values of a field over time
   dormouse report TRACE -o r.html --max-size 100M          with more of a large trace
   dormouse report TRACE -o - > report.html                 to standard output
 
@@ -46,12 +48,8 @@ pub(crate) struct ReportCommand {
     /// The page; `-`: standard output
     #[arg(short, long, value_name = "FILE", help_heading = "What is written")]
     output: PathBuf,
-    /// Slices from events of BEGIN to events of END, which are patterns of classes; may be given several times
-    #[arg(long, value_name = "BEGIN..END", value_parser = crate::stats::parse_pair, help_heading = "What is written")]
-    pairs: Vec<(String, String)>,
-    /// What both ends of these have in common, in place of the thread: fields, `pid`, `tid`, `cpu`
-    #[arg(long, value_name = "FIELD", value_delimiter = ',', requires = "pairs", help_heading = "What is written")]
-    key: Vec<String>,
+    #[command(flatten)]
+    drawn: Drawn,
     /// The page is not larger: 24M, 500K
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "24M", help_heading = "What is written")]
     max_size: u64,
@@ -60,35 +58,65 @@ pub(crate) struct ReportCommand {
     json: bool,
 }
 
+/// What is drawn as a slice.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "What is drawn")]
+pub(crate) struct Drawn {
+    /// Slices from events of BEGIN to events of END, which are patterns of classes; may be given several times
+    #[arg(long, value_name = "BEGIN..END", value_parser = crate::stats::parse_pair)]
+    pairs: Vec<(String, String)>,
+    /// What both ends of these have in common, in place of the thread: fields, `pid`, `tid`, `cpu`
+    #[arg(long, value_name = "FIELD", value_delimiter = ',', requires = "pairs")]
+    key: Vec<String>,
+    /// A field whose values are drawn as a counter, such as `net:queue/len`; may be given several times
+    #[arg(long, value_name = "EVENT/FIELD", value_parser = crate::export::parse_counter)]
+    counter: Vec<(String, String)>,
+}
+
+/// Reads traces for a report.
+pub(crate) fn gather(dirs: &[PathBuf], wanted: &Wanted, drawn: &Drawn) -> anyhow::Result<(Contents, Said)> {
+    let growing = match dirs {
+        [dir] if dir.is_dir() && is_owner_alive(dir) == Some(true) => Some(dir),
+        _ => None,
+    };
+    let files = match growing {
+        Some(dir) => wanted.corrected(TraceFiles::open_growing(dir)?)?,
+        None => wanted.open(dirs)?,
+    };
+    let mut reading = wanted.reading(&files)?;
+    let traces: Vec<&Trace> = files.described().iter().collect();
+    let streams = files.names().zip(files.readers().map(|(trace, _)| trace));
+    let options = Options { pairs: drawn.pairs.clone(), key: drawn.key.clone(), counters: drawn.counter.clone() };
+    let mut timeline = Timeline::new(&options, &traces, streams).map_err(anyhow::Error::msg)?;
+    let dirs: Vec<String> = dirs.iter().map(|dir| dir.display().to_string()).collect();
+    let mut gather = Gather::new(&dirs.join(" "), timeline.names());
+    let mut progress = Progress::of(&reading, true);
+    while let Some(item) = reading.next_item() {
+        match item {
+            Item::Wanted(event, _) => timeline.event(&event, &mut gather),
+            Item::Other(event) => timeline.pass(&event, &mut gather),
+            Item::Notice(notice) => timeline.notice(&notice, reading.time_ns(notice.stream), &mut gather),
+        }
+        progress.step(&reading);
+    }
+    drop(progress);
+    let totals = timeline.finish(&mut gather);
+    let said = reading.finish(true);
+    let is_closed = traces.iter().filter_map(|trace| trace.own.as_ref()).all(|own| own.totals.is_closed());
+    let not_closed = (!is_closed).then(|| format!("{NOT_CLOSED}, and more can be lost than is known"));
+    let notes: Vec<String> = said.lines().chain(not_closed).collect();
+    notes.iter().for_each(say);
+    let mut contents = gather.finish(&totals, about(&traces), notes);
+    contents.is_growing = growing.is_some() && !is_closed;
+    Ok((contents, said))
+}
+
 impl ReportCommand {
     pub(crate) fn run(self, out: &mut Output) -> anyhow::Result<u8> {
-        let files = self.wanted.open(&self.dirs)?;
-        let mut reading = self.wanted.reading(&files)?;
-        let traces: Vec<&Trace> = files.described().iter().collect();
-        let streams = files.names().zip(files.readers().map(|(trace, _)| trace));
-        let options = Options { pairs: self.pairs.clone(), key: self.key.clone(), ..Options::default() };
-        let mut timeline = Timeline::new(&options, &traces, streams).map_err(anyhow::Error::msg)?;
-        let dirs: Vec<String> = self.dirs.iter().map(|dir| dir.display().to_string()).collect();
         let mut target = Target::open(&self.output, true, out)?;
-        let mut gather = Gather::new(&dirs.join(" "), timeline.names());
-        let mut progress = Progress::of(&reading, true);
-        while let Some(item) = reading.next_item() {
-            match item {
-                Item::Wanted(event, _) => timeline.event(&event, &mut gather),
-                Item::Other(event) => timeline.pass(&event, &mut gather),
-                Item::Notice(notice) => timeline.notice(&notice, reading.time_ns(notice.stream), &mut gather),
-            }
-            progress.step(&reading);
-        }
-        drop(progress);
-        let totals = timeline.finish(&mut gather);
-        let said = reading.finish(true);
-        let is_closed = traces.iter().filter_map(|trace| trace.own.as_ref()).all(|own| own.totals.is_closed());
-        let not_closed = (!is_closed).then(|| format!("{NOT_CLOSED}, and more can be lost than is known"));
-        let notes: Vec<String> = said.lines().chain(not_closed).collect();
-        notes.iter().for_each(say);
+        let (contents, said) = gather(&self.dirs, &self.wanted, &self.drawn)?;
         let mut page = BufWriter::with_capacity(1 << 20, target.output());
-        let written = gather.finish(&totals, about(&traces), notes, self.max_size, &mut page)?;
+        let written = contents.finish(self.max_size, &mut page)?;
         page.flush()?;
         drop(page);
         target.finish()?;

@@ -58,7 +58,11 @@ pub(crate) struct Wanted {
 impl Wanted {
     /// Opens traces, and corrects their clocks.
     pub(crate) fn open(&self, dirs: &[PathBuf]) -> anyhow::Result<TraceFiles> {
-        let mut files = TraceFiles::open_all(dirs.iter().map(PathBuf::as_path))?;
+        self.corrected(TraceFiles::open_all(dirs.iter().map(PathBuf::as_path))?)
+    }
+
+    /// The same of traces that are open.
+    pub(crate) fn corrected(&self, mut files: TraceFiles) -> anyhow::Result<TraceFiles> {
         self.clocks.iter().try_for_each(|clocks| correct(&mut files, clocks))?;
         Ok(files)
     }

@@ -74,8 +74,7 @@ fn what_is_written_is_told() {
     let facts = ["events", "slices", "instants", "events_lost", "size_bytes"].map(|key| told[key].as_u64().unwrap());
     // Two slices of each job, its message, and an end without begin.
     assert_eq!(facts, [201, 80, 41, 3, size]);
-    let left_out =
-        json!({ "resolution_ns": 0, "merged": {}, "fields": 0, "too_deep": 0, "too_many_on_cpu": 0, "call_trees": 0 });
+    let left_out = json!({ "resolution_ns": 0, "merged": {}, "fields": 0, "too_deep": 0, "too_many_on_cpu": 0, "call_trees": 0, "counter_values": 0 });
     assert_eq!((&told["left_out"], &told["warnings"]), (&left_out, &json!([])));
     let not_closed = "the trace was not closed: its session is live or was killed, and more can be lost than is known";
     assert_eq!(text(&output.stderr), format!("dormouse: 3 lost\ndormouse: {not_closed}\n"));
@@ -177,14 +176,18 @@ fn a_browser_shows_what_is_in_the_trace() {
     let Some(program) = browser::program() else { return };
     let (trace, dir) = (trace(), tempfile::tempdir().unwrap());
     let page = dir.path().join("page.html");
-    let output = report(trace.path(), &page, &["--pairs", "msg:sent..msg:received", "--key", "id"]);
+    let output =
+        report(trace.path(), &page, &["--pairs", "msg:sent..msg:received", "--key", "id", "--counter", "msg:sent/id"]);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     let browser = &mut Browser::start(&program);
     browser.emulate(1500, 900, "dark");
     browser.open(&page);
     browser.wait("document.documentElement.dataset.ready === ''");
     let bands = browser.evaluate("dormouseReport.timeline.state.bands.map((band) => band.label)");
-    assert_eq!(bands, json!([format!("{HOSTILE} 7 (2 threads)"), "thread 7", "thread 8", "msg:sent..msg:received"]));
+    assert_eq!(
+        bands,
+        json!([format!("{HOSTILE} 7 (2 threads)"), "thread 7", "thread 8", "msg:sent..msg:received", "msg:sent id"])
+    );
     let rows = "dormouseReport.report.rows.filter((row) => !row.is_cpu).map((row) => [row.is_slices, row.depth, row.levels[0].to - row.levels[0].from])";
     // Of each thread its instants and two rows of slices; messages are in the order in which they were found.
     let expected = json!([
@@ -201,6 +204,11 @@ fn a_browser_shows_what_is_in_the_trace() {
     let notes = notes.as_str().unwrap();
     assert!(notes.contains("3 events lost between") && notes.contains("on CPU 0"), "{notes}");
     assert!(notes.contains("1 end"), "{notes}");
+    // The counter has the values of its events.
+    let values = "dormouseReport.report.counters.map(({ name, least, greatest, points }) => [name, least, greatest, points.length, points[3][3]])";
+    assert_eq!(browser.evaluate(values), json!([["msg:sent id", 0, 19, 20, 3]]));
+    let told = "(() => { const { timeline } = dormouseReport, band = timeline.state.bands.find((band) => band.counter === 0); return timeline.counterAt(timeline.state.width - 10, band.y + 30 - timeline.state.top); })()";
+    assert_eq!(browser.evaluate(told)[0], "msg:sent id: 19");
     // A message goes from one thread to the other: its slice and both of its events have one key.
     browser.evaluate("dormouseReport.panel.go.first(dormouseReport.report.names.indexOf('msg:sent'))");
     assert_eq!(browser.evaluate("dormouseReport.timeline.state.flow.length"), 3);

@@ -21,10 +21,27 @@ pub struct Reading<'f> {
     writers: Writers,
     losses: StatedLosses,
     part: Part,
-    warnings: Vec<String>,
-    warnings_more: u64,
+    wrong: Wrong,
     /// Which index files are of no use for finding the begin, one line each.
     pub index_notes: Vec<String>,
+}
+
+/// What is wrong with the traces, one line each, and how many lines more there would be.
+#[derive(Debug, Default)]
+struct Wrong {
+    warnings: Vec<String>,
+    more: u64,
+}
+
+impl Wrong {
+    #[cold]
+    fn note(&mut self, notice: &Notice, name: &str, part: &mut Part) {
+        match notice.problem {
+            Problem::Discarded { count, begin_ns, end_ns } => part.lose(count, begin_ns, end_ns),
+            _ if self.warnings.len() < WARNINGS_MAX => self.warnings.push(format!("{name}: {notice}")),
+            _ => self.more += 1,
+        }
+    }
 }
 
 /// What comes next.
@@ -71,8 +88,7 @@ impl<'f> Reading<'f> {
             bounds,
             writers: Writers::default(),
             losses: StatedLosses::default(),
-            warnings: Vec::new(),
-            warnings_more: 0,
+            wrong: Wrong::default(),
             index_notes,
         }
     }
@@ -108,27 +124,22 @@ impl<'f> Reading<'f> {
     }
 
     /// What comes next; `None` at the end.
-    #[inline]
+    #[inline(always)]
     pub fn next_item(&mut self) -> Option<Item<'_>> {
         Some(match self.events.next_event()? {
             Ok(event) => {
-                if let Some(record) = StateRecord::decode(&event) {
-                    self.losses.note(&record);
-                    self.writers.note(&event, &record);
+                if event.is_state() {
+                    note_state(&event, &mut self.losses, &mut self.writers);
                 }
-                match self.bounds.have(&event) && self.selection.wants(&event, &mut self.writers) {
+                let is_wanted =
+                    self.is_all || (self.bounds.have(&event) && self.selection.wants(&event, &mut self.writers));
+                match is_wanted {
                     true => Item::Wanted(event, &mut self.writers),
                     false => Item::Other(event),
                 }
             }
             Err(notice) => {
-                match notice.problem {
-                    Problem::Discarded { count, begin_ns, end_ns } => self.part.lose(count, begin_ns, end_ns),
-                    _ if self.warnings.len() < WARNINGS_MAX => {
-                        self.warnings.push(format!("{}: {notice}", self.names[notice.stream]));
-                    }
-                    _ => self.warnings_more += 1,
-                }
+                self.wrong.note(&notice, self.names[notice.stream], &mut self.part);
                 Item::Notice(notice)
             }
         })
@@ -162,15 +173,22 @@ impl<'f> Reading<'f> {
     }
 
     /// What there is to say. `is_at_end`: all has been read, so that what is missing is known.
-    pub fn finish(mut self, is_at_end: bool) -> Said {
+    pub fn finish(self, is_at_end: bool) -> Said {
         let missing = if is_at_end { self.missing() } else { Vec::new() };
-        let is_damaged = !self.warnings.is_empty() || !missing.is_empty();
-        self.warnings.splice(0..0, self.files.left_out.iter().cloned());
-        if self.warnings_more > 0 {
-            self.warnings.push(format!("{} warnings more", self.warnings_more));
-        }
-        self.warnings.extend(missing);
+        let Wrong { warnings: wrong, more } = self.wrong;
+        let is_damaged = !wrong.is_empty() || !missing.is_empty();
+        let more = (more > 0).then(|| format!("{more} warnings more"));
+        let warnings = self.files.left_out.iter().cloned().chain(wrong).chain(more).chain(missing).collect();
         let (losses, events_lost) = self.part.told(self.files, self.losses, is_damaged);
-        Said { warnings: self.warnings, losses, events_lost }
+        Said { warnings, losses, events_lost }
+    }
+}
+
+/// What a session says of itself comes seldom.
+#[cold]
+fn note_state(event: &Event<'_>, losses: &mut StatedLosses, writers: &mut Writers) {
+    if let Some(record) = StateRecord::decode(event) {
+        losses.note(&record);
+        writers.note(event, &record);
     }
 }

@@ -17,6 +17,8 @@ pub(crate) struct Stream {
     pub extent: Extent,
     /// Its index file.
     pub index: Option<Extent>,
+    /// Of one that is still written, how much of it is read.
+    pub growing: Option<u64>,
 }
 
 /// A file that can be a stream.
@@ -51,7 +53,7 @@ pub(crate) fn of_trace(
             }
             _ => {}
         }
-        let stream = Stream { trace: index, name: full_name, extent, index: None };
+        let stream = Stream { trace: index, name: full_name, extent, index: None, growing: None };
         candidates.push(Candidate { stream, name, identity: first.identity, header: first.header });
     }
     match own {

@@ -28,6 +28,10 @@ pub type Events<'a> = Merge<'a, Window<'a>>;
 /// Memory of the windows of all streams together, if they are not too many.
 const WINDOWS_BYTES: usize = 64 << 20;
 
+/// How often, and after what time, metadata are read that are amid a declaration.
+const ATTEMPTS: u32 = 25;
+const MOMENT: std::time::Duration = std::time::Duration::from_millis(20);
+
 impl TraceFiles {
     /// Opens all files of a trace, or of all traces in the directories below; an archive (tar, which gzip or zstd may have compressed); or
     /// `-`, an archive on standard input.
@@ -66,6 +70,33 @@ impl TraceFiles {
             }
         }
         Ok(files)
+    }
+
+    /// As [`TraceFiles::open`], of a trace that is still written: of the packets that are there now those that are whole. What these hold, metadata declare
+    /// that are read after the streams' sizes.
+    ///
+    /// # Errors
+    /// As those of [`TraceFiles::open`].
+    pub fn open_growing(path: &Path) -> Result<TraceFiles, Error> {
+        let before = TraceFiles::open_whole(path)?;
+        let mut files = TraceFiles::open_whole(path)?;
+        for stream in &mut files.streams {
+            let known = before.streams.iter().find(|known| known.name == stream.name);
+            stream.growing = Some(known.map_or(0, |known| known.extent.size_bytes));
+        }
+        Ok(files)
+    }
+
+    /// Opens a trace whose metadata may be amid a declaration.
+    fn open_whole(path: &Path) -> Result<TraceFiles, Error> {
+        for _ in 0..ATTEMPTS {
+            if let Ok(files) = TraceFiles::open(path) {
+                return Ok(files);
+            }
+            // A declaration is written at once: it is whole a moment later, and nobody tells.
+            std::thread::sleep(MOMENT);
+        }
+        TraceFiles::open(path)
     }
 
     fn add(&mut self, found: Found) -> Result<(), Error> {
@@ -150,7 +181,11 @@ impl TraceFiles {
     /// The same, by a window of this size.
     pub(crate) fn reader_by(&self, index: usize, window_bytes: usize) -> StreamReader<'_, Window<'_>> {
         let stream = &self.streams[index];
-        StreamReader::of_source(self.trace_of(stream), index, stream.extent.window(window_bytes))
+        let reader = StreamReader::of_source(self.trace_of(stream), index, stream.extent.window(window_bytes));
+        match stream.growing {
+            Some(size_bytes) => reader.growing(size_bytes),
+            None => reader,
+        }
     }
 
     /// A window on a stream, in memory that another had.

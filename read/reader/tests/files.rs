@@ -275,3 +275,30 @@ fn an_index_helps_if_it_is_right_and_changes_nothing_if_it_is_wrong() {
         assert_eq!(read_range(dir.path(), 230, 260).0, expected, "{at}");
     }
 }
+
+/// Of a trace that is still written what is whole is read, and nothing is said of the rest.
+#[test]
+fn a_trace_that_grows_is_read_as_far_as_it_is_whole() {
+    let (dir, trace) = written();
+    let cpu = dir.path().join("cpu_0");
+    let bytes = &trace.streams[1];
+    let open = || TraceFiles::open_growing(dir.path()).unwrap();
+    let count = |files: &TraceFiles| {
+        let mut events = files.range(i64::MIN, i64::MAX).0;
+        let mut count = 0;
+        while let Some(item) = events.next_event() {
+            count += u64::from(!item.unwrap().is_state());
+        }
+        count
+    };
+    // Of three packets of a page each.
+    for (size_bytes, expected) in [(bytes.len(), 90), (bytes.len() - 1, 60), (4096 + 100, 30), (4095, 0), (0, 0)] {
+        std::fs::write(&cpu, &bytes[..size_bytes]).unwrap();
+        assert_eq!(count(&open()), expected + EVENTS, "{size_bytes} of {}", bytes.len());
+    }
+    // What comes while it is open is not read.
+    std::fs::write(&cpu, &bytes[..4096]).unwrap();
+    let files = open();
+    std::fs::write(&cpu, bytes).unwrap();
+    assert_eq!((count(&files), count(&open())), (30 + EVENTS, 2 * EVENTS));
+}

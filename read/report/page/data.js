@@ -10,10 +10,14 @@ function bytesOf(base64) {
   return bytes;
 }
 
-async function unpack(base64) {
-  const stream = new Blob([bytesOf(base64)]).stream().pipeThrough(new DecompressionStream("deflate"));
+async function inflate(bytes) {
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
   return new Uint8Array(await new Response(stream).arrayBuffer());
 }
+
+const unpack = (base64) => inflate(bytesOf(base64));
+
+const parse = (bytes) => JSON.parse(new TextDecoder().decode(bytes));
 
 // Fills `out` with LEB128 numbers.
 function numbers(bytes, from, out) {
@@ -31,39 +35,78 @@ function numbers(bytes, from, out) {
 
 const COLUMNS = ["begin", "duration", "name", "count", "key", "fields", "other"];
 
-// The report: what the head says, and the columns of all rows. An entry is a position in the columns.
+// Entries that are asked for have so much room behind those of the page. When it is full, what was asked for before is forgotten.
+const ROOM = 1 << 20;
+
+// The report: what the head says, and the columns of all rows. An entry is a position in the columns. `shown`: the rows that are drawn, which are those of
+// the page, or finer ones of a part of the time (`part`).
 export async function load() {
-  const head = JSON.parse(new TextDecoder().decode(await unpack(text("head"))));
+  const head = parse(await unpack(text("head")));
   const bytes = await unpack(text("rows"));
-  const total = head.rows.reduce((sum, row) => row.levels.reduce((sum, [, length]) => sum + length, sum), 0);
-  const columns = {};
+  const total = entriesIn(head);
+  const report = { ...head, begin_at: BigInt(head.begin_ns), heat: await heat(head), used: 0, forgotten: 0 };
+  COLUMNS.forEach((name, index) => {
+    const length = total + (head.is_served ? ROOM : 0);
+    report[name] = index < 2 || name === "fields" ? new Float64Array(length) : new Uint32Array(length);
+  });
+  report.rows = put(report, head, bytes);
+  report.own = report.used;
+  report.shown = report.rows;
+  return report;
+}
+
+const entriesIn = (head) => head.rows.reduce((sum, row) => row.levels.reduce((sum, [, length]) => sum + length, sum), 0);
+
+// Puts the columns of rows behind what is there, and gives the rows.
+function put(report, head, bytes) {
+  const total = entriesIn(head);
+  if (report.used + total > report.begin.length) {
+    report.used = report.own;
+    report.forgotten++;
+  }
+  let at = report.used;
+  report.used += total;
   let from = 0;
   COLUMNS.forEach((name, index) => {
-    const column = index < 2 || name === "fields" ? new Float64Array(total) : new Uint32Array(total);
-    numbers(bytes, from, column);
+    numbers(bytes, from, report[name].subarray(at, at + total));
     from += head.columns[index];
-    columns[name] = column;
   });
-  const fields = new Uint32Array(total);
-  let at = 0;
-  const rows = head.rows.map((row, index) => {
+  return head.rows.map((row, index) => {
     const levels = row.levels.map(([resolution, length]) => {
       const level = { resolution, from: at, to: at + length };
       let begin = 0;
       let number = 0;
       for (; at < level.to; at++) {
-        begin += columns.begin[at];
-        columns.begin[at] = begin;
-        const zigzag = columns.fields[at];
+        begin += report.begin[at];
+        report.begin[at] = begin;
+        const zigzag = report.fields[at];
         number += zigzag % 2 ? -(zigzag + 1) / 2 : zigzag / 2;
-        fields[at] = number;
+        report.fields[at] = number;
       }
       return level;
     });
     return { ...row, index, levels };
   });
-  return { ...head, ...columns, fields, rows, begin_at: BigInt(head.begin_ns), heat: await heat(head) };
 }
+
+// Asks the program that has served the page.
+async function ask(what) {
+  const response = await fetch(what, { cache: "no-store", redirect: "error" });
+  if (!response.ok) throw new Error(`${response.status} ${(await response.text()).trim()}`);
+  return new Uint8Array(await response.arrayBuffer());
+}
+
+// Rows of a part of the time, or with a key, as the program has them: the length of a head, the head, columns.
+export async function partOf(report, asked) {
+  const bytes = await ask(`part?${new URLSearchParams(asked)}`);
+  const length = 4 + new DataView(bytes.buffer).getUint32(0, true);
+  const [head, columns] = await Promise.all([inflate(bytes.subarray(4, length)), inflate(bytes.subarray(length))]);
+  const parsed = parse(head);
+  return { resolution: parsed.resolution, counters: parsed.counters, rows: put(report, parsed, columns) };
+}
+
+// Has the program read what was recorded since.
+export const again = () => ask("again");
 
 // The heat map of each row of the summary: bins of time and of duration, and how many.
 async function heat(head) {
@@ -89,10 +132,14 @@ let starts;
 // The fields of an entry: for each of its events a name, and names with values. Nothing, if they are left out.
 export async function fieldsOf(report, number) {
   if (number === 0) return [];
+  if (report.is_served) return eventsOf(new TextDecoder().decode(await ask(`fields?number=${number}`)));
   starts ??= report.chunks.reduce((starts, length) => [...starts, starts[starts.length - 1] + length], [0]);
   const chunk = Math.floor((number - 1) / report.chunk_items);
   if (!chunks.has(chunk)) chunks.set(chunk, unpackChunk(report, chunk));
-  const item = (await chunks.get(chunk))[(number - 1) % report.chunk_items];
+  return eventsOf((await chunks.get(chunk))[(number - 1) % report.chunk_items]);
+}
+
+function eventsOf(item) {
   return item.split("\u0001").slice(1).map((event) => {
     const [name, ...parts] = event.split("\0");
     const fields = [];

@@ -1,6 +1,6 @@
 // One frame of the timeline.
-import { duration, mark, plural, stepOf } from "./text.js";
-import { firstAfter, levelOf } from "./rows.js";
+import { counted, duration, mark, plural, stepOf } from "./text.js";
+import { firstAfter, levelOf, pointAt, pointsOf } from "./rows.js";
 import { INK, stripes } from "./colors.js";
 
 export const AXIS = 24;
@@ -73,7 +73,7 @@ export function draw(pen, state) {
       pen.fillStyle = theme.line;
       pen.fillRect(0, y, width, 1);
     }
-    if (!band.rows.length) {
+    if (!band.rows.length && band.counter === undefined) {
       pen.fillStyle = theme.band;
       pen.fillRect(0, y + 1, width, band.height - 1);
     }
@@ -93,6 +93,7 @@ export function draw(pen, state) {
   losses(pen, state, visible, perPixel);
   const brush = new Brush(pen);
   for (const band of visible) {
+    if (band.counter !== undefined) values(pen, state, band, perPixel);
     for (const { row, y, height: rowHeight } of band.rows) {
       const at = y - top + AXIS;
       if (at + rowHeight < AXIS || at > height) continue;
@@ -113,7 +114,7 @@ export function draw(pen, state) {
 function entries(brush, state, row, y, perPixel, texts) {
   const { report, colors, matches, theme, gutter, begin: left } = state;
   const { begin, duration: length, name, count } = report;
-  const { from, to } = levelOf(row, perPixel);
+  const { from, to } = levelOf(report.shown[row.index], perPixel);
   const right = left + state.span;
   const edge = gutter + state.span / perPixel;
   let free = gutter - 1;
@@ -144,6 +145,32 @@ function entries(brush, state, row, y, perPixel, texts) {
     }
   }
   brush.flush();
+}
+
+// A counter as steps, from its least value (or 0) up; where a step has several, the greatest is paler.
+function values(pen, state, band, perPixel) {
+  const { report, theme, gutter } = state;
+  const { least, greatest } = report.counters[band.counter];
+  const [low, high] = [Math.min(0, least), Math.max(0, greatest)];
+  const top = band.y - state.top + AXIS + 2;
+  const tall = band.height - 8;
+  const y = (value) => top + tall - (high > low ? ((value - low) / (high - low)) * tall : 0);
+  const points = pointsOf(report, band.counter);
+  const right = state.begin + state.span;
+  pen.fillStyle = theme.accent;
+  for (let at = Math.max(0, pointAt(points, state.begin)); at < points.length && points[at][0] <= right; at++) {
+    const [time, , most, last] = points[at];
+    const x = Math.max(gutter, gutter + (time - state.begin) / perPixel);
+    const end = Math.min(state.width, at + 1 < points.length ? gutter + (points[at + 1][0] - state.begin) / perPixel : state.width);
+    const wide = Math.max(1, end - x);
+    for (const [value, alpha] of most > last ? [[most, 0.3], [last, 0.7]] : [[last, 0.7]]) {
+      pen.globalAlpha = alpha;
+      pen.fillRect(x, Math.min(y(value), y(0)), wide, Math.max(1, Math.abs(y(value) - y(0))));
+    }
+  }
+  pen.globalAlpha = 1;
+  pen.fillStyle = theme.text;
+  pen.fillText(counted(high), gutter + 4, top + 5);
 }
 
 function grid(pen, state, plot, perPixel) {
@@ -267,7 +294,7 @@ function labels(pen, state, visible) {
   pen.fillRect(gutter - 1, AXIS, 1, state.height);
   for (const band of visible) {
     const y = band.y - top + AXIS;
-    const isHeader = !band.rows.length;
+    const isHeader = !band.rows.length && band.counter === undefined;
     if (isHeader) {
       pen.fillStyle = theme.band;
       pen.fillRect(0, y + 1, gutter - 1, band.height - 1);

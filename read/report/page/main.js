@@ -1,6 +1,6 @@
 // Puts the page together.
 import { counted, duration, element, plural } from "./text.js";
-import { load } from "./data.js";
+import { again, load } from "./data.js";
 import { childrenOf, cpuLabel, neighbour, parentOf } from "./rows.js";
 import { Timeline, describe } from "./timeline.js";
 import { Panel, leftOut } from "./panel.js";
@@ -61,13 +61,21 @@ async function start() {
       panel?.select(entry);
       part("said").textContent = entry ? describe(report, entry).join(", ") : "Nothing is selected";
     },
+    // Others with its key have come.
+    linked: () => panel?.tab === "item" && panel.show(),
+    failed(error) {
+      part("failed").hidden = false;
+      part("failed").textContent = `What is not in this page yet cannot be had: ${error.message}. Is \`dormouse open\` still there?`;
+    },
   });
   const { state } = timeline;
   const select = (found) => found && timeline.select(found, true);
   const step = (forward, is) => {
     const { selected } = state;
     const time = selected ? report.begin[selected.at] : state.begin;
-    select(neighbour(report, state.isByCpu, time, selected ? selected.at : -1, forward, is));
+    // The same item can be there twice: in the page, and in what was asked for.
+    const same = (at) => selected && at !== selected.at && ["begin", "duration", "name"].every((column) => report[column][at] === report[column][selected.at]) && (at >= report.own || selected.at >= report.own);
+    select(neighbour(report, state.isByCpu, time, selected ? selected.at : -1, forward, (at) => !same(at) && is(at)));
   };
   const same = (forward) => state.selected && step(forward, (at) => report.name[at] === report.name[state.selected.at]);
   panel = new Panel(report, { tabs: part("tabs"), view: part("view") }, {
@@ -130,6 +138,18 @@ async function start() {
   part("by-cpu").addEventListener("click", () => group(true));
   part("whole").addEventListener("click", () => timeline.whole());
   part("theme").addEventListener("click", theme);
+  part("again").hidden = !report.is_growing;
+  part("again").addEventListener("click", async () => {
+    part("again").disabled = true;
+    try {
+      await again();
+      window.location.reload();
+    } catch (error) {
+      part("again").disabled = false;
+      part("failed").hidden = false;
+      part("failed").textContent = `What was recorded since cannot be read: ${error.message}`;
+    }
+  });
 
   const keys = part("keys");
   keys.append(element("h2", { text: "Keys" }), ...KEYS.flatMap(([title, list]) => [

@@ -107,7 +107,7 @@ export class Panel {
       return [
         element("h2", {}, `${plural(report.count[at], row.is_slices ? "slice" : "instant")} drawn as one`),
         this.list([["most time", report.names[name]], ["from", since(begin)], ["within", duration(long)]]),
-        element("p", { class: "quiet", text: "They were merged so that the report is no longer than it may be. Tables and distributions count each of them. `dormouse report` with --since and --until makes a report of less time, and --max-size one that is longer." }),
+        report.is_served ? element("p", { class: "quiet", text: "Each of them is drawn when you zoom in." }) : element("p", { class: "quiet", text: "They were merged so that the report is no longer than it may be. Tables and distributions count each of them. `dormouse report` with --since and --until makes a report of less time, and --max-size one that is longer." }),
       ];
     }
     const other = report.other[at];
@@ -140,7 +140,12 @@ export class Panel {
       into.append(element("p", { class: "quiet", text: this.report.left_out.fields ? "Its fields are left out, so that the report is no longer than it may be." : "It has no fields." }));
       return;
     }
-    const events = await fieldsOf(this.report, number);
+    let events = [];
+    try {
+      events = await fieldsOf(this.report, number);
+    } catch (error) {
+      into.append(element("p", { class: "quiet", text: `Its fields cannot be had: ${error.message}` }));
+    }
     for (const { name, fields } of events) {
       into.append(element("h3", { text: name }), fields.length ? this.list(fields) : element("p", { class: "quiet", text: "no fields" }));
     }
@@ -303,7 +308,7 @@ export class Panel {
     const { left_out: left } = report;
     const lines = leftOut(report);
     const made = [element("h2", { text: lines.length ? "Not in the pictures, but counted in the tables" : "Nothing is left out" }), ...lines.map((text) => element("p", { text }))];
-    const merged = Object.entries(left.merged).sort(([, a], [, b]) => b - a);
+    const merged = Object.entries(report.is_served ? {} : left.merged).sort(([, a], [, b]) => b - a);
     if (merged.length) {
       const rows = merged.slice(0, ROWS_MAX).map(([name, count]) => element("tr", {}, element("td", { text: name }), element("td", { text: counted(count) })));
       made.push(element("table", {}, element("thead", {}, element("tr", {}, element("th", { text: "Name with the most time" }), element("th", { text: "Drawn as one with neighbours" }))), element("tbody", {}, ...rows)));
@@ -320,13 +325,15 @@ export class Panel {
 }
 
 // What the pictures do not have, a line each.
-export function leftOut({ left_out: left }) {
-  const merged = Object.values(left.merged).reduce((sum, count) => sum + count, 0);
+export function leftOut({ left_out: left, is_served }) {
+  // What is merged in a page that is served is asked for when somebody zooms in.
+  const merged = Object.values(is_served ? {} : left.merged).reduce((sum, count) => sum + count, 0);
   return [
     merged && `${plural(merged, "item")} shorter than ${duration(left.resolution_ns)} are drawn as one with their neighbours`,
     left.fields && `the fields of ${plural(left.fields, "item")} are left out, of the shortest first`,
     left.too_deep && `${plural(left.too_deep, "slice")} are nested too deep to be drawn`,
     left.too_many_on_cpu && `${plural(left.too_many_on_cpu, "slice")} are not drawn by CPU, where too many overlap`,
+    !is_served && left.counter_values && `${plural(left.counter_values, "value")} of counters are drawn as one with their neighbours`,
     left.call_trees && `${plural(left.call_trees, "slice")} are not in the call trees`,
   ].filter(Boolean);
 }

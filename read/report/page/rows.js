@@ -4,6 +4,7 @@ import { counted } from "./text.js";
 export const ROW = 18;
 export const ROW_OF_INSTANTS = 13;
 export const HEADER = 22;
+const COUNTER = 40;
 const GAP = 5;
 
 export function processLabel(report, number) {
@@ -72,6 +73,11 @@ export function layout(report, isByCpu, closed, scale) {
     for (const [cpu, rows] of known) put({ label: cpuLabel(report, cpu), cpu }, rows);
     return { bands, height: y };
   }
+  const counters = (process) => report.counters.forEach((counter, index) => {
+    if (counter.process !== process) return;
+    bands.push({ label: counter.name, isNested: true, counter: index, y, height: COUNTER + GAP, rows: [] });
+    y += COUNTER + GAP;
+  });
   const processes = groupBy([...of], ([thread]) => report.threads[thread].process);
   const inOrder = [...processes].sort(([, a], [, b]) => {
     const begin = (threads) => Math.min(...threads.map(([, rows]) => first(report, rows)));
@@ -84,6 +90,7 @@ export function layout(report, isByCpu, closed, scale) {
     // A process of one thread has no header of its own.
     if (count === 1) {
       threads.forEach(([thread, rows], index) => put(index ? { label: threadLabel(report, thread), isNested: true } : { label, isProcess: true }, rows));
+      counters(process);
       continue;
     }
     const isClosed = closed.has(process);
@@ -91,8 +98,24 @@ export function layout(report, isByCpu, closed, scale) {
     y += HEADER;
     if (isClosed) continue;
     for (const [thread, rows] of threads) put({ label: threadLabel(report, thread), isNested: true }, rows);
+    counters(process);
   }
   return { bands, height: y };
+}
+
+// The points of a counter that are shown: those of a part of the time, if it has been fetched.
+export const pointsOf = (report, counter) => (report.part?.counters?.[counter] ?? report.counters[counter]).points;
+
+// The last point up to a time, by its position; -1, if there is none.
+export function pointAt(points, time) {
+  let low = 0;
+  let high = points.length;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (points[middle][0] <= time) low = middle + 1;
+    else high = middle;
+  }
+  return low - 1;
 }
 
 // The level of a row whose entries are just finer than this.
@@ -116,17 +139,26 @@ export function firstAfter(report, from, to, time) {
   return low;
 }
 
-// All single entries of a grouping: each row's finest level.
-export function bases(report, isByCpu) {
-  return report.rows.filter((row) => row.is_cpu === isByCpu);
+// The rows that have all that there is between two times: those that are shown, or those of the page.
+function rowsAround(report, begin, end) {
+  const { part } = report;
+  return !part || (part.begin <= begin && part.end >= end) ? report.shown : report.rows;
 }
+
+const bases = (rows, isByCpu) => rows.filter((row) => row.is_cpu === isByCpu);
 
 // The entry before (`step` -1) or after (1) a time and position of which `is` is true.
 export function neighbour(report, isByCpu, time, position, step, is) {
+  const rows = rowsAround(report, time, time);
+  const found = neighbourIn(rows, report, isByCpu, time, position, step, is);
+  return found || rows === report.rows ? found : neighbourIn(report.rows, report, isByCpu, time, position, step, is);
+}
+
+function neighbourIn(rows, report, isByCpu, time, position, step, is) {
   let best = -1;
   let bestRow;
   const isBefore = (a, b) => report.begin[a] < report.begin[b] || (report.begin[a] === report.begin[b] && a < b);
-  for (const row of bases(report, isByCpu)) {
+  for (const row of bases(rows, isByCpu)) {
     const { from, to } = row.levels[0];
     // Within a row the order is that of begins: the nearest that fits is the one.
     let low = from;
@@ -150,7 +182,8 @@ export function neighbour(report, isByCpu, time, position, step, is) {
 
 // The entry of a grouping that begins at a time and has this name and duration.
 export function find(report, isByCpu, begin, duration, name) {
-  for (const row of bases(report, isByCpu)) {
+  const rows = report.shown === report.rows ? report.rows : [...report.shown, ...report.rows];
+  for (const row of bases(rows, isByCpu)) {
     const { from, to } = row.levels[0];
     let low = from;
     let high = to;
@@ -167,13 +200,13 @@ export function find(report, isByCpu, begin, duration, name) {
 }
 
 // Rows of slices of the same thread or CPU, the deepest first.
-const slicesBeside = (report, row) =>
-  report.rows.filter((other) => other.is_cpu === row.is_cpu && other.of === row.of && other.is_slices).sort((a, b) => b.depth - a.depth);
+const slicesBeside = (rows, row) =>
+  rows.filter((other) => other.is_cpu === row.is_cpu && other.of === row.of && other.is_slices).sort((a, b) => b.depth - a.depth);
 
 // What an entry is nested in.
 export function parentOf(report, { at, row }) {
   const end = report.begin[at] + report.duration[at];
-  for (const above of slicesBeside(report, row)) {
+  for (const above of slicesBeside(rowsAround(report, report.begin[at], end), row)) {
     if (row.is_slices && above.depth >= row.depth) continue;
     const { from, to } = above.levels[0];
     const found = firstAfter(report, from, to, end);
@@ -186,10 +219,10 @@ export function parentOf(report, { at, row }) {
 export function childrenOf(report, { at, row }, most) {
   const children = [];
   let count = 0;
-  const below = row.is_slices && slicesBeside(report, row).find((other) => other.depth === row.depth + 1);
-  if (!below) return { children, count };
   const begin = report.begin[at];
   const end = begin + report.duration[at];
+  const below = row.is_slices && slicesBeside(rowsAround(report, begin, end), row).find((other) => other.depth === row.depth + 1);
+  if (!below) return { children, count };
   const { from, to } = below.levels[0];
   for (let child = firstAfter(report, from, to, begin); child < to && report.begin[child] + report.duration[child] <= end; child++) {
     if (report.begin[child] < begin) continue;
@@ -200,11 +233,11 @@ export function childrenOf(report, { at, row }, most) {
   return { children: children.slice(0, most), count };
 }
 
-// Others with the same key, in the order of time.
-export function sameKey(report, isByCpu, key, most) {
+// Entries of rows with the same key, in the order of time.
+export function sameKey(rows, report, isByCpu, key, most) {
   const found = [];
   if (key === 0) return found;
-  for (const row of bases(report, isByCpu)) {
+  for (const row of bases(rows, isByCpu)) {
     const { from, to } = row.levels[0];
     for (let at = from; at < to; at++) {
       if (report.key[at] === key) found.push({ at, row });

@@ -1,6 +1,7 @@
 // The timeline: what part of it is shown, and what pointer and keys do with it.
-import { duration, plural, since } from "./text.js";
-import { HEADER, firstAfter, layout, levelOf, sameKey, whoLabel, cpuLabel, find } from "./rows.js";
+import { counted, duration, plural, since } from "./text.js";
+import { HEADER, firstAfter, layout, levelOf, pointAt, pointsOf, sameKey, whoLabel, cpuLabel, find } from "./rows.js";
+import { partOf } from "./data.js";
 import { colorsOf, themeOf } from "./colors.js";
 import { AXIS, draw, drawOverview } from "./draw.js";
 
@@ -94,8 +95,53 @@ export class Timeline {
     });
   }
 
+  // Has the rows drawn that are fine enough: those of the page, or those of a part of the time, which are asked for.
+  refine() {
+    const { report, state } = this;
+    const step = state.span / this.plot;
+    const end = state.begin + state.span;
+    const isCoarse = report.is_served && step < report.left_out.resolution_ns;
+    const part = isCoarse && this.fetched;
+    const fits = part && part.isByCpu === state.isByCpu && part.begin <= state.begin && part.end >= end && (part.resolution === 0 || part.step <= step);
+    report.part = fits ? part : undefined;
+    report.shown = fits ? part.rows : report.rows;
+    if (isCoarse && !fits && !this.isAsking) this.fetch({ begin: Math.max(0, state.begin - state.span), end: end + state.span, step: step / 2, isByCpu: state.isByCpu });
+  }
+
+  async fetch({ begin, end, step, isByCpu }) {
+    this.isAsking = true;
+    try {
+      const asked = { begin: Math.floor(begin), end: Math.ceil(end), step: Math.max(1, Math.floor(step)), cpu: Number(isByCpu) };
+      const part = await this.asked(asked);
+      this.fetched = { ...part, begin, end, step: Math.max(1, step), isByCpu };
+      this.isAsking = false;
+      this.request();
+    } catch (error) {
+      // It is not asked again before somebody moves: then the program may be there.
+      this.listener.failed(error);
+      setTimeout(() => (this.isAsking = false), 1000);
+    }
+  }
+
+  // A part; what was selected may be among what was forgotten for it.
+  async asked(what) {
+    const { report, state } = this;
+    const { forgotten } = report;
+    const { selected } = state;
+    const facts = selected && [report.begin[selected.at], report.duration[selected.at], report.name[selected.at]];
+    const part = await partOf(report, what);
+    if (report.forgotten === forgotten) return part;
+    this.fetched = undefined;
+    [report.part, report.shown] = [undefined, report.rows];
+    [state.hovered, state.flow] = [undefined, []];
+    if (selected && selected === state.selected) state.selected = sameRow(part.rows, report, facts) ?? find(report, state.isByCpu, ...facts);
+    else if (state.selected && state.selected.at >= report.own) state.selected = undefined;
+    return part;
+  }
+
   frame() {
     const begin = performance.now();
+    this.refine();
     draw(this.pens[0], this.state);
     drawOverview(this.pens[1], this.state, this.parts.overview.clientWidth, this.parts.overview.clientHeight);
     this.frames.push(performance.now() - begin);
@@ -158,10 +204,27 @@ export class Timeline {
   // Selects an entry; `reveals`: moves the timeline so that it is seen.
   select(entry, reveals = false) {
     this.state.selected = entry;
-    this.state.flow = entry ? sameKey(this.report, this.state.isByCpu, this.report.key[entry.at], FLOW_MAX) : [];
+    this.link(entry);
     if (entry && reveals) this.reveal(entry);
     this.listener.selected(entry);
     this.request();
+  }
+
+  // Finds others with the key of an entry. Those that the page has not are asked for.
+  async link(entry) {
+    const { report, state } = this;
+    const key = entry ? report.key[entry.at] : 0;
+    state.flow = sameKey(report.shown, report, state.isByCpu, key, FLOW_MAX);
+    if (!key || !report.is_served || report.left_out.resolution_ns === 0) return;
+    try {
+      const { rows } = await this.asked({ key, cpu: Number(state.isByCpu) });
+      if (state.selected !== entry) return;
+      state.flow = sameKey(rows, report, state.isByCpu, key, FLOW_MAX);
+      this.listener.linked();
+      this.request();
+    } catch (error) {
+      this.listener.failed(error);
+    }
   }
 
   reveal({ at, row }) {
@@ -207,7 +270,8 @@ export class Timeline {
       return best;
     };
     const slack = 3 * perPixel;
-    const found = near(placed.row.levels[0], slack) ?? near(levelOf(placed.row, perPixel), slack);
+    const row = report.shown[placed.row.index];
+    const found = near(row.levels[0], slack) ?? near(levelOf(row, perPixel), slack);
     return found && { at: found.at, row: found.row };
   }
 
@@ -313,11 +377,12 @@ export class Timeline {
       this.request();
     }
     const { tooltip } = this.parts;
-    if (!found) {
+    const lines = found ? describe(this.report, found) : this.counterAt(x, y);
+    if (!lines) {
       tooltip.hidden = true;
       return;
     }
-    tooltip.replaceChildren(...describe(this.report, found).map((line, index) => {
+    tooltip.replaceChildren(...lines.map((line, index) => {
       const made = document.createElement(index ? "div" : "strong");
       made.textContent = line;
       return made;
@@ -327,6 +392,18 @@ export class Timeline {
     tooltip.style.left = `${Math.max(4, Math.min(event.clientX + 14, window.innerWidth - box.width - 8))}px`;
     const below = event.clientY + 18;
     tooltip.style.top = `${below + box.height > window.innerHeight ? event.clientY - box.height - 10 : below}px`;
+  }
+
+  // What a tooltip says of a counter.
+  counterAt(x, y) {
+    const { report, state } = this;
+    const at = y - AXIS + state.top;
+    const band = state.bands.find((band) => band.counter !== undefined && at >= band.y && at < band.y + band.height);
+    if (!band || x < state.gutter || y < AXIS) return undefined;
+    const point = pointsOf(report, band.counter)[pointAt(pointsOf(report, band.counter), this.timeAt(x))];
+    if (!point) return undefined;
+    const [time, least, most, last] = point;
+    return [`${band.label}: ${counted(last)}`, ...(least < most ? [`between ${counted(least)} and ${counted(most)}`] : []), `since ${since(time)}`];
   }
 
   hide() {
@@ -361,6 +438,17 @@ export class Timeline {
     act?.();
     return act !== undefined;
   }
+}
+
+// The entry of rows that has these facts.
+function sameRow(rows, report, [begin, length, name]) {
+  for (const row of rows) {
+    const { from, to } = row.levels[0];
+    for (let at = from; at < to; at++) {
+      if (report.begin[at] === begin && report.duration[at] === length && report.name[at] === name) return { at, row };
+    }
+  }
+  return undefined;
 }
 
 // What a tooltip says of an entry.

@@ -3,8 +3,10 @@
 use std::collections::HashMap;
 
 use dormouse_abi::text::printable;
+use dormouse_analysis::timeline::Totals;
 use serde::Serialize;
 
+use crate::counters::Counter;
 use crate::details::Details;
 
 /// What an item is.
@@ -128,12 +130,17 @@ pub struct Contents {
     pub notes: Vec<String>,
     /// Events that were read.
     pub events: u64,
+    /// Of the timeline that it was made of.
+    pub totals: Option<Totals>,
+    /// Whether more can be read later.
+    pub is_growing: bool,
     pub(crate) names: Vec<String>,
     pub(crate) processes: Vec<Process>,
     pub(crate) threads: Vec<Thread>,
     pub(crate) cpus: Vec<Cpu>,
     pub(crate) items: Vec<Item>,
     pub(crate) losses: Vec<Loss>,
+    pub(crate) counters: Vec<Counter>,
     pub(crate) details: Details,
     thread_numbers: HashMap<Thread, u32>,
 }
@@ -186,6 +193,19 @@ impl Contents {
     /// One item more.
     pub fn item(&mut self, item: Item) {
         self.items.push(item);
+    }
+
+    /// One counter more, of a process. Counters are numbered as they come.
+    pub fn counter(&mut self, process: u32, name: &str) -> u32 {
+        self.counters.push(Counter { process, name: printable(name), values: Vec::new() });
+        self.counters.len() as u32 - 1
+    }
+
+    /// A counter has this value from now on. Values come in the order of time.
+    pub fn count(&mut self, counter: u32, ns: i64, value: f64) {
+        if let Some(counter) = self.counters.get_mut(counter as usize) {
+            counter.values.push((ns, value));
+        }
     }
 
     /// One loss more.

@@ -4,11 +4,13 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::io::Write;
 
+use dormouse_analysis::timeline::Totals;
 use flate2::Compression;
 use serde::Serialize;
 
 use crate::columns::{COLUMNS, Columns};
 use crate::contents::{Contents, Cpu, Item, Kind, Loss, Process, Thread};
+use crate::counters::{self, CounterHead};
 use crate::details::{CHUNK_ITEMS, pack};
 use crate::levels::{self, Entry, Level};
 use crate::page::{Base64, Page, base64_size};
@@ -23,6 +25,10 @@ const DENSITY_BINS: usize = 512;
 /// What of the room is for the timeline before fields get any, in hundredths; and when items have to be merged, which takes their fields from them.
 const TIMELINE_PERCENT: u64 = 60;
 const MERGED_PERCENT: u64 = 85;
+
+/// What of the room may be for counters, one part in so many; bytes of a point.
+const COUNTER_SHARE: u64 = 8;
+const POINT_BYTES: u64 = 16;
 
 /// What a page does not have of the contents, and has in its tables all the same.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
@@ -39,6 +45,8 @@ pub struct LeftOut {
     pub too_many_on_cpu: u64,
     /// Slices that are not in the call trees, which have too many nodes.
     pub call_trees: u64,
+    /// Values of counters that are drawn as one with their neighbours, by the least and the greatest of them.
+    pub counter_values: u64,
 }
 
 /// What has been written.
@@ -52,13 +60,15 @@ pub struct Written {
     pub slices: u64,
     /// Instants, all that the tables count.
     pub instants: u64,
+    /// What there was of the timeline.
+    pub timeline: Option<Totals>,
     /// What the page does not have.
     pub left_out: LeftOut,
 }
 
 /// A row, as the page is told of it.
 #[derive(Debug, Serialize)]
-struct RowHead {
+pub(crate) struct RowHead {
     is_cpu: bool,
     /// The thread or CPU.
     of: u32,
@@ -72,6 +82,9 @@ struct RowHead {
 #[derive(Serialize)]
 struct Head<'c> {
     version: u32,
+    /// What is merged here, and fields, can be asked for.
+    is_served: bool,
+    is_growing: bool,
     title: &'c str,
     about: &'c [String],
     notes: &'c [String],
@@ -85,6 +98,7 @@ struct Head<'c> {
     cpus: &'c [Cpu],
     losses: Vec<LossHead<'c>>,
     density: Vec<u32>,
+    counters: &'c [CounterHead<'c>],
     rows: Vec<RowHead>,
     columns: Vec<usize>,
     summary: &'c [Row],
@@ -107,20 +121,40 @@ struct LossHead<'c> {
     text: &'c str,
 }
 
-/// A row with all its entries.
-struct RowOf {
-    is_cpu: bool,
+/// A row, of a thread or of a CPU.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RowPlace {
+    pub is_cpu: bool,
     of: u32,
     depth: usize,
     kind: Kind,
-    entries: Vec<Entry>,
+}
+
+/// A row with the numbers of its items, in the order of their begins. None of them overlap.
+#[derive(Debug)]
+pub(crate) struct RowItems {
+    pub place: RowPlace,
+    pub items: Vec<u32>,
+}
+
+/// A row with entries.
+pub(crate) struct RowOf {
+    pub place: RowPlace,
+    pub entries: Vec<Entry>,
 }
 
 /// Rows as they are written.
-struct Timeline {
-    rows: Vec<RowHead>,
-    packed: Box<[u8]>,
-    columns: Vec<usize>,
+pub(crate) struct Timeline {
+    pub rows: Vec<RowHead>,
+    pub packed: Box<[u8]>,
+    pub columns: Vec<usize>,
+}
+
+/// Contents of which a page has been made.
+pub(crate) struct Made {
+    pub span: (i64, u64),
+    pub rows: Vec<RowItems>,
+    pub written: Written,
 }
 
 impl Contents {
@@ -129,6 +163,11 @@ impl Contents {
     /// # Errors
     /// What writing comes to, and a maximum that is too small for any page of these contents.
     pub fn finish(mut self, size_max: u64, out: &mut impl Write) -> std::io::Result<Written> {
+        Ok(self.make(size_max, false, out)?.written)
+    }
+
+    /// Writes the page. `is_served`: it asks for what it does not have, so that no fields are in it.
+    pub(crate) fn make(&mut self, size_max: u64, is_served: bool, out: &mut impl Write) -> std::io::Result<Made> {
         let span = self.span();
         let mut left_out = LeftOut::default();
         let order = order(&self.items, |item| item.thread);
@@ -136,16 +175,24 @@ impl Contents {
         left_out.call_trees = summary.nodes_left_out;
         let mut is_kept = vec![false; self.items.len()];
         summary.kept.iter().for_each(|number| is_kept[*number as usize] = true);
-        let mut rows = self.rows(&order, span.0, &is_kept, false, &mut left_out.too_deep);
+        let mut row_items = self.rows(&order, false, &mut left_out.too_deep);
         let by_cpu = self::order(&self.items, |item| item.cpu);
-        rows.extend(self.rows(&by_cpu, span.0, &is_kept, true, &mut left_out.too_many_on_cpu));
+        row_items.extend(self.rows(&by_cpu, true, &mut left_out.too_many_on_cpu));
         drop((order, by_cpu));
+        let entries = |row: &RowItems| self.entries(row.place, &row.items, span.0, |number| is_kept[number as usize]);
+        let mut rows: Vec<RowOf> =
+            row_items.iter().map(|row| RowOf { place: row.place, entries: entries(row) }).collect();
         let density = self.density(span);
+        let points_max = size_max / COUNTER_SHARE / POINT_BYTES;
+        let counters = counters::heads(&self.counters, span.0, (0, u64::MAX), points_max);
+        left_out.counter_values = counters.iter().map(CounterHead::merged).sum();
         let heat = pack([summary.heat.as_slice()], Compression::default());
-        let page = Page::new();
+        let page = Page::new(is_served);
         let head = |timeline: &mut Timeline, chunks: &[Box<[u8]>], left_out: &LeftOut| {
             let head = Head {
                 version: 1,
+                is_served,
+                is_growing: self.is_growing,
                 title: &self.title,
                 about: &self.about,
                 notes: &self.notes,
@@ -158,6 +205,7 @@ impl Contents {
                 cpus: &self.cpus,
                 losses: self.losses.iter().map(|loss| loss_head(loss, span)).collect(),
                 density: density.clone(),
+                counters: &counters,
                 rows: std::mem::take(&mut timeline.rows),
                 columns: timeline.columns.clone(),
                 summary: &summary.rows,
@@ -177,7 +225,7 @@ impl Contents {
         };
 
         // The timeline first: as fine as there is room.
-        let fields_bytes = self.details.size_bytes();
+        let fields_bytes = if is_served { 0 } else { self.details.size_bytes() };
         let room = if fields_bytes == 0 { size_max } else { size_max * TIMELINE_PERCENT / 100 };
         let mut timeline = timeline(&rows, |fields| fields);
         let mut head_bytes = head(&mut timeline, &[], &left_out)?;
@@ -192,8 +240,8 @@ impl Contents {
             resolution = resolution.saturating_mul(2);
         }
         // Then the fields, those of the longest first.
-        let all = self.details.count() as usize;
-        let by_length = by_length(&rows);
+        let all = if is_served { 0 } else { self.details.count() as usize };
+        let by_length = if is_served { Vec::new() } else { by_length(&rows) };
         let mut count = by_length.len();
         loop {
             let left = size_max.saturating_sub(size(&head_bytes, &timeline));
@@ -202,9 +250,17 @@ impl Contents {
             count = if count == by_length.len() { count.min(fits as usize) } else { count.min(fits as usize) * 9 / 10 };
             let mut is_longest = vec![false; all];
             by_length[..count].iter().for_each(|number| is_longest[*number as usize] = true);
-            let (chunks, numbers) = self.details.kept(|number| is_longest[number as usize]);
+            let (chunks, numbers) = match is_served {
+                true => Default::default(),
+                false => self.details.kept(|number| is_longest[number as usize]),
+            };
             left_out.fields = (all - count) as u64;
-            timeline = self::timeline(&rows, |fields| if fields == 0 { 0 } else { numbers[fields as usize - 1] });
+            // Those that are asked for have the numbers that they have.
+            let number = |fields: u32| match fields.checked_sub(1) {
+                Some(number) if !is_served => numbers[number as usize],
+                _ => fields,
+            };
+            timeline = self::timeline(&rows, number);
             head_bytes = head(&mut timeline, &chunks, &left_out)?;
             let of_chunks: u64 = chunks.iter().map(|chunk| base64_size(chunk.len()) as u64).sum();
             let size_bytes = size(&head_bytes, &timeline) + of_chunks;
@@ -217,7 +273,9 @@ impl Contents {
                 )?;
                 let slices = self.items.iter().filter(|item| item.kind == Kind::Slice).count() as u64;
                 let instants = self.items.len() as u64 - slices;
-                return Ok(Written { size_bytes, events: self.events, slices, instants, left_out });
+                let timeline = self.totals;
+                let written = Written { size_bytes, events: self.events, slices, instants, timeline, left_out };
+                return Ok(Made { span, rows: row_items, written });
             }
             if count == 0 {
                 let why = format!("a report of this trace takes {size_bytes} bytes, --max-size is {size_max}");
@@ -249,7 +307,7 @@ impl Contents {
     }
 
     /// The rows of all threads, or of all CPUs.
-    fn rows(&self, order: &[u32], begin: i64, is_kept: &[bool], is_cpu: bool, left_out: &mut u64) -> Vec<RowOf> {
+    fn rows(&self, order: &[u32], is_cpu: bool, left_out: &mut u64) -> Vec<RowItems> {
         let of = |number: &u32| match is_cpu {
             true => self.items[*number as usize].cpu,
             false => self.items[*number as usize].thread,
@@ -258,32 +316,18 @@ impl Contents {
         for of_one in order.chunk_by(|a, b| of(a) == of(b)) {
             let of = of(&of_one[0]);
             let item = |number: &u32| &self.items[*number as usize];
-            let entry = |number: &u32| {
-                let item = item(number);
-                let other = if is_cpu { item.thread } else { item.cpu };
-                Entry {
-                    begin: item.begin_ns.abs_diff(begin),
-                    duration: item.duration_ns,
-                    name: item.name,
-                    count: 1,
-                    key: item.key,
-                    fields: item.fields,
-                    other: other + 1,
-                    is_kept: is_kept[*number as usize],
-                }
-            };
-            let is_slice = |number: &&u32| item(number).kind == Kind::Slice;
-            let instants: Vec<Entry> = of_one.iter().filter(|number| !is_slice(number)).map(entry).collect();
+            let is_slice = |number: &u32| item(number).kind == Kind::Slice;
+            let row = |depth, kind, items| RowItems { place: RowPlace { is_cpu, of, depth, kind }, items };
+            let (slices, instants): (Vec<u32>, Vec<u32>) = of_one.iter().copied().partition(is_slice);
             if !instants.is_empty() {
-                rows.push(RowOf { is_cpu, of, depth: 0, kind: Kind::Instant, entries: instants });
+                rows.push(row(0, Kind::Instant, instants));
             }
-            let slices: Vec<&u32> = of_one.iter().filter(is_slice).collect();
             let times = slices.iter().map(|number| {
                 let item = item(number);
                 (item.begin_ns, item.begin_ns.saturating_add_unsigned(item.duration_ns))
             });
             let depth_max = if is_cpu { DEPTH_OF_CPU } else { DEPTH_OF_THREAD };
-            let mut depths: Vec<Vec<Entry>> = Vec::new();
+            let mut depths: Vec<Vec<u32>> = Vec::new();
             for (number, depth) in slices.iter().zip(levels::depths(times, depth_max)) {
                 let Some(depth) = depth else {
                     *left_out += 1;
@@ -292,12 +336,35 @@ impl Contents {
                 if depth == depths.len() {
                     depths.push(Vec::new());
                 }
-                depths[depth].push(entry(number));
+                depths[depth].push(*number);
             }
-            let of_depth = |(depth, entries)| RowOf { is_cpu, of, depth, kind: Kind::Slice, entries };
-            rows.extend(depths.into_iter().enumerate().map(of_depth));
+            rows.extend(depths.into_iter().enumerate().map(|(depth, items)| row(depth, Kind::Slice, items)));
         }
         rows
+    }
+
+    /// Items of a row as they are drawn. `begin_ns`: the report's; `is_kept`: by the item's number.
+    pub(crate) fn entries(
+        &self,
+        place: RowPlace,
+        items: &[u32],
+        begin_ns: i64,
+        is_kept: impl Fn(u32) -> bool,
+    ) -> Vec<Entry> {
+        let entry = |number: &u32| {
+            let item = &self.items[*number as usize];
+            Entry {
+                begin: item.begin_ns.abs_diff(begin_ns),
+                duration: item.duration_ns,
+                name: item.name,
+                count: 1,
+                key: item.key,
+                fields: item.fields,
+                other: if place.is_cpu { item.thread } else { item.cpu } + 1,
+                is_kept: is_kept(*number),
+            }
+        };
+        items.iter().map(entry).collect()
     }
 }
 
@@ -332,7 +399,7 @@ fn merge(rows: &mut [RowOf], names: &[String], left_out: &mut LeftOut) {
     for row in &mut *rows {
         row.entries = levels::merged(&row.entries, left_out.resolution_ns, true);
         // What CPUs have is the same again.
-        for entry in row.entries.iter().filter(|entry| entry.count > 1 && !row.is_cpu) {
+        for entry in row.entries.iter().filter(|entry| entry.count > 1 && !row.place.is_cpu) {
             counts[entry.name as usize] += u64::from(entry.count);
         }
     }
@@ -341,7 +408,7 @@ fn merge(rows: &mut [RowOf], names: &[String], left_out: &mut LeftOut) {
 }
 
 /// Rows with all their levels, packed. `fields`: what the fields' numbers become.
-fn timeline(rows: &[RowOf], fields: impl Fn(u32) -> u32) -> Timeline {
+pub(crate) fn timeline(rows: &[RowOf], fields: impl Fn(u32) -> u32) -> Timeline {
     let (mut heads, mut columns) = (Vec::new(), Columns::default());
     for row in rows {
         let entries = row.entries.iter().map(|entry| Entry { fields: fields(entry.fields), ..*entry }).collect();
@@ -353,10 +420,10 @@ fn timeline(rows: &[RowOf], fields: impl Fn(u32) -> u32) -> Timeline {
         above.iter().for_each(|level| columns.put(&level.entries.iter().map(plain).collect::<Vec<_>>()));
         let levels = std::iter::once(&base).chain(&above).map(|level| (level.resolution, level.entries.len()));
         heads.push(RowHead {
-            is_cpu: row.is_cpu,
-            of: row.of,
-            depth: row.depth,
-            is_slices: row.kind == Kind::Slice,
+            is_cpu: row.place.is_cpu,
+            of: row.place.of,
+            depth: row.place.depth,
+            is_slices: row.place.kind == Kind::Slice,
             levels: levels.collect(),
         });
     }
@@ -366,7 +433,8 @@ fn timeline(rows: &[RowOf], fields: impl Fn(u32) -> u32) -> Timeline {
 
 /// The fields of entries that are not merged: of the slowest of their names, and then of the longest.
 fn by_length(rows: &[RowOf]) -> Vec<u32> {
-    let entries = rows.iter().filter(|row| !row.is_cpu).flat_map(|row| &row.entries).filter(|entry| entry.fields > 0);
+    let entries =
+        rows.iter().filter(|row| !row.place.is_cpu).flat_map(|row| &row.entries).filter(|entry| entry.fields > 0);
     let mut by_length: Vec<_> =
         entries.map(|entry| (Reverse((entry.is_kept, entry.duration)), entry.fields - 1)).collect();
     by_length.sort_unstable();

@@ -1,7 +1,6 @@
 //! What a timeline consists of, as the contents of a report.
 
-use std::io::Write;
-
+use dormouse_analysis::Number;
 use dormouse_analysis::timeline::{
     Begin, Counter, End, Flow, Instant, Loss, NameText, Sink, Totals, Track, TrackKind, What,
 };
@@ -9,7 +8,6 @@ use dormouse_ctf::Event;
 use dormouse_ctf::text::FieldTexts;
 
 use crate::contents::{self, Contents, Fields, Item, Kind, Process, Thread};
-use crate::finish::Written;
 
 /// Where items of a track are.
 #[derive(Debug, Clone, Default)]
@@ -17,6 +15,7 @@ struct Place {
     process: u32,
     thread: u32,
     is_lane: bool,
+    counter: Option<u32>,
     /// Of losses: the stream's number, and its name.
     stream: Option<(u32, String)>,
 }
@@ -59,18 +58,8 @@ impl Gather {
         gather
     }
 
-    /// Writes the report, of at most `size_max` bytes. `about`: where the trace was recorded; `notes`: what is to be said at the top.
-    ///
-    /// # Errors
-    /// As [`Contents::finish`].
-    pub fn finish(
-        mut self,
-        totals: &Totals,
-        about: Vec<String>,
-        notes: Vec<String>,
-        size_max: u64,
-        out: &mut impl Write,
-    ) -> std::io::Result<Written> {
+    /// What the report is made of. `about`: where the trace was recorded; `notes`: what is to be said at the top.
+    pub fn finish(mut self, totals: &Totals, about: Vec<String>, notes: Vec<String>) -> Contents {
         for (stream, loss) in std::mem::take(&mut self.losses) {
             let place = self.places.get(loss.track as usize);
             let name = place.and_then(|place| place.stream.as_ref()).map(|(_, name)| name.clone());
@@ -86,7 +75,8 @@ impl Gather {
         self.contents.about = about;
         self.contents.notes = notes.into_iter().chain(told(totals)).collect();
         self.contents.events = totals.events;
-        self.contents.finish(size_max, out)
+        self.contents.totals = Some(*totals);
+        self.contents
     }
 
     /// Puts down an event, and says on which CPU it was.
@@ -118,7 +108,7 @@ impl Gather {
     fn thread(&mut self, process: u32, tid: Option<u64>, label: Option<String>) -> Place {
         let is_lane = false;
         let thread = self.contents.thread(Thread { process, tid, label });
-        Place { process, thread, is_lane, stream: None }
+        Place { process, thread, is_lane, counter: None, stream: None }
     }
 }
 
@@ -183,8 +173,10 @@ impl Sink for Gather {
                 Place { is_lane: true, ..self.thread(process, None, Some(track.name.into())) }
             }
             TrackKind::Losses { stream } => Place { stream: Some((stream, track.name.into())), ..Place::default() },
-            // None is asked for.
-            TrackKind::Counter { .. } => Place::default(),
+            TrackKind::Counter { .. } => {
+                let process = of_parent.unwrap_or_default();
+                Place { counter: Some(self.contents.counter(process, track.name)), ..Place::default() }
+            }
         };
         *self.place(track.id) = place;
     }
@@ -241,7 +233,18 @@ impl Sink for Gather {
         self.contents.item(item);
     }
 
-    fn counter(&mut self, _: &Counter) {}
+    fn counter(&mut self, counter: &Counter) {
+        if let Some(number) = self.place(counter.track).counter {
+            let value = match counter.value {
+                Number::Whole(value) => value as f64,
+                Number::Real(value) => value,
+            };
+            // JSON has no word for what is no number.
+            if value.is_finite() {
+                self.contents.count(number, counter.ns, value);
+            }
+        }
+    }
 
     /// Both of its ends are instants with the key of the slice.
     fn flow(&mut self, _: &Flow) {}

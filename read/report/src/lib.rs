@@ -16,6 +16,8 @@
 //! * [`Contents::finish`]: makes the page, no longer than it may be. What has no room is merged or left out, counted, and told in the page.
 //! * [`page`]: script and style, as one each, with their hashes in the page's content policy.
 //!
+//! * [`Served`], [`serve`]: the same page on loopback, which asks for what it has no room for when it is looked at.
+//!
 //! # Trust
 //! All texts of a trace are hostile. They are in the page only as base64, whose letters end no element, and the script puts them into the
 //! document as text alone. The content policy lets no other script run, and nothing be fetched.
@@ -27,13 +29,17 @@
 
 mod columns;
 mod contents;
+mod counters;
 mod details;
 mod finish;
 mod gather;
 pub mod levels;
 pub mod page;
+pub mod serve;
+mod served;
 mod summary;
 
 pub use contents::{Contents, Cpu, Fields, Item, Kind, Loss, Process, Thread};
 pub use finish::{LeftOut, Written};
 pub use gather::{Gather, Kept};
+pub use served::{PAGE_BYTES, Part, Served};

@@ -41,6 +41,13 @@ fn hash(text: &str) -> String {
     format!("'sha256-{}'", STANDARD.encode(Sha256::digest(text)))
 }
 
+/// What the page may do: run its script, have its style; and if it is served ask for more where it has come from.
+pub(crate) fn policy(is_served: bool) -> String {
+    let [script, style] = [format!("\n{}", script()), format!("\n{STYLE}")].map(|text| hash(&text));
+    let connect = if is_served { " connect-src 'self';" } else { "" };
+    format!("default-src 'none'; script-src {script}; style-src {style};{connect} base-uri 'none'; form-action 'none'")
+}
+
 /// Letters that so many bytes take.
 pub(crate) fn base64_size(size_bytes: usize) -> usize {
     size_bytes.div_ceil(3) * 4
@@ -63,14 +70,11 @@ const BLOCK: [&str; 3] = ["<script type=\"application/octet-stream\" id=\"", "\"
 const BLOCKS: [&str; 4] = ["head", "rows", "heat", "fields"];
 
 impl Page {
-    pub(crate) fn new() -> Page {
+    /// `is_served`: it may ask for more where it has come from.
+    pub(crate) fn new(is_served: bool) -> Page {
         let script = format!("\n{}", script());
         let style = format!("\n{STYLE}");
-        let policy = format!(
-            "default-src 'none'; script-src {}; style-src {}; base-uri 'none'; form-action 'none'",
-            hash(&script),
-            hash(&style)
-        );
+        let policy = policy(is_served);
         let document = DOCUMENT.replace("{policy}", &policy).replace("{style}", &style);
         let (before, rest) = document.split_once("{data}").unwrap_or((&document, ""));
         Page { before: before.into(), behind: rest.replace("{script}", &script) }
@@ -137,7 +141,7 @@ mod tests {
 
     #[test]
     fn the_policy_names_what_the_document_has() {
-        let page = Page::new();
+        let page = Page::new(false);
         let between = |text: &str, begin: &str, end: &str| {
             text.split_once(begin)
                 .and_then(|(_, rest)| rest.split_once(end))
@@ -147,6 +151,7 @@ mod tests {
         let style = between(&page.before, "<style>", "</style>");
         let script = between(&page.behind, "<script type=\"module\">", "</script>");
         assert!(page.before.contains(&hash(&style)) && page.before.contains(&hash(&script)));
+        assert!(!page.before.contains("connect-src") && Page::new(true).before.contains("connect-src 'self';"));
         assert!(!page.before.contains("{policy}") && !page.behind.contains("{script}"));
     }
 }

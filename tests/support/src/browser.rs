@@ -111,10 +111,22 @@ impl Browser {
 
     /// Opens a file and waits until it is loaded.
     pub fn open(&mut self, file: &Path) {
+        self.open_url(&format!("file://{}", file.display()));
+    }
+
+    /// The same of an address.
+    pub fn open_url(&mut self, url: &str) {
+        self.loads(|browser| {
+            let result = browser.call("Page.navigate", json!({ "url": url }));
+            assert!(result["errorText"].is_null(), "{result}");
+        });
+    }
+
+    /// Does something that has a page loaded, and waits until it is.
+    pub fn loads(&mut self, act: impl FnOnce(&mut Browser)) {
         let is_load = |event: &Value| event["method"] == "Page.loadEventFired";
         self.events.retain(|event| !is_load(event));
-        let result = self.call("Page.navigate", json!({ "url": format!("file://{}", file.display()) }));
-        assert!(result["errorText"].is_null(), "{result}");
+        act(self);
         let deadline = Instant::now() + PATIENCE;
         while !self.events.iter().any(is_load) {
             let event = self.receive("load", deadline);

@@ -2,6 +2,8 @@
 //!
 //! Without Chromium the tests that need it are skipped. The pages stay in `target/tmp`, to be looked at.
 
+mod served;
+
 use std::path::PathBuf;
 
 use dormouse_report::{Contents, Fields, Item, Kind, Loss, Process, Thread, Written};

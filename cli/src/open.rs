@@ -1,0 +1,112 @@
+//! `dormouse open`: a report on loopback, for a browser.
+
+use std::io::{IsTerminal, Write};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::Args;
+use dormouse_report::serve::{Again, Ended, Server};
+use dormouse_report::{PAGE_BYTES, Served};
+use dormouse_terminal::{Output, parse_duration, say};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+use crate::report::{Drawn, gather};
+use crate::wanted::Wanted;
+
+/// Show a trace in a browser: the page of `dormouse report`, which asks for more as one zooms in
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  dormouse open TRACE                                  all of it; Ctrl-C ends it
+  dormouse open TRACE --since +2s --until +3s          one second of it
+  dormouse open TRACE --pairs req:in..req:out --key id what is a slice, where names do not say it
+  dormouse open TRACE --no-browser --idle-timeout 1h   prints the address, and ends when nobody has looked for an hour
+
+The page is that of `dormouse report`, and leaves nothing out: what has no room in it is fetched when one zooms in, fields when one clicks. Only what is \
+nested more than 128 deep in a thread, or beside more than 32 others on a CPU, is not drawn, and counted.
+
+The trace is read once, in the beginning, and items are kept in memory: 48 bytes each, and what their fields take compressed. --since, --until and other options take less.
+
+A recording in progress (the directory of a session that lives) is read as far as it goes: packets that are whole. `Read on` in the page has it read again, from its beginning.
+
+The address is on 127.0.0.1, has a random token in it, and works once: the browser that opens it first gets the page, and keeps it when it is reloaded. Whoever \
+comes later is told so, and gets nothing; start the command again for another browser. A browser is opened if standard output is a terminal with a display, and xdg-open is there.
+
+Exit code: 0 when it was ended by Ctrl-C, or by --idle-timeout; 1 the same if the trace is damaged or something is missing (the page says so, and has what can be read); 2 if it cannot be read \
+or the port cannot be had, or if an option names what is in none of its events.")]
+pub(crate) struct Open {
+    /// Traces: directories of one or with several below, archives of such (.tar, .tar.gz, .tar.zst), or `-`
+    #[arg(required = true, value_name = "DIR")]
+    dirs: Vec<PathBuf>,
+    #[command(flatten)]
+    wanted: Wanted,
+    #[command(flatten)]
+    drawn: Drawn,
+    /// Listen here [default: a port that is free]
+    #[arg(
+        long,
+        value_name = "PORT",
+        default_value = "0",
+        hide_default_value = true,
+        help_heading = "How it is served"
+    )]
+    port: u16,
+    /// Only print the address
+    #[arg(long, help_heading = "How it is served")]
+    no_browser: bool,
+    /// End when the page has not asked for anything for so long: `30m`
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration, help_heading = "How it is served")]
+    idle_timeout: Option<Duration>,
+}
+
+impl Open {
+    pub(crate) fn run(self, out: &mut Output) -> anyhow::Result<u8> {
+        let this = Arc::new(self);
+        let (contents, said) = gather(&this.dirs, &this.wanted, &this.drawn)?;
+        let is_growing = contents.is_growing;
+        let again: Option<Again> = is_growing.then(|| {
+            let this = Arc::clone(&this);
+            let again = move || -> anyhow::Result<Served> {
+                Ok(Served::new(gather(&this.dirs, &this.wanted, &this.drawn)?.0, PAGE_BYTES)?)
+            };
+            Box::new(move || again().map_err(|error| format!("{error:#}"))) as Again
+        });
+        let port = this.port;
+        let server = Server::new(port, Served::new(contents, PAGE_BYTES)?, again);
+        let server = server.with_context(|| format!("cannot listen on 127.0.0.1, port {port}"))?;
+        // While the trace is read, signals end the program as they do.
+        let (stop, stopped) = UnixStream::pair()?;
+        for signal in [SIGINT, SIGTERM, SIGHUP] {
+            signal_hook::low_level::pipe::register(signal, stopped.try_clone()?)?;
+        }
+        let url = server.url();
+        writeln!(out, "{url}")?;
+        out.flush()?;
+        if !this.no_browser && std::io::stdout().is_terminal() {
+            open_browser(&url);
+        }
+        say("this address works once; Ctrl-C ends it");
+        if server.run(&stop, this.idle_timeout)? == Ended::Idle {
+            say("nobody has looked for --idle-timeout");
+        }
+        Ok((!said.warnings.is_empty()).into())
+    }
+}
+
+/// Has the desktop's browser open it, if there is one. It is printed in any case.
+fn open_browser(url: &str) {
+    if !["DISPLAY", "WAYLAND_DISPLAY"].iter().any(|name| std::env::var_os(name).is_some_and(|value| !value.is_empty()))
+    {
+        return;
+    }
+    let mut command = Command::new("xdg-open");
+    command.arg(url).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    if let Ok(mut child) = command.spawn() {
+        // Nobody needs its exit code, but whoever has ended is to be waited for.
+        std::thread::spawn(move || child.wait());
+    }
+}

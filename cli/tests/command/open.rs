@@ -1,0 +1,103 @@
+//! `dormouse open`: the program around the page.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, Command, Stdio};
+
+use dormouse_abi::class::{FieldType, Kind};
+use dormouse_ctf::Value;
+use dormouse_traces::TraceBuilder;
+use tempfile::TempDir;
+
+use crate::DORMOUSE;
+
+fn trace() -> TempDir {
+    let mut builder = TraceBuilder::new();
+    let class = builder.class("app", "tick", &[("id", FieldType::scalar(Kind::U64))]);
+    let cpu = builder.stream(0);
+    for id in 0..10 {
+        builder.event(cpu, 1000 * id, 7, 7, class, &[Value::U64(id)]);
+    }
+    let dir = tempfile::tempdir().unwrap();
+    builder.finish().write(dir.path());
+    dir
+}
+
+/// Starts it, and reads the address.
+fn open(trace: &TempDir, options: &[&str]) -> (Child, String) {
+    let mut child = Command::new(DORMOUSE)
+        .arg("open")
+        .arg(trace.path())
+        .args(options)
+        // A browser is not opened where standard output is no terminal.
+        .env("DISPLAY", ":0")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut url = String::new();
+    BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut url).unwrap();
+    (child, url.trim_end().to_owned())
+}
+
+fn get(host: &str, target: &str) -> String {
+    let mut stream = TcpStream::connect(host).unwrap();
+    write!(stream, "GET {target} HTTP/1.1\r\nHost: {host}\r\n\r\n").unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).unwrap();
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+fn end(child: Child, signal: i32) -> (Option<i32>, String) {
+    // SAFETY: kill(2) has no requirements but a process that is the caller's to signal: this child has not been waited for, so its id is not another's.
+    unsafe { libc::kill(child.id() as i32, signal) };
+    let output = child.wait_with_output().unwrap();
+    (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+#[test]
+fn an_address_is_printed_and_signals_end_it() {
+    let trace = trace();
+    for signal in [libc::SIGINT, libc::SIGTERM] {
+        let (child, url) = open(&trace, &["--no-browser"]);
+        let (host, one_time) = url.strip_prefix("http://").unwrap().split_once('/').unwrap();
+        assert!(host.starts_with("127.0.0.1:") && one_time.len() == 33, "{url}");
+        let answer = get(host, &format!("/{one_time}"));
+        let page = answer.lines().find_map(|line| line.strip_prefix("Location: ")).unwrap().to_owned();
+        assert!(get(host, &page).contains("<!doctype html>"));
+        // The trace is not written any more: there is nothing to read on.
+        assert!(get(host, &format!("{page}again")).starts_with("HTTP/1.1 404"));
+        let (code, errors) = end(child, signal);
+        assert_eq!(code, Some(0), "{errors}");
+        assert!(errors.ends_with("dormouse: this address works once; Ctrl-C ends it\n"), "{errors}");
+    }
+}
+
+#[test]
+fn it_ends_when_nobody_looks() {
+    let (child, _) = open(&trace(), &["--idle-timeout", "1ms"]);
+    let output = child.wait_with_output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{errors}");
+    assert!(errors.ends_with("dormouse: nobody has looked for --idle-timeout\n"), "{errors}");
+}
+
+#[test]
+fn what_cannot_be_served_is_said() {
+    let trace = trace();
+    let (child, url) = open(&trace, &[]);
+    let port = url.split([':', '/']).nth(4).unwrap();
+    let cases: [(&[&str], &str); 4] = [
+        (&["--port", port], "cannot listen on 127.0.0.1, port"),
+        (&["-e", "no:*"], "no event class of this trace matches no:*"),
+        (&["--pairs", "app:tick..none"], "none"),
+        (&["--idle-timeout", "soon"], "soon"),
+    ];
+    for (options, expected) in cases {
+        let output = Command::new(DORMOUSE).arg("open").arg(trace.path()).args(options).output().unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{options:?}: {errors}");
+        assert!(errors.contains(expected) && output.stdout.is_empty(), "{options:?}: {errors}");
+    }
+    end(child, libc::SIGINT);
+}

@@ -1,0 +1,261 @@
+//! A report on loopback: the page, and what it asks for.
+//!
+//! ```text
+//!   GET /ONE-TIME/        once ─▶ 303 to /TOKEN/
+//!   GET /TOKEN/           the page
+//!   GET /TOKEN/part?…     items of a part of the time, or with a key      [`Served::part`]
+//!   GET /TOKEN/fields?…   the fields of one item                          [`Served::fields`]
+//!   GET /TOKEN/again      has the trace read once more, if it still grows
+//! ```
+//!
+//! # Trust
+//! Every user and every page of a browser on this machine can connect. Both tokens are 128 random bits. The first stands in the command line of whatever opens
+//! the browser, where other users can read it: it works once, and who comes too late with it is told so. The second is in the browser alone. Requests with
+//! another name of the host (a page of elsewhere whose name was made to mean this machine), from other pages, by other methods, with a body, or too long are refused before the token is
+//! looked at. A connection has one request, which has to come within 5 s, and no more than 32 are open.
+
+mod http;
+
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, RwLock};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::rand::{GetRandomFlags, getrandom};
+
+use crate::page::policy;
+use crate::{Part, Served};
+use http::{Answer, answer, parse, receive};
+
+/// Connections at a time. A browser opens six, and a few that it does not use.
+const CONNECTIONS_MAX: u32 = 32;
+
+/// Reads what has come since.
+pub type Again = Box<dyn Fn() -> Result<Served, String> + Send + Sync>;
+
+/// Why it has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ended {
+    /// It was to end.
+    Stopped,
+    /// Nobody asked for anything for as long as was said.
+    Idle,
+}
+
+/// A report that waits for a browser.
+#[derive(Debug)]
+pub struct Server {
+    listener: TcpListener,
+    port: u16,
+    state: Arc<State>,
+}
+
+struct State {
+    served: RwLock<Arc<Served>>,
+    again: Option<Again>,
+    /// One reading at a time.
+    is_reading: Mutex<()>,
+    one_time: String,
+    is_used: AtomicBool,
+    token: String,
+    connections: AtomicU32,
+    asked: Mutex<Instant>,
+}
+
+impl std::fmt::Debug for State {
+    /// Without the tokens.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("State").finish_non_exhaustive()
+    }
+}
+
+/// 128 random bits.
+fn token() -> std::io::Result<String> {
+    let mut bytes = [0_u8; 16];
+    // As few as these come at once, or not at all.
+    if getrandom(&mut bytes, GetRandomFlags::empty())? != bytes.len() {
+        return Err(std::io::Error::other("the system has no random numbers"));
+    }
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// Takes as long whatever is different.
+fn is_same(a: &str, b: &str) -> bool {
+    a.len() == b.len() && a.bytes().zip(b.bytes()).fold(0, |all, (a, b)| all | (a ^ b)) == 0
+}
+
+impl Server {
+    /// Begins to listen on 127.0.0.1; `port` 0: one that is free. `again`: of a trace that grows.
+    ///
+    /// # Errors
+    /// The port is in use, or may not be used.
+    pub fn new(port: u16, served: Served, again: Option<Again>) -> std::io::Result<Server> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port))?;
+        // What is gone when it is taken is not waited for.
+        listener.set_nonblocking(true)?;
+        let port = listener.local_addr()?.port();
+        let state = State {
+            served: RwLock::new(Arc::new(served)),
+            again,
+            is_reading: Mutex::new(()),
+            one_time: token()?,
+            is_used: AtomicBool::new(false),
+            token: token()?,
+            connections: AtomicU32::new(0),
+            asked: Mutex::new(Instant::now()),
+        };
+        Ok(Server { listener, port, state: Arc::new(state) })
+    }
+
+    /// What a browser is to open. It works once.
+    pub fn url(&self) -> String {
+        format!("http://127.0.0.1:{}/{}/", self.port, self.state.one_time)
+    }
+
+    /// Answers until `stop` can be read, or nobody has asked for so long.
+    ///
+    /// # Errors
+    /// The system's, when it is waited for connections.
+    pub fn run(&self, stop: impl AsFd, idle: Option<Duration>) -> std::io::Result<Ended> {
+        loop {
+            let left = match idle {
+                None => None,
+                Some(idle) => match idle.checked_sub(self.idle()).filter(|left| !left.is_zero()) {
+                    Some(left) => Some(left),
+                    None => return Ok(Ended::Idle),
+                },
+            };
+            let timeout =
+                left.map(|left| Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() });
+            let mut fds =
+                [&self.listener.as_fd(), &stop.as_fd()].map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN));
+            match poll(&mut fds, timeout.as_ref()) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+            if !fds[1].revents().is_empty() {
+                return Ok(Ended::Stopped);
+            }
+            if let Ok((stream, _)) = self.listener.accept() {
+                self.connected(stream);
+            }
+        }
+    }
+
+    /// How long nobody has asked.
+    fn idle(&self) -> Duration {
+        let asked = self.state.asked.lock().map_or_else(|poisoned| *poisoned.into_inner(), |asked| *asked);
+        asked.elapsed()
+    }
+
+    fn connected(&self, mut stream: TcpStream) {
+        let (state, port) = (Arc::clone(&self.state), self.port);
+        // One that is too many is closed. The count is of threads that run; whoever sees an old one is off by one connection.
+        if state.connections.fetch_add(1, Ordering::Relaxed) >= CONNECTIONS_MAX {
+            state.connections.fetch_sub(1, Ordering::Relaxed);
+            return;
+        }
+        let counted = Arc::clone(&state);
+        let work = move || {
+            let _ = stream.set_nonblocking(false);
+            if let Some(head) = receive(&mut stream) {
+                let given = parse(&head, port).map_or_else(|refused| refused, |request| state.answer(&request.target));
+                // Whoever is gone needs no answer.
+                let _ = answer(&mut stream, &given);
+            }
+            state.connections.fetch_sub(1, Ordering::Relaxed);
+        };
+        if std::thread::Builder::new().spawn(work).is_err() {
+            counted.connections.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+impl State {
+    fn answer(&self, target: &str) -> Answer {
+        let nothing = || Answer::refused("404 Not Found", "there is nothing here");
+        let (path, query) = target.split_once('?').unwrap_or((target, ""));
+        let Some((token, rest)) = path.strip_prefix('/').and_then(|path| path.split_once('/')) else {
+            return nothing();
+        };
+        if is_same(token, &self.one_time) && rest.is_empty() && query.is_empty() {
+            if self.is_used.swap(true, Ordering::Relaxed) {
+                let why = "this address works once, and has been used: the page is in the browser that has opened it first. If that was not yours, end \
+                           `dormouse open`. Otherwise `dormouse open` makes another address.";
+                return Answer::refused("410 Gone", why);
+            }
+            let location = Some(format!("/{}/", self.token));
+            return Answer { location, ..Answer::refused("303 See Other", "the page is elsewhere") };
+        }
+        if !is_same(token, &self.token) {
+            return nothing();
+        }
+        if let Ok(mut asked) = self.asked.lock() {
+            *asked = Instant::now();
+        }
+        let served =
+            self.served.read().map_or_else(|poisoned| Arc::clone(&poisoned.into_inner()), |served| Arc::clone(&served));
+        let numbers = numbers(query);
+        let number = |name: &str| numbers.as_ref().and_then(|numbers| numbers.get(name)).copied();
+        let small = |name: &str| number(name).and_then(|number| u32::try_from(number).ok());
+        match rest {
+            "" if query.is_empty() => Answer {
+                status: "200 OK",
+                kind: "text/html; charset=utf-8",
+                policy: Some(policy(true)),
+                location: None,
+                body: served.page().to_vec(),
+            },
+            "part" => {
+                let is_cpu = number("cpu").map(|cpu| cpu == 1);
+                let part = match (number("begin"), number("end"), number("step"), small("key"), is_cpu) {
+                    (Some(begin), Some(end), Some(step), None, Some(is_cpu)) => Part::Time { begin, end, is_cpu, step },
+                    (None, None, None, Some(key), Some(is_cpu)) => Part::Key { key, is_cpu },
+                    _ => return nothing(),
+                };
+                Answer::bytes(served.part(part))
+            }
+            "fields" => small("number").and_then(|number| served.fields(number)).map_or_else(nothing, Answer::bytes),
+            "again" if query.is_empty() => self.again(),
+            _ => nothing(),
+        }
+    }
+
+    fn again(&self) -> Answer {
+        let Some(again) = &self.again else { return Answer::refused("404 Not Found", "there is nothing here") };
+        // Who asks while it is read waits for the same.
+        let Ok(_reading) = self.is_reading.lock() else {
+            return Answer::refused("500 Internal Server Error", "reading has failed");
+        };
+        match again() {
+            Ok(served) => {
+                if let Ok(mut kept) = self.served.write() {
+                    *kept = Arc::new(served);
+                }
+                Answer::bytes(Vec::new())
+            }
+            Err(why) => Answer::refused("500 Internal Server Error", &why),
+        }
+    }
+}
+
+/// `a=1&b=2`; `None` for anything else.
+fn numbers(query: &str) -> Option<BTreeMap<&str, u64>> {
+    let pair = |pair: &'_ str| {
+        let (name, number) = pair.split_once('=')?;
+        let is_plain = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
+        Some((pair.get(..name.len())?.len(), is_plain.then(|| number.parse().ok())??))
+    };
+    let mut numbers = BTreeMap::new();
+    for text in query.split('&') {
+        let (len, number) = pair(text)?;
+        // One that is there twice is a mistake.
+        if numbers.insert(&text[..len], number).is_some() {
+            return None;
+        }
+    }
+    Some(numbers)
+}

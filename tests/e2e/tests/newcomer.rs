@@ -1,0 +1,135 @@
+//! What somebody asks who sees a trace for the first time: the report and `stats` answer, and both say the same.
+#![cfg(target_os = "linux")]
+
+use std::process::Command;
+
+use dormouse_e2e::run::{Record, Recording, dormouse, libc_library};
+use dormouse_testing::browser::{self, Browser};
+use serde_json::{Value as Json, json};
+
+const SHOP: &str = env!("CARGO_BIN_EXE_e2e-shop");
+
+/// A recording of the shop, and the process that ran it.
+fn recording() -> (Recording, u64) {
+    libc_library();
+    let record = Record::new().option("--libc");
+    let dir = record.place().join("files");
+    std::fs::create_dir(&dir).unwrap();
+    let recording = record.run(&[SHOP.as_ref(), dir.as_os_str()]).succeeded();
+    let stats = stats(&recording, &["--by", "pid", "-e", "shop:request_begin"]);
+    let pid = stats["rows"][0]["key"]["pid"].as_u64().unwrap();
+    (recording, pid)
+}
+
+fn stats(recording: &Recording, options: &[&str]) -> Json {
+    let output =
+        Command::new(dormouse()).arg("stats").arg(&recording.dir).args(options).arg("--json").output().unwrap();
+    assert!(output.status.success(), "{options:?}: {}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// Makes a report, opens it, and goes to the slowest of a name. Gives what `--json` says.
+fn slowest(browser: &mut Browser, recording: &Recording, options: &[&str], name: &str) -> Json {
+    let page = recording.place().join("report.html");
+    let mut command = Command::new(dormouse());
+    command.arg("report").arg(&recording.dir).arg("-o").arg(&page).args(options).arg("--json");
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{options:?}: {}", String::from_utf8_lossy(&output.stderr));
+    browser.open(&page);
+    browser.wait("document.documentElement.dataset.ready === ''");
+    browser.press("4");
+    browser.evaluate(&format!(
+        "(() => {{ const select = document.querySelector('#view select'); select.value = dormouseReport.report.names.indexOf({name:?}); select.dispatchEvent(new Event('change')); }})()"
+    ));
+    browser.evaluate("document.querySelector('#view tbody tr button').click()");
+    browser.press("1");
+    browser.wait("document.querySelectorAll('#view h3').length > 1");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// What the page says of the item, by the name that stands before it.
+fn said(browser: &mut Browser, name: &str) -> String {
+    let value = browser.evaluate(&format!(
+        "[...document.querySelectorAll('#view dt')].find((dt) => dt.textContent === {name:?})?.nextSibling.textContent ?? ''"
+    ));
+    value.as_str().unwrap_or_default().to_owned()
+}
+
+/// Begin (nanoseconds since the epoch) and duration of what is selected.
+const SELECTED: &str = "(() => { const { report, timeline: { state: { selected: { at } } } } = dormouseReport; return [String(report.begin_at + BigInt(report.begin[at])), report.duration[at]]; })()";
+
+#[test]
+fn the_slowest_request_waited_for_a_lock() {
+    let (recording, pid) = recording();
+    // stats: which was it, and what did its thread wait for?
+    let requests = ["--latency", "shop:request_begin..shop:request_end", "--slowest", "1"];
+    let request = stats(&recording, &requests)["latency"]["slowest"][0].clone();
+    let locks = ["--latency", "shop:lock_req..shop:lock_acq", "--slowest", "1"];
+    let lock = stats(&recording, &locks)["latency"]["slowest"][0].clone();
+    let number = |of: &Json, key: &str| of[key].as_u64().unwrap();
+    assert_eq!(request["tid"], lock["tid"]);
+    assert_ne!(number(&request, "tid"), pid, "it is not the first thread");
+    let begins = [&request, &lock].map(|slow| number(slow, "begin_ns"));
+    assert!(begins[0] < begins[1] && number(&lock, "latency_ns") < number(&request, "latency_ns"));
+
+    let Some(program) = browser::program() else { return };
+    let browser = &mut Browser::start(&program);
+    slowest(browser, &recording, &["-e", "shop:*"], "shop:request");
+    let selected = json!([begins[0].to_string(), request["latency_ns"]]);
+    assert_eq!(browser.evaluate(SELECTED), selected);
+    assert_eq!(said(browser, "id"), "7");
+    assert!(said(browser, "thread").ends_with(&format!("thread {}", request["tid"])), "{}", said(browser, "thread"));
+    // What its thread did: the longest that is nested in it.
+    browser.press("c");
+    assert_eq!(browser.evaluate(SELECTED), json!([begins[1].to_string(), lock["latency_ns"]]));
+    let name = browser.evaluate("document.querySelector('#view h2').textContent");
+    assert_eq!(name, "shop:lock");
+}
+
+#[test]
+fn what_is_not_freed_leaks() {
+    let (recording, _) = recording();
+    // Requests 0, 4, 8, 12 and 16. Of the C library and Rust's runtime some is never freed either.
+    let pairs = ["--latency", "libc:malloc..libc:free", "--key", "pid,ptr"];
+    let leaked = stats(&recording, &pairs)["latency"]["unpaired_begins"].as_u64().unwrap();
+    assert!(leaked >= 5, "{leaked}");
+
+    let Some(program) = browser::program() else { return };
+    let browser = &mut Browser::start(&program);
+    let options = ["--pairs", "libc:malloc..libc:free", "--key", "pid,ptr", "-e", "libc:malloc", "-e", "libc:free"];
+    let told = slowest(browser, &recording, &options, "libc:malloc");
+    assert_eq!(told["timeline"]["slices_unfinished"], leaked);
+    let notes = browser.evaluate("document.getElementById('notes').textContent");
+    let line = format!("{leaked} begins have no end, and are drawn to the end of the trace");
+    assert!(notes.as_str().unwrap().contains(&line), "{notes}");
+    // Those of the slowest that have no end are what leaks; of these some are of the requests.
+    let sizes = browser.evaluate(
+        "(async () => { const { report, panel } = dormouseReport, sizes = [];
+           for (const row of report.rows) { if (row.is_cpu || !row.is_slices) continue;
+             for (let at = row.levels[0].from; at < row.levels[0].to; at++) {
+               const shown = document.createElement('div'); await panel.fields({ at, row }, shown);
+               if (shown.textContent.includes('no end')) sizes.push([...shown.querySelectorAll('dt')].find((dt) => dt.textContent === 'size').nextSibling.textContent); } }
+           return sizes; })()",
+    );
+    let sizes: Vec<&str> = sizes.as_array().unwrap().iter().filter_map(Json::as_str).collect();
+    assert_eq!(sizes.len() as u64, leaked);
+    assert_eq!(sizes.iter().filter(|size| **size == "4321").count(), 5, "{sizes:?}");
+}
+
+#[test]
+fn the_file_that_is_open_longest_is_found() {
+    let (recording, _) = recording();
+    let pairs = ["--latency", "libc:open*..libc:close", "--key", "pid,fd", "--by", "path", "--where", "fd >= 0"];
+    let answer = stats(&recording, &pairs);
+    let rows = answer["rows"].as_array().unwrap();
+    let sum = |row: &Json| row["values"]["sum"].as_f64().unwrap();
+    let most = rows.iter().max_by(|a, b| sum(a).total_cmp(&sum(b))).unwrap();
+    let path = most["key"]["path"].as_str().unwrap();
+    assert!(path.ends_with("/files/slow"), "{path}");
+
+    let Some(program) = browser::program() else { return };
+    let browser = &mut Browser::start(&program);
+    slowest(browser, &recording, &["-e", "libc:open*", "-e", "libc:close"], "libc:file open");
+    assert_eq!(said(browser, "path").trim_matches('"'), path);
+    assert_eq!(browser.evaluate(SELECTED)[1].as_f64().unwrap(), sum(most));
+}
