@@ -41,6 +41,7 @@ pub use counts::{ClassCount, Counts};
 pub use dir::Dir;
 pub use extent::Window;
 pub use find::{is_stream_name, open_dir, read_metadata};
+pub use parts::{Part, Parts};
 pub use traces::{Events, TraceFiles};
 
 /// Why a trace cannot be read: one line, and where metadata are wrong the place in their text.

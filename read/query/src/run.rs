@@ -1,0 +1,109 @@
+//! Runs queries.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, anyhow};
+use datafusion::error::DataFusionError;
+use datafusion::execution::context::SessionContext;
+use dormouse_terminal::{Output, say};
+use futures::StreamExt;
+use tokio::runtime::Runtime;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::catalog::{self, Limits};
+use crate::fault;
+use crate::output::{Format, Printer, Target};
+use crate::progress;
+use crate::traces::Traces;
+
+/// What an interrupted command exits with, as a shell shows it.
+const INTERRUPTED: u8 = 130;
+const TERMINATED: u8 = 143;
+
+/// Traces that queries are asked of.
+pub(crate) struct Session {
+    traces: &'static Traces,
+    context: SessionContext,
+    tables: Vec<String>,
+    runtime: Option<Runtime>,
+}
+
+/// How a query ended.
+enum Outcome {
+    Done,
+    Signal(u8),
+}
+
+impl Session {
+    /// # Errors
+    /// Threads cannot be had, or no directory for temporary files.
+    pub(crate) fn new(traces: &'static Traces, limits: &Limits) -> Result<Session> {
+        let mut builder = tokio::runtime::Builder::new_multi_thread();
+        let runtime = builder.worker_threads(limits.threads).enable_all().build().context("cannot start threads")?;
+        let context = catalog::context(traces, limits)?;
+        Ok(Session { traces, context, tables: catalog::names(traces), runtime: Some(runtime) })
+    }
+
+    /// The names of the tables.
+    pub(crate) fn tables(&self) -> &[String] {
+        &self.tables
+    }
+
+    /// Runs a query and writes what it gives.
+    ///
+    /// # Errors
+    /// It is wrong, or the result cannot be written.
+    pub(crate) fn run(
+        &self,
+        sql: &str,
+        format: Format,
+        rows: usize,
+        file: Option<&Path>,
+        out: &mut Output,
+    ) -> Result<u8> {
+        let Some(runtime) = &self.runtime else { return Ok(0) };
+        let mut target = Target::open(file, format, out)?;
+        let work = self.answer(sql, format, rows, &mut target);
+        let outcome = runtime.block_on(async {
+            let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+            tokio::select! {
+                done = progress::during(self.traces, work) => done.map(|()| Outcome::Done),
+                _ = interrupt.recv() => Ok(Outcome::Signal(INTERRUPTED)),
+                _ = terminate.recv() => Ok(Outcome::Signal(TERMINATED)),
+            }
+        })?;
+        if let Outcome::Signal(code) = outcome {
+            return Ok(code);
+        }
+        target.finish()?;
+        let (damage, has_lost) = self.traces.take_damage();
+        let left_out = &self.traces.files.left_out;
+        left_out.iter().chain(&damage).for_each(|line| say(format_args!("warning: {line}")));
+        if has_lost {
+            say("events were lost while this trace was recorded; `select * from losses` tells which");
+        }
+        Ok((!damage.is_empty() || !left_out.is_empty()).into())
+    }
+
+    async fn answer(&self, sql: &str, format: Format, rows: usize, target: &mut Target<'_>) -> Result<()> {
+        let told = |error: DataFusionError| anyhow!("{}", fault::told(sql, &error, &self.tables));
+        let frame = self.context.sql_with_options(sql, catalog::options()).await.map_err(told)?;
+        let mut batches = frame.execute_stream().await.map_err(told)?;
+        let mut printer = Printer::new(format, rows, &batches.schema(), target.output())?;
+        while let Some(batch) = batches.next().await {
+            if !printer.batch(&batch.map_err(told)?)? {
+                break;
+            }
+        }
+        printer.finish()
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        // Threads that still read end with their next batch, which nobody has to wait for.
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
