@@ -13,14 +13,14 @@ use crate::named::{ALL, Named};
 use crate::output::Format;
 use crate::run::Session;
 use crate::traces::Traces;
-use crate::{facts, fault};
+use crate::{facts, fault, shell};
 
 /// Ask traces questions in SQL
 #[derive(Debug, Parser)]
 #[command(name = "dormouse-query", bin_name = "dormouse query", version, max_term_width = 100, after_help = after_help())]
 pub(crate) struct Query {
-    /// Traces: directories of one or with several below, archives of such (.tar, .tar.gz, .tar.zst), or `-`; then the query. Without a query it is read
-    /// from standard input
+    /// Traces: directories of one or with several below, archives of such (.tar, .tar.gz, .tar.zst), or `-`; then the query. Without a query
+    /// there is a shell, or the query is read from standard input
     #[arg(value_name = "TRACE… [SQL]")]
     words: Vec<String>,
     /// Run a query that has a name; alone, list them
@@ -35,6 +35,9 @@ pub(crate) struct Query {
     /// Write the result to this file
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
+    /// Write all events to files below DIR, which must not be there: host=H/day=D/class=C/part-0.parquet, or .arrow with --format arrow
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["named", "output"])]
+    export: Option<PathBuf>,
     /// Memory for what a query keeps; sorting, grouping and joining go on in temporary files (TMPDIR) beyond it
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = parse_size)]
     memory: u64,
@@ -58,7 +61,9 @@ Examples:
   dormouse query --named                        which queries have names
   dormouse query trace 'describe \"http:request\"'          the columns of a table
   dormouse query trace 'select …' --format parquet -o result.parquet
+  dormouse query trace --export DIR             all events as Parquet, for DuckDB, pyarrow and others
   dormouse query A B 'select …'                 two traces as one
+  dormouse query trace                          a shell, which completes names
 
 Tables (a name with a colon or capitals stands in double quotes):
 ",
@@ -97,7 +102,7 @@ impl Query {
             out.write_all(named.sql.as_bytes())?;
             return Ok(0);
         }
-        let (paths, sql) = split(&self.words, named.is_some())?;
+        let (paths, sql) = split(&self.words, named.is_some() || self.export.is_some())?;
         let format = self.format.unwrap_or(match std::io::stdout().is_terminal() && self.output.is_none() {
             true => Format::Table,
             false => Format::Csv,
@@ -110,6 +115,13 @@ impl Query {
         };
         let traces = Traces::open(&paths)?;
         let session = Session::new(traces, &limits)?;
+        if let Some(dir) = &self.export {
+            let format = self.format.unwrap_or(Format::Parquet);
+            if !matches!(format, Format::Parquet | Format::Arrow) {
+                bail!("--export writes --format parquet or arrow; `dormouse export` writes others");
+            }
+            return session.export(dir, format);
+        }
         let sql = match (named, sql) {
             (Some(named), _) => {
                 if let Some(table) = named.lacks(session.tables()) {
@@ -125,7 +137,7 @@ impl Query {
             (None, Some(sql)) => sql,
             (None, None) => {
                 if std::io::stdin().is_terminal() {
-                    bail!("there is no query; write it behind the trace, in quotes: 'select * from events limit 10'");
+                    return shell::run(&session, self.rows, out);
                 }
                 let mut sql = String::new();
                 std::io::stdin().read_to_string(&mut sql).context("cannot read the query from standard input")?;

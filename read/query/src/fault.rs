@@ -56,7 +56,7 @@ pub(crate) fn told(sql: &str, error: &DataFusionError, tables: &[String]) -> Str
             ),
             None => (why.clone(), place),
         },
-        other => (other.strip_backtrace(), place),
+        other => (other.message().into_owned(), place),
     };
     let what = what.trim_end_matches('.').to_string();
     match place.and_then(|(line, column)| Some((line, column, sql.lines().nth(line.checked_sub(1)?)?))) {

@@ -15,6 +15,7 @@
 
 mod arguments;
 mod catalog;
+mod export;
 mod facts;
 mod fault;
 mod functions;
@@ -26,6 +27,7 @@ mod progress;
 mod push;
 mod run;
 mod scan;
+mod shell;
 mod traces;
 
 use std::process::ExitCode;

@@ -380,7 +380,9 @@ impl TableFunctionImpl for PairsFunction {
             [begin, end] => (begin, end, Vec::new()),
             [begin, end, key] => (begin, end, key.split(',').map(|name| name.trim().to_string()).collect()),
             _ => {
-                return Err(DataFusionError::Plan("pairs takes ('BEGIN', 'END') or ('BEGIN', 'END', 'KEY,KEY')".into()));
+                return Err(DataFusionError::Plan(
+                    "pairs takes ('BEGIN', 'END') or ('BEGIN', 'END', 'KEY,KEY')".into(),
+                ));
             }
         };
         Ok(Arc::new(PairsTable::of(self.0, begin.clone(), end.clone(), key)?))
