@@ -78,6 +78,9 @@ pub(crate) fn export(traces: &'static Traces, dir: &Path, format: Format, is_ove
 
 /// The host of a trace, as its environment says.
 fn host(trace: TraceRef<'_>) -> String {
+    if let Some(own) = trace.own() {
+        return own.options.hostname.clone();
+    }
     let found = trace.env().iter().find(|(name, _)| name == "hostname").map(|(_, value)| value);
     match found {
         Some(EnvValue::Text(name)) if !name.is_empty() => name.clone(),

@@ -171,7 +171,7 @@ fn tables_of_classes_and_of_all_events() {
     assert_eq!(all("select class from classes where class like 'http:%' order by class"), ["http:begin", "http:end"]);
     // Two traces as one.
     let (code, out, _) = query(&[http.to_str().unwrap(), libc.to_str().unwrap(), "select count(*) from events"]);
-    assert_eq!((code, out.as_str()), (0, "count(*)\n8029\n"));
+    assert_eq!((code, out.as_str()), (0, "count(*)\n8032\n"));
 }
 
 /// What is looked at while reading gives what DataFusion finds without.
@@ -589,4 +589,38 @@ fn mutated_traces_end_with_an_answer_or_a_line() {
         std::fs::write(path, bytes).unwrap();
     }
     assert!(answers > 0 && lines > 0, "{answers} answers, {lines} lines");
+}
+
+/// What the documentation shows is what is printed.
+#[test]
+fn examples_of_the_documentation() {
+    let traces = traces();
+    let dir = traces.libc.parent().unwrap();
+    std::os::unix::fs::symlink(&traces.libc, dir.join("trace")).unwrap();
+    // As on a terminal.
+    let script = format!("#!/bin/sh\nshift\nexec {} \"$@\" --format table\n", env!("CARGO_BIN_EXE_dormouse-query"));
+    std::fs::create_dir(dir.join("bin")).unwrap();
+    dormouse_testing::write_script(&dir.join("bin/dormouse"), &script);
+    let text = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/query.md")).unwrap();
+    let mut examples: Vec<(String, String)> = Vec::new();
+    for block in text.split("```console\n").skip(1) {
+        for line in block.split("```").next().unwrap().lines() {
+            match line.strip_prefix("$ ") {
+                Some(command) => examples.push((command.into(), String::new())),
+                None => examples.last_mut().unwrap().1 += &format!("{line}\n"),
+            }
+        }
+    }
+    assert!(examples.len() > 5);
+    let path = format!("{}:{}", dir.join("bin").display(), std::env::var("PATH").unwrap());
+    let shown = examples.iter().map(|(command, _)| {
+        let mut shell = Command::new("sh");
+        let output = run(shell.args(["-c", command]).current_dir(dir).env("PATH", &path)).unwrap();
+        let printed = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap()).concat();
+        (command.clone(), printed)
+    });
+    let shown: Vec<_> = shown.collect();
+    let listed =
+        |all: &[(String, String)]| all.iter().map(|(command, out)| format!("$ {command}\n{out}")).collect::<String>();
+    assert!(shown == examples, "what is printed:\n{}", listed(&shown));
 }
