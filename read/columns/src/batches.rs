@@ -351,7 +351,10 @@ impl Rows {
     #[inline]
     fn is_full(&self) -> bool {
         let has_many = |column: &usize| self.columns[*column].element_count() >= ELEMENTS_MAX;
-        self.count >= ROWS_MAX || self.extra_bytes >= EXTRA_BYTES_MAX || self.record_bytes >= RECORD_BYTES_MAX || self.with_elements.iter().any(has_many)
+        self.count >= ROWS_MAX
+            || self.extra_bytes >= EXTRA_BYTES_MAX
+            || self.record_bytes >= RECORD_BYTES_MAX
+            || self.with_elements.iter().any(has_many)
     }
 
     fn process(&mut self, name: Option<&[u8]>) {

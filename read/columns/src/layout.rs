@@ -230,11 +230,9 @@ impl<'a> Layout<'a> {
             let known = listed(classes.iter().flatten().map(full_name));
             return Err(RequestError::NoClass { pattern: pattern.clone(), known });
         }
-        let is_chosen = |class: &ClassRef<'a>| {
-            match request.events.is_empty() {
-                true => !(request.is_without_state && class.is_state()),
-                false => request.events.iter().any(|pattern| matches(pattern, full_name(class))),
-            }
+        let is_chosen = |class: &ClassRef<'a>| match request.events.is_empty() {
+            true => !(request.is_without_state && class.is_state()),
+            false => request.events.iter().any(|pattern| matches(pattern, full_name(class))),
         };
         // The columns that all events have are there whether or not a class fills them.
         let mut table = Table::default();

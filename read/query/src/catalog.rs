@@ -18,12 +18,7 @@ use crate::functions;
 use crate::pairs::{PairsFunction, PairsTable};
 use crate::push;
 use crate::scan::EventsTable;
-use crate::traces::Traces;
-
-const CATALOG: &str = "dormouse";
-const SCHEMA: &str = "trace";
-/// What full names of tables begin with.
-pub(crate) const PREFIX: &str = "dormouse.trace.";
+use crate::traces::{CATALOG, SCHEMA, Traces};
 
 /// What a query may use.
 #[derive(Debug, Clone)]

@@ -4,6 +4,8 @@ use datafusion::common::{Diagnostic, SchemaError};
 use datafusion::error::DataFusionError;
 use dormouse_filter::FilterError;
 
+use crate::traces::{CATALOG, SCHEMA};
+
 /// Names that are listed; of more the nearest is told.
 const LISTED_MAX: usize = 8;
 
@@ -114,7 +116,7 @@ fn of_schema(error: &SchemaError) -> String {
 /// `table 'dormouse.trace.NAME' not found`.
 fn missing_table(why: &str) -> Option<&str> {
     let name = why.strip_prefix("table '")?.strip_suffix("' not found")?;
-    Some(name.strip_prefix(crate::catalog::PREFIX).unwrap_or(name))
+    Some(name.strip_prefix(&format!("{CATALOG}.{SCHEMA}.")).unwrap_or(name))
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use datafusion::error::DataFusionError;
@@ -22,6 +23,9 @@ use crate::traces::Traces;
 /// What an interrupted command exits with, as a shell shows it.
 const INTERRUPTED: u8 = 130;
 const TERMINATED: u8 = 143;
+
+/// How long the end waits for threads; one that takes longer is left behind.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Columns that tables have whatever the trace is.
 const COLUMNS: [&str; 15] = [
@@ -170,9 +174,9 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        // Threads that still read end with their next batch, which nobody has to wait for.
+        // What still reads ends with its next batch. Temporary files go when nothing has them any more.
         if let Some(runtime) = self.runtime.take() {
-            runtime.shutdown_background();
+            runtime.shutdown_timeout(PATIENCE);
         }
     }
 }

@@ -10,6 +10,10 @@ use dormouse_columns::Damage;
 use dormouse_ctf::{Merge, Notice, StateRecord, Stats, Writers};
 use dormouse_reader::TraceFiles;
 
+/// Where the tables of traces are, as their full names say: `dormouse.trace.NAME`.
+pub(crate) const CATALOG: &str = "dormouse";
+pub(crate) const SCHEMA: &str = "trace";
+
 /// Lines about damage that are kept.
 const DAMAGE_MAX: usize = 100;
 

@@ -454,8 +454,8 @@ fn output_may_be_closed() {
     assert_eq!((output.status.code(), String::from_utf8_lossy(&output.stderr).as_ref()), (Some(0), ""));
 }
 
-#[test]
-fn what_is_larger_than_the_memory_goes_to_disk() {
+/// A trace of 200,000 events whose texts are in no order.
+fn large(dir: &Path) -> u64 {
     let mut builder = TraceBuilder::new();
     let class = builder.class("p", "e", &[("n", FieldType::scalar(Kind::U64)), ("text", FieldType::scalar(Kind::Str))]);
     let stream = builder.stream(0);
@@ -468,8 +468,34 @@ fn what_is_larger_than_the_memory_goes_to_disk() {
         let text = format!("{mixed:064x}");
         builder.event(stream, n, 1, 2, class, &[Value::U64(mixed), Value::Str(text.as_bytes())]);
     }
+    builder.finish().write(dir);
+    count
+}
+
+/// An interrupted query leaves nothing behind.
+#[test]
+fn an_interrupt_removes_temporary_files() {
+    let (dir, temporary) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    large(dir.path());
+    let mut command = Command::new(env!("CARGO_BIN_EXE_dormouse-query"));
+    // Far more rows than the memory holds, and than anybody waits for.
+    let sql = "select a.text || b.text as both from \"p:e\" a cross join \"p:e\" b order by both";
+    command.args([dir.path().to_str().unwrap(), sql, "--memory", "64M"]).env("TMPDIR", temporary.path());
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let is_used = || std::fs::read_dir(temporary.path()).unwrap().count() > 0;
+    // Nothing else tells that it has begun to write.
+    while !is_used() && child.try_wait().unwrap().is_none() {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    assert!(!is_used());
+}
+
+#[test]
+fn what_is_larger_than_the_memory_goes_to_disk() {
     let dir = tempfile::tempdir().unwrap();
-    builder.finish().write(dir.path());
+    let count = large(dir.path());
     let trace = dir.path().to_str().unwrap();
     let sorted = "select n, text from \"p:e\" order by text";
     let (code, all, err) = query(&[trace, sorted, "--memory", "1G"]);
