@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use anyhow::bail;
 use clap::{Args, ValueEnum};
 use dormouse_analysis::timeline::{Options, Totals};
-use dormouse_ctf::{Problem, StateRecord, StatedLosses, Trace, Writers};
+use dormouse_ctf::Trace;
 use dormouse_export::{Batch, Encoder, Exporter, Format};
-use dormouse_reader::{Events, TraceFiles};
+use dormouse_reader::{Item, Reading, Said};
 use dormouse_terminal::{Output, say};
 use serde_json::json;
 
@@ -17,7 +17,7 @@ use crate::progress::Progress;
 use crate::stats::parse_pair;
 use crate::target::Target;
 use crate::view::{self, Printed, View};
-use crate::wanted::{Part, Wanted, begin_ns};
+use crate::wanted::{Wanted, begin_ns};
 
 /// Write traces for the tools of others: timelines, flame graphs, tables
 #[derive(Debug, Args)]
@@ -72,9 +72,6 @@ FILE is complete or not there: it is written under another name, which it loses 
 
 Exit code: 0; 1 if the trace is damaged or something is missing (what can be read is written); 2 if it cannot be read or FILE cannot be written, or if an option \
 names what is in none of its events.";
-
-/// Warnings that are told one by one.
-const WARNINGS_MAX: usize = 1000;
 
 /// For which tools.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -170,8 +167,8 @@ impl Export {
     }
 
     fn timeline(self, format: Format, out: &mut Output) -> anyhow::Result<Told> {
-        let files = TraceFiles::open_all(self.dirs.iter().map(PathBuf::as_path))?;
-        self.wanted.check_patterns(&files)?;
+        let files = self.wanted.open(&self.dirs)?;
+        let reading = self.wanted.reading(&files)?;
         let traces: Vec<&Trace> = files.described().iter().collect();
         let streams = files.names().zip(files.readers().map(|(trace, _)| trace));
         let options = Options { pairs: self.pairs.clone(), key: self.key.clone(), counters: self.counter.clone() };
@@ -185,89 +182,48 @@ impl Export {
                 })
             });
             let writing = Writing { batch: Batch::default(), hands, encoder: exporter.encoder(), out };
-            self.write(&files, exporter, writing)
+            write(reading, exporter, writing)
         })
     }
+}
 
-    fn write<'f>(
-        &self,
-        files: &'f TraceFiles,
-        mut exporter: Exporter,
-        mut writing: Writing<'f, '_>,
-    ) -> anyhow::Result<Told> {
-        let names: Vec<&str> = files.names().collect();
-        let (mut selection, mut bounds) = (self.wanted.selection(files)?, self.wanted.bounds(files)?);
-        let (mut losses, mut writers) = (StatedLosses::default(), Writers::default());
-        let mut part = Part::new(&bounds);
-        let mut warnings = files.left_out.clone();
-        let mut warnings_more = 0u64;
-        let (mut events, _): (Events<'f>, _) = files.range(bounds.first_ns, bounds.last_ns);
-        let size_bytes = events.streams().iter().map(|stream| stream.size_bytes()).sum();
-        let mut progress = Progress::of_bytes(size_bytes, true);
-        let mut read_bytes = 0;
-        writing.begin();
-        let is_all = !bounds.are_set() && selection.is_all();
-        loop {
-            // Where all are wanted, those of programs need not be looked at.
-            while is_all && !writing.batch.is_full() && events.keep_next(&mut writing.batch.block) {
-                exporter.take(&mut writing.batch);
-            }
-            if writing.batch.is_full() {
-                read_bytes += writing.batch.block.size_bytes() as u64;
-                progress.show(read_bytes);
-                writing.flush();
-                if writing.out.is_over() {
-                    break;
-                }
-                continue;
-            }
-            let Some(item) = events.next_event() else { break };
-            match item {
-                Ok(event) => {
-                    read_bytes += event.size_bytes as u64;
-                    if let Some(record) = StateRecord::decode(&event) {
-                        losses.note(&record);
-                        writers.note(&event, &record);
-                    }
-                    if bounds.are_over(&event) {
-                        break;
-                    }
-                    let is_kept = if bounds.have(&event) && selection.wants(&event, &mut writers) {
-                        exporter.event(&event, &mut writing.batch)
-                    } else {
-                        exporter.pass(&event, &mut writing.batch);
-                        false
-                    };
-                    if is_kept {
-                        events.keep(&mut writing.batch.block);
-                    }
-                }
-                Err(notice) => {
-                    let time_ns = events.streams()[notice.stream].time_ns();
-                    exporter.notice(&notice, time_ns, &mut writing.batch);
-                    match notice.problem {
-                        Problem::Discarded { count, begin_ns, end_ns } => part.lose(count, begin_ns, end_ns),
-                        _ if warnings.len() < WARNINGS_MAX => {
-                            warnings.push(format!("{}: {notice}", names[notice.stream]));
-                        }
-                        _ => warnings_more += 1,
-                    }
-                }
-            }
-            progress.step(|| read_bytes);
+fn write<'f>(mut reading: Reading<'f>, mut exporter: Exporter, mut writing: Writing<'f, '_>) -> anyhow::Result<Told> {
+    let mut progress = Progress::of(&reading, true);
+    writing.begin();
+    loop {
+        // Where all are wanted, those of programs need not be looked at.
+        while !writing.batch.is_full() && reading.keep_next(&mut writing.batch.block) {
+            exporter.take(&mut writing.batch);
         }
-        drop(progress);
-        let totals = writing.end(exporter)?;
-        if warnings_more > 0 {
-            warnings.push(format!("{warnings_more} warnings more"));
+        if writing.batch.is_full() {
+            progress.show(&reading);
+            writing.flush();
+            if writing.out.is_over() {
+                break;
+            }
+            continue;
         }
-        if !bounds.are_set() && !writing.out.is_over() {
-            warnings.extend(files.missing(&events));
+        let Some(item) = reading.next_item() else { break };
+        let is_kept = match item {
+            Item::Wanted(event, _) => exporter.event(&event, &mut writing.batch),
+            Item::Other(event) => {
+                exporter.pass(&event, &mut writing.batch);
+                false
+            }
+            Item::Notice(notice) => {
+                exporter.notice(&notice, reading.time_ns(notice.stream), &mut writing.batch);
+                false
+            }
+        };
+        if is_kept {
+            reading.keep(&mut writing.batch.block);
         }
-        let is_damaged = !warnings.is_empty();
-        let losses = part.told(files, losses, is_damaged);
-        Ok(Told { is_damaged, events: totals.events, totals: Some(totals), losses, warnings })
+        progress.step(&reading);
     }
+    drop(progress);
+    let totals = writing.end(exporter)?;
+    let Said { warnings, losses, .. } = reading.finish(!writing.out.is_over());
+    Ok(Told { is_damaged: !warnings.is_empty(), events: totals.events, totals: Some(totals), losses, warnings })
 }
 
 /// What is being written.

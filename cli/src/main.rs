@@ -4,6 +4,7 @@
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod budget;
+mod clocks;
 mod doctor;
 mod export;
 mod external;
@@ -55,6 +56,7 @@ enum Command {
     Stats(stats::StatsCommand),
     Report(report::ReportCommand),
     Export(export::Export),
+    Clocks(clocks::Clocks),
     Doctor(doctor::Doctor),
 }
 
@@ -75,6 +77,7 @@ impl Arguments {
             Command::Stats(stats) => stats.run(out),
             Command::Report(report) => report.run(out),
             Command::Export(export) => export.run(out),
+            Command::Clocks(clocks) => clocks.run(out),
             Command::Doctor(doctor) => doctor.run(out),
         }
     }

@@ -4,6 +4,7 @@ use std::io::IsTerminal;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
+use dormouse_reader::Reading;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 /// Nothing is shown of work that is done before.
@@ -11,7 +12,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// Steps between two looks at the clock.
 const STEPS: u32 = 1 << 14;
 
-/// Work whose size is known.
+/// Reading, whose size is known.
 pub(crate) struct Progress {
     bar: ProgressBar,
     begin: Instant,
@@ -20,9 +21,9 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// Of a number of bytes; `is_wanted`: whether a bar is in nothing's way.
-    pub(crate) fn of_bytes(size_bytes: u64, is_wanted: bool) -> Progress {
-        let bar = ProgressBar::with_draw_target(Some(size_bytes), ProgressDrawTarget::hidden());
+    /// Of reading; `is_wanted`: whether a bar is in nothing's way.
+    pub(crate) fn of(reading: &Reading<'_>, is_wanted: bool) -> Progress {
+        let bar = ProgressBar::with_draw_target(Some(reading.size_bytes()), ProgressDrawTarget::hidden());
         Progress { bar, begin: Instant::now(), steps: 0, is_shown: !is_wanted || !std::io::stderr().is_terminal() }
     }
 
@@ -31,25 +32,24 @@ impl Progress {
         self.bar.suspend(say);
     }
 
-    /// One step more; `done`: how many bytes that makes.
-    pub(crate) fn step(&mut self, done: impl FnOnce() -> u64) {
+    /// One item of it more.
+    pub(crate) fn step(&mut self, reading: &Reading<'_>) {
         self.steps += 1;
-        if self.steps < STEPS {
-            return;
+        if self.steps >= STEPS {
+            self.steps = 0;
+            self.show(reading);
         }
-        self.steps = 0;
-        self.show(done());
     }
 
-    /// So many bytes are done.
-    pub(crate) fn show(&mut self, done: u64) {
+    /// So far it has come.
+    pub(crate) fn show(&mut self, reading: &Reading<'_>) {
         if !self.is_shown && self.begin.elapsed() >= PATIENCE {
             self.is_shown = true;
             let style = ProgressStyle::with_template("{bar:40} {bytes} of {total_bytes}, {eta} left");
             self.bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
             self.bar.set_draw_target(ProgressDrawTarget::stderr());
         }
-        self.bar.set_position(done);
+        self.bar.set_position(reading.read_bytes());
     }
 }
 

@@ -5,16 +5,16 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use dormouse_analysis::timeline::{Options, Timeline};
-use dormouse_ctf::loss::{AT_AN_EDGE, DAMAGED, NOT_CLOSED};
-use dormouse_ctf::{Problem, StateRecord, StatedLosses, Trace, Writers};
-use dormouse_reader::TraceFiles;
+use dormouse_ctf::Trace;
+use dormouse_ctf::loss::NOT_CLOSED;
+use dormouse_reader::{Item, Said};
 use dormouse_report::{Gather, Written};
 use dormouse_terminal::{Output, parse_size, say};
 use serde_json::json;
 
 use crate::progress::Progress;
 use crate::target::Target;
-use crate::wanted::{Bounds, Wanted};
+use crate::wanted::Wanted;
 
 /// Make a page of a trace: a timeline, tables and distributions, in one file that needs no network
 #[derive(Debug, Args)]
@@ -60,24 +60,10 @@ pub(crate) struct ReportCommand {
     json: bool,
 }
 
-/// What there is to say of a trace besides its events.
-#[derive(Default)]
-struct Said {
-    warnings: Vec<String>,
-    more: u64,
-    losses: StatedLosses,
-    /// Events that packets say are lost.
-    stated: u64,
-}
-
-/// Warnings that are told one by one, on the terminal and in the page.
-const WARNINGS_MAX: usize = 100;
-
 impl ReportCommand {
     pub(crate) fn run(self, out: &mut Output) -> anyhow::Result<u8> {
-        let files = TraceFiles::open_all(self.dirs.iter().map(PathBuf::as_path))?;
-        self.wanted.check_patterns(&files)?;
-        let bounds = self.wanted.bounds(&files)?;
+        let files = self.wanted.open(&self.dirs)?;
+        let mut reading = self.wanted.reading(&files)?;
         let traces: Vec<&Trace> = files.described().iter().collect();
         let streams = files.names().zip(files.readers().map(|(trace, _)| trace));
         let options = Options { pairs: self.pairs.clone(), key: self.key.clone(), ..Options::default() };
@@ -85,17 +71,21 @@ impl ReportCommand {
         let dirs: Vec<String> = self.dirs.iter().map(|dir| dir.display().to_string()).collect();
         let mut target = Target::open(&self.output, true, out)?;
         let mut gather = Gather::new(&dirs.join(" "), timeline.names());
-        let said = self.read(&files, bounds, &mut timeline, &mut gather)?;
+        let mut progress = Progress::of(&reading, true);
+        while let Some(item) = reading.next_item() {
+            match item {
+                Item::Wanted(event, _) => timeline.event(&event, &mut gather),
+                Item::Other(event) => timeline.pass(&event, &mut gather),
+                Item::Notice(notice) => timeline.notice(&notice, reading.time_ns(notice.stream), &mut gather),
+            }
+            progress.step(&reading);
+        }
+        drop(progress);
         let totals = timeline.finish(&mut gather);
-
-        let mut notes: Vec<String> = Vec::new();
-        if said.losses.unstated > 0 || said.stated > 0 || !said.losses.uncounted.is_empty() {
-            notes.push(said.losses.told(said.stated));
-        }
-        notes.extend(said.warnings.iter().map(|line| format!("warning: {line}")));
-        if said.more > 0 {
-            notes.push(format!("{} warnings more", said.more));
-        }
+        let said = reading.finish(true);
+        let is_closed = traces.iter().filter_map(|trace| trace.own.as_ref()).all(|own| own.totals.is_closed());
+        let not_closed = (!is_closed).then(|| format!("{NOT_CLOSED}, and more can be lost than is known"));
+        let notes: Vec<String> = said.lines().chain(not_closed).collect();
         notes.iter().for_each(say);
         let mut page = BufWriter::with_capacity(1 << 20, target.output());
         let written = gather.finish(&totals, about(&traces), notes, self.max_size, &mut page)?;
@@ -103,87 +93,14 @@ impl ReportCommand {
         drop(page);
         target.finish()?;
         self.tell(&written, &said, out)?;
-        Ok((!said.warnings.is_empty() || said.more > 0).into())
-    }
-
-    fn read(
-        &self,
-        files: &TraceFiles,
-        mut bounds: Bounds,
-        timeline: &mut Timeline<dormouse_report::Kept>,
-        gather: &mut Gather,
-    ) -> anyhow::Result<Said> {
-        let mut selection = self.wanted.selection(files)?;
-        let (mut said, mut writers) = (Said::default(), Writers::default());
-        let (is_all, is_part) = (selection.is_all() && !bounds.are_set(), bounds.are_set());
-        said.warnings.extend(files.left_out.iter().cloned());
-        let names: Vec<&str> = files.names().collect();
-        let (mut events, _) = files.range(bounds.first_ns, bounds.last_ns);
-        let size_bytes = events.streams().iter().map(|stream| stream.size_bytes()).sum();
-        let (mut progress, mut read_bytes) = (Progress::of_bytes(size_bytes, true), 0);
-        let mut is_damaged = false;
-        while let Some(next) = events.next_event() {
-            match next {
-                Ok(event) => {
-                    read_bytes += event.size_bytes as u64;
-                    if let Some(record) = StateRecord::decode(&event) {
-                        said.losses.note(&record);
-                        writers.note(&event, &record);
-                        timeline.pass(&event, gather);
-                    } else if is_all {
-                        timeline.event(&event, gather);
-                    } else if bounds.are_over(&event) {
-                        break;
-                    } else if bounds.have(&event) && selection.wants(&event, &mut writers) {
-                        timeline.event(&event, gather);
-                    } else {
-                        timeline.pass(&event, gather);
-                    }
-                }
-                Err(notice) => {
-                    timeline.notice(&notice, events.streams()[notice.stream].time_ns(), gather);
-                    match notice.problem {
-                        Problem::Discarded { count, begin_ns, end_ns } => {
-                            let is_within = begin_ns.is_none_or(|ns| ns >= bounds.first_ns)
-                                && end_ns.is_none_or(|ns| ns <= bounds.last_ns);
-                            match is_within {
-                                true => said.stated = said.stated.saturating_add(count),
-                                false => said.losses.add(AT_AN_EDGE, count),
-                            }
-                        }
-                        _ => {
-                            is_damaged = true;
-                            match said.warnings.len() < WARNINGS_MAX {
-                                true => said.warnings.push(format!("{}: {notice}", names[notice.stream])),
-                                false => said.more += 1,
-                            }
-                        }
-                    }
-                }
-            }
-            progress.step(|| read_bytes);
-        }
-        if !is_part {
-            let missing = files.missing(&events);
-            is_damaged |= !missing.is_empty();
-            said.warnings.extend(missing);
-        } else {
-            said.losses = files.stated_losses().of_a_part();
-        }
-        if is_damaged {
-            said.losses.add(DAMAGED, 0);
-        }
-        if files.described().iter().filter_map(|trace| trace.own.as_ref()).any(|own| !own.totals.is_closed()) {
-            said.losses.add(NOT_CLOSED, 0);
-        }
-        Ok(said)
+        Ok((!said.warnings.is_empty()).into())
     }
 
     fn tell(&self, written: &Written, said: &Said, out: &mut Output) -> anyhow::Result<()> {
         if self.json && self.output != Path::new("-") {
             let mut value = serde_json::to_value(written)?;
             value["file"] = json!(self.output);
-            value["events_lost"] = json!(said.losses.unstated.saturating_add(said.stated));
+            value["events_lost"] = json!(said.events_lost);
             value["warnings"] = json!(said.warnings);
             return out.json(&value);
         }

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use clap::Args;
 use dormouse_analysis::{Analysis, Diff, Latency, Measure, Query, Report};
-use dormouse_ctf::{StateRecord, Trace, Writers};
-use dormouse_reader::TraceFiles;
+use dormouse_ctf::Trace;
+use dormouse_reader::Item;
 
 use dormouse_terminal::{Output, parse_duration, say, style};
 
@@ -183,7 +183,7 @@ impl StatsCommand {
     }
 
     fn whole(&self, out: &mut Output) -> anyhow::Result<u8> {
-        let files = TraceFiles::open_all(self.dirs.iter().map(PathBuf::as_path))?;
+        let files = self.wanted.open(&self.dirs)?;
         self.verbose.notes(&files, Vec::new()).for_each(say);
         let stats = progress::during("reading the trace", || files.stats());
         if self.json {
@@ -195,39 +195,25 @@ impl StatsCommand {
     }
 
     fn read(&self, dirs: &[PathBuf], query: &Query) -> anyhow::Result<Report> {
-        let files = TraceFiles::open_all(dirs.iter().map(PathBuf::as_path))?;
+        let files = self.wanted.open(dirs)?;
         let traces: Vec<&Trace> = files.described().iter().collect();
         let streams = files.names().zip(files.readers().map(|(trace, _)| trace));
         let mut analysis = Analysis::new(query, &traces, streams).map_err(anyhow::Error::msg)?;
-        self.wanted.check_patterns(&files)?;
-        let mut selection = self.wanted.selection(&files)?;
-        let (mut bounds, mut writers) = (self.wanted.bounds(&files)?, Writers::default());
+        let mut reading = self.wanted.reading(&files)?;
+        let bounds = reading.bounds();
         if bounds.are_set() {
             analysis.within(bounds.first_ns, bounds.last_ns);
         }
-        let is_choosy = self.wanted.is_choosy();
-        let (mut events, indexes) = files.range(bounds.first_ns, bounds.last_ns);
-        self.verbose.notes(&files, indexes).for_each(say);
-        let size_bytes = events.streams().iter().map(|stream| stream.size_bytes()).sum();
-        let mut progress = Progress::of_bytes(size_bytes, true);
-        while let Some(next) = events.next_event() {
-            match next {
-                Ok(event) if !is_choosy => analysis.event(&event),
-                Ok(event) => {
-                    if let Some(record) = StateRecord::decode(&event) {
-                        writers.note(&event, &record);
-                        analysis.pass(&event);
-                    } else if !bounds.are_over(&event) && bounds.have(&event) {
-                        match selection.wants(&event, &mut writers) {
-                            true => analysis.event(&event),
-                            false => analysis.pass(&event),
-                        }
-                    }
-                }
-                Err(notice) => analysis.notice(&notice, events.streams()[notice.stream].time_ns()),
+        self.verbose.notes(&files, std::mem::take(&mut reading.index_notes)).for_each(say);
+        let mut progress = Progress::of(&reading, true);
+        while let Some(item) = reading.next_item() {
+            match item {
+                Item::Wanted(event, _) => analysis.event(&event),
+                Item::Other(event) => analysis.pass(&event),
+                Item::Notice(notice) => analysis.notice(&notice, reading.time_ns(notice.stream)),
             }
-            progress.step(|| analysis.read_bytes());
+            progress.step(&reading);
         }
-        Ok(analysis.finish(&files.left_out, files.missing(&events)))
+        Ok(analysis.finish(&files.left_out, reading.missing()))
     }
 }

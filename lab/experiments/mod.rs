@@ -41,9 +41,8 @@ pub const EXPERIMENTS: [Known; 9] = [
         .of("cost of counting with a word for each processor, in five layouts, beside atomics and thread-local words"),
     Known::new("relay-write", relay_write::run_relay_write, Some(include_str!("relay_write/paper.toml")))
         .of("cost of writing a record to a buffer of pages, by memcpy, by single stores, and inlined"),
-    Known::new("vring", vring::run_vring, Some(include_str!("vring/paper.toml"))).of(
-        "cost of a buffer's way through a virtqueue and back, between two processors, by what was refined since 2015",
-    ),
+    Known::new("vring", vring::run_vring, Some(include_str!("vring/paper.toml")))
+        .of("cost of a buffer's way through a virtqueue and back, between two processors, by what came since 2015"),
     Known::new("zero-page", zero_page::run_zero_page, Some(include_str!("zero_page/paper.toml")))
         .of("time of a codec's frames in memory that nobody has written, beside memory that is there"),
     Known::new("compile-job", compile_job::run, Some(include_str!("compile_job/paper.toml")))

@@ -45,9 +45,7 @@ pub enum LabError {
     #[error("there is no experiment `{0}`; `dormouse lab list` names them")]
     Unknown(String),
     /// The engine is missing.
-    #[error(
-        "cannot find {0}; `cargo xtask lab` builds it and runs the lab, `cargo xtask install --prefix DIR --with-lab` installs both"
-    )]
+    #[error("cannot find {0}; `cargo xtask lab` builds it, `cargo xtask install --prefix DIR --with-lab` installs it")]
     NoEngine(String),
     /// The engine did not do its work.
     #[error("the engine failed: {0}")]

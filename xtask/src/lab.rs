@@ -15,7 +15,7 @@ use crate::{lua, peers, test};
 #[command(after_help = "\
 Examples:
   cargo xtask lab                    what the five papers say and whether it is so here, and the cost of an event beside the tracers that
-                                     are installed: two minutes, and as long again the first time if the tests have built nothing yet
+                                     are installed: two minutes in a fresh clone, less when it is built
   cargo xtask lab --all              every experiment in full, beside every tracer that can be installed: minutes each
   cargo xtask lab imv --json F       one of them, its figures in a file")]
 pub(crate) struct Lab {
@@ -72,6 +72,9 @@ const VARIANTS: [(&str, &str); 2] =
 /// What a newcomer sees: an experiment for each paper, and the event itself.
 const TOUR: [&str; 6] = ["imv", "percpu", "relay-write", "vring", "zero-page", "event"];
 
+/// Rounds that a newcomer waits for, at most: with twelve as many statements can be told, and it takes a quarter longer.
+const TOUR_ROUNDS: &str = "8";
+
 /// `dormouse-lab run` as built with a profile, with a project to build.
 fn command(profile: &str) -> Result<Command> {
     let target = run::target_dir()?;
@@ -119,6 +122,9 @@ impl Lab {
         command.args(&self.experiments);
         if is_tour {
             command.args(TOUR).args(["--quick", "--brief"]);
+            if self.rounds.is_none() {
+                command.args(["--rounds", TOUR_ROUNDS]);
+            }
         } else if self.quick {
             command.arg("--quick");
         }

@@ -5,7 +5,7 @@ use std::thread::Scope;
 
 use dormouse_ctf::stream::Block;
 use dormouse_ctf::text::{Buffer, ClockFormat, Formatter};
-use dormouse_reader::Events;
+use dormouse_reader::Reading;
 
 use super::printer::utc_offset;
 use super::sink::Sink;
@@ -57,18 +57,24 @@ impl<'f> Crew<'f> {
     }
 
     /// Takes the event that was read last.
-    pub(super) fn take(&mut self, events: &Events<'f>, sink: &mut Sink<'_>) {
-        events.keep(&mut self.job.block);
+    pub(super) fn take(&mut self, reading: &Reading<'f>, sink: &mut Sink<'_>) {
+        reading.keep(&mut self.job.block);
         if self.is_full() {
             self.hand_over(sink);
         }
     }
 
-    /// Takes events up to the next notice, or to an event of the session owner. Those are next then. `done` is told the bytes of each block.
-    pub(super) fn take_all(&mut self, events: &mut Events<'f>, sink: &mut Sink<'_>, mut done: impl FnMut(usize)) {
-        while events.keep_next(&mut self.job.block) {
+    /// Where all events are wanted, takes them up to the next notice, or to an event of the session owner. Those are next then. `done` is called for
+    /// each block.
+    pub(super) fn take_all(
+        &mut self,
+        reading: &mut Reading<'f>,
+        sink: &mut Sink<'_>,
+        mut done: impl FnMut(&Reading<'f>),
+    ) {
+        while reading.keep_next(&mut self.job.block) {
             if self.is_full() {
-                done(self.job.block.size_bytes());
+                done(reading);
                 self.hand_over(sink);
                 if sink.is_over() {
                     break;

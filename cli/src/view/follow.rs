@@ -13,13 +13,12 @@ use std::time::{Duration, Instant};
 use anyhow::bail;
 use dormouse_consumer::is_owner_alive;
 use dormouse_ctf::{Merge, Position, Problem, Selection, StateRecord, StatedLosses, Writers};
-use dormouse_reader::TraceFiles;
+use dormouse_reader::{Bounds, TraceFiles};
 
 use super::View;
 use super::horizon::Horizon;
 use super::printer::Printer;
 use super::sink::Sink;
-use crate::wanted::Bounds;
 
 /// Between two looks at the directory: a person does not notice it, and opening costs little of it.
 const ROUND: Duration = Duration::from_millis(200);
@@ -225,7 +224,7 @@ impl Progress {
                         self.losses.note(&record);
                         self.writers.note(&event, &record);
                     }
-                    if !bounds.are_over(&event) && bounds.have(&event) && selection.wants(&event, &mut self.writers) {
+                    if bounds.have(&event) && selection.wants(&event, &mut self.writers) {
                         *left -= 1;
                         self.late += u64::from(event.time_ns < self.latest_ns);
                         self.latest_ns = self.latest_ns.max(event.time_ns);

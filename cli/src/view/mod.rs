@@ -14,13 +14,13 @@ use std::time::Duration;
 use anyhow::bail;
 use clap::{Args, ValueEnum};
 use dormouse_ctf::text::ClockFormat;
-use dormouse_ctf::{ClassRef, Problem, Selection, StateRecord, StatedLosses, Writers};
-use dormouse_reader::TraceFiles;
+use dormouse_ctf::{ClassRef, Notice, Problem, Selection};
+use dormouse_reader::{Item, Reading, TraceFiles};
 use dormouse_terminal::{Output, parse_duration};
 
 use crate::patterns::instead;
 use crate::progress::Progress;
-use crate::wanted::{Bounds, Part, Verbose, Wanted, begin_ns};
+use crate::wanted::{Verbose, Wanted, begin_ns};
 use crew::Crew;
 use order::Order;
 use printer::Printer;
@@ -189,7 +189,7 @@ impl View {
     }
 
     fn print_to(self, out: &mut Output, is_terminal: bool) -> anyhow::Result<Printed> {
-        let files = TraceFiles::open_all(self.dirs.iter().map(PathBuf::as_path))?;
+        let files = self.wanted.open(&self.dirs)?;
         let format = self.format.unwrap_or(match is_terminal || self.fields.is_some() {
             true => Format::People,
             false => Format::Babeltrace,
@@ -197,15 +197,14 @@ impl View {
         if format == Format::Babeltrace && self.fields.is_some() {
             bail!("--format babeltrace prints all fields; --fields is for people, json, csv and logfmt");
         }
-        let selection = match self.follow {
-            true => self.wanted.selection_of_live()?,
+        let reading = match self.follow {
+            true => Reading::new(&files, self.wanted.selection_of_live()?, self.wanted.bounds(&files)?),
             false => {
-                self.wanted.check_patterns(&files)?;
                 self.check_fields(&files)?;
-                self.wanted.selection(&files)?
+                self.wanted.reading(&files)?
             }
         };
-        let bounds = self.wanted.bounds(&files)?;
+        let selection = reading.selection();
         let clock = match self.clock {
             ClockArgument::Time => ClockFormat::TimeOfDay,
             ClockArgument::Date => ClockFormat::DateTime,
@@ -217,7 +216,7 @@ impl View {
             color => color == ColorArgument::Always,
         };
         let width = if is_terminal { dormouse_terminal::style::width() } else { None };
-        let columns = || self.columns(&files, &selection);
+        let columns = || self.columns(&files, selection);
         let mut printer = Printer::new(format, clock, width, has_color, self.fields.clone(), columns);
         // The session's own are few.
         let classes = files.traces().flat_map(ClassRef::all);
@@ -226,13 +225,14 @@ impl View {
         let is_paged = is_terminal && !self.no_pager && !self.follow;
         let mut sink = Sink::new(out, is_paged, format == Format::People);
         if self.follow {
+            let bounds = reading.bounds().clone();
             let code = self.print_following(files, bounds, &mut printer, &mut sink)?;
             return Ok(Printed { is_damaged: code != 0, events: 0 });
         }
         let is_simple = format == Format::Babeltrace && !self.reverse && self.tail.is_none();
         let result = std::thread::scope(|scope| {
             let crew = if is_simple { Crew::start(scope, clock) } else { None };
-            self.print(&files, selection, bounds, &mut printer, crew, &mut sink)
+            self.print(&files, reading, &mut printer, crew, &mut sink)
         });
         sink.finish();
         result
@@ -241,111 +241,89 @@ impl View {
     fn print<'f>(
         &self,
         files: &'f TraceFiles,
-        mut selection: Selection,
-        mut bounds: Bounds,
+        mut reading: Reading<'f>,
         printer: &mut Printer,
         mut crew: Option<Crew<'f>>,
         sink: &mut Sink<'_>,
     ) -> anyhow::Result<Printed> {
-        let names: Vec<&str> = files.names().collect();
         let mut order = Order::new(self.reverse, if self.reverse { self.tail_count() } else { self.tail })?;
         let mut left = if self.reverse { u64::MAX } else { self.count.unwrap_or(u64::MAX) };
-        let is_whole = !bounds.are_set() && left == u64::MAX;
+        let is_all = left == u64::MAX;
         files.left_out.iter().for_each(|line| sink.say(format!("warning: {line}")));
-        let (is_left_out, mut is_damaged) = (!files.left_out.is_empty(), false);
-        let (mut losses, mut writers) = (StatedLosses::default(), Writers::default());
-        let mut part = Part::new(&bounds);
         let mut text = Vec::with_capacity(2 * CHUNK_BYTES);
         printer.begin(&mut text);
         sink.write(&text);
         text.clear();
-        let (mut events, indexes) = files.range(bounds.first_ns, bounds.last_ns);
-        self.verbose.notes(files, indexes).for_each(|line| sink.say(line));
-        let size_bytes = events.streams().iter().map(|stream| stream.size_bytes()).sum();
+        self.verbose.notes(files, std::mem::take(&mut reading.index_notes)).for_each(|line| sink.say(line));
         // A terminal is busy with the events themselves.
-        let mut progress = Progress::of_bytes(size_bytes, !std::io::stdout().is_terminal());
-        let (mut read_bytes, mut shown) = (0, 0);
-        let is_all = is_whole && selection.is_all();
+        let mut progress = Progress::of(&reading, !std::io::stdout().is_terminal());
+        let (mut shown, mut last_ns, mut is_damaged) = (0, None, !files.left_out.is_empty());
         while left > 0 {
             // Where all are wanted, those of programs need not be looked at.
             if let Some(crew) = crew.as_mut().filter(|_| is_all) {
-                crew.take_all(&mut events, sink, |size_bytes| {
-                    read_bytes += size_bytes as u64;
-                    progress.show(read_bytes);
-                });
+                crew.take_all(&mut reading, sink, |reading| progress.show(reading));
             }
-            let Some(item) = events.next_event() else { break };
-            match item {
-                Ok(event) => {
-                    read_bytes += event.size_bytes as u64;
-                    if let Some(record) = StateRecord::decode(&event) {
-                        losses.note(&record);
-                        writers.note(&event, &record);
-                    }
-                    if bounds.are_over(&event) {
-                        break;
-                    }
-                    if bounds.have(&event) && selection.wants(&event, &mut writers) {
-                        left -= 1;
-                        shown += 1;
-                        part.last_event_ns = event.time_ns.or(part.last_event_ns);
-                        match &mut crew {
-                            Some(crew) => crew.take(&events, sink),
-                            None => {
-                                let (begin, ns) = (text.len(), event.time_ns);
-                                printer.event(&event, &mut writers, &mut text);
-                                order.take(&mut text, begin, ns)?;
-                            }
-                        }
+            let mut is_for_crew = false;
+            match reading.next_item() {
+                None => break,
+                Some(Item::Wanted(event, writers)) => {
+                    left -= 1;
+                    shown += 1;
+                    last_ns = event.time_ns.or(last_ns);
+                    is_for_crew = crew.is_some();
+                    if !is_for_crew {
+                        let (begin, ns) = (text.len(), event.time_ns);
+                        printer.event(&event, writers, &mut text);
+                        order.take(&mut text, begin, ns)?;
                     }
                 }
-                Err(notice) => {
-                    if let Problem::Discarded { count, begin_ns, end_ns } = notice.problem {
-                        part.lose(count, begin_ns, end_ns);
-                        // The sum is said at the end.
-                        if self.tail.is_some() {
-                            continue;
-                        }
-                    }
+                Some(Item::Other(_)) => {}
+                // The sum is said at the end.
+                Some(Item::Notice(Notice { problem: Problem::Discarded { .. }, .. })) if self.tail.is_some() => {}
+                Some(Item::Notice(notice)) => {
                     // What comes before the notice comes out before it.
                     crew.iter_mut().for_each(|crew| crew.finish(sink));
                     sink.write(&text);
                     text.clear();
                     sink.flush();
                     // Events are read ahead of their lines: what is wrong behind the lines that were wanted is not told.
-                    if sink.is_over() {
-                        return Ok(Printed { is_damaged: is_left_out || is_damaged, events: shown });
+                    if !sink.is_over() {
+                        is_damaged |= !matches!(notice.problem, Problem::Discarded { .. });
+                        let line = printer.warning(&notice, reading.stream_name(notice.stream));
+                        progress.hidden(|| sink.say(line));
                     }
-                    is_damaged |= !matches!(notice.problem, Problem::Discarded { .. });
-                    let line = printer.warning(&notice, names[notice.stream]);
-                    progress.hidden(|| sink.say(line));
                 }
+            }
+            if let Some(crew) = crew.as_mut().filter(|_| is_for_crew) {
+                crew.take(&reading, sink);
             }
             if text.len() >= CHUNK_BYTES {
                 sink.write(&text);
                 text.clear();
             }
             if sink.is_over() {
-                return Ok(Printed { is_damaged: is_left_out || is_damaged, events: shown });
+                return Ok(Printed { is_damaged, events: shown });
             }
-            progress.step(|| read_bytes);
+            progress.step(&reading);
         }
         drop(progress);
         crew.iter_mut().for_each(|crew| crew.finish(sink));
         sink.write(&text);
-        if left == 0 {
-            part.end_with_last();
+        if let Some(ns) = last_ns.filter(|_| left == 0) {
+            reading.ends_with(ns);
         }
-        part.begin_with(order.first_ns());
+        if let Some(ns) = order.first_ns() {
+            reading.begins_with(ns);
+        }
         order.finish(|line| {
             sink.write(line);
             !sink.is_over()
         })?;
-        let missing = if is_whole { files.missing(&events) } else { Vec::new() };
+        let missing = if is_all { reading.missing() } else { Vec::new() };
         missing.iter().for_each(|line| sink.say(format!("warning: {line}")));
-        is_damaged |= !missing.is_empty();
-        part.told(files, losses, is_damaged).into_iter().for_each(|line| sink.say(line));
-        Ok(Printed { is_damaged: is_left_out || is_damaged, events: shown })
+        let said = reading.finish(is_all);
+        said.losses.into_iter().for_each(|line| sink.say(line));
+        Ok(Printed { is_damaged: !said.warnings.is_empty(), events: shown })
     }
 
     /// How many events from the end on are printed, in reverse.

@@ -1,21 +1,21 @@
-//! Which events are wanted: the options that `view` and `stats` share.
+//! Which events are wanted: the options that commands share which read traces.
 
-mod part;
 mod when;
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::Args;
 use dormouse_ctf::{ClassRef, Selection};
 use dormouse_filter::Filter;
-use dormouse_reader::TraceFiles;
+use dormouse_reader::{Bounds, Reading, TraceFiles};
 use dormouse_terminal::parse_duration;
 
+use crate::clocks::correct;
 use crate::patterns::{instead, unmatched};
-pub(crate) use part::Part;
 use when::When;
-pub(crate) use when::{Bounds, begin_ns};
+pub(crate) use when::begin_ns;
 
 /// Which events are wanted.
 #[derive(Debug, Args)]
@@ -48,9 +48,19 @@ pub(crate) struct Wanted {
     /// Only events of processes whose name matches
     #[arg(long, value_name = "PATTERN")]
     process: Vec<String>,
+    /// Correct the times of traces by this file, which `dormouse clocks` writes
+    #[arg(long, value_name = "FILE.json", help_heading = "Clocks")]
+    clocks: Option<PathBuf>,
 }
 
 impl Wanted {
+    /// Opens traces, and corrects their clocks.
+    pub(crate) fn open(&self, dirs: &[PathBuf]) -> anyhow::Result<TraceFiles> {
+        let mut files = TraceFiles::open_all(dirs.iter().map(PathBuf::as_path))?;
+        self.clocks.iter().try_for_each(|clocks| correct(&mut files, clocks))?;
+        Ok(files)
+    }
+
     /// Whether some events of a class can be wanted and others not.
     pub(crate) fn is_choosy(&self) -> bool {
         let numbers = [&self.pid, &self.tid, &self.cpu].into_iter().any(|numbers| !numbers.is_empty());
@@ -59,7 +69,7 @@ impl Wanted {
     }
 
     /// Patterns that match no class are mistakes.
-    pub(crate) fn check_patterns(&self, files: &TraceFiles) -> anyhow::Result<()> {
+    fn check_patterns(&self, files: &TraceFiles) -> anyhow::Result<()> {
         let mut names: Vec<String> =
             files.traces().flat_map(ClassRef::all).map(|class| class.class.full_name.clone()).collect();
         names.sort();
@@ -73,7 +83,7 @@ impl Wanted {
     }
 
     /// What classes and values of events say.
-    pub(crate) fn selection(&self, files: &TraceFiles) -> anyhow::Result<Selection> {
+    fn selection(&self, files: &TraceFiles) -> anyhow::Result<Selection> {
         let mut filters = Vec::new();
         for (option, text) in self.questions() {
             let filter = Filter::parse(&text).with_context(|| option.clone())?;
@@ -110,7 +120,13 @@ impl Wanted {
 
     /// From when until when.
     pub(crate) fn bounds(&self, files: &TraceFiles) -> anyhow::Result<Bounds> {
-        Bounds::new(files, self.since.as_ref(), self.until.as_ref(), self.last)
+        when::bounds(files, self.since.as_ref(), self.until.as_ref(), self.last)
+    }
+
+    /// Begins to read what is wanted.
+    pub(crate) fn reading<'f>(&self, files: &'f TraceFiles) -> anyhow::Result<Reading<'f>> {
+        self.check_patterns(files)?;
+        Ok(Reading::new(files, self.selection(files)?, self.bounds(files)?))
     }
 }
 

@@ -3,9 +3,8 @@
 use std::time::Duration;
 
 use anyhow::bail;
-use dormouse_abi::class::matches;
 use dormouse_ctf::Event;
-use dormouse_reader::TraceFiles;
+use dormouse_reader::{Bounds, TraceFiles};
 use dormouse_terminal::parse_duration;
 use jiff::civil::{DateTime, Time};
 use jiff::tz::TimeZone;
@@ -91,92 +90,22 @@ pub(crate) fn begin_ns(files: &TraceFiles) -> Option<i64> {
     None
 }
 
-/// Between which times events are wanted.
-#[derive(Debug)]
-pub(crate) struct Bounds {
-    pub first_ns: i64,
-    pub last_ns: i64,
-    /// What an event must match, before events are wanted.
-    from: Option<String>,
-    /// With what event it ends.
-    upto: Option<String>,
-    is_past: bool,
-}
-
-impl Bounds {
-    pub(super) fn new(
-        files: &TraceFiles,
-        since: Option<&When>,
-        until: Option<&When>,
-        last: Option<Duration>,
-    ) -> anyhow::Result<Bounds> {
-        let last = last.map(|last| When::FromEnd(i64::try_from(last.as_nanos()).unwrap_or(i64::MAX)));
-        let since = since.or(last.as_ref());
-        let ns = |when: Option<&When>, without: i64| when.map_or(Ok(without), |when| resolve(files, when, without));
-        let mut bounds = Bounds {
-            first_ns: ns(since, i64::MIN)?,
-            last_ns: ns(until, i64::MAX)?,
-            from: since.and_then(When::event).map(str::to_string),
-            upto: until.and_then(When::event).map(str::to_string),
-            is_past: false,
-        };
-        // With the times of these events, packets before and behind are passed by their headers.
-        let (from, upto) = (bounds.from.clone(), bounds.upto.clone());
-        if let Some(ns) = from.as_deref().and_then(|from| bounds.find(files, None, from)) {
-            bounds.first_ns = ns;
-        }
-        if let Some(ns) = upto.and_then(|upto| bounds.find(files, from.as_deref(), &upto)) {
-            bounds.last_ns = ns;
-        }
-        if bounds.first_ns > bounds.last_ns {
-            bail!("--since is later than --until: there can be no events between them");
-        }
-        Ok(bounds)
+/// From when until when events are wanted.
+pub(super) fn bounds(
+    files: &TraceFiles,
+    since: Option<&When>,
+    until: Option<&When>,
+    last: Option<Duration>,
+) -> anyhow::Result<Bounds> {
+    let last = last.map(|last| When::FromEnd(i64::try_from(last.as_nanos()).unwrap_or(i64::MAX)));
+    let since = since.or(last.as_ref());
+    let ns = |when: Option<&When>, without: i64| when.map_or(Ok(without), |when| resolve(files, when, without));
+    let times = (ns(since, i64::MIN)?, ns(until, i64::MAX)?);
+    let bounds = Bounds::new(files, times, since.and_then(When::event), until.and_then(When::event));
+    if bounds.first_ns > bounds.last_ns {
+        bail!("--since is later than --until: there can be no events between them");
     }
-
-    /// The time of the first event that matches, between these bounds and from the first on that matches `from`.
-    fn find(&self, files: &TraceFiles, mut from: Option<&str>, wanted: &str) -> Option<i64> {
-        let mut events = files.events_within(self.first_ns, self.last_ns);
-        while let Some(item) = events.next_event() {
-            let Ok(event) = item else { continue };
-            if from.is_some_and(|from| !is_named(&event, from)) {
-                continue;
-            }
-            from = None;
-            if is_named(&event, wanted) {
-                return event.time_ns;
-            }
-        }
-        None
-    }
-
-    /// Whether not all times are wanted.
-    pub(crate) fn are_set(&self) -> bool {
-        self.first_ns > i64::MIN
-            || self.last_ns < i64::MAX
-            || self.from.is_some()
-            || self.upto.is_some()
-            || self.is_past
-    }
-
-    /// Whether neither this event nor a later one is wanted.
-    pub(crate) fn are_over(&self, event: &Event<'_>) -> bool {
-        self.is_past || event.time_ns.is_some_and(|ns| ns > self.last_ns)
-    }
-
-    /// Whether the event is between them. Of an event without a time nobody can tell.
-    pub(crate) fn have(&mut self, event: &Event<'_>) -> bool {
-        if self.from.as_deref().is_some_and(|pattern| !is_named(event, pattern)) {
-            return false;
-        }
-        self.from = None;
-        let is_timed = self.first_ns > i64::MIN || self.last_ns < i64::MAX;
-        let is_within = event.time_ns.map_or(!is_timed, |ns| (self.first_ns..=self.last_ns).contains(&ns));
-        if is_within && self.upto.as_deref().is_some_and(|pattern| is_named(event, pattern)) {
-            self.is_past = true;
-        }
-        is_within
-    }
+    Ok(bounds)
 }
 
 fn resolve(files: &TraceFiles, when: &When, without: i64) -> anyhow::Result<i64> {
@@ -205,11 +134,6 @@ fn time_of_day(time: Time, begin_ns: i64, end_ns: Option<i64>) -> anyhow::Result
         }
     }
     Ok(same_day)
-}
-
-/// Whether an event's class has a name that matches.
-fn is_named(event: &Event<'_>, pattern: &str) -> bool {
-    matches(pattern, &event.class.full_name)
 }
 
 #[cfg(test)]

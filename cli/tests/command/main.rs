@@ -1,5 +1,6 @@
 //! The command `dormouse`.
 
+mod clocks;
 mod damage;
 mod doctor;
 mod export;

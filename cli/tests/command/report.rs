@@ -77,7 +77,8 @@ fn what_is_written_is_told() {
     let left_out =
         json!({ "resolution_ns": 0, "merged": {}, "fields": 0, "too_deep": 0, "too_many_on_cpu": 0, "call_trees": 0 });
     assert_eq!((&told["left_out"], &told["warnings"]), (&left_out, &json!([])));
-    assert!(text(&output.stderr).contains("at least 3"), "{}", text(&output.stderr));
+    let not_closed = "the trace was not closed: its session is live or was killed, and more can be lost than is known";
+    assert_eq!(text(&output.stderr), format!("dormouse: 3 lost\ndormouse: {not_closed}\n"));
 
     let paired = ["--pairs", "msg:sent..msg:received", "--key", "id", "--json"];
     let told: Json = serde_json::from_slice(&report(trace.path(), &page, &paired).stdout).unwrap();
@@ -85,7 +86,17 @@ fn what_is_written_is_told() {
     let some = ["-e", "job:*", "--tid", "7", "--json"];
     let told: Json = serde_json::from_slice(&report(trace.path(), &page, &some).stdout).unwrap();
     assert_eq!((&told["events"], &told["slices"]), (&json!(40), &json!(20)));
-    let line = text(&report(trace.path(), &page, &["--since", "+10ms"]).stdout);
+    let output = report(trace.path(), &page, &["--since", "+10ms"]);
+    // They are lost after 39 ms: within this time, and across its end.
+    assert!(
+        text(&output.stderr).starts_with("dormouse: of the time that is shown: 3 lost\n"),
+        "{}",
+        text(&output.stderr)
+    );
+    let across = report(trace.path(), &page, &["--until", "+40ms"]);
+    let edge = "of the time that is shown: unknown how many lost because events were lost at the edge of this time, in it or not (3)";
+    assert!(text(&across.stderr).contains(edge), "{}", text(&across.stderr));
+    let line = text(&output.stdout);
     assert!(line.ends_with(&format!("nothing is left out; open it in a browser: {}\n", page.display())), "{line}");
 }
 

@@ -89,9 +89,7 @@ fn placements(cpus: &[u32], place: impl Fn(u32) -> Option<Place>) -> (Vec<(&'sta
         };
         match others.iter().find(is_so) {
             Some(other) => found.push((name, [*first, *other])),
-            None => {
-                notes.push(format!("placement {name}: this machine shows no {words} among the processors {cpus:?}"))
-            }
+            None => notes.push(format!("placement {name}: this machine shows no {words} among {cpus:?}")),
         }
     }
     if let (true, Some(other)) = (found.is_empty(), others.first()) {
@@ -114,10 +112,8 @@ struct Slot {
 
 /// Counters of both threads, by names that tell them apart.
 fn by_side(threads: Vec<BTreeMap<String, f64>>) -> BTreeMap<String, f64> {
-    let sides = SIDES.into_iter().zip(threads);
-    let named = sides
-        .flat_map(|(side, counters)| counters.into_iter().map(move |(name, count)| (format!("{side}.{name}"), count)));
-    named.collect()
+    let sides = SIDES.into_iter().zip(threads).flat_map(|(side, of)| of.into_iter().map(move |one| (side, one)));
+    sides.map(|(side, (name, count))| (format!("{side}.{name}"), count)).collect()
 }
 
 fn run(case: &str, iterations: u64) -> Run {

@@ -170,24 +170,26 @@ fn alone(driver: &mut impl DriverEnd, device: &mut impl DeviceEnd, count: u64, b
     sums
 }
 
-fn run<K: Kind, const BATCH: u64, const IS_LOCKSTEP: bool>(count: u64) {
+/// A loop of a ring. Compiled once for each ring: its shape and its batch are asked at run time, in every ring alike.
+#[inline(never)]
+fn run<K: Kind>(count: u64, batch: u64, is_lockstep: bool) {
     // Of a ring that another loop has broken nothing arrives, which is found in the end.
     let Some(ring) = K::cell().get() else { return };
     match seat() {
         Seat { count: 1, .. } => {
             let (Ok(mut driver), Ok(mut device)) = (ring.driver.0.lock(), ring.device.0.lock()) else { return };
-            let sums = alone(&mut *driver, &mut *device, count, BATCH);
+            let sums = alone(&mut *driver, &mut *device, count, batch);
             if sums[0] == sums[1] {
                 arrived(sums[1], count);
             }
         }
         Seat { index: 0, .. } => {
             let Ok(mut driver) = ring.driver.0.lock() else { return };
-            arrived(drive(&mut *driver, count, BATCH, IS_LOCKSTEP), count);
+            arrived(drive(&mut *driver, count, batch, is_lockstep), count);
         }
         Seat { index: 1, .. } => {
             let Ok(mut device) = ring.device.0.lock() else { return };
-            arrived(serve(&mut *device, count, BATCH), count);
+            arrived(serve(&mut *device, count, batch), count);
         }
         Seat { .. } => {}
     }
@@ -195,12 +197,12 @@ fn run<K: Kind, const BATCH: u64, const IS_LOCKSTEP: bool>(count: u64) {
 
 /// The loop of the shape `stream`.
 extern "C" fn stream<K: Kind, const BATCH: u64>(iterations: u64, _: u64) {
-    run::<K, BATCH, false>(iterations);
+    run::<K>(iterations, BATCH, false);
 }
 
 /// The loop of the shape `lockstep`.
 extern "C" fn lockstep<K: Kind, const BATCH: u64>(iterations: u64, _: u64) {
-    run::<K, BATCH, true>(iterations);
+    run::<K>(iterations, BATCH, true);
 }
 
 /// Sets up a ring, and names its cases: `stream_NAME_1` and so on.

@@ -53,17 +53,11 @@ pub struct Findings {
 impl Findings {
     /// One line for each thing that a reader has to know, with its remedy. Nothing to tell, no lines.
     pub fn notes(&self) -> Vec<String> {
-        let named = |one: &Neighbour| {
-            let Neighbour { pid, command, share, cpu, is_on_measured_cpu } = one;
-            let end = match cpu {
-                Some(cpu) if *is_on_measured_cpu => {
-                    format!(", on processor {cpu}, which is measured; stop it, or choose another with --cpu")
-                }
-                Some(cpu) => {
-                    format!(", on processor {cpu}; it shares caches and memory with what is measured; stop it")
-                }
-                None => "; stop it".into(),
-            };
+        let measured = ", which is measured; stop it, or choose another with --cpu";
+        let beside = "; it shares caches and memory with what is measured; stop it";
+        let named = |Neighbour { pid, command, share, cpu, is_on_measured_cpu }: &Neighbour| {
+            let end = if *is_on_measured_cpu { measured } else { beside };
+            let end = cpu.map_or_else(|| "; stop it".into(), |cpu| format!(", on processor {cpu}{end}"));
             format!("noisy neighbour: `{command}` (pid {pid}) took {:.0} % of a processor{end}", share * 100.0)
         };
         // More of them say no more.
@@ -72,12 +66,7 @@ impl Findings {
         for (share, least, subject, rest) in [
             (&self.unnamed_share, 0.10, "noisy neighbours: processes too short-lived to name took", "of a processor"),
             (&self.steal_share, 0.01, "steal: the hypervisor gave", "of the processors' time to other machines"),
-            (
-                &self.interrupt_share,
-                0.10,
-                "interrupts took",
-                "of a processor; /proc/irq/NUMBER/smp_affinity moves them",
-            ),
+            (&self.interrupt_share, 0.10, "interrupts took", "of a processor; /proc/irq/*/smp_affinity moves them"),
         ] {
             let share = share.told().filter(|share| **share >= least);
             notes.extend(share.map(|share| format!("{subject} {:.1} % {rest}", share * 100.0)));

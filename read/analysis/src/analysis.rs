@@ -75,7 +75,6 @@ pub struct Analysis<'q> {
     part_ns: Option<(i64, i64)>,
     events: u64,
     bytes: u64,
-    read_bytes: u64,
     places: LossPlaces,
     discarded: u64,
     losses: StatedLosses,
@@ -135,7 +134,6 @@ impl<'q> Analysis<'q> {
             part_ns: None,
             events: 0,
             bytes: 0,
-            read_bytes: 0,
             places: LossPlaces::default(),
             discarded: 0,
             losses: StatedLosses::default(),
@@ -147,11 +145,6 @@ impl<'q> Analysis<'q> {
         })
     }
 
-    /// Bytes of the records that it was shown.
-    pub fn read_bytes(&self) -> u64 {
-        self.read_bytes
-    }
-
     /// Only a part of the time is asked for: that of which all events will be shown, nanoseconds since the epoch.
     pub fn within(&mut self, first_ns: i64, last_ns: i64) {
         self.part_ns = Some((first_ns, last_ns));
@@ -159,7 +152,6 @@ impl<'q> Analysis<'q> {
 
     /// The next event, if it is not one that is asked for: it only says how far the time has come, and whose later events are.
     pub fn pass(&mut self, event: &Event<'_>) {
-        self.read_bytes += event.size_bytes as u64;
         let trace = self.streams[event.stream].trace;
         if event.is_state() {
             return self.state(event, trace);

@@ -12,6 +12,7 @@
 //! * [`Query`]: what is asked; what the traces do not have is an error that names the nearest.
 //! * [`Analysis`]: reads events in the order of time.
 //! * [`Distribution`]: count, sum, mean, least and greatest, exact; percentiles by a sketch.
+//! * [`clocks`]: clocks of several hosts brought together.
 //! * [`timeline`]: tracks with slices, instants, counters, flows and losses, for pictures and exports.
 //! * [`Report`]: the answer. [`Diff`]: two of them beside each other, with intervals.
 //!
@@ -23,6 +24,7 @@
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 mod analysis;
+pub mod clocks;
 mod diff;
 mod distribution;
 mod group;

@@ -97,7 +97,7 @@ pub use stream::{
     ClassCounts, Event, FirstPacket, Notice, PacketSpan, Position, Problem, RecordError, Scratch, Source, StreamReader,
     TraceRef, count_records, first_record_since,
 };
-pub use time::Clock;
+pub use time::{Clock, Correction};
 pub use totals::{StreamTotals, Totals};
 pub use trace::Trace;
 pub use value::{Sequence, Value};

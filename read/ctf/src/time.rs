@@ -26,7 +26,40 @@ impl Clock {
         let hz = self.frequency_hz.max(1);
         let offset_s = i128::from(self.offset_s) + i128::from(self.offset_cycles / hz);
         let offset_ns = offset_s * 1_000_000_000 + i128::from(duration_ns(self.offset_cycles % hz, hz));
-        Scale { frequency_hz: hz, offset_ns }
+        Scale { frequency_hz: hz, offset_ns, at_ns: 0, drift: 0 }
+    }
+}
+
+/// What the times of a trace are corrected by, so that they are those of another host: at `at_ns` they become later by `offset_ns`, and by `drift`
+/// more for each nanosecond from there on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Correction {
+    /// Nanoseconds since the epoch, by the trace's own clock.
+    pub at_ns: i64,
+    /// Negative where the trace's clock is fast.
+    pub offset_ns: i64,
+    /// In parts of 2^60, so that a year's error by rounding is below a nanosecond.
+    pub drift: i64,
+}
+
+/// Bits behind the point of [`Correction::drift`].
+const DRIFT_BITS: u32 = 60;
+
+impl Correction {
+    /// Of a drift in parts of 1: nanoseconds by which times become later each nanosecond.
+    pub fn new(at_ns: i64, offset_ns: i64, drift: f64) -> Correction {
+        Correction { at_ns, offset_ns, drift: (drift * (1u64 << DRIFT_BITS) as f64).round() as i64 }
+    }
+
+    /// The drift in parts of 1.
+    pub fn drift(&self) -> f64 {
+        self.drift as f64 / (1u64 << DRIFT_BITS) as f64
+    }
+
+    /// The time of the other host. What an `i64` cannot hold becomes the nearest that it can.
+    pub fn corrected_ns(&self, ns: i64) -> i64 {
+        let scale = Scale { frequency_hz: 1_000_000_000, offset_ns: 0, at_ns: 0, drift: 0 }.corrected(self);
+        scale.within(i128::from(ns) + scale.offset_ns)
     }
 }
 
@@ -34,10 +67,31 @@ impl Clock {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Scale {
     frequency_hz: u64,
+    /// That of a correction included.
     offset_ns: i128,
+    /// As [`Correction`] has them, but that the time is one whose offset is corrected.
+    at_ns: i64,
+    drift: i64,
 }
 
 impl Scale {
+    /// The same, corrected.
+    pub(crate) fn corrected(self, correction: &Correction) -> Scale {
+        let Correction { at_ns, offset_ns, drift } = *correction;
+        let offset_ns = self.offset_ns + i128::from(offset_ns);
+        Scale { offset_ns, at_ns: at_ns.saturating_add(correction.offset_ns), drift, ..self }
+    }
+
+    /// The nearest that an `i64` can hold, the drift added.
+    #[inline]
+    fn within(&self, ns: i128) -> i64 {
+        let drifted = match self.drift {
+            0 => ns,
+            drift => ns + ((ns - i128::from(self.at_ns)).saturating_mul(drift.into()) >> DRIFT_BITS),
+        };
+        drifted.clamp(i64::MIN.into(), i64::MAX.into()) as i64
+    }
+
     /// Nanoseconds since the epoch. Times that an `i64` cannot hold (before 1678, after 2262) become the nearest that it
     /// can.
     ///
@@ -46,8 +100,7 @@ impl Scale {
     /// for each 52 days (2^52 ns) that the clock has run.
     #[inline]
     pub fn epoch_ns(&self, timestamp: u64) -> i64 {
-        let sum = self.offset_ns + i128::from(duration_ns(timestamp, self.frequency_hz));
-        sum.clamp(i64::MIN.into(), i64::MAX.into()) as i64
+        self.within(self.offset_ns + i128::from(duration_ns(timestamp, self.frequency_hz)))
     }
 }
 
@@ -99,6 +152,29 @@ impl Civil {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn times_are_corrected() {
+        let clock = Clock {
+            name: "c".into(),
+            description: String::new(),
+            frequency_hz: 1_000_000_000,
+            offset_s: 1_700_000_000,
+            offset_cycles: 0,
+        };
+        let start_ns = 1_700_000_000_000_000_000;
+        let correction = Correction::new(start_ns + 1_000, -500, 20e-6);
+        let corrected = clock.scale().corrected(&correction);
+        for (ticks, expected) in [(1_000, 500), (1_000_001_000, 1_000_020_500), (0, -501)] {
+            assert_eq!(corrected.epoch_ns(ticks), start_ns + expected, "{ticks}");
+            assert_eq!(correction.corrected_ns(clock.epoch_ns(ticks)), start_ns + expected, "{ticks}");
+        }
+        let most = Correction { at_ns: i64::MIN, offset_ns: i64::MAX, drift: i64::MAX };
+        assert_eq!(clock.scale().corrected(&most).epoch_ns(u64::MAX), i64::MAX);
+        let least = Correction { at_ns: i64::MAX, offset_ns: i64::MIN, drift: i64::MIN };
+        assert_eq!(least.corrected_ns(i64::MIN), i64::MAX);
+        assert_eq!(Correction::default().corrected_ns(7), 7);
+    }
 
     #[test]
     fn dates() {

@@ -4,7 +4,7 @@ use crate::metadata::{Described, Metadata, MetadataError};
 use crate::model::{EnvValue, TraceClass};
 use crate::plan::Plan;
 use crate::stream::TraceRef;
-use crate::time::Clock;
+use crate::time::{Clock, Correction};
 
 /// A trace of anybody: its metadata, and the plan by which its streams are read.
 #[derive(Debug)]
@@ -13,6 +13,8 @@ pub struct Trace {
     pub class: TraceClass,
     /// What those of Dormouse say besides.
     pub own: Option<Metadata>,
+    /// What its times are corrected by, if they are.
+    pub correction: Option<Correction>,
     plan: Plan,
     clocks: Vec<Clock>,
     /// Host, and process if the trace is of one alone.
@@ -37,7 +39,7 @@ impl Trace {
             offset_cycles: clock.offset_cycles,
         };
         let clocks = class.clocks.iter().map(clock).collect();
-        Ok(Trace { origin: origin(&class), class, own, plan, clocks })
+        Ok(Trace { origin: origin(&class), class, own, correction: None, plan, clocks })
     }
 }
 
@@ -54,10 +56,11 @@ fn origin(class: &TraceClass) -> Option<String> {
 
 impl<'a> From<&'a Trace> for TraceRef<'a> {
     fn from(trace: &'a Trace) -> TraceRef<'a> {
-        match &trace.own {
+        let plain = match &trace.own {
             Some(metadata) => metadata.into(),
             None => TraceRef::new(&trace.plan, trace.class.uuid.as_ref(), &trace.clocks, trace.origin.as_deref())
                 .with_env(&trace.class.env),
-        }
+        };
+        plain.with_correction(trace.correction.as_ref())
     }
 }

@@ -192,7 +192,7 @@ fn escaped(value: &str) -> String {
 
 enum Writer {
     Parquet(Box<ArrowWriter<File>>, PathBuf),
-    Arrow(FileWriter<std::io::BufWriter<File>>, PathBuf),
+    Arrow(Box<FileWriter<std::io::BufWriter<File>>>, PathBuf),
 }
 
 impl Writer {
@@ -201,7 +201,7 @@ impl Writer {
         let path = dir.join(format!("part-{number}.{extension}"));
         let file = File::create_new(&path).with_context(|| format!("cannot write to {}", path.display()))?;
         Ok(match format {
-            Format::Arrow => Writer::Arrow(FileWriter::try_new_buffered(file, schema)?, path),
+            Format::Arrow => Writer::Arrow(Box::new(FileWriter::try_new_buffered(file, schema)?), path),
             _ => Writer::Parquet(Box::new(ArrowWriter::try_new(file, Arc::clone(schema), Some(properties()))?), path),
         })
     }

@@ -16,17 +16,20 @@ use dormouse_columns::classes;
 use crate::traces::Traces;
 
 /// Columns of a table.
-type Columns = Vec<(&'static str, ArrayRef)>;
+pub(crate) type Columns = Vec<(&'static str, ArrayRef)>;
+
+/// Makes the columns; without traces empty ones.
+pub(crate) type Make = fn(Option<&'static Traces>) -> Columns;
 
 /// A table that is made of the whole trace when it is asked for.
 #[derive(Debug)]
 pub(crate) struct Facts {
     traces: &'static Traces,
-    make: fn(Option<&'static Traces>) -> Columns,
+    make: Make,
 }
 
 /// The tables by name, with what they hold.
-pub(crate) const TABLES: [(&str, &str, fn(Option<&'static Traces>) -> Columns); 4] = [
+pub(crate) const TABLES: [(&str, &str, Make); 4] = [
     ("classes", "a row for each event class: its name and its columns", of_classes),
     ("losses", "what is not in the trace: how many events, when, of which class, why", of_losses),
     ("processes", "a row for each process: pid, name, program, events", of_processes),
@@ -34,7 +37,7 @@ pub(crate) const TABLES: [(&str, &str, fn(Option<&'static Traces>) -> Columns); 
 ];
 
 impl Facts {
-    pub(crate) fn new(traces: &'static Traces, make: fn(Option<&'static Traces>) -> Columns) -> Facts {
+    pub(crate) fn new(traces: &'static Traces, make: Make) -> Facts {
         Facts { traces, make }
     }
 }

@@ -25,13 +25,16 @@ pub(crate) const FUNCTIONS: [(&str, &str); 5] = [
     ("pairs('BEGIN', 'END', 'KEY')", "a table of what begins and ends; without KEY on one thread"),
 ];
 
+/// What a function does with columns of its arguments.
+type Run = fn(&[ArrayRef]) -> Result<ArrayRef>;
+
 /// A function of one row.
 #[derive(Debug)]
 struct Function {
     name: &'static str,
     signature: Signature,
     returns: DataType,
-    run: fn(&[ArrayRef]) -> Result<ArrayRef>,
+    run: Run,
 }
 
 // There is one of each name.
@@ -71,7 +74,7 @@ impl ScalarUDFImpl for Function {
 pub(crate) fn register(context: &SessionContext) {
     let time = DataType::Timestamp(TimeUnit::Nanosecond, Some("UTC".into()));
     let text = DataType::Utf8;
-    let all: [(&'static str, Vec<DataType>, DataType, fn(&[ArrayRef]) -> Result<ArrayRef>); 2] = [
+    let all: [(_, _, _, Run); 2] = [
         ("time_bucket", vec![text.clone(), time.clone()], time, time_bucket),
         ("field", vec![text.clone(), text.clone()], text.clone(), field),
     ];

@@ -17,6 +17,9 @@
 //!   ([`index`]).
 //! * The order of events is that of [`dormouse_ctf::merge`]: time, then trace and stream in the order of [`TraceFiles::names`], then place.
 //!
+//! * Commands read in one loop, [`Reading`]: it tells events that are asked for from others, whose events are whose, what is wrong, and what was lost in the
+//!   time that is asked for.
+//!
 //! # Memory
 //! At most 64 MiB, and 1 MiB for each stream. Besides, metadata and what is counted; while a record is longer than a window, twice the record
 //! (16 MiB at most); and the window of a zstd frame while it is unpacked (32 MiB at most, 8 MiB as `zstd` writes it).
@@ -30,18 +33,23 @@ pub mod spool;
 
 mod ahead;
 mod archive;
+mod bounds;
 mod counts;
 mod find;
+mod part;
 mod parts;
+mod reading;
 mod streams;
 mod traces;
 
 pub use ahead::Ahead;
+pub use bounds::Bounds;
 pub use counts::{ClassCount, Counts};
 pub use dir::Dir;
 pub use extent::Window;
 pub use find::{is_stream_name, open_dir, read_metadata};
 pub use parts::{Part, Parts};
+pub use reading::{Item, Reading, Said};
 pub use traces::{Events, TraceFiles};
 
 /// Why a trace cannot be read: one line, and where metadata are wrong the place in their text.

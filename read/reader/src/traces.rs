@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use dormouse_ctf::stats::{Collector, Tally};
-use dormouse_ctf::{Merge, StateRecord, StatedLosses, Stats, StreamReader, Trace, TraceRef};
+use dormouse_ctf::{Correction, Merge, StateRecord, StatedLosses, Stats, StreamReader, Trace, TraceRef};
 
 use crate::extent::{WINDOW_BYTES, Window};
 use crate::find::{Found, find, no_trace, open_dir};
@@ -98,6 +98,11 @@ impl TraceFiles {
     /// The traces.
     pub fn traces(&self) -> impl Iterator<Item = TraceRef<'_>> {
         self.traces.iter().map(TraceRef::from)
+    }
+
+    /// Corrects the times of a trace, by its number among [`TraceFiles::described`].
+    pub fn correct(&mut self, trace: usize, correction: Correction) {
+        self.traces[trace].correction = Some(correction);
     }
 
     /// What the metadata of each trace say.

@@ -27,7 +27,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use copies::Copying;
 use dormouse_backing::{Huge, MemoryOptions, PrivatePool};
-use dormouse_lab_harness::{Case, Engine, opaque, report};
+use dormouse_lab_harness::{Case, Engine, Loop, opaque, report};
 use dormouse_relay_chain::{Beyond, Chain, Link, PageBudget};
 use table::Table;
 
@@ -393,22 +393,36 @@ extern "C" fn run<P: Pages, S: Shape, W: Way>(iterations: u64, first: u64) {
     bench.written += iterations * S::RECORDS;
 }
 
+/// A case with what verifies it, compiled once for each kind of pages. Empty cases write nothing, and what their buffers count is not asked for.
+struct Checked {
+    name: &'static str,
+    run: Loop,
+    shape: Laid,
+    check: fn(&Checked) -> Result<(), String>,
+}
+
+/// A shape as a check needs it.
+struct Laid {
+    start: usize,
+    len_max: usize,
+    write: fn(&mut Expected, u64),
+}
+
 /// Runs the case for twice the buffer and a bit, and compares the buffer with what should be in it.
-fn check<P: Pages, S: Shape, W: Way>(name: &str) -> Result<(), String> {
-    let (iterations, first) = {
-        let bench = P::bench();
-        (2 * bench.size_bytes as u64 / S::LEN_MAX as u64 + 3, 12_345)
-    };
+fn check<P: Pages>(Checked { name, run, shape, .. }: &Checked) -> Result<(), String> {
     let (before, start, written) = {
         let bench = P::bench();
         let before = bench.buffer.read().map_err(|error| error.to_string())?;
-        (before, bench.offset.next_multiple_of(256) + S::START, bench.written)
+        (before, bench.offset.next_multiple_of(256) + shape.start, bench.written)
     };
-    run::<P, S, W>(iterations, first);
+    let (iterations, first) = (2 * before.len() as u64 / shape.len_max as u64 + 3, 12_345);
+    run(iterations, first);
     let mut expected = Expected { bytes: before, offset: start };
     for number in first..first + iterations {
-        expected.offset = place::<S>(expected.offset, expected.bytes.len());
-        S::write(&mut expected, number);
+        if expected.offset + shape.len_max > expected.bytes.len() {
+            expected.offset = shape.start;
+        }
+        (shape.write)(&mut expected, number);
     }
     let mut bench = P::bench();
     bench.written = written;
@@ -420,15 +434,6 @@ fn check<P: Pages, S: Shape, W: Way>(name: &str) -> Result<(), String> {
     }
 }
 
-/// A case with what verifies it. Empty ones write nothing, and what their buffers count is not asked for.
-struct Checked {
-    name: &'static str,
-    check: Check,
-}
-
-/// Runs a case once more and compares its buffer; the case's name is for the error.
-type Check = fn(&str) -> Result<(), String>;
-
 #[derive(Default)]
 struct Cases {
     cases: Vec<Case>,
@@ -437,9 +442,10 @@ struct Cases {
 
 impl Cases {
     fn way<P: Pages, S: Shape, W: Way>(&mut self, way: &str, of: &str) {
-        let name = format!("{way}_{of}").leak();
-        self.cases.push(Case { name, run: run::<P, S, W>, events_per_iteration: S::RECORDS });
-        self.checked.push(Checked { name, check: check::<P, S, W> });
+        let (name, run) = (&*format!("{way}_{of}").leak(), run::<P, S, W> as Loop);
+        self.cases.push(Case { name, run, events_per_iteration: S::RECORDS });
+        let shape = Laid { start: S::START, len_max: S::LEN_MAX, write: S::write };
+        self.checked.push(Checked { name, run, shape, check: check::<P> });
     }
 
     /// The ways of a shape in a kind of pages.
@@ -559,7 +565,7 @@ fn huge_bytes() -> Option<u64> {
 fn verify() -> Result<u64, String> {
     let cases = CHECKED.get().map_or(&[][..], Vec::as_slice);
     for case in cases {
-        (case.check)(case.name)?;
+        (case.check)(case)?;
     }
     let huge = match huge_bytes() {
         Some(bytes) => format!("{} MiB of the process are huge pages", bytes >> 20),

@@ -181,22 +181,11 @@ impl<'a> Cursor<'a> {
         self.bytes.get(offset as usize..).unwrap_or_default()
     }
 
-    /// Goes to `position`, if that is not behind the end.
+    /// From the next whole byte on.
     #[inline(always)]
-    pub(super) fn go_to(&mut self, position: u64) -> Option<()> {
-        let is_there = position <= self.end;
-        if is_there {
-            self.position = position;
-        }
-        is_there.then_some(())
-    }
-
-    /// The 64 bits from the next whole byte on, and where that is.
-    #[inline(always)]
-    pub(super) fn next_word(&self) -> Option<(u64, u64)> {
-        let begin = (self.position + 7) & !7;
-        let bytes = self.bytes.get(((begin - self.base) / 8) as usize..)?;
-        Some((begin, u64::from_le_bytes(*bytes.first_chunk()?)))
+    pub(super) fn at_byte(&self) -> Option<AtByte<'a>> {
+        let offset = self.position.checked_sub(self.base)?.div_ceil(8) as usize;
+        Some(AtByte { bytes: self.bytes, offset, base: self.base, end: self.end })
     }
 
     /// The 64 bits from the byte on in which the reader is, if there are so many.
@@ -215,6 +204,39 @@ impl<'a> Cursor<'a> {
     pub(crate) fn between(&self, begin: u64, end: u64) -> &'a [u8] {
         let index = |position: u64| (position.saturating_sub(self.base) / 8) as usize;
         self.bytes.get(index(begin)..index(end)).unwrap_or_default()
+    }
+}
+
+/// Where a reader of whole bytes is.
+#[derive(Debug)]
+pub(super) struct AtByte<'a> {
+    bytes: &'a [u8],
+    offset: usize,
+    base: u64,
+    end: u64,
+}
+
+impl AtByte<'_> {
+    /// The 64 bits from here on, if there are so many.
+    #[inline(always)]
+    pub(super) fn word(&self) -> Option<u64> {
+        Some(u64::from_le_bytes(*self.bytes.get(self.offset..)?.first_chunk()?))
+    }
+
+    /// In bits, as a [`Cursor`] has it.
+    #[inline(always)]
+    pub(super) fn position(&self) -> u64 {
+        self.base + 8 * self.offset as u64
+    }
+
+    /// Passes so many bytes, what is in them ending at `end`, if that may be read.
+    #[inline(always)]
+    pub(super) fn pass(&mut self, count: u64, end: u64) -> Option<()> {
+        let is_there = end <= self.end;
+        if is_there {
+            self.offset += count as usize;
+        }
+        is_there.then_some(())
     }
 }
 

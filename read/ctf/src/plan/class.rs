@@ -120,6 +120,8 @@ pub(super) struct ClassTable {
     sizes: Vec<u64>,
     /// By id.
     dense: Vec<Dense>,
+    /// By id, the bytes of contexts and fields of the plain ones, or [`u32::MAX`]: apart and small, because the next record's place waits for it.
+    steps_bytes: Vec<u32>,
     sparse: BTreeMap<u64, u32>,
 }
 
@@ -158,6 +160,8 @@ impl ClassTable {
             self.dense.resize(len, Dense::NONE);
             let size_bits = self.sizes.last().and_then(|size_bits| u32::try_from(*size_bits).ok());
             self.dense[id as usize] = Dense { number, size_bits: size_bits.unwrap_or(Dense::NOT_PLAIN) };
+            self.steps_bytes.resize(len, u32::MAX);
+            self.steps_bytes[id as usize] = size_bits.map_or(u32::MAX, |size_bits| size_bits.div_ceil(8));
         } else {
             self.sparse.insert(id, number);
         }
@@ -190,6 +194,12 @@ impl ClassTable {
     pub(super) fn plain(&self, id: u64) -> Option<(usize, u64)> {
         let Dense { number, size_bits } = *self.dense.get(id as usize)?;
         (size_bits != Dense::NOT_PLAIN).then(|| (number as usize - 1, size_bits.into()))
+    }
+
+    /// Bytes, the last of which may be used in part, of contexts and fields, where [`ClassTable::plain`] has them.
+    #[inline(always)]
+    pub(super) fn step_bytes(&self, id: u64) -> Option<u64> {
+        self.steps_bytes.get(id as usize).filter(|step| **step != u32::MAX).map(|step| (*step).into())
     }
 
     #[inline(always)]

@@ -119,7 +119,8 @@ impl Part {
 
 impl Short {
     fn new(align_bits: u64, tag: Option<&Place>, (bounds, layout): &((u64, u64), Layout)) -> Option<Short> {
-        let time = layout.time.as_ref().filter(|time| align_bits == 8 && time.size_bits < u64::BITS)?;
+        let is_bytes = align_bits == 8 && layout.size_bits.is_multiple_of(8);
+        let time = layout.time.as_ref().filter(|time| is_bytes && time.size_bits < u64::BITS)?;
         let nothing = Part { shift: 0, mask: 0 };
         Some(Short {
             tag: tag.map_or(Some(nothing), Part::new)?,

@@ -27,9 +27,10 @@ pub(crate) use node::{Node, StructNode};
 pub(crate) use packet::{PacketFields, PacketStart};
 pub(crate) use walk::{Blind, Memory, advance};
 
+use bits::AtByte;
 use class::ClassTable;
 use dormouse_abi::class::ClassDecl;
-use head::{Head, Said};
+use head::{Head, Said, Short};
 use node::{OUTER_COUNT, Slots, check_size};
 use program::{Known, fixed_size, program};
 
@@ -74,6 +75,29 @@ pub(crate) enum Failure {
     UnknownClass(u64),
     /// By index.
     Field(usize, FieldError),
+}
+
+/// Records that have a short header and a class whose records have all one size. Nothing but a word's load, and that of a size, stands between one
+/// record's place and the next one's.
+#[derive(Debug)]
+pub(crate) struct PlainRecords<'p> {
+    short: &'p Short,
+    classes: &'p ClassTable,
+    at: AtByte<'p>,
+}
+
+impl PlainRecords<'_> {
+    /// The next record; `None` if it is no plain one, or not there as a whole.
+    #[inline(always)]
+    pub(crate) fn next(&mut self) -> Option<Record> {
+        let Said { id, time } = self.short.said(self.at.word()?)?;
+        let step_bytes = self.classes.step_bytes(id)?;
+        let (class, size_bits) = self.classes.plain(id)?;
+        let body = self.at.position() + self.short.size_bits;
+        let end = body + size_bits;
+        self.at.pass(self.short.size_bits / 8 + step_bytes, end)?;
+        Some(Record { class, time, body, end })
+    }
 }
 
 /// A record that has been measured. Positions are in bits from the packet's start.
@@ -212,18 +236,10 @@ impl StreamPlan {
         Ok((said.id, said.time))
     }
 
-    /// As [`StreamPlan::record`], of records that have a short header and a class whose records have all one size. `None`, and the cursor is where
-    /// it was, of all others.
+    /// The records from the cursor on, as long as they are plain.
     #[inline(always)]
-    pub(crate) fn plain_record(&self, cursor: &mut Cursor<'_>) -> Option<Record> {
-        let short = self.head.short()?;
-        let (begin, word) = cursor.next_word()?;
-        let Said { id, time } = short.said(word)?;
-        let (class, size_bits) = self.classes.plain(id)?;
-        let body = begin + short.size_bits;
-        let end = body + size_bits;
-        cursor.go_to(end)?;
-        Some(Record { class, time, body, end })
+    pub(crate) fn plain_records<'p>(&'p self, cursor: &Cursor<'p>) -> Option<PlainRecords<'p>> {
+        Some(PlainRecords { short: self.head.short()?, classes: &self.classes, at: cursor.at_byte()? })
     }
 
     /// Measures the record at the cursor, and passes it.

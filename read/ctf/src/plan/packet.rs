@@ -20,9 +20,10 @@ pub(crate) struct PacketFields {
     pub timestamp_end_bits: u32,
     pub content_size_bits: Option<u64>,
     pub packet_size_bits: Option<u64>,
+    /// It, and `events_discarded`, count on from 0 behind the last number that their bits hold.
     pub packet_seq_num: Option<u64>,
+    pub packet_seq_num_bits: u32,
     pub events_discarded: Option<u64>,
-    /// Bits of `events_discarded`, which counts on from 0 behind the last number that they hold.
     pub events_discarded_bits: u32,
 }
 
@@ -72,14 +73,16 @@ impl Visitor for Taker {
                 *place = Some(value);
             }
         }
-        if class.roles.has(Role::TimestampBegin) {
-            fields.timestamp_begin_bits = class.time_bits(self.variable_bits);
-        }
-        if class.roles.has(Role::TimestampEnd) {
-            fields.timestamp_end_bits = class.time_bits(self.variable_bits);
-        }
-        if class.roles.has(Role::EventsDiscarded) {
-            fields.events_discarded_bits = class.size_bits;
+        let time_bits = class.time_bits(self.variable_bits);
+        for (role, place, size_bits) in [
+            (Role::TimestampBegin, &mut fields.timestamp_begin_bits, time_bits),
+            (Role::TimestampEnd, &mut fields.timestamp_end_bits, time_bits),
+            (Role::PacketSeqNum, &mut fields.packet_seq_num_bits, class.size_bits),
+            (Role::EventsDiscarded, &mut fields.events_discarded_bits, class.size_bits),
+        ] {
+            if class.roles.has(role) {
+                *place = size_bits;
+            }
         }
     }
 

@@ -240,10 +240,7 @@ impl<'a, S: Source> StreamReader<'a, S> {
     /// trace began.
     fn newly_discarded(&mut self, fields: &PacketFields) -> u64 {
         let Some(found) = fields.events_discarded else { return 0 };
-        let most = match fields.events_discarded_bits {
-            bits @ 1..64 => (1 << bits) - 1,
-            _ => u64::MAX,
-        };
+        let most = most(fields.events_discarded_bits);
         let ahead = self.discarded_most.map_or(0, |before| found.wrapping_sub(before) & most);
         let is_back = ahead > most / 2;
         if !is_back {
@@ -271,9 +268,10 @@ impl<'a, S: Source> StreamReader<'a, S> {
                 self.notices.push(Problem::DiscardedDecreases);
             }
             if let (Some(before), Some(found)) = (last.packet_seq_num, fields.packet_seq_num)
-                && before.wrapping_add(1) != found
+                && let expected = before.wrapping_add(1) & most(fields.packet_seq_num_bits)
+                && expected != found
             {
-                self.notices.push(Problem::SequenceGap { expected: before.wrapping_add(1), found });
+                self.notices.push(Problem::SequenceGap { expected, found });
             }
         }
         if !self.trace.is_own() {
@@ -290,4 +288,9 @@ impl<'a, S: Source> StreamReader<'a, S> {
             self.totals.events_discarded = discarded;
         }
     }
+}
+
+/// The most that so many bits count; those of a number of variable length are not told.
+fn most(size_bits: u32) -> u64 {
+    if (1..64).contains(&size_bits) { (1 << size_bits) - 1 } else { u64::MAX }
 }

@@ -2,7 +2,7 @@
 
 use super::notice::{Notice, Problem, RecordError};
 use super::{Current, Packet, Source, StreamReader, shortened, unreadable};
-use crate::plan::{Class, Cursor, Memory, Record, StreamPlan, Time};
+use crate::plan::{Class, Cursor, Memory, PlainRecords, Record, StreamPlan, Time};
 
 /// No record is longer than a page, and no page nearly as long. A sparse file can claim any length.
 pub(super) const RECORD_SIZE_BYTES_MAX: usize = 16 << 20;
@@ -25,7 +25,8 @@ impl<'a, S: Source> StreamReader<'a, S> {
                 Err(error) => return Some(Err(self.stop(unreadable(error)))),
             };
             let mut cursor = Cursor::new(bytes, base, begin, packet.end);
-            let error = match packet.plan.record(&mut cursor, &mut self.memory) {
+            let plain = packet.plan.plain_records(&cursor).and_then(|mut records| records.next());
+            let error = match plain.map_or_else(|| packet.plan.record(&mut cursor, &mut self.memory), Ok) {
                 Ok(record) => break record,
                 Err(error) => RecordError::from(error),
             };
@@ -146,24 +147,36 @@ impl<'a, S: Source> StreamReader<'a, S> {
         }
         let base = packet.position / 8 * 8;
         let Ok(bytes) = self.source.fetch(packet.offset + base / 8, 1) else { return false };
-        let mut cursor = Cursor::new(bytes, base, packet.position, packet.end);
-        let (plan, mut position, mut events, mut is_seen) = (packet.plan, packet.position, 0, false);
-        let mut passed = Passed { record: Record::default(), begin: position, timestamp: self.time, bytes, base };
-        while position < packet.end
-            && let Some(record) =
-                plan.plain_record(&mut cursor).or_else(|| plan.record(&mut cursor, &mut self.memory).ok())
-            && let Some(timestamp) = record.time.after(passed.timestamp).filter(|next| *next <= packet.timestamp_end)
-            && record.end > position
-        {
-            passed = Passed { record, begin: position, timestamp, bytes, base };
-            position = record.end;
+        let (plan, end, timestamp_end) = (packet.plan, packet.end, packet.timestamp_end);
+        let (mut cursor, mut events, mut is_seen) = (Cursor::new(bytes, base, packet.position, end), 0, false);
+        let begun = Record { end: packet.position, ..Record::default() };
+        let mut passed = Passed { record: begun, begin: packet.position, timestamp: self.time, bytes, base };
+        'records: loop {
+            // Most are plain. They have a loop and a cursor of their own, so that where the next one begins stays in a register.
+            let mut plain = plan.plain_records(&cursor);
+            while let Some(record) = plain.as_mut().and_then(PlainRecords::next) {
+                let Some(next) = passed.next(record, timestamp_end) else { break 'records };
+                passed = next;
+                events += 1;
+                if !see(&passed, &self.memory) {
+                    is_seen = true;
+                    break 'records;
+                }
+            }
+            cursor.position = passed.record.end;
+            if cursor.position >= end {
+                break;
+            }
+            let Ok(record) = plan.record(&mut cursor, &mut self.memory) else { break };
+            let Some(next) = passed.next(record, timestamp_end) else { break };
+            passed = next;
             events += 1;
             if !see(&passed, &self.memory) {
                 is_seen = true;
                 break;
             }
         }
-        packet.position = position;
+        packet.position = passed.record.end;
         self.time = passed.timestamp;
         self.totals.events += events;
         if is_seen {
@@ -188,6 +201,14 @@ pub(crate) struct Passed<'r> {
 }
 
 impl Passed<'_> {
+    /// The record behind this one, unless there is something to be said of it.
+    #[inline(always)]
+    fn next(&self, record: Record, timestamp_end: u64) -> Option<Self> {
+        let begin = self.record.end;
+        let timestamp = record.time.after(self.timestamp).filter(|next| *next <= timestamp_end)?;
+        (record.end > begin).then_some(Passed { record, begin, timestamp, ..*self })
+    }
+
     /// Header included.
     #[inline(always)]
     pub fn size_bytes(&self) -> u64 {

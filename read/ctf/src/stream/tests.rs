@@ -412,12 +412,12 @@ fn of_a_time_that_is_asked_for_no_other_event_is_given() {
     assert!(second().all(|item| item.is_ok()));
 }
 
-/// A counter of so many bits that has these values, one a packet: what is lost of it, and how often it is told.
-fn discarded(size_bits: u64, counts: &[u64]) -> (u64, usize) {
+/// A counter of packets' context, of so many bits, that has these values, one a packet: how many events are lost, and how often something is told.
+fn counted(counter: &str, size_bits: u64, counts: &[u64]) -> (u64, usize) {
     let metadata = format!(
         "/* CTF 1.8 */ trace {{ major = 1; minor = 8; byte_order = le; }};
         stream {{ packet.context := struct {{ integer {{ size = 32; align = 8; }} packet_size;
-            integer {{ size = {size_bits}; align = 8; }} events_discarded; }};
+            integer {{ size = {size_bits}; align = 8; }} {counter}; }};
             event.header := struct {{ integer {{ size = 8; align = 8; }} id; }}; }};
         event {{ name = a; id = 0; }};"
     );
@@ -435,12 +435,22 @@ fn discarded(size_bits: u64, counts: &[u64]) -> (u64, usize) {
 
 #[test]
 fn a_counter_of_losses_that_goes_back_has_lost_nothing() {
+    let discarded = |size_bits, counts: &[u64]| counted("events_discarded", size_bits, counts);
     for size_bits in [16, 32, 64] {
         assert_eq!(discarded(size_bits, &[5, 5, 9, 3]), (4, 1), "{size_bits}");
         assert_eq!(discarded(size_bits, &[0, 9, 3, 8, 12]), (12, 2), "{size_bits}");
     }
     // One of few bits begins again at 0.
     assert_eq!(discarded(16, &[0xfff0, 0xffff, 4]), (20, 2));
+}
+
+#[test]
+fn a_packets_number_of_few_bits_begins_again_at_0() {
+    for (size_bits, last) in [(8, u64::from(u8::MAX)), (16, u64::from(u16::MAX)), (64, u64::MAX)] {
+        let gaps = |counts: &[u64]| counted("packet_seq_num", size_bits, counts);
+        assert_eq!(gaps(&[last - 1, last, 0, 1]), (0, 0), "{size_bits}");
+        assert_eq!(gaps(&[last - 1, last, 1]), (0, 1), "{size_bits}");
+    }
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use crate::metadata::Metadata;
 use crate::model::EnvValue;
 use crate::plan::Plan;
-use crate::time::{Clock, Scale};
+use crate::time::{Clock, Correction, Scale};
 
 /// What a reader of streams has to know of their trace.
 #[derive(Debug, Clone, Copy)]
@@ -11,6 +11,7 @@ pub struct TraceRef<'a> {
     pub(crate) plan: &'a Plan,
     pub(crate) uuid: Option<&'a [u8; 16]>,
     clocks: &'a [Clock],
+    correction: Option<&'a Correction>,
     origin: Option<&'a str>,
     own: Option<&'a Metadata>,
     env: &'a [(String, EnvValue)],
@@ -23,12 +24,17 @@ impl<'a> TraceRef<'a> {
         clocks: &'a [Clock],
         origin: Option<&'a str>,
     ) -> TraceRef<'a> {
-        TraceRef { plan, uuid, clocks, origin, own: None, env: &[] }
+        TraceRef { plan, uuid, clocks, correction: None, origin, own: None, env: &[] }
     }
 
     /// The same, of a trace with an environment.
     pub(crate) fn with_env(self, env: &'a [(String, EnvValue)]) -> TraceRef<'a> {
         TraceRef { env, ..self }
+    }
+
+    /// The same, with its times corrected.
+    pub(crate) fn with_correction(self, correction: Option<&'a Correction>) -> TraceRef<'a> {
+        TraceRef { correction, ..self }
     }
 
     /// The environment, of traces that are not Dormouse's.
@@ -74,7 +80,8 @@ impl<'a> TraceRef<'a> {
 
     /// How ticks of this clock become nanoseconds.
     pub(crate) fn scale(&self, clock: Option<usize>) -> Option<Scale> {
-        Some(self.clocks.get(clock?)?.scale())
+        let scale = self.clocks.get(clock?)?.scale();
+        Some(self.correction.map_or(scale, |correction| scale.corrected(correction)))
     }
 }
 
@@ -85,6 +92,7 @@ impl<'a> From<&'a Metadata> for TraceRef<'a> {
             plan: metadata.classes.plan(),
             uuid: Some(&options.uuid),
             clocks: std::slice::from_ref(&options.clock),
+            correction: None,
             origin: Some(&options.hostname),
             own: Some(metadata),
             env: &[],

@@ -1,33 +1,32 @@
-//! What was lost in the time that is shown.
+//! What was lost in the time that is asked for.
 
 use dormouse_ctf::StatedLosses;
 use dormouse_ctf::loss::{AT_AN_EDGE, DAMAGED};
-use dormouse_reader::TraceFiles;
 
-use super::Bounds;
+use crate::{Bounds, TraceFiles};
 
-/// The time that is shown, and the losses that packets tell of: how many, and from when until when.
+/// The time that is asked for, and the losses that packets tell of: how many, and from when until when.
+#[derive(Debug)]
 pub(crate) struct Part {
     first_ns: i64,
     last_ns: i64,
-    pub last_event_ns: Option<i64>,
     losses: Vec<(u64, i64, i64)>,
 }
 
 impl Part {
     pub(crate) fn new(bounds: &Bounds) -> Part {
-        Part { first_ns: bounds.first_ns, last_ns: bounds.last_ns, last_event_ns: None, losses: Vec::new() }
+        Part { first_ns: bounds.first_ns, last_ns: bounds.last_ns, losses: Vec::new() }
     }
 
-    pub(crate) fn begin_with(&mut self, ns: Option<i64>) {
-        self.first_ns = ns.map_or(self.first_ns, |ns| self.first_ns.max(ns));
+    pub(crate) fn begin_with(&mut self, ns: i64) {
+        self.first_ns = self.first_ns.max(ns);
     }
 
-    pub(crate) fn end_with_last(&mut self) {
-        self.last_ns = self.last_event_ns.map_or(self.last_ns, |ns| self.last_ns.min(ns));
+    pub(crate) fn end_with(&mut self, ns: i64) {
+        self.last_ns = self.last_ns.min(ns);
     }
 
-    pub(crate) fn is_whole(&self) -> bool {
+    fn is_whole(&self) -> bool {
         (self.first_ns, self.last_ns) == (i64::MIN, i64::MAX)
     }
 
@@ -49,8 +48,8 @@ impl Part {
         stated
     }
 
-    /// What there is to say of losses, when all has been read; `losses`: what state streams say of the whole trace.
-    pub(crate) fn told(&self, files: &TraceFiles, losses: StatedLosses, is_damaged: bool) -> Option<String> {
+    /// What there is to say of losses, when all has been read, and how many events these are; `losses`: what state streams say of the whole trace.
+    pub(crate) fn told(&self, files: &TraceFiles, losses: StatedLosses, is_damaged: bool) -> (Option<String>, u64) {
         let mut losses = if self.is_whole() { losses } else { files.stated_losses().of_a_part() };
         if is_damaged {
             losses.add(DAMAGED, 0);
@@ -58,6 +57,6 @@ impl Part {
         let stated = self.stated(&mut losses);
         let is_any = losses.unstated > 0 || stated > 0 || !losses.uncounted.is_empty();
         let of = if self.is_whole() { "" } else { "of the time that is shown: " };
-        is_any.then(|| format!("{of}{}", losses.told(stated)))
+        (is_any.then(|| format!("{of}{}", losses.told(stated))), losses.unstated.saturating_add(stated))
     }
 }

@@ -1,0 +1,167 @@
+//! `dormouse clocks`: what the clocks of several hosts are apart, and how sure that is.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use clap::Args;
+use dormouse_analysis::clocks::{Corrected, File, MessageClasses, Messages, Stored, Unfit, uuid};
+use dormouse_ctf::{Selection, Trace};
+use dormouse_reader::{Bounds, Item, Reading, TraceFiles};
+use dormouse_terminal::{Output, say};
+
+use crate::progress::Progress;
+use crate::stats::parse_pair;
+use crate::target::Target;
+
+/// Find what the clocks of several hosts are apart, by messages that went between them
+///
+/// No message is received before it was sent. So each bounds the clock of one host against that of the other; of all evenly running clocks that
+/// no message contradicts, the one in the middle is taken, and the farthest from it is the error. The first trace's clock is the one that
+/// others are corrected to. A host without messages to it is corrected by way of others.
+#[derive(Debug, Args)]
+#[command(after_help = HELP)]
+pub(crate) struct Clocks {
+    /// Traces of several hosts, that whose clock is kept first: directories of one or with several below, archives of such
+    #[arg(required = true, value_name = "DIR")]
+    dirs: Vec<PathBuf>,
+    /// What sends a message, and what receives it: patterns of event classes
+    #[arg(long, value_name = "SEND..RECEIVE", value_parser = parse_pair)]
+    messages: (String, String),
+    /// Fields that both ends of a message have, and no two messages in common
+    #[arg(long, value_name = "FIELD", value_delimiter = ',', required = true)]
+    key: Vec<String>,
+    /// Write corrections there, for --clocks of other commands
+    #[arg(short, long, value_name = "FILE.json")]
+    output: Option<PathBuf>,
+    /// Print what is found as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+const HELP: &str = "\
+Examples:
+  dormouse clocks web db --messages msg:sent..msg:received --key id -o clocks.json
+  dormouse view web db --clocks clocks.json
+  dormouse stats web db --clocks clocks.json --latency msg:sent..msg:received --key id
+
+FILE.json has `clocks`, an array of objects: `trace` (the UUID in its metadata), `at_ns` (a time of the trace's own clock, nanoseconds since \
+the epoch), `offset_ns` (by which the trace is later there), `drift` (by which it becomes later each nanosecond) and `error_ns` (by which a corrected \
+time can be wrong at most). What PTP or NTP tell of hosts can be written so too, and given to --clocks.
+
+Exit code: 0; 1 if a trace cannot be corrected, or is damaged; 2 if one cannot be read.";
+
+/// A trace, by host and the begin of its UUID.
+fn name(trace: &Trace) -> String {
+    let host = trace.class.env_text("hostname").filter(|host| !host.is_empty()).unwrap_or("a host without name");
+    uuid(trace).map_or_else(|| host.into(), |uuid| format!("{host} ({})", &uuid[..8]))
+}
+
+/// Corrects traces by a file.
+///
+/// # Errors
+/// The file cannot be read, or is none of corrections; or it has none of these traces.
+pub(crate) fn correct(files: &mut TraceFiles, path: &Path) -> anyhow::Result<()> {
+    let shown = path.display();
+    let text = std::fs::read(path).with_context(|| format!("cannot read the clocks in {shown}"))?;
+    let remedy = "`dormouse clocks A B --messages SEND..RECEIVE --key FIELD -o FILE` writes such a file";
+    let File { clocks } = serde_json::from_slice(&text).with_context(|| format!("{shown} has no clocks; {remedy}"))?;
+    let mut is_any = false;
+    for index in 0..files.described().len() {
+        let trace = &files.described()[index];
+        let Some(stored) = uuid(trace).and_then(|uuid| clocks.iter().find(|stored| stored.trace == uuid)) else {
+            continue;
+        };
+        is_any = true;
+        let Some(correction) = stored.correction() else {
+            bail!("{shown}: the drift {} of {} is that of no clock", stored.drift, stored.trace);
+        };
+        let within = stored.error_ns as f64 / 1000.0;
+        say(format_args!("times of {} are corrected, to within {within:.3} us", name(trace)));
+        files.correct(index, correction);
+    }
+    if !is_any && !clocks.is_empty() {
+        bail!("{shown} has no clock of these traces, but of {}", clocks[0].trace);
+    }
+    Ok(())
+}
+
+impl Clocks {
+    pub(crate) fn run(self, out: &mut Output) -> anyhow::Result<u8> {
+        let files = TraceFiles::open_all(self.dirs.iter().map(PathBuf::as_path))?;
+        if files.described().len() < 2 {
+            bail!("clocks are compared between traces of at least two hosts; name another trace");
+        }
+        let (send, receive) = self.messages.clone();
+        let selection = Selection::new(vec![send.clone(), receive.clone()], Vec::new(), files.traces())?;
+        let traces: Vec<&Trace> = files.described().iter().collect();
+        let classes = MessageClasses { send, receive, key: self.key.clone() };
+        let mut messages = Messages::new(classes, &traces).map_err(anyhow::Error::msg)?;
+        let trace_by_stream: Vec<usize> = files.readers().map(|(trace, _)| trace).collect();
+        let mut reading = Reading::new(&files, selection, Bounds::new(&files, (i64::MIN, i64::MAX), None, None));
+        let mut progress = Progress::of(&reading, true);
+        while let Some(item) = reading.next_item() {
+            match item {
+                Item::Wanted(event, _) => messages.event(trace_by_stream[event.stream], &event, true),
+                Item::Other(event) => messages.event(trace_by_stream[event.stream], &event, false),
+                Item::Notice(_) => {}
+            }
+            progress.step(&reading);
+        }
+        drop(progress);
+        let said = reading.finish(true);
+        said.lines().for_each(say);
+        let found = messages.corrections(files.described().len());
+        if messages.not_followed > 0 {
+            say(format_args!(
+                "{} ends of messages are not followed: too many were open at a time",
+                messages.not_followed
+            ));
+        }
+        let stored = self.stored(files.described(), &found)?;
+        if let Some(path) = &self.output {
+            let mut target = Target::open(path, true, out)?;
+            serde_json::to_writer_pretty(target.output(), &File { clocks: stored.clone() })?;
+            target.finish()?;
+        }
+        if self.json {
+            out.json(&File { clocks: stored })?;
+        } else {
+            self.print(files.described(), &found, out)?;
+        }
+        let is_whole = found.iter().all(Result::is_ok) && said.warnings.is_empty();
+        Ok((!is_whole).into())
+    }
+
+    fn stored(&self, traces: &[Trace], found: &[Result<Corrected, Unfit>]) -> anyhow::Result<Vec<Stored>> {
+        let mut stored = Vec::new();
+        for Corrected { trace, correction, error_ns, .. } in found.iter().flatten() {
+            let Some(trace) = uuid(&traces[*trace]) else {
+                bail!("{} has no UUID by which a file of corrections could name it", name(&traces[*trace]));
+            };
+            stored.push(Stored::new(trace, correction, *error_ns));
+        }
+        Ok(stored)
+    }
+
+    fn print(&self, traces: &[Trace], found: &[Result<Corrected, Unfit>], out: &mut Output) -> anyhow::Result<()> {
+        if let Some(first) = traces.first() {
+            writeln!(out, "{}: its clock is kept", name(first))?;
+        }
+        for (trace, result) in traces.iter().skip(1).zip(found) {
+            let name_of = name(trace);
+            match result {
+                Err(why) => writeln!(out, "{name_of}: not corrected: it {why}")?,
+                Ok(Corrected { messages: [to, from], beside, correction, error_ns, .. }) => writeln!(
+                    out,
+                    "{name_of}: later by {:.9} s, and by {:.3} us more each second; within {:.3} us, by {to} messages from {} and {from} to it",
+                    correction.offset_ns as f64 / 1e9,
+                    correction.drift() * 1e6,
+                    *error_ns as f64 / 1e3,
+                    name(&traces[*beside]),
+                )?,
+            }
+        }
+        Ok(())
+    }
+}
