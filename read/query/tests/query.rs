@@ -530,7 +530,7 @@ fn python(packages: &[&str]) -> Option<PathBuf> {
         pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--only-binary", ":all:"]);
         // Where there is no registry, that is to be known soon.
         pip.args(["--retries", "1", "--timeout", "30", package]);
-        if !imports() && !(succeeds(&mut pip) && imports()) {
+        if !(imports() || succeeds(&mut pip) && imports()) {
             skip(Lack::machine(format!("Python has no {package}"), format!("`pip install {package}`")));
             return None;
         }
