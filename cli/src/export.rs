@@ -116,7 +116,7 @@ impl To {
             To::Json => Err(view::Format::Json),
             To::Csv => Err(view::Format::Csv),
             To::Parquet | To::Arrow => bail!(
-                "this program has no Arrow; the Python package gives traces to pyarrow, which writes Parquet and Arrow: see docs/python.md"
+                "this program has no Arrow; `dormouse query TRACE --export DIR` writes Parquet, and with `--format arrow` Arrow: see docs/query.md"
             ),
             To::Ctf2 => bail!("traces are not written anew; `dormouse record --format ctf2` records them as CTF 2"),
         })

@@ -25,7 +25,7 @@ struct Known {
 }
 
 /// All of them.
-const KNOWN: [Known; 3] = [
+const KNOWN: [Known; 4] = [
     Known {
         name: "lab",
         about: "Measure what tracing costs on this machine",
@@ -37,6 +37,12 @@ const KNOWN: [Known; 3] = [
         about: "Show what backs a program's memory: pages of its own, the zero page, or nothing",
         build: "-p dormouse-pages",
         option: "",
+    },
+    Known {
+        name: "query",
+        about: "Ask traces questions in SQL",
+        build: "--manifest-path read/query/Cargo.toml",
+        option: " --with-query",
     },
     Known {
         name: "vring",

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 
 use crate::lab;
-use crate::run::{self, LAB, WORKSPACES, cargo, succeed};
+use crate::run::{self, LAB, QUERY, WORKSPACES, cargo, succeed};
 use crate::test::Test;
 use crate::{demo, fuzz, headers, peers, test};
 
@@ -14,15 +14,16 @@ use crate::{demo, fuzz, headers, peers, test};
 type Step = (&'static str, fn() -> Result<()>);
 
 /// All steps. Later ones run though earlier ones fail, so that one run tells everything.
-const STEPS: [Step; 11] = [
+const STEPS: [Step; 12] = [
     // First of all, so that every compiler sees the headers.
     ("tools", test::tools),
-    ("fetch", || in_each(&["fetch", "--locked", "--target", TARGET], &[])),
+    ("fetch", fetch),
     ("format", format),
     ("clippy", clippy),
     ("headers", headers::check),
     ("test", || Test::default().run()),
     ("doc", doc),
+    ("query", query),
     ("fuzz", fuzz::ci),
     ("peers", peers),
     ("lab", lab::trial),
@@ -35,6 +36,19 @@ const TARGET: &str = "x86_64-unknown-linux-gnu";
 /// Runs cargo in each workspace.
 fn in_each(arguments: &[&str], last: &[&str]) -> Result<()> {
     WORKSPACES.iter().try_for_each(|manifest| succeed(cargo(arguments).args(["--manifest-path", manifest]).args(last)))
+}
+
+fn fetch() -> Result<()> {
+    in_each(&["fetch", "--locked", "--target", TARGET], &[])?;
+    succeed(cargo(["fetch", "--locked", "--target", TARGET]).args(["--manifest-path", QUERY]))
+}
+
+/// Builds, tests and looks over what answers in SQL.
+fn query() -> Result<()> {
+    let of = |arguments: &[&str]| cargo(arguments.iter().chain(&["--locked", "--manifest-path", QUERY]));
+    succeed(&mut of(&["test"]))?;
+    succeed(of(&["clippy", "--all-targets"]).args(["--", "-D", "warnings"]))?;
+    succeed(of(&["doc", "--no-deps", "--document-private-items"]).env("RUSTDOCFLAGS", "-D warnings"))
 }
 
 fn doc() -> Result<()> {
@@ -51,6 +65,7 @@ fn clippy() -> Result<()> {
 fn format() -> Result<()> {
     in_each(&["fmt", "--all", "--check"], &[])?;
     succeed(&mut cargo(["fmt", "--check", "--manifest-path", fuzz::MANIFEST]))?;
+    succeed(&mut cargo(["fmt", "--check", "--manifest-path", QUERY]))?;
     succeed(&mut cargo(["fmt", "--all", "--check", "--manifest-path", peers::MANIFEST]))?;
     succeed(&mut cargo(["fmt", "--all", "--check", "--manifest-path", lab::PRELOAD_MANIFEST]))
 }

@@ -14,6 +14,7 @@ use crate::run::{self, cargo, succeed};
 Examples:
   cargo xtask install --prefix ~/.local              the command, C libraries and headers, manual pages, completions
   cargo xtask install --prefix ~/.local --with-lab   and the lab; `cargo xtask peers` before it adds the tracers that it compares with
+  cargo xtask install --prefix ~/.local --with-query and `dormouse query`, which takes minutes to build
   cargo xtask install --prefix ~/.local --uninstall
 
 The directory may be moved afterwards. DIR/share/dormouse/manifest lists what was installed; an installation replaces an earlier one.")]
@@ -24,8 +25,11 @@ pub(crate) struct Install {
     /// Install the lab and its engines, too: `dormouse lab`
     #[arg(long)]
     pub(crate) with_lab: bool,
+    /// Install the program that answers in SQL, too: `dormouse query`
+    #[arg(long)]
+    pub(crate) with_query: bool,
     /// Remove what was installed, and nothing else
-    #[arg(long, conflicts_with_all = ["with_lab", "debug"])]
+    #[arg(long, conflicts_with_all = ["with_lab", "with_query", "debug"])]
     pub(crate) uninstall: bool,
     /// Install a debug build: built sooner, and slow
     #[arg(long)]
@@ -48,10 +52,16 @@ impl Install {
         if self.with_lab {
             succeed(cargo(["build", "--workspace", "--manifest-path", run::LAB]).args(release))?;
         }
+        if self.with_query {
+            succeed(cargo(["build", "--manifest-path", run::QUERY]).args(release))?;
+        }
         let built = run::target_dir()?.join(if self.debug { "debug" } else { "release" });
         let count = Installation::run(&built, &prefix, |installation| {
             installation.libraries()?;
             installation.command()?;
+            if self.with_query {
+                installation.query()?;
+            }
             if self.with_lab { installation.lab() } else { Ok(()) }
         })?;
         println!("installed {count} files in {}", prefix.display());

@@ -23,6 +23,9 @@ pub(crate) fn target_dir() -> Result<PathBuf> {
 /// with Arrow. All build into one target directory.
 pub(crate) const WORKSPACES: [&str; 3] = ["Cargo.toml", LAB, "read/python/Cargo.toml"];
 
+/// That of queries in SQL, which has a step of its own: what it depends on takes longer to compile than all else.
+pub(crate) const QUERY: &str = "read/query/Cargo.toml";
+
 /// The laboratory's.
 pub(crate) const LAB: &str = "lab/Cargo.toml";
 

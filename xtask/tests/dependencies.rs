@@ -49,7 +49,7 @@ const LAB: [&str; 12] = [
     "dormouse-vring",
 ];
 
-const RULES: [Rule; 47] = [
+const RULES: [Rule; 48] = [
     ("dormouse-abi", &[]),
     // How both sides talk.
     ("dormouse-transport", &["dormouse-abi"]),
@@ -194,6 +194,18 @@ const RULES: [Rule; 47] = [
             "dormouse-vring",
         ],
     ),
+    (
+        "dormouse-query",
+        &[
+            "dormouse-abi",
+            "dormouse-analysis",
+            "dormouse-columns",
+            "dormouse-ctf",
+            "dormouse-filter",
+            "dormouse-reader",
+            "dormouse-terminal",
+        ],
+    ),
     ("dormouse-install", &[]),
     ("xtask", &["dormouse-install", "dormouse-testing"]),
 ];
@@ -201,8 +213,8 @@ const RULES: [Rule; 47] = [
 /// A package with those packages of the workspace that it depends on and the rules are about.
 type Package = (String, Vec<String>);
 
-/// The product's workspace, the laboratory's, and that of the module for Python.
-const MANIFESTS: [&str; 3] = ["Cargo.toml", "lab/Cargo.toml", "read/python/Cargo.toml"];
+/// The product's workspace, the laboratory's, that of the module for Python, and that of queries in SQL.
+const MANIFESTS: [&str; 4] = ["Cargo.toml", "lab/Cargo.toml", "read/python/Cargo.toml", "read/query/Cargo.toml"];
 
 fn path(file: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(file)

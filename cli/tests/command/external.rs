@@ -101,8 +101,12 @@ fn what_is_found_is_in_the_help_and_suggested() {
 #[test]
 fn a_program_that_is_not_installed_is_named_with_the_remedy() {
     let place = Place::new();
-    for (name, remedy) in [("lab", "--with-lab"), ("vring", "cargo xtask install"), ("pages", "cargo build --release")]
-    {
+    for (name, remedy) in [
+        ("lab", "--with-lab"),
+        ("query", "--with-query"),
+        ("vring", "cargo xtask install"),
+        ("pages", "cargo build --release"),
+    ] {
         for arguments in [&[name, "run"][..], &["help", name]] {
             let output = place.run(arguments);
             assert_eq!(output.status.code(), Some(2), "{output:?}");

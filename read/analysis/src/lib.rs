@@ -43,6 +43,7 @@ pub use diff::{Diff, Figure, Ratios};
 pub use distribution::{Distribution, Number, PERCENTILES, RELATIVE_ERROR};
 pub use hash::QuickMap;
 pub use key::KeyValue;
+pub use pair::{Pair, Pairs, Unpaired};
 pub use query::{DISTRIBUTIONS_MAX, GROUPS_MAX, Latency, Measure, Query};
 pub use report::{Key, LatencyReport, Lost, Report, Rest, Row, SlowPair};
-pub use text::Marks;
+pub use text::{Marks, duration};

@@ -22,8 +22,10 @@ const LOSSES_MAX: usize = 1 << 16;
 
 /// A begin and the end that belongs to it.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Pair<T> {
+pub struct Pair<T> {
+    /// Nanoseconds since the epoch.
     pub begin_ns: i64,
+    /// From the begin to the end.
     pub latency_ns: u64,
     /// False: events can have been lost between the two, so that the end may be that of another.
     pub is_believed: bool,
@@ -44,11 +46,16 @@ pub(crate) struct Slow {
 
 /// What was found, besides the pairs.
 #[derive(Debug, Default, Clone, Copy)]
-pub(crate) struct Unpaired {
+pub struct Unpaired {
+    /// Begins without an end.
     pub begins: u64,
+    /// Ends without a begin.
     pub ends: u64,
+    /// Pairs between whose two events others can have been lost.
     pub across_losses: u64,
+    /// Events without a key.
     pub without_key: u64,
+    /// Begins that came while too many were open.
     pub not_followed: u64,
 }
 
@@ -86,22 +93,30 @@ impl Losses {
 
 /// Pairs events. `K`: what belongs together; `T`: what is kept of a begin until its end comes.
 #[derive(Debug)]
-pub(crate) struct Pairs<K, T> {
+pub struct Pairs<K, T> {
     /// The times of begins, the last one on top; some are empty.
     open: QuickMap<K, Vec<(i64, T)>>,
     open_count: usize,
     /// By trace, if pairs are of one trace, otherwise one.
     losses: HashMap<usize, Losses>,
+    /// What is no pair so far.
     pub unpaired: Unpaired,
 }
 
+impl<K: Hash + Eq, T> Default for Pairs<K, T> {
+    fn default() -> Self {
+        Pairs::new()
+    }
+}
+
 impl<K: Hash + Eq, T> Pairs<K, T> {
-    pub(crate) fn new() -> Pairs<K, T> {
+    /// Before the first event.
+    pub fn new() -> Pairs<K, T> {
         Pairs { open: QuickMap::default(), open_count: 0, losses: HashMap::new(), unpaired: Unpaired::default() }
     }
 
     /// Events were lost in a stream between these times; `None`: until it goes on.
-    pub(crate) fn lost(&mut self, domain: usize, stream: usize, begin: i64, end: Option<i64>) {
+    pub fn lost(&mut self, domain: usize, stream: usize, begin: i64, end: Option<i64>) {
         let losses = self.losses.entry(domain).or_default();
         match end {
             Some(end) => losses.add(begin, end),
@@ -112,7 +127,7 @@ impl<K: Hash + Eq, T> Pairs<K, T> {
     }
 
     /// A stream has an event at this time.
-    pub(crate) fn goes_on(&mut self, domain: usize, stream: usize, ns: i64) {
+    pub fn goes_on(&mut self, domain: usize, stream: usize, ns: i64) {
         if let Some(losses) = self.losses.get_mut(&domain)
             && let Some(since) = losses.open.remove(&stream)
         {
@@ -120,21 +135,26 @@ impl<K: Hash + Eq, T> Pairs<K, T> {
         }
     }
 
+    /// Begins that are open.
+    pub fn open_count(&self) -> usize {
+        self.open_count
+    }
+
     /// Whether a begin can be taken. One that cannot is counted as not followed.
-    pub(crate) fn has_room(&mut self) -> bool {
+    pub fn has_room(&mut self) -> bool {
         let has_room = self.open_count < OPEN_MAX;
         self.unpaired.not_followed += u64::from(!has_room);
         has_room
     }
 
     /// Takes a begin, if [`Pairs::has_room`].
-    pub(crate) fn begin(&mut self, key: K, ns: i64, kept: T) {
+    pub fn begin(&mut self, key: K, ns: i64, kept: T) {
         self.begun();
         self.open.entry(key).or_default().push((ns, kept));
     }
 
     /// Takes the begin that an end belongs to.
-    pub(crate) fn end<Q: Hash + Eq + ?Sized>(&mut self, domain: usize, key: &Q, ns: i64) -> Option<Pair<T>>
+    pub fn end<Q: Hash + Eq + ?Sized>(&mut self, domain: usize, key: &Q, ns: i64) -> Option<Pair<T>>
     where
         K: Borrow<Q>,
     {
@@ -164,7 +184,7 @@ impl<K: Hash + Eq, T> Pairs<K, T> {
     }
 
     /// What is left: how much, and the begins that have had no end.
-    pub(crate) fn finish(mut self) -> (Unpaired, impl Iterator<Item = (i64, T)>) {
+    pub fn finish(mut self) -> (Unpaired, impl Iterator<Item = (i64, T)>) {
         self.unpaired.begins = self.open_count as u64;
         (self.unpaired, self.open.into_values().flatten())
     }

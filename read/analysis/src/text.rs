@@ -54,7 +54,7 @@ fn figure(value: f64) -> String {
 }
 
 /// Nanoseconds in the unit that suits them.
-fn duration(ns: f64) -> String {
+pub fn duration(ns: f64) -> String {
     let (scale, unit) = match ns.abs() {
         size if size >= 1e9 => (1e9, "s"),
         size if size >= 1e6 => (1e6, "ms"),

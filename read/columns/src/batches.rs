@@ -4,6 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::sync::Arc;
 
+use arrow_array::builder::StringBuilder;
 use arrow_array::{
     ArrayRef, DictionaryArray, Int32Array, RecordBatch, RecordBatchOptions, TimestampNanosecondArray, UInt32Array,
 };
@@ -11,6 +12,7 @@ use arrow_buffer::{NullBufferBuilder, ScalarBuffer};
 use arrow_schema::ArrowError;
 use dormouse_abi::page::CPU_UNKNOWN;
 use dormouse_ctf::stream::{Chosen, ChosenOf};
+use dormouse_ctf::text::JsonFields;
 use dormouse_ctf::{Notice, Problem, Scratch, Selection, Source, StateRecord, StreamReader, Writers};
 
 use crate::column::Column;
@@ -22,6 +24,8 @@ const ROWS_MAX: usize = 64 << 10;
 const RECORD_BYTES_MAX: usize = 8 << 20;
 /// Elements that lists of a batch have in one column.
 const ELEMENTS_MAX: usize = 16 << 20;
+/// Bytes of the texts of [`Extra`](crate::Extra) in a batch.
+const EXTRA_BYTES_MAX: usize = 16 << 20;
 /// Notices that are kept.
 const NOTICES_MAX: usize = 1000;
 
@@ -32,6 +36,21 @@ pub struct Damage {
     pub notices: Vec<Notice>,
     /// How many there were.
     pub count: u64,
+    /// Events that packets say were lost.
+    pub lost: u64,
+}
+
+/// A time in which events of a stream can have been lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Gap {
+    /// The stream, by its number among those that are read.
+    pub stream: usize,
+    /// Nanoseconds since the epoch.
+    pub begin_ns: i64,
+    /// `None`: to the end of the stream, as far as is known.
+    pub end_ns: Option<i64>,
+    /// Whether something was wrong with the stream; otherwise a packet says that events were lost.
+    pub is_damage: bool,
 }
 
 /// Batches of the events that a [`Layout`] chooses: an iterator.
@@ -43,9 +62,16 @@ pub struct Batches<'l, 'a, C> {
     /// Streams whose next event is not known, the first to be asked last.
     pending: Vec<usize>,
     damage: Damage,
+    gaps: Gaps,
     scratch: Scratch,
     /// Where there are conditions.
-    selection: Option<(Selection, Writers)>,
+    selection: Option<Selection>,
+    /// Where somebody asks for them: a condition, or a column.
+    writers: Option<Writers>,
+    /// Whether they are those of the whole trace.
+    are_writers_known: bool,
+    json: JsonFields,
+    json_text: Vec<u8>,
     rows: Rows,
     is_over: bool,
 }
@@ -59,10 +85,56 @@ struct Rows {
     cpus: Vec<u32>,
     cpus_valid: NullBufferBuilder,
     names: Vec<i32>,
+    processes: StringBuilder,
+    json: StringBuilder,
+    extra_bytes: usize,
     columns: Vec<Column>,
     /// Those of the columns that have lists.
     with_elements: Vec<usize>,
-    needs: [bool; 3],
+    needs: [bool; 5],
+}
+
+/// Where events can have been lost.
+#[derive(Default)]
+struct Gaps {
+    /// Nobody asks for them otherwise.
+    are_wanted: bool,
+    found: Vec<Gap>,
+    /// By stream: the time of the last event that was read, and since when nobody knows what the stream holds.
+    streams: Vec<(Option<i64>, Option<i64>)>,
+}
+
+impl Gaps {
+    fn note(&mut self, stream: usize, notice: &Notice) {
+        if !self.are_wanted {
+            return;
+        }
+        let (last_ns, since_ns) = &mut self.streams[stream];
+        let since = last_ns.unwrap_or(i64::MIN);
+        match notice.problem {
+            Problem::Discarded { begin_ns, end_ns, .. } => {
+                let end_ns = Some(end_ns.unwrap_or(i64::MAX));
+                self.found.push(Gap { stream, begin_ns: begin_ns.unwrap_or(since), end_ns, is_damage: false });
+            }
+            _ => {
+                let begin_ns = *since_ns.get_or_insert(since);
+                self.found.push(Gap { stream, begin_ns, end_ns: None, is_damage: true });
+            }
+        }
+    }
+
+    /// A stream has an event at this time.
+    #[inline]
+    fn goes_on(&mut self, stream: usize, time_ns: Option<i64>) {
+        if self.are_wanted {
+            let (last_ns, since_ns) = &mut self.streams[stream];
+            *last_ns = time_ns.or(*last_ns);
+            if let (Some(begin_ns), Some(_)) = (*since_ns, time_ns) {
+                *since_ns = None;
+                self.found.push(Gap { stream, begin_ns, end_ns: time_ns, is_damage: true });
+            }
+        }
+    }
 }
 
 impl<C> std::fmt::Debug for Batches<'_, '_, C> {
@@ -92,16 +164,22 @@ impl<'l, 'a, C: Chosen> Batches<'l, 'a, C> {
         let streams: Vec<C> = streams.into_iter().collect();
         let columns = layout.columns();
         let with_elements = (0..columns.len()).filter(|index| columns[*index].has_elements()).collect();
-        let needs = [Origin::Time, Origin::Cpu, Origin::Event].map(|origin| layout.origins.contains(&origin));
+        let origins = [Origin::Time, Origin::Cpu, Origin::Event, Origin::Process, Origin::Json];
+        let needs = origins.map(|origin| layout.origins.contains(&origin));
+        let has_conditions = !layout.filters.is_empty();
         Batches {
             layout,
             heap: BinaryHeap::with_capacity(streams.len()),
             pending: (0..streams.len()).rev().collect(),
+            gaps: Gaps { streams: vec![(None, None); streams.len()], ..Gaps::default() },
             streams,
             damage: Damage::default(),
             scratch: Scratch::default(),
-            selection: (!layout.filters.is_empty())
-                .then(|| (Selection::unchecked(Vec::new(), layout.filters.clone()), Writers::default())),
+            selection: has_conditions.then(|| Selection::unchecked(Vec::new(), layout.filters.clone())),
+            writers: (has_conditions || needs[3]).then(Writers::default),
+            are_writers_known: false,
+            json: JsonFields::default(),
+            json_text: Vec::new(),
             rows: Rows {
                 count: 0,
                 record_bytes: 0,
@@ -110,12 +188,38 @@ impl<'l, 'a, C: Chosen> Batches<'l, 'a, C> {
                 cpus: Vec::new(),
                 cpus_valid: NullBufferBuilder::new(0),
                 names: Vec::new(),
+                processes: StringBuilder::new(),
+                json: StringBuilder::new(),
+                extra_bytes: 0,
                 columns,
                 with_elements,
                 needs,
             },
             is_over: false,
         }
+    }
+
+    /// Who wrote the events says this, and not what is read: for a part of a trace.
+    pub fn with_writers(mut self, writers: Writers) -> Self {
+        (self.writers, self.are_writers_known) = (Some(writers), true);
+        self
+    }
+
+    /// Who wrote the events, for the next part.
+    pub fn into_writers(self) -> Option<Writers> {
+        self.writers
+    }
+
+    /// Keeps where events can have been lost, for [`Batches::take_gaps`].
+    pub fn with_gaps(mut self) -> Self {
+        self.gaps.are_wanted = true;
+        self
+    }
+
+    /// Where events can have been lost, as far as has been read, and what has not been taken before. All that begin before the last row of the
+    /// batch before are among them.
+    pub fn take_gaps(&mut self) -> Vec<Gap> {
+        std::mem::take(&mut self.gaps.found)
     }
 
     /// What was wrong, as far as has been read.
@@ -131,7 +235,10 @@ impl<'l, 'a, C: Chosen> Batches<'l, 'a, C> {
             let (number, time_ns) = match stream.next()? {
                 Ok(found) => found,
                 Err(notice) => {
-                    if !matches!(notice.problem, Problem::Discarded { .. }) {
+                    self.gaps.note(index, &notice);
+                    if let Problem::Discarded { count, .. } = notice.problem {
+                        self.damage.lost = self.damage.lost.saturating_add(count);
+                    } else {
                         self.damage.count += 1;
                         if self.damage.notices.len() < NOTICES_MAX {
                             self.damage.notices.push(notice);
@@ -140,9 +247,10 @@ impl<'l, 'a, C: Chosen> Batches<'l, 'a, C> {
                     continue;
                 }
             };
+            self.gaps.goes_on(index, time_ns);
             // Whose events are is said before them.
             let is_state =
-                self.selection.is_some() && self.layout.chosen.get(number).is_none_or(|chosen| chosen.is_state);
+                self.writers.is_some() && self.layout.chosen.get(number).is_none_or(|chosen| chosen.is_state);
             if is_state || self.layout.request.is_within(time_ns) {
                 return Some((time_ns.unwrap_or(i64::MIN), number));
             }
@@ -177,15 +285,29 @@ impl<'l, 'a, C: Chosen> Batches<'l, 'a, C> {
     #[inline]
     fn row(&mut self) -> Result<bool, ArrowError> {
         let Some((index, number)) = self.advance() else { return Ok(false) };
-        if let Some((selection, writers)) = &mut self.selection {
+        if let Some(writers) = &mut self.writers {
             let Some(event) = self.streams[index].event() else { return Ok(true) };
-            if let Some(record) = StateRecord::decode(&event) {
+            if !self.are_writers_known
+                && let Some(record) = StateRecord::decode(&event)
+            {
                 writers.note(&event, &record);
             }
             let is_asked_for = number != STATE && self.layout.request.is_within(event.time_ns);
-            if !is_asked_for || !selection.wants(&event, writers) {
+            if !is_asked_for || self.selection.as_mut().is_some_and(|selection| !selection.wants(&event, writers)) {
                 return Ok(true);
             }
+            if self.rows.needs[3] {
+                self.rows.process(writers.of(&event).name.as_deref());
+            }
+        }
+        if self.rows.needs[4]
+            && let Some(event) = self.streams[index].event()
+        {
+            self.json_text.clear();
+            self.json_text.push(b'{');
+            self.json.put(&event, &mut self.json_text);
+            self.json_text.push(b'}');
+            self.rows.json(&self.json_text);
         }
         let Some(event) = self.streams[index].fields() else { return Ok(true) };
         let (rows, chosen) = (&mut self.rows, &self.layout.chosen[number]);
@@ -229,12 +351,26 @@ impl Rows {
     #[inline]
     fn is_full(&self) -> bool {
         let has_many = |column: &usize| self.columns[*column].element_count() >= ELEMENTS_MAX;
-        self.count >= ROWS_MAX || self.record_bytes >= RECORD_BYTES_MAX || self.with_elements.iter().any(has_many)
+        self.count >= ROWS_MAX
+            || self.extra_bytes >= EXTRA_BYTES_MAX
+            || self.record_bytes >= RECORD_BYTES_MAX
+            || self.with_elements.iter().any(has_many)
+    }
+
+    fn process(&mut self, name: Option<&[u8]>) {
+        let name = name.map(String::from_utf8_lossy);
+        self.extra_bytes += name.as_deref().map_or(0, str::len);
+        self.processes.append_option(name);
+    }
+
+    fn json(&mut self, text: &[u8]) {
+        self.extra_bytes += text.len();
+        self.json.append_value(String::from_utf8_lossy(text));
     }
 
     fn finish(&mut self, layout: &Layout<'_>) -> Result<RecordBatch, ArrowError> {
         let count = std::mem::take(&mut self.count);
-        self.record_bytes = 0;
+        (self.record_bytes, self.extra_bytes) = (0, 0);
         let times = ScalarBuffer::from(std::mem::take(&mut self.times));
         let times: ArrayRef =
             Arc::new(TimestampNanosecondArray::try_new(times, self.times_valid.finish())?.with_timezone("UTC"));
@@ -242,12 +378,16 @@ impl Rows {
         let cpus: ArrayRef = Arc::new(UInt32Array::try_new(cpus, self.cpus_valid.finish())?);
         let keys = Int32Array::from(std::mem::take(&mut self.names));
         let names: ArrayRef = Arc::new(DictionaryArray::try_new(keys, Arc::clone(&layout.names) as ArrayRef)?);
+        let processes: ArrayRef = Arc::new(self.processes.finish());
+        let json: ArrayRef = Arc::new(self.json.finish());
         let columns = self.columns.iter_mut().map(|column| column.finish(count));
         let columns = columns.collect::<Result<Vec<_>, _>>()?;
         let arrays = layout.origins.iter().map(|origin| match origin {
             Origin::Time => Arc::clone(&times),
             Origin::Cpu => Arc::clone(&cpus),
             Origin::Event => Arc::clone(&names),
+            Origin::Process => Arc::clone(&processes),
+            Origin::Json => Arc::clone(&json),
             Origin::Members(index) => Arc::clone(&columns[*index]),
         });
         let options = RecordBatchOptions::new().with_row_count(Some(count));

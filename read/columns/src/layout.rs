@@ -31,6 +31,19 @@ pub struct Request {
     pub conditions: Vec<String>,
     /// Whether text becomes binary columns.
     pub is_text_binary: bool,
+    /// Columns behind the others.
+    pub extras: Vec<Extra>,
+    /// Whether the records in which a session of Dormouse says of itself are left out where all classes are asked for.
+    pub is_without_state: bool,
+}
+
+/// A column of what no field says by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Extra {
+    /// `process`: what the process calls itself that wrote the event; text, null where the trace does not say it.
+    Process,
+    /// `fields`: contexts and fields as an object of JSON, as `dormouse view --format json` has them.
+    Json,
 }
 
 impl Request {
@@ -71,6 +84,8 @@ pub(crate) enum Origin {
     Time,
     Cpu,
     Event,
+    Process,
+    Json,
     /// The column with this index of those that are filled by members.
     Members(usize),
 }
@@ -215,8 +230,9 @@ impl<'a> Layout<'a> {
             let known = listed(classes.iter().flatten().map(full_name));
             return Err(RequestError::NoClass { pattern: pattern.clone(), known });
         }
-        let is_chosen = |class: &ClassRef<'a>| {
-            request.events.is_empty() || request.events.iter().any(|pattern| matches(pattern, full_name(class)))
+        let is_chosen = |class: &ClassRef<'a>| match request.events.is_empty() {
+            true => !(request.is_without_state && class.is_state()),
+            false => request.events.iter().any(|pattern| matches(pattern, full_name(class))),
         };
         // The columns that all events have are there whether or not a class fills them.
         let mut table = Table::default();
@@ -260,6 +276,8 @@ impl<'a> Layout<'a> {
         let filters = request.conditions.iter().map(|text| Filter::parse(text)).collect::<Result<Vec<_>, _>>()?;
         if !filters.is_empty() {
             Selection::new(Vec::new(), filters.clone(), traces.iter().copied())?;
+        }
+        if !filters.is_empty() || request.extras.contains(&Extra::Process) {
             for (choice, classes) in choices.iter_mut().zip(&classes) {
                 let state = classes.iter().filter(|class| class.is_state() && !is_chosen(class));
                 state.for_each(|class| choice.add(*class, STATE));
@@ -341,6 +359,14 @@ fn columns(table: &Table, parts: &[PartColumn], request: &Request) -> Result<Col
         };
         origins.push(origin);
         fields.push(Field::new(name, data_type, name != "event"));
+    }
+    for extra in &request.extras {
+        let (origin, name) = match extra {
+            Extra::Process => (Origin::Process, "process"),
+            Extra::Json => (Origin::Json, "fields"),
+        };
+        origins.push(origin);
+        fields.push(Field::new(name, DataType::Utf8, *extra == Extra::Process));
     }
     Ok((origins, fields, kept))
 }

@@ -35,12 +35,14 @@
 //! name different types, the column has the smallest whole number that holds both; if nothing does, each type has a column of its own,
 //! `CLASS.NAME` from the second on.
 //!
+//! What no field says by itself are columns behind these ([`Extra`]): the name of the process, and all fields as JSON.
+//!
 //! A field that lies within others is a column where it is asked for by its name: `at.x`, `a[2]`, as in `dormouse_filter`. An event that lacks it has
 //! null there.
 //!
 //! # Cost and limits
 //! Events come in the order of time, those of one time in the order of the streams. Only chosen events are merged. Batches end after 64 Ki
-//! rows, 8 MiB of records or 16 Mi elements of lists, whichever comes first. Packets outside of the time that is
+//! rows, 8 MiB of records, 16 MiB of texts of [`Extra`] or 16 Mi elements of lists, whichever comes first. Packets outside of the time that is
 //! asked for are passed by their headers ([`StreamReader::within`](dormouse_ctf::StreamReader::within)).
 //!
 //! # Source
@@ -55,7 +57,7 @@ mod layout;
 mod pairs;
 mod part;
 
-pub use batches::{Batches, Damage};
-pub use layout::{ClassColumns, Layout, Request, RequestError, classes};
+pub use batches::{Batches, Damage, Gap};
+pub use layout::{ClassColumns, Extra, Layout, Request, RequestError, classes};
 pub use pairs::{PairRequest, Pairs, pair_schema};
 pub use part::MixedKinds;

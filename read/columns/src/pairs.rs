@@ -47,7 +47,7 @@ impl PairRequest {
             since_ns: self.since_ns,
             until_ns: self.until_ns,
             conditions: self.conditions.clone(),
-            is_text_binary: false,
+            ..Request::default()
         }
     }
 }

@@ -13,7 +13,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let request = Request { events: vec![events.clone()], columns: Some(columns), ..Request::default() };
     let layout = Layout::new(&files.traces().collect::<Vec<_>>(), &request)?;
     let rows = std::thread::scope(|scope| {
-        let streams = files.chosen(scope, layout.times(), |trace| layout.choice(trace));
+        let streams = files.chosen(scope, layout.times(), |trace| Some(layout.choice(trace)));
         Batches::of(&layout, streams).try_fold(0, |rows, batch| Ok(rows + batch?.num_rows()))
     });
     println!("{} rows", rows.map_err(|error: arrow_schema::ArrowError| error.to_string())?);

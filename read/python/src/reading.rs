@@ -87,7 +87,7 @@ fn read(
     let traces: Vec<_> = files.traces().collect();
     let layout = Layout::new(&traces, &query.request()).map_err(|error| ArrowError::ExternalError(error.into()))?;
     std::thread::scope(|scope| {
-        let streams = files.chosen(scope, layout.times(), |trace| layout.choice(trace));
+        let streams = files.chosen(scope, layout.times(), |trace| Some(layout.choice(trace)));
         let batches = Batches::of(&layout, streams);
         read_batches(files, query, batches, is_strict, warnings, sender)
     })

@@ -165,6 +165,7 @@ impl Trace {
             until_ns: time_ns("until", until.as_ref())?,
             conditions: r#where.map(Names::into_vec).unwrap_or_default(),
             is_text_binary,
+            ..Request::default()
         };
         py.detach(|| Table::new(Arc::clone(&self.files), Query::Events(request), strict))
     }

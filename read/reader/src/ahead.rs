@@ -71,12 +71,12 @@ pub struct Ahead<'c, 'f> {
 
 impl TraceFiles {
     /// The chosen events of each stream between two times, as [`StreamReader::within`] has it: those that `choice` chooses of the trace with its
-    /// index. Threads of the scope look for them; they end when all that this gives is gone.
+    /// index; where it gives none, no stream of the trace is read. Threads of the scope look for them; they end when all that this gives is gone.
     pub fn chosen<'s, 'c, 'f>(
         &'f self,
         scope: &'s Scope<'s, '_>,
         (first_ns, last_ns): (i64, i64),
-        choice: impl Fn(usize) -> &'c Choice<'f>,
+        choice: impl Fn(usize) -> Option<&'c Choice<'f>>,
     ) -> Vec<Ahead<'c, 'f>>
     where
         'f: 'c,
@@ -97,13 +97,15 @@ impl TraceFiles {
                 }
             });
         }
-        let ahead_count = (2 * threads).div_ceil(self.stream_count().max(1));
-        let kept_count = (self.stream_count() * (ahead_count + 1)) as u64;
-        let ahead = |(stream, trace): (usize, usize)| {
+        let streams = self.readers().enumerate().filter_map(|(stream, (trace, _))| Some((stream, choice(trace)?)));
+        let streams: Vec<_> = streams.collect();
+        let ahead_count = (2 * threads).div_ceil(streams.len().max(1));
+        let kept_count = (streams.len() * (ahead_count + 1)) as u64;
+        let ahead = |(stream, choice): (usize, &'c Choice<'f>)| {
             let mut ahead = Ahead {
                 files: self,
                 stream,
-                choice: choice(trace),
+                choice,
                 left: self.reader_by(stream, HEADER_WINDOW_BYTES).within(first_ns, last_ns),
                 jobs: jobs.clone(),
                 parts: VecDeque::new(),
@@ -115,7 +117,7 @@ impl TraceFiles {
             (0..ahead_count).for_each(|_| ahead.order(Found::default()));
             ahead
         };
-        self.readers().map(|(trace, _)| trace).enumerate().map(ahead).collect()
+        streams.into_iter().map(ahead).collect()
     }
 }
 

@@ -48,6 +48,7 @@ pub use counts::{ClassCount, Counts};
 pub use dir::Dir;
 pub use extent::Window;
 pub use find::{is_stream_name, open_dir, read_metadata};
+pub use parts::{Part, Parts};
 pub use reading::{Item, Reading, Said};
 pub use traces::{Events, TraceFiles};
 

@@ -18,14 +18,28 @@ const PART_BYTES: u64 = 1 << 20;
 /// Bytes that are read to find where the next packet is, most of which are not used.
 const HEADER_WINDOW_BYTES: usize = 512;
 
-/// Streams of which parts are left.
-struct Left<'f> {
+/// Parts of streams, for whoever takes the next one: several threads can, behind a lock. Together they hold what the streams hold.
+#[derive(Debug)]
+pub struct Parts<'f> {
+    files: &'f TraceFiles,
+    /// The first and the last time that is asked for.
+    times: (i64, i64),
     streams: std::vec::IntoIter<usize>,
     /// The one that is being cut, its number, and that of its next part.
     cut: Option<(StreamReader<'f, Window<'f>>, usize, u32)>,
 }
 
 impl TraceFiles {
+    /// Cuts these streams, of which events between two times are asked for as by [`StreamReader::within`].
+    pub fn parts(&self, streams: Vec<usize>, times: (i64, i64)) -> Parts<'_> {
+        Parts { files: self, times, streams: streams.into_iter(), cut: None }
+    }
+
+    /// Bytes of a stream, by its number among the [`TraceFiles::names`].
+    pub fn stream_size_bytes(&self, index: usize) -> u64 {
+        self.streams[index].extent.size_bytes
+    }
+
     /// Reads these streams, each by `read` in parts, on as many threads as there are processors for. Each thread has an `S` for what it sums up.
     /// Gives these, and what was found in the parts with their streams, in order.
     pub(crate) fn in_parts<'f, S: Default + Send, P: Send>(
@@ -36,13 +50,13 @@ impl TraceFiles {
         let size_bytes: u64 = streams.iter().map(|index| self.stream_size_bytes(*index)).sum();
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         let threads = threads.min(usize::try_from(size_bytes / PART_BYTES).unwrap_or(usize::MAX)).max(1);
-        let left = Mutex::new(Left { streams: streams.into_iter(), cut: None });
+        let left = Mutex::new(self.parts(streams, (i64::MIN, i64::MAX)));
         let done = Mutex::new((Vec::new(), Vec::new()));
         let work = || {
             let (mut sum, mut found) = (S::default(), Vec::new());
             loop {
-                let next = left.lock().unwrap_or_else(PoisonError::into_inner).next(self);
-                let Some((stream, part, reader)) = next else { break };
+                let next = left.lock().unwrap_or_else(PoisonError::into_inner).next();
+                let Some(Part { stream, number: part, reader, .. }) = next else { break };
                 found.push((stream, part, read(&mut sum, reader)));
             }
             let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
@@ -59,18 +73,37 @@ impl TraceFiles {
     }
 }
 
-impl<'f> Left<'f> {
-    /// The next part, with its stream and its number in it.
-    fn next(&mut self, files: &'f TraceFiles) -> Option<(usize, u32, StreamReader<'f, Window<'f>>)> {
+/// A part of a stream.
+#[derive(Debug)]
+pub struct Part<'f> {
+    /// The stream, by its number among the [`TraceFiles::names`].
+    pub stream: usize,
+    /// The index of its trace.
+    pub trace: usize,
+    /// Which of the stream's parts.
+    pub number: u32,
+    /// Reads it.
+    pub reader: StreamReader<'f, Window<'f>>,
+}
+
+impl<'f> Iterator for Parts<'f> {
+    type Item = Part<'f>;
+
+    fn next(&mut self) -> Option<Part<'f>> {
         loop {
-            if let Some((cut, stream, part)) = &mut self.cut
-                && let Some(reader) = cut.cut(PART_BYTES, files.window_in(*stream, Vec::new()))
+            if let Some((cut, stream, number)) = &mut self.cut
+                && let Some(reader) = cut.cut(PART_BYTES, self.files.window_in(*stream, Vec::new()))
             {
-                *part += 1;
-                return Some((*stream, *part, reader));
+                *number += 1;
+                let trace = self.files.streams[*stream].trace;
+                return Some(Part { stream: *stream, trace, number: *number, reader });
             }
             let stream = self.streams.next()?;
-            self.cut = Some((files.reader_by(stream, HEADER_WINDOW_BYTES), stream, 0));
+            let (first_ns, last_ns) = self.times;
+            let reader = self.files.reader_by(stream, HEADER_WINDOW_BYTES);
+            let is_bounded = self.times != (i64::MIN, i64::MAX);
+            let reader = if is_bounded { reader.within(first_ns, last_ns) } else { reader };
+            self.cut = Some((reader, stream, 0));
         }
     }
 }

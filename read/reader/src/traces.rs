@@ -19,7 +19,7 @@ pub struct TraceFiles {
     pub left_out: Vec<String>,
     /// What is passed over, because it belongs to a trace without being a stream of it: one line each.
     pub notes: Vec<String>,
-    streams: Vec<Stream>,
+    pub(crate) streams: Vec<Stream>,
 }
 
 /// The events of streams in their order.
@@ -160,10 +160,6 @@ impl TraceFiles {
     /// How many streams there are.
     pub fn stream_count(&self) -> usize {
         self.streams.len()
-    }
-
-    pub(crate) fn stream_size_bytes(&self, index: usize) -> u64 {
-        self.streams[index].extent.size_bytes
     }
 
     fn window_bytes(&self) -> usize {

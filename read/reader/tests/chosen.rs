@@ -115,7 +115,7 @@ fn events_that_threads_find_are_those_of_the_streams() {
                 .map(|events| read(events, &classes))
                 .collect();
             let of_threads: Vec<_> = std::thread::scope(|scope| {
-                let streams = files.chosen(scope, times, |_| &choice);
+                let streams = files.chosen(scope, times, |_| Some(&choice));
                 streams.into_iter().map(|events| read(events, &classes)).collect()
             });
             assert_eq!(of_threads, of_streams);

@@ -48,6 +48,8 @@ pub const PRELOADED: (&str, &str) = ("libdormouse_libc.so", "dormouse-preload");
 
 /// The lab's command.
 const LAB: &str = "dormouse-lab";
+/// What answers in SQL.
+const QUERY: &str = "dormouse-query";
 /// What the lab runs and preloads.
 const LAB_PARTS: [&str; 8] = [
     "dormouse-lab-engine",
@@ -177,6 +179,15 @@ impl Installation {
             self.copy_tree(&peers, &format!("{LAB_DIR}/peers"))?;
         }
         self.texts(LAB)
+    }
+
+    /// What answers in SQL.
+    ///
+    /// # Errors
+    /// As [`Installation::command`].
+    pub fn query(&mut self) -> Result<()> {
+        self.program(QUERY)?;
+        self.texts(QUERY)
     }
 
     fn program(&mut self, name: &str) -> Result<()> {

@@ -18,7 +18,7 @@
 mod rules;
 mod tracks;
 
-pub use rules::NameText;
+pub use rules::{NameText, SliceRule, slice_rules};
 pub use tracks::{Track, TrackKind};
 
 use std::collections::HashMap;

@@ -65,6 +65,61 @@ const RULES: [Rule; 21] = [
     held("libc:openat", "libc:close", "libc:file open", &["pid", "fd"], "fd >= 0"),
 ];
 
+/// Classes that begin and end what has one name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SliceRule {
+    /// Of what begins and ends.
+    pub name: String,
+    /// Names of classes.
+    pub begins: Vec<String>,
+    /// Names of classes.
+    pub ends: Vec<String>,
+    /// Fields that both have; without any, the thread.
+    pub key: &'static [&'static str],
+    /// Begins of which this is not true begin nothing.
+    pub only: Option<&'static str>,
+}
+
+/// What the names of the classes of a trace say of slices.
+pub fn slice_rules(trace: TraceRef<'_>) -> Vec<SliceRule> {
+    let classes: Vec<_> = ClassRef::all(trace).filter(|class| !class.is_state()).collect();
+    let names: BTreeSet<&str> = classes.iter().map(|class| class.class.full_name.as_str()).collect();
+    let mut found: Vec<SliceRule> = Vec::new();
+    let mut index: HashMap<(String, &[&str]), usize> = HashMap::new();
+    for class in &classes {
+        let Some((at, text, is_begin)) = rule_of(class, &names) else { continue };
+        let rule = &RULES[at];
+        let name = rule.name.replace('*', text);
+        let at = *index.entry((name.clone(), rule.key)).or_insert_with(|| {
+            found.push(SliceRule { name, begins: Vec::new(), ends: Vec::new(), key: rule.key, only: None });
+            found.len() - 1
+        });
+        let ends = if is_begin { &mut found[at].begins } else { &mut found[at].ends };
+        ends.push(class.class.full_name.clone());
+        found[at].only = found[at].only.or(rule.only);
+    }
+    found
+}
+
+/// The first rule that says something of a class, by its index, with what `*` stands for and whether the class begins.
+fn rule_of<'n>(class: &ClassRef<'n>, names: &BTreeSet<&str>) -> Option<(usize, &'n str, bool)> {
+    let full_name = class.class.full_name.as_str();
+    let has = |part: &str| matches!(part, "pid" | "tid" | "cpu") || class.field(&Name::parse(part)).is_some();
+    RULES.iter().enumerate().find_map(|(at, rule)| {
+        let (text, is_begin) = match star(rule.begin, full_name) {
+            Some(text) => (text, true),
+            None => (star(rule.end, full_name)?, false),
+        };
+        let other = if is_begin { rule.end } else { rule.begin };
+        // An end without a `*` ends all begins of the rule.
+        let is_there = match is_begin || rule.end.contains('*') {
+            true => names.contains(other.replace('*', text).as_str()),
+            false => names.iter().any(|name| star(other, name).is_some()),
+        };
+        (is_there && rule.key.iter().all(|part| has(part))).then_some((at, text, is_begin))
+    })
+}
+
 /// Where a part of a key is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Part {
@@ -177,7 +232,7 @@ impl Bound {
             }
         }
         if roles.is_empty() {
-            roles.extend(RULES.iter().find_map(|rule| self.role(rule, class, names, picker)));
+            roles.extend(self.role(class, names, picker));
         }
         roles.sort_by_key(|role| role.is_begin);
         let counters = options.counters.iter().filter(|(pattern, _)| matches(pattern, full_name));
@@ -188,23 +243,10 @@ impl Bound {
         Kind { name, roles, counters, is_picked }
     }
 
-    /// What a rule says of a class, if it says anything.
-    fn role(&mut self, rule: &Rule, class: &ClassRef<'_>, names: &BTreeSet<&str>, picker: &mut Picker) -> Option<Role> {
-        let full_name = class.class.full_name.as_str();
-        let (text, is_begin) = match star(rule.begin, full_name) {
-            Some(text) => (text, true),
-            None => (star(rule.end, full_name)?, false),
-        };
-        let other = if is_begin { rule.end } else { rule.begin };
-        // An end without a `*` ends all begins of the rule.
-        let is_there = match is_begin || rule.end.contains('*') {
-            true => names.contains(other.replace('*', text).as_str()),
-            false => names.iter().any(|name| star(other, name).is_some()),
-        };
-        let has = |part: &str| matches!(part, "pid" | "tid" | "cpu") || class.field(&Name::parse(part)).is_some();
-        if !is_there || !rule.key.iter().all(|part| has(part)) {
-            return None;
-        }
+    /// What the rules say of a class, if they say anything.
+    fn role(&mut self, class: &ClassRef<'_>, names: &BTreeSet<&str>, picker: &mut Picker) -> Option<Role> {
+        let (at, text, is_begin) = rule_of(class, names)?;
+        let rule = &RULES[at];
         let pair = self.name(&rule.name.replace('*', text));
         let key = self.key(rule.key, picker);
         let only = rule.only.filter(|_| is_begin).and_then(|only| self.condition(only));

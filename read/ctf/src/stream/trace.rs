@@ -38,7 +38,7 @@ impl<'a> TraceRef<'a> {
     }
 
     /// The environment, of traces that are not Dormouse's.
-    pub(crate) fn env(&self) -> &'a [(String, EnvValue)] {
+    pub fn env(&self) -> &'a [(String, EnvValue)] {
         self.env
     }
 

@@ -1,0 +1,179 @@
+//! Arguments.
+
+use std::io::{IsTerminal, Read, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use clap::Parser;
+use dormouse_terminal::{EXIT_CODES, Output, parse_size};
+
+use crate::catalog::Limits;
+use crate::functions::FUNCTIONS;
+use crate::named::{ALL, Named};
+use crate::output::Format;
+use crate::run::Session;
+use crate::traces::Traces;
+use crate::{facts, fault, shell};
+
+/// Ask traces questions in SQL
+#[derive(Debug, Parser)]
+#[command(name = "dormouse-query", bin_name = "dormouse query", version, max_term_width = 100, after_help = after_help())]
+pub(crate) struct Query {
+    /// Traces: directories of one or with several below, archives of such (.tar, .tar.gz, .tar.zst), or `-`; then the query. Without a query
+    /// there is a shell, or the query is read from standard input
+    #[arg(value_name = "TRACE… [SQL]")]
+    words: Vec<String>,
+    /// Run a query that has a name; alone, list them
+    #[arg(long, value_name = "NAME", num_args = 0..=1)]
+    named: Option<Option<String>>,
+    /// Print the text of a query that has a name, to change it
+    #[arg(long, requires = "named")]
+    show: bool,
+    /// How results are written [default: table on a terminal, otherwise csv]
+    #[arg(long, value_name = "FORMAT")]
+    format: Option<Format>,
+    /// Write the result to this file
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Write all events to files below DIR, which must not be there: host=H/day=D/class=C/part-0.parquet, or .arrow with --format arrow
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["named", "output"])]
+    export: Option<PathBuf>,
+    /// Memory for what a query keeps; sorting, grouping and joining go on in temporary files (TMPDIR) beyond it
+    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = parse_size)]
+    memory: u64,
+    /// Threads [default: as many as there are processors]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    threads: Option<u32>,
+    /// Show so many rows of a table
+    #[arg(long, value_name = "N", default_value_t = 1000)]
+    rows: usize,
+}
+
+fn after_help() -> String {
+    let mut text = String::from(
+        "\
+Examples:
+  dormouse query trace 'select class, count(*) from events group by class'
+  dormouse query trace 'select time, bytes, path from \"http:request\" where bytes > 4096 order by time limit 10'
+  dormouse query trace \"select time_bucket('100ms', time) t, count(*) from events group by t order by t\"
+  dormouse query trace \"select quantile(duration_ns, 0.99) from pairs('http:begin', 'http:end', 'id')\"
+  dormouse query trace --named slowest          what took longest
+  dormouse query --named                        which queries have names
+  dormouse query trace 'describe \"http:request\"'          the columns of a table
+  dormouse query trace 'select …' --format parquet -o result.parquet
+  dormouse query trace --export DIR             all events as Parquet, for DuckDB, pyarrow and others
+  dormouse query A B 'select …'                 two traces as one
+  dormouse query trace                          a shell, which completes names
+
+Tables (a name with a colon or capitals stands in double quotes):
+",
+    );
+    let row = |name: &str, about: &str| format!("  {name:<32}{about}\n");
+    text += &row("\"PROVIDER:NAME\"", "a row for each event of a class: time, cpu, pid, tid, process, its fields");
+    text += &row("events", "a row for each event: time, class, process, pid, tid, cpu, fields as JSON");
+    text += &row("pairs", "what begins and ends (X_begin and X_end, system calls, …): name, times, duration_ns");
+    facts::TABLES.iter().for_each(|(name, about, _)| text += &row(name, about));
+    text += "\nFunctions besides those of DataFusion (its documentation has them all):\n";
+    FUNCTIONS.iter().for_each(|(name, about)| text += &row(name, about));
+    text += &format!(
+        "
+Times are of UTC: `where time >= '2026-11-26T10:15:00Z'`. Rows come in no order unless the query says `order by`.
+
+A query reads only the columns that it names; conditions on time, class and simple ones on fields are looked at while reading.
+
+Exit code: 0; 1 if the trace is damaged or pairs were left out (the result is of what can be read); 2 if it cannot be read or the query is wrong.
+
+{EXIT_CODES}"
+    );
+    text
+}
+
+impl Query {
+    pub(crate) fn run(self, out: &mut Output) -> Result<u8> {
+        let named = match &self.named {
+            Some(None) if self.words.is_empty() => return list(out),
+            Some(None) => bail!("--named takes a name; `dormouse query --named` lists them"),
+            Some(Some(name)) => Some(find(name)?),
+            None => None,
+        };
+        if self.show
+            && let Some(named) = named
+        {
+            out.write_all(named.sql.as_bytes())?;
+            return Ok(0);
+        }
+        let (paths, sql) = split(&self.words, named.is_some() || self.export.is_some())?;
+        let format = self.format.unwrap_or(match std::io::stdout().is_terminal() && self.output.is_none() {
+            true => Format::Table,
+            false => Format::Csv,
+        });
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        let limits = Limits {
+            memory_bytes: usize::try_from(self.memory).unwrap_or(usize::MAX),
+            threads: self.threads.map_or(threads, |threads| threads as usize),
+            temporary: std::env::temp_dir(),
+        };
+        let traces = Traces::open(&paths)?;
+        let session = Session::new(traces, &limits)?;
+        if let Some(dir) = &self.export {
+            let format = self.format.unwrap_or(Format::Parquet);
+            if !matches!(format, Format::Parquet | Format::Arrow) {
+                bail!("--export writes --format parquet or arrow; `dormouse export` writes others");
+            }
+            return session.export(dir, format);
+        }
+        let sql = match (named, sql) {
+            (Some(named), _) => {
+                if let Some(table) = named.lacks(session.tables()) {
+                    let libc = if table.starts_with("libc:") {
+                        "; `dormouse record --libc -- COMMAND` records it"
+                    } else {
+                        ""
+                    };
+                    bail!("--named {} needs events of {table}, which this trace does not have{libc}", named.name);
+                }
+                named.sql.to_string()
+            }
+            (None, Some(sql)) => sql,
+            (None, None) => {
+                if std::io::stdin().is_terminal() {
+                    return shell::run(&session, self.rows, out);
+                }
+                let mut sql = String::new();
+                std::io::stdin().read_to_string(&mut sql).context("cannot read the query from standard input")?;
+                sql
+            }
+        };
+        session.run(&sql, format, self.rows, self.output.as_deref(), out)
+    }
+}
+
+fn list(out: &mut Output) -> Result<u8> {
+    for named in ALL {
+        writeln!(out, "{:<20}{}", named.name, named.about())?;
+    }
+    Ok(0)
+}
+
+fn find(name: &str) -> Result<&'static Named> {
+    Named::find(name).with_context(|| {
+        let near = fault::nearest(name, ALL.iter().map(|named| named.name));
+        format!("no query is called {name}{near}")
+    })
+}
+
+/// Traces and the query: the last word is the query, if no file has its name.
+fn split(words: &[String], is_named: bool) -> Result<(Vec<PathBuf>, Option<String>)> {
+    let is_trace = |word: &String| word == "-" || Path::new(word).exists();
+    let (sql, paths) = match words.split_last() {
+        None => bail!("name a trace, and behind it a query; `dormouse query --help` has examples"),
+        Some((last, before)) if !is_named && !is_trace(last) && last.contains(char::is_whitespace) => {
+            (Some(last), before)
+        }
+        Some(_) => (None, words),
+    };
+    if paths.is_empty() {
+        bail!("name a trace before the query");
+    }
+    Ok((paths.iter().map(PathBuf::from).collect(), sql.cloned()))
+}

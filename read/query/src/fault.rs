@@ -1,0 +1,140 @@
+//! What is wrong with a query, and where: one line, the line of the query, a caret below the place, and what was perhaps meant.
+
+use datafusion::common::{Diagnostic, SchemaError};
+use datafusion::error::DataFusionError;
+use dormouse_filter::FilterError;
+
+use crate::traces::{CATALOG, SCHEMA};
+
+/// Names that are listed; of more the nearest is told.
+const LISTED_MAX: usize = 8;
+
+/// What was perhaps meant, as the end of a sentence; or what there is.
+pub(crate) fn nearest<'n>(name: &str, names: impl Iterator<Item = &'n str>) -> String {
+    let names: Vec<&str> = names.collect();
+    let likeness = |other: &&&str| strsim::normalized_damerau_levenshtein(&name.to_lowercase(), &other.to_lowercase());
+    let best = names.iter().max_by(|a, b| likeness(a).total_cmp(&likeness(b)));
+    match best {
+        Some(best) if likeness(&best) >= 0.5 => format!("; did you mean {}?", quoted(best)),
+        Some(_) if names.len() <= LISTED_MAX => {
+            let all: Vec<String> = names.iter().map(|name| quoted(name)).collect();
+            format!("; there are {}", all.join(", "))
+        }
+        Some(_) => format!("; there are {}, which `select * from classes` or `describe TABLE` lists", names.len()),
+        None => String::new(),
+    }
+}
+
+/// A name as SQL takes it.
+pub(crate) fn quoted(name: &str) -> String {
+    let is_word = name.starts_with(|c: char| c.is_ascii_lowercase() || c == '_')
+        && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
+    if is_word { name.into() } else { format!("\"{}\"", name.replace('"', "\"\"")) }
+}
+
+/// A place in a text: line and column, from 1.
+type Place = (usize, usize);
+
+/// What is wrong. `tables`: the names of those that there are.
+pub(crate) fn told(sql: &str, error: &DataFusionError, tables: &[String]) -> String {
+    let place = error.diagnostic().and_then(span);
+    let root = error.find_root();
+    let (what, place) = match root {
+        DataFusionError::SQL(parser, _) => {
+            let text = parser.to_string();
+            let text = text.strip_prefix("sql parser error: ").unwrap_or(&text);
+            let (what, found) = without_place(text);
+            (with_hint(&what, sql, found.or(place)), found.or(place))
+        }
+        DataFusionError::SchemaError(schema, _) => (of_schema(schema), place),
+        DataFusionError::ResourcesExhausted(why) => {
+            let first = why.lines().next().unwrap_or_default();
+            (format!("--memory is too small for this query, and it cannot be done on disk: {first}"), None)
+        }
+        DataFusionError::Plan(why) => match missing_table(why) {
+            Some(name) => (
+                format!("there is no table {}{}", quoted(name), nearest(name, tables.iter().map(String::as_str))),
+                place.or_else(|| find(sql, name)),
+            ),
+            None => (why.clone(), place),
+        },
+        other => (other.message().into_owned(), place),
+    };
+    let what = what.trim_end_matches('.').to_string();
+    match place.and_then(|(line, column)| Some((line, column, sql.lines().nth(line.checked_sub(1)?)?))) {
+        Some((line, column, excerpt)) if column > 0 => {
+            FilterError { line, column, what, excerpt: excerpt.to_string() }.to_string()
+        }
+        _ => what,
+    }
+}
+
+fn span(diagnostic: &Diagnostic) -> Option<Place> {
+    let start = diagnostic.span?.start;
+    Some((usize::try_from(start.line).ok()?, usize::try_from(start.column).ok()?))
+}
+
+/// Where a text stands in a query.
+fn find(sql: &str, text: &str) -> Option<Place> {
+    let before = &sql[..sql.find(text)?];
+    let line_start = before.rfind('\n').map_or(0, |at| at + 1);
+    Some((before.matches('\n').count() + 1, before[line_start..].chars().count() + 1))
+}
+
+/// The parser writes the place behind what is wrong.
+fn without_place(text: &str) -> (String, Option<Place>) {
+    let Some((what, place)) = text.rsplit_once(" at Line: ") else { return (text.into(), None) };
+    let place = place
+        .split_once(", Column: ")
+        .and_then(|(line, column)| Some((line.parse().ok()?, column.trim().parse().ok()?)));
+    (what.into(), place)
+}
+
+fn with_hint(what: &str, sql: &str, place: Option<Place>) -> String {
+    let around = place.and_then(|(line, column)| {
+        let line = sql.lines().nth(line.checked_sub(1)?)?;
+        Some(line.chars().skip(column.saturating_sub(2)).take(3).collect::<String>())
+    });
+    match around {
+        Some(around) if around.contains(':') => {
+            format!("{what}; the name of an event class stands in double quotes: \"http:request\"")
+        }
+        _ => what.into(),
+    }
+}
+
+fn of_schema(error: &SchemaError) -> String {
+    match error {
+        SchemaError::FieldNotFound { field, valid_fields } => {
+            let names: Vec<&str> = valid_fields.iter().map(|field| field.name.as_str()).collect();
+            format!("there is no column {}{}", quoted(&field.name), nearest(&field.name, names.into_iter()))
+        }
+        other => other.to_string(),
+    }
+}
+
+/// `table 'dormouse.trace.NAME' not found`.
+fn missing_table(why: &str) -> Option<&str> {
+    let name = why.strip_prefix("table '")?.strip_suffix("' not found")?;
+    Some(name.strip_prefix(&format!("{CATALOG}.{SCHEMA}.")).unwrap_or(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_and_what_was_meant() {
+        assert_eq!(
+            without_place("Expected: x, found: y at Line: 1, Column: 15"),
+            ("Expected: x, found: y".into(), Some((1, 15)))
+        );
+        assert_eq!(
+            nearest("http:reqest", ["http:request", "http:response"].into_iter()),
+            "; did you mean \"http:request\"?"
+        );
+        assert_eq!(nearest("x", ["events", "pairs"].into_iter()), "; there are events, pairs");
+        assert_eq!(find("select *\nfrom evnts", "evnts"), Some((2, 6)));
+        assert_eq!((quoted("a_1"), quoted("A"), quoted("p:e")), ("a_1".into(), "\"A\"".into(), "\"p:e\"".into()));
+    }
+}

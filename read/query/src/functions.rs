@@ -1,0 +1,165 @@
+//! Functions that questions to traces need, besides those of DataFusion.
+
+use std::collections::HashMap;
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+
+use datafusion::arrow::array::cast::AsArray;
+use datafusion::arrow::array::types::{Float64Type, TimestampNanosecondType};
+use datafusion::arrow::array::{Array, ArrayRef, StringArray, TimestampNanosecondArray};
+use datafusion::arrow::compute::cast;
+use datafusion::arrow::datatypes::{DataType, TimeUnit};
+use datafusion::error::{DataFusionError, Result};
+use datafusion::execution::context::SessionContext;
+use datafusion::functions_aggregate::approx_percentile_cont::approx_percentile_cont_udaf;
+use datafusion::logical_expr::{ColumnarValue, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility};
+use dormouse_terminal::parse_duration;
+use serde_json::Value;
+
+/// Name, what it takes, what it gives; as `--help` tells.
+pub(crate) const FUNCTIONS: [(&str, &str); 5] = [
+    ("time_bucket('100ms', time)", "the begin of the interval that a time is in"),
+    ("duration_text(ns)", "nanoseconds as people read them: 1.24 ms"),
+    ("quantile(x, 0.99)", "a quantile (t-digest: approximate)"),
+    ("field(fields, 'bytes')", "one field of the JSON of `events`, as text; 'peer.port' of a structure"),
+    ("pairs('BEGIN', 'END', 'KEY')", "a table of what begins and ends; without KEY on one thread"),
+];
+
+/// What a function does with columns of its arguments.
+type Run = fn(&[ArrayRef]) -> Result<ArrayRef>;
+
+/// A function of one row.
+#[derive(Debug)]
+struct Function {
+    name: &'static str,
+    signature: Signature,
+    returns: DataType,
+    run: Run,
+}
+
+// There is one of each name.
+impl PartialEq for Function {
+    fn eq(&self, other: &Function) -> bool {
+        self.name == other.name
+    }
+}
+
+impl Eq for Function {}
+
+impl Hash for Function {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.name.hash(state);
+    }
+}
+
+impl ScalarUDFImpl for Function {
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn return_type(&self, _: &[DataType]) -> Result<DataType> {
+        Ok(self.returns.clone())
+    }
+
+    fn invoke_with_args(&self, args: ScalarFunctionArgs) -> Result<ColumnarValue> {
+        Ok(ColumnarValue::Array((self.run)(&ColumnarValue::values_to_arrays(&args.args)?)?))
+    }
+}
+
+/// Makes them known.
+pub(crate) fn register(context: &SessionContext) {
+    let time = DataType::Timestamp(TimeUnit::Nanosecond, Some("UTC".into()));
+    let text = DataType::Utf8;
+    let all: [(_, _, _, Run); 2] = [
+        ("time_bucket", vec![text.clone(), time.clone()], time, time_bucket),
+        ("field", vec![text.clone(), text.clone()], text.clone(), field),
+    ];
+    for (name, takes, returns, run) in all {
+        let signature = Signature::exact(takes, Volatility::Immutable);
+        context.register_udf(ScalarUDF::new_from_impl(Function { name, signature, returns, run }));
+    }
+    let signature = Signature::any(1, Volatility::Immutable);
+    context.register_udf(ScalarUDF::new_from_impl(Function {
+        name: "duration_text",
+        signature,
+        returns: text,
+        run: duration_text,
+    }));
+    context.register_udaf(approx_percentile_cont_udaf().as_ref().clone().with_aliases(["quantile"]));
+}
+
+fn time_bucket(arguments: &[ArrayRef]) -> Result<ArrayRef> {
+    let [lengths, times] = arguments else { return Err(DataFusionError::Internal("time_bucket takes two".into())) };
+    let (lengths, times) = (lengths.as_string::<i32>(), times.as_primitive::<TimestampNanosecondType>());
+    let mut known: Option<(&str, i64)> = None;
+    let bucket = |row: usize| -> Result<Option<i64>> {
+        if lengths.is_null(row) || times.is_null(row) {
+            return Ok(None);
+        }
+        let text = lengths.value(row);
+        let length = match known {
+            Some((before, length)) if before == text => length,
+            _ => {
+                let length = parse_duration(text)
+                    .map_err(|error| DataFusionError::Execution(format!("time_bucket: {error}")))?;
+                let length = i64::try_from(length.as_nanos()).ok().filter(|length| *length > 0);
+                let length = length.ok_or_else(|| {
+                    DataFusionError::Execution(format!("time_bucket: `{text}` is no length of an interval"))
+                })?;
+                known = Some((text, length));
+                length
+            }
+        };
+        let time = times.value(row);
+        Ok(Some(time.saturating_sub(time.rem_euclid(length))))
+    };
+    let buckets = (0..times.len()).map(bucket).collect::<Result<Vec<_>>>()?;
+    Ok(Arc::new(TimestampNanosecondArray::from(buckets).with_timezone("UTC")))
+}
+
+fn duration_text(arguments: &[ArrayRef]) -> Result<ArrayRef> {
+    let given = &arguments[0];
+    let numbers = match given.data_type() {
+        // Times that were subtracted.
+        DataType::Duration(_) => cast(
+            &cast(&cast(given, &DataType::Duration(TimeUnit::Nanosecond))?, &DataType::Int64)?,
+            &DataType::Float64,
+        )?,
+        _ => cast(given, &DataType::Float64)?,
+    };
+    let texts = numbers.as_primitive::<Float64Type>().iter().map(|ns| ns.map(dormouse_analysis::duration));
+    Ok(Arc::new(texts.collect::<StringArray>()))
+}
+
+fn field(arguments: &[ArrayRef]) -> Result<ArrayRef> {
+    let [jsons, names] = arguments else { return Err(DataFusionError::Internal("field takes two".into())) };
+    let (jsons, names) = (jsons.as_string::<i32>(), names.as_string::<i32>());
+    let mut known = HashMap::new();
+    let one = |row: usize| {
+        if jsons.is_null(row) || names.is_null(row) {
+            return None;
+        }
+        let path: &Vec<&str> = known.entry(names.value(row)).or_insert_with(|| names.value(row).split('.').collect());
+        let all: Value = serde_json::from_str(jsons.value(row)).ok()?;
+        let within = |mut value: &'_ Value| {
+            for part in path {
+                value = match (value, part.parse::<usize>()) {
+                    (Value::Array(_), Ok(index)) => value.get(index)?,
+                    _ => value.get(part)?,
+                };
+            }
+            Some(value.clone())
+        };
+        // As elsewhere: the payload's, if a context has the name too.
+        match ["fields", "context"].iter().find_map(|scope| within(all.get(scope)?))? {
+            Value::Null => None,
+            Value::String(text) => Some(text),
+            other => Some(other.to_string()),
+        }
+    };
+    Ok(Arc::new((0..jsons.len()).map(one).collect::<StringArray>()))
+}

@@ -1,0 +1,101 @@
+//! A leaf of DataFusion's plans: work that gives batches, on threads of its own.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use datafusion::arrow::array::RecordBatch;
+use datafusion::arrow::datatypes::SchemaRef;
+use datafusion::common::tree_node::TreeNodeRecursion;
+use datafusion::error::Result;
+use datafusion::execution::TaskContext;
+use datafusion::execution::memory_pool::MemoryConsumer;
+use datafusion::physical_expr::{EquivalenceProperties, PhysicalExpr};
+use datafusion::physical_plan::execution_plan::{Boundedness, EmissionType, SchedulingType};
+use datafusion::physical_plan::stream::RecordBatchReceiverStream;
+use datafusion::physical_plan::{
+    DisplayAs, DisplayFormatType, ExecutionPlan, Partitioning, PlanProperties, SendableRecordBatchStream,
+};
+
+/// Batches that wait for whoever takes them.
+const AHEAD_COUNT: usize = 2;
+
+/// What a partition of a plan does.
+pub(crate) trait Work: Send + Sync {
+    /// Gives the batches of a partition to `give`, until that says that nobody wants more. `run`: how often this partition was run before.
+    fn run(&self, partition: usize, run: usize, give: &mut dyn FnMut(RecordBatch) -> bool) -> Result<()>;
+}
+
+/// The leaf.
+pub(crate) struct Leaf {
+    about: String,
+    work: Arc<dyn Work>,
+    runs: Vec<AtomicUsize>,
+    properties: Arc<PlanProperties>,
+}
+
+impl Leaf {
+    pub(crate) fn new(about: String, schema: SchemaRef, partitions: usize, work: Arc<dyn Work>) -> Leaf {
+        let properties = PlanProperties::new(
+            EquivalenceProperties::new(schema),
+            Partitioning::UnknownPartitioning(partitions),
+            EmissionType::Incremental,
+            Boundedness::Bounded,
+        );
+        let properties = Arc::new(properties.with_scheduling_type(SchedulingType::Cooperative));
+        Leaf { about, work, runs: (0..partitions).map(|_| AtomicUsize::new(0)).collect(), properties }
+    }
+}
+
+impl fmt::Debug for Leaf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.about)
+    }
+}
+
+impl DisplayAs for Leaf {
+    fn fmt_as(&self, _: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.about)
+    }
+}
+
+impl ExecutionPlan for Leaf {
+    fn name(&self) -> &str {
+        "TraceExec"
+    }
+
+    fn properties(&self) -> &Arc<PlanProperties> {
+        &self.properties
+    }
+
+    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
+        Vec::new()
+    }
+
+    fn apply_expressions(
+        &self,
+        _: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
+    ) -> Result<TreeNodeRecursion> {
+        Ok(TreeNodeRecursion::Continue)
+    }
+
+    fn with_new_children(self: Arc<Self>, _: Vec<Arc<dyn ExecutionPlan>>) -> Result<Arc<dyn ExecutionPlan>> {
+        Ok(self)
+    }
+
+    fn execute(&self, partition: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
+        let mut builder = RecordBatchReceiverStream::builder(self.schema(), AHEAD_COUNT);
+        let (sender, work) = (builder.tx(), Arc::clone(&self.work));
+        // Nothing but the number passes by it.
+        let run = self.runs[partition].fetch_add(1, Ordering::Relaxed);
+        let memory = MemoryConsumer::new("batches of the trace").register(context.memory_pool());
+        builder.spawn_blocking(move || {
+            work.run(partition, run, &mut |batch| {
+                // The one that is made while others wait.
+                memory.resize((AHEAD_COUNT + 1) * batch.get_array_memory_size());
+                sender.blocking_send(Ok(batch)).is_ok()
+            })
+        });
+        Ok(builder.build())
+    }
+}

@@ -1,0 +1,50 @@
+//! Queries that have a name.
+//!
+//! A file of SQL for each. Its first lines are comments: `-- about` what it tells, and `-- needs: TABLE` (or one of `A | B`) what the trace has to have.
+
+/// A query that has a name.
+#[derive(Debug)]
+pub(crate) struct Named {
+    pub name: &'static str,
+    pub sql: &'static str,
+}
+
+macro_rules! named {
+    ($($name:literal)*) => {
+        /// All of them, in alphabetical order.
+        pub(crate) const ALL: &[Named] = &[$(Named { name: $name, sql: include_str!(concat!("named/", $name, ".sql")) }),*];
+    };
+}
+
+named! { "alloc-leaks" "alloc-sizes" "busiest" "classes-by-second" "io-by-file" "latency" "mutex-contention" "slowest" "threads" }
+
+impl Named {
+    pub(crate) fn find(name: &str) -> Option<&'static Named> {
+        ALL.iter().find(|named| named.name == name)
+    }
+
+    /// What it tells, in one line.
+    pub(crate) fn about(&self) -> &'static str {
+        self.sql.lines().next().and_then(|line| line.strip_prefix("-- ")).unwrap_or_default()
+    }
+
+    /// The first table that it needs and that is not there.
+    pub(crate) fn lacks(&self, tables: &[String]) -> Option<&'static str> {
+        let needs = self.sql.lines().filter_map(|line| line.strip_prefix("-- needs: "));
+        needs.into_iter().find(|table| !tables.iter().any(|there| there == table))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_says_what_it_tells_and_they_are_in_order() {
+        for named in ALL {
+            assert!(named.about().len() > 10, "{}", named.name);
+            assert!(named.sql.contains("select"), "{}", named.name);
+        }
+        assert!(ALL.is_sorted_by_key(|named| named.name));
+    }
+}

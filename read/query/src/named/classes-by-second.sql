@@ -1,0 +1,5 @@
+-- how many events of each class there are in each second
+select time_bucket('1s', time) as second, class, count(*) as events
+from events
+group by 1, 2
+order by 1, 3 desc, 2

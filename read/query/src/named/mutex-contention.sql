@@ -1,0 +1,25 @@
+-- mutexes that several threads take: how often, how long they are held, how often one takes it from another
+-- needs: libc:mutex_lock
+-- needs: libc:mutex_unlock
+-- Calls are traced when they return, so how long a thread waited is not in the trace. `handovers` counts locks that came after one of another
+-- thread; `soon` those of them that came within 50 microseconds of the unlock before, which is when a thread has probably waited.
+with held as (
+    select process, pid, key, tid, begin_time, end_time, duration_ns,
+           lag(tid) over (partition by pid, key order by begin_time) as tid_before,
+           lag(end_time) over (partition by pid, key order by begin_time) as end_before
+    from pairs
+    where name = 'libc:mutex held'
+)
+select process, pid, to_hex(split_part(key, ', ', 2)::bigint) as mutex,
+       count(*) as locks,
+       count(distinct tid) as threads,
+       count(*) filter (where tid <> tid_before) as handovers,
+       count(*) filter (where tid <> tid_before and begin_time - end_before < interval '50 microseconds') as soon,
+       duration_text(sum(duration_ns)) as held,
+       duration_text(quantile(duration_ns, 0.99)) as p99,
+       duration_text(max(duration_ns)) as longest
+from held
+group by 1, 2, 3
+having count(distinct tid) > 1
+order by soon desc, handovers desc, locks desc
+limit 20

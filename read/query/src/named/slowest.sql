@@ -1,0 +1,5 @@
+-- the ten things that took longest, with the thread, the key and when they began
+select duration_text(duration_ns) as took, name, process, pid, tid, key, begin_time
+from pairs
+order by duration_ns desc, begin_time
+limit 10

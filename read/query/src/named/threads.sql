@@ -1,0 +1,6 @@
+-- threads: how many events, from when until when, on how many CPUs
+select process, pid, tid, count(*) as events, count(distinct cpu) as cpus, min(time) as first, max(time) as last
+from events
+group by process, pid, tid
+order by events desc, pid, tid
+limit 50

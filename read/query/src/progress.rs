@@ -1,0 +1,38 @@
+//! How far reading has come: on standard error, if that is a terminal and it takes more than a second.
+
+use std::io::IsTerminal;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::traces::Traces;
+
+/// Nothing is shown of work that is done before.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Often enough to look alive.
+const TICK: Duration = Duration::from_millis(100);
+
+/// Does work, and shows meanwhile how much of the traces has been read for it.
+pub(crate) async fn during<T>(traces: &'static Traces, work: impl Future<Output = T>) -> T {
+    traces.read_bytes.store(0, Ordering::Relaxed);
+    traces.all_bytes.store(0, Ordering::Relaxed);
+    if !std::io::stderr().is_terminal() {
+        return work.await;
+    }
+    let mut work = std::pin::pin!(work);
+    if let Ok(done) = tokio::time::timeout(PATIENCE, &mut work).await {
+        return done;
+    }
+    let bar = ProgressBar::new(0);
+    let style = ProgressStyle::with_template("{bar:40} {bytes} of {total_bytes}");
+    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    loop {
+        bar.set_length(traces.all_bytes.load(Ordering::Relaxed));
+        bar.set_position(traces.read_bytes.load(Ordering::Relaxed));
+        if let Ok(done) = tokio::time::timeout(TICK, &mut work).await {
+            bar.finish_and_clear();
+            return done;
+        }
+    }
+}

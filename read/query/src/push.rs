@@ -1,0 +1,236 @@
+//! Which conditions of a query are looked at while the trace is read.
+//!
+//! A condition is pushed down only where the reader answers it as SQL does: a comparison with what an event does not have is neither true nor false in
+//! both. Left to DataFusion are floating-point numbers (SQL orders NaN, the filter language does not), labels of enumerations (a value can have several),
+//! names that mean more than one field, and who wrote the event.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use datafusion::arrow::array::{Array, BooleanArray, RecordBatch, StringArray};
+use datafusion::arrow::compute::cast;
+use datafusion::arrow::datatypes::{DataType, Schema, SchemaRef};
+use datafusion::catalog::Session;
+use datafusion::common::{DFSchema, ScalarValue};
+use datafusion::error::Result;
+use datafusion::logical_expr::{BinaryExpr, Expr, Operator};
+use dormouse_columns::classes as all_classes;
+use dormouse_ctf::ClassRef;
+use dormouse_ctf::plan::Shape;
+
+use crate::traces::Traces;
+
+/// What becomes of a condition.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Pushed {
+    /// It asks for the class alone, see [`classes`].
+    Classes,
+    /// No event is earlier.
+    Since(i64),
+    /// All events are earlier.
+    Until(i64),
+    /// In the language of filters.
+    Condition(String),
+}
+
+/// What becomes of a condition of a table; `None`: it is left to DataFusion.
+pub(crate) fn pushed(filter: &Expr, class: Option<&str>, traces: &Traces) -> Option<Pushed> {
+    let columns = filter.column_refs();
+    let is_of = |name: &str| !columns.is_empty() && columns.iter().all(|column| column.name == name);
+    let Some(class) = class else {
+        return if is_of("class") && !filter.is_volatile() && is_plain(filter) {
+            Some(Pushed::Classes)
+        } else {
+            is_of("time").then(|| time(filter)).flatten()
+        };
+    };
+    if is_of("time") { time(filter) } else { condition(filter, class, traces).map(Pushed::Condition) }
+}
+
+/// Whether it is made of columns and values alone.
+fn is_plain(filter: &Expr) -> bool {
+    match filter {
+        Expr::Column(_) | Expr::Literal(..) => true,
+        Expr::BinaryExpr(binary) => is_plain(&binary.left) && is_plain(&binary.right),
+        Expr::Like(like) | Expr::SimilarTo(like) => is_plain(&like.expr) && is_plain(&like.pattern),
+        Expr::InList(list) => is_plain(&list.expr) && list.list.iter().all(is_plain),
+        Expr::Not(inner) | Expr::IsNull(inner) | Expr::IsNotNull(inner) => is_plain(inner),
+        Expr::Cast(cast) => is_plain(&cast.expr),
+        _ => false,
+    }
+}
+
+/// Whether a class is one of those in which a session says of itself.
+pub(crate) fn is_state(traces: &Traces, class: &str) -> bool {
+    traces.files.traces().flat_map(ClassRef::all).any(|one| one.class.full_name == class && one.is_state())
+}
+
+/// Of these classes (none: all but those of sessions) the ones of which a condition is true.
+pub(crate) fn classes(
+    filter: &Expr,
+    schema: &SchemaRef,
+    among: &[String],
+    traces: &Traces,
+    state: &dyn Session,
+) -> Result<Vec<String>> {
+    let names: Vec<String> = match among {
+        [] => {
+            let of_programs = traces.files.traces().flat_map(ClassRef::all).filter(|class| !class.is_state());
+            let names: BTreeSet<&str> = of_programs.map(|class| class.class.full_name.as_str()).collect();
+            names.into_iter().map(String::from).collect()
+        }
+        among => among.to_vec(),
+    };
+    let field = schema.field_with_name("class")?.clone();
+    let texts = StringArray::from(names.clone());
+    let column = cast(&texts, field.data_type())?;
+    let schema = Arc::new(Schema::new(vec![field]));
+    let batch = RecordBatch::try_new(Arc::clone(&schema), vec![column])?;
+    let bare = unqualified(filter.clone())?;
+    let expression = state.create_physical_expr(bare, &DFSchema::try_from(schema)?)?;
+    let result = expression.evaluate(&batch)?.into_array(names.len())?;
+    let result = cast(&result, &DataType::Boolean)?;
+    let Some(is_true) = result.as_any().downcast_ref::<BooleanArray>() else { return Ok(names) };
+    let kept = names.into_iter().enumerate().filter(|(at, _)| is_true.is_valid(*at) && is_true.value(*at));
+    Ok(kept.map(|(_, name)| name).collect())
+}
+
+/// The same with columns that name no table.
+fn unqualified(filter: Expr) -> Result<Expr> {
+    use datafusion::common::tree_node::{Transformed, TreeNode};
+    let transformed = filter.transform(|one| {
+        Ok(match one {
+            Expr::Column(column) => {
+                Transformed::yes(Expr::Column(datafusion::common::Column::new_unqualified(column.name)))
+            }
+            other => Transformed::no(other),
+        })
+    })?;
+    Ok(transformed.data)
+}
+
+/// A column and a value, with the operator that stands between them in this order.
+fn comparison(filter: &Expr) -> Option<(&str, Operator, &ScalarValue)> {
+    let Expr::BinaryExpr(BinaryExpr { left, op, right }) = filter else { return None };
+    match (left.as_ref(), right.as_ref()) {
+        (Expr::Column(column), Expr::Literal(value, _)) => Some((&column.name, *op, value)),
+        (Expr::Literal(value, _), Expr::Column(column)) => Some((&column.name, op.swap()?, value)),
+        _ => None,
+    }
+}
+
+fn time(filter: &Expr) -> Option<Pushed> {
+    let (_, operator, value) = comparison(filter)?;
+    let ScalarValue::TimestampNanosecond(Some(ns), _) = value else { return None };
+    match operator {
+        Operator::GtEq => Some(Pushed::Since(*ns)),
+        Operator::Gt => Some(Pushed::Since(ns.checked_add(1)?)),
+        Operator::Lt => Some(Pushed::Until(*ns)),
+        Operator::LtEq => Some(Pushed::Until(ns.checked_add(1)?)),
+        _ => None,
+    }
+}
+
+/// A condition on fields of a class in the language of filters.
+fn condition(filter: &Expr, class: &str, traces: &Traces) -> Option<String> {
+    let name = |column: &str| field(column, class, traces);
+    match filter {
+        Expr::BinaryExpr(BinaryExpr { left, op: op @ (Operator::And | Operator::Or), right }) => {
+            let (left, right) = (condition(left, class, traces)?, condition(right, class, traces)?);
+            Some(format!("({left}) {} ({right})", if *op == Operator::And { "and" } else { "or" }))
+        }
+        Expr::InList(list) if !list.negated && !list.list.is_empty() => {
+            let Expr::Column(column) = list.expr.as_ref() else { return None };
+            let kind = name(&column.name)?;
+            let each = list.list.iter().map(|value| {
+                let Expr::Literal(value, _) = value else { return None };
+                Some(format!("{} == {}", column.name, literal(value, kind, true)?))
+            });
+            Some(each.collect::<Option<Vec<_>>>()?.join(" or "))
+        }
+        _ => {
+            let (column, operator, value) = comparison(filter)?;
+            let kind = name(column)?;
+            let operator = match operator {
+                Operator::Eq => "==",
+                Operator::NotEq => "!=",
+                Operator::Lt => "<",
+                Operator::LtEq => "<=",
+                Operator::Gt => ">",
+                Operator::GtEq => ">=",
+                _ => return None,
+            };
+            let value = literal(value, kind, operator == "==")?;
+            Some(format!("{column} {operator} {value}"))
+        }
+    }
+}
+
+/// What a field holds that can be compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum FieldKind {
+    Integer,
+    Text,
+}
+
+/// Words of the filter language that name no field.
+const WORDS: [&str; 16] = [
+    "and", "or", "not", "true", "false", "event", "time", "cpu", "pid", "tid", "process", "comm", "fields", "context",
+    "procname", "cpu_id",
+];
+
+/// What a column is, if it is one field of the class and its name means that field to a filter.
+fn field(column: &str, class: &str, traces: &Traces) -> Option<FieldKind> {
+    let is_word = column.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
+        && column.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+    if !is_word || WORDS.contains(&column) || matches!(column, "vpid" | "vtid") {
+        return None;
+    }
+    let mut found = None;
+    for class in traces.files.traces().flat_map(ClassRef::all).filter(|one| one.class.full_name == class) {
+        let members = class.class.members();
+        let mut of_name = members.iter().filter(|member| member.name == column);
+        let (member, None) = (of_name.next()?, of_name.next()) else { return None };
+        let kind = match (member.declared.map(|declared| declared.kind), member.field.shape()) {
+            (Some(dormouse_abi::class::Kind::Bool | dormouse_abi::class::Kind::Bytes), _) => return None,
+            (_, Shape::Integer(node))
+                if node.labels.is_none() && node.meaning == dormouse_ctf::model::Meaning::Number =>
+            {
+                FieldKind::Integer
+            }
+            (_, Shape::Text) => FieldKind::Text,
+            _ => return None,
+        };
+        if found.is_some_and(|before| before != kind) {
+            return None;
+        }
+        found = Some(kind);
+    }
+    found
+}
+
+/// A value as the filter language writes it.
+fn literal(value: &ScalarValue, kind: FieldKind, is_equal: bool) -> Option<String> {
+    match (kind, value) {
+        (FieldKind::Text, ScalarValue::Utf8(Some(text)) | ScalarValue::Utf8View(Some(text))) if is_equal => {
+            // What is no UTF-8 is U+FFFD in a column; a NUL ends the text of a trace.
+            let is_exact = !text.contains(['\u{fffd}', '\0']) && !text.chars().any(char::is_control);
+            is_exact.then(|| format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\"")))
+        }
+        (FieldKind::Text, _) => None,
+        (FieldKind::Integer, ScalarValue::Int8(Some(n))) => Some(n.to_string()),
+        (FieldKind::Integer, ScalarValue::Int16(Some(n))) => Some(n.to_string()),
+        (FieldKind::Integer, ScalarValue::Int32(Some(n))) => Some(n.to_string()),
+        (FieldKind::Integer, ScalarValue::Int64(Some(n))) => Some(n.to_string()),
+        (FieldKind::Integer, ScalarValue::UInt8(Some(n))) => Some(n.to_string()),
+        (FieldKind::Integer, ScalarValue::UInt16(Some(n))) => Some(n.to_string()),
+        (FieldKind::Integer, ScalarValue::UInt32(Some(n))) => Some(n.to_string()),
+        (FieldKind::Integer, ScalarValue::UInt64(Some(n))) => Some(n.to_string()),
+        _ => None,
+    }
+}
+
+/// The names of all classes, in alphabetical order.
+pub(crate) fn class_names(traces: &Traces) -> Vec<String> {
+    all_classes(traces.files.traces()).into_iter().map(|class| class.name).collect()
+}

@@ -1,0 +1,217 @@
+//! The shell: queries typed one after another, with names that are completed, and a history.
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use dormouse_terminal::{Output, say};
+use rustyline::completion::{Completer, Pair};
+use rustyline::error::ReadlineError;
+use rustyline::highlight::Highlighter;
+use rustyline::hint::Hinter;
+use rustyline::history::FileHistory;
+use rustyline::validate::{ValidationContext, ValidationResult, Validator};
+use rustyline::{Config, Context as LineContext, Editor, Helper};
+
+use crate::fault::quoted;
+use crate::functions::FUNCTIONS;
+use crate::named::{ALL, Named};
+use crate::output::Format;
+use crate::run::Session;
+
+/// Words of SQL that are completed.
+const WORDS: [&str; 34] = [
+    "and",
+    "as",
+    "asc",
+    "between",
+    "by",
+    "case",
+    "cast",
+    "count(*)",
+    "desc",
+    "describe",
+    "distinct",
+    "else",
+    "end",
+    "explain",
+    "from",
+    "group",
+    "having",
+    "in",
+    "interval",
+    "is",
+    "join",
+    "left",
+    "like",
+    "limit",
+    "not",
+    "null",
+    "on",
+    "or",
+    "order",
+    "over",
+    "partition",
+    "select",
+    "then",
+    "where",
+];
+/// Lines that are kept.
+const HISTORY_MAX: usize = 10_000;
+
+const HELP: &str = "\
+A query ends with a semicolon, and can have several lines. Tab completes names of tables, columns and functions.
+  .tables        the tables
+  .named         queries that have names; .named NAME runs one
+  .quit          leaves, as Ctrl-D does; Ctrl-C gives a line or a query up
+";
+
+/// Completes words.
+pub(crate) struct Words {
+    words: Vec<String>,
+}
+
+impl Words {
+    /// `names`: of tables and columns.
+    pub(crate) fn new(names: impl IntoIterator<Item = String>) -> Words {
+        let functions =
+            FUNCTIONS.iter().filter_map(|(text, _)| text.split_once('(')).map(|(name, _)| format!("{name}("));
+        let mut words: Vec<String> = names.into_iter().map(|name| quoted(&name)).collect();
+        words.extend(functions);
+        words.extend(WORDS.iter().map(ToString::to_string));
+        words.sort();
+        words.dedup();
+        Words { words }
+    }
+
+    /// Where the word before the cursor begins, and what it can become.
+    pub(crate) fn complete_word(&self, line: &str, at: usize) -> (usize, Vec<String>) {
+        let before = &line[..at];
+        // A quote that is open begins a name with colons in it.
+        let is_quoted = before.matches('"').count() % 2 == 1;
+        let start = match is_quoted {
+            true => before.rfind('"').unwrap_or(0),
+            false => before
+                .rfind(|c: char| !(c.is_alphanumeric() || c == '_'))
+                .map_or(0, |at| at + before[at..].chars().next().map_or(1, char::len_utf8)),
+        };
+        let word = &before[start..];
+        // Names that need quotes are found without them, too.
+        let fits = |candidate: &&String| {
+            candidate.starts_with(word)
+                || (!is_quoted && !word.is_empty() && candidate.trim_start_matches('"').starts_with(word))
+        };
+        (start, self.words.iter().filter(fits).cloned().collect())
+    }
+}
+
+impl Completer for Words {
+    type Candidate = Pair;
+
+    fn complete(&self, line: &str, at: usize, _: &LineContext<'_>) -> rustyline::Result<(usize, Vec<Pair>)> {
+        let (start, found) = self.complete_word(line, at);
+        Ok((start, found.into_iter().map(|word| Pair { display: word.clone(), replacement: word }).collect()))
+    }
+}
+
+impl Validator for Words {
+    fn validate(&self, context: &mut ValidationContext<'_>) -> rustyline::Result<ValidationResult> {
+        let line = context.input().trim();
+        let is_whole = line.is_empty() || line.starts_with('.') || line.ends_with(';');
+        Ok(if is_whole { ValidationResult::Valid(None) } else { ValidationResult::Incomplete })
+    }
+}
+
+impl Hinter for Words {
+    type Hint = String;
+}
+
+impl Highlighter for Words {}
+
+impl Helper for Words {}
+
+/// Where the history is kept, in what the user has for such.
+fn history_path() -> Option<PathBuf> {
+    let base = std::env::var_os("XDG_STATE_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
+    let base = base.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".local/state")))?;
+    Some(base.join("dormouse/query-history"))
+}
+
+/// Reads queries and runs them, until there are no more.
+///
+/// # Errors
+/// The terminal cannot be read.
+pub(crate) fn run(session: &Session, rows: usize, out: &mut Output) -> Result<u8> {
+    let config = Config::builder().max_history_size(HISTORY_MAX)?.auto_add_history(true).build();
+    let mut editor: Editor<Words, FileHistory> = Editor::with_config(config).context("cannot use the terminal")?;
+    editor.set_helper(Some(Words::new(session.names())));
+    let history = history_path();
+    if let Some(path) = &history {
+        // There is none the first time.
+        let _ = editor.load_history(path);
+    }
+    writeln!(out, "{HELP}")?;
+    loop {
+        match editor.readline("dormouse> ") {
+            Ok(line) => {
+                let (text, named);
+                match line.trim().trim_end_matches(';').trim() {
+                    "" => continue,
+                    ".quit" | ".exit" => break,
+                    ".help" => {
+                        out.write_all(HELP.as_bytes())?;
+                        continue;
+                    }
+                    ".tables" => text = "select table_name from information_schema.tables where table_schema = 'trace'",
+                    ".named" => {
+                        for named in ALL {
+                            writeln!(out, "{:<20}{}", named.name, named.about())?;
+                        }
+                        continue;
+                    }
+                    other => match other.strip_prefix(".named ").map(|name| (name.trim(), Named::find(name.trim()))) {
+                        Some((_, Some(found))) => text = found.sql,
+                        Some((name, None)) => {
+                            say(format_args!("no query is called {name}"));
+                            continue;
+                        }
+                        None => {
+                            named = other.to_string();
+                            text = &named;
+                        }
+                    },
+                }
+                if let Err(error) = session.run(text, Format::Table, rows, None, out) {
+                    say(format_args!("{error:#}"));
+                }
+            }
+            // Ctrl-C gives up the line.
+            Err(ReadlineError::Interrupted) => {}
+            Err(ReadlineError::Eof) => break,
+            Err(error) => return Err(error).context("cannot read the terminal"),
+        }
+    }
+    if let Some(path) = &history {
+        let _ = path.parent().map(std::fs::create_dir_all);
+        if let Err(error) = editor.save_history(path) {
+            say(format_args!("the history cannot be kept in {}: {error}", path.display()));
+        }
+    }
+    Ok(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_completed_with_their_quotes() {
+        let words = Words::new(["events", "http:request", "http:end", "bytes"].map(String::from));
+        let found = |line: &str| words.complete_word(line, line.len());
+        assert_eq!(found("select * from ht"), (14, vec!["\"http:end\"".into(), "\"http:request\"".into()]));
+        assert_eq!(found("select * from \"http:r"), (14, vec!["\"http:request\"".into()]));
+        assert_eq!(found("select byt"), (7, vec!["bytes".into()]));
+        assert_eq!(found("select dura"), (7, vec!["duration_text(".into()]));
+        assert!(found("é").1.is_empty());
+    }
+}

@@ -1,0 +1,652 @@
+//! The program, on traces that are made here.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use dormouse_abi::class::{FieldType, Kind};
+use dormouse_analysis::{Analysis, Latency, Measure, Query, Report};
+use dormouse_ctf::{StateRecord, Value};
+use dormouse_reader::TraceFiles;
+use dormouse_testing::{Lack, skip};
+use dormouse_traces::TraceBuilder;
+
+/// What a run came to: exit code, standard output, standard error.
+type Ran = (i32, String, String);
+
+fn query(arguments: &[&str]) -> Ran {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_dormouse-query"));
+    let output = command.args(arguments).stdin(Stdio::null()).output().unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
+}
+
+/// The rows of a query that succeeds, without the header.
+fn rows(trace: &Path, sql: &str) -> Vec<String> {
+    let (code, out, err) = query(&[trace.to_str().unwrap(), sql]);
+    assert_eq!((code, err.as_str()), (0, ""), "{sql}");
+    out.lines().skip(1).map(String::from).collect()
+}
+
+/// Requests: 4,000 of two processes on two CPUs, each with its response 100 to 1,099 ns later.
+const REQUESTS: u64 = 4000;
+
+fn latency_ns(id: u64) -> u64 {
+    100 + id * 7919 % 1000
+}
+
+/// A trace with requests, and one of what libc does.
+struct Traces {
+    _dir: tempfile::TempDir,
+    http: PathBuf,
+    libc: PathBuf,
+}
+
+fn traces() -> Traces {
+    let dir = tempfile::tempdir().unwrap();
+    let made = |name: &str| {
+        let path = dir.path().join(name);
+        std::fs::create_dir(&path).unwrap();
+        path
+    };
+    let (http, libc) = (made("http"), made("libc"));
+    write_http(&http);
+    write_libc(&libc);
+    Traces { _dir: dir, http, libc }
+}
+
+fn write_http(dir: &Path) {
+    let mut builder = TraceBuilder::new();
+    let (id, path) = (("id", FieldType::scalar(Kind::U64)), ("path", FieldType::scalar(Kind::Str)));
+    let numbers = ("numbers", FieldType { kind: Kind::U8, sequence: true });
+    let begin = builder.class("http", "begin", &[id, path, ("bytes", FieldType::scalar(Kind::I32)), numbers]);
+    let end = builder.class("http", "end", &[id, ("share", FieldType::scalar(Kind::F64))]);
+    for (process, vpid, name) in [(1, 12, "web"), (2, 13, "cache")] {
+        let program = "/bin/x";
+        builder.state(0, &StateRecord::Process { process, pid: vpid, vpid, name, program, command_line: "" });
+    }
+    let streams = [builder.stream(0), builder.stream(1)];
+    for id in 0..REQUESTS {
+        let cpu = (id % 2) as usize;
+        let (pid, tid, at) = (12 + cpu as u32, 20 + cpu as u32, 10_000 * id);
+        let path = format!("/{}", id % 10);
+        let list = [1, 2, 3];
+        let values = [
+            Value::U64(id),
+            Value::Str(path.as_bytes()),
+            Value::I32(id as i32 - 10),
+            Value::Sequence(dormouse_ctf::Sequence::new(Kind::U8, &list).unwrap()),
+        ];
+        builder.event(streams[cpu], at, pid, tid, begin, &values);
+        builder.event(streams[cpu], at + latency_ns(id), pid, tid, end, &[Value::U64(id), Value::F64(0.5)]);
+    }
+    builder.finish().write(dir);
+}
+
+/// Two blocks are not freed; a mutex is taken by two threads in turn; a file is read and another written.
+fn write_libc(dir: &Path) {
+    let mut builder = TraceBuilder::new();
+    let field = |name: &'static str, kind| (name, FieldType::scalar(kind));
+    let (ptr, size, result) = (field("ptr", Kind::U64), field("size", Kind::U64), field("result", Kind::I64));
+    let (fd, mutex) = (field("fd", Kind::I32), field("mutex", Kind::U64));
+    let (path, flags, mode) = (field("path", Kind::Str), field("flags", Kind::I32), field("mode", Kind::U32));
+    let malloc = builder.class("libc", "malloc", &[size, ptr]);
+    builder.class("libc", "calloc", &[field("count", Kind::U64), size, ptr]);
+    let realloc = builder.class("libc", "realloc", &[field("old", Kind::U64), size, ptr]);
+    let free = builder.class("libc", "free", &[ptr]);
+    let lock = builder.class("libc", "mutex_lock", &[mutex, result]);
+    let unlock = builder.class("libc", "mutex_unlock", &[mutex, result]);
+    let open = builder.class("libc", "open", &[path, flags, mode, fd]);
+    builder.class("libc", "openat", &[field("dirfd", Kind::I32), path, flags, mode, fd]);
+    let transfer = [fd, field("buf", Kind::U64), field("count", Kind::U64), result];
+    let read = builder.class("libc", "read", &transfer);
+    let write = builder.class("libc", "write", &transfer);
+    let close = builder.class("libc", "close", &[fd, result]);
+    let (name, program) = ("app", "/bin/app");
+    builder.state(0, &StateRecord::Process { process: 1, pid: 7, vpid: 7, name, program, command_line: "" });
+    let stream = builder.stream(0);
+    let mut at = 0;
+    let mut event = |tid: u32, class: u16, values: &[Value<'_>]| {
+        at += 1000;
+        builder.event(stream, at, 7, tid, class, values);
+    };
+    for (size, ptr) in [(100, 0x10), (200, 0x20), (100, 0x30), (64, 0x40)] {
+        event(8, malloc, &[Value::U64(size), Value::U64(ptr)]);
+    }
+    event(8, free, &[Value::U64(0x20)]);
+    // Its address is taken anew, and that block is freed.
+    event(8, malloc, &[Value::U64(50), Value::U64(0x20)]);
+    event(8, free, &[Value::U64(0x20)]);
+    event(8, realloc, &[Value::U64(0x40), Value::U64(4096), Value::U64(0x50)]);
+    event(8, free, &[Value::U64(0x50)]);
+    for turn in 0..6 {
+        let tid = 8 + turn % 2;
+        event(tid, lock, &[Value::U64(0xabc), Value::I64(0)]);
+        event(tid, unlock, &[Value::U64(0xabc), Value::I64(0)]);
+    }
+    // Nobody has it.
+    event(8, lock, &[Value::U64(0xdef), Value::I64(-16)]);
+    let opened = |path: &'static str, fd| [Value::Str(path.as_bytes()), Value::I32(0), Value::U32(0), Value::I32(fd)];
+    event(8, open, &opened("/etc/a", 3));
+    event(8, open, &opened("/etc/none", -2));
+    let moved = |fd, result| [Value::I32(fd), Value::U64(0), Value::U64(4096), Value::I64(result)];
+    event(8, read, &moved(3, 1000));
+    event(9, read, &moved(3, 24));
+    event(8, read, &moved(3, -11));
+    event(8, close, &[Value::I32(3), Value::I64(0)]);
+    event(8, open, &opened("/tmp/b", 3));
+    event(8, write, &moved(3, 500));
+    event(8, close, &[Value::I32(3), Value::I64(0)]);
+    event(8, write, &moved(1, 7));
+    builder.finish().write(dir);
+}
+
+#[test]
+fn tables_of_classes_and_of_all_events() {
+    let Traces { http, libc, _dir } = traces();
+    let all = |sql: &str| rows(&http, sql);
+    assert_eq!(all("select count(*) from \"http:begin\""), ["4000"]);
+    assert_eq!(
+        all("select class, process, count(*) from events group by 1, 2 order by 1, 2"),
+        ["http:begin,cache,2000", "http:begin,web,2000", "http:end,cache,2000", "http:end,web,2000"]
+    );
+    assert_eq!(
+        all("select time, cpu, pid, tid, process, id, path, bytes, numbers from \"http:begin\" order by time limit 1"),
+        ["2023-11-14T22:13:20Z,0,12,20,web,0,/0,-10,\"[1, 2, 3]\""]
+    );
+    assert_eq!(
+        all(
+            "select fields, field(fields, 'path'), field(fields, 'numbers.1'), field(fields, 'none') from events order by time limit 1"
+        ),
+        [
+            r#""{""context"":{""vpid"":12,""vtid"":20},""fields"":{""id"":0,""path"":""/0"",""bytes"":-10,""_numbers_length"":3,""numbers"":[1,2,3]}}",/0,2,"#
+        ]
+    );
+    assert_eq!(all("select sum(numbers[2]) from \"http:begin\""), ["8000"]);
+    assert_eq!(
+        all("select pid, name, program, events from processes order by pid"),
+        ["12,web,/bin/x,4000", "13,cache,/bin/x,4000"]
+    );
+    assert_eq!(all("select kind, events from losses where kind = 'total'"), ["total,0"]);
+    assert_eq!(all("select events, events_lost, threads from totals"), ["8000,0,2"]);
+    assert_eq!(all("select class from classes where class like 'http:%' order by class"), ["http:begin", "http:end"]);
+    // Two traces as one.
+    let (code, out, _) = query(&[http.to_str().unwrap(), libc.to_str().unwrap(), "select count(*) from events"]);
+    assert_eq!((code, out.as_str()), (0, "count(*)\n8032\n"));
+}
+
+/// What is looked at while reading gives what DataFusion finds without.
+#[test]
+fn what_is_pushed_down_is_what_sql_says() {
+    let Traces { http, _dir, .. } = traces();
+    let plan =
+        |condition: &str| rows(&http, &format!("explain select id from \"http:begin\" where {condition}")).join("\n");
+    for (pushed, left, is_pushed) in [
+        ("bytes > 1000", "bytes + 0 > 1000", true),
+        ("bytes >= -5 and bytes < 5", "bytes + 0 >= -5 and bytes + 0 < 5", true),
+        ("bytes <> 7", "bytes + 0 <> 7", true),
+        ("path = '/3'", "path || '' = '/3'", true),
+        ("path in ('/3', '/4') and id < 100", "path || '' in ('/3', '/4') and id + 0 < 100", true),
+        ("id = 5 or path = '/1'", "id + 0 = 5 or path || '' = '/1'", true),
+        ("path = 'no\"such\\one'", "path || '' = 'no\"such\\one'", true),
+        ("time >= '2023-11-14T22:13:20.01Z' and time < '2023-11-14T22:13:20.02Z'", "id >= 1000 and id < 2000", true),
+        ("path > '/5'", "path || '' > '/5'", false),
+        ("pid = 12", "pid + 0 = 12", false),
+        ("process = 'web'", "process || '' = 'web'", false),
+    ] {
+        let count =
+            |condition: &str| rows(&http, &format!("select count(*), sum(id) from \"http:begin\" where {condition}"));
+        assert_eq!(count(pushed), count(left), "{pushed}");
+        assert_eq!(!plan(pushed).contains("FilterExec"), is_pushed, "{pushed}\n{}", plan(pushed));
+    }
+    for (condition, expected) in [
+        ("class = 'http:end'", "4000"),
+        ("class like '%:b%'", "4000"),
+        ("class in ('http:end', 'http:begin')", "8000"),
+        ("class = 'none'", "0"),
+        ("class <> 'http:end' and pid = 12", "2000"),
+    ] {
+        assert_eq!(rows(&http, &format!("select count(*) from events where {condition}")), [expected], "{condition}");
+    }
+    let plan = rows(&http, "explain select time from events where class like '%end' and time < '2023-11-14T22:13:21Z'")
+        .join("\n");
+    assert!(
+        plan.contains("TraceExec: http:end, columns=[time], since=None, until=Some(1700000001000000000)"),
+        "{plan}"
+    );
+}
+
+#[test]
+fn functions_of_times_and_durations() {
+    let Traces { http, _dir, .. } = traces();
+    let all = |sql: &str| rows(&http, sql);
+    assert_eq!(
+        all("select time_bucket('10ms', time) as t, count(*) from events group by t order by t"),
+        [
+            "2023-11-14T22:13:20Z,2000",
+            "2023-11-14T22:13:20.010Z,2000",
+            "2023-11-14T22:13:20.020Z,2000",
+            "2023-11-14T22:13:20.030Z,2000"
+        ]
+    );
+    assert_eq!(
+        all("select duration_text(1500), duration_text(max(time) - min(time)), duration_text(null) from events"),
+        ["1.50 µs,40.0 ms,"]
+    );
+    let (code, _, err) = query(&[http.to_str().unwrap(), "select time_bucket('often', time) from events"]);
+    assert_eq!(
+        (code, err.as_str()),
+        (2, "dormouse: time_bucket: `often` is not a duration; write 500ms, 1.5s or 2m\n")
+    );
+}
+
+/// What an analysis finds, as `dormouse stats` asks it.
+fn stats(trace: &Path, query: &Query) -> Report {
+    let files = TraceFiles::open(trace).unwrap();
+    let traces: Vec<_> = files.described().iter().collect();
+    let streams = files.names().zip(files.readers().map(|(trace, _)| trace));
+    let mut analysis = Analysis::new(query, &traces, streams).unwrap();
+    let mut events = files.events();
+    while let Some(next) = events.next_event() {
+        match next {
+            Ok(event) => analysis.event(&event),
+            Err(notice) => analysis.notice(&notice, events.streams()[notice.stream].time_ns()),
+        }
+    }
+    analysis.finish(&files.left_out, files.missing(&events))
+}
+
+#[test]
+fn stats_and_a_query_agree() {
+    let Traces { http, libc, _dir } = traces();
+    for trace in [&http, &libc] {
+        let counted = stats(trace, &Query { by: vec!["event".into(), "cpu".into()], ..Query::default() });
+        let mut expected: Vec<String> = counted
+            .rows
+            .iter()
+            .map(|row| serde_json::to_value(row).unwrap())
+            .map(|row| format!("{},{},{}", row["key"]["event"].as_str().unwrap(), row["key"]["cpu"], row["count"]))
+            .collect();
+        expected.sort();
+        assert_eq!(rows(trace, "select class, cpu, count(*) from events group by 1, 2 order by 1, 2"), expected);
+    }
+    for (begin, end, key) in [("http:begin", "http:end", &["id"][..]), ("http:begin", "http:end", &[])] {
+        let key: Vec<String> = key.iter().map(ToString::to_string).collect();
+        let latency = Latency { begin: begin.into(), end: end.into(), key: key.clone(), slowest: 1 };
+        let report = stats(&http, &Query { measure: Measure::Latency(latency), ..Query::default() });
+        let values = report.rows[0].values.as_ref().unwrap();
+        let key = if key.is_empty() { String::new() } else { format!(", '{}'", key.join(",")) };
+        let sql = format!(
+            "select count(*), min(duration_ns), max(duration_ns), sum(duration_ns), percentile_cont(duration_ns, 0.99), quantile(duration_ns, 0.99) from pairs('{begin}', '{end}'{key})"
+        );
+        let row = rows(&http, &sql)[0].clone();
+        let cells: Vec<f64> = row.split(',').map(|cell| cell.parse().unwrap()).collect();
+        let json = serde_json::to_value(values).unwrap();
+        let of = |name: &str| json[name].as_f64().unwrap();
+        assert_eq!(cells[..4], [of("count"), of("min"), of("max"), of("sum")], "{json}");
+        let p99 = json["percentiles"]["99"].as_f64().unwrap();
+        assert!(cells[4..].iter().all(|one| (one / p99 - 1.0).abs() < 0.03), "{row} {p99}");
+        // And with the table whose names say it.
+        let of_table = rows(&http, "select name, count(*), sum(duration_ns) from pairs group by name");
+        assert_eq!(of_table, [format!("http,{},{}", REQUESTS, (0..REQUESTS).map(latency_ns).sum::<u64>())]);
+    }
+}
+
+/// A pair between whose ends events were lost is none, as for `stats`.
+#[test]
+fn pairs_across_losses_are_left_out() {
+    let mut builder = TraceBuilder::new();
+    let id = [("id", FieldType::scalar(Kind::U64))];
+    let (begin, end) = (builder.class("a", "begin", &id), builder.class("a", "end", &id));
+    let stream = builder.stream(0);
+    builder.event(stream, 100, 1, 1, begin, &[Value::U64(1)]);
+    builder.event(stream, 200, 1, 1, end, &[Value::U64(1)]);
+    builder.event(stream, 300, 1, 1, begin, &[Value::U64(2)]);
+    builder.packet(stream, 0, 0);
+    builder.event(stream, 400, 1, 1, end, &[Value::U64(2)]);
+    builder.event(stream, 500, 1, 1, begin, &[Value::U64(3)]);
+    builder.packet(stream, 0, 5);
+    builder.event(stream, 600, 1, 1, end, &[Value::U64(3)]);
+    let dir = tempfile::tempdir().unwrap();
+    builder.finish().write(dir.path());
+    let latency = Latency { begin: "a:begin".into(), end: "a:end".into(), key: Vec::new(), slowest: 0 };
+    let report = stats(dir.path(), &Query { measure: Measure::Latency(latency), ..Query::default() });
+    let json = serde_json::to_value(&report).unwrap();
+    let across = json["latency"]["pairs_across_losses"].as_u64().unwrap();
+    assert!(across > 0, "{json}");
+    let (code, out, err) = query(&[dir.path().to_str().unwrap(), "select count(*) from pairs"]);
+    let believed = json["rows"][0]["count"].as_u64().unwrap();
+    assert_eq!((code, out), (1, format!("count(*)\n{believed}\n")), "{err}");
+    assert!(err.contains(&format!("{across} pairs are left out")), "{err}");
+    assert!(err.contains("events were lost while this trace was recorded"), "{err}");
+}
+
+#[test]
+fn named_queries() {
+    let Traces { http, libc, _dir } = traces();
+    let (code, list, _) = query(&["--named"]);
+    assert_eq!(code, 0);
+    let names: Vec<&str> = list.lines().map(|line| line.split(' ').next().unwrap()).collect();
+    assert!(names.contains(&"alloc-leaks") && names.is_sorted(), "{list}");
+    let named = |trace: &Path, name: &str| {
+        let (code, out, err) = query(&[trace.to_str().unwrap(), "--named", name]);
+        assert_eq!((code, err.as_str()), (0, ""), "{name}");
+        out.lines().skip(1).map(String::from).collect::<Vec<_>>()
+    };
+    for name in &names {
+        assert!(!named(&libc, name).is_empty(), "{name}");
+        let (code, sql, _) = query(&["--named", name, "--show"]);
+        assert!(code == 0 && sql.contains("select"), "{sql}");
+    }
+    assert_eq!(named(&libc, "alloc-leaks"), ["app,7,100,2,200"]);
+    assert_eq!(named(&libc, "alloc-sizes"), ["app,7,64,2,114", "app,7,128,2,200", "app,7,256,1,200"]);
+    assert_eq!(
+        named(&libc, "io-by-file"),
+        ["app,7,/etc/a,3,1024,0,", "app,7,/tmp/b,0,,1,500", "app,7,descriptor 1,0,,1,7"]
+    );
+    assert_eq!(named(&libc, "mutex-contention"), ["app,7,abc,6,2,5,5,6.00 µs,1.00 µs,1.00 µs"]);
+    let total = (0..REQUESTS).map(latency_ns).sum::<u64>();
+    let latency = named(&http, "latency");
+    assert!(
+        latency[0].starts_with("http,4000,") && latency[0].ends_with(&format!("1.10 µs,{:.2} ms", total as f64 / 1e6)),
+        "{latency:?}"
+    );
+    let slowest = named(&http, "slowest");
+    assert_eq!(slowest.len(), 10);
+    assert!(slowest[0].starts_with("1.10 µs,http,"), "{slowest:?}");
+    assert_eq!(named(&http, "busiest")[0], "http:begin,web,12,2000");
+    assert_eq!(
+        named(&http, "classes-by-second"),
+        ["2023-11-14T22:13:20Z,http:begin,4000", "2023-11-14T22:13:20Z,http:end,4000"]
+    );
+    assert!(named(&http, "threads")[0].starts_with("web,12,20,4000,1,2023-11-14T22:13:20Z,"));
+    let (code, _, err) = query(&[http.to_str().unwrap(), "--named", "alloc-leaks"]);
+    assert_eq!((code, err.contains("`dormouse record --libc -- COMMAND` records it")), (2, true), "{err}");
+    let (code, _, err) = query(&[http.to_str().unwrap(), "--named", "alloc-leak"]);
+    assert_eq!((code, err.contains("did you mean \"alloc-leaks\"?")), (2, true), "{err}");
+}
+
+#[test]
+fn what_is_wrong_is_told_with_its_place() {
+    let Traces { http, _dir, .. } = traces();
+    let http = http.to_str().unwrap();
+    for (sql, expected) in [
+        (
+            "select * from evnts",
+            "line 1, column 15: there is no table evnts; did you mean events?\n  select * from evnts\n                ^",
+        ),
+        (
+            "select pth from \"http:begin\"",
+            "line 1, column 8: there is no column pth; did you mean path?\n  select pth from \"http:begin\"\n         ^",
+        ),
+        ("select * from http:begin", "the name of an event class stands in double quotes"),
+        ("select *\nfrom events\nwhere where", "line 3, column 7: "),
+        ("select * from \"http:bgin\"", "did you mean \"http:begin\"?"),
+        (
+            "select * from pairs('http:begn', 'http:end')",
+            "pairs: no event class matches 'http:begn'; did you mean \"http:begin\"?",
+        ),
+        ("select * from pairs('http:begin', 'http:end', 'numbers')", "which is no key"),
+        ("select bytes from \"http:begin\" where bytes = 'x'", "x"),
+        ("create table t as select 1", "DDL not supported"),
+        ("copy (select 1) to '/tmp/dormouse-x.csv'", "DML not supported"),
+    ] {
+        let (code, out, err) = query(&[http, sql]);
+        assert_eq!((code, out.as_str()), (2, ""), "{sql} {err}");
+        assert!(err.starts_with("dormouse: ") && err.contains(expected), "{sql}\n{err}");
+    }
+    for (arguments, expected) in [
+        (&[][..], "name a trace, and behind it a query"),
+        (&["select * from events"], "name a trace before the query"),
+        (&["/no/such/trace", "select 1 from events"], "/no/such/trace"),
+        (&[http, "--named"], "--named takes a name"),
+        (&[http, "select 1 from events", "--memory", "many"], "is not a size"),
+        (&[http, "select 1 from events", "-o", "/no/such/dir/x"], "cannot write to /no/such/dir/x"),
+    ] {
+        let (code, _, err) = query(arguments);
+        assert_eq!((code, err.contains(expected)), (2, true), "{arguments:?}\n{err}");
+    }
+    let (code, help, _) = query(&["--help"]);
+    assert_eq!((code, help.contains("Tables (a name with a colon")), (0, true));
+}
+
+#[test]
+fn results_in_each_format() {
+    let Traces { http, _dir, .. } = traces();
+    let dir = tempfile::tempdir().unwrap();
+    let sql = "select id, path, numbers, time from \"http:begin\" order by id limit 2";
+    let run = |format: &str| {
+        let (code, out, err) = query(&[http.to_str().unwrap(), sql, "--format", format]);
+        assert_eq!((code, err.as_str()), (0, ""));
+        out
+    };
+    assert_eq!(
+        run("json"),
+        "{\"id\":0,\"path\":\"/0\",\"numbers\":[1,2,3],\"time\":\"2023-11-14T22:13:20Z\"}\n\
+         {\"id\":1,\"path\":\"/1\",\"numbers\":[1,2,3],\"time\":\"2023-11-14T22:13:20.000010Z\"}\n"
+    );
+    assert!(run("csv").starts_with("id,path,numbers,time\n0,/0,\"[1, 2, 3]\",2023-11-14T22:13:20Z\n"));
+    assert!(run("table").contains("| 0  | /0   | [1, 2, 3] | 2023-11-14T22:13:20Z"), "{}", run("table"));
+    for (format, magic) in [("arrow", &b"ARROW1"[..]), ("parquet", b"PAR1")] {
+        let file = dir.path().join(format);
+        let (code, out, err) = query(&[http.to_str().unwrap(), sql, "--format", format, "-o", file.to_str().unwrap()]);
+        assert_eq!((code, out.as_str(), err.as_str()), (0, "", ""));
+        let bytes = std::fs::read(&file).unwrap();
+        assert!(bytes.starts_with(magic) && bytes.ends_with(magic), "{format}");
+    }
+    // Nothing is left beside them.
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 2);
+    let (code, out, err) = query(&[http.to_str().unwrap(), sql, "--format", "table", "--rows", "1"]);
+    assert!(code == 0 && !out.contains("/1") && err.contains("only 1 rows are shown"), "{out}{err}");
+    let (code, out, _) =
+        query(&[http.to_str().unwrap(), "select id from \"http:begin\" where id = 10000000", "--format", "csv"]);
+    assert_eq!((code, out.as_str()), (0, "id\n"));
+}
+
+/// A reader that has seen enough is no error.
+#[test]
+fn output_may_be_closed() {
+    let Traces { http, _dir, .. } = traces();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_dormouse-query"));
+    command.args([http.to_str().unwrap(), "select * from events", "--format", "json"]);
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!((output.status.code(), String::from_utf8_lossy(&output.stderr).as_ref()), (Some(0), ""));
+}
+
+/// A trace of 200,000 events whose texts are in no order.
+fn large(dir: &Path) -> u64 {
+    let mut builder = TraceBuilder::new();
+    let class = builder.class("p", "e", &[("n", FieldType::scalar(Kind::U64)), ("text", FieldType::scalar(Kind::Str))]);
+    let stream = builder.stream(0);
+    let count = 200_000u64;
+    for n in 0..count {
+        if n % 1000 == 999 {
+            builder.packet(stream, 0, 0);
+        }
+        let mixed = n.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let text = format!("{mixed:064x}");
+        builder.event(stream, n, 1, 2, class, &[Value::U64(mixed), Value::Str(text.as_bytes())]);
+    }
+    builder.finish().write(dir);
+    count
+}
+
+/// An interrupted query leaves nothing behind.
+#[test]
+fn an_interrupt_removes_temporary_files() {
+    let (dir, temporary) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    large(dir.path());
+    let mut command = Command::new(env!("CARGO_BIN_EXE_dormouse-query"));
+    // Far more rows than the memory holds, and than anybody waits for.
+    let sql = "select a.text || b.text as both from \"p:e\" a cross join \"p:e\" b order by both";
+    command.args([dir.path().to_str().unwrap(), sql, "--memory", "64M"]).env("TMPDIR", temporary.path());
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let is_used = || std::fs::read_dir(temporary.path()).unwrap().count() > 0;
+    // Nothing else tells that it has begun to write.
+    while !is_used() && child.try_wait().unwrap().is_none() {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    assert!(!is_used());
+}
+
+#[test]
+fn what_is_larger_than_the_memory_goes_to_disk() {
+    let dir = tempfile::tempdir().unwrap();
+    let count = large(dir.path());
+    let trace = dir.path().to_str().unwrap();
+    let sorted = "select n, text from \"p:e\" order by text";
+    let (code, all, err) = query(&[trace, sorted, "--memory", "1G"]);
+    assert_eq!((code, err.as_str()), (0, ""));
+    let (code, spilled, err) = query(&[trace, sorted, "--memory", "64M"]);
+    assert_eq!((code, err.as_str(), spilled == all), (0, "", true));
+    assert_eq!(all.lines().count() as u64, count + 1);
+    let (code, _, err) = query(&[trace, sorted, "--memory", "100K"]);
+    assert!(code == 2 && err.starts_with("dormouse: --memory is too small for this query"), "{code} {err}");
+}
+
+fn run(command: &mut Command) -> Option<std::process::Output> {
+    command.stdin(Stdio::null()).output().ok()
+}
+
+/// An interpreter of an environment with these packages, otherwise the test is skipped.
+fn python(packages: &[&str]) -> Option<PathBuf> {
+    let program = std::env::current_exe().unwrap();
+    // That of the tests of the Python package, in which they are already.
+    let dir = program.parent().and_then(Path::parent).unwrap().join("python-tests");
+    let python = dir.join("bin/python");
+    let succeeds = |command: &mut Command| run(command).is_some_and(|output| output.status.success());
+    if !succeeds(Command::new(&python).arg("-V"))
+        && !succeeds(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&dir))
+    {
+        skip(Lack::machine("python3 makes no environment (venv)", "`apt-get install python3 python3-venv`"));
+        return None;
+    }
+    for package in packages {
+        let imports = || succeeds(Command::new(&python).args(["-c", &format!("import {package}")]));
+        let mut pip = Command::new(&python);
+        pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--only-binary", ":all:"]);
+        // Where there is no registry, that is to be known soon.
+        pip.args(["--retries", "1", "--timeout", "30", package]);
+        if !(imports() || succeeds(&mut pip) && imports()) {
+            skip(Lack::machine(format!("Python has no {package}"), format!("`pip install {package}`")));
+            return None;
+        }
+    }
+    Some(python)
+}
+
+/// What pyarrow and DuckDB read is what was written.
+const CHECK: &str = r#"
+import sys, glob, duckdb, pyarrow.dataset, pyarrow.parquet, pyarrow.ipc
+parquet, arrow = sys.argv[1:]
+data = pyarrow.dataset.dataset(parquet, format="parquet", partitioning="hive")
+table = data.to_table()
+assert table.num_rows == 8000, table.num_rows
+assert set(table["host"].to_pylist()) == {"lair"} and set(map(str, table["day"].to_pylist())) == {"2023-11-14"}
+assert set(table["class"].to_pylist()) == {"http:begin", "http:end"}, set(table["class"].to_pylist())
+files = sorted(glob.glob(parquet + "/**/*.parquet", recursive=True))
+assert len(files) == 2, files
+for name in files:
+    times = pyarrow.parquet.read_table(name, columns=["time"], partitioning=None)["time"]
+    assert times.cast("int64").to_pylist() == sorted(times.cast("int64").to_pylist())
+    column = pyarrow.parquet.ParquetFile(name).metadata.row_group(0).column(0)
+    assert column.path_in_schema == "time" and column.statistics.has_min_max
+rows = duckdb.sql(f"select class, process, count(*), sum(id), min(epoch_ns(time)) from read_parquet('{parquet}/**/*.parquet', hive_partitioning=true) group by all order by all").fetchall()
+assert rows == [("http:begin", "cache", 2000, 4000000, 1700000000000010000), ("http:begin", "web", 2000, 3998000, 1700000000000000000),
+    ("http:end", "cache", 2000, 4000000, 1700000000000010000 + 1019), ("http:end", "web", 2000, 3998000, 1700000000000000100)], rows
+files = glob.glob(arrow + "/**/*.arrow", recursive=True)
+assert sum(pyarrow.ipc.open_file(name).read_all().num_rows for name in files) == 8000
+"#;
+
+#[test]
+fn exports_are_read_by_others() {
+    let Traces { http, _dir, .. } = traces();
+    let dir = tempfile::tempdir().unwrap();
+    let (parquet, arrow) = (dir.path().join("parquet"), dir.path().join("arrow"));
+    for (place, format) in [(&parquet, &["--format", "parquet"][..]), (&arrow, &["--format", "arrow"])] {
+        let all = [&[http.to_str().unwrap(), "--export", place.to_str().unwrap()], format].concat();
+        assert_eq!(query(&all), (0, String::new(), "dormouse: wrote 8000 events to 2 files\n".into()));
+        // What is there is not written over.
+        let (code, _, err) = query(&all);
+        assert_eq!((code, err.contains("is there and not empty")), (2, true), "{err}");
+    }
+    assert!(parquet.join("host=lair/day=2023-11-14/class=http%3Abegin/part-0.parquet").is_file());
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 2);
+    let Some(python) = python(&["pyarrow", "duckdb"]) else { return };
+    let output = run(Command::new(python).args(["-c", CHECK]).arg(&parquet).arg(&arrow)).unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// Whatever a trace holds, a query ends with an answer or one clear line.
+#[test]
+fn mutated_traces_end_with_an_answer_or_a_line() {
+    let Traces { libc, _dir, .. } = traces();
+    let files: Vec<(PathBuf, Vec<u8>)> = std::fs::read_dir(&libc)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.is_file())
+        .map(|path| (path.clone(), std::fs::read(path).unwrap()))
+        .collect();
+    let sql = "select * from (select class, process, count(*) as n, max(fields) as f from events group by 1, 2) \
+               cross join (select count(*) as p from pairs) cross join (select count(*) as l from losses)";
+    let mut random = dormouse_testing::random(7);
+    let (mut answers, mut lines) = (0, 0);
+    for _ in 0..60 {
+        let (path, bytes) = &files[random(files.len())];
+        let mut changed = bytes.clone();
+        for _ in 0..=random(4) {
+            let at = random(changed.len());
+            changed[at] = match random(3) {
+                0 => 0xff,
+                1 => changed[at] ^ 1 << random(8),
+                _ => random(256) as u8,
+            };
+        }
+        changed.truncate(if random(4) == 0 { random(changed.len()) } else { changed.len() });
+        std::fs::write(path, &changed).unwrap();
+        let (code, _, err) = query(&[libc.to_str().unwrap(), sql, "--memory", "64M"]);
+        assert!(!err.contains("panicked") && matches!(code, 0..=2), "{code} {err}");
+        assert!(code == 0 || err.starts_with("dormouse: "), "{code} {err}");
+        answers += i32::from(code < 2);
+        lines += i32::from(code == 2);
+        std::fs::write(path, bytes).unwrap();
+    }
+    assert!(answers > 0 && lines > 0, "{answers} answers, {lines} lines");
+}
+
+/// What the documentation shows is what is printed.
+#[test]
+fn examples_of_the_documentation() {
+    let traces = traces();
+    let dir = traces.libc.parent().unwrap();
+    std::os::unix::fs::symlink(&traces.libc, dir.join("trace")).unwrap();
+    // As on a terminal.
+    let script = format!("#!/bin/sh\nshift\nexec {} \"$@\" --format table\n", env!("CARGO_BIN_EXE_dormouse-query"));
+    std::fs::create_dir(dir.join("bin")).unwrap();
+    dormouse_testing::write_script(&dir.join("bin/dormouse"), &script);
+    let text = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/query.md")).unwrap();
+    let mut examples: Vec<(String, String)> = Vec::new();
+    for block in text.split("```console\n").skip(1) {
+        for line in block.split("```").next().unwrap().lines() {
+            match line.strip_prefix("$ ") {
+                Some(command) => examples.push((command.into(), String::new())),
+                None => examples.last_mut().unwrap().1 += &format!("{line}\n"),
+            }
+        }
+    }
+    assert!(examples.len() > 5);
+    let path = format!("{}:{}", dir.join("bin").display(), std::env::var("PATH").unwrap());
+    let shown = examples.iter().map(|(command, _)| {
+        let mut shell = Command::new("sh");
+        let output = run(shell.args(["-c", command]).current_dir(dir).env("PATH", &path)).unwrap();
+        let printed = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap()).concat();
+        (command.clone(), printed)
+    });
+    let shown: Vec<_> = shown.collect();
+    let listed =
+        |all: &[(String, String)]| all.iter().map(|(command, out)| format!("$ {command}\n{out}")).collect::<String>();
+    assert!(shown == examples, "what is printed:\n{}", listed(&shown));
+}
