@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use anyhow::bail;
 use clap::Args;
-use dormouse_analysis::clocks::{Corrected, File, MessageClasses, Messages, Stored, Unfit, uuid};
+use dormouse_analysis::clocks::{Corrected, File, MessageClasses, Messages, Stored, Unfit, name, uuid};
 use dormouse_ctf::{Selection, Trace};
 use dormouse_reader::{Bounds, Item, Reading, TraceFiles};
 use dormouse_terminal::{Output, say};
@@ -13,7 +13,6 @@ use dormouse_terminal::{Output, say};
 use crate::progress::Progress;
 use crate::stats::parse_pair;
 use crate::target::Target;
-use crate::wanted::name;
 
 /// Find what the clocks of several hosts are apart, by messages that went between them
 ///

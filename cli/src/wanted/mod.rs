@@ -1,6 +1,5 @@
 //! Which events are wanted: the options that commands share which read traces.
 
-mod corrected;
 mod when;
 
 use std::path::PathBuf;
@@ -8,14 +7,13 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::Args;
+use dormouse_analysis::clocks::File;
 use dormouse_ctf::{ClassRef, Selection};
 use dormouse_filter::Filter;
 use dormouse_reader::{Bounds, Reading, TraceFiles};
-use dormouse_terminal::parse_duration;
+use dormouse_terminal::{parse_duration, say};
 
 use crate::patterns::{instead, unmatched};
-use corrected::correct;
-pub(crate) use corrected::name;
 use when::When;
 pub(crate) use when::begin_ns;
 
@@ -63,7 +61,12 @@ impl Wanted {
 
     /// The same of traces that are open.
     pub(crate) fn corrected(&self, mut files: TraceFiles) -> anyhow::Result<TraceFiles> {
-        self.clocks.iter().try_for_each(|clocks| correct(&mut files, clocks))?;
+        if let Some(path) = &self.clocks {
+            for (trace, correction, line) in File::read(path, files.described()).map_err(anyhow::Error::msg)? {
+                say(line);
+                files.correct(trace, correction);
+            }
+        }
         Ok(files)
     }
 

@@ -41,6 +41,9 @@ pub(crate) struct Query {
     /// Memory for what a query keeps; sorting, grouping and joining go on in temporary files (TMPDIR) beyond it
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = parse_size)]
     memory: u64,
+    /// Correct the times of traces by this file, which `dormouse clocks` writes
+    #[arg(long, value_name = "FILE.json")]
+    clocks: Option<PathBuf>,
     /// Threads [default: as many as there are processors]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     threads: Option<u32>,
@@ -113,7 +116,7 @@ impl Query {
             threads: self.threads.map_or(threads, |threads| threads as usize),
             temporary: std::env::temp_dir(),
         };
-        let traces = Traces::open(&paths)?;
+        let traces = Traces::open(&paths, self.clocks.as_deref())?;
         let session = Session::new(traces, &limits)?;
         if let Some(dir) = &self.export {
             let format = self.format.unwrap_or(Format::Parquet);

@@ -1,14 +1,16 @@
 //! The traces that are asked, and what was found out about them meanwhile.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use anyhow::Result;
+use dormouse_analysis::clocks::File;
 use dormouse_columns::Damage;
 use dormouse_ctf::{Merge, Notice, StateRecord, Stats, Writers};
 use dormouse_reader::TraceFiles;
+use dormouse_terminal::say;
 
 /// Where the tables of traces are, as their full names say: `dormouse.trace.NAME`.
 pub(crate) const CATALOG: &str = "dormouse";
@@ -39,8 +41,14 @@ impl std::fmt::Debug for Traces {
 impl Traces {
     /// # Errors
     /// That of the first that cannot be opened.
-    pub(crate) fn open(paths: &[PathBuf]) -> Result<&'static Traces> {
-        let files = TraceFiles::open_all(paths.iter().map(PathBuf::as_path))?;
+    pub(crate) fn open(paths: &[PathBuf], clocks: Option<&Path>) -> Result<&'static Traces> {
+        let mut files = TraceFiles::open_all(paths.iter().map(PathBuf::as_path))?;
+        if let Some(path) = clocks {
+            for (trace, correction, line) in File::read(path, files.described()).map_err(anyhow::Error::msg)? {
+                say(line);
+                files.correct(trace, correction);
+            }
+        }
         Ok(Box::leak(Box::new(Traces {
             files,
             stats: OnceLock::new(),

@@ -22,7 +22,7 @@ use dormouse_ctf::{Correction, Event, Trace};
 use crate::key::put_cell;
 use crate::pick::{Picker, Said};
 use crate::schema::Schema;
-pub use stored::{File, Stored, uuid};
+pub use stored::{File, Stored, name, uuid};
 
 use fit::{Bound, Fit, fit};
 

@@ -1,6 +1,7 @@
 //! Corrections in a file.
 
 use std::fmt::Write;
+use std::path::Path;
 
 use dormouse_ctf::{Correction, Trace};
 use serde::{Deserialize, Serialize};
@@ -29,6 +30,39 @@ pub struct Stored {
     pub error_ns: u64,
 }
 
+impl File {
+    /// Corrections of those of these traces that the file has: the index of each, and a line that says how well.
+    ///
+    /// # Errors
+    /// It cannot be read, or is no such file; or it has none of these traces.
+    pub fn read(path: &Path, traces: &[Trace]) -> Result<Vec<(usize, Correction, String)>, String> {
+        let shown = path.display();
+        let remedy = "`dormouse clocks A B --messages SEND..RECEIVE --key FIELD -o FILE` writes such a file";
+        let bytes = std::fs::read(path).map_err(|error| format!("cannot read the clocks in {shown}: {error}"))?;
+        let file: File =
+            serde_json::from_slice(&bytes).map_err(|error| format!("{shown} has no clocks: {error}; {remedy}"))?;
+        file.corrections(traces).map_err(|why| format!("{shown}: {why}"))
+    }
+
+    fn corrections(&self, traces: &[Trace]) -> Result<Vec<(usize, Correction, String)>, String> {
+        let mut found = Vec::new();
+        for (index, trace) in traces.iter().enumerate() {
+            let stored = uuid(trace).and_then(|uuid| self.clocks.iter().find(|stored| stored.trace == uuid));
+            let Some(stored) = stored else { continue };
+            let Some(correction) = stored.correction() else {
+                return Err(format!("the drift {} of {} is that of no clock", stored.drift, stored.trace));
+            };
+            let within_us = stored.error_ns as f64 / 1000.0;
+            let line = format!("times of {} are corrected, to within {within_us:.3} us", name(trace));
+            found.push((index, correction, line));
+        }
+        match self.clocks.first() {
+            Some(first) if found.is_empty() => Err(format!("it has no clock of these traces, but of {}", first.trace)),
+            _ => Ok(found),
+        }
+    }
+}
+
 impl Stored {
     /// Of a trace.
     pub fn new(trace: String, correction: &Correction, error_ns: u64) -> Stored {
@@ -40,6 +74,12 @@ impl Stored {
     pub fn correction(&self) -> Option<Correction> {
         (self.drift.abs() < 1.0).then(|| Correction::new(self.at_ns, self.offset_ns, self.drift))
     }
+}
+
+/// A trace, by host and the begin of its UUID.
+pub fn name(trace: &Trace) -> String {
+    let host = trace.class.env_text("hostname").filter(|host| !host.is_empty()).unwrap_or("a host without name");
+    uuid(trace).map_or_else(|| host.into(), |uuid| format!("{host} ({})", &uuid[..8]))
 }
 
 /// The UUID in a trace's metadata, as text.
