@@ -43,7 +43,8 @@ fn slowest(browser: &mut Browser, recording: &Recording, options: &[&str], name:
     ));
     browser.evaluate("document.querySelector('#view tbody tr button').click()");
     browser.press("1");
-    browser.wait("document.querySelectorAll('#view h3').length > 1");
+    // Its fields come after it.
+    browser.wait("document.querySelector('#view .wide h3') !== null");
     serde_json::from_slice(&output.stdout).unwrap()
 }
 

@@ -29,8 +29,8 @@ fn request(dir: &str, id: u64) {
     let memory = unsafe { libc::malloc(REQUEST_BYTES) };
     // A compiler leaves out memory that nobody looks at.
     std::hint::black_box(memory);
-    close(open(dir, if id % 2 == 0 { "even" } else { "odd" }));
-    if id % 4 != 0 {
+    close(open(dir, if id.is_multiple_of(2) { "even" } else { "odd" }));
+    if !id.is_multiple_of(4) {
         // SAFETY: it was allocated above, and nobody else has it.
         unsafe { libc::free(memory) };
     }
