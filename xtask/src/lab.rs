@@ -72,8 +72,8 @@ const VARIANTS: [(&str, &str); 2] =
 /// What a newcomer sees: an experiment for each paper, and the event itself.
 const TOUR: [&str; 6] = ["imv", "percpu", "relay-write", "vring", "zero-page", "event"];
 
-/// Rounds that a newcomer waits for, at most: with twelve as many statements can be told, and it takes a quarter longer.
-const TOUR_ROUNDS: &str = "8";
+/// Rounds that a newcomer waits for, at most: as many as an interval needs. With twelve a few statements more can be told, and it takes a third longer.
+const TOUR_ROUNDS: &str = "6";
 
 /// `dormouse-lab run` as built with a profile, with a project to build.
 fn command(profile: &str) -> Result<Command> {

@@ -104,6 +104,30 @@ fn decode(words: &[u64]) -> u64 {
 /// Pixels in a line of a frame that is decoded, a byte each.
 const LINE: usize = 1024;
 
+/// Lines of a frame that is encoded. The library's own way to it has the encoder compiled for every type of pixel.
+struct Gray<'p> {
+    pixels: &'p [u8],
+    height: u16,
+}
+
+impl jpeg_encoder::ImageBuffer for Gray<'_> {
+    fn get_jpeg_color_type(&self) -> jpeg_encoder::JpegColorType {
+        jpeg_encoder::JpegColorType::Luma
+    }
+
+    fn width(&self) -> u16 {
+        LINE as u16
+    }
+
+    fn height(&self) -> u16 {
+        self.height
+    }
+
+    fn fill_buffers(&self, y: u16, buffers: &mut [Vec<u8>; 4]) {
+        buffers[0].extend(self.pixels.chunks(LINE).nth(y.into()).unwrap_or_default());
+    }
+}
+
 /// A frame of Motion JPEG, as large as this when it is decoded: slopes and a little noise.
 fn compressed(bytes: usize) -> Result<Vec<u8>, String> {
     let height = u16::try_from(bytes / LINE).map_err(|_| format!("no frame has {bytes} bytes"))?;
@@ -111,7 +135,7 @@ fn compressed(bytes: usize) -> Result<Vec<u8>, String> {
         (0..bytes).map(|at| ((at % LINE) / 8 + at / LINE + ((at * 2_654_435_761) >> 13) % 16) as u8).collect();
     let mut data = Vec::new();
     let encoder = jpeg_encoder::Encoder::new(&mut data, 80);
-    encoder.encode(&pixels, LINE as u16, height, jpeg_encoder::ColorType::Luma).map_err(|error| error.to_string())?;
+    encoder.encode_image(Gray { pixels: &pixels, height }).map_err(|error| error.to_string())?;
     Ok(data)
 }
 

@@ -43,7 +43,7 @@ const FLOOR: usize = SESSIONS.len();
 
 /// How long a turn lasts, in µs: hot, cold, and under pressure on the last cache, where each walk takes a long time; in full and in a
 /// quick experiment.
-const TURNS_US: [[u64; 3]; 2] = [[2_000, 10_000, 100_000], [400, 1_500, 20_000]];
+const TURNS_US: [[u64; 3]; 2] = [[2_000, 10_000, 100_000], [400, 1_500, 10_000]];
 
 /// `tool.state.fields`, and what departs from the plain case: `dormouse.armed.u64.2-threads`, `dormouse.dormant.u64.L2`.
 const AXES: &[Axis] = &[

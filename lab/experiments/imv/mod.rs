@@ -56,7 +56,7 @@ const GETPPID_ITERATIONS_L3: u64 = 8;
 const QUICK_WALK_BYTES_MAX: u64 = 64 << 20;
 
 /// How long a turn lasts, in µs: hot, cold, after a walk over L3, and of updates; in full and in a quick experiment.
-const TURNS_US: [[u64; 4]; 2] = [[2_000, 10_000, 100_000, 10_000], [400, 4_000, 20_000, 1_000]];
+const TURNS_US: [[u64; 4]; 2] = [[2_000, 10_000, 100_000, 10_000], [400, 4_000, 10_000, 1_000]];
 
 /// Labels that make up a name: `state.tool`, and what departs from the plain case: `branch.variable.L2.16-sites`.
 const AXES: &[Axis] = &[

@@ -30,7 +30,7 @@ pub(super) fn measure(options: &RunOptions, notes: &mut Vec<String>) -> Result<V
     let unbuilt = || LabError::Peer("its library is not built; `cargo xtask lab` does so".into());
     let mut sampler = Sampler::find()?.ok_or_else(unbuilt)?;
     let source = find_project(options.project.as_deref()).map_err(|error| LabError::Peer(error.to_string()))?;
-    let project = Project::copy(&source, options.is_quick.then_some(2))?;
+    let project = Project::copy(&source, options.is_quick.then_some(1))?;
     notes.push(format!("accounting: {}", project.describe(&source)));
     let reference = Products::reference(&project.build::<&str>(&[])?.products, &project.build::<&str>(&[])?.products);
 
