@@ -87,7 +87,9 @@ impl Exporter {
         let names = timeline.names().to_vec();
         let output = match format {
             Format::Perfetto => {
-                let clock = traces.first().and_then(|trace| trace.own.as_ref()).map(|own| own.options.clock.clone());
+                // Times that are corrected are not those of the trace's clock.
+                let first = traces.first().filter(|trace| trace.correction.is_none());
+                let clock = first.and_then(|trace| trace.own.as_ref()).map(|own| own.options.clock.clone());
                 Output::Perfetto(Recorder::default(), Arc::new(Known::new(names, Fields::of(traces), clock)))
             }
             Format::Chrome => Output::Chrome(Recorder::default(), Arc::new(names), base_ns),
