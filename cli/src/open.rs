@@ -89,9 +89,12 @@ impl Open {
         if !this.no_browser && std::io::stdout().is_terminal() {
             open_browser(&url);
         }
-        say("this address works once; Ctrl-C ends it");
-        if server.run(&stop, this.idle_timeout)? == Ended::Idle {
-            say("nobody has looked for --idle-timeout");
+        // An address that nobody reads is one that nobody opens.
+        if !out.is_over() {
+            say("this address works once; Ctrl-C ends it");
+            if server.run(&stop, this.idle_timeout)? == Ended::Idle {
+                say("nobody has looked for --idle-timeout");
+            }
         }
         Ok((!said.warnings.is_empty()).into())
     }

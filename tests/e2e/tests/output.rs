@@ -49,6 +49,8 @@ const COMMANDS: &[&[&str]] = &[
     &["export", "{trace}", "--to", "chrome", "-o", "{new}", "--json"],
     &["report", "{trace}", "-o", "-"],
     &["report", "{trace}", "-o", "{new}", "--json"],
+    &["clocks", "{trace}", "{cut}", "--messages", "pantry:batch..pantry:batch", "--key", "port"],
+    &["open", "{trace}", "--no-browser", "--idle-timeout", "1s"],
     &["pages", "{pid}"],
     &["pages", "{pid}", "--json"],
     &["pages", "--", "true"],
