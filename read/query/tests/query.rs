@@ -483,8 +483,8 @@ fn an_interrupt_removes_temporary_files() {
     command.args([dir.path().to_str().unwrap(), sql, "--memory", "64M"]).env("TMPDIR", temporary.path());
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let is_used = || std::fs::read_dir(temporary.path()).unwrap().count() > 0;
-    // Nothing else tells that it has begun to write.
     while !is_used() && child.try_wait().unwrap().is_none() {
+        // The command says nothing of its temporary files, so they are looked for again; it ends this, if it ends before.
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
     assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());

@@ -36,7 +36,7 @@ mod archive;
 mod bounds;
 mod counts;
 mod find;
-mod part;
+mod lost;
 mod parts;
 mod reading;
 mod streams;

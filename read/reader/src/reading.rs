@@ -3,7 +3,7 @@
 use dormouse_ctf::stream::Block;
 use dormouse_ctf::{Event, Notice, Problem, Selection, StateRecord, StatedLosses, StreamReader, Writers};
 
-use crate::part::Part;
+use crate::lost::LostWithin;
 use crate::{Bounds, Events, TraceFiles};
 
 /// Warnings that are kept one by one.
@@ -20,7 +20,7 @@ pub struct Reading<'f> {
     is_all: bool,
     writers: Writers,
     losses: StatedLosses,
-    part: Part,
+    part: LostWithin,
     wrong: Wrong,
     /// Which index files are of no use for finding the begin, one line each.
     pub index_notes: Vec<String>,
@@ -35,7 +35,7 @@ struct Wrong {
 
 impl Wrong {
     #[cold]
-    fn note(&mut self, notice: &Notice, name: &str, part: &mut Part) {
+    fn note(&mut self, notice: &Notice, name: &str, part: &mut LostWithin) {
         match notice.problem {
             Problem::Discarded { count, begin_ns, end_ns } => part.lose(count, begin_ns, end_ns),
             _ if self.warnings.len() < WARNINGS_MAX => self.warnings.push(format!("{name}: {notice}")),
@@ -84,7 +84,7 @@ impl<'f> Reading<'f> {
             events,
             is_all: !bounds.are_set() && selection.is_all(),
             selection,
-            part: Part::new(&bounds),
+            part: LostWithin::new(&bounds),
             bounds,
             writers: Writers::default(),
             losses: StatedLosses::default(),

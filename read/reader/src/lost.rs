@@ -7,15 +7,15 @@ use crate::{Bounds, TraceFiles};
 
 /// The time that is asked for, and the losses that packets tell of: how many, and from when until when.
 #[derive(Debug)]
-pub(crate) struct Part {
+pub(crate) struct LostWithin {
     first_ns: i64,
     last_ns: i64,
     losses: Vec<(u64, i64, i64)>,
 }
 
-impl Part {
-    pub(crate) fn new(bounds: &Bounds) -> Part {
-        Part { first_ns: bounds.first_ns, last_ns: bounds.last_ns, losses: Vec::new() }
+impl LostWithin {
+    pub(crate) fn new(bounds: &Bounds) -> LostWithin {
+        LostWithin { first_ns: bounds.first_ns, last_ns: bounds.last_ns, losses: Vec::new() }
     }
 
     pub(crate) fn begin_with(&mut self, ns: i64) {
