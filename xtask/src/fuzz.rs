@@ -326,10 +326,14 @@ fn figures(text: &str) -> Option<Figures> {
 /// Runs one input.
 fn replay(programs: &Path, target: Target, input: &Path) -> Result<()> {
     let input = std::path::absolute(input).with_context(|| format!("no path: {}", input.display()))?;
-    let mut command = Command::new(programs.join(target.name()));
-    command.arg(format!("-timeout={TIMEOUT_S}")).arg(input);
-    // What the input is, decoded.
-    succeed(command.env("RUST_LIBFUZZER_DEBUG_PATH", "/dev/stdout").env("RUST_BACKTRACE", "1"))
+    let program = || {
+        let mut command = Command::new(programs.join(target.name()));
+        command.arg(format!("-timeout={TIMEOUT_S}")).arg(&input).env("RUST_BACKTRACE", "1");
+        command
+    };
+    // What the input is, decoded; the target is not run by this.
+    succeed(program().env("RUST_LIBFUZZER_DEBUG_PATH", "/dev/stdout"))?;
+    succeed(&mut program())
 }
 
 #[cfg(test)]
