@@ -119,5 +119,7 @@ fn run(metadata: &Metadata, input: Input) {
     // Times of damaged packets may be in any order: no panic, and nothing that was not asked for. One bit makes the state stream of this one,
     // which is given whole.
     let damaged = StreamReader::new(metadata, 0, &bytes).within(first_ns, last_ns).flatten();
-    damaged.filter(|event| !event.is_state()).for_each(|event| assert!(event.time_ns.is_none_or(|ns| (first_ns..=last_ns).contains(&ns))));
+    damaged
+        .filter(|event| !event.is_state())
+        .for_each(|event| assert!(event.time_ns.is_none_or(|ns| (first_ns..=last_ns).contains(&ns))));
 }
