@@ -195,7 +195,7 @@ impl Export {
         if self.to == To::Arrow {
             arguments.extend(["--format", "arrow"].map(OsString::from));
         }
-        for clocks in self.wanted.clocks() {
+        if let Some(clocks) = self.wanted.clocks() {
             arguments.extend([OsString::from("--clocks"), clocks.into()]);
         }
         become_program("query", &arguments)?;

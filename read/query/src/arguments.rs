@@ -8,6 +8,7 @@ use clap::Parser;
 use dormouse_terminal::{EXIT_CODES, Output, parse_size};
 
 use crate::catalog::Limits;
+use crate::export::export;
 use crate::functions::FUNCTIONS;
 use crate::named::{ALL, Named};
 use crate::output::Format;
@@ -35,7 +36,8 @@ pub(crate) struct Query {
     /// Write the result to this file
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Write all events to files below DIR, which must not be there: host=H/day=D/class=C/part-0.parquet, or .arrow with --format arrow
+    /// Write the traces as a store of Parquet to DIR, which must not be there: events/host=H/day=D/class=C/*.parquet, pairs, processes and others; with --format
+    /// arrow events alone, as Arrow
     #[arg(long, value_name = "DIR", conflicts_with_all = ["named", "output"])]
     export: Option<PathBuf>,
     /// Memory for what a query keeps; sorting, grouping and joining go on in temporary files (TMPDIR) beyond it
@@ -64,7 +66,7 @@ Examples:
   dormouse query --named                        which queries have names
   dormouse query trace 'describe \"http:request\"'          the columns of a table
   dormouse query trace 'select …' --format parquet -o result.parquet
-  dormouse query trace --export DIR             all events as Parquet, for DuckDB, pyarrow and others
+  dormouse query trace --export DIR             all of it as Parquet, for DuckDB, pyarrow and others
   dormouse query A B 'select …'                 two traces as one
   dormouse query trace                          a shell, which completes names
 
@@ -116,15 +118,16 @@ impl Query {
             threads: self.threads.map_or(threads, |threads| threads as usize),
             temporary: std::env::temp_dir(),
         };
+        if let Some(dir) = &self.export {
+            let format = match self.format {
+                None | Some(Format::Parquet) => dormouse_store::Format::Parquet,
+                Some(Format::Arrow) => dormouse_store::Format::Arrow,
+                _ => bail!("--export writes --format parquet or arrow; `dormouse export` writes others"),
+            };
+            return export(&paths, self.clocks.as_deref(), dir, format, limits.memory_bytes);
+        }
         let traces = Traces::open(&paths, self.clocks.as_deref())?;
         let session = Session::new(traces, &limits)?;
-        if let Some(dir) = &self.export {
-            let format = self.format.unwrap_or(Format::Parquet);
-            if !matches!(format, Format::Parquet | Format::Arrow) {
-                bail!("--export writes --format parquet or arrow; `dormouse export` writes others");
-            }
-            return session.export(dir, format);
-        }
         let sql = match (named, sql) {
             (Some(named), _) => {
                 if let Some(table) = named.lacks(session.tables()) {

@@ -48,8 +48,8 @@ pub const PRELOADED: (&str, &str) = ("libdormouse_libc.so", "dormouse-preload");
 
 /// The lab's command.
 const LAB: &str = "dormouse-lab";
-/// What answers in SQL.
-const QUERY: &str = "dormouse-query";
+/// What answers in SQL, and what puts traces where it asks.
+const QUERY: [&str; 2] = ["dormouse-query", "dormouse-ship"];
 /// What the lab runs and preloads.
 const LAB_PARTS: [&str; 8] = [
     "dormouse-lab-engine",
@@ -181,13 +181,13 @@ impl Installation {
         self.texts(LAB)
     }
 
-    /// What answers in SQL.
+    /// What answers in SQL, and what puts traces where it asks.
     ///
     /// # Errors
     /// As [`Installation::command`].
     pub fn query(&mut self) -> Result<()> {
-        self.program(QUERY)?;
-        self.texts(QUERY)
+        QUERY.iter().try_for_each(|name| self.program(name))?;
+        QUERY.iter().try_for_each(|name| self.texts(name))
     }
 
     fn program(&mut self, name: &str) -> Result<()> {
