@@ -71,6 +71,9 @@ pub(crate) struct Drawn {
     /// A field whose values are drawn as a counter, such as `net:queue/len`; may be given several times
     #[arg(long, value_name = "EVENT/FIELD", value_parser = crate::export::parse_counter)]
     counter: Vec<(String, String)>,
+    /// Keep no more than about so much in memory: what comes then is left out, and counted
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "4G", help_heading = "Memory")]
+    memory: u64,
 }
 
 /// Reads traces for a report.
@@ -84,12 +87,17 @@ pub(crate) fn gather(dirs: &[PathBuf], wanted: &Wanted, drawn: &Drawn) -> anyhow
         None => wanted.open(dirs)?,
     };
     let mut reading = wanted.reading(&files)?;
+    // Of names the reading has as many as the timeline.
+    let memory = usize::try_from(drawn.memory).unwrap_or(usize::MAX);
+    reading.limit_names(memory / 16);
     let traces: Vec<&Trace> = files.described().iter().collect();
     let streams = files.names().zip(files.readers().map(|(trace, _)| trace));
     let options = Options { pairs: drawn.pairs.clone(), key: drawn.key.clone(), counters: drawn.counter.clone() };
     let mut timeline = Timeline::new(&options, &traces, streams).map_err(anyhow::Error::msg)?;
+    timeline.limit(memory / 4);
     let dirs: Vec<String> = dirs.iter().map(|dir| dir.display().to_string()).collect();
     let mut gather = Gather::new(&dirs.join(" "), timeline.names());
+    gather.limit(memory / 4 * 3);
     let mut progress = Progress::of(&reading, true);
     while let Some(item) = reading.next_item() {
         match item {
