@@ -79,6 +79,9 @@ pub(crate) struct Drawn {
     /// A field whose values are drawn as a counter, such as `net:queue/len`; may be given several times
     #[arg(long, value_name = "EVENT/FIELD", value_parser = crate::export::parse_counter)]
     counter: Vec<(String, String)>,
+    /// Keep no more than about so much in memory: what comes then is left out, and counted
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "4G", help_heading = "Memory")]
+    memory: u64,
 }
 
 /// Opens traces; gives besides whether they are still written, and how their clocks are corrected.
@@ -132,10 +135,16 @@ impl Drawn {
 pub(crate) fn gather(dirs: &[PathBuf], wanted: &Wanted, drawn: &Drawn, side: Side) -> anyhow::Result<(Contents, Said)> {
     let (files, is_growing, corrections) = opened(dirs, wanted)?;
     let mut reading = wanted.reading(&files)?;
+    // Of names the reading has as many as the timeline.
+    let memory = usize::try_from(drawn.memory).unwrap_or(usize::MAX);
+    let memory = if matches!(side, Side::Alone) { memory } else { memory / 2 };
+    reading.limit_names(memory / 16);
     let traces: Vec<&Trace> = files.described().iter().collect();
     let streams = files.names().zip(files.readers().map(|(trace, _)| trace));
     let mut timeline = Timeline::new(&drawn.options(), &traces, streams).map_err(anyhow::Error::msg)?;
-    let gather = Gather::new(&title(dirs), timeline.names());
+    timeline.limit(memory / 4);
+    let mut gather = Gather::new(&title(dirs), timeline.names());
+    gather.limit(memory / 4 * 3);
     let (mut gather, before) = match side {
         Side::Alone => (gather, ""),
         Side::First => (gather.compared(), "A: "),

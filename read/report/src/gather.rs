@@ -40,6 +40,10 @@ pub struct Gather {
     texts: FieldTexts,
     fields: Fields,
     is_bare: bool,
+    /// Bytes that the contents may have.
+    memory_bytes: Option<usize>,
+    loss_bytes: usize,
+    not_kept: u64,
 }
 
 /// What has begun.
@@ -78,6 +82,18 @@ impl Gather {
         }
     }
 
+    /// Keeps no more than about so many bytes. What comes then is counted, and told at the top of the page.
+    pub fn limit(&mut self, bytes: usize) {
+        self.memory_bytes = Some(bytes);
+    }
+
+    /// Whether one item more can be kept; one that cannot is counted.
+    fn has_room(&mut self) -> bool {
+        let has_room = self.memory_bytes.is_none_or(|max| self.contents.memory_bytes() + self.loss_bytes < max);
+        self.not_kept += u64::from(!has_room);
+        has_room
+    }
+
     /// What the report is made of. `about`: where the trace was recorded; `notes`: what is to be said at the top.
     pub fn finish(mut self, totals: &Totals, about: Vec<String>, notes: Vec<String>) -> Contents {
         for (stream, loss) in std::mem::take(&mut self.losses) {
@@ -92,10 +108,11 @@ impl Gather {
             let (begin_ns, end_ns) = (Some(loss.begin_ns), Some(loss.end_ns));
             self.contents.loss(contents::Loss { begin_ns, end_ns, events, cpu, stream, text: loss.text });
         }
+        let totals = Totals { items_not_kept: self.not_kept, ..*totals };
         self.contents.about = about;
-        self.contents.notes = notes.into_iter().chain(told(totals)).collect();
+        self.contents.notes = notes.into_iter().chain(told(&totals)).collect();
         self.contents.events = totals.events;
-        self.contents.totals = Some(*totals);
+        self.contents.totals = Some(totals);
         self.contents
     }
 
@@ -149,6 +166,24 @@ fn told(totals: &Totals) -> impl Iterator<Item = String> + use<> {
         ),
         (totals.begins_not_followed, "are drawn as instants, because too many slices were open", "begin", "begins"),
         (totals.events_without_time, "have no time, and are not in the report", "event", "events"),
+        (
+            totals.items_not_kept,
+            "are not in the report nor in its tables: --memory has no room for them",
+            "item",
+            "items",
+        ),
+        (
+            totals.events_on_other_tracks,
+            "are on the row of another thread: --memory has no room for theirs",
+            "event",
+            "events",
+        ),
+        (
+            totals.names_not_kept,
+            "are not known: --memory has no room for them",
+            "name of a process",
+            "names of processes",
+        ),
     ];
     lines.into_iter().filter(|(count, ..)| *count > 0).map(|(count, what, one, many)| match count {
         1 => format!("1 {one} of those that {what}"),
@@ -209,7 +244,14 @@ impl Sink for Gather {
         Kept { fields: std::mem::take(&mut self.fields.0), cpu }
     }
 
+    fn kept_bytes(kept: &Kept) -> usize {
+        kept.fields.capacity()
+    }
+
     fn end(&mut self, end: &End<'_>, kept: Kept) {
+        if !self.has_room() {
+            return;
+        }
         self.fields.0 = kept.fields;
         match end.event {
             Some(event) => {
@@ -240,6 +282,9 @@ impl Sink for Gather {
     }
 
     fn instant(&mut self, instant: &Instant<'_>) {
+        if !self.has_room() {
+            return;
+        }
         let cpu = self.put(instant.event, instant.cpu);
         let fields = self.contents.fields(&self.fields);
         self.fields.0.clear();
@@ -266,7 +311,7 @@ impl Sink for Gather {
                 Number::Real(value) => value,
             };
             // JSON has no word for what is no number.
-            if value.is_finite() {
+            if value.is_finite() && self.has_room() {
                 self.contents.count(number, counter.ns, value);
             }
         }
@@ -277,6 +322,9 @@ impl Sink for Gather {
 
     fn loss(&mut self, loss: &Loss) {
         let stream = self.place(loss.track).stream.as_ref().map_or(0, |(stream, _)| *stream);
-        self.losses.push((stream, loss.clone()));
+        if self.has_room() {
+            self.loss_bytes += 2 * (size_of::<Loss>() + loss.text.len());
+            self.losses.push((stream, loss.clone()));
+        }
     }
 }
