@@ -46,9 +46,9 @@ fn fetch() -> Result<()> {
 /// Builds, tests and looks over what answers in SQL.
 fn query() -> Result<()> {
     let of = |arguments: &[&str]| cargo(arguments.iter().chain(&["--locked", "--manifest-path", QUERY]));
-    succeed(&mut of(&["test"]))?;
-    succeed(of(&["clippy", "--all-targets"]).args(["--", "-D", "warnings"]))?;
-    succeed(of(&["doc", "--no-deps", "--document-private-items"]).env("RUSTDOCFLAGS", "-D warnings"))
+    succeed(&mut of(&["test", "--workspace"]))?;
+    succeed(of(&["clippy", "--workspace", "--all-targets"]).args(["--", "-D", "warnings"]))?;
+    succeed(of(&["doc", "--workspace", "--no-deps", "--document-private-items"]).env("RUSTDOCFLAGS", "-D warnings"))
 }
 
 fn doc() -> Result<()> {
@@ -65,7 +65,7 @@ fn clippy() -> Result<()> {
 fn format() -> Result<()> {
     in_each(&["fmt", "--all", "--check"], &[])?;
     succeed(&mut cargo(["fmt", "--check", "--manifest-path", fuzz::MANIFEST]))?;
-    succeed(&mut cargo(["fmt", "--check", "--manifest-path", QUERY]))?;
+    succeed(&mut cargo(["fmt", "--all", "--check", "--manifest-path", QUERY]))?;
     succeed(&mut cargo(["fmt", "--all", "--check", "--manifest-path", peers::MANIFEST]))?;
     succeed(&mut cargo(["fmt", "--all", "--check", "--manifest-path", lab::PRELOAD_MANIFEST]))
 }

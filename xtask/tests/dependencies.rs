@@ -203,9 +203,11 @@ const RULES: [Rule; 48] = [
             "dormouse-ctf",
             "dormouse-filter",
             "dormouse-reader",
+            "dormouse-store",
             "dormouse-terminal",
         ],
     ),
+    ("dormouse-cluster", &["dormouse-query", "dormouse-terminal"]),
     ("dormouse-install", &[]),
     ("xtask", &["dormouse-install", "dormouse-testing"]),
 ];
