@@ -84,6 +84,11 @@ struct Cluster {
 
 impl Cluster {
     fn start(executors: usize) -> Cluster {
+        Cluster::start_as(executors, |command| command)
+    }
+
+    /// `with`: what executors are told besides.
+    fn start_as(executors: usize, with: impl Fn(&mut Command) -> &mut Command) -> Cluster {
         let mut scheduler = Command::new(program("dormouse-cluster"));
         let scheduler = Running::start(scheduler.args(["scheduler", "--bind", "127.0.0.1:0"]));
         let mut cluster = Cluster { dir: tempfile::tempdir().unwrap(), scheduler, executors: Vec::new() };
@@ -91,7 +96,7 @@ impl Cluster {
             let mut executor = Command::new(program("dormouse-cluster"));
             executor.args(["executor", "--bind", "127.0.0.1:0", "--threads", "1", "--memory", "512M"]);
             executor.args(["--scheduler", &cluster.scheduler.place, "--work-dir", text(&cluster.work_dir(number))]);
-            let executor = Running::start(&mut executor);
+            let executor = Running::start(with(&mut executor));
             cluster.executors.push(executor);
         }
         cluster
@@ -127,8 +132,10 @@ impl Store {
         let http = made("http", &|dir| made::write_requests(dir, REQUESTS));
         let libc = made("libc", &made::write_libc);
         let (one, path) = (dir.path().join("one"), dir.path().join("store"));
-        let (code, _, err) = query(&[text(&http), text(&libc), "--export", text(&one)]);
-        assert_eq!(code, 0, "{err}");
+        for trace in [&http, &libc] {
+            let (code, _, err) = ran(Command::new(program("dormouse-ship")).arg(trace).arg("--to").arg(&one));
+            assert_eq!(code, 0, "{err}");
+        }
         let mut events = 0;
         for manifest in files(&one.join("manifest")) {
             let manifest: Value = serde_json::from_slice(&std::fs::read(manifest).unwrap()).unwrap();
@@ -304,4 +311,60 @@ fn what_is_wrong_is_one_line() {
     let (code, out, _) = query(&["--cluster", &place, text(&store.path), sql]);
     let (_, here, _) = query(&[text(&store.path), sql]);
     assert_eq!((code, out), (0, here));
+}
+
+/// A store in a server with the interface of S3.
+#[test]
+fn executors_read_an_object_store() {
+    let server = dormouse_objects::Server::new(&["traces"]);
+    let dir = tempfile::tempdir().unwrap();
+    made::write_http(dir.path());
+    let (code, _, err) = ran(server.tell(Command::new(program("dormouse-ship")).arg(dir.path()).args(["--to", "s3://traces/fleet"])));
+    assert_eq!(code, 0, "{err}");
+    let sql = "select process, count(*), sum(bytes) from \"http:begin\" where path <> '/3' group by 1 order by 1";
+    let cluster = Cluster::start_as(2, |command| server.tell(command));
+    let wrong = Cluster::start_as(1, |command| server.tell(command).env("AWS_SECRET_ACCESS_KEY", "another"));
+    let here = ran(server.tell(Command::new(program("dormouse-query")).args(["s3://traces/fleet", sql])));
+    assert_eq!((here.0, here.2.as_str(), here.1.lines().count()), (0, "", 3));
+    assert_eq!(ran(server.tell(&mut cluster.command(&["s3://traces/fleet", sql]))), here);
+    let refused = "the credential is refused";
+    // Of executors, and of the client itself.
+    let (code, out, err) = ran(server.tell(&mut wrong.command(&["s3://traces/fleet", sql])));
+    assert_eq!((code, out.as_str(), err.lines().count(), err.contains(refused)), (2, "", 1, true), "{err}");
+    let mut client = cluster.command(&["s3://traces/fleet", sql]);
+    let (code, out, err) = ran(server.tell(&mut client).env("AWS_SECRET_ACCESS_KEY", "another"));
+    assert_eq!((code, out.as_str(), err.lines().count(), err.contains(refused)), (2, "", 1, true), "{err}");
+    // An object that a manifest names, and a bucket, that are not there.
+    let object = files(&server.bucket("traces").join("fleet/events")).into_iter().find(|file| text(file).contains("begin"));
+    std::fs::remove_file(object.unwrap()).unwrap();
+    let (code, out, err) = ran(server.tell(&mut cluster.command(&["s3://traces/fleet", sql])));
+    assert_eq!((code, out.as_str(), err.lines().count()), (2, "", 1), "{err}");
+    assert!(err.contains("class=http%3Abegin") && err.contains("it is not there"), "{err}");
+    let (code, _, err) = ran(server.tell(&mut cluster.command(&["s3://none/fleet", sql])));
+    assert_eq!((code, err.lines().count(), err.contains("there is no such bucket")), (2, 1, true), "{err}");
+}
+
+/// The units that are installed are what systemd takes for units.
+#[test]
+fn systemd_finds_nothing_wrong_with_the_units() {
+    if Command::new("systemd-analyze").arg("--version").output().is_err() {
+        dormouse_testing::skip(dormouse_testing::Lack::machine("there is no systemd-analyze", "`apt-get install systemd`"));
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let units = Path::new(env!("CARGO_MANIFEST_DIR")).join("systemd");
+    for name in ["dormouse-scheduler.service", "dormouse-executor.service"] {
+        let unit = std::fs::read_to_string(units.join(name)).unwrap();
+        // It is not installed where the unit looks for it.
+        let found = unit.replace("ExecStart=dormouse-cluster ", &format!("ExecStart={} ", text(&program("dormouse-cluster"))));
+        assert_ne!(found, unit, "{name} does not start dormouse-cluster");
+        let verify = |unit: &str| {
+            std::fs::write(dir.path().join(name), unit).unwrap();
+            let mut command = Command::new("systemd-analyze");
+            ran(command.args(["--man=no", "verify"]).arg(dir.path().join(name)))
+        };
+        assert_eq!(verify(&found), (0, String::new(), String::new()), "{name}");
+        // It would say so.
+        assert!(verify(&found.replace("Restart=always", "Restart=alway")).2.contains("Failed to parse"), "{name}");
+    }
 }

@@ -12,16 +12,17 @@ use datafusion::arrow::datatypes::{DataType, TimeUnit};
 use datafusion::arrow::json::LineDelimitedWriter;
 use datafusion::error::{DataFusionError, Result};
 use datafusion::execution::context::SessionContext;
-use datafusion::functions_aggregate::approx_percentile_cont::approx_percentile_cont_udaf;
 use datafusion::logical_expr::{ColumnarValue, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility};
 use dormouse_terminal::parse_duration;
 use serde_json::Value;
+
+use crate::quantile::quantile;
 
 /// Name, what it takes, what it gives; as `--help` tells.
 pub(crate) const FUNCTIONS: [(&str, &str); 5] = [
     ("time_bucket('100ms', time)", "the begin of the interval that a time is in"),
     ("duration_text(ns)", "nanoseconds as people read them: 1.24 ms"),
-    ("quantile(x, 0.99)", "a quantile (t-digest: approximate)"),
+    ("quantile(x, 0.99)", "a quantile, within 0.2 % (DDSketch)"),
     ("field(fields, 'bytes')", "one field of the JSON of `events`, as text; 'peer.port' of a structure"),
     ("pairs('BEGIN', 'END', 'KEY')", "a table of what begins and ends; without KEY on one thread"),
 ];
@@ -91,7 +92,7 @@ pub(crate) fn register(context: &SessionContext) {
         run: duration_text,
     }));
     context.register_udf(fields_json().as_ref().clone());
-    context.register_udaf(approx_percentile_cont_udaf().as_ref().clone().with_aliases(["quantile"]));
+    context.register_udaf(quantile());
 }
 
 /// What the tables of a store make the column `fields` of: the first argument lists names as JSON, the others are the columns of these names.

@@ -29,6 +29,7 @@ mod output;
 mod pairs;
 mod progress;
 mod push;
+mod quantile;
 mod run;
 mod scan;
 mod shell;

@@ -17,6 +17,14 @@ fn query(arguments: &[&str]) -> Ran {
     (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
 }
 
+/// Puts a trace into a store, as `dormouse ship` does.
+fn ship(trace: &Path, store: &Path) {
+    let ship = Path::new(env!("CARGO_BIN_EXE_dormouse-query")).with_file_name("dormouse-ship");
+    assert!(ship.exists(), "dormouse-ship is not built: cargo build --manifest-path read/query/Cargo.toml --workspace");
+    let output = Command::new(ship).arg(trace).arg("--to").arg(store).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
 /// The lines of a query that succeeds, with the names of columns.
 fn lines(of: &[&str]) -> Vec<String> {
     let (code, out, err) = query(of);
@@ -42,8 +50,9 @@ impl Stored {
         };
         let traces = [made("http", write_http), made("libc", write_libc)];
         let store = dir.path().join("store");
-        let (code, _, err) = query(&[text(&traces[0]), text(&traces[1]), "--export", text(&store)]);
-        assert_eq!(code, 0, "{err}");
+        for trace in &traces {
+            ship(trace, &store);
+        }
         Stored { _dir: dir, traces, store }
     }
 
@@ -92,6 +101,9 @@ fn tables_and_functions_are_those_of_traces() {
         "select quantile(duration_ns, 0.99) from pairs where name = 'http'",
         "select count(*) from \"http:begin\" where time >= '2023-11-14T22:13:20.01Z' and path in ('/3', '/4')",
         "select fd, result, path from \"libc:read\" r full join \"libc:open\" o using (fd) order by r.time, o.time",
+        "select key, begin_time, duration_ns, process, pid, tid, cpu, name from pairs('http:begin', 'http:end', 'id') order by key",
+        "select * from (select key, begin_time, duration_ns, pid from pairs('http:begin', 'http:end')) order by begin_time, pid",
+        "select key, count(*), sum(duration_ns), quantile(duration_ns, 0.5) from pairs('libc:malloc', 'libc:free', 'ptr') group by key order by key",
         "select sum(numbers[2]) from \"http:begin\"",
         "select pid, name, program, sum(events) from processes group by 1, 2, 3 order by 1",
         "select kind, sum(events) from losses where kind = 'total' group by kind",
@@ -155,6 +167,9 @@ fn what_is_wrong_with_a_store_is_one_line() {
     for (arguments, expected) in [
         (&[store, "select * from evnts"][..], "there is no table evnts; did you mean events?"),
         (&[store, "select pth from \"http:begin\""], "there is no column pth; did you mean path?"),
+        (&[store, "select * from pairs('http:begn', 'http:end')"], "did you mean \"http:begin\"?"),
+        (&[store, "select * from pairs('http:begin', 'http:end', 'idd')"], "there is no column idd; did you mean id?"),
+        (&[store, "select * from pairs('http:begin', 'http:end', 'numbers')"], "which is no key"),
         (&[store, store, "select 1 from events"], "a store is asked alone"),
         (&[store, "--export", "/tmp/none"], "--export writes what is in traces"),
         (&[store, "select 1 from events", "--clocks", "x"], "--clocks corrects the times of traces"),
