@@ -59,9 +59,16 @@ pub(crate) struct Stored {
     left_out: BTreeSet<String>,
 }
 
+/// A table, and of events the class.
+type Key = (String, Option<String>);
+
+fn key(table: &str, class: Option<&str>) -> Key {
+    (table.to_string(), class.map(String::from))
+}
+
 /// The columns that chunks have, those that are the same once.
 #[derive(Default)]
-struct Schemas(HashMap<(String, Option<String>), HashMap<String, SchemaRef>>);
+struct Schemas(HashMap<Key, HashMap<String, SchemaRef>>);
 
 impl Schemas {
     fn add(&mut self, manifest: &Manifest, table: &str, class: Option<&str>) -> Result<()> {
@@ -69,7 +76,7 @@ impl Schemas {
             Some(class) => manifest.classes.iter().find(|of| of.name == class).map(|of| &of.schema),
             None => manifest.tables.get(table),
         };
-        let known = self.0.entry((table.to_string(), class.map(String::from))).or_default();
+        let known = self.0.entry(key(table, class)).or_default();
         let text = text.cloned().unwrap_or_default();
         if !known.contains_key(&text) {
             known.insert(text, manifest.schema(table, class)?);
@@ -78,7 +85,7 @@ impl Schemas {
     }
 
     fn of(&self, table: &str, class: Option<&str>) -> Vec<&SchemaRef> {
-        let known = self.0.get(&(table.to_string(), class.map(String::from)));
+        let known = self.0.get(&key(table, class));
         // Always in the same order, so that columns are.
         let sorted: BTreeMap<&String, &SchemaRef> = known.into_iter().flatten().collect();
         sorted.into_values().collect()
@@ -100,7 +107,7 @@ impl Stored {
             "file" => "file://",
             _ => &store.url[..url::Position::BeforePath],
         })?;
-        let mut files: HashMap<(&str, Option<&str>), Vec<StoredFile>> = HashMap::new();
+        let mut files: HashMap<Key, Vec<StoredFile>> = HashMap::new();
         let mut schemas = Schemas::default();
         for manifest in &manifests {
             for file in &manifest.files {
@@ -109,11 +116,11 @@ impl Stored {
                 }
                 let class = file.class.as_deref();
                 schemas.add(manifest, &file.table, class)?;
-                files.entry((&file.table, class)).or_default().push(stored(&store, manifest, file));
+                files.entry(key(&file.table, class)).or_default().push(stored(&store, manifest, file));
             }
         }
         let mut of = |table: &str, class: Option<&str>, parts, time| -> Result<Arc<StoreTable>> {
-            let files = files.remove(&(table, class)).unwrap_or_default();
+            let files = files.remove(&key(table, class)).unwrap_or_default();
             let schema = schemas::of(schemas.of(table, class), class.unwrap_or(table))?;
             Ok(Arc::new(StoreTable::new(root.clone(), schema, parts, time, files)))
         };
@@ -232,5 +239,5 @@ fn stored(store: &Store, manifest: &Manifest, file: &FileOf) -> StoredFile {
 /// The schema of a table whose directories are named by these columns.
 fn with_parts(schema: SchemaRef, parts: &[&str]) -> TableSchema {
     let fields = parts.iter().map(|name| Arc::new(Field::new(*name, DataType::Utf8, true)));
-    TableSchema::new(schema, fields.collect())
+    TableSchema::builder(schema).with_table_partition_cols(fields.collect::<Vec<_>>()).build()
 }
