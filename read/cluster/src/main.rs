@@ -7,12 +7,14 @@
 //!            └────────────────── rows of the result ─────────────┘
 //! ```
 //! * Both are those of Ballista, with the functions and object stores of `dormouse_query`; the client makes the whole plan, so nothing else is shared.
-//! * An executor that is gone is missed after [`EXECUTOR_TIMEOUT_S`]; what it had is computed again by others.
+//! * An executor that is gone is missed after [`EXECUTOR_TIMEOUT_S`], or when something is asked of it. The jobs that it has worked on end ([`guard`]), and the client
+//!   gives them again.
 //! * Nothing is authenticated and nothing is encrypted: whoever reaches a port can have code of DataFusion read all that the executors can read.
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 mod executor;
+mod guard;
 mod log_lines;
 mod scheduler;
 

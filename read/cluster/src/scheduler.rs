@@ -6,15 +6,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use ballista_scheduler::cluster::BallistaCluster;
+use ballista_scheduler::cluster::{BallistaCluster, ClusterState};
 use ballista_scheduler::config::{SchedulerConfig, TaskDistributionPolicy};
 use ballista_scheduler::scheduler_process::{create_scheduler, start_grpc_service_with_listener};
 use clap::Args;
-use datafusion_proto::protobuf::{LogicalPlanNode, PhysicalPlanNode};
 use dormouse_query::engine;
 use dormouse_terminal::{Output, say};
 use tokio::net::TcpListener;
 
+use crate::guard::{Guard, Server};
 use crate::{Common, EXECUTOR_TIMEOUT_S, MESSAGE_BYTES_MAX, log_lines, signalled, told};
 
 /// How often a scheduler that ends looks whether jobs still run. Nothing tells it.
@@ -50,6 +50,8 @@ impl Scheduler {
             bind_host: address.ip().to_string(),
             bind_port: address.port(),
             task_distribution: TaskDistributionPolicy::RoundRobin,
+            // Nothing is run again within a job, see `guard`.
+            stage_max_failures: 1,
             finished_job_data_clean_up_interval_seconds: self.keep,
             finished_job_state_clean_up_interval_seconds: self.keep,
             grpc_server_max_decoding_message_size: MESSAGE_BYTES_MAX,
@@ -64,8 +66,11 @@ impl Scheduler {
             })),
             ..SchedulerConfig::default()
         });
-        let cluster = BallistaCluster::new_from_config(&config).await?;
-        let scheduler = create_scheduler::<LogicalPlanNode, PhysicalPlanNode>(cluster, config).await?;
+        let memory = BallistaCluster::new_from_config(&config).await?;
+        let guard = Arc::new(Guard::new(memory.cluster_state()));
+        let cluster = BallistaCluster::new(Arc::clone(&guard) as Arc<dyn ClusterState>, memory.job_state());
+        let scheduler: Server = create_scheduler(cluster, config).await?;
+        guard.watch(scheduler.clone());
         writeln!(out, "scheduler: df://{}", SocketAddr::new(address.ip(), address.port()))?;
         out.flush()?;
         let serve = start_grpc_service_with_listener(listener, scheduler.clone());

@@ -45,7 +45,7 @@ pub fn write_requests(dir: &Path, count: u64) {
         builder.event(streams[cpu], at, pid, tid, begin, &values);
         builder.event(streams[cpu], at + latency_ns(id), pid, tid, end, &[Value::U64(id), Value::F64(0.5)]);
     }
-    builder.finish().write(dir);
+    builder.finish().closed().write(dir);
 }
 
 /// Two blocks are not freed; a mutex is taken by two threads in turn; a file is read and another written.
@@ -103,5 +103,5 @@ pub fn write_libc(dir: &Path) {
     event(8, write, &moved(3, 500));
     event(8, close, &[Value::I32(3), Value::I64(0)]);
     event(8, write, &moved(1, 7));
-    builder.finish().write(dir);
+    builder.finish().closed().write(dir);
 }
