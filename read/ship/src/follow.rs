@@ -4,11 +4,12 @@ use std::collections::HashMap;
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use rustix::fs::inotify::{CreateFlags, Reader, WatchFlags, add_watch, init};
 use rustix::io::Errno;
-use tokio::io::unix::AsyncFd;
+use tokio::sync::mpsc::{Receiver, channel};
 
 /// Events that are read at a time, in bytes.
 const BUFFER_BYTES: usize = 16 << 10;
@@ -16,16 +17,34 @@ const BUFFER_BYTES: usize = 16 << 10;
 /// Directories that are watched.
 #[derive(Debug)]
 pub(crate) struct Watched {
-    inotify: AsyncFd<OwnedFd>,
+    inotify: Arc<OwnedFd>,
     dirs: HashMap<PathBuf, i32>,
+    /// One for all names that have come since it was taken before.
+    names: Receiver<Result<(), Errno>>,
 }
 
 impl Watched {
-    /// Within a runtime.
+    /// Begins a thread that waits for names. It ends with the program.
     pub(crate) fn new() -> Result<Watched> {
-        let inotify = init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).context("cannot watch directories")?;
-        let inotify = AsyncFd::register(inotify).context("cannot watch directories")?;
-        Ok(Watched { inotify, dirs: HashMap::new() })
+        let inotify = Arc::new(init(CreateFlags::CLOEXEC).context("cannot watch directories")?);
+        let (told, names) = channel(1);
+        let waited = Arc::clone(&inotify);
+        std::thread::spawn(move || {
+            let mut buffer = [MaybeUninit::uninit(); BUFFER_BYTES];
+            let mut reader = Reader::new(&*waited, &mut buffer);
+            loop {
+                match reader.next() {
+                    Err(Errno::INTR) => {}
+                    // It is full if somebody has been told, and has not looked yet.
+                    Ok(_) => drop(told.try_send(Ok(()))),
+                    Err(error) => {
+                        let _ = told.blocking_send(Err(error));
+                        return;
+                    }
+                }
+            }
+        });
+        Ok(Watched { inotify, dirs: HashMap::new(), names })
     }
 
     /// Watches these directories; whether some of them were not watched before, so that what is in them has to be looked for again.
@@ -35,7 +54,7 @@ impl Watched {
         let flags = WatchFlags::CREATE | WatchFlags::MOVED_TO | WatchFlags::CLOSE_WRITE | WatchFlags::ONLYDIR;
         for dir in dirs {
             // One of a name is another if it was made anew; the kernel knows.
-            let watch = match add_watch(&self.inotify, &dir, flags) {
+            let watch = match add_watch(&*self.inotify, &dir, flags) {
                 Ok(watch) => watch,
                 // It is gone by now.
                 Err(Errno::NOENT | Errno::NOTDIR) => continue,
@@ -50,25 +69,8 @@ impl Watched {
         Ok(is_new)
     }
 
-    /// Waits for a name, and takes all that have come.
+    /// Waits for a name.
     pub(crate) async fn changed(&mut self) -> Result<()> {
-        loop {
-            let mut ready = self.inotify.readable().await?;
-            let mut buffer = [MaybeUninit::uninit(); BUFFER_BYTES];
-            let mut reader = Reader::new(&self.inotify, &mut buffer);
-            let mut is_any = false;
-            loop {
-                match reader.next() {
-                    Ok(_) => is_any = true,
-                    Err(Errno::INTR) => {}
-                    Err(Errno::AGAIN) => break,
-                    Err(error) => return Err(error).context("cannot watch directories"),
-                }
-            }
-            ready.clear_ready();
-            if is_any {
-                return Ok(());
-            }
-        }
+        self.names.recv().await.unwrap_or(Err(Errno::BADF)).context("cannot watch directories")
     }
 }

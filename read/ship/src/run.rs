@@ -89,7 +89,7 @@ pub(crate) struct Shipping<'o> {
 
 impl<'o> Shipping<'o> {
     /// # Errors
-    /// There is no such store or directory, or no threads can be had.
+    /// There is no such store, it may not be looked at, or no threads can be had.
     pub(crate) fn begin(ship: Ship, out: &'o mut Output) -> Result<Shipping<'o>> {
         let store = Store::open(&ship.to)?;
         if let Some(dir) = store.dir()
@@ -100,6 +100,7 @@ impl<'o> Shipping<'o> {
         }
         let mut builder = tokio::runtime::Builder::new_multi_thread();
         let runtime = builder.worker_threads(THREADS).enable_all().build().context("cannot start threads")?;
+        runtime.block_on(store.check())?;
         let watch = Arc::new(Watch::default());
         let signals = Signals::taken(runtime.handle(), &watch, ship.follow)?;
         let (sum, over) = (Sum::default(), HashSet::new());
@@ -109,10 +110,7 @@ impl<'o> Shipping<'o> {
     }
 
     pub(crate) fn run(mut self) -> Result<u8> {
-        let mut watched = {
-            let _in_runtime = self.runtime.enter();
-            self.ship.follow.then(Watched::new).transpose()?
-        };
+        let mut watched = self.ship.follow.then(Watched::new).transpose()?;
         loop {
             let (places, dirs) = places(&self.ship.dir)?;
             // What comes to be while it is looked at is looked at afterwards.

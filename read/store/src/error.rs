@@ -36,10 +36,11 @@ impl<T, E: std::fmt::Display> Failed<T> for Result<T, E> {
 }
 
 /// What the code of a server's answer means.
-const CODES: [(&str, &str); 9] = [
+const CODES: [(&str, &str); 10] = [
     ("NoSuchBucket", "there is no such bucket"),
     ("NoSuchKey", "it is not there"),
     ("InvalidAccessKeyId", WRONG_CREDENTIAL),
+    ("NotSignedUp", WRONG_CREDENTIAL),
     ("SignatureDoesNotMatch", WRONG_CREDENTIAL),
     ("InvalidToken", WRONG_CREDENTIAL),
     ("ExpiredToken", "the credential has expired: AWS_SESSION_TOKEN"),

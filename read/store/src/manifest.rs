@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use arrow_ipc::convert::{IpcSchemaEncoder, try_schema_from_flatbuffer_bytes};
+use arrow_ipc::convert::{IpcSchemaEncoder, fb_to_schema};
+use arrow_ipc::root_as_schema;
 use arrow_schema::{Schema, SchemaRef};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -77,7 +78,7 @@ pub struct FileOf {
 pub struct ClassOf {
     /// `provider:name`.
     pub name: String,
-    /// The columns of its files: an Arrow schema as a message of IPC, in base64.
+    /// The columns of its files: an Arrow schema (`Schema` of its flatbuffers), in base64.
     pub schema: String,
 }
 
@@ -144,7 +145,7 @@ impl Manifest {
         let text = text.ok_or_else(|| Error(format!("chunk {} has no {}", self.chunk, class.unwrap_or(table))))?;
         let no_schema = || format!("the manifest of chunk {} has no columns of {}", self.chunk, class.unwrap_or(table));
         let bytes = STANDARD.decode(text).failed(no_schema)?;
-        try_schema_from_flatbuffer_bytes(&bytes).failed(no_schema).map(Arc::new)
+        root_as_schema(&bytes).failed(no_schema).map(|schema| Arc::new(fb_to_schema(schema)))
     }
 
     /// The files of a table.

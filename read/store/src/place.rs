@@ -170,6 +170,18 @@ impl Store {
         Ok(manifests)
     }
 
+    /// Asks the server whether the bucket is there, and may be looked at.
+    ///
+    /// # Errors
+    /// It is not, or may not.
+    pub async fn check(&self) -> Result<()> {
+        let below = self.key(MANIFESTS);
+        match self.objects.list(Some(&below)).next().await {
+            Some(Err(error)) => Err(Error(format!("cannot read {}: {}", self.place, of_store(&error)))),
+            _ => Ok(()),
+        }
+    }
+
     /// Reads what lies at this path; `None` if nothing does.
     ///
     /// # Errors
