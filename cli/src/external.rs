@@ -25,7 +25,13 @@ struct Known {
 }
 
 /// All of them.
-const KNOWN: [Known; 5] = [
+const KNOWN: [Known; 6] = [
+    Known {
+        name: "cluster",
+        about: "Start what answers queries to stores of traces together",
+        build: "--manifest-path read/query/Cargo.toml --workspace",
+        option: " --with-query",
+    },
     Known {
         name: "lab",
         about: "Measure what tracing costs on this machine",

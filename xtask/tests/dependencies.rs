@@ -49,7 +49,7 @@ const LAB: [&str; 12] = [
     "dormouse-vring",
 ];
 
-const RULES: [Rule; 51] = [
+const RULES: [Rule; 52] = [
     ("dormouse-abi", &[]),
     // How both sides talk.
     ("dormouse-transport", &["dormouse-abi"]),
@@ -214,6 +214,7 @@ const RULES: [Rule; 51] = [
     ),
     ("dormouse-ship", &["dormouse-reader", "dormouse-store", "dormouse-terminal"]),
     ("dormouse-objects", &[]),
+    ("dormouse-cluster", &["dormouse-query", "dormouse-terminal"]),
     ("dormouse-install", &[]),
     ("xtask", &["dormouse-install", "dormouse-testing"]),
 ];

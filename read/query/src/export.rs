@@ -36,6 +36,9 @@ pub(crate) fn export(
     format: Format,
     memory_bytes: usize,
 ) -> Result<u8> {
+    if paths.iter().filter_map(|path| path.to_str()).any(dormouse_store::is_store) {
+        bail!("--export writes what is in traces; this is a store already");
+    }
     if dir.read_dir().is_ok_and(|mut entries| entries.next().is_some()) || dir.is_file() {
         bail!("{} is there and not empty; name a new directory", dir.display());
     }

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use async_trait::async_trait;
 use datafusion::arrow::array::RecordBatch;
-use datafusion::arrow::datatypes::SchemaRef;
+use datafusion::arrow::datatypes::{DataType, SchemaRef};
 use datafusion::catalog::{Session, TableFunctionArgs, TableFunctionImpl, TableProvider};
 use datafusion::common::ScalarValue;
 use datafusion::error::{DataFusionError, Result};
@@ -29,6 +29,11 @@ pub(crate) struct PairsTable {
 
 fn plan(error: Error) -> DataFusionError {
     DataFusionError::Plan(error.0)
+}
+
+/// What cannot be a key.
+pub(crate) fn no_key(name: &str, of: &DataType) -> DataFusionError {
+    plan(dormouse_store::pairs::no_key(name, of))
 }
 
 /// An error of whoever takes the pairs, or of whoever finds them.
@@ -136,20 +141,35 @@ pub(crate) struct PairsFunction(pub &'static Traces);
 
 impl TableFunctionImpl for PairsFunction {
     fn call_with_args(&self, args: TableFunctionArgs<'_, '_>) -> Result<Arc<dyn TableProvider>> {
+        let Asked { begin, end, key } = Asked::of(args.exprs())?;
+        Ok(Arc::new(PairsTable::of(self.0, begin, end, key)?))
+    }
+}
+
+/// What `pairs(…)` is asked for.
+#[derive(Debug)]
+pub(crate) struct Asked {
+    pub begin: String,
+    pub end: String,
+    /// Names of fields; none: the thread.
+    pub key: Vec<String>,
+}
+
+impl Asked {
+    /// Reads the arguments.
+    pub(crate) fn of(arguments: &[Expr]) -> Result<Asked> {
         let text = |expr: &Expr| match expr {
             Expr::Literal(ScalarValue::Utf8(Some(text)) | ScalarValue::Utf8View(Some(text)), _) => Ok(text.clone()),
             other => Err(DataFusionError::Plan(format!("pairs: an argument is a text in single quotes, not {other}"))),
         };
-        let texts = args.exprs().iter().map(text).collect::<Result<Vec<_>>>()?;
-        let (begin, end, key) = match texts.as_slice() {
-            [begin, end] => (begin, end, Vec::new()),
-            [begin, end, key] => (begin, end, key.split(',').map(|name| name.trim().to_string()).collect()),
-            _ => {
-                return Err(DataFusionError::Plan(
-                    "pairs takes ('BEGIN', 'END') or ('BEGIN', 'END', 'KEY,KEY')".into(),
-                ));
+        let texts = arguments.iter().map(text).collect::<Result<Vec<_>>>()?;
+        match texts.as_slice() {
+            [begin, end] => Ok(Asked { begin: begin.clone(), end: end.clone(), key: Vec::new() }),
+            [begin, end, key] => {
+                let key = key.split(',').map(|name| name.trim().to_string()).collect();
+                Ok(Asked { begin: begin.clone(), end: end.clone(), key })
             }
-        };
-        Ok(Arc::new(PairsTable::of(self.0, begin.clone(), end.clone(), key)?))
+            _ => Err(DataFusionError::Plan("pairs takes ('BEGIN', 'END') or ('BEGIN', 'END', 'KEY,KEY')".into())),
+        }
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::traces::Traces;
+use crate::source::Source;
 
 /// Nothing is shown of work that is done before.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -14,7 +14,9 @@ const PATIENCE: Duration = Duration::from_secs(1);
 const TICK: Duration = Duration::from_millis(100);
 
 /// Does work, and shows meanwhile how much of the traces has been read for it.
-pub(crate) async fn during<T>(traces: &'static Traces, work: impl Future<Output = T>) -> T {
+pub(crate) async fn during<T>(source: Source, work: impl Future<Output = T>) -> T {
+    // How much of a store is read nobody counts.
+    let Source::Traces(traces) = source else { return work.await };
     traces.read_bytes.store(0, Ordering::Relaxed);
     traces.all_bytes.store(0, Ordering::Relaxed);
     let position = || (traces.read_bytes.load(Ordering::Relaxed), traces.all_bytes.load(Ordering::Relaxed));
