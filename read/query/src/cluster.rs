@@ -84,7 +84,9 @@ impl Cluster {
                 Ok(file) => return stream(plan, file),
                 Err(error) if attempt < ATTEMPTS && is_passing(&error) => {
                     attempt += 1;
-                    say(format_args!("warning: the cluster lost what a job needed; it runs again ({attempt} of {ATTEMPTS})"));
+                    say(format_args!(
+                        "warning: the cluster lost what a job needed; it runs again ({attempt} of {ATTEMPTS})"
+                    ));
                 }
                 Err(error) => return Err(error),
             }
@@ -117,7 +119,8 @@ impl Cluster {
             writer.write(&batch.map_err(|error| self.told(&error))?).with_context(failed)?;
         }
         writer.finish().with_context(failed)?;
-        let mut file = writer.into_inner()?.into_inner().map_err(std::io::IntoInnerError::into_error).with_context(failed)?;
+        let mut file =
+            writer.into_inner()?.into_inner().map_err(std::io::IntoInnerError::into_error).with_context(failed)?;
         std::io::Seek::rewind(&mut file).with_context(failed)?;
         Ok(file)
     }
