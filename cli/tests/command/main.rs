@@ -9,6 +9,7 @@ mod kinds;
 mod open;
 mod questions;
 mod report;
+mod report_diff;
 mod stats;
 mod view;
 

@@ -8,6 +8,7 @@ use clap::Parser;
 use dormouse_terminal::{EXIT_CODES, Output, parse_size};
 
 use crate::catalog::Limits;
+use crate::export::export;
 use crate::functions::FUNCTIONS;
 use crate::named::{ALL, Named};
 use crate::output::Format;
@@ -38,7 +39,8 @@ pub(crate) struct Query {
     /// Write the result to this file
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Write all events to files below DIR, which must not be there: host=H/day=D/class=C/part-0.parquet, or .arrow with --format arrow
+    /// Write the traces as a store of Parquet to DIR, which must not be there: events/host=H/day=D/class=C/*.parquet, pairs, processes and others; with --format
+    /// arrow events alone, as Arrow
     #[arg(long, value_name = "DIR", conflicts_with_all = ["named", "output"])]
     export: Option<PathBuf>,
     /// Memory for what a query keeps; sorting, grouping and joining go on in temporary files (TMPDIR) beyond it
@@ -70,7 +72,7 @@ Examples:
   dormouse query --named                        which queries have names
   dormouse query trace 'describe \"http:request\"'          the columns of a table
   dormouse query trace 'select …' --format parquet -o result.parquet
-  dormouse query trace --export DIR             all events as Parquet, for DuckDB, pyarrow and others
+  dormouse query trace --export DIR             all of it as Parquet, for DuckDB, pyarrow and others
   dormouse query A B 'select …'                 two traces as one
   dormouse query s3://bucket/traces 'select host, count(*) from events group by host'     a store of traces
   dormouse query --cluster df://scheduler:50050 s3://bucket/traces --named slowest        the same on a cluster
@@ -126,6 +128,14 @@ impl Query {
             temporary: std::env::temp_dir(),
             is_cluster: self.cluster.is_some(),
         };
+        if let Some(dir) = &self.export {
+            let format = match self.format {
+                None | Some(Format::Parquet) => dormouse_store::Format::Parquet,
+                Some(Format::Arrow) => dormouse_store::Format::Arrow,
+                _ => bail!("--export writes --format parquet or arrow; `dormouse export` writes others"),
+            };
+            return export(&paths, self.clocks.as_deref(), dir, format, limits.memory_bytes);
+        }
         let mut builder = tokio::runtime::Builder::new_multi_thread();
         let workers = if limits.is_cluster { here } else { limits.threads };
         let runtime = builder.worker_threads(workers).enable_all().build().context("cannot start threads")?;
@@ -134,13 +144,6 @@ impl Query {
             bail!("--cluster asks a store; `dormouse query TRACE --export DIR` makes one");
         }
         let session = Session::new(source, self.cluster, &limits, runtime)?;
-        if let Some(dir) = &self.export {
-            let format = self.format.unwrap_or(Format::Parquet);
-            if !matches!(format, Format::Parquet | Format::Arrow) {
-                bail!("--export writes --format parquet or arrow; `dormouse export` writes others");
-            }
-            return session.export(dir, format);
-        }
         let sql = match (named, sql) {
             (Some(named), _) => {
                 if let Some(table) = named.lacks(session.tables()) {

@@ -19,6 +19,12 @@ pub(crate) async fn during<T>(source: Source, work: impl Future<Output = T>) -> 
     let Source::Traces(traces) = source else { return work.await };
     traces.read_bytes.store(0, Ordering::Relaxed);
     traces.all_bytes.store(0, Ordering::Relaxed);
+    let position = || (traces.read_bytes.load(Ordering::Relaxed), traces.all_bytes.load(Ordering::Relaxed));
+    of(position, "{bar:40} {bytes} of {total_bytes}", work).await
+}
+
+/// Does work, and shows meanwhile how much is done, of how much.
+pub(crate) async fn of<T>(position: impl Fn() -> (u64, u64), template: &str, work: impl Future<Output = T>) -> T {
     if !std::io::stderr().is_terminal() {
         return work.await;
     }
@@ -27,11 +33,11 @@ pub(crate) async fn during<T>(source: Source, work: impl Future<Output = T>) -> 
         return done;
     }
     let bar = ProgressBar::new(0);
-    let style = ProgressStyle::with_template("{bar:40} {bytes} of {total_bytes}");
-    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    bar.set_style(ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()));
     loop {
-        bar.set_length(traces.all_bytes.load(Ordering::Relaxed));
-        bar.set_position(traces.read_bytes.load(Ordering::Relaxed));
+        let (done, all) = position();
+        bar.set_length(all);
+        bar.set_position(done);
         if let Ok(done) = tokio::time::timeout(TICK, &mut work).await {
             bar.finish_and_clear();
             return done;

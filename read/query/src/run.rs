@@ -2,7 +2,6 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Result, anyhow, bail};
@@ -16,15 +15,14 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::catalog::{self, Limits};
 use crate::cluster::{self, Cluster};
-use crate::export;
 use crate::fault;
 use crate::output::{Format, Printer, Target};
 use crate::progress;
 use crate::source::Source;
 
 /// What an interrupted command exits with, as a shell shows it.
-const INTERRUPTED: u8 = 130;
-const TERMINATED: u8 = 143;
+pub(crate) const INTERRUPTED: u8 = 130;
+pub(crate) const TERMINATED: u8 = 143;
 
 /// How long the end waits for threads; one that takes longer is left behind.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -128,38 +126,6 @@ impl Session {
     pub(crate) fn names(&self) -> Vec<String> {
         let of_all = COLUMNS.iter().map(ToString::to_string);
         self.tables.iter().cloned().chain(self.source.columns()).chain(of_all).collect()
-    }
-
-    /// Writes all events to files, see [`export::export`].
-    ///
-    /// # Errors
-    /// As that.
-    pub(crate) fn export(&self, dir: &Path, format: Format) -> Result<u8> {
-        let Some(runtime) = &self.runtime else { return Ok(0) };
-        let Source::Traces(traces) = self.source else { bail!("--export writes what is in traces; this is a store") };
-        let dir = dir.to_owned();
-        let is_over = Arc::new(AtomicBool::new(false));
-        let is_asked = Arc::clone(&is_over);
-        let written = runtime.block_on(async {
-            let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
-            let mut work = tokio::task::spawn_blocking(move || export::export(traces, &dir, format, &is_asked));
-            let code = tokio::select! {
-                done = progress::during(self.source, &mut work) => return done?.map(Ok),
-                _ = interrupt.recv() => INTERRUPTED,
-                _ = terminate.recv() => TERMINATED,
-            };
-            // It removes what it has written.
-            is_over.store(true, Ordering::Relaxed);
-            let _ = work.await;
-            anyhow::Ok(Err(code))
-        })?;
-        match written {
-            Ok(written) => {
-                say(format_args!("wrote {} events to {} files", written.events, written.files));
-                Ok(self.tell())
-            }
-            Err(code) => Ok(code),
-        }
     }
 
     async fn answer(&self, sql: &str, format: Format, rows: usize, target: &mut Target<'_>) -> Result<()> {

@@ -7,6 +7,7 @@ use dormouse_analysis::timeline::{
 use dormouse_ctf::Event;
 use dormouse_ctf::text::FieldTexts;
 
+use crate::compare::Samples;
 use crate::contents::{self, Contents, Fields, Item, Kind, Process, Thread};
 
 /// Where items of a track are.
@@ -38,6 +39,11 @@ pub struct Gather {
     losses: Vec<(u32, Loss)>,
     texts: FieldTexts,
     fields: Fields,
+    is_bare: bool,
+    /// Bytes that the contents may have.
+    memory_bytes: Option<usize>,
+    loss_bytes: usize,
+    not_kept: u64,
 }
 
 /// What has begun.
@@ -58,6 +64,36 @@ impl Gather {
         gather
     }
 
+    /// Has what is needed to compare it with another trace taken note of. Then each event has to be shown by [`Gather::seen`] too.
+    pub fn compared(mut self) -> Gather {
+        self.contents.samples = Some(Samples::default());
+        self
+    }
+
+    /// Only what is compared is wanted: fields are passed over.
+    pub fn without_fields(self) -> Gather {
+        Gather { is_bare: true, ..self }
+    }
+
+    /// The next event, before the timeline is shown it; `is_wanted`: it is asked for.
+    pub fn seen(&mut self, event: &Event<'_>, is_wanted: bool) {
+        if let Some(samples) = &mut self.contents.samples {
+            samples.event(event, is_wanted);
+        }
+    }
+
+    /// Keeps no more than about so many bytes. What comes then is counted, and told at the top of the page.
+    pub fn limit(&mut self, bytes: usize) {
+        self.memory_bytes = Some(bytes);
+    }
+
+    /// Whether one item more can be kept; one that cannot is counted.
+    fn has_room(&mut self) -> bool {
+        let has_room = self.memory_bytes.is_none_or(|max| self.contents.memory_bytes() + self.loss_bytes < max);
+        self.not_kept += u64::from(!has_room);
+        has_room
+    }
+
     /// What the report is made of. `about`: where the trace was recorded; `notes`: what is to be said at the top.
     pub fn finish(mut self, totals: &Totals, about: Vec<String>, notes: Vec<String>) -> Contents {
         for (stream, loss) in std::mem::take(&mut self.losses) {
@@ -72,10 +108,11 @@ impl Gather {
             let (begin_ns, end_ns) = (Some(loss.begin_ns), Some(loss.end_ns));
             self.contents.loss(contents::Loss { begin_ns, end_ns, events, cpu, stream, text: loss.text });
         }
+        let totals = Totals { items_not_kept: self.not_kept, ..*totals };
         self.contents.about = about;
-        self.contents.notes = notes.into_iter().chain(told(totals)).collect();
+        self.contents.notes = notes.into_iter().chain(told(&totals)).collect();
         self.contents.events = totals.events;
-        self.contents.totals = Some(*totals);
+        self.contents.totals = Some(totals);
         self.contents
     }
 
@@ -90,6 +127,9 @@ impl Gather {
             (StreamCpu::One(known), Some(cpu)) if known == cpu => *of_stream,
             _ => StreamCpu::Several,
         };
+        if self.is_bare {
+            return self.contents.cpu(cpu);
+        }
         self.fields.event(&event.class.full_name);
         for (name, value) in self.texts.of(event) {
             self.fields.put(name, &String::from_utf8_lossy(value));
@@ -126,6 +166,24 @@ fn told(totals: &Totals) -> impl Iterator<Item = String> + use<> {
         ),
         (totals.begins_not_followed, "are drawn as instants, because too many slices were open", "begin", "begins"),
         (totals.events_without_time, "have no time, and are not in the report", "event", "events"),
+        (
+            totals.items_not_kept,
+            "are not in the report nor in its tables: --memory has no room for them",
+            "item",
+            "items",
+        ),
+        (
+            totals.events_on_other_tracks,
+            "are on the row of another thread: --memory has no room for theirs",
+            "event",
+            "events",
+        ),
+        (
+            totals.names_not_kept,
+            "are not known: --memory has no room for them",
+            "name of a process",
+            "names of processes",
+        ),
     ];
     lines.into_iter().filter(|(count, ..)| *count > 0).map(|(count, what, one, many)| match count {
         1 => format!("1 {one} of those that {what}"),
@@ -186,7 +244,14 @@ impl Sink for Gather {
         Kept { fields: std::mem::take(&mut self.fields.0), cpu }
     }
 
+    fn kept_bytes(kept: &Kept) -> usize {
+        kept.fields.capacity()
+    }
+
     fn end(&mut self, end: &End<'_>, kept: Kept) {
+        if !self.has_room() {
+            return;
+        }
         self.fields.0 = kept.fields;
         match end.event {
             Some(event) => {
@@ -199,6 +264,9 @@ impl Sink for Gather {
         }
         let fields = self.contents.fields(&self.fields);
         self.fields.0.clear();
+        if let Some(samples) = self.contents.samples.as_mut().filter(|_| end.is_believed && end.event.is_some()) {
+            samples.pair(end.name, end.begin_ns, end.ns.abs_diff(end.begin_ns));
+        }
         let place = self.place(end.track);
         let item = Item {
             kind: Kind::Slice,
@@ -214,6 +282,9 @@ impl Sink for Gather {
     }
 
     fn instant(&mut self, instant: &Instant<'_>) {
+        if !self.has_room() {
+            return;
+        }
         let cpu = self.put(instant.event, instant.cpu);
         let fields = self.contents.fields(&self.fields);
         self.fields.0.clear();
@@ -240,7 +311,7 @@ impl Sink for Gather {
                 Number::Real(value) => value,
             };
             // JSON has no word for what is no number.
-            if value.is_finite() {
+            if value.is_finite() && self.has_room() {
                 self.contents.count(number, counter.ns, value);
             }
         }
@@ -251,6 +322,9 @@ impl Sink for Gather {
 
     fn loss(&mut self, loss: &Loss) {
         let stream = self.place(loss.track).stream.as_ref().map_or(0, |(stream, _)| *stream);
-        self.losses.push((stream, loss.clone()));
+        if self.has_room() {
+            self.loss_bytes += 2 * (size_of::<Loss>() + loss.text.len());
+            self.losses.push((stream, loss.clone()));
+        }
     }
 }

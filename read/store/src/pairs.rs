@@ -235,13 +235,15 @@ impl Group {
     }
 }
 
+/// What cannot be a key.
+pub fn no_key(name: &str, of: &DataType) -> Error {
+    Error(format!("pairs: `{name}` is {of}, which is no key; a key is a number, text or an enumeration"))
+}
+
 /// The values of a key as text.
 fn text(name: &str, array: &ArrayRef) -> Result<ArrayRef> {
     if array.data_type().is_nested() || matches!(array.data_type(), DataType::Binary) {
-        return Err(Error(format!(
-            "pairs: `{name}` is {}, which is no key; a key is a number, text or an enumeration",
-            array.data_type()
-        )));
+        return Err(no_key(name, array.data_type()));
     }
     cast(array, &DataType::Utf8).failed(|| "pairs".into())
 }

@@ -49,8 +49,8 @@ pub const PRELOADED: (&str, &str) = ("libdormouse_libc.so", "dormouse-preload");
 
 /// The lab's command.
 const LAB: &str = "dormouse-lab";
-/// What answers in SQL.
-const QUERY: [&str; 2] = ["dormouse-query", "dormouse-cluster"];
+/// What answers in SQL, alone and together, and what puts traces where it asks.
+const QUERY: [&str; 3] = ["dormouse-query", "dormouse-cluster", "dormouse-ship"];
 /// What the lab runs and preloads.
 const LAB_PARTS: [&str; 8] = [
     "dormouse-lab-engine",
@@ -182,7 +182,7 @@ impl Installation {
         self.texts(LAB)
     }
 
-    /// What answers in SQL.
+    /// What answers in SQL, and what puts traces where it asks.
     ///
     /// # Errors
     /// As [`Installation::command`].
