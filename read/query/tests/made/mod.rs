@@ -1,5 +1,8 @@
 //! Traces that tests ask.
 
+// Each program of tests uses some of it.
+#![allow(dead_code)]
+
 use std::path::Path;
 
 use dormouse_abi::class::{FieldType, Kind};
