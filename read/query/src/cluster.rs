@@ -12,9 +12,10 @@ use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use ballista_core::execution_plans::execute_physical_plan;
 use ballista_core::extension::SessionConfigExt;
+use datafusion::arrow::error::ArrowError;
 use datafusion::arrow::ipc::reader::StreamReader;
 use datafusion::arrow::ipc::writer::StreamWriter;
 use datafusion::datasource::source::DataSourceExec;
@@ -27,8 +28,12 @@ use dormouse_terminal::say;
 use futures::StreamExt;
 use url::Url;
 
+use crate::fault;
+
 /// How often a job is given to the scheduler.
 const ATTEMPTS: usize = 3;
+/// Longer lines of others are cut.
+const LINE_LEN_MAX: usize = 300;
 /// Where schedulers listen.
 pub(crate) const PORT: u16 = 50050;
 
@@ -46,7 +51,7 @@ const PASSING: [&str; 6] = [
 ];
 
 /// A scheduler.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Cluster {
     /// HOST:PORT.
     place: String,
@@ -82,13 +87,14 @@ impl Cluster {
             let session = format!("{session}-{attempt}");
             match self.once(plan, config, session, temporary).await {
                 Ok(file) => return stream(plan, file),
-                Err(error) if attempt < ATTEMPTS && is_passing(&error) => {
+                Err(Failure::There(error)) if attempt < ATTEMPTS && is_passing(&error) => {
                     attempt += 1;
-                    say(format_args!(
-                        "warning: the cluster lost what a job needed; it runs again ({attempt} of {ATTEMPTS})"
-                    ));
+                    say(format_args!("warning: the cluster lost what a job needed; it runs again ({attempt} of {ATTEMPTS})"));
                 }
-                Err(error) => return Err(error),
+                Err(Failure::There(error)) => bail!("{}", line(&error.to_string(), &self.place)),
+                Err(Failure::Here(error)) => {
+                    return Err(error).with_context(|| format!("cannot keep the result in {}", temporary.display()));
+                }
             }
         }
     }
@@ -99,7 +105,7 @@ impl Cluster {
         config: &SessionConfig,
         session: String,
         temporary: &Path,
-    ) -> Result<File> {
+    ) -> Result<File, Failure> {
         let codec = config.ballista_physical_extension_codec();
         let settings = config.ballista_config();
         let url = format!("http://{}", self.place);
@@ -111,33 +117,80 @@ impl Cluster {
             session,
             config.clone(),
         );
-        let mut batches = job.await.map_err(|error| self.told(&error))?;
-        let failed = || format!("cannot keep the result in {}", temporary.display());
-        let file = tempfile::tempfile_in(temporary).with_context(failed)?;
+        let mut batches = job.await?;
+        let file = tempfile::tempfile_in(temporary)?;
         let mut writer = StreamWriter::try_new_buffered(file, &plan.schema())?;
         while let Some(batch) = batches.next().await {
-            writer.write(&batch.map_err(|error| self.told(&error))?).with_context(failed)?;
+            writer.write(&batch?)?;
         }
-        writer.finish().with_context(failed)?;
-        let mut file =
-            writer.into_inner()?.into_inner().map_err(std::io::IntoInnerError::into_error).with_context(failed)?;
-        std::io::Seek::rewind(&mut file).with_context(failed)?;
+        writer.finish()?;
+        let mut file = writer.into_inner()?.into_inner().map_err(std::io::IntoInnerError::into_error)?;
+        std::io::Seek::rewind(&mut file)?;
         Ok(file)
     }
+}
 
-    /// What is wrong, in one line.
-    fn told(&self, error: &DataFusionError) -> anyhow::Error {
-        anyhow::anyhow!("{}", line(&error.to_string(), &self.place))
+/// What went wrong: there, or with the file that the result is kept in.
+enum Failure {
+    There(DataFusionError),
+    Here(std::io::Error),
+}
+
+impl From<DataFusionError> for Failure {
+    fn from(error: DataFusionError) -> Failure {
+        Failure::There(error)
     }
 }
 
-/// What Ballista says, as one line that says what to do.
-fn line(text: &str, place: &str) -> String {
-    text.to_string()
+impl From<std::io::Error> for Failure {
+    fn from(error: std::io::Error) -> Failure {
+        Failure::Here(error)
+    }
 }
 
-fn is_passing(error: &anyhow::Error) -> bool {
-    let text = format!("{error:#}");
+impl From<ArrowError> for Failure {
+    fn from(error: ArrowError) -> Failure {
+        Failure::Here(std::io::Error::other(error))
+    }
+}
+
+/// What Ballista says, as one line that says what to do. It gives all of it as text, with what was debugged about it.
+fn line(text: &str, place: &str) -> String {
+    /// What stands around what is said.
+    const AROUND: [&str; 9] = [
+        "DataFusionError(",
+        "Shared(",
+        "External(",
+        "Execution(",
+        "Plan(",
+        "ArrowError(",
+        "ParquetError(",
+        "General(",
+        "ResourcesExhausted(",
+    ];
+    if text.starts_with("Execution error: tonic::transport::Error") {
+        return format!("no scheduler answers at {place}");
+    }
+    if let Some(line) = fault::of_store_text(text) {
+        return line;
+    }
+    let begins = ["Task failed due to runtime execution error: ", "failed: ", "Execution error: "];
+    let rest = begins.iter().find_map(|begin| text.split_once(begin)).map_or(text, |(_, rest)| rest);
+    let mut rest = rest.trim();
+    while let Some(inner) = AROUND.iter().find_map(|begin| rest.strip_prefix(begin)) {
+        rest = inner.trim_end_matches([')', '\n', ' ']);
+    }
+    let one = rest.trim_matches('"').replace("\\n", " ").split_whitespace().collect::<Vec<_>>().join(" ");
+    let what = if text.contains("ResourcesExhausted") { "--memory of executors is too small" } else { "the cluster says" };
+    match one.char_indices().nth(LINE_LEN_MAX) {
+        Some((at, _)) => format!("{what}: {}…", &one[..at]),
+        None => format!("{what}: {one}"),
+    }
+}
+
+/// Whether another attempt can mend it.
+fn is_passing(error: &DataFusionError) -> bool {
+    let text = error.to_string();
     PASSING.iter().any(|part| text.contains(part))
 }
 
@@ -146,4 +199,30 @@ fn stream(plan: &Arc<dyn ExecutionPlan>, file: File) -> Result<SendableRecordBat
     let reader = StreamReader::try_new_buffered(file, None)?;
     let batches = reader.map(|batch| batch.map_err(DataFusionError::from));
     Ok(Box::pin(RecordBatchStreamAdapter::new(plan.schema(), futures::stream::iter(batches))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_cluster_says_is_one_line() {
+        let task = "Execution error: Job 038 failed: Job failed due to stage 1 failed: Task failed due to runtime execution error: ";
+        for (text, expected) in [
+            ("DataFusionError(Shared(External(ArrowError(DivideByZero))))\n", "the cluster says: DivideByZero"),
+            ("DataFusionError(Shared(Execution(\"time_bucket: `x` is wrong\")))", "the cluster says: time_bucket: `x` is wrong"),
+            (
+                "DataFusionError(Shared(External(DataFusionError(ParquetError(General(\"Failed to fetch metadata for file a/b: Object Store error: \
+                 Object at location /a/b not found: No such file\"))))))",
+                "cannot read /a/b: it is not there",
+            ),
+        ] {
+            assert_eq!(line(&format!("{task}{text}"), "here:1"), expected);
+        }
+        let absent = "Execution error: tonic::transport::Error(Transport, ConnectError(\"tcp connect error\"))";
+        assert_eq!(line(absent, "here:1"), "no scheduler answers at here:1");
+        assert_eq!(parse("df://h"), Ok(Cluster { place: "h:50050".into() }));
+        assert_eq!(parse("df://h:7").map(|cluster| cluster.place), Ok("h:7".into()));
+        assert!(parse("http://h").is_err() && parse("h:7").is_err());
+    }
 }
