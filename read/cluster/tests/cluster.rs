@@ -133,10 +133,8 @@ impl Store {
         let http = made("http", &|dir| made::write_requests(dir, requests));
         let libc = made("libc", &made::write_libc);
         let (one, path) = (dir.path().join("one"), dir.path().join("store"));
-        for trace in [&http, &libc] {
-            let (code, _, err) = ran(Command::new(program("dormouse-ship")).arg(trace).arg("--to").arg(&one));
-            assert_eq!(code, 0, "{err}");
-        }
+        let (code, _, err) = query(&[text(&http), text(&libc), "--export", text(&one)]);
+        assert_eq!(code, 0, "{err}");
         let mut events = 0;
         for manifest in files(&one.join("manifest")) {
             let manifest: Value = serde_json::from_slice(&std::fs::read(manifest).unwrap()).unwrap();

@@ -17,14 +17,6 @@ fn query(arguments: &[&str]) -> Ran {
     (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
 }
 
-/// Puts a trace into a store, as `dormouse ship` does.
-fn ship(trace: &Path, store: &Path) {
-    let ship = Path::new(env!("CARGO_BIN_EXE_dormouse-query")).with_file_name("dormouse-ship");
-    assert!(ship.exists(), "dormouse-ship is not built: cargo build --manifest-path read/query/Cargo.toml --workspace");
-    let output = Command::new(ship).arg(trace).arg("--to").arg(store).output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-}
-
 /// The lines of a query that succeeds, with the names of columns.
 fn lines(of: &[&str]) -> Vec<String> {
     let (code, out, err) = query(of);
@@ -50,9 +42,8 @@ impl Stored {
         };
         let traces = [made("http", write_http), made("libc", write_libc)];
         let store = dir.path().join("store");
-        for trace in &traces {
-            ship(trace, &store);
-        }
+        let (code, _, err) = query(&[text(&traces[0]), text(&traces[1]), "--export", text(&store)]);
+        assert_eq!(code, 0, "{err}");
         Stored { _dir: dir, traces, store }
     }
 

@@ -46,7 +46,7 @@ pub struct Manifest {
     pub unpaired: Unpaired,
     /// All files.
     pub files: Vec<FileOf>,
-    /// Event classes that have events, with their columns.
+    /// Event classes, with their columns; those without events have no files.
     pub classes: Vec<ClassOf>,
     /// The columns of the other tables, as of classes.
     pub tables: BTreeMap<String, String>,

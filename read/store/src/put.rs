@@ -6,7 +6,7 @@
 //! ```
 //! Who is killed on the way leaves files that no manifest names; whoever puts the trace again finds them, and makes the same.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use arrow_array::RecordBatch;
@@ -206,7 +206,19 @@ impl Making<'_> {
         let mut names: Vec<String> = busy.filter(|name| !state.contains(&name.as_str())).collect();
         names.sort();
         names.dedup();
+        // Those without events have columns, too: who asks for them is told that there are none.
+        let declared = traces.iter().flat_map(|trace| ClassRef::all(*trace)).map(|class| class.class.full_name.as_str());
+        let is_idle = |name: &&str| !state.contains(name) && !names.iter().any(|busy| busy == name);
+        let idle: BTreeSet<&str> = declared.filter(is_idle).collect();
+        let idle: Vec<String> = idle.into_iter().map(String::from).collect();
+        if !idle.is_empty() {
+            let of_idle = ByClass::new(&traces, &idle).failed(reading)?;
+            for (name, layout) in of_idle.classes().filter(|(name, _)| idle.iter().any(|one| one == name)) {
+                self.classes.push(ClassOf { name: name.into(), schema: encoded(&renamed(&layout.schema())) });
+            }
+        }
         if names.is_empty() {
+            self.classes.sort_by(|a, b| a.name.cmp(&b.name));
             return Ok((0, Damage::default()));
         }
         let by_class = ByClass::new(&traces, &names).failed(reading)?;
@@ -236,7 +248,8 @@ impl Making<'_> {
             Ok::<_, Error>(split.damage().clone())
         })?;
         // A name that is a pattern has others with it that have no events.
-        self.classes.retain(|class| schemas.iter().any(|(name, _, is_there)| *is_there && *name == class.name));
+        let is_known = |class: &ClassOf| idle.contains(&class.name) || schemas.iter().any(|(name, _, is_there)| *is_there && *name == class.name);
+        self.classes.retain(is_known);
         self.classes.sort_by(|a, b| a.name.cmp(&b.name));
         Ok((events, damage))
     }

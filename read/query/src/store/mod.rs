@@ -110,12 +110,18 @@ impl Stored {
         let mut files: HashMap<Key, Vec<StoredFile>> = HashMap::new();
         let mut schemas = Schemas::default();
         for manifest in &manifests {
+            // Of classes without files, too.
+            for class in &manifest.classes {
+                schemas.add(manifest, "events", Some(&class.name))?;
+            }
+            for table in manifest.tables.keys() {
+                schemas.add(manifest, table, None)?;
+            }
             for file in &manifest.files {
                 if !KNOWN.contains(&file.table.as_str()) {
                     bail!("{place} has a table {}, which this version does not know", file.table);
                 }
                 let class = file.class.as_deref();
-                schemas.add(manifest, &file.table, class)?;
                 files.entry(key(&file.table, class)).or_default().push(stored(&store, manifest, file));
             }
         }
