@@ -208,10 +208,7 @@ const RULES: [Rule; 52] = [
         ],
     ),
     // Traces as tables of many machines: no questions.
-    (
-        "dormouse-store",
-        &["dormouse-abi", "dormouse-analysis", "dormouse-columns", "dormouse-ctf", "dormouse-reader"],
-    ),
+    ("dormouse-store", &["dormouse-abi", "dormouse-analysis", "dormouse-columns", "dormouse-ctf", "dormouse-reader"]),
     ("dormouse-ship", &["dormouse-reader", "dormouse-store", "dormouse-terminal"]),
     ("dormouse-objects", &[]),
     ("dormouse-cluster", &["dormouse-query", "dormouse-terminal"]),

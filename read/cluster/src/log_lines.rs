@@ -15,7 +15,11 @@ impl Log for Lines {
         if self.enabled(record.metadata()) && is_ours {
             // A plan has many.
             let text = record.args().to_string();
-            say(format_args!("{}: {}", record.level().as_str().to_lowercase(), text.lines().next().unwrap_or_default()));
+            say(format_args!(
+                "{}: {}",
+                record.level().as_str().to_lowercase(),
+                text.lines().next().unwrap_or_default()
+            ));
         }
     }
 

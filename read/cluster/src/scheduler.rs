@@ -78,7 +78,10 @@ impl Scheduler {
             signalled().await?;
             let left = || scheduler.running_job_number() + scheduler.pending_job_number();
             if left() > 0 {
-                say(format_args!("{} queries run; the scheduler ends with them, a second signal ends it at once", left()));
+                say(format_args!(
+                    "{} queries run; the scheduler ends with them, a second signal ends it at once",
+                    left()
+                ));
             }
             let done = async {
                 while left() > 0 {

@@ -154,9 +154,8 @@ fn chunk(from: &Path, to: &Path, manifest: &Value, host: &str, copy: u64) {
     let mut manifest = manifest.clone();
     let (host_before, before) = (string(&manifest["host"]), string(&manifest["chunk"]));
     let after = format!("{before}-{copy}");
-    let renamed = |path: &str| {
-        path.replace(&format!("host={host_before}/"), &format!("host={host}/")).replace(&before, &after)
-    };
+    let renamed =
+        |path: &str| path.replace(&format!("host={host_before}/"), &format!("host={host}/")).replace(&before, &after);
     for file in manifest["files"].as_array_mut().unwrap() {
         let path = string(&file["path"]);
         let place = to.join(renamed(&path));
@@ -305,7 +304,13 @@ fn what_is_wrong_is_one_line() {
         assert!(err.starts_with("dormouse: ") && err.contains(expected), "{sql}\n{err}");
         assert!(err.lines().count() == 1 || sql.contains("evnts"), "{sql}\n{err}");
     }
-    let (code, _, err) = ran(Command::new(program("dormouse-cluster")).args(["executor", "--scheduler", &free, "--bind", "127.0.0.1:0"]));
+    let (code, _, err) = ran(Command::new(program("dormouse-cluster")).args([
+        "executor",
+        "--scheduler",
+        &free,
+        "--bind",
+        "127.0.0.1:0",
+    ]));
     assert_eq!((code, err), (2, format!("dormouse: {expected_of_scheduler}\n")));
     let busy = cluster.scheduler.place.trim_start_matches("df://");
     let (code, _, err) = ran(Command::new(program("dormouse-cluster")).args(["scheduler", "--bind", busy]));
@@ -321,7 +326,10 @@ fn what_is_wrong_is_one_line() {
 #[test]
 fn systemd_finds_nothing_wrong_with_the_units() {
     if Command::new("systemd-analyze").arg("--version").output().is_err() {
-        dormouse_testing::skip(dormouse_testing::Lack::machine("there is no systemd-analyze", "`apt-get install systemd`"));
+        dormouse_testing::skip(dormouse_testing::Lack::machine(
+            "there is no systemd-analyze",
+            "`apt-get install systemd`",
+        ));
         return;
     }
     let dir = tempfile::tempdir().unwrap();
@@ -329,7 +337,8 @@ fn systemd_finds_nothing_wrong_with_the_units() {
     for name in ["dormouse-scheduler.service", "dormouse-executor.service"] {
         let unit = std::fs::read_to_string(units.join(name)).unwrap();
         // It is not installed where the unit looks for it.
-        let found = unit.replace("ExecStart=dormouse-cluster ", &format!("ExecStart={} ", text(&program("dormouse-cluster"))));
+        let found =
+            unit.replace("ExecStart=dormouse-cluster ", &format!("ExecStart={} ", text(&program("dormouse-cluster"))));
         assert_ne!(found, unit, "{name} does not start dormouse-cluster");
         let verify = |unit: &str| {
             std::fs::write(dir.path().join(name), unit).unwrap();

@@ -94,7 +94,9 @@ pub(crate) fn check(plan: &LogicalPlan) -> Result<()> {
         })
     })?;
     if is_there {
-        bail!("a cluster cannot ignore nulls in `… ignore nulls over (…)`; ask without --cluster, or count what is not null");
+        bail!(
+            "a cluster cannot ignore nulls in `… ignore nulls over (…)`; ask without --cluster, or count what is not null"
+        );
     }
     Ok(())
 }
@@ -140,7 +142,9 @@ impl Cluster {
                 Ok(file) => return stream(plan, file),
                 Err(Failure::There(error)) if attempt < ATTEMPTS && is_passing(&error) => {
                     attempt += 1;
-                    say(format_args!("warning: the cluster lost what a job needed; it runs again ({attempt} of {ATTEMPTS})"));
+                    say(format_args!(
+                        "warning: the cluster lost what a job needed; it runs again ({attempt} of {ATTEMPTS})"
+                    ));
                 }
                 Err(Failure::There(error)) => bail!("{}", line(&error.to_string(), &self.place)),
                 Err(Failure::Here(error)) => {
@@ -232,7 +236,8 @@ fn line(text: &str, place: &str) -> String {
         rest = inner.trim_end_matches([')', '\n', ' ']);
     }
     let one = rest.trim_matches('"').replace("\\n", " ").split_whitespace().collect::<Vec<_>>().join(" ");
-    let what = if text.contains("ResourcesExhausted") { "--memory of executors is too small" } else { "the cluster says" };
+    let what =
+        if text.contains("ResourcesExhausted") { "--memory of executors is too small" } else { "the cluster says" };
     match one.char_indices().nth(LINE_LEN_MAX) {
         Some((at, _)) => format!("{what}: {}…", &one[..at]),
         None => format!("{what}: {one}"),
@@ -261,7 +266,10 @@ mod tests {
         let task = "Execution error: Job 038 failed: Job failed due to stage 1 failed: Task failed due to runtime execution error: ";
         for (text, expected) in [
             ("DataFusionError(Shared(External(ArrowError(DivideByZero))))\n", "the cluster says: DivideByZero"),
-            ("DataFusionError(Shared(Execution(\"time_bucket: `x` is wrong\")))", "the cluster says: time_bucket: `x` is wrong"),
+            (
+                "DataFusionError(Shared(Execution(\"time_bucket: `x` is wrong\")))",
+                "the cluster says: time_bucket: `x` is wrong",
+            ),
             (
                 "DataFusionError(Shared(External(DataFusionError(ParquetError(General(\"Failed to fetch metadata for file a/b: Object Store error: \
                  Object at location /a/b not found: No such file\"))))))",

@@ -73,7 +73,8 @@ pub fn runtime(temporary: &Path) -> Result<Arc<RuntimeEnv>> {
 
 /// The functions of queries, and what they run in.
 pub fn state(config: SessionConfig, runtime: Arc<RuntimeEnv>) -> SessionState {
-    let state = SessionStateBuilder::new().with_default_features().with_config(config).with_runtime_env(runtime).build();
+    let state =
+        SessionStateBuilder::new().with_default_features().with_config(config).with_runtime_env(runtime).build();
     let context = SessionContext::new_with_state(state);
     functions::register(&context);
     context.state()

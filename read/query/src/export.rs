@@ -81,7 +81,8 @@ fn write(files: TraceFiles, dir: &Path, runtime: &Handle, options: &Options, wat
     let mut written = Written { is_damaged: !files.left_out.is_empty(), ..Written::default() };
     let mut has_lost = false;
     for files in files.each() {
-        let name = files.names().next().and_then(|name| name.rsplit_once('/')).map_or_else(String::new, |(dir, _)| dir.into());
+        let name =
+            files.names().next().and_then(|name| name.rsplit_once('/')).map_or_else(String::new, |(dir, _)| dir.into());
         let told = |error: dormouse_store::Error| anyhow!("{}", error.0.replace(place, &dir.display().to_string()));
         let put = put(&store, runtime, &files, &name, options, watch).map_err(told)?;
         if !put.is_new {

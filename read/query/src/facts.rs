@@ -9,8 +9,8 @@ use datafusion::error::{DataFusionError, Result};
 use datafusion::logical_expr::{Expr, TableType};
 use datafusion::physical_plan::ExecutionPlan;
 use dormouse_columns::classes;
-use dormouse_store::facts::{Columns, batch, losses, processes, texts, totals};
 use dormouse_store::Unpaired;
+use dormouse_store::facts::{Columns, batch, losses, processes, texts, totals};
 
 use crate::traces::Traces;
 

@@ -113,7 +113,8 @@ fn to_json(arguments: &[ArrayRef]) -> Result<ArrayRef> {
     let count = names.len();
     let names: Vec<String> = match count {
         0 => Vec::new(),
-        _ => serde_json::from_str(names.as_string::<i32>().value(0)).map_err(|error| DataFusionError::External(error.into()))?,
+        _ => serde_json::from_str(names.as_string::<i32>().value(0))
+            .map_err(|error| DataFusionError::External(error.into()))?,
     };
     if names.is_empty() || columns.is_empty() {
         return Ok(Arc::new(std::iter::repeat_n(Some(r#"{"fields":{}}"#), count).collect::<StringArray>()));

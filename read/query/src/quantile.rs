@@ -250,7 +250,11 @@ mod tests {
             for reversed in [false, true] {
                 let mut merged = Sketch::default();
                 let mut add = |part: &Vec<u8>| merged.merge(part).unwrap();
-                if reversed { parts.iter().rev().for_each(&mut add) } else { parts.iter().for_each(&mut add) }
+                if reversed {
+                    parts.iter().rev().for_each(&mut add)
+                } else {
+                    parts.iter().for_each(&mut add)
+                }
                 assert_eq!(merged, whole);
             }
         }

@@ -58,7 +58,8 @@ impl StoreEvents {
             table.fields().map(|field| field.name().clone()).filter(|name| !COMMON.contains(&name.as_str())).collect();
         let read = table.plan(state, files.iter().copied(), None, None)?;
         let schema = read.schema();
-        let column = |name: &str| -> Result<Arc<dyn PhysicalExpr>> { Ok(Arc::new(Column::new_with_schema(name, &schema)?)) };
+        let column =
+            |name: &str| -> Result<Arc<dyn PhysicalExpr>> { Ok(Arc::new(Column::new_with_schema(name, &schema)?)) };
         let text = |text: &str| Arc::new(Literal::new(ScalarValue::Utf8(Some(text.into())))) as Arc<dyn PhysicalExpr>;
         let expression = |name: &&str| -> Result<(Arc<dyn PhysicalExpr>, String)> {
             let of = match *name {

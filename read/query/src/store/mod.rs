@@ -130,7 +130,8 @@ impl Stored {
             let schema = schemas::of(schemas.of(table, class), class.unwrap_or(table))?;
             Ok(Arc::new(StoreTable::new(root.clone(), schema, parts, time, files)))
         };
-        let names: BTreeSet<&str> = manifests.iter().flat_map(|one| &one.classes).map(|class| class.name.as_str()).collect();
+        let names: BTreeSet<&str> =
+            manifests.iter().flat_map(|one| &one.classes).map(|class| class.name.as_str()).collect();
         let mut classes = BTreeMap::new();
         for name in names {
             classes.insert(name.to_string(), of("events", Some(name), &OF_CLASS, Some("time"))?);
@@ -148,10 +149,7 @@ impl Stored {
                 sum(|one| one.unpaired.across_losses),
                 "pairs are left out: events can have been lost between begin and end",
             ),
-            (
-                sum(|one| one.unpaired.not_followed),
-                "events that begin something are left out: too many were open",
-            ),
+            (sum(|one| one.unpaired.not_followed), "events that begin something are left out: too many were open"),
         ];
         let left_out = left_out.into_iter().filter(|(count, _)| *count > 0);
         let left_out = left_out.map(|(count, what)| format!("{count} {what}")).collect();
@@ -177,8 +175,9 @@ impl Stored {
     /// The names of all columns.
     pub(crate) fn columns(&self) -> Vec<String> {
         let schemas = self.classes.values().map(|table| table.schema());
-        let names: BTreeSet<String> =
-            schemas.flat_map(|schema| schema.fields().iter().map(|field| field.name().clone()).collect::<Vec<_>>()).collect();
+        let names: BTreeSet<String> = schemas
+            .flat_map(|schema| schema.fields().iter().map(|field| field.name().clone()).collect::<Vec<_>>())
+            .collect();
         names.into_iter().collect()
     }
 

@@ -69,7 +69,14 @@ impl StoreTable {
         time: Option<&'static str>,
         files: Vec<StoredFile>,
     ) -> StoreTable {
-        StoreTable { root, schema: super::with_parts(schema, parts), parts, time, files, was_read: AtomicBool::new(false) }
+        StoreTable {
+            root,
+            schema: super::with_parts(schema, parts),
+            parts,
+            time,
+            files,
+            was_read: AtomicBool::new(false),
+        }
     }
 
     pub(crate) fn files(&self) -> &[StoredFile] {
@@ -136,7 +143,8 @@ impl StoreTable {
         let files: Vec<&StoredFile> = files.into_iter().collect();
         let schema = self.schema.table_schema();
         if files.is_empty() {
-            let schema = projection.map_or_else(|| Ok(Arc::clone(schema)), |these| schema.project(these).map(Arc::new))?;
+            let schema =
+                projection.map_or_else(|| Ok(Arc::clone(schema)), |these| schema.project(these).map(Arc::new))?;
             return Ok(Arc::new(EmptyExec::new(schema)));
         }
         let mut statistics = Statistics::new_unknown(schema);
