@@ -14,7 +14,7 @@ use dormouse_report::{PAGE_BYTES, Served};
 use dormouse_terminal::{Output, parse_duration, say};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-use crate::report::{Drawn, gather};
+use crate::report::{Drawn, Side, gather};
 use crate::wanted::Wanted;
 
 /// Show a trace in a browser: the page of `dormouse report`, which asks for more as one zooms in
@@ -66,12 +66,12 @@ pub(crate) struct Open {
 impl Open {
     pub(crate) fn run(self, out: &mut Output) -> anyhow::Result<u8> {
         let this = Arc::new(self);
-        let (contents, said) = gather(&this.dirs, &this.wanted, &this.drawn)?;
+        let (contents, said) = gather(&this.dirs, &this.wanted, &this.drawn, Side::Alone)?;
         let is_growing = contents.is_growing;
         let again: Option<Again> = is_growing.then(|| {
             let this = Arc::clone(&this);
             let again = move || -> anyhow::Result<Served> {
-                Ok(Served::new(gather(&this.dirs, &this.wanted, &this.drawn)?.0, PAGE_BYTES)?)
+                Ok(Served::new(gather(&this.dirs, &this.wanted, &this.drawn, Side::Alone)?.0, PAGE_BYTES)?)
             };
             Box::new(move || again().map_err(|error| format!("{error:#}"))) as Again
         });

@@ -4,6 +4,7 @@ use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use dormouse_analysis::Figure;
 use dormouse_analysis::timeline::{Options, Timeline};
 use dormouse_consumer::is_owner_alive;
 use dormouse_ctf::Trace;
@@ -26,6 +27,7 @@ Examples:
   dormouse report TRACE -o r.html --pairs req:in..req:out --key id   what is a slice, where names do not say it
   dormouse report TRACE -o r.html --counter 'net:queue/len'          values of a field over time
   dormouse report TRACE -o r.html --max-size 100M          with more of a large trace
+  dormouse report A --diff B -o r.html                     what differs between two, besides all of A
   dormouse report TRACE -o - > report.html                 to standard output
 
 Slices are pairs of events of one thread whose names belong together: X_begin and X_end, entry and exit, enter and leave, start and stop, and others that \
@@ -34,6 +36,9 @@ docs/report.md lists; with --pairs also those that you name. Everything else is 
 The page is as long as --max-size allows at most. First each event has its fields in it; then only the longest slices have; then neighbours that are \
 shorter than some time are drawn as one. Tables, percentiles, heat maps and the slowest are of all events always. The page says at its top what was lost in \
 the recording and what it leaves out. Its keys are shown by `?`.
+
+--diff adds a view of what differs: of each class and each name of slices counts, rates, the middle and the 99th percentile of durations, with the intervals \
+of `dormouse stats --diff`, that which differs most first; histograms and call trees of both. Timeline and tables are those of A. Damage and losses of both are told.
 
 Nothing in the page is fetched from anywhere, and no text of the trace can become script there.
 
@@ -50,6 +55,9 @@ pub(crate) struct ReportCommand {
     output: PathBuf,
     #[command(flatten)]
     drawn: Drawn,
+    /// Put another trace beside it, and show what differs: the trace is A, this one is B
+    #[arg(long, value_name = "OTHER", help_heading = "What is written")]
+    diff: Option<PathBuf>,
     /// The page is not larger: 24M, 500K
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "24M", help_heading = "What is written")]
     max_size: u64,
@@ -76,33 +84,83 @@ pub(crate) struct Drawn {
     memory: u64,
 }
 
-/// Reads traces for a report.
-pub(crate) fn gather(dirs: &[PathBuf], wanted: &Wanted, drawn: &Drawn) -> anyhow::Result<(Contents, Said)> {
+/// Opens traces; gives besides whether they are still written, and how their clocks are corrected.
+pub(crate) fn opened(dirs: &[PathBuf], wanted: &Wanted) -> anyhow::Result<(TraceFiles, bool, Vec<String>)> {
     let growing = match dirs {
         [dir] if dir.is_dir() && is_owner_alive(dir) == Some(true) => Some(dir),
         _ => None,
     };
-    let files = match growing {
-        Some(dir) => wanted.corrected(TraceFiles::open_growing(dir)?)?,
-        None => wanted.open(dirs)?,
+    let mut files = match growing {
+        Some(dir) => TraceFiles::open_growing(dir)?,
+        None => TraceFiles::open_all(dirs.iter().map(PathBuf::as_path))?,
     };
+    let corrections = wanted.correct(&mut files)?;
+    corrections.iter().for_each(say);
+    Ok((files, growing.is_some(), corrections))
+}
+
+/// Whether traces say that their sessions have ended properly.
+pub(crate) fn are_closed(files: &TraceFiles) -> bool {
+    files.described().iter().filter_map(|trace| trace.own.as_ref()).all(|own| own.totals.is_closed())
+}
+
+/// What is to be said of traces that have been read, with what stands before it on standard error; all of it again for the page.
+pub(crate) fn notes(files: &TraceFiles, said: &Said, corrections: Vec<String>, before: &str) -> Vec<String> {
+    let not_closed = (!are_closed(files)).then(|| format!("{NOT_CLOSED}, and more can be lost than is known"));
+    let notes: Vec<String> = said.lines().chain(not_closed).collect();
+    notes.iter().for_each(|note| say(format_args!("{before}{note}")));
+    corrections.into_iter().chain(notes).collect()
+}
+
+/// Which of two traces it is.
+#[derive(Clone, Copy)]
+pub(crate) enum Side {
+    Alone,
+    First,
+    Other,
+}
+
+/// What a report is called.
+pub(crate) fn title(dirs: &[PathBuf]) -> String {
+    dirs.iter().map(|dir| dir.display().to_string()).collect::<Vec<_>>().join(" ")
+}
+
+impl Drawn {
+    pub(crate) fn options(&self) -> Options {
+        Options { pairs: self.pairs.clone(), key: self.key.clone(), counters: self.counter.clone() }
+    }
+}
+
+/// Reads traces for a report.
+pub(crate) fn gather(dirs: &[PathBuf], wanted: &Wanted, drawn: &Drawn, side: Side) -> anyhow::Result<(Contents, Said)> {
+    let (files, is_growing, corrections) = opened(dirs, wanted)?;
     let mut reading = wanted.reading(&files)?;
     // Of names the reading has as many as the timeline.
     let memory = usize::try_from(drawn.memory).unwrap_or(usize::MAX);
+    let memory = if matches!(side, Side::Alone) { memory } else { memory / 2 };
     reading.limit_names(memory / 16);
     let traces: Vec<&Trace> = files.described().iter().collect();
     let streams = files.names().zip(files.readers().map(|(trace, _)| trace));
-    let options = Options { pairs: drawn.pairs.clone(), key: drawn.key.clone(), counters: drawn.counter.clone() };
-    let mut timeline = Timeline::new(&options, &traces, streams).map_err(anyhow::Error::msg)?;
+    let mut timeline = Timeline::new(&drawn.options(), &traces, streams).map_err(anyhow::Error::msg)?;
     timeline.limit(memory / 4);
-    let dirs: Vec<String> = dirs.iter().map(|dir| dir.display().to_string()).collect();
-    let mut gather = Gather::new(&dirs.join(" "), timeline.names());
+    let mut gather = Gather::new(&title(dirs), timeline.names());
     gather.limit(memory / 4 * 3);
+    let (mut gather, before) = match side {
+        Side::Alone => (gather, ""),
+        Side::First => (gather.compared(), "A: "),
+        Side::Other => (gather.compared().without_fields(), "B: "),
+    };
     let mut progress = Progress::of(&reading, true);
     while let Some(item) = reading.next_item() {
         match item {
-            Item::Wanted(event, _) => timeline.event(&event, &mut gather),
-            Item::Other(event) => timeline.pass(&event, &mut gather),
+            Item::Wanted(event, _) => {
+                gather.seen(&event, true);
+                timeline.event(&event, &mut gather);
+            }
+            Item::Other(event) => {
+                gather.seen(&event, false);
+                timeline.pass(&event, &mut gather);
+            }
             Item::Notice(notice) => timeline.notice(&notice, reading.time_ns(notice.stream), &mut gather),
         }
         progress.step(&reading);
@@ -110,34 +168,45 @@ pub(crate) fn gather(dirs: &[PathBuf], wanted: &Wanted, drawn: &Drawn) -> anyhow
     drop(progress);
     let totals = timeline.finish(&mut gather);
     let said = reading.finish(true);
-    let is_closed = traces.iter().filter_map(|trace| trace.own.as_ref()).all(|own| own.totals.is_closed());
-    let not_closed = (!is_closed).then(|| format!("{NOT_CLOSED}, and more can be lost than is known"));
-    let notes: Vec<String> = said.lines().chain(not_closed).collect();
-    notes.iter().for_each(say);
+    let notes = notes(&files, &said, corrections, before);
     let mut contents = gather.finish(&totals, about(&traces), notes);
-    contents.is_growing = growing.is_some() && !is_closed;
+    contents.is_growing = is_growing && !are_closed(&files);
     Ok((contents, said))
 }
 
 impl ReportCommand {
     pub(crate) fn run(self, out: &mut Output) -> anyhow::Result<u8> {
         let mut target = Target::open(&self.output, true, out)?;
-        let (contents, said) = gather(&self.dirs, &self.wanted, &self.drawn)?;
+        // Of the other less is kept, so that it comes first.
+        let other = match &self.diff {
+            Some(other) => Some(gather(std::slice::from_ref(other), &self.wanted, &self.drawn, Side::Other)?),
+            None => None,
+        };
+        let side = if other.is_some() { Side::First } else { Side::Alone };
+        let (mut contents, said) = gather(&self.dirs, &self.wanted, &self.drawn, side)?;
+        let other = other.map(|(other, said)| {
+            contents.compare(other.beside());
+            said
+        });
         let mut page = BufWriter::with_capacity(1 << 20, target.output());
         let written = contents.finish(self.max_size, &mut page)?;
         page.flush()?;
         drop(page);
         target.finish()?;
-        self.tell(&written, &said, out)?;
-        Ok((!said.warnings.is_empty()).into())
+        self.tell(&written, &said, other.as_ref(), out)?;
+        let is_whole = said.warnings.is_empty() && other.is_none_or(|other| other.warnings.is_empty());
+        Ok((!is_whole).into())
     }
 
-    fn tell(&self, written: &Written, said: &Said, out: &mut Output) -> anyhow::Result<()> {
+    fn tell(&self, written: &Written, said: &Said, other: Option<&Said>, out: &mut Output) -> anyhow::Result<()> {
         if self.json && self.output != Path::new("-") {
             let mut value = serde_json::to_value(written)?;
             value["file"] = json!(self.output);
             value["events_lost"] = json!(said.events_lost);
             value["warnings"] = json!(said.warnings);
+            if let Some(other) = other {
+                value["other"] = json!({ "events_lost": other.events_lost, "warnings": other.warnings });
+            }
             return out.json(&value);
         }
         let left_out = &written.left_out;
@@ -159,12 +228,20 @@ impl ReportCommand {
             true => say(line),
             false => writeln!(out, "{line}; open it in a browser: {}", self.output.display())?,
         }
+        let told = |figure: &Figure| figure.verdict != "cannot be told";
+        if let Some(differences) = &written.differences {
+            let differ = differences.iter().filter(|difference| difference.figures.iter().any(told)).count();
+            say(format_args!(
+                "of {} classes and names of slices {differ} differ, as far as that can be told",
+                differences.len()
+            ));
+        }
         Ok(())
     }
 }
 
 /// Where and when traces were recorded.
-fn about(traces: &[&Trace]) -> Vec<String> {
+pub(crate) fn about(traces: &[&Trace]) -> Vec<String> {
     let of = |trace: &&Trace| {
         let said = |name: &str| trace.class.env_text(name).filter(|text| !text.is_empty());
         let host = said("hostname").map(|host| format!("recorded on {host}"));

@@ -54,6 +54,11 @@ pub(crate) struct Wanted {
 }
 
 impl Wanted {
+    /// By what their clocks are corrected.
+    pub(crate) fn clocks(&self) -> Option<&PathBuf> {
+        self.clocks.as_ref()
+    }
+
     /// Opens traces, and corrects their clocks.
     pub(crate) fn open(&self, dirs: &[PathBuf]) -> anyhow::Result<TraceFiles> {
         self.corrected(TraceFiles::open_all(dirs.iter().map(PathBuf::as_path))?)
@@ -61,13 +66,19 @@ impl Wanted {
 
     /// The same of traces that are open.
     pub(crate) fn corrected(&self, mut files: TraceFiles) -> anyhow::Result<TraceFiles> {
-        if let Some(path) = &self.clocks {
-            for (trace, correction, line) in File::read(path, files.described()).map_err(anyhow::Error::msg)? {
-                say(line);
-                files.correct(trace, correction);
-            }
-        }
+        self.correct(&mut files)?.iter().for_each(say);
         Ok(files)
+    }
+
+    /// Corrects the clocks of traces that are open; gives by what, a line each.
+    pub(crate) fn correct(&self, files: &mut TraceFiles) -> anyhow::Result<Vec<String>> {
+        let Some(path) = &self.clocks else { return Ok(Vec::new()) };
+        let found = File::read(path, files.described()).map_err(anyhow::Error::msg)?;
+        let correct = |(trace, correction, line)| {
+            files.correct(trace, correction);
+            line
+        };
+        Ok(found.into_iter().map(correct).collect())
     }
 
     /// Whether some events of a class can be wanted and others not.

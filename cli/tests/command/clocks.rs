@@ -6,6 +6,7 @@ use std::process::{Command, Output};
 use dormouse_abi::class::{FieldType, Kind};
 use dormouse_abi::record::RecordKind;
 use dormouse_ctf::{Clock, Format, MetadataOptions, Value};
+use dormouse_testing::browser::{self, Browser};
 use dormouse_traces::TraceBuilder;
 use serde_json::{Value as Json, json};
 use tempfile::TempDir;
@@ -110,6 +111,19 @@ fn two_hosts_are_brought_together_in_every_command() {
             assert_eq!(report["rows"][0]["count"], 4, "all of them are in that second: {report}");
         }
     }
+    // The page says it too.
+    let Some(program) = browser::program() else { return };
+    let page = place.path().join("page.html");
+    let output = run(&[&["report", &a, &b, "--clocks", file, "-o", page.to_str().expect("text")]]);
+    assert!(output.status.success(), "{output:?}");
+    let browser = &mut Browser::start(&program);
+    browser.open(&page);
+    browser.wait("document.documentElement.dataset.ready === ''");
+    let notes = browser.evaluate("document.getElementById('notes').textContent");
+    assert!(
+        notes.as_str().is_some_and(|notes| notes.contains("times of b (02020202) are corrected, to within 0.")),
+        "{notes}"
+    );
 }
 
 #[test]

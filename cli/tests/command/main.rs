@@ -10,6 +10,7 @@ mod memory;
 mod open;
 mod questions;
 mod report;
+mod report_diff;
 mod stats;
 mod view;
 

@@ -18,7 +18,8 @@ use rand::rngs::SmallRng;
 use rand_distr::{Beta, Distribution as _};
 use serde::Serialize;
 
-use crate::distribution::{Distribution, RELATIVE_ERROR};
+use crate::distribution::{Distribution, Number, RELATIVE_ERROR};
+use crate::group::{Counted, Group, Slices};
 use crate::report::{Key, Report, Rest, Row};
 
 const Z_95: f64 = 1.959_963_984_540_054;
@@ -102,27 +103,74 @@ impl Diff {
             let rest = pairs.split_off(top);
             Rest { groups: rest.len() as u64, count: rest.iter().map(|(_, rows)| count(rows)).sum() }
         });
-        let mut random = SmallRng::seed_from_u64(SEED);
-        let ratios = pairs
-            .into_iter()
-            .map(|(key, rows)| Ratios { key: key.clone(), figures: figures(rows, durations, &mut random) })
-            .collect();
+        let ratios = pairs.into_iter().map(|(key, rows)| {
+            let sides = rows.map(|row| row.map_or(Side::default(), Side::of_row));
+            Ratios { key: key.clone(), figures: figures(sides, durations) }
+        });
+        let ratios = ratios.collect();
         Diff { a, b, ratios, rest }
     }
 }
 
-fn figures(rows: [Option<&Row>; 2], durations: [u64; 2], random: &mut SmallRng) -> Vec<Figure> {
-    let counts = rows.map(|row| row.map_or(0, |row| row.count));
+/// What is compared of one group in one trace: how often it came, when, and which values it had.
+#[derive(Debug, Clone, Default)]
+pub struct Sample(Group);
+
+impl Sample {
+    /// One more. `since_ns`: from the first event of the trace on.
+    pub fn add(&mut self, since_ns: u64, value: Option<u64>) {
+        let number = value.map(|value| Number::Whole(value.into()));
+        self.0.add(&Counted { number, size_bytes: 0, since_ns }, true);
+    }
+
+    /// All of another.
+    pub fn merge(&mut self, other: &Sample) {
+        self.0.merge(&other.0);
+    }
+
+    /// How many.
+    pub fn count(&self) -> u64 {
+        self.0.count
+    }
+
+    /// The figures of two, of traces that last so long; as those of [`Diff`].
+    pub fn figures(samples: [Option<&Sample>; 2], durations_ns: [u64; 2]) -> Vec<Figure> {
+        figures(samples.map(|sample| sample.map_or(Side::default(), |sample| Side::of_group(&sample.0))), durations_ns)
+    }
+}
+
+/// One side of a comparison.
+#[derive(Clone, Copy, Default)]
+struct Side<'g> {
+    count: u64,
+    values: Option<&'g Distribution>,
+    slices: Option<&'g Slices>,
+}
+
+impl<'g> Side<'g> {
+    fn of_row(row: &'g Row) -> Side<'g> {
+        Side { count: row.count, values: row.values.as_deref(), slices: row.slices.as_deref() }
+    }
+
+    fn of_group(group: &'g Group) -> Side<'g> {
+        Side { count: group.count, values: group.values.as_deref(), slices: group.slices.as_deref() }
+    }
+}
+
+fn figures(sides: [Side<'_>; 2], durations: [u64; 2]) -> Vec<Figure> {
+    // Of each group anew: what is told of it does not depend on others.
+    let random = &mut SmallRng::seed_from_u64(SEED);
+    let counts = sides.map(|side| side.count);
     let mut dispersions = [1.0; 2];
-    for ((dispersion, row), duration_ns) in dispersions.iter_mut().zip(rows).zip(durations) {
-        if let Some(slices) = row.and_then(|row| row.slices.as_ref()) {
+    for ((dispersion, side), duration_ns) in dispersions.iter_mut().zip(sides).zip(durations) {
+        if let Some(slices) = side.slices {
             *dispersion = slices.dispersion(duration_ns);
         }
     }
     let seconds = durations.map(|ns| ns as f64 / 1e9);
     let rate = |index: usize| (seconds[index] > 0.0).then(|| counts[index] as f64 / seconds[index]);
     let mut figures = vec![Figure::new("events_per_s", rate(0), rate(1), rate_ratio(counts, dispersions, seconds))];
-    let [Some(a), Some(b)] = rows.map(|row| row.and_then(|row| row.values.as_deref())) else { return figures };
+    let [Some(a), Some(b)] = sides.map(|side| side.values) else { return figures };
     figures.push(Figure::new("mean", a.mean(), b.mean(), mean_ratio(a, b)));
     for (name, percentile, count_min) in PERCENTILES {
         let is_enough = a.count().min(b.count()) >= count_min;
@@ -190,7 +238,6 @@ fn draws(values: &Distribution, percentile: f64, random: &mut SmallRng) -> Optio
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::distribution::Number;
     use rand::Rng;
 
     #[test]

@@ -14,7 +14,7 @@ pub(crate) struct Group {
 }
 
 impl Group {
-    fn add(&mut self, event: &Counted, is_compared: bool) {
+    pub(crate) fn add(&mut self, event: &Counted, is_compared: bool) {
         self.count += 1;
         self.bytes += event.size_bytes;
         if let Some(number) = event.number {

@@ -39,7 +39,7 @@ mod text;
 pub mod timeline;
 
 pub use analysis::Analysis;
-pub use diff::{Diff, Figure, Ratios};
+pub use diff::{Diff, Figure, Ratios, Sample};
 pub use distribution::{Distribution, Number, PERCENTILES, RELATIVE_ERROR};
 pub use hash::{QuickMap, Recent};
 pub use key::KeyValue;

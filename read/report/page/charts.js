@@ -70,6 +70,60 @@ export function histogram(report, cells, [width, height], theme, color) {
   return { made, said };
 }
 
+// What share of the slices of two traces took how long, one over the other. `bins`: of each trace, bins with how many.
+export function histogramOfTwo(report, bins, [width, height], theme, colors) {
+  const all = bins.flat().map(([bin]) => bin);
+  const [low, high] = [Math.min(...all), Math.max(...all) + 1];
+  const shares = bins.map((of) => {
+    const total = of.reduce((sum, [, count]) => sum + count, 0);
+    const made = new Array(high - low).fill(0);
+    for (const [bin, count] of of) made[bin - low] = count / total;
+    return made;
+  });
+  const [made, pen] = canvas(width, height, `Histogram of durations in A and B, from ${duration(durationOf(report, low))} to ${duration(durationOf(report, high))}`);
+  const [left, bottom, top] = [46, height - 22, 8];
+  const wide = (width - left - 6) / (high - low);
+  // By the logarithm, so that little is seen beside much: down to a third of the least.
+  const most = Math.max(...shares.flat());
+  const least = Math.min(...shares.flat().filter((share) => share > 0)) / 3;
+  const tall = (share) => (share === 0 ? 0 : (Math.log(share / least) / Math.log(most / least)) * (bottom - top));
+  pen.fillStyle = theme.quiet;
+  pen.textAlign = "right";
+  for (let power = 10 ** Math.ceil(Math.log10(least)); power <= most / 1.5; power *= 10) {
+    const y = bottom - tall(power);
+    pen.globalAlpha = 0.25;
+    pen.fillRect(left, y, width - left, 1);
+    pen.globalAlpha = 1;
+    pen.fillText(`${Number((100 * power).toPrecision(3))} %`, left - 5, Math.max(top, y));
+  }
+  pen.fillText(`${Number((100 * most).toPrecision(2))} %`, left - 5, top + 2);
+  pen.fillStyle = colors[0];
+  shares[0].forEach((share, index) => pen.fillRect(left + index * wide, bottom - tall(share), Math.max(1, wide - 1), tall(share)));
+  // The other as the line of its steps, which hides nothing.
+  pen.fillStyle = pen.strokeStyle = colors[1];
+  pen.globalAlpha = 0.3;
+  shares[1].forEach((share, index) => pen.fillRect(left + index * wide, bottom - tall(share), Math.max(1, wide - 1), tall(share)));
+  pen.globalAlpha = 1;
+  pen.lineWidth = 2;
+  pen.beginPath();
+  pen.moveTo(left, bottom);
+  shares[1].forEach((share, index) => {
+    pen.lineTo(left + index * wide, bottom - tall(share));
+    pen.lineTo(left + (index + 1) * wide, bottom - tall(share));
+  });
+  pen.lineTo(left + shares[1].length * wide, bottom);
+  pen.stroke();
+  scale(pen, [...powers(report, low, high)].map(([value, share]) => [mark(value, value), left + share * (width - left - 6)]), bottom, width, theme);
+  made.dataset.bins = JSON.stringify(bins);
+  const said = (x) => {
+    const bin = Math.floor((x - left) / wide);
+    if (shares[0][bin] === undefined) return "";
+    const [a, b] = shares.map((of) => `${(100 * of[bin]).toPrecision(3)} %`);
+    return `${duration(durationOf(report, low + bin))} to ${duration(durationOf(report, low + bin + 1))}: ${a} of A, ${b} of B`;
+  };
+  return { made, said };
+}
+
 // Marks of an axis, which ends at `right`: texts that would lie on others are left out.
 function scale(pen, marks, y, right, theme) {
   pen.fillStyle = theme.quiet;
@@ -152,18 +206,42 @@ export class Flame {
     return names;
   }
 
+  color(node, colors) {
+    return colors[node.name];
+  }
+
+  whole() {
+    return `all slices, ${duration(this.root.total)}`;
+  }
+
+  // A click goes in or out; `say` is told the node under the pointer, or that there is none.
+  listen(made, say, shown) {
+    const nodeAt = (event) => {
+      const box = made.getBoundingClientRect();
+      return this.at(event.clientX - box.left, event.clientY - box.top);
+    };
+    made.addEventListener("pointermove", (event) => say(nodeAt(event)));
+    made.addEventListener("pointerleave", () => say(undefined));
+    made.addEventListener("click", (event) => {
+      const node = nodeAt(event);
+      if (!node) return;
+      this.top = node;
+      shown();
+    });
+  }
+
   draw(width, theme, colors) {
     const way = this.path(this.top);
     const height = (way.length + 1 + Math.min(60, this.depth())) * 19 + 4;
     const [made, pen] = canvas(width, height, `Call trees of ${plural(this.nodes.length, "node")}`);
     this.boxes = [];
     const box = (node, x, y, wide) => {
-      const color = node === this.root ? theme.band : colors[node.name];
+      const color = node === this.root ? theme.band : this.color(node, colors);
       pen.fillStyle = color;
       pen.fillRect(x, y, Math.max(0.5, wide - 1), 18);
       this.boxes.push({ node, x, y, wide });
       if (wide < 34) return;
-      const name = node === this.root ? `all slices, ${duration(node.total)}` : this.report.names[node.name];
+      const name = node === this.root ? this.whole() : this.report.names[node.name];
       const letters = Math.floor((wide - 8) / 6.2);
       pen.fillStyle = node === this.root ? theme.text : INK;
       pen.fillText(name.length <= letters ? name : `${name.slice(0, Math.max(1, letters - 1))}…`, x + 4, y + 9.5);

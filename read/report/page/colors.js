@@ -52,3 +52,9 @@ export function stripes(context, color) {
   pen.stroke();
   return context.createPattern(tile, "repeat");
 }
+
+// From -1 to 1: blue, grey, orange of Paul Tol's scheme "light", which are told apart by everybody.
+export function balance(share) {
+  const [from, to] = [[221, 221, 221], share < 0 ? [0x77, 0xaa, 0xdd] : [0xee, 0x88, 0x66]];
+  return `rgb(${from.map((part, index) => Math.round(part + (to[index] - part) * Math.min(1, Math.abs(share)))).join(",")})`;
+}

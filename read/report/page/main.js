@@ -3,7 +3,7 @@ import { counted, duration, element, plural } from "./text.js";
 import { again, load } from "./data.js";
 import { childrenOf, cpuLabel, neighbour, parentOf } from "./rows.js";
 import { Timeline, describe } from "./timeline.js";
-import { Panel, leftOut } from "./panel.js";
+import { Panel, leftOut, tabsOf } from "./panel.js";
 
 const part = (id) => document.getElementById(id);
 
@@ -13,7 +13,7 @@ const LOSSES_TOLD = 3;
 const KEYS = [
   ["Look around", [["W S", "zoom in, zoom out; so does the wheel"], ["A D ← →", "earlier, later; so does dragging"], ["↑ ↓", "scroll; so does the wheel over the names, or with Shift"], ["Home", "the whole trace"], ["drag the time axis", "zoom to a range; so does dragging with Shift"], ["double click, f", "zoom to a slice"], ["g", "by thread or by CPU"]]],
   ["Go from one to another", [["[ ]", "previous, next of the same name"], ["p c", "what it is nested in, the longest that is nested in it"], ["k", "next with the same key"], ["/", "search; Enter goes to the next match"], ["n N", "next, previous match"], ["Escape", "deselect, end the search"]]],
-  ["Page", [["1 to 6", "the views below the timeline"], ["t", "dark or light"], ["?", "this list"]]],
+  ["Page", [["1 to 7", "the views below the timeline"], ["t", "dark or light"], ["?", "this list"]]],
 ];
 
 const darkness = window.matchMedia("(prefers-color-scheme: dark)");
@@ -22,23 +22,30 @@ function paint(theme) {
   document.documentElement.dataset.shown = theme ?? (darkness.matches ? "dark" : "light");
 }
 
-// What has to be known before a picture is believed.
-function notes(report) {
+// What has to be known of a trace before a picture is believed; `before`: which one it is, if there are two.
+function notesOf({ losses: all, notes }, where, before) {
   const made = [];
-  const losses = report.losses.slice().sort((a, b) => b.events - a.events);
-  const line = (text, kind) => element("p", { class: kind, text });
+  const losses = all.slice().sort((a, b) => b.events - a.events);
+  const line = (text, kind) => element("p", { class: kind, text: before + text });
   for (const loss of losses.slice(0, LOSSES_TOLD)) {
     const what = loss.events ? `${plural(loss.events, "event")} lost` : "Events may be lost";
     const why = loss.events ? "" : `: ${loss.text}`;
-    made.push(line(`${what} between ${duration(loss.begin)} and ${duration(loss.end)} on ${loss.cpu === null ? loss.stream : cpuLabel(report, loss.cpu)}${why}`, "loss"));
+    made.push(line(`${what} between ${duration(loss.begin)} and ${duration(loss.end)} on ${where(loss)}${why}`, "loss"));
   }
   if (losses.length > LOSSES_TOLD) {
     const rest = losses.slice(LOSSES_TOLD);
     made.push(line(`${plural(rest.reduce((sum, loss) => sum + loss.events, 0), "event")} lost at ${plural(rest.length, "more place")}: see “What is left out”`, "loss"));
   }
-  made.push(...report.notes.map((text) => line(text, "note")));
+  made.push(...notes.map((text) => line(text, "note")));
+  return made;
+}
+
+function notes(report) {
+  const where = (loss) => (loss.cpu === null ? loss.stream : cpuLabel(report, loss.cpu));
+  const made = notesOf(report, where, report.diff ? "A: " : "");
+  if (report.diff) made.push(...notesOf(report.diff, (loss) => loss.stream, "B: "));
   const left = leftOut(report);
-  if (left.length) made.push(line(`Tables count every event; in the pictures ${left.join("; ")}.`, "left"));
+  if (left.length) made.push(element("p", { class: "left", text: `Tables count every event; in the pictures ${left.join("; ")}.` }));
   return made;
 }
 
@@ -46,9 +53,9 @@ async function start() {
   paint();
   const begun = performance.now();
   const report = await load();
-  document.title = `${report.title} – Dormouse report`;
-  part("title").textContent = report.title;
-  part("title").title = report.title;
+  const title = report.diff ? `A: ${report.title}, B: ${report.diff.title}` : report.title;
+  document.title = `${title} – Dormouse report`;
+  part("title").textContent = part("title").title = title;
   part("about").textContent = [`${plural(report.events, "event")} in ${duration(report.span)}`, ...report.about].join(" · ");
   part("about").title = part("about").textContent;
   const said = notes(report);
@@ -177,7 +184,7 @@ async function start() {
     k: sameKey,
     g: () => group(!state.isByCpu),
     t: theme,
-    ...Object.fromEntries(["item", "summary", "distribution", "slowest", "trees", "about"].map((tab, index) => [String(index + 1), () => panel.open(tab)])),
+    ...Object.fromEntries(tabsOf(report).map(([tab], index) => [String(index + 1), () => panel.open(tab)])),
   };
   document.addEventListener("keydown", (event) => {
     const isTyping = event.target instanceof HTMLSelectElement || event.target instanceof HTMLInputElement;

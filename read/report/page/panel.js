@@ -3,6 +3,7 @@ import { button, clock, counted, duration, element, plural, since } from "./text
 import { fieldsOf } from "./data.js";
 import { childrenOf, cpuLabel, find, parentOf, whoLabel } from "./rows.js";
 import { Flame, heatMap, histogram } from "./charts.js";
+import { Diff } from "./diff.js";
 
 // Rows of tables; children, and others with the same key, of an item.
 const ROWS_MAX = 500;
@@ -10,7 +11,10 @@ const CHILDREN_MAX = 12;
 const FLOW_SHOWN = 20;
 const SLOWEST_SHOWN = 100;
 
-const TABS = [["item", "Item"], ["summary", "Summary"], ["distribution", "Durations"], ["slowest", "Slowest"], ["trees", "Call trees"], ["about", "What is left out"]];
+// The views in the order of their keys; the last is there if two traces are compared.
+const TABS = [["item", "Item"], ["summary", "Summary"], ["distribution", "Durations"], ["slowest", "Slowest"], ["trees", "Call trees"], ["about", "What is left out"], ["diff", "What differs"]];
+
+export const tabsOf = (report) => TABS.filter(([name]) => name !== "diff" || report.diff);
 
 export class Panel {
   // `go`: what the panel has the timeline do.
@@ -23,35 +27,37 @@ export class Panel {
     // The row of the summary whose distribution is shown.
     this.chosen = report.summary.length ? 0 : undefined;
     this.flame = new Flame(report);
-    this.tabs = TABS.map(([name, text]) => {
+    this.diff = report.diff && new Diff(report, () => this.show());
+    this.names = tabsOf(report).map(([name]) => name);
+    this.tabs = tabsOf(report).map(([name, text]) => {
       const made = button(text, () => this.open(name), { role: "tab", id: `tab-${name}`, "aria-controls": "view" });
       made.addEventListener("keydown", (event) => this.move(event, name));
       return made;
     });
     parts.tabs.replaceChildren(...this.tabs);
     new ResizeObserver(() => this.resized()).observe(parts.view);
-    this.open("summary");
+    this.open(this.diff ? "diff" : "summary");
   }
 
   resized() {
     const size = `${this.parts.view.clientWidth} ${this.parts.view.clientHeight}`;
     if (size === this.size) return;
     this.size = size;
-    if (this.tab === "distribution" || this.tab === "trees") this.show();
+    if (["distribution", "trees", "diff"].includes(this.tab)) this.show();
   }
 
   move(event, name) {
     const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
     if (!step) return;
     event.stopPropagation();
-    const index = (TABS.findIndex(([of]) => of === name) + step + TABS.length) % TABS.length;
-    this.open(TABS[index][0]);
+    const index = (this.names.indexOf(name) + step + this.names.length) % this.names.length;
+    this.open(this.names[index]);
     this.tabs[index].focus();
   }
 
   open(tab) {
     this.tab = tab;
-    TABS.forEach(([name], index) => {
+    this.names.forEach((name, index) => {
       this.tabs[index].setAttribute("aria-selected", name === tab);
       this.tabs[index].tabIndex = name === tab ? 0 : -1;
     });
@@ -61,7 +67,7 @@ export class Panel {
   }
 
   show() {
-    const made = { item: () => this.item(), summary: () => this.summary(), distribution: () => this.distribution(), slowest: () => this.slowest(), trees: () => this.trees(), about: () => this.about() }[this.tab]();
+    const made = { item: () => this.item(), summary: () => this.summary(), distribution: () => this.distribution(), slowest: () => this.slowest(), trees: () => this.trees(), about: () => this.about(), diff: () => this.differences() }[this.tab]();
     this.parts.view.replaceChildren(...made);
   }
 
@@ -287,20 +293,14 @@ export class Panel {
     const hint = "How wide a name is says how much time it has in all threads together; what is below it is nested in it. Click to go in, click above to go out.";
     const said = element("p", { class: "quiet", text: hint });
     const made = flame.draw(Math.max(200, this.parts.view.clientWidth - 24), this.go.theme(), this.go.colors());
-    const nodeAt = (event) => {
-      const box = made.getBoundingClientRect();
-      return flame.at(event.clientX - box.left, event.clientY - box.top);
-    };
-    made.addEventListener("pointermove", (event) => (said.textContent = flame.said(nodeAt(event)) || hint));
-    made.addEventListener("pointerleave", () => (said.textContent = hint));
-    made.addEventListener("click", (event) => {
-      const node = nodeAt(event);
-      if (!node) return;
-      flame.top = node;
-      this.show();
-    });
+    flame.listen(made, (node) => (said.textContent = flame.said(node) || hint), () => this.show());
     const left = report.left_out.call_trees ? [element("p", { class: "quiet", text: `${plural(report.left_out.call_trees, "slice")} are not in it: there are too many different callers.` })] : [];
     return [said, made, ...left];
+  }
+
+  differences() {
+    const { clientWidth, clientHeight } = this.parts.view;
+    return this.diff.view(Math.max(200, clientWidth - 44), Math.max(130, Math.min(220, clientHeight - 150)), this.go.theme());
   }
 
   about() {
@@ -320,6 +320,11 @@ export class Panel {
       made.push(element("h2", { text: "Where events were lost" }), element("table", {}, element("thead", {}, element("tr", {}, element("th", { text: "When" }), element("th", { text: "Events" }), element("th", { class: "text", text: "Where" }))), element("tbody", {}, ...rows)));
     }
     made.push(element("h2", { text: "The trace" }), ...report.about.map((text) => element("p", { text })));
+    if (report.diff) {
+      const { title, about, events, losses } = report.diff;
+      const lost = losses.slice(0, ROWS_MAX).map((loss) => `${loss.events ? plural(loss.events, "event") : "not known how many"} lost between ${duration(loss.begin)} and ${duration(loss.end)} on ${loss.stream}`);
+      made.push(element("h2", { text: "The other trace, B" }), ...[`${title}: ${plural(events, "event")}`, ...about, ...lost].map((text) => element("p", { text })));
+    }
     return made;
   }
 }

@@ -6,6 +6,7 @@ use dormouse_abi::text::printable;
 use dormouse_analysis::timeline::Totals;
 use serde::Serialize;
 
+use crate::compare::{Beside, Samples};
 use crate::counters::Counter;
 use crate::details::Details;
 
@@ -142,6 +143,9 @@ pub struct Contents {
     pub(crate) losses: Vec<Loss>,
     pub(crate) counters: Vec<Counter>,
     pub(crate) details: Details,
+    /// Of what is compared.
+    pub(crate) samples: Option<Samples>,
+    pub(crate) beside: Option<Beside>,
     thread_numbers: HashMap<Thread, u32>,
     value_count: usize,
     loss_bytes: usize,

@@ -9,6 +9,7 @@ use flate2::Compression;
 use serde::Serialize;
 
 use crate::columns::{COLUMNS, Columns};
+use crate::compare::{Compared, Difference};
 use crate::contents::{Contents, Cpu, Item, Kind, Loss, Process, Thread};
 use crate::counters::{self, CounterHead};
 use crate::details::{CHUNK_ITEMS, pack};
@@ -50,7 +51,7 @@ pub struct LeftOut {
 }
 
 /// What has been written.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Written {
     /// Length of the page.
     pub size_bytes: u64,
@@ -64,6 +65,9 @@ pub struct Written {
     pub timeline: Option<Totals>,
     /// What the page does not have.
     pub left_out: LeftOut,
+    /// What differs from the other trace, that which differs most first.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub differences: Option<Vec<Difference>>,
 }
 
 /// A row, as the page is told of it.
@@ -109,6 +113,7 @@ struct Head<'c> {
     /// Letters of each chunk.
     chunks: Vec<usize>,
     left_out: &'c LeftOut,
+    diff: Option<&'c Compared>,
 }
 
 #[derive(Serialize)]
@@ -173,6 +178,8 @@ impl Contents {
         let order = order(&self.items, |item| item.thread);
         let summary = summary::of(&self.items, &order, span);
         left_out.call_trees = summary.nodes_left_out;
+        let other = self.samples.take().zip(self.beside.take());
+        let compared = other.map(|(samples, other)| Compared::new(samples, &self.names, &summary.nodes, other));
         let mut is_kept = vec![false; self.items.len()];
         summary.kept.iter().for_each(|number| is_kept[*number as usize] = true);
         let mut row_items = self.rows(&order, false, &mut left_out.too_deep);
@@ -215,6 +222,7 @@ impl Contents {
                 chunk_items: CHUNK_ITEMS,
                 chunks: chunks.iter().map(|chunk| base64_size(chunk.len())).collect(),
                 left_out,
+                diff: compared.as_ref(),
             };
             let json = serde_json::to_vec(&head).map_err(std::io::Error::other)?;
             std::io::Result::Ok(pack([json.as_slice()], Compression::default()))
@@ -274,7 +282,9 @@ impl Contents {
                 let slices = self.items.iter().filter(|item| item.kind == Kind::Slice).count() as u64;
                 let instants = self.items.len() as u64 - slices;
                 let timeline = self.totals;
-                let written = Written { size_bytes, events: self.events, slices, instants, timeline, left_out };
+                let differences = compared.map(Compared::differences);
+                let events = self.events;
+                let written = Written { size_bytes, events, slices, instants, timeline, left_out, differences };
                 return Ok(Made { span, rows: row_items, written });
             }
             if count == 0 {
@@ -286,7 +296,7 @@ impl Contents {
     }
 
     /// From the first item to the end of the last.
-    fn span(&self) -> (i64, u64) {
+    pub(crate) fn span(&self) -> (i64, u64) {
         let begin = self.items.iter().map(|item| item.begin_ns).min();
         let end = self.items.iter().map(|item| item.begin_ns.saturating_add_unsigned(item.duration_ns)).max();
         let times = |time: fn(&Loss) -> Option<i64>| self.losses.iter().filter_map(time);
@@ -371,7 +381,7 @@ impl Contents {
 }
 
 /// The items of each thread (or CPU) one after another, by their begins and then the longest first.
-fn order(items: &[Item], of: impl Fn(&Item) -> u32) -> Vec<u32> {
+pub(crate) fn order(items: &[Item], of: impl Fn(&Item) -> u32) -> Vec<u32> {
     let mut order: Vec<u32> = (0..items.len() as u32).collect();
     order.sort_by_key(|number| {
         let item = &items[*number as usize];

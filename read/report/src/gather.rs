@@ -7,6 +7,7 @@ use dormouse_analysis::timeline::{
 use dormouse_ctf::Event;
 use dormouse_ctf::text::FieldTexts;
 
+use crate::compare::Samples;
 use crate::contents::{self, Contents, Fields, Item, Kind, Process, Thread};
 
 /// Where items of a track are.
@@ -38,6 +39,7 @@ pub struct Gather {
     losses: Vec<(u32, Loss)>,
     texts: FieldTexts,
     fields: Fields,
+    is_bare: bool,
     /// Bytes that the contents may have.
     memory_bytes: Option<usize>,
     loss_bytes: usize,
@@ -60,6 +62,24 @@ impl Gather {
             gather.contents.add_name(&name.text);
         }
         gather
+    }
+
+    /// Has what is needed to compare it with another trace taken note of. Then each event has to be shown by [`Gather::seen`] too.
+    pub fn compared(mut self) -> Gather {
+        self.contents.samples = Some(Samples::default());
+        self
+    }
+
+    /// Only what is compared is wanted: fields are passed over.
+    pub fn without_fields(self) -> Gather {
+        Gather { is_bare: true, ..self }
+    }
+
+    /// The next event, before the timeline is shown it; `is_wanted`: it is asked for.
+    pub fn seen(&mut self, event: &Event<'_>, is_wanted: bool) {
+        if let Some(samples) = &mut self.contents.samples {
+            samples.event(event, is_wanted);
+        }
     }
 
     /// Keeps no more than about so many bytes. What comes then is counted, and told at the top of the page.
@@ -107,6 +127,9 @@ impl Gather {
             (StreamCpu::One(known), Some(cpu)) if known == cpu => *of_stream,
             _ => StreamCpu::Several,
         };
+        if self.is_bare {
+            return self.contents.cpu(cpu);
+        }
         self.fields.event(&event.class.full_name);
         for (name, value) in self.texts.of(event) {
             self.fields.put(name, &String::from_utf8_lossy(value));
@@ -241,6 +264,9 @@ impl Sink for Gather {
         }
         let fields = self.contents.fields(&self.fields);
         self.fields.0.clear();
+        if let Some(samples) = self.contents.samples.as_mut().filter(|_| end.is_believed && end.event.is_some()) {
+            samples.pair(end.name, end.begin_ns, end.ns.abs_diff(end.begin_ns));
+        }
         let place = self.place(end.track);
         let item = Item {
             kind: Kind::Slice,

@@ -14,6 +14,7 @@
 //! * [`Contents`]: what is put into a report. Tables and distributions are made of all of it.
 //! * [`levels`]: what a row looks like from farther away: neighbours that are too short to be seen apart become one.
 //! * [`Contents::finish`]: makes the page, no longer than it may be. What has no room is merged or left out, counted, and told in the page.
+//! * [`Contents::beside`], [`Contents::compare`]: another trace, and what differs.
 //! * [`page`]: script and style, as one each, with their hashes in the page's content policy.
 //!
 //! * [`Served`], [`serve`]: the same page on loopback, which asks for what it has no room for when it is looked at.
@@ -28,6 +29,7 @@
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 mod columns;
+mod compare;
 mod contents;
 mod counters;
 mod details;
@@ -39,6 +41,7 @@ pub mod serve;
 mod served;
 mod summary;
 
+pub use compare::{Beside, Difference};
 pub use contents::{Contents, Cpu, Fields, Item, Kind, Loss, Process, Thread};
 pub use finish::{LeftOut, Written};
 pub use gather::{Gather, Kept};

@@ -12,7 +12,7 @@ use sha2::{Digest, Sha256};
 const DOCUMENT: &str = include_str!("../page/index.html");
 const STYLE: &str = include_str!("../page/style.css");
 /// Each stands behind those that it uses.
-const MODULES: [(&str, &str); 9] = [
+const MODULES: [(&str, &str); 10] = [
     ("text.js", include_str!("../page/text.js")),
     ("data.js", include_str!("../page/data.js")),
     ("rows.js", include_str!("../page/rows.js")),
@@ -20,6 +20,7 @@ const MODULES: [(&str, &str); 9] = [
     ("draw.js", include_str!("../page/draw.js")),
     ("timeline.js", include_str!("../page/timeline.js")),
     ("charts.js", include_str!("../page/charts.js")),
+    ("diff.js", include_str!("../page/diff.js")),
     ("panel.js", include_str!("../page/panel.js")),
     ("main.js", include_str!("../page/main.js")),
 ];

@@ -130,7 +130,7 @@ impl Trees {
 }
 
 /// In which part of all durations one is.
-fn bin(duration: u64) -> u64 {
+pub(crate) fn bin(duration: u64) -> u64 {
     let duration = duration.max(1);
     // As the page counts, where the bounds are drawn.
     ((duration as f64).log2() * BINS_AN_OCTAVE as f64).floor() as u64

@@ -1,0 +1,323 @@
+//! What differs between two traces: of each class and each name of slices how often it came, how long it took, and whether a difference can be told.
+//!
+//! The figures and their intervals are those of `dormouse stats --diff` ([`dormouse_analysis::Diff`]): the first trace is A, the other B, and a figure is told as B/A.
+
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, HashMap};
+
+use dormouse_abi::text::printable;
+use dormouse_analysis::{Figure, QuickMap, Sample};
+use dormouse_ctf::Event;
+use serde::Serialize;
+
+use crate::contents::Contents;
+use crate::summary;
+
+/// What is compared of a trace besides its call trees.
+#[derive(Debug, Default)]
+pub(crate) struct Samples {
+    /// Of all events that were read.
+    span_ns: Option<(i64, i64)>,
+    /// By the class's place in memory.
+    number_by_class: QuickMap<usize, usize>,
+    classes: Vec<(String, Sample)>,
+    /// By the number of their name.
+    pairs: BTreeMap<u32, Durations>,
+}
+
+/// How long slices of a name took.
+#[derive(Debug, Default)]
+struct Durations {
+    sample: Sample,
+    bins: BTreeMap<u64, u64>,
+}
+
+impl Samples {
+    /// The next event. `is_wanted`: it is counted; every other tells how long the trace is.
+    pub(crate) fn event(&mut self, event: &Event<'_>, is_wanted: bool) {
+        if event.is_state() {
+            return;
+        }
+        if let Some(ns) = event.time_ns {
+            self.span_ns = Some(self.span_ns.map_or((ns, ns), |(begin, end)| (begin.min(ns), end.max(ns))));
+        }
+        if !is_wanted {
+            return;
+        }
+        let since_ns = self.since_ns(event.time_ns.unwrap_or_default());
+        let classes = &mut self.classes;
+        let number = self.number_by_class.entry(std::ptr::from_ref(event.class).addr()).or_insert_with(|| {
+            classes.push((event.class.full_name.clone(), Sample::default()));
+            classes.len() - 1
+        });
+        classes[*number].1.add(since_ns, None);
+    }
+
+    /// A slice whose begin and end belong together.
+    pub(crate) fn pair(&mut self, name: u32, begin_ns: i64, duration_ns: u64) {
+        let since_ns = self.since_ns(begin_ns);
+        let of_name = self.pairs.entry(name).or_default();
+        of_name.sample.add(since_ns, Some(duration_ns));
+        *of_name.bins.entry(summary::bin(duration_ns)).or_default() += 1;
+    }
+
+    fn since_ns(&self, ns: i64) -> u64 {
+        ns.saturating_sub(self.span_ns.map_or(ns, |(begin, _)| begin)).max(0) as u64
+    }
+
+    fn duration_ns(&self) -> u64 {
+        self.span_ns.map_or(0, |(begin, end)| end.abs_diff(begin))
+    }
+
+    /// By what they are, and their text. Classes of one name are one.
+    fn by_text(self, names: &[String]) -> BTreeMap<(bool, String), Durations> {
+        let classes = self.classes.into_iter();
+        let classes =
+            classes.map(|(name, sample)| ((false, printable(&name)), Durations { sample, bins: BTreeMap::new() }));
+        let pairs = self.pairs.into_iter().map(|(name, of_name)| ((true, names[name as usize].clone()), of_name));
+        let mut by_text = BTreeMap::<_, Durations>::new();
+        for (key, of_name) in classes.chain(pairs) {
+            let sum = by_text.entry(key).or_default();
+            sum.sample.merge(&of_name.sample);
+            of_name.bins.into_iter().for_each(|(bin, count)| *sum.bins.entry(bin).or_default() += count);
+        }
+        by_text
+    }
+}
+
+/// The other trace, as far as it is compared.
+#[derive(Debug)]
+pub struct Beside {
+    title: String,
+    about: Vec<String>,
+    notes: Vec<String>,
+    losses: Vec<LostBeside>,
+    events: u64,
+    names: Vec<String>,
+    samples: Samples,
+    nodes: Vec<summary::Node>,
+    nodes_left_out: u64,
+}
+
+/// Where the other trace has lost events.
+#[derive(Debug, Serialize)]
+struct LostBeside {
+    /// Nanoseconds since the trace's begin.
+    begin: u64,
+    end: u64,
+    events: u64,
+    /// Who tells of it, or on which CPU it was.
+    stream: String,
+    text: String,
+}
+
+impl Contents {
+    /// What is compared of this one, if it is the other. Its items are not kept.
+    pub fn beside(self) -> Beside {
+        let span = self.span();
+        let order = crate::finish::order(&self.items, |item| item.thread);
+        let summary::Summary { nodes, nodes_left_out, .. } = summary::of(&self.items, &order, span);
+        let since = |ns: Option<i64>, without: u64| {
+            ns.map_or(without, |ns| u64::try_from(ns.saturating_sub(span.0)).unwrap_or(0).min(span.1))
+        };
+        let losses = self.losses.iter().map(|loss| LostBeside {
+            begin: since(loss.begin_ns, 0),
+            end: since(loss.end_ns, span.1),
+            events: loss.events,
+            stream: match loss.cpu.and_then(|cpu| self.cpus.get(cpu as usize).copied().flatten()) {
+                Some(cpu) => format!("CPU {cpu}"),
+                None => loss.stream.clone(),
+            },
+            text: loss.text.clone(),
+        });
+        Beside {
+            losses: losses.collect(),
+            title: self.title,
+            about: self.about,
+            notes: self.notes,
+            events: self.events,
+            names: self.names,
+            samples: self.samples.unwrap_or_default(),
+            nodes,
+            nodes_left_out,
+        }
+    }
+
+    /// Puts another trace beside this one, which comes first.
+    pub fn compare(&mut self, other: Beside) {
+        self.beside = Some(other);
+    }
+}
+
+/// What differs in one class or name.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Difference {
+    /// Of the class, or of the slices.
+    pub name: String,
+    /// Slices, not events of a class.
+    pub is_pair: bool,
+    /// Of the first trace and of the other.
+    pub counts: [u64; 2],
+    /// As `dormouse stats --diff` tells them.
+    pub figures: Vec<Figure>,
+}
+
+/// A difference with what is drawn of it: how many have which duration, in each trace.
+#[derive(Debug, Serialize)]
+struct Drawn {
+    #[serde(flatten)]
+    difference: Difference,
+    bins: [Vec<(u64, u64)>; 2],
+}
+
+/// Parent (0: none; plus 1), name, and counts and times of both traces.
+type Node = (u32, u32, [u64; 2], [u64; 2]);
+
+/// Two traces beside each other, as the page is told of them.
+#[derive(Debug, Serialize)]
+pub(crate) struct Compared {
+    title: String,
+    about: Vec<String>,
+    notes: Vec<String>,
+    losses: Vec<LostBeside>,
+    events: u64,
+    /// How long each trace is, nanoseconds.
+    durations_ns: [u64; 2],
+    /// What differs most first.
+    rows: Vec<Drawn>,
+    /// Of the nodes.
+    names: Vec<String>,
+    nodes: Vec<Node>,
+    nodes_left_out: u64,
+}
+
+impl Compared {
+    /// `names` and `nodes`: of the first trace.
+    pub(crate) fn new(samples: Samples, names: &[String], nodes: &[summary::Node], other: Beside) -> Compared {
+        let durations_ns = [&samples, &other.samples].map(Samples::duration_ns);
+        let mut sides: BTreeMap<(bool, String), [Option<Durations>; 2]> = BTreeMap::new();
+        let (all_names, all_nodes) = trees([nodes, &other.nodes], [names, &other.names]);
+        for (side, by_text) in [samples.by_text(names), other.samples.by_text(&other.names)].into_iter().enumerate() {
+            by_text.into_iter().for_each(|(key, of_name)| sides.entry(key).or_default()[side] = Some(of_name));
+        }
+        let row = |((is_pair, name), sides): ((bool, String), [Option<Durations>; 2])| {
+            let samples = sides.each_ref().map(|side| side.as_ref().map(|side| &side.sample));
+            let counts = samples.map(|sample| sample.map_or(0, Sample::count));
+            let figures = Sample::figures(samples, durations_ns);
+            let bins = sides.map(|side| side.map(|side| side.bins.into_iter().collect()).unwrap_or_default());
+            Drawn { difference: Difference { name, is_pair, counts, figures }, bins }
+        };
+        let mut rows: Vec<Drawn> = sides.into_iter().map(row).collect();
+        rows.sort_by(|a, b| by_difference(&a.difference, &b.difference));
+        Compared {
+            title: printable(&other.title),
+            about: other.about,
+            notes: other.notes,
+            losses: other.losses,
+            events: other.events,
+            durations_ns,
+            rows,
+            names: all_names,
+            nodes: all_nodes,
+            nodes_left_out: other.nodes_left_out,
+        }
+    }
+
+    /// What differs, without what is drawn.
+    pub(crate) fn differences(self) -> Vec<Difference> {
+        self.rows.into_iter().map(|row| row.difference).collect()
+    }
+}
+
+/// What differs most first: by the end of an interval that is nearest to no difference, and where none can be told by what is measured.
+fn by_difference(a: &Difference, b: &Difference) -> Ordering {
+    let most = |of: fn(&Figure) -> f64, row: &Difference| row.figures.iter().map(of).fold(0.0, f64::max);
+    let by = |of: fn(&Figure) -> f64| most(of, b).total_cmp(&most(of, a));
+    let count = |row: &Difference| row.counts[0].saturating_add(row.counts[1]);
+    by(told).then(by(measured)).then(count(b).cmp(&count(a)))
+}
+
+/// How much a figure differs at least, as a logarithm; 0: that cannot be told.
+fn told(figure: &Figure) -> f64 {
+    match (figure.verdict, figure.ci95) {
+        ("larger", Some([Some(low), _])) => low.ln(),
+        ("smaller", Some([_, Some(high)])) => -high.ln(),
+        _ => 0.0,
+    }
+}
+
+/// How much it differs in what is measured.
+fn measured(figure: &Figure) -> f64 {
+    figure.ratio.filter(|ratio| *ratio > 0.0).map_or(0.0, |ratio| ratio.ln().abs())
+}
+
+/// Call trees of both as one: what is nested in the same is the same.
+fn trees(nodes: [&[summary::Node]; 2], names: [&[String]; 2]) -> (Vec<String>, Vec<Node>) {
+    let mut all_names: Vec<String> = Vec::new();
+    let mut number_by_name: HashMap<&str, u32> = HashMap::new();
+    let mut all: Vec<Node> = Vec::new();
+    let mut number_by_place: HashMap<(u32, u32), u32> = HashMap::new();
+    for (side, (nodes, names)) in nodes.into_iter().zip(names).enumerate() {
+        // A node comes behind its parent.
+        let mut numbers: Vec<u32> = Vec::with_capacity(nodes.len());
+        for &(parent, name, count, total, _) in nodes {
+            let parent = if parent == 0 { 0 } else { numbers[parent as usize - 1] + 1 };
+            let text = names[name as usize].as_str();
+            let name = *number_by_name.entry(text).or_insert_with(|| {
+                all_names.push(text.into());
+                all_names.len() as u32 - 1
+            });
+            let number = *number_by_place.entry((parent, name)).or_insert_with(|| {
+                all.push((parent, name, [0; 2], [0; 2]));
+                all.len() as u32 - 1
+            });
+            let (_, _, counts, totals) = &mut all[number as usize];
+            (counts[side], totals[side]) = (counts[side] + count, totals[side].saturating_add(total));
+            numbers.push(number);
+        }
+    }
+    (all_names, all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn trees_are_one_by_the_way_from_the_top() {
+        let [a, b] = [["job", "step"], ["step", "job"]].map(|names| names.map(String::from));
+        let of_a = [(0, 0, 2, 100, 50), (1, 1, 2, 50, 50)];
+        // The same under other numbers, and a step by itself.
+        let of_b = [(0, 0, 1, 5, 5), (0, 1, 4, 400, 100), (2, 0, 4, 300, 300)];
+        let (names, nodes) = trees([&of_a, &of_b], [&a, &b]);
+        assert_eq!(names, ["job", "step"]);
+        assert_eq!(nodes, [(0, 0, [2, 4], [100, 400]), (1, 1, [2, 4], [50, 300]), (0, 1, [0, 1], [0, 5])]);
+    }
+
+    #[test]
+    fn what_differs_most_comes_first_and_what_cannot_be_told_last() {
+        let mut samples = [Samples::default(), Samples::default()];
+        let names: Vec<String> = ["same", "slower", "few"].map(String::from).into();
+        for (side, of) in samples.iter_mut().enumerate() {
+            of.span_ns = Some((0, 1_000_000_000));
+            for index in 0..2000_i64 {
+                let (begin, spread) = (index * 500_000, index as u64 * 7919 % 1000);
+                of.pair(0, begin, 10_000 + spread);
+                of.pair(1, begin, (10_000 + spread) * (1 + side as u64));
+                if index < 5 {
+                    of.pair(2, begin, 100 * (1 + 50 * side as u64));
+                }
+            }
+        }
+        let [a, b] = samples;
+        let mut other = Contents::default();
+        (other.names, other.samples) = (names.clone(), Some(b));
+        let other = other.beside();
+        let rows = Compared::new(a, &names, &[], other).differences();
+        let order: Vec<_> = rows.iter().map(|row| (row.name.as_str(), row.counts[0])).collect();
+        assert_eq!(order, [("slower", 2000), ("few", 5), ("same", 2000)]);
+        let verdicts = |row: &Difference| row.figures.iter().map(|figure| figure.verdict).collect::<Vec<_>>();
+        assert_eq!(verdicts(&rows[0]), ["cannot be told", "larger", "larger", "larger", "larger"]);
+        assert!(verdicts(&rows[2]).iter().all(|verdict| *verdict == "cannot be told"));
+    }
+}
