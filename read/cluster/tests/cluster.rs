@@ -296,6 +296,7 @@ fn what_is_wrong_is_one_line() {
         (nowhere.as_str(), sql, expected_of_scheduler.as_str()),
         (&place, "select sum(cpu + 0) from \"http:begin\"", "class=http%3Abegin"),
         (&place, "select * from evnts", "there is no table evnts"),
+        (&place, "select last_value(cpu) ignore nulls over (order by time) from \"http:end\"", "cannot ignore nulls"),
         (&place, "select 1 / (cpu - cpu) from \"http:end\" order by 1", "DivideByZero"),
     ] {
         let (code, out, err) = query(&["--cluster", cluster, text(&store.path), sql]);

@@ -18,10 +18,17 @@ use ballista_core::extension::SessionConfigExt;
 use datafusion::arrow::error::ArrowError;
 use datafusion::arrow::ipc::reader::StreamReader;
 use datafusion::arrow::ipc::writer::StreamWriter;
+use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::datasource::source::DataSourceExec;
 use datafusion::error::DataFusionError;
 use datafusion::execution::context::SessionConfig;
+use datafusion::logical_expr::expr::NullTreatment;
+use datafusion::logical_expr::{Expr, LogicalPlan};
+use datafusion::physical_plan::empty::EmptyExec;
+use datafusion::physical_plan::filter::FilterExec;
+use datafusion::physical_plan::projection::ProjectionExec;
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
+use datafusion::physical_plan::union::UnionExec;
 use datafusion::physical_plan::{ExecutionPlan, SendableRecordBatchStream};
 use datafusion_proto::protobuf::PhysicalPlanNode;
 use dormouse_terminal::say;
@@ -70,6 +77,51 @@ pub(crate) fn has_work(plan: &Arc<dyn ExecutionPlan>) -> bool {
     plan.downcast_ref::<DataSourceExec>().is_some() || plan.children().into_iter().any(has_work)
 }
 
+/// Whether a cluster gives what the query says.
+///
+/// # Errors
+/// It has what is lost on the way: of functions over windows DataFusion 55 does not write down whether nulls are ignored.
+pub(crate) fn check(plan: &LogicalPlan) -> Result<()> {
+    let ignores = |expr: &Expr| {
+        let Expr::WindowFunction(function) = expr else { return Ok(false) };
+        Ok(function.params.null_treatment == Some(NullTreatment::IgnoreNulls))
+    };
+    let mut is_there = false;
+    plan.apply_with_subqueries(|node| {
+        node.apply_expressions(|expr| {
+            is_there |= expr.exists(ignores)?;
+            Ok(TreeNodeRecursion::Continue)
+        })
+    })?;
+    if is_there {
+        bail!(
+            "a cluster cannot ignore nulls in `… ignore nulls over (…)`; ask without --cluster, or count what is not null"
+        );
+    }
+    Ok(())
+}
+
+/// The same without branches of unions that have no rows. Ballista 55 takes no answer of a task of such a branch, and the query would never end.
+fn without_empty(plan: Arc<dyn ExecutionPlan>) -> datafusion::error::Result<Arc<dyn ExecutionPlan>> {
+    fn is_empty(plan: &Arc<dyn ExecutionPlan>) -> bool {
+        let keeps_none = plan.is::<ProjectionExec>() || plan.is::<FilterExec>() || plan.is::<UnionExec>();
+        plan.is::<EmptyExec>() || keeps_none && plan.children().into_iter().all(is_empty)
+    }
+    let changed = plan.transform_up(|plan| {
+        if !plan.is::<UnionExec>() {
+            return Ok(Transformed::no(plan));
+        }
+        let kept: Vec<_> = plan.children().into_iter().filter(|child| !is_empty(child)).cloned().collect();
+        match kept.len() {
+            count if count == plan.children().len() => Ok(Transformed::no(plan)),
+            0 => Ok(Transformed::yes(Arc::new(EmptyExec::new(plan.schema())))),
+            1 if kept[0].schema() == plan.schema() => Ok(Transformed::yes(Arc::clone(&kept[0]))),
+            _ => Ok(Transformed::yes(UnionExec::try_new(kept)?)),
+        }
+    })?;
+    Ok(changed.data)
+}
+
 impl Cluster {
     /// Runs a plan. `temporary`: where the result is kept until it is handed on.
     ///
@@ -82,6 +134,7 @@ impl Cluster {
         session: &str,
         temporary: &Path,
     ) -> Result<SendableRecordBatchStream> {
+        let plan = &without_empty(Arc::clone(plan))?;
         let mut attempt = 1;
         loop {
             let session = format!("{session}-{attempt}");
@@ -89,7 +142,9 @@ impl Cluster {
                 Ok(file) => return stream(plan, file),
                 Err(Failure::There(error)) if attempt < ATTEMPTS && is_passing(&error) => {
                     attempt += 1;
-                    say(format_args!("warning: the cluster lost what a job needed; it runs again ({attempt} of {ATTEMPTS})"));
+                    say(format_args!(
+                        "warning: the cluster lost what a job needed; it runs again ({attempt} of {ATTEMPTS})"
+                    ));
                 }
                 Err(Failure::There(error)) => bail!("{}", line(&error.to_string(), &self.place)),
                 Err(Failure::Here(error)) => {
@@ -181,7 +236,8 @@ fn line(text: &str, place: &str) -> String {
         rest = inner.trim_end_matches([')', '\n', ' ']);
     }
     let one = rest.trim_matches('"').replace("\\n", " ").split_whitespace().collect::<Vec<_>>().join(" ");
-    let what = if text.contains("ResourcesExhausted") { "--memory of executors is too small" } else { "the cluster says" };
+    let what =
+        if text.contains("ResourcesExhausted") { "--memory of executors is too small" } else { "the cluster says" };
     match one.char_indices().nth(LINE_LEN_MAX) {
         Some((at, _)) => format!("{what}: {}…", &one[..at]),
         None => format!("{what}: {one}"),
@@ -210,7 +266,10 @@ mod tests {
         let task = "Execution error: Job 038 failed: Job failed due to stage 1 failed: Task failed due to runtime execution error: ";
         for (text, expected) in [
             ("DataFusionError(Shared(External(ArrowError(DivideByZero))))\n", "the cluster says: DivideByZero"),
-            ("DataFusionError(Shared(Execution(\"time_bucket: `x` is wrong\")))", "the cluster says: time_bucket: `x` is wrong"),
+            (
+                "DataFusionError(Shared(Execution(\"time_bucket: `x` is wrong\")))",
+                "the cluster says: time_bucket: `x` is wrong",
+            ),
             (
                 "DataFusionError(Shared(External(DataFusionError(ParquetError(General(\"Failed to fetch metadata for file a/b: Object Store error: \
                  Object at location /a/b not found: No such file\"))))))",

@@ -132,6 +132,9 @@ impl Session {
         let told = |error: DataFusionError| anyhow!("{}", fault::told(sql, &error, &self.tables));
         let frame = self.context.sql_with_options(sql, catalog::options()).await.map_err(told)?;
         let task = Arc::new(frame.task_ctx());
+        if self.cluster.is_some() {
+            cluster::check(frame.logical_plan())?;
+        }
         let plan = frame.create_physical_plan().await.map_err(told)?;
         let mut batches = match &self.cluster {
             Some(cluster) if cluster::has_work(&plan) => {

@@ -207,7 +207,8 @@ impl Making<'_> {
         names.sort();
         names.dedup();
         // Those without events have columns, too: who asks for them is told that there are none.
-        let declared = traces.iter().flat_map(|trace| ClassRef::all(*trace)).map(|class| class.class.full_name.as_str());
+        let declared =
+            traces.iter().flat_map(|trace| ClassRef::all(*trace)).map(|class| class.class.full_name.as_str());
         let is_idle = |name: &&str| !state.contains(name) && !names.iter().any(|busy| busy == name);
         let idle: BTreeSet<&str> = declared.filter(is_idle).collect();
         let idle: Vec<String> = idle.into_iter().map(String::from).collect();
@@ -248,7 +249,9 @@ impl Making<'_> {
             Ok::<_, Error>(split.damage().clone())
         })?;
         // A name that is a pattern has others with it that have no events.
-        let is_known = |class: &ClassOf| idle.contains(&class.name) || schemas.iter().any(|(name, _, is_there)| *is_there && *name == class.name);
+        let is_known = |class: &ClassOf| {
+            idle.contains(&class.name) || schemas.iter().any(|(name, _, is_there)| *is_there && *name == class.name)
+        };
         self.classes.retain(is_known);
         self.classes.sort_by(|a, b| a.name.cmp(&b.name));
         Ok((events, damage))

@@ -15,12 +15,14 @@ with calls as (
     select time, process, pid, fd, null, 'write', greatest(result, 0) /*+, host*/ from "libc:write"
     union all
     select time, process, pid, fd, '', 'close', 0 /*+, host*/ from "libc:close" where result = 0
-), known as (
-    select process, pid, fd, call, bytes,
-           last_value(path) ignore nulls over (
+), opened as (
+    select *, count(path) over (
                partition by pid, fd /*+, host*/ order by time rows between unbounded preceding and current row
-           ) as path /*+, host*/
+           ) as opens
     from calls
+), known as (
+    select process, pid, fd, call, bytes, max(path) over (partition by pid, fd, opens /*+, host*/) as path /*+, host*/
+    from opened
 )
 select process, pid, coalesce(nullif(path, ''), 'descriptor ' || fd) as file,
        count(*) filter (where call = 'read') as reads,
