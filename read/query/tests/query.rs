@@ -452,6 +452,7 @@ fn python(packages: &[&str]) -> Option<PathBuf> {
 const CHECK: &str = r#"
 import sys, glob, duckdb, pyarrow.dataset, pyarrow.parquet, pyarrow.ipc
 parquet, arrow = sys.argv[1:]
+parquet += "/events"
 data = pyarrow.dataset.dataset(parquet, format="parquet", partitioning="hive")
 table = data.to_table()
 assert table.num_rows == 8000, table.num_rows
@@ -476,15 +477,35 @@ fn exports_are_read_by_others() {
     let Traces { http, _dir, .. } = traces();
     let dir = tempfile::tempdir().unwrap();
     let (parquet, arrow) = (dir.path().join("parquet"), dir.path().join("arrow"));
-    for (place, format) in [(&parquet, &["--format", "parquet"][..]), (&arrow, &["--format", "arrow"])] {
+    // Two files of events, one of each other table.
+    for (place, format, files) in [(&parquet, &["--format", "parquet"][..], 6), (&arrow, &["--format", "arrow"], 2)] {
         let all = [&[http.to_str().unwrap(), "--export", place.to_str().unwrap()], format].concat();
-        assert_eq!(query(&all), (0, String::new(), "dormouse: wrote 8000 events to 2 files\n".into()));
-        // What is there is not written over.
+        let line = format!("dormouse: wrote 8000 events to {files} files\n");
+        assert_eq!(query(&all), (0, String::new(), line));
+        // What is there is not written over, and a store is none to be written anew.
         let (code, _, err) = query(&all);
         assert_eq!((code, err.contains("is there and not empty")), (2, true), "{err}");
     }
-    assert!(parquet.join("host=lair/day=2023-11-14/class=http%3Abegin/part-0.parquet").is_file());
+    let (code, _, err) = query(&[parquet.to_str().unwrap(), "--export", "x"]);
+    assert_eq!((code, err.contains("is a store already")), (2, true), "{err}");
+    let of_class = parquet.join("events/host=lair/day=2023-11-14/class=http%3Abegin");
+    assert_eq!(of_class.read_dir().unwrap().count(), 1);
+    // The same rows as the trace gives.
+    for sql in [
+        "select name, begin_time, duration_ns, process, pid, tid, cpu, key from pairs order by begin_time, tid",
+        "select pid, name, program, events from processes order by pid",
+        "select events, events_lost, begin_time, end_time, packets from totals",
+    ] {
+        assert_eq!(rows(&parquet, sql), rows(&http, sql), "{sql}");
+    }
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 2);
+    // The last rename fails: nothing is left.
+    let deep = dir.path().join("deep");
+    std::fs::create_dir_all(deep.join("link")).unwrap();
+    std::os::unix::fs::symlink("/no/such/place", deep.join("dangling")).unwrap();
+    let (code, _, err) = query(&[http.to_str().unwrap(), "--export", deep.join("dangling").to_str().unwrap()]);
+    assert_eq!((code, err.contains("cannot write to")), (2, true), "{err}");
+    assert_eq!(std::fs::read_dir(&deep).unwrap().count(), 2);
     let Some(python) = python(&["pyarrow", "duckdb"]) else { return };
     let output = run(Command::new(python).args(["-c", CHECK]).arg(&parquet).arg(&arrow)).unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

@@ -363,9 +363,11 @@ impl Contents {
     ) -> Vec<Entry> {
         let entry = |number: &u32| {
             let item = &self.items[*number as usize];
+            let begin = item.begin_ns.abs_diff(begin_ns);
             Entry {
-                begin: item.begin_ns.abs_diff(begin_ns),
-                duration: item.duration_ns,
+                begin,
+                // Of damaged times it can be more than is left.
+                duration: item.duration_ns.min(u64::MAX - begin),
                 name: item.name,
                 count: 1,
                 key: item.key,

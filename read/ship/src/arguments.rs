@@ -2,11 +2,8 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Result, bail};
 use clap::Parser;
-use dormouse_terminal::{EXIT_CODES, Output, parse_size};
-
-use crate::run::Shipping;
+use dormouse_terminal::{EXIT_CODES, parse_size};
 
 /// Put closed traces into a store of Parquet, which `dormouse query` and others read
 #[derive(Debug, Parser)]
@@ -57,19 +54,4 @@ Exit code: 0, also when SIGTERM ends --follow; 1 if a trace is damaged or cannot
 
 {EXIT_CODES}"
     )
-}
-
-/// Less makes groups of rows that are too small to be worth their heads.
-const MEMORY_BYTES_MIN: u64 = 32 << 20;
-
-impl Ship {
-    pub(crate) fn run(self, out: &mut Output) -> Result<u8> {
-        if self.memory < MEMORY_BYTES_MIN {
-            bail!("--memory is 32M at least");
-        }
-        if self.host.as_ref().is_some_and(String::is_empty) {
-            bail!("--host takes a name");
-        }
-        Shipping::begin(self, out)?.run()
-    }
 }

@@ -20,5 +20,5 @@ mod signals;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    dormouse_terminal::main(|command| command, arguments::Ship::run)
+    dormouse_terminal::main(|command| command, |ship, out| run::Shipping::begin(ship, out)?.run())
 }

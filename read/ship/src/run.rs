@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, bail};
 use dormouse_reader::TraceFiles;
 use dormouse_store::{Identity, Manifest, Options, Store, Watch, put};
 use dormouse_terminal::{Output, say};
@@ -23,6 +23,8 @@ use crate::signals::Signals;
 const THREADS: usize = 2;
 /// Nothing is shown of a trace that is put before.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// Less makes groups of rows that are too small to be worth their heads.
+const MEMORY_BYTES_MIN: u64 = 32 << 20;
 /// Often enough to look alive.
 const TICK: Duration = Duration::from_millis(100);
 
@@ -89,14 +91,20 @@ pub(crate) struct Shipping<'o> {
 
 impl<'o> Shipping<'o> {
     /// # Errors
-    /// There is no such store, it may not be looked at, or no threads can be had.
+    /// An option is wrong, there is no such store, it may not be looked at, or no threads can be had.
     pub(crate) fn begin(ship: Ship, out: &'o mut Output) -> Result<Shipping<'o>> {
+        if ship.memory < MEMORY_BYTES_MIN {
+            bail!("--memory is 32M at least");
+        }
+        if ship.host.as_ref().is_some_and(String::is_empty) {
+            bail!("--host takes a name");
+        }
         let store = Store::open(&ship.to)?;
         if let Some(dir) = store.dir()
             && let Some(parent) = dir.parent()
             && !parent.is_dir()
         {
-            return Err(anyhow!("cannot write to {}: there is no directory {}", ship.to, parent.display()));
+            bail!("cannot write to {}: there is no directory {}", ship.to, parent.display());
         }
         let mut builder = tokio::runtime::Builder::new_multi_thread();
         let runtime = builder.worker_threads(THREADS).enable_all().build().context("cannot start threads")?;
@@ -123,7 +131,7 @@ impl<'o> Shipping<'o> {
             let gone = |(place, _): &(Place, Done)| places.contains(place);
             self.over.retain(gone);
             if places.is_empty() && watched.is_none() {
-                return Err(anyhow!("there is no trace in {}", self.ship.dir.display()));
+                bail!("there is no trace in {}", self.ship.dir.display());
             }
             let Some(watched) = &mut watched else { break };
             if is_new {

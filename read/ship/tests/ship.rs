@@ -484,3 +484,24 @@ fn one_that_follows_puts_what_is_closed_and_ends_at_a_signal() {
     assert!(text(&output.stderr).contains("3 traces with 97 events put"), "{}", text(&output.stderr));
     assert_has(&store, dir.path());
 }
+
+/// What the documentation shows is what is printed.
+#[test]
+fn the_example_of_the_documentation() {
+    let place = tempfile::tempdir().unwrap();
+    std::fs::create_dir_all(place.path().join("traces/web")).unwrap();
+    trace(0, 10_000).write(&place.path().join("traces/web"));
+    std::fs::create_dir(place.path().join("bin")).unwrap();
+    let script = format!("#!/bin/sh\nshift\nexec {} \"$@\"\n", env!("CARGO_BIN_EXE_dormouse-ship"));
+    dormouse_testing::write_script(&place.path().join("bin/dormouse"), &script);
+    let path = format!("{}:{}", place.path().join("bin").display(), std::env::var("PATH").unwrap());
+    let text_of = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/shipping.md")).unwrap();
+    let block = text_of.split("```console\n").nth(1).unwrap().split("```").next().unwrap();
+    let mut shown = String::new();
+    for command in block.lines().filter_map(|line| line.strip_prefix("$ ")) {
+        let mut shell = Command::new("sh");
+        let output = shell.args(["-c", command]).current_dir(place.path()).env("PATH", &path).output().unwrap();
+        shown += &format!("$ {command}\n{}{}", text(&output.stdout), text(&output.stderr));
+    }
+    assert!(shown == block, "what is printed:\n{shown}");
+}

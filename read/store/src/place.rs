@@ -107,7 +107,7 @@ impl Store {
             return Err(format!("{place} names no bucket: s3://BUCKET/PREFIX").into());
         }
         let endpoint = ENDPOINTS.iter().find(|name| is_set(name)).and_then(|name| std::env::var(name).ok());
-        if endpoint.is_some() && !CREDENTIALS.iter().any(|name| is_set(&name)) {
+        if endpoint.is_some() && !CREDENTIALS.iter().any(is_set) {
             return Err(format!("{place}: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY are not set").into());
         }
         let is_plain = endpoint.as_ref().is_some_and(|endpoint| endpoint.starts_with("http://"));
