@@ -12,6 +12,7 @@ mod pairs;
 mod schemas;
 mod table;
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
@@ -78,8 +79,8 @@ impl Schemas {
         };
         let known = self.0.entry(key(table, class)).or_default();
         let text = text.cloned().unwrap_or_default();
-        if !known.contains_key(&text) {
-            known.insert(text, manifest.schema(table, class)?);
+        if let Entry::Vacant(new) = known.entry(text) {
+            new.insert(manifest.schema(table, class)?);
         }
         Ok(())
     }
