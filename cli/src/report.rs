@@ -111,7 +111,7 @@ pub(crate) fn notes(files: &TraceFiles, said: &Said, corrections: Vec<String>, b
 
 /// Which of two traces it is.
 #[derive(Clone, Copy)]
-pub(crate) enum Side {
+enum Side {
     Alone,
     First,
     Other,
@@ -129,7 +129,7 @@ impl Drawn {
 }
 
 /// Reads traces for a report.
-pub(crate) fn gather(dirs: &[PathBuf], wanted: &Wanted, drawn: &Drawn, side: Side) -> anyhow::Result<(Contents, Said)> {
+fn gather(dirs: &[PathBuf], wanted: &Wanted, drawn: &Drawn, side: Side) -> anyhow::Result<(Contents, Said)> {
     let (files, is_growing, corrections) = opened(dirs, wanted)?;
     let mut reading = wanted.reading(&files)?;
     let traces: Vec<&Trace> = files.described().iter().collect();

@@ -140,15 +140,14 @@ export class Panel {
     ];
   }
 
-  async fields({ at }, into) {
-    const number = this.report.fields[at];
-    if (number === 0) {
+  async fields(entry, into) {
+    if (this.report.fields[entry.at] === 0) {
       into.append(element("p", { class: "quiet", text: this.report.left_out.fields ? "Its fields are left out, so that the report is no longer than it may be." : "It has no fields." }));
       return;
     }
     let events = [];
     try {
-      events = await fieldsOf(this.report, number);
+      events = await fieldsOf(this.report, entry);
     } catch (error) {
       into.append(element("p", { class: "quiet", text: `Its fields cannot be had: ${error.message}` }));
     }

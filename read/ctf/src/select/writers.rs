@@ -37,6 +37,13 @@ pub struct Writers {
     scratch: Scratch,
 }
 
+impl Clone for Writers {
+    fn clone(&self) -> Writers {
+        let Writers { places, names, ids, .. } = self;
+        Writers { places: places.clone(), names: names.clone(), ids: ids.clone(), scratch: Scratch::default() }
+    }
+}
+
 /// Where the records of a class say who wrote them.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Places {
@@ -93,6 +100,11 @@ fn key(trace: TraceRef<'_>) -> usize {
 }
 
 impl Writers {
+    /// Processes that are known.
+    pub fn count(&self) -> usize {
+        self.names.len() + self.ids.len()
+    }
+
     /// Goes on with the same traces, which have been opened anew.
     pub fn reopened<'a>(&mut self, pairs: impl Iterator<Item = (TraceRef<'a>, TraceRef<'a>)>) {
         let now: HashMap<usize, usize> = pairs.map(|(before, now)| (key(before), key(now))).collect();
