@@ -9,7 +9,7 @@ use dormouse_analysis::timeline::{Options, Totals};
 use dormouse_ctf::Trace;
 use dormouse_export::{Batch, Encoder, Exporter, Format};
 use dormouse_reader::{Item, Reading, Said};
-use dormouse_terminal::{Output, say};
+use dormouse_terminal::{Output, parse_size, say};
 use serde_json::json;
 
 use crate::hands::Hands;
@@ -45,6 +45,9 @@ pub(crate) struct Export {
     /// A field whose values are drawn as a counter, such as `net:queue/len`; may be given several times
     #[arg(long, value_name = "EVENT/FIELD", value_parser = parse_counter, help_heading = "What is drawn")]
     counter: Vec<(String, String)>,
+    /// Keep no more than so much of what is open, of tracks and of stacks: what comes then is drawn as far as it can be, and counted
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "1G", help_heading = "What is drawn")]
+    memory: u64,
     /// Print what was written, and what was left out, as JSON
     #[arg(long)]
     json: bool,
@@ -132,6 +135,25 @@ struct Told {
     /// In words, if there are any.
     losses: Option<String>,
     warnings: Vec<String>,
+    /// For what there was no memory, a line each.
+    left_out: Vec<String>,
+}
+
+/// For what there was no memory.
+fn left_out(totals: &Totals) -> Vec<String> {
+    let lines = [
+        (
+            totals.begins_not_followed,
+            "begins of slices are instants: too many were open for --memory, or nested too deep",
+        ),
+        (totals.events_on_other_tracks, "events are on the track of another thread: --memory has no room for theirs"),
+        (totals.names_not_kept, "names of processes are not known: --memory has no room for them"),
+        (
+            totals.slices_without_stack,
+            "slices are not told apart from what they are in: --memory has no room for their stacks",
+        ),
+    ];
+    lines.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}")).collect()
 }
 
 impl Export {
@@ -154,12 +176,12 @@ impl Export {
             Ok(format) => self.timeline(format, target.output())?,
             Err(format) => {
                 let Printed { is_damaged, events } = View::export(self.dirs, self.wanted, format, target.output())?;
-                Told { is_damaged, totals: None, events, losses: None, warnings: Vec::new() }
+                Told { is_damaged, totals: None, events, losses: None, warnings: Vec::new(), left_out: Vec::new() }
             }
         };
         let written_bytes = target.finish()?;
         told.warnings.iter().for_each(|line| say(format_args!("warning: {line}")));
-        told.losses.iter().for_each(say);
+        told.left_out.iter().chain(&told.losses).for_each(say);
         if is_json {
             out.json(&json!({
                 "file": path.to_string_lossy(),
@@ -176,12 +198,16 @@ impl Export {
 
     fn timeline(self, format: Format, out: &mut Output) -> anyhow::Result<Told> {
         let files = self.wanted.open(&self.dirs)?;
-        let reading = self.wanted.reading(&files)?;
+        let mut reading = self.wanted.reading(&files)?;
+        let memory = usize::try_from(self.memory).unwrap_or(usize::MAX);
+        // Of names the reading has as many as the timeline.
+        reading.limit_names(memory / 16);
         let traces: Vec<&Trace> = files.described().iter().collect();
         let streams = files.names().zip(files.readers().map(|(trace, _)| trace));
         let options = Options { pairs: self.pairs.clone(), key: self.key.clone(), counters: self.counter.clone() };
         let base_ns = begin_ns(&files).unwrap_or(0);
-        let exporter = Exporter::new(format, &options, &traces, streams, base_ns).map_err(anyhow::Error::msg)?;
+        let mut exporter = Exporter::new(format, &options, &traces, streams, base_ns).map_err(anyhow::Error::msg)?;
+        exporter.limit(memory);
         std::thread::scope(|scope| {
             let hands = exporter.encoder().and_then(|_| {
                 Hands::start(scope, || {
@@ -231,7 +257,8 @@ fn write<'f>(mut reading: Reading<'f>, mut exporter: Exporter, mut writing: Writ
     drop(progress);
     let totals = writing.end(exporter)?;
     let Said { warnings, losses, .. } = reading.finish(!writing.out.is_over());
-    Ok(Told { is_damaged: !warnings.is_empty(), events: totals.events, totals: Some(totals), losses, warnings })
+    let (is_damaged, left_out) = (!warnings.is_empty(), left_out(&totals));
+    Ok(Told { is_damaged, events: totals.events, totals: Some(totals), losses, warnings, left_out })
 }
 
 /// What is being written.

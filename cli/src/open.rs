@@ -119,7 +119,10 @@ fn survey(this: &Arc<Open>) -> anyhow::Result<(Served, Said, bool)> {
     let (first_ns, last_ns) = (reading.bounds().first_ns, reading.bounds().last_ns);
     let traces: Vec<&Trace> = files.described().iter().collect();
     let streams = files.names().zip(files.readers().map(|(trace, _)| trace));
-    let timeline = Timeline::new(&this.drawn.options(), &traces, streams).map_err(anyhow::Error::msg)?;
+    let mut timeline = Timeline::new(&this.drawn.options(), &traces, streams).map_err(anyhow::Error::msg)?;
+    let memory = usize::try_from(this.memory).unwrap_or(usize::MAX);
+    timeline.limit(memory / 8);
+    reading.limit_names(memory / 32);
     let mut survey = Survey::new(&title(&this.dirs), timeline, this.memory);
     let mut progress = Progress::of(&reading, true);
     while let Some(item) = reading.next_item() {

@@ -1,8 +1,6 @@
 //! What programs chose moves no terminal's cursor: names of a program that runs, answers of one that lies, and what a trace holds.
 
-use std::fs::File;
 use std::io::Read;
-use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -15,6 +13,7 @@ use dormouse_abi::record::RecordKind;
 use dormouse_abi::text::is_printable;
 use dormouse_ctf::metadata::MetadataOptions;
 use dormouse_ctf::{Clock, Value};
+use dormouse_testing::terminal::terminal;
 use dormouse_traces::TraceBuilder;
 use dormouse_transport::{Conversation, Deadline};
 
@@ -87,22 +86,6 @@ fn answers_of_a_program_are_made_printable() {
         assert!(text.contains(part), "{arguments:?}: {text:?}");
         assert!(text.lines().all(|line| line.chars().all(is_printable)), "{arguments:?}: {text:?}");
     }
-}
-
-/// A pseudo-terminal: the side that a person looks at, and the side of the program.
-fn terminal(columns: u16) -> (File, OwnedFd) {
-    let (mut person, mut program) = (-1, -1);
-    let (name, settings) = (std::ptr::null_mut(), std::ptr::null());
-    let size = libc::winsize { ws_row: 24, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
-    // SAFETY: both descriptors are written where they are said to be, and the size is read from where it is; name and settings may be
-    // null (openpty(3)).
-    let result = unsafe { libc::openpty(&raw mut person, &raw mut program, name, settings, &raw const size) };
-    assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
-    // SAFETY: a descriptor that was just made, and that nobody else has.
-    let person = unsafe { File::from_raw_fd(person) };
-    // SAFETY: the other one.
-    let program = unsafe { OwnedFd::from_raw_fd(program) };
-    (person, program)
 }
 
 #[test]

@@ -83,6 +83,32 @@ impl Hasher for Folded {
     }
 }
 
+/// Places of a [`QuickMap`] that were asked for last, by an address: most events are of few classes.
+#[derive(Debug, Clone)]
+pub struct Recent(Box<[(usize, u32); RECENT]>);
+
+const RECENT: usize = 64;
+
+impl Default for Recent {
+    fn default() -> Recent {
+        Recent(Box::new([(0, 0); RECENT]))
+    }
+}
+
+impl Recent {
+    /// What an address (not 0) stands for; `find` looks it up, where it was not asked for lately.
+    #[inline(always)]
+    pub fn get(&mut self, address: usize, find: impl FnOnce() -> Option<u32>) -> Option<u32> {
+        // Addresses of classes are apart by a constant.
+        let place = (address as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (64 - RECENT.trailing_zeros());
+        let recent = &mut self.0[place as usize % RECENT];
+        if recent.0 != address {
+            *recent = (address, find()?);
+        }
+        Some(recent.1)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::HashSet;

@@ -41,7 +41,7 @@ pub mod timeline;
 pub use analysis::Analysis;
 pub use diff::{Diff, Figure, Ratios, Sample};
 pub use distribution::{Distribution, Number, PERCENTILES, RELATIVE_ERROR};
-pub use hash::QuickMap;
+pub use hash::{QuickMap, Recent};
 pub use key::KeyValue;
 pub use pair::{Pair, Pairs, Unpaired};
 pub use query::{DISTRIBUTIONS_MAX, GROUPS_MAX, Latency, Measure, Query};

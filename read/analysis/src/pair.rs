@@ -171,6 +171,12 @@ impl<K: Hash + Eq, T> Pairs<K, T> {
         has_room
     }
 
+    /// The same without counting.
+    #[inline(always)]
+    pub(crate) fn can_begin(&self) -> bool {
+        self.open_count < OPEN_MAX
+    }
+
     /// Takes a begin, if [`Pairs::has_room`].
     pub fn begin(&mut self, key: K, ns: i64, kept: T) {
         self.begun();
@@ -195,13 +201,19 @@ impl<K: Hash + Eq, T> Pairs<K, T> {
     }
 
     /// One more begin is open, whoever keeps it.
+    #[inline(always)]
     pub(crate) fn begun(&mut self) {
         self.open_count += 1;
     }
 
     /// One less is. False: events can have been lost in between.
+    #[inline(always)]
     pub(crate) fn ended(&mut self, domain: usize, begin_ns: i64, ns: i64) -> bool {
         self.open_count -= 1;
+        self.losses.is_empty() || self.was_complete(domain, begin_ns, ns)
+    }
+
+    fn was_complete(&mut self, domain: usize, begin_ns: i64, ns: i64) -> bool {
         let is_believed = !self.losses.get(&domain).is_some_and(|losses| losses.is_any(begin_ns, ns));
         self.unpaired.across_losses += u64::from(!is_believed);
         is_believed

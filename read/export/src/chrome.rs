@@ -12,7 +12,7 @@ use dormouse_analysis::timeline::{NameText, TrackKind};
 use dormouse_ctf::Event;
 use dormouse_ctf::text::{JsonFields, put_json_text};
 
-use crate::op::{At, Batch, Besides, NewTrack, Op, loss_name};
+use crate::op::{At, Batch, Kind, More, NewTrack, Op, loss_name};
 use crate::wire::Wire;
 
 /// Encodes operations.
@@ -100,59 +100,71 @@ impl Chrome {
 
     /// Appends the operations of a batch.
     pub(crate) fn encode(&mut self, batch: &mut Batch<'_>) {
-        let Batch { block, ops, out } = batch;
+        let Batch { block, ops, more, out } = batch;
         let mut text = std::mem::take(out).finish();
         for op in ops.iter() {
-            self.op(op, op.event().and_then(|event| block.get(event as usize)).as_ref(), &mut text);
+            match (op.kind, more.get(op.number as usize)) {
+                (Kind::More, Some(more)) => self.more(op, more, &mut text),
+                _ => self.op(op, op.event().and_then(|event| block.get(event)).as_ref(), &mut text),
+            }
         }
         *out = Wire::of(text);
     }
 
     fn op(&mut self, op: &Op, event: Option<&Event<'_>>, out: &mut Vec<u8>) {
-        match op {
-            Op::Begin { at, name, .. } => {
-                self.head("B", *at, out);
-                self.finish(*name, None, event, out);
+        let Op { at, name, kind, .. } = *op;
+        match kind {
+            Kind::Begin => {
+                self.head("B", at, out);
+                self.finish(name, None, event, out);
             }
-            Op::Continue { at, name } => {
-                self.head("B", *at, out);
-                self.finish(*name, Some("continued"), None, out);
+            Kind::Continue => {
+                self.head("B", at, out);
+                self.finish(name, Some("continued"), None, out);
             }
-            Op::Cut { at } => {
-                self.head("E", *at, out);
+            Kind::Cut => {
+                self.head("E", at, out);
                 put(out, "}");
             }
-            Op::End { at, is_believed, .. } => {
-                self.head("E", *at, out);
+            Kind::End | Kind::EndNotBelieved => {
+                self.head("E", at, out);
                 put(out, ",\"args\":{\"end\":{");
                 match event {
                     Some(event) => self.fields(event, out),
                     None => put(out, "\"not in the trace\":true"),
                 }
                 put(out, "}");
-                if !is_believed {
+                if kind == Kind::EndNotBelieved {
                     put(out, ",\"events lost between begin and end\":true");
                 }
                 put(out, "}}");
             }
-            Op::Instant { at, name, what, .. } => {
-                // What flows begin or end at has to be a slice.
-                let kind = match what {
-                    Besides::Begins | Besides::Ends | Besides::EndsElsewhere => "X",
-                    Besides::Nothing | Besides::EndAlone | Besides::CutBefore => "i",
-                };
-                self.head(kind, *at, out);
-                put(out, if kind == "X" { ",\"dur\":0" } else { ",\"s\":\"t\"" });
-                let flag = match what {
-                    Besides::EndAlone => Some("begin is not in the trace"),
-                    Besides::CutBefore => Some("slice is cut before"),
+            // What flows begin or end at has to be a slice.
+            Kind::Begins | Kind::Ends | Kind::EndsElsewhere => {
+                self.head("X", at, out);
+                put(out, ",\"dur\":0");
+                self.finish(name, None, event, out);
+            }
+            Kind::Instant | Kind::EndAlone | Kind::CutBefore => {
+                self.head("i", at, out);
+                put(out, ",\"s\":\"t\"");
+                let flag = match kind {
+                    Kind::EndAlone => Some("begin is not in the trace"),
+                    Kind::CutBefore => Some("slice is cut before"),
                     _ => None,
                 };
-                self.finish(*name, flag, event, out);
+                self.finish(name, flag, event, out);
             }
-            Op::Counter { at, value, name } => {
-                self.head("C", *at, out);
-                self.name(*name, out);
+            Kind::More => {}
+        }
+    }
+
+    fn more(&self, op: &Op, more: &More, out: &mut Vec<u8>) {
+        let Op { at, name, .. } = *op;
+        match more {
+            More::Counter { value } => {
+                self.head("C", at, out);
+                self.name(name, out);
                 put(out, ",\"args\":{\"value\":");
                 match value {
                     Number::Whole(value) => put_number(out, value),
@@ -161,15 +173,15 @@ impl Chrome {
                 }
                 put(out, "}}");
             }
-            Op::Flow { from, to, id, name } => {
-                for (kind, at, rest) in [("s", from, ""), ("f", to, ",\"bp\":\"e\"")] {
-                    self.head(kind, *at, out);
-                    self.name(*name, out);
+            More::Flow { to, id } => {
+                for (kind, at, rest) in [("s", at, ""), ("f", *to, ",\"bp\":\"e\"")] {
+                    self.head(kind, at, out);
+                    self.name(name, out);
                     put(out, &format!(",\"id\":{id}{rest}}}"));
                 }
             }
-            Op::Loss { at, end_ns, loss } => {
-                self.head("X", *at, out);
+            More::Loss { end_ns, loss } => {
+                self.head("X", at, out);
                 put(out, ",\"dur\":");
                 put_us(out, i128::from(*end_ns) - i128::from(at.ns));
                 let name = loss_name(loss);
@@ -177,7 +189,7 @@ impl Chrome {
                 put_json_text(out, loss.text.as_bytes());
                 put(out, "}}");
             }
-            Op::Track { at, track } => self.track(*at, track, out),
+            More::Track(track) => self.track(at, track, out),
         }
     }
 

@@ -61,7 +61,8 @@ macro_rules! with_sink {
             }
             Output::Perfetto(recorder, _) | Output::Chrome(recorder, ..) => {
                 let event = $batch.block.len() as u32;
-                let mut recording = Recording { recorder, ops: &mut $batch.ops, event, is_kept: false };
+                let mut recording =
+                    Recording { recorder, ops: &mut $batch.ops, more: &mut $batch.more, event, is_kept: false };
                 let $sink = &mut recording;
                 $call;
                 recording.is_kept
@@ -93,13 +94,24 @@ impl Exporter {
                 Output::Perfetto(Recorder::default(), Arc::new(Known::new(names, Fields::of(traces), clock)))
             }
             Format::Chrome => Output::Chrome(Recorder::default(), Arc::new(names), base_ns),
-            Format::Folded => Output::Folded(Folded::default()),
+            Format::Folded => Output::Folded(Folded::new(usize::MAX)),
             Format::Otlp => {
                 let host = traces.iter().find_map(|trace| trace.class.env_text("hostname")).map(String::from);
                 Output::Otlp(Box::new(Otlp::new(names, Fields::of(traces), host, base_ns)))
             }
         };
         Ok(Exporter { timeline, output })
+    }
+
+    /// Has it keep no more than so many bytes of what is open, of tracks and of stacks ([`Timeline::limit`]); what is beyond is counted in the totals.
+    /// It is to be called before the first event.
+    pub fn limit(&mut self, bytes: usize) {
+        self.timeline.limit(bytes / 2);
+        match &mut self.output {
+            Output::Folded(folded) => *folded = Folded::new(bytes / 2),
+            Output::Otlp(otlp) => otlp.limit(bytes / 2),
+            Output::Perfetto(..) | Output::Chrome(..) => {}
+        }
     }
 
     /// An encoder of its batches; `None` where nothing is to be encoded: stacks are written at the end ([`Exporter::finish`]), spans when they end.
@@ -121,8 +133,22 @@ impl Exporter {
     #[inline]
     pub fn take(&mut self, batch: &mut Batch<'_>) {
         let Exporter { timeline, output } = self;
-        let Batch { block, ops, out } = batch;
+        let Batch { block, ops, more, .. } = &mut *batch;
         let Some(index) = block.len().checked_sub(1) else { return };
+        if let (Output::Perfetto(recorder, _) | Output::Chrome(recorder, ..), Some(event)) = (output, block.get(index))
+        {
+            let mut recording = Recording { recorder, ops, more, event: index as u32, is_kept: false };
+            if timeline.quick(&event, &mut recording) {
+                return;
+            }
+        }
+        self.take_slowly(index, batch);
+    }
+
+    #[inline(never)]
+    fn take_slowly(&mut self, index: usize, batch: &mut Batch<'_>) {
+        let Exporter { timeline, output } = self;
+        let Batch { block, ops, more, out } = batch;
         let Some(event) = block.get(index) else { return };
         match output {
             Output::Folded(folded) => timeline.event(&event, folded),
@@ -133,7 +159,7 @@ impl Exporter {
                 }
             }
             Output::Perfetto(recorder, _) | Output::Chrome(recorder, ..) => {
-                let mut recording = Recording { recorder, ops, event: index as u32, is_kept: false };
+                let mut recording = Recording { recorder, ops, more, event: index as u32, is_kept: false };
                 timeline.event(&event, &mut recording);
             }
         }
@@ -160,7 +186,8 @@ impl Exporter {
                 let names = timeline.names().to_vec();
                 let totals = timeline.finish(&mut folded);
                 folded.write(&names, out)?;
-                Ok(Totals { slices_cut: folded.slices_cut, ..totals })
+                let Folded { slices_cut, slices_without_stack, .. } = folded;
+                Ok(Totals { slices_cut, slices_without_stack, ..totals })
             }
             Output::Otlp(mut otlp) => {
                 let totals = timeline.finish(&mut *otlp);
@@ -169,7 +196,8 @@ impl Exporter {
             }
             Output::Perfetto(mut recorder, _) | Output::Chrome(mut recorder, ..) => {
                 let event = batch.block.len() as u32;
-                let mut recording = Recording { recorder: &mut recorder, ops: &mut batch.ops, event, is_kept: false };
+                let Batch { ops, more, .. } = batch;
+                let mut recording = Recording { recorder: &mut recorder, ops, more, event, is_kept: false };
                 let totals = timeline.finish(&mut recording);
                 Ok(Totals { slices_cut: recorder.slices_cut, ..totals })
             }

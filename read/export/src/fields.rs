@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use dormouse_abi::class::Kind;
-use dormouse_analysis::QuickMap;
+use dormouse_analysis::{QuickMap, Recent};
 use dormouse_ctf::model::{Meaning, Scope};
 use dormouse_ctf::plan::{FieldRef, Projection, Shape};
 use dormouse_ctf::{ClassRef, Trace, TraceRef};
@@ -38,9 +38,10 @@ pub(crate) struct Shown {
 /// All names, and what is shown of each class.
 #[derive(Debug, Default)]
 pub(crate) struct Fields {
-    names: HashMap<String, u64>,
+    names: HashMap<String, (u64, Piece)>,
     /// By the address of the class, which stays where it is as long as its trace.
-    shown: QuickMap<usize, Shown>,
+    shown: QuickMap<usize, u32>,
+    all_shown: Vec<Shown>,
 }
 
 impl Fields {
@@ -72,7 +73,8 @@ impl Fields {
                 shown.members.push(Member { number, name: named(number), plain, is_boolean, is_pointer });
             }
             shown.projection = class.project(&chosen);
-            fields.shown.insert(std::ptr::from_ref(class.class).addr(), shown);
+            fields.shown.insert(std::ptr::from_ref(class.class).addr(), fields.all_shown.len() as u32);
+            fields.all_shown.push(shown);
         }
         fields
     }
@@ -80,7 +82,7 @@ impl Fields {
     fn take(&mut self, name: &str) {
         let number = self.next_number();
         if !self.names.contains_key(name) {
-            self.names.insert(name.into(), number);
+            self.names.insert(name.into(), (number, named(number)));
         }
     }
 
@@ -104,21 +106,23 @@ impl Fields {
 
     /// Each with its number, in no order.
     pub(crate) fn names(&self) -> impl Iterator<Item = (&str, u64)> {
-        self.names.iter().map(|(name, number)| (name.as_str(), *number))
+        self.names.iter().map(|(name, (number, _))| (name.as_str(), *number))
     }
 
     /// The name of an annotation, as it is written.
-    pub(crate) fn named(&self, name: &str) -> Piece {
-        named(self.number(name))
+    pub(crate) fn named(&self, name: &str) -> &Piece {
+        self.names.get(name).map_or(&Piece::NONE, |(_, piece)| piece)
     }
 
     /// Of a name; 0, if it is none of metadata.
     fn number(&self, name: &str) -> u64 {
-        self.names.get(name).copied().unwrap_or(0)
+        self.names.get(name).map_or(0, |(number, _)| *number)
     }
 
     /// Of the class at this address.
-    pub(crate) fn shown(&self, address: usize) -> Option<&Shown> {
-        self.shown.get(&address)
+    #[inline(always)]
+    pub(crate) fn shown(&self, address: usize, recent: &mut Recent) -> Option<&Shown> {
+        let index = recent.get(address, || self.shown.get(&address).copied())?;
+        self.all_shown.get(index as usize)
     }
 }

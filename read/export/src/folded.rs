@@ -13,6 +13,10 @@ use crate::nest::{CONTINUED_MAX, Nest};
 
 /// Stacks that are told apart. The time of others is that of what they are in.
 const STACKS_MAX: usize = 1 << 20;
+/// What one takes.
+const STACK_BYTES: usize = 128;
+/// Of a slice on a track for whose stack there is no room.
+const NO_STACK: u32 = u32::MAX;
 
 /// A slice that is open.
 #[derive(Debug, Clone, Copy)]
@@ -25,7 +29,7 @@ struct Frame {
 }
 
 /// Stacks with their own time.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Folded {
     nest: Nest<Frame>,
     /// Of each stack the one without its innermost slice (of the outermost, the track), and the name of that one.
@@ -35,18 +39,34 @@ pub(crate) struct Folded {
     /// Parent, and what it is called, of threads and processes.
     tracks: Vec<(Option<u32>, Option<String>)>,
     pub slices_cut: u64,
+    stacks_max: usize,
+    /// Slices whose time is that of another stack, or of none.
+    pub slices_without_stack: u64,
 }
 
 impl Folded {
+    /// Keeps stacks in so many bytes.
+    pub(crate) fn new(bytes: usize) -> Folded {
+        Folded {
+            nest: Nest::default(),
+            stacks: Vec::new(),
+            own_ns: Vec::new(),
+            known: HashMap::new(),
+            tracks: Vec::new(),
+            slices_cut: 0,
+            stacks_max: STACKS_MAX.min(bytes / STACK_BYTES),
+            slices_without_stack: 0,
+        }
+    }
+
     /// The stack of a slice of this name in another, or on a track.
     fn stack(&mut self, within: Result<u32, u32>, name: u32) -> u32 {
         if let Some(known) = self.known.get(&(within, name)) {
             return *known;
         }
-        if self.stacks.len() >= STACKS_MAX
-            && let Ok(within) = within
-        {
-            return within;
+        if self.stacks.len() >= self.stacks_max {
+            self.slices_without_stack += 1;
+            return within.unwrap_or(NO_STACK);
         }
         let stack = self.stacks.len() as u32;
         self.stacks.push((within, name));
@@ -66,8 +86,7 @@ impl Folded {
         let open = self.nest.open(track);
         let Some((_, frame)) = open.pop() else { return };
         let ns = ns.saturating_sub(frame.since_ns).max(0) as u64;
-        if is_believed {
-            let own_ns = &mut self.own_ns[frame.stack as usize];
+        if is_believed && let Some(own_ns) = self.own_ns.get_mut(frame.stack as usize) {
             *own_ns = own_ns.saturating_add(ns.saturating_sub(frame.within_ns));
         }
         if let Some((_, outer)) = open.last_mut() {

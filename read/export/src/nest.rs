@@ -10,6 +10,8 @@
 
 /// Slices that begin anew where one ends. Threads that do more than so many things at a time have a key for each.
 pub(crate) const CONTINUED_MAX: usize = 32;
+/// Slices for which a track keeps memory when none is open.
+const OPEN_KEPT: usize = 64;
 
 /// The open slices of each track, the innermost last: what they are called, and what is kept of them.
 #[derive(Debug)]
@@ -35,6 +37,17 @@ impl<T> Nest<T> {
         self.open(track).push((id, kept));
     }
 
+    /// Ends a slice, if it is the innermost one of its track.
+    #[inline]
+    pub(crate) fn end_innermost(&mut self, track: u32, id: u64) -> bool {
+        let Some(open) = self.0.get_mut(track as usize) else { return false };
+        let has_ended = open.pop_if(|(innermost, _)| *innermost == id).is_some();
+        if open.is_empty() && open.capacity() > OPEN_KEPT {
+            *open = Vec::new();
+        }
+        has_ended
+    }
+
     /// Ends a slice. Gives how many are cut there for good, and those that begin anew; `None`: it has been cut for good before.
     pub(crate) fn end(&mut self, track: u32, id: u64) -> Option<(usize, &[(u64, T)])> {
         let open = self.open(track);
@@ -42,6 +55,9 @@ impl<T> Nest<T> {
         open.remove(index);
         let dropped = (open.len() - index).saturating_sub(CONTINUED_MAX);
         open.truncate(open.len() - dropped);
+        if open.is_empty() && open.capacity() > OPEN_KEPT {
+            *open = Vec::new();
+        }
         Some((dropped, &open[index..]))
     }
 }

@@ -18,69 +18,52 @@ pub(crate) struct At {
     pub ns: i64,
 }
 
-/// One thing to be written. Names are indexes of the timeline's. Events are the next of the batch's block where `has_event` says so; several
-/// operations can be of one.
-#[derive(Debug)]
-pub(crate) enum Op {
-    Begin {
-        at: At,
-        name: u32,
-        event: u32,
-    },
-    /// The part of a slice behind a cut.
-    Continue {
-        at: At,
-        name: u32,
-    },
-    /// The part of a slice before a cut.
-    Cut {
-        at: At,
-    },
-    End {
-        at: At,
-        event: Option<u32>,
-        is_believed: bool,
-    },
-    Instant {
-        at: At,
-        name: u32,
-        event: u32,
-        what: Besides,
-        /// Of the slice of a lane that it begins or ends.
-        slice: u64,
-    },
-    Counter {
-        at: At,
-        value: Number,
-        name: u32,
-    },
-    Flow {
-        from: At,
-        to: At,
-        id: u64,
-        name: u32,
-    },
-    Loss {
-        at: At,
-        end_ns: i64,
-        loss: Box<Loss>,
-    },
-    Track {
-        at: At,
-        track: Box<NewTrack>,
-    },
+/// One thing to be written. Its parts are of a few bytes each, and are written where they stay: copies of parts that were written apart wait for the memory.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Op {
+    pub at: At,
+    pub kind: Kind,
+    /// An index of the timeline's.
+    pub name: u32,
+    /// Of the batch's block, or [`NO_EVENT`]. Several operations can be of one.
+    pub event: u32,
+    /// Of the slice of a lane that an instant begins or ends; of [`Kind::More`] its place in the batch.
+    pub number: u64,
 }
 
-/// [`What`] an instant is besides. The number of the slice is beside it: both together are copied in a way that waits for the memory.
+/// It has none.
+pub(crate) const NO_EVENT: u32 = u32::MAX;
+
+/// What an operation is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Besides {
-    Nothing,
+pub(crate) enum Kind {
+    Begin,
+    /// The part of a slice behind a cut.
+    Continue,
+    /// The part of a slice before a cut.
+    Cut,
+    End,
+    /// Events were lost between begin and end.
+    EndNotBelieved,
+    /// Instants, by [`What`] they are besides.
+    Instant,
     EndAlone,
     Begins,
     Ends,
     EndsElsewhere,
     /// It ends a slice that is not drawn so far.
     CutBefore,
+    /// What comes seldom.
+    More,
+}
+
+/// What comes seldom.
+#[derive(Debug)]
+pub(crate) enum More {
+    Counter { value: Number },
+    Flow { to: At, id: u64 },
+    Loss { end_ns: i64, loss: Loss },
+    Track(NewTrack),
 }
 
 /// A track that is new, or is called otherwise.
@@ -113,12 +96,8 @@ pub(crate) fn loss_name(loss: &Loss) -> String {
 impl Op {
     /// Which event of the batch's block it is of.
     #[inline(always)]
-    pub(crate) fn event(&self) -> Option<u32> {
-        match self {
-            Op::Begin { event, .. } | Op::Instant { event, .. } => Some(*event),
-            Op::End { event, .. } => *event,
-            _ => None,
-        }
+    pub(crate) fn event(&self) -> Option<usize> {
+        (self.event != NO_EVENT).then_some(self.event as usize)
     }
 }
 
@@ -128,6 +107,7 @@ pub struct Batch<'a> {
     /// The events, see [`Exporter::event`](crate::Exporter::event).
     pub block: Block<'a>,
     pub(crate) ops: Vec<Op>,
+    pub(crate) more: Vec<More>,
     pub(crate) out: Wire,
 }
 
@@ -155,6 +135,7 @@ impl Batch<'_> {
     pub fn clear(&mut self) {
         self.block.clear();
         self.ops.clear();
+        self.more.clear();
         self.out.clear();
     }
 }
@@ -176,19 +157,21 @@ pub(crate) struct Recorder {
 pub(crate) struct Recording<'r> {
     pub recorder: &'r mut Recorder,
     pub ops: &'r mut Vec<Op>,
+    pub more: &'r mut Vec<More>,
     pub event: u32,
     /// Whether an operation has the event.
     pub is_kept: bool,
 }
 
 impl Recording<'_> {
+    #[inline(always)]
     fn at(&self, track: u32, ns: i64) -> At {
         let (pid, tid) = self.recorder.addresses.at(track);
         At { track, pid, tid, ns }
     }
 
     /// The same for slices, whose times must not go back on their track, as they do in damaged streams.
-    #[inline]
+    #[inline(always)]
     fn next_at(&mut self, track: u32, ns: i64) -> At {
         let last_ns = &mut self.recorder.last_ns;
         if last_ns.len() <= track as usize {
@@ -200,9 +183,44 @@ impl Recording<'_> {
         self.at(track, ns)
     }
 
+    #[inline(always)]
     fn keep(&mut self) -> u32 {
         self.is_kept = true;
         self.event
+    }
+
+    #[inline(always)]
+    fn push(&mut self, at: At, kind: Kind, name: u32, event: u32, number: u64) {
+        if self.ops.len() == self.ops.capacity() {
+            self.grow();
+        }
+        self.ops.push(Op { at, kind, name, event, number });
+    }
+
+    #[cold]
+    fn grow(&mut self) {
+        self.ops.reserve(OPS_MAX);
+    }
+
+    /// Ends a slice that is not the innermost one.
+    #[inline(never)]
+    fn cut(&mut self, track: u32, id: u64, end: Op) {
+        let Some((dropped, continued)) = self.recorder.nest.end(track, id) else {
+            if end.event != NO_EVENT {
+                self.ops.push(Op { kind: Kind::CutBefore, ..end });
+            }
+            return;
+        };
+        self.recorder.slices_cut += dropped as u64;
+        let part = |kind, name| Op { kind, name, event: NO_EVENT, ..end };
+        self.ops.extend((0..dropped + continued.len()).map(|_| part(Kind::Cut, 0)));
+        self.ops.push(end);
+        self.ops.extend(continued.iter().map(|(_, name)| part(Kind::Continue, *name)));
+    }
+
+    fn put(&mut self, at: At, name: u32, more: More) {
+        self.push(at, Kind::More, name, NO_EVENT, self.more.len() as u64);
+        self.more.push(more);
     }
 }
 
@@ -217,55 +235,52 @@ impl Sink for Recording<'_> {
             self.recorder.counters[track.id as usize] = name;
         }
         let track = NewTrack { parent: track.parent, kind: track.kind, name: track.name.into() };
-        self.ops.push(Op::Track { at, track: Box::new(track) });
+        self.put(at, 0, More::Track(track));
     }
 
-    #[inline]
+    #[inline(always)]
     fn begin(&mut self, begin: &Begin<'_>) {
         self.recorder.nest.begin(begin.track, begin.id, begin.name);
         let (at, event) = (self.next_at(begin.track, begin.ns), self.keep());
-        self.ops.push(Op::Begin { at, name: begin.name, event });
+        self.push(at, Kind::Begin, begin.name, event, 0);
     }
 
-    #[inline]
+    #[inline(always)]
     fn end(&mut self, end: &End<'_>, (): ()) {
-        let (at, is_believed) = (self.next_at(end.track, end.ns), end.is_believed);
-        let event = end.event.map(|_| self.keep());
-        let Some((dropped, continued)) = self.recorder.nest.end(end.track, end.id) else {
-            let instant = |event| Op::Instant { at, name: end.name, event, what: Besides::CutBefore, slice: 0 };
-            return self.ops.extend(event.map(instant));
-        };
-        self.recorder.slices_cut += dropped as u64;
-        self.ops.extend((0..dropped + continued.len()).map(|_| Op::Cut { at }));
-        self.ops.push(Op::End { at, event, is_believed });
-        self.ops.extend(continued.iter().map(|(_, name)| Op::Continue { at, name: *name }));
+        let at = self.next_at(end.track, end.ns);
+        let event = if end.event.is_some() { self.keep() } else { NO_EVENT };
+        let kind = if end.is_believed { Kind::End } else { Kind::EndNotBelieved };
+        if self.recorder.nest.end_innermost(end.track, end.id) {
+            return self.push(at, kind, end.name, event, 0);
+        }
+        self.cut(end.track, end.id, Op { at, kind, name: end.name, event, number: 0 });
     }
 
-    #[inline]
+    #[inline(always)]
     fn instant(&mut self, instant: &Instant<'_>) {
         let (at, event) = (self.at(instant.track, instant.ns), self.keep());
-        let (what, slice) = match instant.what {
-            What::Plain => (Besides::Nothing, 0),
-            What::EndAlone => (Besides::EndAlone, 0),
-            What::Begins(slice) => (Besides::Begins, slice),
-            What::Ends(slice) => (Besides::Ends, slice),
-            What::EndsElsewhere(slice) => (Besides::EndsElsewhere, slice),
+        let (kind, slice) = match instant.what {
+            What::Plain => (Kind::Instant, 0),
+            What::EndAlone => (Kind::EndAlone, 0),
+            What::Begins(slice) => (Kind::Begins, slice),
+            What::Ends(slice) => (Kind::Ends, slice),
+            What::EndsElsewhere(slice) => (Kind::EndsElsewhere, slice),
         };
-        self.ops.push(Op::Instant { at, name: instant.name, event, what, slice });
+        self.push(at, kind, instant.name, event, slice);
     }
 
     fn counter(&mut self, counter: &Counter) {
         let (at, name) = (self.at(counter.track, counter.ns), self.recorder.counters[counter.track as usize]);
-        self.ops.push(Op::Counter { at, value: counter.value, name });
+        self.put(at, name, More::Counter { value: counter.value });
     }
 
     fn flow(&mut self, flow: &Flow) {
         let [from, to] = [flow.from, flow.to].map(|(track, ns)| self.at(track, ns));
-        self.ops.push(Op::Flow { from, to, id: flow.id, name: flow.name });
+        self.put(from, flow.name, More::Flow { to, id: flow.id });
     }
 
     fn loss(&mut self, loss: &Loss) {
         let at = self.at(loss.track, loss.begin_ns);
-        self.ops.push(Op::Loss { at, end_ns: loss.end_ns, loss: Box::new(loss.clone()) });
+        self.put(at, 0, More::Loss { end_ns: loss.end_ns, loss: loss.clone() });
     }
 }

@@ -12,6 +12,7 @@
 use std::collections::BTreeMap;
 
 use dormouse_abi::page::CPU_UNKNOWN;
+use dormouse_analysis::Recent;
 use dormouse_analysis::timeline::{Begin, Counter, End, Flow, Instant, Loss, NameText, Sink, Track, TrackKind, What};
 use dormouse_ctf::model::{Base, Meaning};
 use dormouse_ctf::plan::{Group, IntegerNode, Visitor};
@@ -125,12 +126,15 @@ pub(crate) struct Otlp {
     /// By track, the innermost last.
     open: Vec<Vec<Span>>,
     kept_bytes: usize,
+    /// Up to [`KEPT_BYTES_MAX`].
+    kept_bytes_max: usize,
     /// The track and the number of the slice of a lane that has begun last.
     last: (u32, u64),
     /// Spans by process.
     pending: BTreeMap<u32, Wire>,
     pending_bytes: usize,
     scratch: Scratch,
+    recent: Recent,
     /// For attributes, to be used again.
     buffer: Wire,
     /// Events outside of all spans, which are not written.
@@ -201,13 +205,20 @@ impl Otlp {
             places: Vec::new(),
             open: Vec::new(),
             kept_bytes: 0,
+            kept_bytes_max: KEPT_BYTES_MAX,
             last: (0, 0),
             pending: BTreeMap::new(),
             pending_bytes: 0,
             scratch: Scratch::default(),
+            recent: Recent::default(),
             buffer: Wire::default(),
             events_outside: 0,
         }
+    }
+
+    /// Keeps no more than so many bytes of what open spans have.
+    pub(crate) fn limit(&mut self, bytes: usize) {
+        self.kept_bytes_max = KEPT_BYTES_MAX.min(bytes);
     }
 
     /// Whether [`Otlp::write`] has enough to do.
@@ -250,7 +261,7 @@ impl Otlp {
 
     /// Appends CPU and fields of an event as attributes. Gives how many, and what identifiers are among them.
     fn attributes(&mut self, event: &Event<'_>, kind: u64, prefix: &'static str, wire: &mut Wire) -> (Ids, u64) {
-        let Otlp { fields, field_names, scratch, .. } = self;
+        let Otlp { fields, field_names, scratch, recent, .. } = self;
         if event.cpu_id != CPU_UNKNOWN {
             attribute(wire, kind, &format!("{prefix}cpu"), |wire| wire.uint(field::value::INT, event.cpu_id.into()));
         }
@@ -266,7 +277,7 @@ impl Otlp {
             ids: Ids::default(),
         };
         let mut count = 1;
-        if let Some(shown) = fields.shown(std::ptr::from_ref(event.class).addr()) {
+        if let Some(shown) = fields.shown(std::ptr::from_ref(event.class).addr(), recent) {
             count += shown.members.len() as u64;
             // The record has been measured, so its fields can be read.
             let _ = event.body().project_in_turn(&shown.projection, scratch, &mut attributes, |attributes, index| {
@@ -315,7 +326,7 @@ impl Sink for Otlp {
         let mut buffer = std::mem::take(&mut self.buffer);
         buffer.clear();
         let (ids, count) = self.attributes(begin.event, field::span::ATTRIBUTES, "", &mut buffer);
-        let has_room = self.kept_bytes + buffer.as_bytes().len() <= KEPT_BYTES_MAX;
+        let has_room = self.kept_bytes + buffer.as_bytes().len() <= self.kept_bytes_max;
         let kept = if has_room { buffer.as_bytes().to_vec() } else { Vec::new() };
         let dropped_attributes = if has_room { 0 } else { count };
         self.buffer = buffer;
@@ -419,7 +430,7 @@ impl Sink for Otlp {
         event.text(field::event::NAME, name.as_bytes());
         self.attributes(instant.event, field::event::ATTRIBUTES, "", &mut event);
         event.close(begin);
-        let is_kept = self.kept_bytes + event.as_bytes().len() <= KEPT_BYTES_MAX;
+        let is_kept = self.kept_bytes + event.as_bytes().len() <= self.kept_bytes_max;
         self.kept_bytes += if is_kept { event.as_bytes().len() } else { 0 };
         if let Some(span) = self.open(instant.track).last_mut() {
             match is_kept {

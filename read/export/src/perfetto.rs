@@ -6,8 +6,8 @@
 use std::sync::Arc;
 
 use dormouse_abi::page::CPU_UNKNOWN;
-use dormouse_analysis::Number;
 use dormouse_analysis::timeline::{NameText, TrackKind};
+use dormouse_analysis::{Number, Recent};
 use dormouse_ctf::model::Meaning;
 use dormouse_ctf::plan::{Group, IntegerNode, Visitor};
 use dormouse_ctf::stream::Block;
@@ -15,8 +15,8 @@ use dormouse_ctf::{Clock, Scratch};
 
 use crate::annotation::{named, number_kind};
 use crate::fields::{Fields, Member};
-use crate::op::{At, Batch, Besides, NewTrack, Op, loss_name};
-use crate::wire::{Piece, Wire};
+use crate::op::{At, Batch, Kind, More, NewTrack, Op, loss_name};
+use crate::wire::{LENGTH, LENGTH_BYTES, Piece, VARINT, Wire, tag, varint_at};
 
 /// Numbers of fields, by their messages.
 mod field {
@@ -83,6 +83,17 @@ mod field {
         pub const TEXT: u64 = 2;
     }
 }
+
+/// What stands between the time of a packet and its event.
+const SAID: [u8; 5 + LENGTH_BYTES] = [
+    tag(field::packet::SEQUENCE_ID, VARINT),
+    SEQUENCE as u8,
+    tag(field::packet::SEQUENCE_FLAGS, VARINT),
+    NEEDS_NAMES as u8,
+    tag(field::packet::TRACK_EVENT, LENGTH),
+    0,
+    0,
+];
 
 const SLICE_BEGIN: u64 = 1;
 const SLICE_END: u64 = 2;
@@ -165,6 +176,7 @@ pub(crate) struct Perfetto {
     ours: [Piece; OURS.len()],
     wire: Wire,
     scratch: Scratch,
+    recent: Recent,
 }
 
 fn timestamp(ns: i64) -> u64 {
@@ -178,7 +190,8 @@ fn uuid(track: u32) -> u64 {
 impl Perfetto {
     pub(crate) fn new(known: &Arc<Known>) -> Perfetto {
         let ours = std::array::from_fn(|index| named(known.fields.next_number() + index as u64));
-        Perfetto { known: Arc::clone(known), ours, wire: Wire::default(), scratch: Scratch::default() }
+        let known = Arc::clone(known);
+        Perfetto { known, ours, wire: Wire::default(), scratch: Scratch::default(), recent: Recent::default() }
     }
 
     /// Appends what stands before all events.
@@ -197,12 +210,13 @@ impl Perfetto {
         });
         packet(NEEDS_NAMES, &|wire| wire.message(field::packet::CLOCK_SNAPSHOT, |wire| self.clocks(wire)));
         let Known { names, category_names, fields, .. } = &*self.known;
-        let annotations = fields.names().map(|(name, number)| (number, name));
-        let annotations = annotations.chain((fields.next_number()..).zip(OURS));
+        let mut annotations: Vec<(u64, &str)> = fields.names().map(|(name, number)| (number, name)).collect();
+        annotations.sort_unstable();
+        annotations.extend((fields.next_number()..).zip(OURS));
         let all = [
             (field::interned::CATEGORIES, (1..).zip(category_names.iter().map(String::as_str)).collect::<Vec<_>>()),
             (field::interned::NAMES, (1..).zip(names.iter().map(|name| name.text.as_str())).collect()),
-            (field::interned::ANNOTATION_NAMES, annotations.collect()),
+            (field::interned::ANNOTATION_NAMES, annotations),
         ];
         for (kind, names) in all {
             for names in names.chunks(NAMES_EACH) {
@@ -238,32 +252,45 @@ impl Perfetto {
 
     /// Appends the operations of a batch.
     pub(crate) fn encode(&mut self, batch: &mut Batch<'_>) {
-        let Batch { block, ops, out } = batch;
+        let Batch { block, ops, more, out } = batch;
         std::mem::swap(&mut self.wire, out);
         for op in ops.iter() {
-            self.op(op, op.event().map(|event| (&*block, event as usize)));
+            match op.kind {
+                Kind::More => more.get(op.number as usize).into_iter().for_each(|more| self.more(op.at, more)),
+                _ => self.op(op, op.event().map(|event| (&*block, event))),
+            }
         }
         std::mem::swap(&mut self.wire, out);
     }
 
     /// Writes the packet of an event of this kind, with what `fill` says of it.
     #[inline(always)]
-    fn event(&mut self, kind: u64, at: At, fill: impl FnOnce(&mut Perfetto)) {
-        let packet = self.wire.open(field::trace::PACKET);
-        self.wire.uint(field::packet::TIMESTAMP, timestamp(at.ns));
-        self.wire.uint(field::packet::SEQUENCE_ID, SEQUENCE);
-        self.wire.uint(field::packet::SEQUENCE_FLAGS, NEEDS_NAMES);
-        let event = self.wire.open(field::packet::TRACK_EVENT);
-        self.wire.uint(field::event::TYPE, kind);
-        self.wire.uint(field::event::TRACK_UUID, uuid(at.track));
+    fn event(&mut self, kind: u64, at: At, name: Option<u32>, fill: impl FnOnce(&mut Perfetto)) {
+        let name = name.and_then(|name| self.known.pieces.get(name as usize)).copied().unwrap_or_default();
+        let packet = self.wire.position() + 1 + LENGTH_BYTES;
+        let mut event = 0;
+        self.wire.short(|room| {
+            room[0] = tag(field::trace::PACKET, LENGTH);
+            let mut at_byte = 1 + LENGTH_BYTES;
+            room[at_byte] = tag(field::packet::TIMESTAMP, VARINT);
+            at_byte += 1;
+            at_byte += varint_at(&mut room[at_byte..], timestamp(at.ns));
+            room[at_byte..][..SAID.len()].copy_from_slice(&SAID);
+            at_byte += SAID.len();
+            event = at_byte;
+            room[at_byte..][..3].copy_from_slice(&[
+                tag(field::event::TYPE, VARINT),
+                kind as u8,
+                tag(field::event::TRACK_UUID, VARINT),
+            ]);
+            at_byte += 3;
+            at_byte += varint_at(&mut room[at_byte..], uuid(at.track));
+            at_byte + name.put_at(&mut room[at_byte..])
+        });
+        let event = packet - 1 - LENGTH_BYTES + event;
         fill(self);
         self.wire.close(event);
         self.wire.close(packet);
-    }
-
-    #[inline(always)]
-    fn name(&mut self, name: u32) {
-        self.known.pieces.get(name as usize).into_iter().for_each(|piece| self.wire.piece(piece));
     }
 
     fn flag(&mut self, ours: Ours) {
@@ -275,17 +302,17 @@ impl Perfetto {
     #[inline]
     fn fields(&mut self, event: Kept<'_>, kind: u64) {
         let Some((block, index)) = event else { return };
-        let (Some(event), Some(class)) = (block.fields(index), block.class(index)) else { return };
-        let Perfetto { known, wire, scratch, ours } = self;
+        let Some((class, event)) = block.fields(index) else { return };
+        let Perfetto { known, wire, scratch, ours, recent } = self;
         if event.cpu_id != CPU_UNKNOWN {
             wire.named_uint(kind, &ours[Ours::Cpu as usize], field::annotation::UINT, event.cpu_id.into());
         }
-        let Some(shown) = known.fields.shown(std::ptr::from_ref(class).addr()) else { return };
+        let Some(shown) = known.fields.shown(std::ptr::from_ref(class).addr(), recent) else { return };
         let mut annotations = Annotations {
             wire,
             fields: &known.fields,
             kind,
-            name: Piece::default(),
+            name: &Piece::NONE,
             is_shown: true,
             member: None,
             open: Vec::new(),
@@ -296,7 +323,7 @@ impl Perfetto {
         let _ = event.project_in_turn(&shown.projection, scratch, &mut annotations, |annotations, index| {
             let member = &shown.members[index];
             annotations.member = Some(member);
-            annotations.name = member.name;
+            annotations.name = &member.name;
         });
     }
 
@@ -309,45 +336,46 @@ impl Perfetto {
     }
 
     fn op(&mut self, op: &Op, event: Kept<'_>) {
-        match op {
-            Op::Begin { at, name, .. } => self.event(SLICE_BEGIN, *at, |this| {
-                this.name(*name);
+        let Op { at, name, kind, number, .. } = *op;
+        match kind {
+            Kind::Begin => self.event(SLICE_BEGIN, at, Some(name), |this| {
                 this.fields(event, field::event::DEBUG_ANNOTATIONS);
             }),
-            Op::Continue { at, name } => self.event(SLICE_BEGIN, *at, |this| {
-                this.name(*name);
-                this.flag(Ours::Continued);
-            }),
-            Op::Cut { at } => self.event(SLICE_END, *at, |_| {}),
+            Kind::Continue => self.event(SLICE_BEGIN, at, Some(name), |this| this.flag(Ours::Continued)),
+            Kind::Cut => self.event(SLICE_END, at, None, |_| {}),
             // A slice without an end is shown as one.
-            Op::End { event: None, .. } => {}
-            Op::End { at, is_believed, .. } => self.event(SLICE_END, *at, |this| {
-                if !is_believed {
+            Kind::End | Kind::EndNotBelieved if event.is_none() => {}
+            Kind::End | Kind::EndNotBelieved => self.event(SLICE_END, at, None, |this| {
+                if kind == Kind::EndNotBelieved {
                     this.flag(Ours::NotBelieved);
                 }
                 this.end_fields(event);
             }),
-            Op::Instant { at, name, what, slice, .. } => self.event(INSTANT, *at, |this| {
-                this.name(*name);
-                match what {
-                    Besides::Begins => this.wire.fixed64(field::event::FLOW_IDS, *slice),
-                    Besides::EndsElsewhere => this.wire.fixed64(field::event::TERMINATING_FLOW_IDS, *slice),
-                    Besides::EndAlone => this.flag(Ours::EndAlone),
-                    Besides::CutBefore => this.flag(Ours::CutBefore),
-                    Besides::Nothing | Besides::Ends => {}
+            _ => self.event(INSTANT, at, Some(name), |this| {
+                match kind {
+                    Kind::Begins => this.wire.fixed64(field::event::FLOW_IDS, number),
+                    Kind::EndsElsewhere => this.wire.fixed64(field::event::TERMINATING_FLOW_IDS, number),
+                    Kind::EndAlone => this.flag(Ours::EndAlone),
+                    Kind::CutBefore => this.flag(Ours::CutBefore),
+                    _ => {}
                 }
                 this.fields(event, field::event::DEBUG_ANNOTATIONS);
             }),
-            Op::Counter { at, value, .. } => self.event(COUNTER, *at, |this| match value {
+        }
+    }
+
+    fn more(&mut self, at: At, more: &More) {
+        match more {
+            More::Counter { value } => self.event(COUNTER, at, None, |this| match value {
                 Number::Whole(value) if i64::try_from(*value).is_ok() => {
                     this.wire.uint(field::event::COUNTER_VALUE, *value as i64 as u64);
                 }
                 value => this.wire.fixed64(field::event::DOUBLE_COUNTER_VALUE, value.real().to_bits()),
             }),
             // The instants at its ends have it.
-            Op::Flow { .. } => {}
-            Op::Loss { at, end_ns, loss } => {
-                self.event(SLICE_BEGIN, *at, |this| {
+            More::Flow { .. } => {}
+            More::Loss { end_ns, loss } => {
+                self.event(SLICE_BEGIN, at, None, |this| {
                     // Neither is interned: they are of many.
                     this.wire.text(field::event::NAME, loss_name(loss).as_bytes());
                     this.wire.message(field::event::DEBUG_ANNOTATIONS, |wire| {
@@ -355,9 +383,9 @@ impl Perfetto {
                         wire.text(field::annotation::STRING, loss.text.as_bytes());
                     });
                 });
-                self.event(SLICE_END, At { ns: *end_ns, ..*at }, |_| {});
+                self.event(SLICE_END, At { ns: *end_ns, ..at }, None, |_| {});
             }
-            Op::Track { at, track } => self.track(*at, track),
+            More::Track(track) => self.track(at, track),
         }
     }
 
@@ -396,7 +424,7 @@ struct Annotations<'a> {
     /// The number of the field that a value is, in the message that is open.
     kind: u64,
     /// What a value is called; elements are called nothing.
-    name: Piece,
+    name: &'a Piece,
     is_shown: bool,
     member: Option<&'a Member>,
     /// Messages that are open: where they begin, what a value is in the one around them, and whether they are written.
@@ -410,7 +438,7 @@ impl Annotations<'_> {
     #[inline(always)]
     fn put_text(&mut self, text: &[u8]) {
         if self.is_shown {
-            self.wire.named_text(self.kind, &self.name, field::annotation::STRING, text);
+            self.wire.named_text(self.kind, self.name, field::annotation::STRING, text);
         }
     }
 }
@@ -426,7 +454,7 @@ impl Visitor for Annotations<'_> {
     }
 
     fn element(&mut self, _: u64) {
-        self.name = Piece::default();
+        self.name = &Piece::NONE;
         if self.is_shown {
             self.elements += 1;
             self.is_shown = self.elements <= ELEMENTS_MAX;
@@ -446,18 +474,18 @@ impl Visitor for Annotations<'_> {
         let is_boolean =
             class.meaning == Meaning::Boolean || (value <= 1 && member.is_some_and(|member| member.is_boolean));
         if is_boolean {
-            return self.wire.named_uint(self.kind, &self.name, field::annotation::BOOL, u64::from(value != 0));
+            return self.wire.named_uint(self.kind, self.name, field::annotation::BOOL, u64::from(value != 0));
         }
         match class.label(value) {
             Some(label) => self.put_text(label.as_bytes()),
-            None => self.wire.named_uint(self.kind, &self.name, number_kind(class), value),
+            None => self.wire.named_uint(self.kind, self.name, number_kind(class), value),
         }
     }
 
     fn float(&mut self, value: f64) {
         if self.is_shown {
             self.wire.message(self.kind, |wire| {
-                wire.piece(&self.name);
+                wire.piece(self.name);
                 wire.fixed64(field::annotation::DOUBLE, value.to_bits());
             });
         }
@@ -486,7 +514,7 @@ impl Visitor for Annotations<'_> {
         let mut begin = 0;
         if self.is_shown {
             begin = self.wire.open(self.kind);
-            self.wire.piece(&self.name);
+            self.wire.piece(self.name);
         }
         self.open.push((begin, self.kind, self.is_shown));
         self.kind = match group {
@@ -503,7 +531,7 @@ impl Visitor for Annotations<'_> {
         self.is_shown = is_shown;
         if is_shown {
             if self.more > 0 && group == Group::Array {
-                self.name = Piece::default();
+                self.name = &Piece::NONE;
                 let more = std::mem::take(&mut self.more);
                 self.put_text(format!("and {more} more").as_bytes());
             }

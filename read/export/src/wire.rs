@@ -4,12 +4,18 @@
 //! by what comes next.
 
 /// Kinds of values.
-const VARINT: u64 = 0;
+pub(crate) const VARINT: u64 = 0;
 const FIXED64: u64 = 1;
-const LENGTH: u64 = 2;
+pub(crate) const LENGTH: u64 = 2;
+
+/// The tag of a field with a number of less than 16, which has one byte.
+pub(crate) const fn tag(field: u64, kind: u64) -> u8 {
+    assert!(field < 16);
+    (field << 3 | kind) as u8
+}
 
 /// Bytes of a length that is written before it is known.
-const LENGTH_BYTES: usize = 2;
+pub(crate) const LENGTH_BYTES: usize = 2;
 /// Lengths that need more.
 const LONG: usize = 1 << (7 * LENGTH_BYTES);
 /// The room that a varint is given: it has ten bytes at most.
@@ -26,6 +32,9 @@ const GROWTH: usize = 4096;
 pub(crate) struct Piece([u8; 16], usize);
 
 impl Piece {
+    /// No bytes.
+    pub(crate) const NONE: Piece = Piece([0; 16], 0);
+
     /// A number, if it is one: 0 is that of nothing.
     pub(crate) fn uint(field: u64, value: u64) -> Piece {
         Piece::default().and_uint(field, value)
@@ -40,6 +49,14 @@ impl Piece {
             self.0[..self.1].copy_from_slice(&wire.bytes[..self.1]);
         }
         self
+    }
+
+    /// Puts it down; gives its length.
+    #[inline(always)]
+    pub(crate) fn put_at(&self, room: &mut [u8]) -> usize {
+        room[..self.0.len()].copy_from_slice(&self.0);
+        // There is no more: nothing is beyond the room.
+        self.1.min(self.0.len())
     }
 
     /// Begins a message with it; gives where it ends. The length is not written.
@@ -126,6 +143,12 @@ impl Wire {
     pub(crate) fn piece(&mut self, piece: &Piece) {
         self.room(piece.0.len())[..piece.0.len()].copy_from_slice(&piece.0);
         self.len += piece.1;
+    }
+
+    /// Where what comes next is written.
+    #[inline(always)]
+    pub(crate) fn position(&self) -> usize {
+        self.len
     }
 
     /// What has been written elsewhere.

@@ -9,6 +9,7 @@ use dormouse_abi::class::{FieldType, Kind};
 use dormouse_analysis::timeline::{Options, Totals};
 use dormouse_ctf::{Merge, StateRecord, StreamReader, Trace, Value};
 use dormouse_export::{Batch, Exporter, Format};
+use dormouse_testing::mutations::alone;
 use dormouse_testing::{Lack, is_installed, skip};
 use dormouse_traces::TraceBuilder;
 use serde_json::{Value as Json, json};
@@ -478,38 +479,17 @@ fn what_overlaps_is_written_a_bounded_number_of_times() {
     assert!(perfetto < 66 * 40 * count as usize, "{perfetto} bytes");
 }
 
+/// Memory of a process that exports them, and reads again what is written.
+const MUTATED_KIB: u64 = 128 << 10;
+
 /// Bytes of packets are changed. Whatever is read, the export is one that others can read.
 #[test]
 fn mutated_traces_are_exported() {
-    let count: u64 = std::env::var("DORMOUSE_MUTATIONS").ok().and_then(|count| count.parse().ok()).unwrap_or(300);
-    let first: u64 = std::env::var("DORMOUSE_MUTATION_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1);
+    let Some((first, count)) = alone("mutated_traces_are_exported", 300, MUTATED_KIB) else { return };
     let whole = builder().finish();
     let (mut events, mut perfetto_bytes, mut otlp_bytes) = (0, Vec::new(), Vec::new());
     for seed in first..first + count {
-        let mut random = dormouse_testing::random(seed);
-        let (mut trace, mut metadata) = (whole.clone(), whole.metadata.clone().into_bytes());
-        for _ in 0..1 + random(8) {
-            let stream = random(trace.streams.len());
-            let bytes = &mut trace.streams[stream];
-            let at = random(bytes.len().max(1)).min(bytes.len().saturating_sub(1));
-            match random(5) {
-                0 => bytes[at] ^= 1 << random(8),
-                1 => bytes[at] = random(256) as u8,
-                2 => bytes.truncate(at),
-                3 => {
-                    let end = (at + 1 + random(8)).min(bytes.len());
-                    bytes[at..end].fill(if random(2) == 0 { 0 } else { 0xFF });
-                }
-                _ if random(4) == 0 => {
-                    let at = random(metadata.len());
-                    metadata[at] ^= 1 << random(8);
-                }
-                _ => bytes.extend((0..random(64)).map(|_| random(256) as u8).collect::<Vec<_>>()),
-            }
-            if bytes.is_empty() {
-                bytes.push(0);
-            }
-        }
+        let (metadata, streams) = whole.mutated(&mut dormouse_testing::random(seed));
         // Metadata that are none are refused before anything is exported.
         let Ok(described) = Trace::decode(&metadata) else { continue };
         for format in [Format::Perfetto, Format::Chrome, Format::Folded, Format::Otlp] {
@@ -519,7 +499,7 @@ fn mutated_traces_are_exported() {
                 if Exporter::new(format, &options, &[&described], of_stream, 0).is_err() {
                     continue;
                 }
-                let (bytes, totals) = export_of(format, &options, &described, &trace.streams);
+                let (bytes, totals) = export_of(format, &options, &described, &streams);
                 events += totals.events;
                 match format {
                     Format::Perfetto => perfetto_bytes = bytes,

@@ -206,7 +206,7 @@ impl Chosen for Ahead<'_, '_> {
     fn fields(&self) -> Option<EventFields<'_>> {
         match &self.here {
             Some(events) => events.fields(),
-            None => self.at.block.fields(self.next.0.checked_sub(1)?),
+            None => self.at.block.fields(self.next.0.checked_sub(1)?).map(|(_, fields)| fields),
         }
     }
 }

@@ -93,6 +93,11 @@ impl<'f> Reading<'f> {
         }
     }
 
+    /// Keeps no more names of processes than take so many bytes; those that come later have none.
+    pub fn limit_names(&mut self, bytes: usize) {
+        self.writers.limit(bytes);
+    }
+
     /// Which events are asked for, by class and value.
     pub fn selection(&self) -> &Selection {
         &self.selection

@@ -159,9 +159,21 @@ pub struct Contents {
     pub(crate) samples: Option<Samples>,
     pub(crate) beside: Option<Beside>,
     thread_numbers: HashMap<Thread, u32>,
+    value_count: usize,
+    loss_bytes: usize,
 }
 
+/// What an item takes while a page is made.
+const ITEM_BYTES: usize = 192;
+/// What a value of a counter takes.
+const VALUE_BYTES: usize = 64;
+
 impl Contents {
+    /// What items, their fields, values of counters and losses take, about.
+    pub fn memory_bytes(&self) -> usize {
+        ITEM_BYTES * self.items.len() + self.details.memory_bytes() + VALUE_BYTES * self.value_count + self.loss_bytes
+    }
+
     /// One name more. Names are numbered as they come.
     pub fn add_name(&mut self, name: &str) -> u32 {
         self.names.push(printable(name));
@@ -221,11 +233,13 @@ impl Contents {
     pub fn count(&mut self, counter: u32, ns: i64, value: f64) {
         if let Some(counter) = self.counters.get_mut(counter as usize) {
             counter.add(ns, value, self.counter_values_max.unwrap_or(usize::MAX));
+            self.value_count += 1;
         }
     }
 
     /// One loss more.
     pub fn loss(&mut self, loss: Loss) {
+        self.loss_bytes += 2 * (size_of::<Loss>() + loss.stream.len() + loss.text.len());
         self.losses.push(Loss { stream: printable(&loss.stream), text: printable(&loss.text), ..loss });
     }
 }

@@ -74,6 +74,11 @@ impl Details {
         }
     }
 
+    /// What they take now.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.size_bytes as usize + self.open.bytes.len()
+    }
+
     pub(crate) fn count(&self) -> u32 {
         self.count
     }

@@ -15,6 +15,9 @@ pub struct Gather {
     texts: FieldTexts,
     fields: Fields,
     is_bare: bool,
+    /// Bytes that the contents may have.
+    memory_bytes: Option<usize>,
+    not_kept: u64,
 }
 
 /// What has begun.
@@ -48,9 +51,23 @@ impl Gather {
         }
     }
 
+    /// Keeps no more than about so many bytes. What comes then is counted, and told at the top of the page.
+    pub fn limit(&mut self, bytes: usize) {
+        self.memory_bytes = Some(bytes);
+    }
+
+    /// Whether one item more can be kept; one that cannot is counted.
+    fn has_room(&mut self) -> bool {
+        let Scene { contents, loss_bytes, .. } = &self.scene;
+        let has_room = self.memory_bytes.is_none_or(|max| contents.memory_bytes() + loss_bytes < max);
+        self.not_kept += u64::from(!has_room);
+        has_room
+    }
+
     /// What the report is made of. `about`: where the trace was recorded; `notes`: what is to be said at the top.
     pub fn finish(mut self, totals: &Totals, about: Vec<String>, notes: Vec<String>) -> Contents {
-        self.scene.finish(totals, about, notes);
+        let totals = Totals { items_not_kept: self.not_kept, ..*totals };
+        self.scene.finish(&totals, about, notes);
         self.scene.contents
     }
 
@@ -82,7 +99,14 @@ impl Sink for Gather {
         Kept { fields: std::mem::take(&mut self.fields.0), cpu }
     }
 
+    fn kept_bytes(kept: &Kept) -> usize {
+        kept.fields.capacity()
+    }
+
     fn end(&mut self, end: &End<'_>, kept: Kept) {
+        if !self.has_room() {
+            return;
+        }
         self.fields.0 = kept.fields;
         match end.event {
             Some(event) => {
@@ -112,6 +136,9 @@ impl Sink for Gather {
     }
 
     fn instant(&mut self, instant: &Instant<'_>) {
+        if !self.has_room() {
+            return;
+        }
         let cpu = self.put(instant.event, instant.cpu);
         let fields = self.fields();
         let item = Item {
@@ -128,14 +155,18 @@ impl Sink for Gather {
     }
 
     fn counter(&mut self, counter: &Counter) {
-        self.scene.counter(counter);
+        if self.has_room() {
+            self.scene.counter(counter);
+        }
     }
 
     /// Both of its ends are instants with the key of the slice.
     fn flow(&mut self, _: &Flow) {}
 
     fn loss(&mut self, loss: &Loss) {
-        self.scene.loss(loss);
+        if self.has_room() {
+            self.scene.loss(loss);
+        }
     }
 }
 

@@ -6,11 +6,21 @@ use crate::contents::Kind;
 use crate::finish::{RowOf, RowPlace, first_resolution};
 use crate::levels::{Entry, Merger, merged};
 
+/// A row that is filled.
+#[derive(Debug)]
+struct Row {
+    row: RowOf,
+    merger: Merger,
+    /// Begin of the entry before. The times of a damaged trace can go back: then the row is sorted at the end.
+    last: u64,
+    is_sorted: bool,
+}
+
 /// Rows. When there are too many entries, neighbours that are shorter than some time become one in all of them.
 #[derive(Debug, Default)]
 pub(crate) struct Rows {
     index: QuickMap<RowPlace, usize>,
-    rows: Vec<(RowOf, Merger)>,
+    rows: Vec<Row>,
     count: usize,
     count_max: usize,
     /// What is shorter is merged, nanoseconds; 0: nothing is.
@@ -26,10 +36,13 @@ impl Rows {
     pub(crate) fn push(&mut self, place: RowPlace, entry: &Entry) -> bool {
         let rows = &mut self.rows;
         let index = *self.index.entry(place).or_insert_with(|| {
-            rows.push((RowOf { place, entries: Vec::new() }, Merger::default()));
+            let row = RowOf { place, entries: Vec::new() };
+            rows.push(Row { row, merger: Merger::default(), last: 0, is_sorted: true });
             rows.len() - 1
         });
-        let (row, merger) = &mut self.rows[index];
+        let Row { row, merger, last, is_sorted } = &mut self.rows[index];
+        *is_sorted &= *last <= entry.begin;
+        *last = entry.begin;
         let before = row.entries.len();
         merger.push(entry, self.resolution, true, &mut row.entries);
         self.count += row.entries.len() - before;
@@ -40,11 +53,11 @@ impl Rows {
     pub(crate) fn coarsen(&mut self, is_kept: impl Fn(&Entry) -> bool) {
         while self.count > self.count_max / 2 && self.resolution < u64::MAX / 4 {
             self.resolution = match self.resolution {
-                0 => first_resolution(self.rows.iter().map(|(row, _)| row), 1),
+                0 => first_resolution(self.rows.iter().map(|row| &row.row), 1),
                 resolution => 2 * resolution,
             };
             self.count = 0;
-            for (row, merger) in &mut self.rows {
+            for Row { row, merger, .. } in &mut self.rows {
                 merger.finish(&mut row.entries);
                 row.entries.iter_mut().for_each(|entry| entry.is_kept = entry.is_kept && is_kept(entry));
                 row.entries = merged(&row.entries, self.resolution, true);
@@ -55,8 +68,11 @@ impl Rows {
 
     /// The rows in the order of threads and CPUs, and the resolution.
     pub(crate) fn finish(self) -> (Vec<RowOf>, u64) {
-        let finished = |(mut row, mut merger): (RowOf, Merger)| {
+        let finished = |Row { mut row, mut merger, is_sorted, .. }: Row| {
             merger.finish(&mut row.entries);
+            if !is_sorted {
+                row.entries.sort_by_key(|entry| entry.begin);
+            }
             row
         };
         let mut rows: Vec<RowOf> = self.rows.into_iter().map(finished).collect();

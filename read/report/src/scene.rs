@@ -32,6 +32,8 @@ pub(crate) struct Scene {
     places: Vec<Place>,
     streams: Vec<StreamCpu>,
     losses: Vec<(u32, Loss)>,
+    /// What losses take.
+    pub loss_bytes: usize,
 }
 
 impl Scene {
@@ -162,6 +164,7 @@ impl Scene {
     pub(crate) fn loss(&mut self, loss: &Loss) {
         let place = self.place(loss.track).and_then(|place| place.stream.as_ref());
         let stream = place.map_or(0, |(stream, _)| *stream);
+        self.loss_bytes += 2 * (size_of::<Loss>() + loss.text.len());
         self.losses.push((stream, loss.clone()));
     }
 }
@@ -180,6 +183,24 @@ fn told(totals: &Totals) -> impl Iterator<Item = String> + use<> {
         ),
         (totals.begins_not_followed, "are drawn as instants, because too many slices were open", "begin", "begins"),
         (totals.events_without_time, "have no time, and are not in the report", "event", "events"),
+        (
+            totals.items_not_kept,
+            "are not in the report nor in its tables: --memory has no room for them",
+            "item",
+            "items",
+        ),
+        (
+            totals.events_on_other_tracks,
+            "are on the row of another thread: --memory has no room for theirs",
+            "event",
+            "events",
+        ),
+        (
+            totals.names_not_kept,
+            "are not known: --memory has no room for them",
+            "name of a process",
+            "names of processes",
+        ),
     ];
     lines.into_iter().filter(|(count, ..)| *count > 0).map(|(count, what, one, many)| match count {
         1 => format!("1 {one} of those that {what}"),

@@ -28,10 +28,11 @@ pub const MEMORY_BYTES: u64 = 512 << 20;
 pub const MEMORY_BYTES_MIN: u64 = 64 << 20;
 /// What an entry takes while its row grows.
 const ENTRY_BYTES: u64 = 80;
-/// Of the memory, one part in so many is for entries; for checkpoints; for the values of counters.
+/// Of the memory, one part in so many is for entries; for checkpoints; for the values of counters; for losses that are told one by one.
 const ENTRIES_SHARE: u64 = 3;
 const CHECKPOINTS_SHARE: u64 = 8;
 const COUNTERS_SHARE: u64 = 16;
+const LOSSES_SHARE: u64 = 16;
 const VALUE_BYTES: u64 = 64;
 /// Events from one checkpoint to the next, as long as there is room.
 const CHECKPOINT_EVENTS: u64 = 1 << 16;
@@ -77,7 +78,7 @@ impl CpuRows {
         self.give(held);
         let Some(place) = scene.place(end.track) else { return [None, None] };
         let entry = |other: u32| Entry {
-            begin: end.begin_ns.abs_diff(begin_ns),
+            begin: since(end.begin_ns, begin_ns),
             duration: end.ns.abs_diff(end.begin_ns),
             name: end.name,
             count: 1,
@@ -93,13 +94,18 @@ impl CpuRows {
     }
 }
 
+/// Nanoseconds since the report's begin. What a damaged trace has before its first event is there.
+fn since(ns: i64, begin_ns: i64) -> u64 {
+    if ns < begin_ns { 0 } else { ns.abs_diff(begin_ns) }
+}
+
 /// An item with its rows, of its thread and of its CPU; `None`: there are too many.
 pub(crate) type Drawn = [Option<(RowPlace, Entry)>; 2];
 
 /// How an instant is drawn.
 pub(crate) fn instant(scene: &Scene, begin_ns: i64, instant: &Instant<'_>, cpu: u32) -> Drawn {
     let Some(place) = scene.place(instant.track) else { return [None, None] };
-    let (begin, key) = (instant.ns.abs_diff(begin_ns), key_of(&instant.what));
+    let (begin, key) = (since(instant.ns, begin_ns), key_of(&instant.what));
     let name = instant.name;
     let entry =
         |other: u32| Entry { begin, duration: 0, name, count: 1, key, fields: 1, other: other + 1, is_kept: false };
@@ -160,6 +166,8 @@ struct Overview {
     instants: u64,
     too_deep: u64,
     too_many_on_cpu: u64,
+    loss_bytes_max: usize,
+    losses_not_kept: u64,
 }
 
 impl Survey {
@@ -179,6 +187,8 @@ impl Survey {
             instants: 0,
             too_deep: 0,
             too_many_on_cpu: 0,
+            loss_bytes_max: (memory_bytes / LOSSES_SHARE) as usize,
+            losses_not_kept: 0,
         };
         let mut survey = Survey {
             timeline,
@@ -237,6 +247,7 @@ impl Survey {
     pub fn finish(mut self) -> (Surveyed, Totals) {
         let lost = self.timeline.lost();
         let totals = self.timeline.finish(&mut self.overview);
+        let totals = Totals { items_not_kept: self.overview.losses_not_kept, ..totals };
         let Overview { scene, rows, running, begin_ns, end, slices, instants, too_deep, too_many_on_cpu, .. } =
             self.overview;
         let (rows, resolution) = rows.finish();
@@ -321,7 +332,7 @@ impl Sink for Overview {
         let begin_ns = self.begin_ns(end.begin_ns);
         let drawn = self.cpu_rows.slice(&self.scene, begin_ns, end, &held);
         let thread = self.scene.place(end.track).map_or(0, |place| place.thread);
-        let (begin, duration) = (end.begin_ns.abs_diff(begin_ns), end.ns.abs_diff(end.begin_ns));
+        let (begin, duration) = (since(end.begin_ns, begin_ns), end.ns.abs_diff(end.begin_ns));
         self.running.end((end.track, end.id), end.name, thread, begin, duration);
         self.slices += 1;
         self.too_deep += u64::from(drawn[0].is_none());
@@ -334,7 +345,7 @@ impl Sink for Overview {
         let begin_ns = self.begin_ns(event.ns);
         let cpu = self.scene.cpu(event.event.stream, event.cpu);
         self.instants += 1;
-        self.running.instant(event.name, event.ns.abs_diff(begin_ns));
+        self.running.instant(event.name, since(event.ns, begin_ns));
         self.put(instant(&self.scene, begin_ns, event, cpu));
     }
 
@@ -346,6 +357,9 @@ impl Sink for Overview {
     fn flow(&mut self, _: &Flow) {}
 
     fn loss(&mut self, loss: &Loss) {
-        self.scene.loss(loss);
+        match self.scene.loss_bytes < self.loss_bytes_max {
+            true => self.scene.loss(loss),
+            false => self.losses_not_kept += 1,
+        }
     }
 }

@@ -16,6 +16,8 @@ use std::process::{Command, Stdio};
 
 pub mod browser;
 pub mod lttng;
+pub mod mutations;
+pub mod terminal;
 
 /// The variable that names the file to which skips are appended. Without it they are only printed.
 pub const ENV_SKIPS: &str = "DORMOUSE_SKIPS";

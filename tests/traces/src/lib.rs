@@ -168,6 +168,34 @@ impl TraceBuilder {
 }
 
 impl Trace {
+    /// The same with up to eight changes of its bytes, and its metadata, which need not be text any more. `random(n)` gives a number below n.
+    pub fn mutated(&self, random: &mut impl FnMut(usize) -> usize) -> (Vec<u8>, Vec<Vec<u8>>) {
+        let (mut metadata, mut streams) = (self.metadata.clone().into_bytes(), self.streams.clone());
+        for _ in 0..1 + random(8) {
+            let stream = random(streams.len());
+            let bytes = &mut streams[stream];
+            let at = random(bytes.len().max(1)).min(bytes.len().saturating_sub(1));
+            match random(5) {
+                0 => bytes[at] ^= 1 << random(8),
+                1 => bytes[at] = random(256) as u8,
+                2 => bytes.truncate(at),
+                3 => {
+                    let end = (at + 1 + random(8)).min(bytes.len());
+                    bytes[at..end].fill(if random(2) == 0 { 0 } else { 0xFF });
+                }
+                _ if random(4) == 0 => {
+                    let at = random(metadata.len());
+                    metadata[at] ^= 1 << random(8);
+                }
+                _ => bytes.extend((0..random(64)).map(|_| random(256) as u8).collect::<Vec<_>>()),
+            }
+            if bytes.is_empty() {
+                bytes.push(0);
+            }
+        }
+        (metadata, streams)
+    }
+
     /// Writes it into a directory that is there: `metadata`, and the streams as `state`, `cpu_0`, `cpu_1` and so on.
     ///
     /// # Panics

@@ -13,8 +13,10 @@
 //! too. If they begin on one thread and end on another, there is a [`Flow`].
 //!
 //! # Memory
-//! As that of pairs, of tracks (2^20), of lanes (4,096 of one name and process), and of depth (4,096). What is beyond is counted.
+//! As that of pairs, of tracks (2^20), of lanes (4,096 of one name and process), of depth (4,096), and what [`Timeline::limit`] says. What is beyond
+//! is counted.
 
+mod room;
 mod rules;
 mod tracks;
 
@@ -29,9 +31,11 @@ use dormouse_ctf::{Event, Notice, Problem, Selection, StateRecord, Trace, Writer
 use serde::Serialize;
 
 use crate::distribution::Number;
+use crate::hash::Recent;
 use crate::key;
 use crate::pair::{KnownLosses, Pairs};
 use crate::pick::{Picker, Said};
+use room::Room;
 use rules::{Bound, Part, Role};
 use tracks::{Begun, Ended, Slice, Tracks};
 
@@ -166,6 +170,11 @@ pub trait Sink {
     /// What is kept of a begin until its end comes.
     type Kept;
 
+    /// Memory that it has beside its own size.
+    fn kept_bytes(_: &Self::Kept) -> usize {
+        0
+    }
+
     /// A track that is new, or that has another name.
     fn track(&mut self, track: &Track<'_>);
     /// A slice begins.
@@ -215,6 +224,14 @@ pub struct Totals {
     pub events_outside: u64,
     /// Events without a time, which are nowhere.
     pub events_without_time: u64,
+    /// Events of threads, processes and CPUs for whose tracks there was no memory: they are on the track of their process, or on the first one.
+    pub events_on_other_tracks: u64,
+    /// Names of processes for which there was no memory.
+    pub names_not_kept: u64,
+    /// Slices for whose stacks an export of stacks had no memory: their time is that of what they are in, or of nothing.
+    pub slices_without_stack: u64,
+    /// Slices and instants that a report has not, not in its tables either, because they have no room in its memory.
+    pub items_not_kept: u64,
 }
 
 /// A slice of a lane, which waits for its end.
@@ -256,7 +273,21 @@ pub struct Timeline<K> {
     last_ns: i64,
     totals: Totals,
     key: Vec<u8>,
+    /// For slices that are open.
+    room: Room,
+    /// Of [`Bound::kind_by_class`].
+    recent: Recent,
 }
+
+#[inline(always)]
+fn size_of_kept<S: Sink>(_: &S, kept: &S::Kept) -> usize {
+    S::kept_bytes(kept)
+}
+
+/// What is kept of a process that a session tells of.
+const PROCESS_BYTES: usize = 96;
+/// What a sink has of a slice that is open, and writes of it at the end.
+const SINK_BYTES: usize = 256;
 
 /// Where an event is.
 #[derive(Clone, Copy)]
@@ -295,7 +326,17 @@ impl<K> Timeline<K> {
             last_ns: i64::MIN,
             totals: Totals::default(),
             key: Vec::new(),
+            room: Room::new(usize::MAX),
+            recent: Recent::default(),
         })
+    }
+
+    /// Has it keep no more than so many bytes: half of it of open slices, three eighths of tracks, the rest of names of processes. Begins beyond it are
+    /// not followed, and the events of tracks beyond it are on others. It is to be called before the first event.
+    pub fn limit(&mut self, bytes: usize) {
+        self.room = Room::new(bytes / 2);
+        self.tracks.limit(bytes / 8 * 3);
+        self.writers.limit(bytes / 8);
     }
 
     /// All names that items can have: they have them by their index.
@@ -320,6 +361,56 @@ impl<K> Timeline<K> {
         }
     }
 
+    /// The next event, if it is of a thread that has been seen, and of a class that needs no look at its fields; false: it is to be given to
+    /// [`Timeline::event`].
+    ///
+    /// Most events are such. As long as what is called here is compiled into the caller, nothing of the event is put together that a sink does not ask
+    /// for.
+    #[inline(always)]
+    pub fn quick(&mut self, event: &Event<'_>, sink: &mut impl Sink<Kept = K>) -> bool {
+        let (Some(ns), Some(who), false) = (event.time_ns, event.context, event.is_state()) else { return false };
+        let Some(index) = self.recent.get(std::ptr::from_ref(event.class).addr(), || None) else { return false };
+        let Some(kind) = self.bound.kinds.get(index as usize).filter(|kind| !kind.is_picked) else { return false };
+        let Some(stream) = self.streams.get_mut(event.stream).filter(|stream| stream.halted.is_none()) else {
+            return false;
+        };
+        let Some((_, track)) = stream.last.filter(|(last, _)| *last == who) else { return false };
+        let cpu = Some(event.cpu_id).filter(|cpu| *cpu != CPU_UNKNOWN);
+        match kind.roles.as_slice() {
+            [] => {
+                self.totals.instants += 1;
+                sink.instant(&Instant { track, name: kind.name, ns, cpu, event, what: What::Plain });
+            }
+            [Role { is_begin: true, only: None, name, pair, .. }] => {
+                let bytes = SINK_BYTES + 2 * size_of::<Slice<K>>();
+                let Some(depth) = self.tracks.depth(track).filter(|_| self.pairs.can_begin()) else { return false };
+                if !self.room.take(bytes) {
+                    return false;
+                }
+                self.slices += 1;
+                let (id, name) = (self.slices, *name);
+                let kept = sink.begin(&Begin { id, track, name, depth, ns, cpu, event });
+                self.room.force(size_of_kept(sink, &kept));
+                self.pairs.begun();
+                self.tracks.begin(track, Slice { id, name, begin: Some(Begun { pair: *pair, ns, kept }) });
+            }
+            [Role { is_begin: false, pair, .. }] => {
+                let Some((depth, id, name, begin)) = self.tracks.end_innermost(track, *pair) else { return false };
+                self.totals.slices += 1;
+                let is_believed = self.pairs.ended(stream.trace, begin.ns, ns);
+                self.room.give(SINK_BYTES + 2 * size_of::<Slice<K>>() + size_of_kept(sink, &begin.kept));
+                let (begin_ns, event) = (begin.ns, Some(event));
+                let end = End { id, track, name, depth, begin_ns, ns, above: 0, is_believed, cpu, event };
+                sink.end(&end, begin.kept);
+            }
+            _ => return false,
+        }
+        stream.last_ns = Some(ns);
+        self.last_ns = self.last_ns.max(ns);
+        self.totals.events += 1;
+        true
+    }
+
     /// The next event.
     pub fn event(&mut self, event: &Event<'_>, sink: &mut impl Sink<Kept = K>) {
         self.pass(event, sink);
@@ -331,9 +422,10 @@ impl<K> Timeline<K> {
             self.totals.events_without_time += 1;
             return;
         };
-        let Some(index) = self.bound.kind_by_class.get(&std::ptr::from_ref(event.class).addr()).copied() else {
-            return;
-        };
+        let address = std::ptr::from_ref(event.class).addr();
+        let known = &self.bound.kind_by_class;
+        let Some(index) = self.recent.get(address, || known.get(&address).map(|index| *index as u32)) else { return };
+        let index = index as usize;
         let kind = &self.bound.kinds[index];
         let (name, role_count, is_picked) = (kind.name, kind.roles.len(), kind.is_picked);
         let place = self.place(event, ns, sink);
@@ -391,7 +483,11 @@ impl<K> Timeline<K> {
             (None, None, None) => at(None, TrackKind::Trace, ""),
         };
         let has_thread = writer.tid.is_some();
-        self.streams[event.stream].last = event.context.filter(|_| has_thread).map(|who| (who, track));
+        // Each event of a thread without a track is counted.
+        let is_elsewhere = std::mem::take(&mut self.tracks.is_elsewhere);
+        self.totals.events_on_other_tracks += u64::from(is_elsewhere);
+        let known = event.context.filter(|_| has_thread && !is_elsewhere);
+        self.streams[event.stream].last = known.map(|who| (who, track));
         Place { trace, ns, cpu, track, has_thread }
     }
 
@@ -449,21 +545,28 @@ impl<K> Timeline<K> {
         if !self.has_key(role, place, event) || !self.pairs.has_room() {
             return Some(What::Plain);
         }
+        let open_bytes = self.open_bytes(role.key.is_some());
+        if !self.room.take(open_bytes) {
+            self.pairs.unpaired.not_followed += 1;
+            return Some(What::Plain);
+        }
         let (mut track, mut lane) = (place.track, None);
         if role.key.is_some() {
             let Some((lane_track, number)) = self.lane(role, place, sink) else {
+                self.room.give(open_bytes);
                 self.pairs.unpaired.not_followed += 1;
                 return Some(What::Plain);
             };
             (track, lane) = (lane_track, Some(number));
         }
         let Some(depth) = self.tracks.depth(track) else {
+            self.room.give(open_bytes);
             self.pairs.unpaired.not_followed += 1;
             return Some(What::Plain);
         };
         self.slices += 1;
         let (id, name, ns) = (self.slices, role.name, place.ns);
-        let kept = sink.begin(&Begin { id, track, name, depth, ns, cpu: place.cpu, event });
+        let kept = self.begun(sink, &Begin { id, track, name, depth, ns, cpu: place.cpu, event });
         let Some(lane) = lane else {
             self.pairs.begun();
             self.tracks.begin(track, Slice { id, name, begin: Some(Begun { pair: role.pair, ns, kept }) });
@@ -473,6 +576,25 @@ impl<K> Timeline<K> {
         let open = Open { id, track, lane, from: place.track, kept };
         self.pairs.begin(self.key.as_slice().into(), ns, open);
         Some(What::Begins(id))
+    }
+
+    fn begun<S: Sink<Kept = K>>(&mut self, sink: &mut S, begin: &Begin<'_>) -> K {
+        let kept = sink.begin(begin);
+        self.room.force(S::kept_bytes(&kept));
+        kept
+    }
+
+    /// What one slice more takes while it is open; of slices with a key, of those with the one at hand.
+    #[inline]
+    fn open_bytes(&self, has_key: bool) -> usize {
+        // A vector has room for twice as much, a map for more.
+        let keyed = 3 * size_of::<(Box<[u8]>, Vec<(i64, Open<K>)>, (i64, Open<K>))>() + 32;
+        SINK_BYTES + 2 * size_of::<Slice<K>>() + if has_key { keyed + self.key.len() } else { 0 }
+    }
+
+    #[inline]
+    fn ended<S: Sink<Kept = K>>(&mut self, _: &S, kept: &K, has_key: bool) {
+        self.room.give(self.open_bytes(has_key) + S::kept_bytes(kept));
     }
 
     /// A lane without an open slice, and its number.
@@ -502,6 +624,7 @@ impl<K> Timeline<K> {
             self.totals.slices += 1;
             let (track, begin_ns, event) = (place.track, begin.ns, Some(event));
             let is_believed = self.pairs.ended(place.trace, begin_ns, ns);
+            self.ended(sink, &begin.kept, false);
             sink.end(&End { id, track, name, depth, begin_ns, ns, above, is_believed, cpu, event }, begin.kept);
             return None;
         }
@@ -509,6 +632,7 @@ impl<K> Timeline<K> {
         self.totals.slices += 1;
         let Open { id, track, lane, from, kept } = pair.kept;
         let (begin_ns, is_believed) = (pair.begin_ns, pair.is_believed);
+        self.ended(sink, &kept, true);
         // It is there until here.
         let Ended { slice: Slice { name, .. }, depth, above } = self.tracks.end(track, |slice| slice.id == id)?;
         sink.end(&End { id, track, name, depth, begin_ns, ns, above, is_believed, cpu, event: Some(event) }, kept);
@@ -526,7 +650,9 @@ impl<K> Timeline<K> {
         let trace = self.streams[event.stream].trace;
         let named = match *record {
             StateRecord::Process { process, vpid, name, .. } => {
-                self.joined.insert((trace, process), vpid);
+                if !self.joined.contains_key(&(trace, process)) && self.room.take(PROCESS_BYTES) {
+                    self.joined.insert((trace, process), vpid);
+                }
                 Some((vpid, name))
             }
             StateRecord::ProcessName { process, name } => self.joined.get(&(trace, process)).map(|vpid| (*vpid, name)),
@@ -603,6 +729,7 @@ impl<K> Timeline<K> {
             sink.end(&End { id, track, name, depth, begin_ns, ns, above, is_believed, cpu: None, event: None }, kept);
         }
         Totals {
+            names_not_kept: self.writers.names_not_kept(),
             slices_unfinished: unpaired.begins,
             ends_unpaired: unpaired.ends,
             slices_across_losses: unpaired.across_losses,
@@ -637,6 +764,7 @@ impl<K: Clone> Timeline<K> {
             joined: self.joined.clone(),
             pairs: self.pairs.without_losses(),
             key: Vec::new(),
+            recent: Recent::default(),
             ..*self
         })
     }

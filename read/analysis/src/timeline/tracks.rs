@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeSet, HashMap};
 
+use super::room::Room;
+
 /// What a track is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[allow(missing_docs)]
@@ -100,13 +102,25 @@ pub(super) struct Tracks<K> {
     states: Vec<State<K>>,
     /// Lanes without an open slice, by parent and name, and how many lanes there are.
     lanes: HashMap<(Option<u32>, u32), (BTreeSet<u32>, u32)>,
+    /// For tracks.
+    room: Room,
+    /// Whether a track was asked for that there is no room for, since this was last set.
+    pub is_elsewhere: bool,
 }
 
 impl<K> Default for Tracks<K> {
     fn default() -> Tracks<K> {
-        Tracks { ids: HashMap::new(), states: Vec::new(), lanes: HashMap::new() }
+        let room = Room::new(usize::MAX);
+        Tracks { ids: HashMap::new(), states: Vec::new(), lanes: HashMap::new(), room, is_elsewhere: false }
     }
 }
+
+/// What a track takes, here and in a sink.
+const TRACK_BYTES: usize = 512;
+/// There are so many whatever the limit is.
+const TRACKS_MIN: usize = 16;
+/// Slices for which a track keeps memory when none is open.
+const OPEN_KEPT: usize = 64;
 
 impl<K> Tracks<K> {
     /// The track at a place. `announce` is called with one that is new.
@@ -115,7 +129,9 @@ impl<K> Tracks<K> {
         if let Some(id) = self.ids.get(&place) {
             return *id;
         }
-        if self.states.len() >= TRACKS_MAX && kind != TrackKind::Trace {
+        let has_room = self.states.len() < TRACKS_MIN || self.room.take(TRACK_BYTES);
+        if (self.states.len() >= TRACKS_MAX || !has_room) && kind != TrackKind::Trace {
+            self.is_elsewhere = true;
             return parent.unwrap_or(0);
         }
         let id = self.states.len() as u32;
@@ -123,6 +139,10 @@ impl<K> Tracks<K> {
         self.ids.insert(place, id);
         announce(id);
         id
+    }
+
+    pub(super) fn limit(&mut self, bytes: usize) {
+        self.room = Room::new(bytes);
     }
 
     /// That of a process, if it is there.
@@ -158,12 +178,30 @@ impl<K> Tracks<K> {
         while open.last().is_some_and(|slice| slice.id == 0) {
             open.pop();
         }
+        if open.is_empty() && open.capacity() > OPEN_KEPT {
+            *open = Vec::new();
+        }
         Some(Ended { slice, depth: index as u32, above })
     }
 
     /// How many tracks there are.
     pub(super) fn count(&self) -> usize {
         self.states.len()
+    }
+
+    /// Ends the innermost slice of a track, if it is one of this pair, and nothing that has ended before lies below it. Gives how many slices it lay in,
+    /// its number, its name and its begin.
+    #[inline(always)]
+    pub(super) fn end_innermost(&mut self, track: u32, pair: u32) -> Option<(u32, u64, u32, Begun<K>)> {
+        let open = &mut self.states.get_mut(track as usize)?.open;
+        let [rest @ .., last] = open.as_slice() else { return None };
+        let is_it = last.id != 0 && last.begin.as_ref().is_some_and(|begin| begin.pair == pair);
+        if !is_it || rest.last().map_or(open.capacity() > OPEN_KEPT, |below| below.id == 0) {
+            return None;
+        }
+        let depth = rest.len() as u32;
+        let slice = open.pop()?;
+        Some((depth, slice.id, slice.name, slice.begin?))
     }
 
     /// Those whose ends have not come, with their tracks.

@@ -35,14 +35,27 @@ pub struct Writers {
     /// Ids by trace and the session's number of the process.
     ids: HashMap<(usize, u32), u64>,
     scratch: Scratch,
+    /// Bytes that names and ids may have more.
+    room_bytes: Option<usize>,
+    names_not_kept: u64,
 }
 
 impl Clone for Writers {
     fn clone(&self) -> Writers {
-        let Writers { places, names, ids, .. } = self;
-        Writers { places: places.clone(), names: names.clone(), ids: ids.clone(), scratch: Scratch::default() }
+        let Writers { places, names, ids, scratch: _, room_bytes, names_not_kept } = self;
+        Writers {
+            places: places.clone(),
+            names: names.clone(),
+            ids: ids.clone(),
+            scratch: Scratch::default(),
+            room_bytes: *room_bytes,
+            names_not_kept: *names_not_kept,
+        }
     }
 }
+
+/// What a name has besides its text.
+const NAME_BYTES: usize = 128;
 
 /// Where the records of a class say who wrote them.
 #[derive(Debug, Clone, Default)]
@@ -116,21 +129,50 @@ impl Writers {
         self.ids = ids.filter_map(|((trace, process), pid)| Some(((at(trace)?, process), pid))).collect();
     }
 
+    /// Keeps no more names than take so many bytes.
+    pub fn limit(&mut self, bytes: usize) {
+        self.room_bytes = Some(bytes);
+    }
+
+    /// How many names there was no memory for.
+    pub fn names_not_kept(&self) -> u64 {
+        self.names_not_kept
+    }
+
     /// Takes note of what the state stream says.
     pub fn note(&mut self, event: &Event<'_>, record: &StateRecord<'_>) {
         let trace = key(event.trace());
-        match *record {
+        let (id, name) = match *record {
             StateRecord::Process { process, vpid, name, .. } => {
-                self.ids.insert((trace, process), vpid.into());
-                self.names.insert((trace, vpid.into()), name.into());
+                if self.has_room(&(trace, vpid.into()), name) {
+                    self.ids.insert((trace, process), vpid.into());
+                }
+                (Some(vpid.into()), name)
             }
-            StateRecord::ProcessName { process, name } => {
-                if let Some(id) = self.ids.get(&(trace, process)) {
-                    self.names.insert((trace, *id), name.into());
+            StateRecord::ProcessName { process, name } => (self.ids.get(&(trace, process)).copied(), name),
+            _ => return,
+        };
+        let Some(key) = id.map(|id| (trace, id)) else { return };
+        match self.has_room(&key, name) {
+            true => {
+                let before = self.names.insert(key, name.into()).map(|name| NAME_BYTES + name.len());
+                if let Some(room) = &mut self.room_bytes {
+                    *room = room.saturating_add(before.unwrap_or(0)).saturating_sub(NAME_BYTES + name.len());
                 }
             }
-            _ => {}
+            // A name that is not its own is worse than none.
+            false => {
+                let before = self.names.remove(&key).map_or(0, |name| NAME_BYTES + name.len());
+                self.room_bytes = self.room_bytes.map(|room| room.saturating_add(before));
+                self.names_not_kept += 1;
+            }
         }
+    }
+
+    /// Whether a name can be kept, in place of the one that is known.
+    fn has_room(&self, key: &(usize, u64), name: &str) -> bool {
+        let before = || self.names.get(key).map_or(0, |name| NAME_BYTES + name.len());
+        self.room_bytes.is_none_or(|room| room.saturating_add(before()) >= NAME_BYTES + name.len())
     }
 
     /// Who wrote an event.

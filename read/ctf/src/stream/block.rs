@@ -114,24 +114,18 @@ impl<'a> Block<'a> {
         self.event(self.events.get(index)?)
     }
 
-    /// The fields of one of them.
+    /// The class of one of them, and its fields.
     #[inline(always)]
-    pub fn fields(&self, index: usize) -> Option<EventFields<'_>> {
+    pub fn fields(&self, index: usize) -> Option<(&'a Class, EventFields<'_>)> {
         let kept = self.events.get(index)?;
         let packet = self.packets.get(kept.packet as usize)?;
-        Some(EventFields {
+        let fields = EventFields {
             time_ns: packet.scale.map(|_| kept.time_ns),
             cpu_id: packet.cpu_id,
             size_bytes: kept.size_bytes(),
             body: self.body(kept)?,
-        })
-    }
-
-    /// The class of one of them.
-    #[inline(always)]
-    pub fn class(&self, index: usize) -> Option<&'a Class> {
-        let kept = self.events.get(index)?;
-        Some(self.packets.get(kept.packet as usize)?.plan.class_at(kept.class as usize))
+        };
+        Some((packet.plan.class_at(kept.class as usize), fields))
     }
 
     #[inline(always)]

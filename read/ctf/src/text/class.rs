@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!   ") lair http:request: "   context of the packet   ", { vpid = " 12 ", vtid = " 13 " }, { id = " 7 ", path = " "/x" " }\n"
-//!         title                                            piece    value  piece  …                                  last
+//!         title              │                             piece    value  piece  …                                  last
+//!                            └── Front: most events of a stream have the same ──┘
 //! ```
 
 use std::sync::Arc;
@@ -20,9 +21,30 @@ pub(super) struct ClassText {
     title: Piece,
     timed_title: Piece,
     fields: Box<[(Piece, Value)]>,
+    /// How many of them, the first ones, are the context of the events, if that is of words alone.
+    front: usize,
     last: Piece,
     /// Whether there are structures, even if they are empty.
     has_fields: bool,
+}
+
+/// Words of a context that are remembered, and its alignments.
+const WORDS_MAX: usize = 4;
+
+/// What stands in front of an event's own fields: the context of its packet and the words of its own. Most events of a stream have the same as the one
+/// before.
+#[derive(Debug, Default)]
+pub(super) struct Front {
+    packet_context: Vec<u8>,
+    /// Of the event before in the packet.
+    words: Option<[u64; WORDS_MAX]>,
+    text: Buffer,
+}
+
+impl Front {
+    pub(super) fn new(packet_context: Vec<u8>) -> Front {
+        Front { packet_context, ..Front::default() }
+    }
 }
 
 /// What stands behind a piece.
@@ -69,6 +91,7 @@ impl ClassText {
         let origin = event.origin().map_or(String::new(), |origin| format!("{origin} "));
         let class = event.class;
         let (mut fields, mut text, mut has_fields) = (Vec::new(), String::new(), false);
+        let mut front = 0;
         for structure in [&class.event_context, &class.own_context, &class.fields].into_iter().flatten() {
             let separator = if has_fields { ", " } else { "" };
             text += &format!("{separator}{{");
@@ -82,48 +105,101 @@ impl ClassText {
                 fields.push((piece(&mut text), Value::new(&member.node)));
             }
             text += " }";
+            let is_word = |(_, value): &(Piece, Value)| {
+                matches!(value, Value::Word(..) | Value::SignedWord(..) | Value::Align(_))
+            };
+            let is_context = class.event_context.as_ref().is_some_and(|context| std::ptr::eq(context, structure));
+            if is_context && fields.len() <= WORDS_MAX && fields.iter().all(is_word) {
+                front = fields.len();
+            }
         }
         text += "\n";
         ClassText {
             title: Piece::from(format!("{origin}{}: ", class.full_name).as_bytes()),
             timed_title: Piece::from(format!(") {origin}{}: ", class.full_name).as_bytes()),
             fields: fields.into(),
+            front,
             last: piece(&mut text),
             has_fields,
         }
     }
 
-    /// Appends what stands in front of the fields. `context`: of the packet.
+    /// Appends what stands in front of the contexts.
     #[inline(always)]
-    pub(super) fn title(&self, is_timed: bool, context: &Piece, out: &mut Buffer) {
+    pub(super) fn title(&self, is_timed: bool, out: &mut Buffer) {
         out.piece(if is_timed { &self.timed_title } else { &self.title });
-        if !context.is_empty() {
-            out.piece(context);
-            if self.has_fields {
-                out.put(b", ");
-            }
-        }
     }
 
-    /// Appends contexts and fields, and the end of the line.
+    /// Appends contexts and fields, and the end of the line. `front`: of the stream.
     #[inline(always)]
-    pub(super) fn fields(&self, cursor: &mut Cursor<'_>, memory: &mut Memory, out: &mut Buffer) {
-        for (piece, value) in &self.fields {
+    pub(super) fn fields(&self, front: &mut Front, cursor: &mut Cursor<'_>, memory: &mut Memory, out: &mut Buffer) {
+        let (context, fields) = self.fields.split_at(self.front);
+        let mut words = [0; WORDS_MAX];
+        for (word, (_, value)) in words.iter_mut().zip(context) {
+            *word = value.word(cursor);
+        }
+        if front.words != Some(words) {
+            self.renew(front, words);
+        }
+        out.append(&front.text);
+        if self.front == 0 && self.has_fields && !front.packet_context.is_empty() {
+            out.put(b", ");
+        }
+        for (piece, value) in fields {
             out.piece(piece);
             // The record has been measured, so its fields can be read.
             let _ = value.put(cursor, memory, out);
         }
         out.piece(&self.last);
     }
+
+    /// What is in front of an event whose context has these words. All classes of a stream have the same context.
+    #[cold]
+    fn renew(&self, front: &mut Front, words: [u64; WORDS_MAX]) {
+        front.words = Some(words);
+        front.text.clear();
+        front.text.put(&front.packet_context);
+        if self.front > 0 && !front.packet_context.is_empty() {
+            front.text.put(b", ");
+        }
+        for ((piece, value), word) in self.fields.iter().take(self.front).zip(words) {
+            front.text.piece(piece);
+            value.put_word(word, &mut front.text);
+        }
+    }
 }
 
 impl Value {
+    /// What a word holds; 0 of an alignment, which is done.
+    #[inline(always)]
+    fn word(&self, cursor: &mut Cursor<'_>) -> u64 {
+        match self {
+            // The record has been measured, so its fields can be read.
+            Value::Word(align_bits, size_bits) | Value::SignedWord(align_bits, size_bits) => {
+                cursor.word_at(*align_bits, *size_bits).unwrap_or_default()
+            }
+            Value::Align(align_bits) => {
+                cursor.align(*align_bits);
+                0
+            }
+            _ => 0,
+        }
+    }
+
+    #[inline(always)]
+    fn put_word(&self, word: u64, out: &mut Buffer) {
+        match self {
+            Value::Word(..) => out.unsigned(word),
+            Value::SignedWord(_, size_bits) => out.signed(extend_sign(word, *size_bits) as i64),
+            _ => {}
+        }
+    }
+
     #[inline(always)]
     fn put(&self, cursor: &mut Cursor<'_>, memory: &mut Memory, out: &mut Buffer) -> Option<()> {
         match self {
-            Value::Word(align_bits, size_bits) => out.unsigned(cursor.word_at(*align_bits, *size_bits)?),
-            Value::SignedWord(align_bits, size_bits) => {
-                out.signed(extend_sign(cursor.word_at(*align_bits, *size_bits)?, *size_bits) as i64);
+            Value::Word(align_bits, size_bits) | Value::SignedWord(align_bits, size_bits) => {
+                self.put_word(cursor.word_at(*align_bits, *size_bits)?, out);
             }
             Value::Unsigned(integer) => out.unsigned(integer.read(cursor, memory).ok()?),
             Value::Signed(integer) => out.signed(integer.read(cursor, memory).ok()? as i64),

@@ -22,8 +22,7 @@ pub use people::People;
 
 use std::io::Write;
 
-use buffer::Piece;
-use class::ClassText;
+use class::{ClassText, Front};
 use clock::ClockText;
 use number::{put_g, put_i64, put_u64};
 
@@ -37,8 +36,8 @@ pub struct Formatter<'a> {
     clock: ClockText<'a>,
     /// Time of the event before, from which the next one's distance is shown.
     last_ns: Option<i64>,
-    /// By stream: a packet, and the text of its context.
-    contexts: Vec<Option<(u64, Piece)>>,
+    /// By stream: a packet, and what its events have in front.
+    fronts: Vec<Option<(u64, Front)>>,
     /// By stream class (its place in memory), and index of the class.
     classes: Vec<(usize, Vec<Option<Box<ClassText>>>)>,
     scratch: Scratch,
@@ -52,7 +51,7 @@ impl<'a> Formatter<'a> {
         Formatter {
             clock: ClockText::new(clock_format, utc_offset_s),
             last_ns: None,
-            contexts: Vec::new(),
+            fronts: Vec::new(),
             classes: Vec::new(),
             scratch: Scratch::default(),
             line: Buffer::default(),
@@ -93,12 +92,12 @@ impl<'a> Formatter<'a> {
                 None => out.put(b"] (+?.?????????"),
             }
         }
-        let Formatter { contexts, classes, scratch, .. } = self;
-        let context = packet_context(contexts, event);
+        let Formatter { fronts, classes, scratch, .. } = self;
+        let front = front(fronts, event);
         let class = class_text(classes, event);
-        class.title(event.time_ns.is_some(), context, out);
+        class.title(event.time_ns.is_some(), out);
         let (mut cursor, memory) = event.begin_fields(scratch);
-        class.fields(&mut cursor, memory, out);
+        class.fields(front, &mut cursor, memory, out);
     }
 
     /// A line, without newline, that warns of what a notice tells. `stream` names the stream, for example its file.
@@ -124,14 +123,14 @@ impl<'a> Formatter<'a> {
     }
 }
 
-/// The context of the event's packet, which most events share with the one before.
+/// What stands in front of the event's fields.
 #[inline(always)]
-fn packet_context<'c>(contexts: &'c mut Vec<Option<(u64, Piece)>>, event: &Event<'_>) -> &'c Piece {
-    if contexts.len() <= event.stream {
-        contexts.resize(event.stream + 1, None);
+fn front<'f>(fronts: &'f mut Vec<Option<(u64, Front)>>, event: &Event<'_>) -> &'f mut Front {
+    if fronts.len() <= event.stream {
+        fronts.resize_with(event.stream + 1, || None);
     }
-    let (context, index) = (&mut contexts[event.stream], event.packet_index());
-    if context.as_ref().is_none_or(|(known, _)| *known != index) {
+    let (front, index) = (&mut fronts[event.stream], event.packet_index());
+    if front.as_ref().is_none_or(|(known, _)| *known != index) {
         let mut text = Vec::new();
         let mut printer = Printer { out: &mut text, is_first: true, depth: 0 };
         printer.open(Group::Struct);
@@ -140,9 +139,9 @@ fn packet_context<'c>(contexts: &'c mut Vec<Option<(u64, Piece)>>, event: &Event
         if !is_there {
             text.clear();
         }
-        *context = Some((index, Piece::from(text.as_slice())));
+        *front = Some((index, Front::new(text)));
     }
-    &context.get_or_insert_default().1
+    &mut front.get_or_insert_default().1
 }
 
 /// How the event's class looks.

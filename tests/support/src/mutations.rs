@@ -1,0 +1,38 @@
+//! Tests of traces whose bytes were changed: how many, from which seed on, and with no more memory than they may have.
+
+use std::process::Command;
+
+/// How many traces are tried, `DORMOUSE_MUTATIONS`, and the seed of the first, `DORMOUSE_MUTATION_SEED`: first seed and count.
+pub fn mutations(count: u64) -> (u64, u64) {
+    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse().ok());
+    (number("DORMOUSE_MUTATION_SEED").unwrap_or(1), number("DORMOUSE_MUTATIONS").unwrap_or(count))
+}
+
+/// Set for the process that does it.
+const ENV_ALONE: &str = "DORMOUSE_TEST_ALONE";
+
+/// Runs the calling test, which has this name, once more, in a process of its own that gets no more memory than this, and returns `None`. In that process it
+/// returns the first seed and the count.
+///
+/// # Panics
+/// The test fails there, or needs more memory.
+pub fn alone(test: &str, count: u64, data_kib: u64) -> Option<(u64, u64)> {
+    let (first, count) = mutations(count);
+    if std::env::var_os(ENV_ALONE).is_some() {
+        return Some((first, count));
+    }
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "ulimit -d \"$0\" && exec \"$@\"", &data_kib.to_string()]);
+    let program = std::env::current_exe().expect("this program has a path");
+    let output =
+        shell.arg(program).args(["--exact", test, "--nocapture"]).env(ENV_ALONE, "1").output().expect("sh runs");
+    let said = [output.stdout, output.stderr].concat();
+    let said = String::from_utf8_lossy(&said);
+    assert!(
+        output.status.success(),
+        "DORMOUSE_MUTATION_SEED={first} DORMOUSE_MUTATIONS={count}, {}: {said}",
+        output.status
+    );
+    println!("{said}");
+    None
+}
