@@ -211,6 +211,7 @@ export class Panel {
       ...columns.slice(1).map(([name, , text]) => element("td", { text: row.is_slice || name === "count" ? text(row) : "" }))));
     const made = [element("table", { "aria-label": "Slices and instants by name" }, element("thead", {}, element("tr", {}, ...head)), element("tbody", {}, ...rows))];
     if (order.length > ROWS_MAX) made.push(element("p", { class: "quiet", text: `${counted(order.length - ROWS_MAX)} names more are not shown.` }));
+    if (report.is_served) made.push(element("p", { class: "quiet", text: "Percentiles are within 1 %." }));
     return made;
   }
 
