@@ -1,5 +1,6 @@
 //! `dormouse export`: traces for the tools of others.
 
+use std::ffi::OsString;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -12,6 +13,7 @@ use dormouse_reader::{Item, Reading, Said};
 use dormouse_terminal::{Output, parse_size, say};
 use serde_json::json;
 
+use crate::external::become_program;
 use crate::hands::Hands;
 use crate::progress::Progress;
 use crate::stats::parse_pair;
@@ -61,6 +63,7 @@ Examples:
   dormouse export TRACE --to perfetto -o req.pftrace --pairs req:in..req:out --key id
   dormouse export TRACE --to perfetto -o net.pftrace --counter 'net:queue/len' --process nginx
   dormouse export TRACE --to csv -o requests.csv -e http:request
+  dormouse export TRACE --to parquet -o DIR                       for DuckDB, pyarrow and others: docs/query.md
   dormouse export TRACE --to otlp -o - | curl --data-binary @- -H 'Content-Type: application/x-protobuf' http://localhost:4318/v1/traces
 
 perfetto: tracks by process and thread; slices with the fields of both ends; instants; counters; flows; where events were lost. \
@@ -93,9 +96,9 @@ enum To {
     Json,
     /// A table of events
     Csv,
-    #[value(hide = true)]
+    /// A store of Parquet in a directory: what `dormouse query DIR --export FILE` writes
     Parquet,
-    #[value(hide = true)]
+    /// Files of Arrow in a directory: the same with `--format arrow`
     Arrow,
     #[value(hide = true)]
     Ctf2,
@@ -118,9 +121,7 @@ impl To {
             To::Otlp => Ok(Format::Otlp),
             To::Json => Err(view::Format::Json),
             To::Csv => Err(view::Format::Csv),
-            To::Parquet | To::Arrow => bail!(
-                "this program has no Arrow; `dormouse query TRACE --export DIR` writes Parquet, and with `--format arrow` Arrow: see docs/query.md"
-            ),
+            To::Parquet | To::Arrow => bail!("Parquet and Arrow are not written here"),
             To::Ctf2 => bail!("traces are not written anew; `dormouse record --format ctf2` records them as CTF 2"),
         })
     }
@@ -158,6 +159,9 @@ fn left_out(totals: &Totals) -> Vec<String> {
 
 impl Export {
     pub(crate) fn run(self, out: &mut Output) -> anyhow::Result<u8> {
+        if matches!(self.to, To::Parquet | To::Arrow) {
+            return self.hand_over();
+        }
         let format = self.to.timeline()?;
         let is_text = format.is_err() || format == Ok(Format::Folded);
         let is_stream = self.output == Path::new("-");
@@ -194,6 +198,30 @@ impl Export {
             }))?;
         }
         Ok(told.is_damaged.into())
+    }
+
+    /// Becomes the program that has Arrow.
+    fn hand_over(self) -> anyhow::Result<u8> {
+        if !self.wanted.events.is_empty() || self.wanted.is_choosy() {
+            bail!(
+                "--to parquet and --to arrow write all events; `dormouse query TRACE 'select … where …' --format parquet -o FILE` writes some: docs/query.md"
+            );
+        }
+        if !self.pairs.is_empty() || !self.counter.is_empty() || self.json || self.output == Path::new("-") {
+            bail!(
+                "--to parquet and --to arrow write a directory, which -o names; --pairs, --counter and --json are not for them: docs/query.md"
+            );
+        }
+        let mut arguments: Vec<OsString> = self.dirs.into_iter().map(Into::into).collect();
+        arguments.extend([OsString::from("--export"), self.output.into()]);
+        if self.to == To::Arrow {
+            arguments.extend(["--format", "arrow"].map(OsString::from));
+        }
+        if let Some(clocks) = self.wanted.clocks() {
+            arguments.extend([OsString::from("--clocks"), clocks.into()]);
+        }
+        become_program("query", &arguments)?;
+        Ok(2)
     }
 
     fn timeline(self, format: Format, out: &mut Output) -> anyhow::Result<Told> {

@@ -25,7 +25,13 @@ struct Known {
 }
 
 /// All of them.
-const KNOWN: [Known; 4] = [
+const KNOWN: [Known; 6] = [
+    Known {
+        name: "cluster",
+        about: "Start what answers queries to stores of traces together",
+        build: "--manifest-path read/query/Cargo.toml --workspace",
+        option: " --with-query",
+    },
     Known {
         name: "lab",
         about: "Measure what tracing costs on this machine",
@@ -42,6 +48,12 @@ const KNOWN: [Known; 4] = [
         name: "query",
         about: "Ask traces questions in SQL",
         build: "--manifest-path read/query/Cargo.toml",
+        option: " --with-query",
+    },
+    Known {
+        name: "ship",
+        about: "Put closed traces into a store of Parquet, here or in S3",
+        build: "--manifest-path read/query/Cargo.toml -p dormouse-ship",
         option: " --with-query",
     },
     Known {
@@ -90,8 +102,16 @@ pub(crate) fn run(own: &clap::Command, arguments: &[OsString]) -> anyhow::Result
     if own.find_subcommand(name).is_some() || !is_name(name) {
         return Ok(());
     }
+    become_program(name, rest)
+}
+
+/// Becomes the program of this name. Returns where there is none, and none of Dormouse's is called so.
+///
+/// # Errors
+/// As those of [`run`].
+pub(crate) fn become_program(name: &str, arguments: &[OsString]) -> anyhow::Result<()> {
     if let Some(path) = find(name) {
-        let error = Command::new(&path).args(rest).exec();
+        let error = Command::new(&path).args(arguments).exec();
         return Err(error).with_context(|| format!("cannot run {}", path.display()));
     }
     let Some(Known { build, option, .. }) = KNOWN.iter().find(|known| known.name == name) else { return Ok(()) };

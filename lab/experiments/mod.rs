@@ -5,6 +5,7 @@ mod event;
 mod flight_recorder;
 mod imv;
 mod percpu;
+mod query;
 mod reader;
 mod relay_write;
 mod vring;
@@ -30,7 +31,7 @@ pub struct Known {
 }
 
 /// All of them.
-pub const EXPERIMENTS: [Known; 9] = [
+pub const EXPERIMENTS: [Known; 10] = [
     Known::new("event", event::run_event, None)
         .of("cost of a dormant and of an armed event, beside the tracers that people use"),
     Known::new("flight-recorder", flight_recorder::run_flight_recorder, None)
@@ -49,6 +50,8 @@ pub const EXPERIMENTS: [Known; 9] = [
         .of("time of a C project's build, untraced, dormant and armed, beside LTTng-UST"),
     Known::new("reader", reader::run_reader, Some(include_str!("reader/paper.toml")))
         .of("time and memory of reading a trace, of LTTng-UST's and of ours, beside babeltrace2 and cat"),
+    Known::new("query", query::run_query, Some(include_str!("query/paper.toml")))
+        .of("time of questions straight to a trace, beside DuckDB over Parquet, and of exports"),
 ];
 
 impl Known {

@@ -71,7 +71,7 @@ fn clippy() -> Result<()> {
 fn format() -> Result<()> {
     in_each(&["fmt", "--all", "--check"], &[])?;
     succeed(&mut cargo(["fmt", "--check", "--manifest-path", fuzz::MANIFEST]))?;
-    succeed(&mut cargo(["fmt", "--check", "--manifest-path", QUERY]))?;
+    succeed(&mut cargo(["fmt", "--all", "--check", "--manifest-path", QUERY]))?;
     succeed(&mut cargo(["fmt", "--all", "--check", "--manifest-path", peers::MANIFEST]))?;
     succeed(&mut cargo(["fmt", "--all", "--check", "--manifest-path", lab::PRELOAD_MANIFEST]))
 }

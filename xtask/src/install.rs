@@ -14,7 +14,7 @@ use crate::run::{self, cargo, succeed};
 Examples:
   cargo xtask install --prefix ~/.local              the command, C libraries and headers, manual pages, completions
   cargo xtask install --prefix ~/.local --with-lab   and the lab; `cargo xtask peers` before it adds the tracers that it compares with
-  cargo xtask install --prefix ~/.local --with-query and `dormouse query`, which takes minutes to build
+  cargo xtask install --prefix ~/.local --with-query and `dormouse query`, `cluster` and `ship`, which take minutes to build
   cargo xtask install --prefix ~/.local --uninstall
 
 The directory may be moved afterwards. DIR/share/dormouse/manifest lists what was installed; an installation replaces an earlier one.")]
@@ -25,7 +25,7 @@ pub(crate) struct Install {
     /// Install the lab and its engines, too: `dormouse lab`
     #[arg(long)]
     pub(crate) with_lab: bool,
-    /// Install the program that answers in SQL, too: `dormouse query`
+    /// Install what answers in SQL, too: `dormouse query`, `dormouse cluster`, and `dormouse ship`, which puts traces where they ask
     #[arg(long)]
     pub(crate) with_query: bool,
     /// Remove what was installed, and nothing else
@@ -53,7 +53,10 @@ impl Install {
             succeed(cargo(["build", "--workspace", "--manifest-path", run::LAB]).args(release))?;
         }
         if self.with_query {
-            succeed(cargo(["build", "--manifest-path", run::QUERY]).args(release))?;
+            let mut build = cargo(["build", "--bins", "--manifest-path", run::QUERY]);
+            succeed(
+                build.args(["-p", "dormouse-query", "-p", "dormouse-cluster", "-p", "dormouse-ship"]).args(release),
+            )?;
         }
         let built = run::target_dir()?.join(if self.debug { "debug" } else { "release" });
         let count = Installation::run(&built, &prefix, |installation| {

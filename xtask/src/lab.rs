@@ -65,6 +65,22 @@ fn readers() -> Result<()> {
     succeed(run::cargo(build).args(python))
 }
 
+/// Builds what the lab's `query` times, which takes long, and installs DuckDB's command beside it.
+fn queries() -> Result<()> {
+    succeed(&mut run::cargo(["build", "--quiet", "--release", "--locked", "--manifest-path", run::QUERY]))?;
+    let dir = run::target_dir()?.join("release/duckdb");
+    if !dir.join("bin/duckdb").exists() {
+        succeed(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&dir))?;
+        let mut pip = Command::new(dir.join("bin/python"));
+        pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--only-binary", ":all:"]);
+        succeed(pip.arg(DUCKDB))?;
+    }
+    Ok(())
+}
+
+/// DuckDB's own command, on PyPI.
+const DUCKDB: &str = "duckdb-cli";
+
 /// File and feature, as the lab's `compile-job` knows them.
 const VARIANTS: [(&str, &str); 2] =
     [("libdormouse_libc-memcpy.so", "memcpy"), ("libdormouse_libc-specialised.so", "specialised")];
@@ -114,6 +130,10 @@ impl Lab {
         }
         if self.all || self.experiments.iter().any(|name| name == "reader") {
             readers()?;
+        }
+        // Not with --all: the query engine alone takes longer to compile than all else.
+        if self.experiments.iter().any(|name| name == "query") {
+            queries()?;
         }
         if !self.quick && (self.all || self.experiments.iter().any(|name| name == "compile-job")) {
             variants()?;

@@ -49,7 +49,7 @@ const LAB: [&str; 12] = [
     "dormouse-vring",
 ];
 
-const RULES: [Rule; 48] = [
+const RULES: [Rule; 52] = [
     ("dormouse-abi", &[]),
     // How both sides talk.
     ("dormouse-transport", &["dormouse-abi"]),
@@ -203,9 +203,15 @@ const RULES: [Rule; 48] = [
             "dormouse-ctf",
             "dormouse-filter",
             "dormouse-reader",
+            "dormouse-store",
             "dormouse-terminal",
         ],
     ),
+    // Traces as tables of many machines: no questions.
+    ("dormouse-store", &["dormouse-abi", "dormouse-analysis", "dormouse-columns", "dormouse-ctf", "dormouse-reader"]),
+    ("dormouse-ship", &["dormouse-reader", "dormouse-store", "dormouse-terminal"]),
+    ("dormouse-objects", &[]),
+    ("dormouse-cluster", &["dormouse-query", "dormouse-terminal"]),
     ("dormouse-install", &[]),
     ("xtask", &["dormouse-install", "dormouse-testing"]),
 ];

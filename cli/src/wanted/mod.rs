@@ -54,6 +54,11 @@ pub(crate) struct Wanted {
 }
 
 impl Wanted {
+    /// By what their clocks are corrected.
+    pub(crate) fn clocks(&self) -> Option<&PathBuf> {
+        self.clocks.as_ref()
+    }
+
     /// Opens traces, and corrects their clocks.
     pub(crate) fn open(&self, dirs: &[PathBuf]) -> anyhow::Result<TraceFiles> {
         self.corrected(TraceFiles::open_all(dirs.iter().map(PathBuf::as_path))?)

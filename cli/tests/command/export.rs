@@ -158,8 +158,9 @@ fn options_select_events_and_say_what_is_drawn() {
 fn what_cannot_be_done_is_one_line() {
     let dir = place(false);
     for (options, expected) in [
-        (&["--to", "parquet", "-o", "x"][..], "docs/query.md"),
-        (&["--to", "arrow", "-o", "x"], "docs/query.md"),
+        (&["--to", "parquet", "-o", "-"][..], "write a directory"),
+        (&["--to", "arrow", "-o", "x", "-e", "http:*"], "docs/query.md"),
+        (&["--to", "parquet", "-o", "x", "--last", "1s"], "docs/query.md"),
         (&["--to", "ctf2", "-o", "x"], "dormouse record --format ctf2"),
         (&["--to", "json", "-o", "-", "--json"], "name a file by -o"),
         (&["--to", "csv", "-o", "x", "--counter", "http:*/len"], "--pairs and --counter are for timelines"),

@@ -79,6 +79,19 @@ fn own_commands_and_paths_are_no_programs() {
 }
 
 #[test]
+fn what_writes_parquet_is_handed_over() {
+    let place = Place::new();
+    place.script("path/dormouse-query", "printf '%s|' \"$@\"; exit 1");
+    for (arguments, expected) in [
+        (&["--to", "parquet"][..], "a|b|--export|out|"),
+        (&["--to", "arrow", "--clocks", "c.json"], "a|b|--export|out|--format|arrow|--clocks|c.json|"),
+    ] {
+        let output = place.run(&[&["export", "a", "b", "-o", "out"], arguments].concat());
+        assert_eq!((output.status.code(), stdout(&output).as_str()), (Some(1), expected), "{output:?}");
+    }
+}
+
+#[test]
 fn what_is_found_is_in_the_help_and_suggested() {
     let place = Place::new();
     let help = stdout(&place.run(&["--help"]));
@@ -104,6 +117,7 @@ fn a_program_that_is_not_installed_is_named_with_the_remedy() {
     for (name, remedy) in [
         ("lab", "--with-lab"),
         ("query", "--with-query"),
+        ("ship", "--with-query"),
         ("vring", "cargo xtask install"),
         ("pages", "cargo build --release"),
     ] {

@@ -6,6 +6,7 @@ mod doctor;
 mod export;
 mod external;
 mod kinds;
+mod memory;
 mod open;
 mod questions;
 mod report;

@@ -1,5 +1,9 @@
 //! Record batches of the chosen events, in the order of time.
 
+mod split;
+
+pub use split::{ByClass, Split};
+
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::sync::Arc;
@@ -11,12 +15,12 @@ use arrow_array::{
 use arrow_buffer::{NullBufferBuilder, ScalarBuffer};
 use arrow_schema::ArrowError;
 use dormouse_abi::page::CPU_UNKNOWN;
-use dormouse_ctf::stream::{Chosen, ChosenOf};
+use dormouse_ctf::stream::{Chosen, ChosenOf, EventFields};
 use dormouse_ctf::text::JsonFields;
 use dormouse_ctf::{Notice, Problem, Scratch, Selection, Source, StateRecord, StreamReader, Writers};
 
 use crate::column::Column;
-use crate::layout::{Layout, Origin, STATE};
+use crate::layout::{Chosen as Class, Layout, Origin, STATE};
 
 /// Rows of a batch.
 const ROWS_MAX: usize = 64 << 10;
@@ -162,10 +166,7 @@ impl<'l, 'a, C: Chosen> Batches<'l, 'a, C> {
     /// that is looked at event by event.
     pub fn of(layout: &'l Layout<'a>, streams: impl IntoIterator<Item = C>) -> Batches<'l, 'a, C> {
         let streams: Vec<C> = streams.into_iter().collect();
-        let columns = layout.columns();
-        let with_elements = (0..columns.len()).filter(|index| columns[*index].has_elements()).collect();
-        let origins = [Origin::Time, Origin::Cpu, Origin::Event, Origin::Process, Origin::Json];
-        let needs = origins.map(|origin| layout.origins.contains(&origin));
+        let rows = Rows::new(layout);
         let has_conditions = !layout.filters.is_empty();
         Batches {
             layout,
@@ -176,25 +177,11 @@ impl<'l, 'a, C: Chosen> Batches<'l, 'a, C> {
             damage: Damage::default(),
             scratch: Scratch::default(),
             selection: has_conditions.then(|| Selection::unchecked(Vec::new(), layout.filters.clone())),
-            writers: (has_conditions || needs[3]).then(Writers::default),
+            writers: (has_conditions || rows.needs[3]).then(Writers::default),
             are_writers_known: false,
             json: JsonFields::default(),
             json_text: Vec::new(),
-            rows: Rows {
-                count: 0,
-                record_bytes: 0,
-                times: Vec::new(),
-                times_valid: NullBufferBuilder::new(0),
-                cpus: Vec::new(),
-                cpus_valid: NullBufferBuilder::new(0),
-                names: Vec::new(),
-                processes: StringBuilder::new(),
-                json: StringBuilder::new(),
-                extra_bytes: 0,
-                columns,
-                with_elements,
-                needs,
-            },
+            rows,
             is_over: false,
         }
     }
@@ -310,26 +297,7 @@ impl<'l, 'a, C: Chosen> Batches<'l, 'a, C> {
             self.rows.json(&self.json_text);
         }
         let Some(event) = self.streams[index].fields() else { return Ok(true) };
-        let (rows, chosen) = (&mut self.rows, &self.layout.chosen[number]);
-        chosen.columns.iter().for_each(|column| rows.columns[*column].fill(rows.count));
-        let mut shown = event.project(&chosen.projection, &mut self.scratch, &mut rows.columns);
-        for (part, column) in &chosen.parts {
-            shown = shown.and_then(|()| event.show(part, &mut self.scratch, &mut rows.columns[*column]));
-        }
-        shown.map_err(|error| ArrowError::ParseError(format!("a field {error}")))?;
-        if rows.needs[0] {
-            rows.times.push(event.time_ns.unwrap_or(0));
-            rows.times_valid.append(event.time_ns.is_some());
-        }
-        if rows.needs[1] {
-            rows.cpus.push(event.cpu_id);
-            rows.cpus_valid.append(event.cpu_id != CPU_UNKNOWN);
-        }
-        if rows.needs[2] {
-            rows.names.push(chosen.name);
-        }
-        rows.count += 1;
-        rows.record_bytes += event.size_bytes;
+        self.rows.add(&self.layout.chosen[number], &event, &mut self.scratch)?;
         Ok(true)
     }
 
@@ -348,6 +316,52 @@ impl<'l, 'a, C: Chosen> Batches<'l, 'a, C> {
 }
 
 impl Rows {
+    fn new(layout: &Layout<'_>) -> Rows {
+        let columns = layout.columns();
+        let with_elements = (0..columns.len()).filter(|index| columns[*index].has_elements()).collect();
+        let origins = [Origin::Time, Origin::Cpu, Origin::Event, Origin::Process, Origin::Json];
+        Rows {
+            count: 0,
+            record_bytes: 0,
+            times: Vec::new(),
+            times_valid: NullBufferBuilder::new(0),
+            cpus: Vec::new(),
+            cpus_valid: NullBufferBuilder::new(0),
+            names: Vec::new(),
+            processes: StringBuilder::new(),
+            json: StringBuilder::new(),
+            extra_bytes: 0,
+            columns,
+            with_elements,
+            needs: origins.map(|origin| layout.origins.contains(&origin)),
+        }
+    }
+
+    /// Adds an event. Its process and its text of JSON have been added before.
+    #[inline]
+    fn add(&mut self, class: &Class, event: &EventFields<'_>, scratch: &mut Scratch) -> Result<(), ArrowError> {
+        class.columns.iter().for_each(|column| self.columns[*column].fill(self.count));
+        let mut shown = event.project(&class.projection, scratch, &mut self.columns);
+        for (part, column) in &class.parts {
+            shown = shown.and_then(|()| event.show(part, scratch, &mut self.columns[*column]));
+        }
+        shown.map_err(|error| ArrowError::ParseError(format!("a field {error}")))?;
+        if self.needs[0] {
+            self.times.push(event.time_ns.unwrap_or(0));
+            self.times_valid.append(event.time_ns.is_some());
+        }
+        if self.needs[1] {
+            self.cpus.push(event.cpu_id);
+            self.cpus_valid.append(event.cpu_id != CPU_UNKNOWN);
+        }
+        if self.needs[2] {
+            self.names.push(class.name);
+        }
+        self.count += 1;
+        self.record_bytes += event.size_bytes;
+        Ok(())
+    }
+
     #[inline]
     fn is_full(&self) -> bool {
         let has_many = |column: &usize| self.columns[*column].element_count() >= ELEMENTS_MAX;
@@ -355,6 +369,11 @@ impl Rows {
             || self.extra_bytes >= EXTRA_BYTES_MAX
             || self.record_bytes >= RECORD_BYTES_MAX
             || self.with_elements.iter().any(has_many)
+    }
+
+    /// Of the records and texts in it.
+    fn waiting_bytes(&self) -> usize {
+        self.record_bytes + self.extra_bytes
     }
 
     fn process(&mut self, name: Option<&[u8]>) {

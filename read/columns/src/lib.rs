@@ -37,6 +37,8 @@
 //!
 //! What no field says by itself are columns behind these ([`Extra`]): the name of the process, and all fields as JSON.
 //!
+//! [`Split`] gives batches of each class by itself, with the class's own columns, in one pass over the streams.
+//!
 //! A field that lies within others is a column where it is asked for by its name: `at.x`, `a[2]`, as in `dormouse_filter`. An event that lacks it has
 //! null there.
 //!
@@ -57,7 +59,7 @@ mod layout;
 mod pairs;
 mod part;
 
-pub use batches::{Batches, Damage, Gap};
+pub use batches::{Batches, ByClass, Damage, Gap, Split};
 pub use layout::{ClassColumns, Extra, Layout, Request, RequestError, classes};
 pub use pairs::{PairRequest, Pairs, pair_schema};
 pub use part::MixedKinds;

@@ -8,19 +8,23 @@ use clap::Parser;
 use dormouse_terminal::{EXIT_CODES, Output, parse_size};
 
 use crate::catalog::Limits;
+use crate::export::export;
 use crate::functions::FUNCTIONS;
 use crate::named::{ALL, Named};
 use crate::output::Format;
 use crate::run::Session;
-use crate::traces::Traces;
-use crate::{facts, fault, shell};
+use crate::source::Source;
+use crate::{cluster, facts, fault, shell};
 
-/// Ask traces questions in SQL
+/// Parts of a plan for a cluster: as many as four executors of four threads work on at a time.
+const CLUSTER_THREADS: usize = 16;
+
+/// Ask traces, or a store of traces, questions in SQL
 #[derive(Debug, Parser)]
 #[command(name = "dormouse-query", bin_name = "dormouse query", version, max_term_width = 100, after_help = after_help())]
 pub(crate) struct Query {
-    /// Traces: directories of one or with several below, archives of such (.tar, .tar.gz, .tar.zst), or `-`; then the query. Without a query
-    /// there is a shell, or the query is read from standard input
+    /// Traces: directories of one or with several below, archives of such (.tar, .tar.gz, .tar.zst), or `-`; or a store: a directory or
+    /// s3://BUCKET/PREFIX; then the query. Without a query there is a shell, or the query is read from standard input
     #[arg(value_name = "TRACE… [SQL]")]
     words: Vec<String>,
     /// Run a query that has a name; alone, list them
@@ -35,7 +39,8 @@ pub(crate) struct Query {
     /// Write the result to this file
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Write all events to files below DIR, which must not be there: host=H/day=D/class=C/part-0.parquet, or .arrow with --format arrow
+    /// Write the traces as a store of Parquet to DIR, which must not be there: events/host=H/day=D/class=C/*.parquet, pairs, processes and others; with --format
+    /// arrow events alone, as Arrow
     #[arg(long, value_name = "DIR", conflicts_with_all = ["named", "output"])]
     export: Option<PathBuf>,
     /// Memory for what a query keeps; sorting, grouping and joining go on in temporary files (TMPDIR) beyond it
@@ -44,9 +49,12 @@ pub(crate) struct Query {
     /// Correct the times of traces by this file, which `dormouse clocks` writes
     #[arg(long, value_name = "FILE.json")]
     clocks: Option<PathBuf>,
-    /// Threads [default: as many as there are processors]
+    /// Threads; with --cluster, parts that are worked on at a time [default: as many as there are processors; with --cluster 16]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     threads: Option<u32>,
+    /// Have a cluster answer, which `dormouse cluster` starts: its scheduler
+    #[arg(long, value_name = "df://HOST:PORT", value_parser = cluster::parse)]
+    cluster: Option<cluster::Cluster>,
     /// Show so many rows of a table
     #[arg(long, value_name = "N", default_value_t = 1000)]
     rows: usize,
@@ -64,8 +72,10 @@ Examples:
   dormouse query --named                        which queries have names
   dormouse query trace 'describe \"http:request\"'          the columns of a table
   dormouse query trace 'select …' --format parquet -o result.parquet
-  dormouse query trace --export DIR             all events as Parquet, for DuckDB, pyarrow and others
+  dormouse query trace --export DIR             all of it as Parquet, for DuckDB, pyarrow and others
   dormouse query A B 'select …'                 two traces as one
+  dormouse query s3://bucket/traces 'select host, count(*) from events group by host'     a store of traces
+  dormouse query --cluster df://scheduler:50050 s3://bucket/traces --named slowest        the same on a cluster
   dormouse query trace                          a shell, which completes names
 
 Tables (a name with a colon or capitals stands in double quotes):
@@ -110,21 +120,30 @@ impl Query {
             true => Format::Table,
             false => Format::Csv,
         });
-        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        let here = std::thread::available_parallelism().map_or(1, usize::from);
+        let threads = if self.cluster.is_some() { CLUSTER_THREADS } else { here };
         let limits = Limits {
             memory_bytes: usize::try_from(self.memory).unwrap_or(usize::MAX),
             threads: self.threads.map_or(threads, |threads| threads as usize),
             temporary: std::env::temp_dir(),
+            is_cluster: self.cluster.is_some(),
         };
-        let traces = Traces::open(&paths, self.clocks.as_deref())?;
-        let session = Session::new(traces, &limits)?;
         if let Some(dir) = &self.export {
-            let format = self.format.unwrap_or(Format::Parquet);
-            if !matches!(format, Format::Parquet | Format::Arrow) {
-                bail!("--export writes --format parquet or arrow; `dormouse export` writes others");
-            }
-            return session.export(dir, format);
+            let format = match self.format {
+                None | Some(Format::Parquet) => dormouse_store::Format::Parquet,
+                Some(Format::Arrow) => dormouse_store::Format::Arrow,
+                _ => bail!("--export writes --format parquet or arrow; `dormouse export` writes others"),
+            };
+            return export(&paths, self.clocks.as_deref(), dir, format, limits.memory_bytes);
         }
+        let mut builder = tokio::runtime::Builder::new_multi_thread();
+        let workers = if limits.is_cluster { here } else { limits.threads };
+        let runtime = builder.worker_threads(workers).enable_all().build().context("cannot start threads")?;
+        let source = Source::open(&paths, self.clocks.as_deref(), &runtime)?;
+        if limits.is_cluster && matches!(source, Source::Traces(_)) {
+            bail!("--cluster asks a store; `dormouse query TRACE --export DIR` makes one");
+        }
+        let session = Session::new(source, self.cluster, &limits, runtime)?;
         let sql = match (named, sql) {
             (Some(named), _) => {
                 if let Some(table) = named.lacks(session.tables()) {
@@ -133,9 +152,10 @@ impl Query {
                     } else {
                         ""
                     };
-                    bail!("--named {} needs events of {table}, which this trace does not have{libc}", named.name);
+                    let noun = source.noun();
+                    bail!("--named {} needs events of {table}, which this {noun} does not have{libc}", named.name);
                 }
-                named.sql.to_string()
+                named.text(source.is_a_store())
             }
             (None, Some(sql)) => sql,
             (None, None) => {
@@ -167,7 +187,7 @@ fn find(name: &str) -> Result<&'static Named> {
 
 /// Traces and the query: the last word is the query, if no file has its name.
 fn split(words: &[String], is_named: bool) -> Result<(Vec<PathBuf>, Option<String>)> {
-    let is_trace = |word: &String| word == "-" || Path::new(word).exists();
+    let is_trace = |word: &String| word == "-" || Path::new(word).exists() || Source::is_store(word);
     let (sql, paths) = match words.split_last() {
         None => bail!("name a trace, and behind it a query; `dormouse query --help` has examples"),
         Some((last, before)) if !is_named && !is_trace(last) && last.contains(char::is_whitespace) => {

@@ -1,4 +1,4 @@
-//! The tables of traces, by name, and the context in which a query is run.
+//! The tables of a source, by name, and the context in which a query is run.
 
 use std::collections::HashMap;
 use std::num::NonZeroUsize;
@@ -13,12 +13,10 @@ use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
 use datafusion::execution::memory_pool::{FairSpillPool, TrackConsumersPool};
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 
-use crate::facts::{self, Facts};
+use crate::engine::{self, Objects};
 use crate::functions;
-use crate::pairs::{PairsFunction, PairsTable};
-use crate::push;
-use crate::scan::EventsTable;
-use crate::traces::{CATALOG, SCHEMA, Traces};
+use crate::source::Source;
+use crate::traces::{CATALOG, SCHEMA};
 
 /// What a query may use.
 #[derive(Debug, Clone)]
@@ -27,36 +25,16 @@ pub(crate) struct Limits {
     pub threads: usize,
     /// Where what is too large for the memory goes.
     pub temporary: PathBuf,
+    /// Whether plans are made to run on a cluster.
+    pub is_cluster: bool,
 }
 
 /// The tables. One of a class is made when it is asked for: there can be tens of thousands of classes.
 #[derive(Debug)]
 struct Tables {
-    traces: &'static Traces,
+    source: Source,
     names: Vec<String>,
     made: Mutex<HashMap<String, Arc<dyn TableProvider>>>,
-}
-
-/// The names of all tables: those that every trace has first.
-pub(crate) fn names(traces: &'static Traces) -> Vec<String> {
-    let own = ["events", "pairs"].into_iter().chain(facts::TABLES.iter().map(|(name, ..)| *name));
-    own.map(String::from).chain(push::class_names(traces)).collect()
-}
-
-impl Tables {
-    fn make(&self, name: &str) -> Result<Option<Arc<dyn TableProvider>>> {
-        Ok(Some(match name {
-            "events" => Arc::new(EventsTable::of_all(self.traces)?),
-            "pairs" => Arc::new(PairsTable::of_names(self.traces)),
-            _ => match facts::TABLES.iter().find(|(of, ..)| *of == name) {
-                Some((.., make)) => Arc::new(Facts::new(self.traces, *make)),
-                None if self.names.iter().any(|known| known == name) => {
-                    Arc::new(EventsTable::of_class(self.traces, name)?)
-                }
-                None => return Ok(None),
-            },
-        }))
-    }
 }
 
 #[async_trait]
@@ -70,9 +48,12 @@ impl SchemaProvider for Tables {
         if let Some(table) = made.get(name) {
             return Ok(Some(Arc::clone(table)));
         }
-        let table = self.make(name)?;
-        made.extend(table.iter().map(|table| (name.to_string(), Arc::clone(table))));
-        Ok(table)
+        if !self.table_exist(name) {
+            return Ok(None);
+        }
+        let table = self.source.table(name)?;
+        made.insert(name.to_string(), Arc::clone(&table));
+        Ok(Some(table))
     }
 
     fn table_exist(&self, name: &str) -> bool {
@@ -80,36 +61,39 @@ impl SchemaProvider for Tables {
     }
 }
 
-/// A context in which queries read these traces.
+/// A context in which queries read this source.
 ///
 /// # Errors
 /// The directory for temporary files cannot be used.
-pub(crate) fn context(traces: &'static Traces, limits: &Limits) -> Result<SessionContext> {
-    let mut config = SessionConfig::new()
+pub(crate) fn context(source: Source, limits: &Limits) -> Result<SessionContext> {
+    let config = if limits.is_cluster { engine::cluster_config() } else { SessionConfig::new() };
+    let mut config = config
         .with_target_partitions(limits.threads)
         .with_information_schema(true)
         .with_default_catalog_and_schema(CATALOG, SCHEMA)
         .with_create_default_catalog_and_schema(false);
     let options = config.options_mut();
     options.sql_parser.collect_spans = true;
+    // Texts are of the same type in all sources.
+    options.execution.parquet.schema_force_view_types = false;
     // Of a small limit something is left for the rows that are sorted.
     options.execution.sort_spill_reservation_bytes = (limits.memory_bytes / 16).min(10 << 20);
     let shown = NonZeroUsize::new(3).unwrap_or(NonZeroUsize::MIN);
     let pool = TrackConsumersPool::new(FairSpillPool::new(limits.memory_bytes), shown);
     let disk = DiskManagerBuilder::default().with_mode(DiskManagerMode::Directories(vec![limits.temporary.clone()]));
-    let runtime =
-        RuntimeEnvBuilder::new().with_memory_pool(Arc::new(pool)).with_disk_manager_builder(disk).build_arc()?;
+    let runtime = RuntimeEnvBuilder::new().with_memory_pool(Arc::new(pool)).with_disk_manager_builder(disk);
+    let runtime = runtime.with_object_store_registry(Arc::new(Objects::default())).build_arc()?;
     let context = SessionContext::new_with_config_rt(config, runtime);
-    let tables = Tables { traces, names: names(traces), made: Mutex::default() };
+    let tables = Tables { source, names: source.names(), made: Mutex::default() };
     let catalog = MemoryCatalogProvider::new();
     catalog.register_schema(SCHEMA, Arc::new(tables))?;
     context.register_catalog(CATALOG, Arc::new(catalog));
     functions::register(&context);
-    context.register_udtf("pairs", Arc::new(PairsFunction(traces)));
+    source.register(&context);
     Ok(context)
 }
 
-/// A trace is read, and nothing else: no file is read or written by a query.
+/// The source is read, and nothing else: no file is read or written by a query.
 pub(crate) fn options() -> SQLOptions {
     SQLOptions::new().with_allow_ddl(false).with_allow_dml(false).with_allow_statements(false)
 }

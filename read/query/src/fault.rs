@@ -37,6 +37,9 @@ type Place = (usize, usize);
 
 /// What is wrong. `tables`: the names of those that there are.
 pub(crate) fn told(sql: &str, error: &DataFusionError, tables: &[String]) -> String {
+    if let Some(line) = of_store(error).or_else(|| of_store_text(&error.to_string())) {
+        return line;
+    }
     let place = error.diagnostic().and_then(span);
     let root = error.find_root();
     let (what, place) = match root {
@@ -67,6 +70,34 @@ pub(crate) fn told(sql: &str, error: &DataFusionError, tables: &[String]) -> Str
         }
         _ => what,
     }
+}
+
+/// The same of what was made a text on its way here: by Parquet, and by a cluster.
+pub(crate) fn of_store_text(text: &str) -> Option<String> {
+    let path = text.split_once("Object at location ").and_then(|(_, rest)| Some(rest.split_once(" not found")?.0));
+    if let Some(path) = path {
+        return Some(format!("cannot read {path}: it is not there"));
+    }
+    text.contains("<Code>").then_some(())?;
+    let source = text.to_string().into();
+    let reason = dormouse_store::reason(&object_store::Error::Generic { store: "S3", source })?;
+    Some(format!("cannot read the store: {reason}"))
+}
+
+/// What an object store did not do, and of which object, if it says so.
+fn of_store(error: &DataFusionError) -> Option<String> {
+    let reason = dormouse_store::reason(error)?;
+    let mut sources = std::iter::successors(Some(error as &(dyn std::error::Error + 'static)), |error| error.source());
+    let path = sources.find_map(|error| {
+        let boxed = error.downcast_ref::<Box<object_store::Error>>().map(Box::as_ref);
+        match error.downcast_ref::<object_store::Error>().or(boxed)? {
+            object_store::Error::NotFound { path, .. }
+            | object_store::Error::PermissionDenied { path, .. }
+            | object_store::Error::Unauthenticated { path, .. } => Some(path.clone()),
+            _ => None,
+        }
+    });
+    Some(format!("cannot read {}: {reason}", path.as_deref().unwrap_or("the store")))
 }
 
 fn span(diagnostic: &Diagnostic) -> Option<Place> {

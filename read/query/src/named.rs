@@ -1,6 +1,7 @@
 //! Queries that have a name.
 //!
 //! A file of SQL for each. Its first lines are comments: `-- about` what it tells, and `-- needs: TABLE` (or one of `A | B`) what the trace has to have.
+//! What stands in `/*+ … */` is read where a store is asked: process ids are of one host, and stores have many.
 
 /// A query that has a name.
 #[derive(Debug)]
@@ -21,6 +22,11 @@ named! { "alloc-leaks" "alloc-sizes" "busiest" "classes-by-second" "io-by-file" 
 impl Named {
     pub(crate) fn find(name: &str) -> Option<&'static Named> {
         ALL.iter().find(|named| named.name == name)
+    }
+
+    /// Its text for traces, or for a store.
+    pub(crate) fn text(&self, is_store: bool) -> String {
+        if is_store { self.sql.replace("/*+", "").replace("*/", "") } else { self.sql.into() }
     }
 
     /// What it tells, in one line.

@@ -17,10 +17,9 @@ use datafusion::arrow::ipc::writer::FileWriter;
 use datafusion::arrow::json::writer::{LineDelimited, WriterBuilder};
 use datafusion::arrow::util::display::{ArrayFormatter, FormatOptions};
 use datafusion::arrow::util::pretty::pretty_format_batches_with_options;
+use dormouse_store::files::properties;
 use dormouse_terminal::{Output, say};
 use parquet::arrow::ArrowWriter;
-use parquet::basic::{Compression, ZstdLevel};
-use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use tempfile::NamedTempFile;
 
 /// How results are written.
@@ -206,15 +205,6 @@ impl<'t> Writer<'t> {
         }
         Ok(())
     }
-}
-
-/// How Parquet is written: compressed, with statistics of each page, by which other programs pass by what they do not need.
-pub(crate) fn properties() -> WriterProperties {
-    WriterProperties::builder()
-        .set_compression(Compression::ZSTD(ZstdLevel::default()))
-        .set_statistics_enabled(EnabledStatistics::Page)
-        .set_created_by("dormouse".into())
-        .build()
 }
 
 fn shown() -> FormatOptions<'static> {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::traces::Traces;
+use crate::source::Source;
 
 /// Nothing is shown of work that is done before.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -14,9 +14,17 @@ const PATIENCE: Duration = Duration::from_secs(1);
 const TICK: Duration = Duration::from_millis(100);
 
 /// Does work, and shows meanwhile how much of the traces has been read for it.
-pub(crate) async fn during<T>(traces: &'static Traces, work: impl Future<Output = T>) -> T {
+pub(crate) async fn during<T>(source: Source, work: impl Future<Output = T>) -> T {
+    // How much of a store is read nobody counts.
+    let Source::Traces(traces) = source else { return work.await };
     traces.read_bytes.store(0, Ordering::Relaxed);
     traces.all_bytes.store(0, Ordering::Relaxed);
+    let position = || (traces.read_bytes.load(Ordering::Relaxed), traces.all_bytes.load(Ordering::Relaxed));
+    of(position, "{bar:40} {bytes} of {total_bytes}", work).await
+}
+
+/// Does work, and shows meanwhile how much is done, of how much.
+pub(crate) async fn of<T>(position: impl Fn() -> (u64, u64), template: &str, work: impl Future<Output = T>) -> T {
     if !std::io::stderr().is_terminal() {
         return work.await;
     }
@@ -25,11 +33,11 @@ pub(crate) async fn during<T>(traces: &'static Traces, work: impl Future<Output 
         return done;
     }
     let bar = ProgressBar::new(0);
-    let style = ProgressStyle::with_template("{bar:40} {bytes} of {total_bytes}");
-    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    bar.set_style(ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()));
     loop {
-        bar.set_length(traces.all_bytes.load(Ordering::Relaxed));
-        bar.set_position(traces.read_bytes.load(Ordering::Relaxed));
+        let (done, all) = position();
+        bar.set_length(all);
+        bar.set_position(done);
         if let Ok(done) = tokio::time::timeout(TICK, &mut work).await {
             bar.finish_and_clear();
             return done;

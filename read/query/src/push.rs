@@ -48,7 +48,7 @@ pub(crate) fn pushed(filter: &Expr, class: Option<&str>, traces: &Traces) -> Opt
 }
 
 /// Whether it is made of columns and values alone.
-fn is_plain(filter: &Expr) -> bool {
+pub(crate) fn is_plain(filter: &Expr) -> bool {
     match filter {
         Expr::Column(_) | Expr::Literal(..) => true,
         Expr::BinaryExpr(binary) => is_plain(&binary.left) && is_plain(&binary.right),
@@ -84,15 +84,20 @@ pub(crate) fn classes(
     let field = schema.field_with_name("class")?.clone();
     let texts = StringArray::from(names.clone());
     let column = cast(&texts, field.data_type())?;
-    let schema = Arc::new(Schema::new(vec![field]));
-    let batch = RecordBatch::try_new(Arc::clone(&schema), vec![column])?;
+    let batch = RecordBatch::try_new(Arc::new(Schema::new(vec![field])), vec![column])?;
+    let kept = is_true(filter, &batch, state)?;
+    Ok(names.into_iter().zip(kept).filter(|(_, is_true)| *is_true).map(|(name, _)| name).collect())
+}
+
+/// Of which rows a condition is true.
+pub(crate) fn is_true(filter: &Expr, rows: &RecordBatch, state: &dyn Session) -> Result<Vec<bool>> {
     let bare = unqualified(filter.clone())?;
-    let expression = state.create_physical_expr(bare, &DFSchema::try_from(schema)?)?;
-    let result = expression.evaluate(&batch)?.into_array(names.len())?;
+    let expression = state.create_physical_expr(bare, &DFSchema::try_from(rows.schema())?)?;
+    let result = expression.evaluate(rows)?.into_array(rows.num_rows())?;
     let result = cast(&result, &DataType::Boolean)?;
-    let Some(is_true) = result.as_any().downcast_ref::<BooleanArray>() else { return Ok(names) };
-    let kept = names.into_iter().enumerate().filter(|(at, _)| is_true.is_valid(*at) && is_true.value(*at));
-    Ok(kept.map(|(_, name)| name).collect())
+    // What is no Boolean decides nothing.
+    let found = result.as_any().downcast_ref::<BooleanArray>();
+    Ok((0..rows.num_rows()).map(|row| found.is_none_or(|found| found.is_valid(row) && found.value(row))).collect())
 }
 
 /// The same with columns that name no table.
@@ -119,7 +124,8 @@ fn comparison(filter: &Expr) -> Option<(&str, Operator, &ScalarValue)> {
     }
 }
 
-fn time(filter: &Expr) -> Option<Pushed> {
+/// What a condition on a column of times says.
+pub(crate) fn time(filter: &Expr) -> Option<Pushed> {
     let (_, operator, value) = comparison(filter)?;
     let ScalarValue::TimestampNanosecond(Some(ns), _) = value else { return None };
     match operator {

@@ -1,28 +1,28 @@
 //! Runs queries.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Result, anyhow};
 use datafusion::error::DataFusionError;
 use datafusion::execution::context::SessionContext;
+use datafusion::physical_plan::execute_stream;
 use dormouse_terminal::{Output, say};
 use futures::StreamExt;
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::catalog::{self, Limits};
-use crate::export;
+use crate::cluster::{self, Cluster};
 use crate::fault;
 use crate::output::{Format, Printer, Target};
 use crate::progress;
-use crate::traces::Traces;
+use crate::source::Source;
 
 /// What an interrupted command exits with, as a shell shows it.
-const INTERRUPTED: u8 = 130;
-const TERMINATED: u8 = 143;
+pub(crate) const INTERRUPTED: u8 = 130;
+pub(crate) const TERMINATED: u8 = 143;
 
 /// How long the end waits for threads; one that takes longer is left behind.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -46,9 +46,12 @@ const COLUMNS: [&str; 15] = [
     "program",
 ];
 
-/// Traces that queries are asked of.
+/// A source that queries are asked of.
 pub(crate) struct Session {
-    traces: &'static Traces,
+    source: Source,
+    /// Where plans run, if not here.
+    cluster: Option<Cluster>,
+    temporary: PathBuf,
     context: SessionContext,
     tables: Vec<String>,
     runtime: Option<Runtime>,
@@ -62,12 +65,16 @@ enum Outcome {
 
 impl Session {
     /// # Errors
-    /// Threads cannot be had, or no directory for temporary files.
-    pub(crate) fn new(traces: &'static Traces, limits: &Limits) -> Result<Session> {
-        let mut builder = tokio::runtime::Builder::new_multi_thread();
-        let runtime = builder.worker_threads(limits.threads).enable_all().build().context("cannot start threads")?;
-        let context = catalog::context(traces, limits)?;
-        Ok(Session { traces, context, tables: catalog::names(traces), runtime: Some(runtime) })
+    /// The directory for temporary files cannot be used.
+    pub(crate) fn new(source: Source, cluster: Option<Cluster>, limits: &Limits, runtime: Runtime) -> Result<Session> {
+        let context = catalog::context(source, limits)?;
+        let (temporary, tables) = (limits.temporary.clone(), source.names());
+        Ok(Session { source, cluster, temporary, context, tables, runtime: Some(runtime) })
+    }
+
+    /// What is asked.
+    pub(crate) fn source(&self) -> Source {
+        self.source
     }
 
     /// The names of the tables.
@@ -93,7 +100,7 @@ impl Session {
         let outcome = runtime.block_on(async {
             let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
             tokio::select! {
-                done = progress::during(self.traces, work) => done.map(|()| Outcome::Done),
+                done = progress::during(self.source, work) => done.map(|()| Outcome::Done),
                 _ = interrupt.recv() => Ok(Outcome::Signal(INTERRUPTED)),
                 _ = terminate.recv() => Ok(Outcome::Signal(TERMINATED)),
             }
@@ -105,60 +112,36 @@ impl Session {
         Ok(self.tell())
     }
 
-    /// Says what was wrong with the traces; the exit code.
+    /// Says what was wrong with the source; the exit code.
     fn tell(&self) -> u8 {
-        let (damage, has_lost) = self.traces.take_damage();
-        let left_out = &self.traces.files.left_out;
-        left_out.iter().chain(&damage).for_each(|line| say(format_args!("warning: {line}")));
+        let (damage, has_lost) = self.source.take_damage();
+        damage.iter().for_each(|line| say(format_args!("warning: {line}")));
         if has_lost {
             say("events were lost while this trace was recorded; `select * from losses` tells which");
         }
-        (!damage.is_empty() || !left_out.is_empty()).into()
+        (!damage.is_empty()).into()
     }
 
     /// The names of tables and of their columns, to be completed.
     pub(crate) fn names(&self) -> Vec<String> {
-        let classes = dormouse_columns::classes(self.traces.files.traces());
-        let columns = classes.iter().flat_map(|class| &class.fields).map(|field| field.name().clone());
         let of_all = COLUMNS.iter().map(ToString::to_string);
-        self.tables.iter().cloned().chain(columns).chain(of_all).collect()
-    }
-
-    /// Writes all events to files, see [`export::export`].
-    ///
-    /// # Errors
-    /// As that.
-    pub(crate) fn export(&self, dir: &Path, format: Format) -> Result<u8> {
-        let Some(runtime) = &self.runtime else { return Ok(0) };
-        let (traces, dir) = (self.traces, dir.to_owned());
-        let is_over = Arc::new(AtomicBool::new(false));
-        let is_asked = Arc::clone(&is_over);
-        let written = runtime.block_on(async {
-            let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
-            let mut work = tokio::task::spawn_blocking(move || export::export(traces, &dir, format, &is_asked));
-            let code = tokio::select! {
-                done = progress::during(traces, &mut work) => return done?.map(Ok),
-                _ = interrupt.recv() => INTERRUPTED,
-                _ = terminate.recv() => TERMINATED,
-            };
-            // It removes what it has written.
-            is_over.store(true, Ordering::Relaxed);
-            let _ = work.await;
-            anyhow::Ok(Err(code))
-        })?;
-        match written {
-            Ok(written) => {
-                say(format_args!("wrote {} events to {} files", written.events, written.files));
-                Ok(self.tell())
-            }
-            Err(code) => Ok(code),
-        }
+        self.tables.iter().cloned().chain(self.source.columns()).chain(of_all).collect()
     }
 
     async fn answer(&self, sql: &str, format: Format, rows: usize, target: &mut Target<'_>) -> Result<()> {
         let told = |error: DataFusionError| anyhow!("{}", fault::told(sql, &error, &self.tables));
         let frame = self.context.sql_with_options(sql, catalog::options()).await.map_err(told)?;
-        let mut batches = frame.execute_stream().await.map_err(told)?;
+        let task = Arc::new(frame.task_ctx());
+        if self.cluster.is_some() {
+            cluster::check(frame.logical_plan())?;
+        }
+        let plan = frame.create_physical_plan().await.map_err(told)?;
+        let mut batches = match &self.cluster {
+            Some(cluster) if cluster::has_work(&plan) => {
+                cluster.run(&plan, task.session_config(), &task.session_id(), &self.temporary).await?
+            }
+            _ => execute_stream(plan, task).map_err(told)?,
+        };
         // Nothing is written of a query that fails at once.
         let mut next = batches.next().await.transpose().map_err(told)?;
         let mut printer = Printer::new(format, rows, &batches.schema(), target.output())?;

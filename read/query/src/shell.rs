@@ -154,7 +154,7 @@ pub(crate) fn run(session: &Session, rows: usize, out: &mut Output) -> Result<u8
     loop {
         match editor.readline("dormouse> ") {
             Ok(line) => {
-                let (text, named);
+                let (text, named): (&str, String);
                 match line.trim().trim_end_matches(';').trim() {
                     "" => continue,
                     ".quit" | ".exit" => break,
@@ -170,7 +170,10 @@ pub(crate) fn run(session: &Session, rows: usize, out: &mut Output) -> Result<u8
                         continue;
                     }
                     other => match other.strip_prefix(".named ").map(|name| (name.trim(), Named::find(name.trim()))) {
-                        Some((_, Some(found))) => text = found.sql,
+                        Some((_, Some(found))) => {
+                            named = found.text(session.source().is_a_store());
+                            text = &named;
+                        }
                         Some((name, None)) => {
                             say(format_args!("no query is called {name}"));
                             continue;

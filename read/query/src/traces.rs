@@ -38,19 +38,27 @@ impl std::fmt::Debug for Traces {
     }
 }
 
+/// Opens traces, their times corrected by a file.
+///
+/// # Errors
+/// That of the first that cannot be opened, or of the file.
+pub(crate) fn open(paths: &[PathBuf], clocks: Option<&Path>) -> Result<TraceFiles> {
+    let mut files = TraceFiles::open_all(paths.iter().map(PathBuf::as_path))?;
+    if let Some(path) = clocks {
+        for (trace, correction, line) in File::read(path, files.described()).map_err(anyhow::Error::msg)? {
+            say(line);
+            files.correct(trace, correction);
+        }
+    }
+    Ok(files)
+}
+
 impl Traces {
     /// # Errors
-    /// That of the first that cannot be opened.
+    /// As those of [`open`].
     pub(crate) fn open(paths: &[PathBuf], clocks: Option<&Path>) -> Result<&'static Traces> {
-        let mut files = TraceFiles::open_all(paths.iter().map(PathBuf::as_path))?;
-        if let Some(path) = clocks {
-            for (trace, correction, line) in File::read(path, files.described()).map_err(anyhow::Error::msg)? {
-                say(line);
-                files.correct(trace, correction);
-            }
-        }
         Ok(Box::leak(Box::new(Traces {
-            files,
+            files: open(paths, clocks)?,
             stats: OnceLock::new(),
             damage: Mutex::default(),
             has_lost: AtomicBool::new(false),

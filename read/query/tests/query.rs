@@ -3,12 +3,15 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+mod made;
+
 use dormouse_abi::class::{FieldType, Kind};
 use dormouse_analysis::{Analysis, Latency, Measure, Query, Report};
-use dormouse_ctf::{StateRecord, Value};
+use dormouse_ctf::Value;
 use dormouse_reader::TraceFiles;
 use dormouse_testing::{Lack, skip};
 use dormouse_traces::TraceBuilder;
+use made::{REQUESTS, latency_ns, write_http, write_libc};
 
 /// What a run came to: exit code, standard output, standard error.
 type Ran = (i32, String, String);
@@ -25,13 +28,6 @@ fn rows(trace: &Path, sql: &str) -> Vec<String> {
     let (code, out, err) = query(&[trace.to_str().unwrap(), sql]);
     assert_eq!((code, err.as_str()), (0, ""), "{sql}");
     out.lines().skip(1).map(String::from).collect()
-}
-
-/// Requests: 4,000 of two processes on two CPUs, each with its response 100 to 1,099 ns later.
-const REQUESTS: u64 = 4000;
-
-fn latency_ns(id: u64) -> u64 {
-    100 + id * 7919 % 1000
 }
 
 /// A trace with requests, and one of what libc does.
@@ -52,92 +48,6 @@ fn traces() -> Traces {
     write_http(&http);
     write_libc(&libc);
     Traces { _dir: dir, http, libc }
-}
-
-fn write_http(dir: &Path) {
-    let mut builder = TraceBuilder::new();
-    let (id, path) = (("id", FieldType::scalar(Kind::U64)), ("path", FieldType::scalar(Kind::Str)));
-    let numbers = ("numbers", FieldType { kind: Kind::U8, sequence: true });
-    let begin = builder.class("http", "begin", &[id, path, ("bytes", FieldType::scalar(Kind::I32)), numbers]);
-    let end = builder.class("http", "end", &[id, ("share", FieldType::scalar(Kind::F64))]);
-    for (process, vpid, name) in [(1, 12, "web"), (2, 13, "cache")] {
-        let program = "/bin/x";
-        builder.state(0, &StateRecord::Process { process, pid: vpid, vpid, name, program, command_line: "" });
-    }
-    let streams = [builder.stream(0), builder.stream(1)];
-    for id in 0..REQUESTS {
-        let cpu = (id % 2) as usize;
-        let (pid, tid, at) = (12 + cpu as u32, 20 + cpu as u32, 10_000 * id);
-        let path = format!("/{}", id % 10);
-        let list = [1, 2, 3];
-        let values = [
-            Value::U64(id),
-            Value::Str(path.as_bytes()),
-            Value::I32(id as i32 - 10),
-            Value::Sequence(dormouse_ctf::Sequence::new(Kind::U8, &list).unwrap()),
-        ];
-        builder.event(streams[cpu], at, pid, tid, begin, &values);
-        builder.event(streams[cpu], at + latency_ns(id), pid, tid, end, &[Value::U64(id), Value::F64(0.5)]);
-    }
-    builder.finish().write(dir);
-}
-
-/// Two blocks are not freed; a mutex is taken by two threads in turn; a file is read and another written.
-fn write_libc(dir: &Path) {
-    let mut builder = TraceBuilder::new();
-    let field = |name: &'static str, kind| (name, FieldType::scalar(kind));
-    let (ptr, size, result) = (field("ptr", Kind::U64), field("size", Kind::U64), field("result", Kind::I64));
-    let (fd, mutex) = (field("fd", Kind::I32), field("mutex", Kind::U64));
-    let (path, flags, mode) = (field("path", Kind::Str), field("flags", Kind::I32), field("mode", Kind::U32));
-    let malloc = builder.class("libc", "malloc", &[size, ptr]);
-    builder.class("libc", "calloc", &[field("count", Kind::U64), size, ptr]);
-    let realloc = builder.class("libc", "realloc", &[field("old", Kind::U64), size, ptr]);
-    let free = builder.class("libc", "free", &[ptr]);
-    let lock = builder.class("libc", "mutex_lock", &[mutex, result]);
-    let unlock = builder.class("libc", "mutex_unlock", &[mutex, result]);
-    let open = builder.class("libc", "open", &[path, flags, mode, fd]);
-    builder.class("libc", "openat", &[field("dirfd", Kind::I32), path, flags, mode, fd]);
-    let transfer = [fd, field("buf", Kind::U64), field("count", Kind::U64), result];
-    let read = builder.class("libc", "read", &transfer);
-    let write = builder.class("libc", "write", &transfer);
-    let close = builder.class("libc", "close", &[fd, result]);
-    let (name, program) = ("app", "/bin/app");
-    builder.state(0, &StateRecord::Process { process: 1, pid: 7, vpid: 7, name, program, command_line: "" });
-    let stream = builder.stream(0);
-    let mut at = 0;
-    let mut event = |tid: u32, class: u16, values: &[Value<'_>]| {
-        at += 1000;
-        builder.event(stream, at, 7, tid, class, values);
-    };
-    for (size, ptr) in [(100, 0x10), (200, 0x20), (100, 0x30), (64, 0x40)] {
-        event(8, malloc, &[Value::U64(size), Value::U64(ptr)]);
-    }
-    event(8, free, &[Value::U64(0x20)]);
-    // Its address is taken anew, and that block is freed.
-    event(8, malloc, &[Value::U64(50), Value::U64(0x20)]);
-    event(8, free, &[Value::U64(0x20)]);
-    event(8, realloc, &[Value::U64(0x40), Value::U64(4096), Value::U64(0x50)]);
-    event(8, free, &[Value::U64(0x50)]);
-    for turn in 0..6 {
-        let tid = 8 + turn % 2;
-        event(tid, lock, &[Value::U64(0xabc), Value::I64(0)]);
-        event(tid, unlock, &[Value::U64(0xabc), Value::I64(0)]);
-    }
-    // Nobody has it.
-    event(8, lock, &[Value::U64(0xdef), Value::I64(-16)]);
-    let opened = |path: &'static str, fd| [Value::Str(path.as_bytes()), Value::I32(0), Value::U32(0), Value::I32(fd)];
-    event(8, open, &opened("/etc/a", 3));
-    event(8, open, &opened("/etc/none", -2));
-    let moved = |fd, result| [Value::I32(fd), Value::U64(0), Value::U64(4096), Value::I64(result)];
-    event(8, read, &moved(3, 1000));
-    event(9, read, &moved(3, 24));
-    event(8, read, &moved(3, -11));
-    event(8, close, &[Value::I32(3), Value::I64(0)]);
-    event(8, open, &opened("/tmp/b", 3));
-    event(8, write, &moved(3, 500));
-    event(8, close, &[Value::I32(3), Value::I64(0)]);
-    event(8, write, &moved(1, 7));
-    builder.finish().write(dir);
 }
 
 #[test]
@@ -542,6 +452,7 @@ fn python(packages: &[&str]) -> Option<PathBuf> {
 const CHECK: &str = r#"
 import sys, glob, duckdb, pyarrow.dataset, pyarrow.parquet, pyarrow.ipc
 parquet, arrow = sys.argv[1:]
+parquet += "/events"
 data = pyarrow.dataset.dataset(parquet, format="parquet", partitioning="hive")
 table = data.to_table()
 assert table.num_rows == 8000, table.num_rows
@@ -566,15 +477,35 @@ fn exports_are_read_by_others() {
     let Traces { http, _dir, .. } = traces();
     let dir = tempfile::tempdir().unwrap();
     let (parquet, arrow) = (dir.path().join("parquet"), dir.path().join("arrow"));
-    for (place, format) in [(&parquet, &["--format", "parquet"][..]), (&arrow, &["--format", "arrow"])] {
+    // Two files of events, one of each other table.
+    for (place, format, files) in [(&parquet, &["--format", "parquet"][..], 6), (&arrow, &["--format", "arrow"], 2)] {
         let all = [&[http.to_str().unwrap(), "--export", place.to_str().unwrap()], format].concat();
-        assert_eq!(query(&all), (0, String::new(), "dormouse: wrote 8000 events to 2 files\n".into()));
-        // What is there is not written over.
+        let line = format!("dormouse: wrote 8000 events to {files} files\n");
+        assert_eq!(query(&all), (0, String::new(), line));
+        // What is there is not written over, and a store is none to be written anew.
         let (code, _, err) = query(&all);
         assert_eq!((code, err.contains("is there and not empty")), (2, true), "{err}");
     }
-    assert!(parquet.join("host=lair/day=2023-11-14/class=http%3Abegin/part-0.parquet").is_file());
+    let (code, _, err) = query(&[parquet.to_str().unwrap(), "--export", "x"]);
+    assert_eq!((code, err.contains("is a store already")), (2, true), "{err}");
+    let of_class = parquet.join("events/host=lair/day=2023-11-14/class=http%3Abegin");
+    assert_eq!(of_class.read_dir().unwrap().count(), 1);
+    // The same rows as the trace gives.
+    for sql in [
+        "select name, begin_time, duration_ns, process, pid, tid, cpu, key from pairs order by begin_time, tid",
+        "select pid, name, program, events from processes order by pid",
+        "select events, events_lost, begin_time, end_time, packets from totals",
+    ] {
+        assert_eq!(rows(&parquet, sql), rows(&http, sql), "{sql}");
+    }
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 2);
+    // The last rename fails: nothing is left.
+    let deep = dir.path().join("deep");
+    std::fs::create_dir_all(deep.join("link")).unwrap();
+    std::os::unix::fs::symlink("/no/such/place", deep.join("dangling")).unwrap();
+    let (code, _, err) = query(&[http.to_str().unwrap(), "--export", deep.join("dangling").to_str().unwrap()]);
+    assert_eq!((code, err.contains("cannot write to")), (2, true), "{err}");
+    assert_eq!(std::fs::read_dir(&deep).unwrap().count(), 2);
     let Some(python) = python(&["pyarrow", "duckdb"]) else { return };
     let output = run(Command::new(python).args(["-c", CHECK]).arg(&parquet).arg(&arrow)).unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

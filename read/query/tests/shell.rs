@@ -139,7 +139,9 @@ fn queries_are_typed_completed_stopped_and_remembered() {
     assert!(!answer.contains("| 1 |"), "{answer}");
 
     // A query that takes longer than anybody waits is stopped, and the next one runs.
-    shell.press("select count(*) from events a, events b, events c, events d where a.tid + b.tid + c.tid + d.tid > 9;\r");
+    shell.press(
+        "select count(*) from events a, events b, events c, events d where a.tid + b.tid + c.tid + d.tid > 9;\r",
+    );
     shell.wait_for("> 9;");
     shell.wait_for("\r\n");
     shell.interrupt();

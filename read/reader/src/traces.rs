@@ -28,6 +28,9 @@ pub type Events<'a> = Merge<'a, Window<'a>>;
 /// Memory of the windows of all streams together, if they are not too many.
 const WINDOWS_BYTES: usize = 64 << 20;
 
+/// Bytes at both ends of a stream by which it is told from others.
+const EDGE_BYTES: usize = 4 << 10;
+
 /// How often, and after what time, metadata are read that are amid a declaration.
 const ATTEMPTS: u32 = 25;
 const MOMENT: std::time::Duration = std::time::Duration::from_millis(20);
@@ -118,6 +121,44 @@ impl TraceFiles {
         }
         self.streams.extend(streams);
         self.traces.push(trace);
+        Ok(())
+    }
+
+    /// Each trace by itself. What is left out and passed over is with the first.
+    pub fn each(mut self) -> Vec<TraceFiles> {
+        let mut all: Vec<TraceFiles> = Vec::new();
+        for trace in self.traces.drain(..) {
+            all.push(TraceFiles { traces: vec![trace], ..TraceFiles::default() });
+        }
+        for mut stream in self.streams.drain(..) {
+            let of = &mut all[std::mem::take(&mut stream.trace)];
+            of.streams.push(stream);
+        }
+        if let Some(first) = all.first_mut() {
+            (first.left_out, first.notes) = (self.left_out, self.notes);
+        }
+        all
+    }
+
+    /// Shows what tells the streams from others of the same trace, wherever it lies: by name in its directory, length, and the first and the last
+    /// bytes.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn show_edges(&self, show: &mut dyn FnMut(&[u8])) -> std::io::Result<()> {
+        let name = |stream: &Stream| stream.name.rsplit('/').next().unwrap_or_default().to_owned();
+        let mut streams: Vec<(String, &Stream)> = self.streams.iter().map(|stream| (name(stream), stream)).collect();
+        streams.sort_by(|a, b| (&a.0, a.1.extent.size_bytes).cmp(&(&b.0, b.1.extent.size_bytes)));
+        let mut bytes = vec![0; EDGE_BYTES];
+        for (name, stream) in streams {
+            let size_bytes = stream.extent.size_bytes;
+            show(name.as_bytes());
+            show(&size_bytes.to_le_bytes());
+            for begin in [0, size_bytes.saturating_sub(EDGE_BYTES as u64)] {
+                let count = stream.extent.read_at(&mut bytes, begin)?;
+                show(&bytes[..count]);
+            }
+        }
         Ok(())
     }
 

@@ -367,9 +367,11 @@ impl Contents {
     /// An item as it is drawn.
     fn entry(&self, number: u32, is_cpu: bool, begin_ns: i64, is_kept: bool) -> Entry {
         let item = &self.items[number as usize];
+        let begin = item.begin_ns.abs_diff(begin_ns);
         Entry {
-            begin: item.begin_ns.abs_diff(begin_ns),
-            duration: item.duration_ns,
+            begin,
+            // Of damaged times it can be more than is left.
+            duration: item.duration_ns.min(u64::MAX - begin),
             name: item.name,
             count: 1,
             key: item.key,

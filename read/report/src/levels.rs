@@ -119,13 +119,16 @@ pub fn above(entries: &[Entry]) -> Vec<Level> {
     let mut levels: Vec<Level> = Vec::new();
     let (Some(first), Some(last)) = (entries.first(), entries.last()) else { return levels };
     let span = (last.begin + last.duration - first.begin).max(1);
-    let mut resolution = (span / entries.len() as u64).max(1).next_power_of_two();
+    let resolution = (span / entries.len() as u64).max(1);
+    let mut resolution = resolution.checked_next_power_of_two().unwrap_or(1 << 63);
     loop {
         let below = levels.last().map_or(entries, |level| &level.entries);
         if below.len() <= ENTRIES_FEW || resolution > span {
             return levels;
         }
-        resolution *= STEP;
+        // Damaged times can be as far apart as numbers go.
+        let Some(coarser) = resolution.checked_mul(STEP) else { return levels };
+        resolution = coarser;
         let above = merged(below, resolution, false);
         // What is hardly shorter is not worth its room.
         if above.len() < below.len() * 3 / 4 {
@@ -147,7 +150,7 @@ pub(crate) fn depths(
             return None;
         }
         // One that takes no time still lies in its place.
-        let end = end.max(begin + 1);
+        let end = end.max(begin.saturating_add(1));
         if depth == ends.len() {
             ends.push(end)
         } else {
@@ -210,5 +213,18 @@ mod tests {
         let found: Vec<_> = depths(intervals.into_iter(), 3).collect();
         assert_eq!(found, [Some(0), Some(1), Some(2), Some(2), Some(1), Some(0), Some(1)]);
         assert_eq!(depths([(0, 9), (0, 8), (1, 3)].into_iter(), 2).last(), Some(None));
+        assert_eq!(depths([(i64::MAX, i64::MAX); 2].into_iter(), 2).last(), Some(Some(0)));
+    }
+
+    #[test]
+    fn times_are_as_far_apart_as_numbers_go() {
+        let row: Vec<Entry> = (0..=ENTRIES_FEW as u64)
+            .map(|index| Entry { is_kept: true, ..entry(index * (u64::MAX / ENTRIES_FEW as u64), 0, 1) })
+            .collect();
+        assert!(
+            above(&row)
+                .iter()
+                .all(|level| level.entries.iter().map(|entry| entry.count as usize).sum::<usize>() == row.len())
+        );
     }
 }

@@ -77,9 +77,11 @@ impl CpuRows {
     pub(crate) fn slice(&mut self, scene: &Scene, begin_ns: i64, end: &End<'_>, held: &Held) -> Drawn {
         self.give(held);
         let Some(place) = scene.place(end.track) else { return [None, None] };
+        let begin = since(end.begin_ns, begin_ns);
         let entry = |other: u32| Entry {
-            begin: since(end.begin_ns, begin_ns),
-            duration: end.ns.abs_diff(end.begin_ns),
+            begin,
+            // Of damaged times it can be more than is left.
+            duration: end.ns.abs_diff(end.begin_ns).min(u64::MAX - begin),
             name: end.name,
             count: 1,
             key: if place.is_lane { key(end.id) } else { 0 },

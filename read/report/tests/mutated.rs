@@ -6,7 +6,7 @@ use dormouse_abi::class::{FieldType, Kind};
 use dormouse_analysis::timeline::{Options, Timeline};
 use dormouse_ctf::{Merge, StateRecord, StreamReader, Trace, Value};
 use dormouse_report::{Asked, Gather, Held, Kept, PAGE_BYTES, Part, Served, Show, Source, Survey};
-use dormouse_testing::mutations::alone;
+use dormouse_testing::mutations::{Seed, alone};
 use dormouse_traces::TraceBuilder;
 
 /// Memory of a process that makes them.
@@ -75,6 +75,7 @@ fn mutated_traces_are_reported() {
     let whole = builder().finish();
     let (mut events, mut pages, mut found, mut script_ends) = (0, 0, 0, None);
     for seed in first..first + count {
+        let _seed = Seed(seed);
         let (metadata, streams) = whole.mutated(&mut dormouse_testing::random(seed));
         // Metadata that are none are refused before anything is read.
         let Ok(trace) = Trace::decode(&metadata) else { continue };
@@ -100,8 +101,9 @@ fn mutated_traces_are_reported() {
             pages += 1;
         }
     }
-    assert!(events > 10 * count && pages > count / 2, "{events} events of {pages} pages");
-    assert!(found > 10, "fields of {found} items");
+    // One alone need not be readable.
+    assert!(count < 100 || events > 10 * count && pages > count / 2, "{events} events of {pages} pages");
+    assert!(count < 100 || found > 10, "fields of {found} items");
 }
 
 /// Gives how many events there were.

@@ -8,6 +8,18 @@ pub fn mutations(count: u64) -> (u64, u64) {
     (number("DORMOUSE_MUTATION_SEED").unwrap_or(1), number("DORMOUSE_MUTATIONS").unwrap_or(count))
 }
 
+/// The seed of the trace at hand: a test that fails prints it.
+#[derive(Debug)]
+pub struct Seed(pub u64);
+
+impl Drop for Seed {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("DORMOUSE_MUTATION_SEED={} DORMOUSE_MUTATIONS=1", self.0);
+        }
+    }
+}
+
 /// Set for the process that does it.
 const ENV_ALONE: &str = "DORMOUSE_TEST_ALONE";
 

@@ -208,6 +208,24 @@ impl Trace {
         }
     }
 
+    /// The same as a session closes it: the metadata say what the streams hold.
+    ///
+    /// # Panics
+    /// The metadata cannot be read.
+    #[must_use]
+    pub fn closed(mut self) -> Trace {
+        let mut metadata = self.parse();
+        for (index, bytes) in self.streams.iter().enumerate() {
+            let mut reader = StreamReader::new(&metadata, index, bytes);
+            reader.by_ref().for_each(drop);
+            let totals = reader.totals();
+            let name = index.checked_sub(1).map_or("state".into(), |cpu| format!("cpu_{cpu}"));
+            metadata.totals.0.extend(totals.map(|totals| (name, totals)));
+        }
+        self.metadata = metadata.text();
+        self
+    }
+
     /// Reads the metadata back.
     ///
     /// # Panics

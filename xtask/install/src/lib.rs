@@ -6,6 +6,7 @@
 //!
 //!   DIR/bin/dormouse, dormouse-vring, dormouse-pages         the command, and the programs that it runs
 //!   DIR/bin/dormouse-lab                                     with the lab
+//!   DIR/bin/dormouse-query, dormouse-cluster                 with queries; units of clusters in lib/systemd/system
 //!   DIR/lib/dormouse/libdormouse_libc.so                     what `dormouse record --libc` preloads
 //!   DIR/lib/dormouse/lab/…                                   the lab's engines, its peers' engines in peers/
 //!   DIR/include/dormouse/…                                   headers for C and C++
@@ -48,8 +49,8 @@ pub const PRELOADED: (&str, &str) = ("libdormouse_libc.so", "dormouse-preload");
 
 /// The lab's command.
 const LAB: &str = "dormouse-lab";
-/// What answers in SQL.
-const QUERY: &str = "dormouse-query";
+/// What answers in SQL, alone and together, and what puts traces where it asks.
+const QUERY: [&str; 3] = ["dormouse-query", "dormouse-cluster", "dormouse-ship"];
 /// What the lab runs and preloads.
 const LAB_PARTS: [&str; 8] = [
     "dormouse-lab-engine",
@@ -181,13 +182,14 @@ impl Installation {
         self.texts(LAB)
     }
 
-    /// What answers in SQL.
+    /// What answers in SQL, and what puts traces where it asks.
     ///
     /// # Errors
     /// As [`Installation::command`].
     pub fn query(&mut self) -> Result<()> {
-        self.program(QUERY)?;
-        self.texts(QUERY)
+        self.copy_tree(&root().join("read/cluster/systemd"), "lib/systemd/system")?;
+        QUERY.iter().try_for_each(|name| self.program(name))?;
+        QUERY.iter().try_for_each(|name| self.texts(name))
     }
 
     fn program(&mut self, name: &str) -> Result<()> {

@@ -5,24 +5,24 @@
 -- needs: libc:free
 -- Of each address the last call counts. What is in use when the trace ends is among them, and what was freed by means that are not traced.
 with calls as (
-    select time, process, pid, ptr, size from "libc:malloc"
+    select time, process, pid, ptr, size /*+, host*/ from "libc:malloc"
     union all
-    select time, process, pid, ptr, count * size from "libc:calloc"
+    select time, process, pid, ptr, count * size /*+, host*/ from "libc:calloc"
     union all
-    select time, process, pid, ptr, size from "libc:realloc"
+    select time, process, pid, ptr, size /*+, host*/ from "libc:realloc"
     union all
-    select time, process, pid, old, null from "libc:realloc"
+    select time, process, pid, old, null /*+, host*/ from "libc:realloc"
     union all
-    select time, process, pid, ptr, null from "libc:free"
+    select time, process, pid, ptr, null /*+, host*/ from "libc:free"
 ), last as (
     select process, pid, size, ptr,
-           row_number() over (partition by pid, ptr order by time desc, size desc nulls last) as number
+           row_number() over (partition by pid, ptr /*+, host*/ order by time desc, size desc nulls last) as number /*+, host*/
     from calls
     where ptr <> 0
 )
-select process, pid, size, count(*) as blocks, sum(size) as bytes
+select process, pid, size, count(*) as blocks, sum(size) as bytes /*+, host*/
 from last
 where number = 1 and size is not null
-group by process, pid, size
-order by bytes desc, pid, size
+group by process, pid, size /*+, host*/
+order by bytes desc, pid, size /*+, host*/
 limit 20

@@ -1,6 +1,6 @@
 -- which event classes come most often in which process
-select class, process, pid, count(*) as events
+select class, process, pid, count(*) as events /*+, host*/
 from events
-group by class, process, pid
-order by events desc, class, pid
+group by class, process, pid /*+, host*/
+order by events desc, class, pid /*+, host*/
 limit 20

@@ -5,8 +5,8 @@
 -- thread; `soon` those of them that came within 50 microseconds of the unlock before, which is when a thread has probably waited.
 with held as (
     select process, pid, key, tid, begin_time, end_time, duration_ns,
-           lag(tid) over (partition by pid, key order by begin_time) as tid_before,
-           lag(end_time) over (partition by pid, key order by begin_time) as end_before
+           lag(tid) over (partition by pid, key /*+, host*/ order by begin_time) as tid_before,
+           lag(end_time) over (partition by pid, key /*+, host*/ order by begin_time) as end_before /*+, host*/
     from pairs
     where name = 'libc:mutex held'
 )
@@ -17,9 +17,9 @@ select process, pid, to_hex(split_part(key, ', ', 2)::bigint) as mutex,
        count(*) filter (where tid <> tid_before and begin_time - end_before < interval '50 microseconds') as soon,
        duration_text(sum(duration_ns)) as held,
        duration_text(quantile(duration_ns, 0.99)) as p99,
-       duration_text(max(duration_ns)) as longest
+       duration_text(max(duration_ns)) as longest /*+, host*/
 from held
-group by 1, 2, 3
+group by 1, 2, 3 /*+, host*/
 having count(distinct tid) > 1
-order by soon desc, handovers desc, locks desc
+order by soon desc, handovers desc, locks desc, pid, mutex /*+, host*/
 limit 20

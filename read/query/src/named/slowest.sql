@@ -1,5 +1,5 @@
 -- the ten things that took longest, with the thread, the key and when they began
-select duration_text(duration_ns) as took, name, process, pid, tid, key, begin_time
+select duration_text(duration_ns) as took, name, process, pid, tid, key, begin_time /*+, host*/
 from pairs
-order by duration_ns desc, begin_time
+order by duration_ns desc, begin_time, pid, tid, name, key /*+, host*/
 limit 10

@@ -1,0 +1,118 @@
+//! `--memory` of `dormouse export` and `dormouse report`: traces that have nothing but what has to be kept.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use dormouse_abi::class::{FieldType, Kind};
+use dormouse_ctf::{StateRecord, Value};
+use dormouse_traces::TraceBuilder;
+use serde_json::Value as Json;
+use tempfile::TempDir;
+
+use crate::DORMOUSE;
+
+/// What is kept at most.
+const LIMIT: &str = "8M";
+/// Memory of the process besides: windows and blocks of the reader, stacks of threads, what is written.
+const DATA_KIB: u64 = 40 << 10;
+
+/// Events of a trace; `DORMOUSE_HOSTILE` says another number.
+fn count() -> u64 {
+    std::env::var("DORMOUSE_HOSTILE").ok().and_then(|count| count.parse().ok()).unwrap_or(250_000)
+}
+
+fn written(builder: TraceBuilder) -> TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    builder.finish().write(dir.path());
+    dir
+}
+
+/// Begins in begins without an end, of as many threads as it takes.
+fn begins() -> TempDir {
+    let mut builder = TraceBuilder::new();
+    let class = builder.class("a", "x_begin", &[("n", FieldType::scalar(Kind::U64))]);
+    builder.class("a", "x_end", &[]);
+    let stream = builder.stream(0);
+    for n in 0..count() {
+        builder.event(stream, n, 7, 1 + (n / 4000) as u32, class, &[Value::U64(n)]);
+    }
+    written(builder)
+}
+
+/// Processes that have a name each, and a thread.
+fn names() -> TempDir {
+    let mut builder = TraceBuilder::new();
+    let class = builder.class("a", "x_begin", &[]);
+    builder.class("a", "x_end", &[]);
+    let stream = builder.stream(0);
+    for n in 1..=count() as u32 {
+        let name = format!("{n:0100}");
+        let process = StateRecord::Process { process: n, pid: n, vpid: n, name: &name, program: "", command_line: "" };
+        builder.state(n.into(), &process);
+        builder.event(stream, n.into(), n, n, class, &[]);
+    }
+    written(builder)
+}
+
+/// Begins with a key each that has no end, of as many processes as it takes.
+fn keys() -> TempDir {
+    let mut builder = TraceBuilder::new();
+    let class = builder.class("a", "x_in", &[("id", FieldType::scalar(Kind::Str))]);
+    builder.class("a", "x_out", &[("id", FieldType::scalar(Kind::Str))]);
+    let stream = builder.stream(0);
+    for n in 0..count() {
+        let process = 1 + (n / 4000) as u32;
+        builder.event(stream, n, process, process, class, &[Value::Str(format!("{n:060}").as_bytes())]);
+    }
+    written(builder)
+}
+
+/// Runs the command with no more memory than this.
+fn run(command: &str, trace: &Path, options: &[&str], data_kib: u64) -> Output {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "ulimit -d \"$0\" && exec \"$@\"", &data_kib.to_string(), DORMOUSE, command]);
+    shell.arg(trace).args(options).output().expect("sh runs")
+}
+
+/// What is told of the timeline.
+fn told(output: &Output, what: &str) -> Json {
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(matches!(output.status.code(), Some(0 | 1)), "{what}: {:?} {errors}", output.status);
+    let told: Json = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{what}: {error} {errors}"));
+    told["timeline"].clone()
+}
+
+#[test]
+fn what_does_not_fit_is_counted_and_told() {
+    let pairs: &[&str] = &["--pairs", "a:x_in..a:x_out", "--key", "id"];
+    for (trace, options, key) in [
+        (begins(), &[][..], "begins_not_followed"),
+        (names(), &[], "names_not_kept"),
+        (keys(), pairs, "begins_not_followed"),
+    ] {
+        let out = trace.path().with_extension("out");
+        let out = out.to_str().unwrap();
+        for format in ["perfetto", "chrome", "folded", "otlp"] {
+            let format = ["--to", format, "-o", out, "--json", "--memory", LIMIT];
+            let output = run("export", trace.path(), &[&format[..], options].concat(), DATA_KIB);
+            let told = told(&output, &format!("{format:?} {key}"));
+            assert_eq!(told["events"], count(), "{format:?} {told}");
+            assert!(told[key].as_u64().unwrap() > count() / 2, "{format:?} {told}");
+            let errors = String::from_utf8_lossy(&output.stderr);
+            assert!(errors.contains("--memory"), "{errors}");
+        }
+        // A report keeps its items too.
+        let report = ["-o", out, "--json", "--memory", LIMIT];
+        let output = run("report", trace.path(), &[&report[..], options].concat(), DATA_KIB);
+        let told = told(&output, "report");
+        assert!(told["items_not_kept"].as_u64().unwrap() > count() / 2, "{told}");
+        std::fs::remove_file(out).unwrap();
+    }
+}
+
+#[test]
+fn the_limit_is_what_holds_it() {
+    let trace = begins();
+    let output = run("export", trace.path(), &["--to", "perfetto", "-o", "/dev/null"], DATA_KIB);
+    assert!(!output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+}

@@ -1,0 +1,133 @@
+//! `dormouse cluster executor`.
+
+use std::io::Write;
+use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, anyhow};
+use ballista_core::registry::BallistaFunctionRegistry;
+use ballista_executor::executor_process::{ExecutorProcessConfig, start_executor_process};
+use clap::Args;
+use dormouse_query::engine;
+use dormouse_terminal::{Output, parse_size};
+
+use crate::{Common, HEARTBEAT_S, MESSAGE_BYTES_MAX, log_lines, signalled, told};
+
+/// Seconds for which what a job left is kept, if nobody said that the job is over.
+const LEFT_S: u64 = 24 * 3600;
+
+/// Work on queries that a scheduler has
+#[derive(Debug, Args)]
+pub(crate) struct Executor {
+    /// The scheduler
+    #[arg(long, value_name = "HOST:PORT", value_parser = place)]
+    scheduler: (String, u16),
+    /// Listen here for rows that are fetched, and at the next port for tasks; port 0: any two that are free
+    #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:50051")]
+    bind: SocketAddr,
+    /// What others call this machine [default: the address of --bind, or that from which the scheduler sees it where that is 0.0.0.0]
+    #[arg(long, value_name = "HOST")]
+    host: Option<String>,
+    /// Memory for what tasks keep; sorting, grouping and joining go on in --work-dir beyond it [default: seven tenths of the machine's]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    memory: Option<u64>,
+    /// Rows between stages and what is larger than the memory go here [default: a new directory in TMPDIR]
+    #[arg(long, value_name = "DIR")]
+    work_dir: Option<PathBuf>,
+    /// Threads [default: as many as there are processors]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    threads: Option<u32>,
+    #[command(flatten)]
+    common: Common,
+}
+
+/// Reads HOST:PORT.
+fn place(text: &str) -> Result<(String, u16), String> {
+    let text = text.strip_prefix("df://").unwrap_or(text);
+    let parts = text.rsplit_once(':').and_then(|(host, port)| Some((host.to_string(), port.parse().ok()?)));
+    parts.filter(|(host, _)| !host.is_empty()).ok_or_else(|| format!("`{text}` is no scheduler; write HOST:PORT"))
+}
+
+impl Executor {
+    /// # Errors
+    /// The scheduler does not answer, or a port or directory cannot be used.
+    pub(crate) async fn run(self, out: &mut Output) -> Result<()> {
+        log_lines::begin(self.common.verbose);
+        let [port, grpc_port] = ports(self.bind)?;
+        // It is removed with what is in it.
+        let mut own = None;
+        let work_dir = match self.work_dir {
+            Some(dir) => {
+                std::fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
+                dir
+            }
+            None => {
+                let made = tempfile::Builder::new().prefix("dormouse-executor-").tempdir();
+                own.insert(made.context("cannot make a directory in TMPDIR; say --work-dir")?).path().to_owned()
+            }
+        };
+        let ip = self.bind.ip();
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        let state = engine::state(engine::cluster_config(), engine::runtime(&work_dir)?);
+        let (host, scheduler_port) = self.scheduler;
+        let temporary = work_dir.clone();
+        let config = ExecutorProcessConfig {
+            bind_host: ip.to_string(),
+            external_host: self.host.or_else(|| told(ip)),
+            port,
+            grpc_port,
+            scheduler_host: host.clone(),
+            scheduler_port,
+            vcores: self.threads.map_or(threads, |threads| threads as usize),
+            work_dir: Some(work_dir.to_str().context("--work-dir is not UTF-8")?.into()),
+            job_data_ttl_seconds: LEFT_S,
+            job_data_clean_up_interval_seconds: LEFT_S / 24,
+            grpc_max_decoding_message_size: MESSAGE_BYTES_MAX,
+            grpc_max_encoding_message_size: MESSAGE_BYTES_MAX,
+            executor_heartbeat_interval_seconds: HEARTBEAT_S,
+            memory_pool_size: self.memory,
+            override_function_registry: Some(Arc::new(BallistaFunctionRegistry::from(&state))),
+            override_runtime_producer: Some(Arc::new(move |_| engine::runtime(&temporary))),
+            override_config_producer: Some(Arc::new(engine::cluster_config)),
+            ..ExecutorProcessConfig::default()
+        };
+        writeln!(out, "executor: {}", SocketAddr::new(ip, port))?;
+        out.flush()?;
+        let place = format!("{host}:{scheduler_port}");
+        let done = async {
+            start_executor_process(Arc::new(config)).await.map_err(|error| match error.to_string() {
+                text if text.contains("Could not connect to scheduler") => anyhow!("no scheduler answers at {place}"),
+                text => anyhow!("{}", text.lines().next().unwrap_or_default()),
+            })
+        };
+        tokio::select! {
+            done = done => done,
+            // The first of them has it drain.
+            second = async { signalled().await?; signalled().await } => second,
+        }
+    }
+}
+
+/// Two ports that are free. Ballista tells nobody that it cannot listen.
+fn ports(bind: SocketAddr) -> Result<[u16; 2]> {
+    let listen = |port: u16| {
+        let at = SocketAddr::new(bind.ip(), port);
+        TcpListener::bind(at).with_context(|| format!("cannot listen at {at}"))
+    };
+    let second = if bind.port() == 0 { 0 } else { bind.port().checked_add(1).context("--bind has no next port")? };
+    let listeners = [listen(bind.port())?, listen(second)?];
+    Ok([listeners[0].local_addr()?.port(), listeners[1].local_addr()?.port()])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_scheduler_is_a_host_and_a_port() {
+        assert_eq!(place("a:5"), Ok(("a".into(), 5)));
+        assert_eq!(place("df://[::1]:5"), Ok(("[::1]".into(), 5)));
+        assert!(["a", ":5", "a:b", "a:70000"].iter().all(|text| place(text).is_err()));
+    }
+}

@@ -1,0 +1,108 @@
+//! The program `dormouse-cluster`, which `dormouse cluster` runs: a scheduler, and executors that answer queries to stores of traces together.
+//!
+//! ```text
+//!   dormouse query --cluster ──plan──▶ scheduler ──tasks──▶ executors ──▶ object store
+//!            ▲                            ▲   heartbeats │       │ ▲
+//!            │                            └──────────────┘       └─┘ rows between stages
+//!            └────────────────── rows of the result ─────────────┘
+//! ```
+//! * Both are those of Ballista, with the functions and object stores of `dormouse_query`; the client makes the whole plan, so nothing else is shared.
+//! * An executor that is gone is missed after [`EXECUTOR_TIMEOUT_S`], or when something is asked of it. The jobs that it has worked on end ([`guard`]), and the client
+//!   gives them again.
+//! * Nothing is authenticated and nothing is encrypted: whoever reaches a port can have code of DataFusion read all that the executors can read.
+#![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
+
+mod executor;
+mod guard;
+mod log_lines;
+mod scheduler;
+
+use std::net::{IpAddr, SocketAddr};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clap::{Args, Parser, Subcommand};
+use dormouse_terminal::{EXIT_CODES, Output};
+
+/// Seconds between two heartbeats of an executor.
+const HEARTBEAT_S: u64 = 1;
+/// Seconds without a heartbeat after which an executor is gone. They are counted in whole seconds, so two are none.
+const EXECUTOR_TIMEOUT_S: u64 = 5;
+/// The largest message, in bytes: a plan names all files that it reads.
+const MESSAGE_BYTES_MAX: u32 = 256 << 20;
+
+/// Start what answers queries to stores of traces together
+#[derive(Debug, Parser)]
+#[command(name = "dormouse-cluster", bin_name = "dormouse cluster", version, max_term_width = 100, after_help = after_help())]
+struct Cluster {
+    #[command(subcommand)]
+    part: Part,
+}
+
+#[derive(Debug, Subcommand)]
+enum Part {
+    /// Take queries, and have executors work on them; one for each cluster
+    Scheduler(scheduler::Scheduler),
+    /// Work on queries that a scheduler has
+    Executor(executor::Executor),
+}
+
+/// What both have.
+#[derive(Debug, Args)]
+struct Common {
+    /// Say what goes on, not only what is wrong
+    #[arg(long)]
+    verbose: bool,
+}
+
+fn after_help() -> String {
+    format!(
+        "\
+Examples:
+  dormouse cluster scheduler                                                  on this machine
+  dormouse cluster executor --scheduler localhost:50050
+  dormouse query --cluster df://localhost:50050 STORE 'select count(*) from events'
+  dormouse cluster scheduler --bind 10.0.0.1:50050                            for others
+  dormouse cluster executor --scheduler 10.0.0.1:50050 --bind 10.0.0.2:50051
+
+Executors read s3://… as the environment says: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION, AWS_ENDPOINT, AWS_ALLOW_HTTP.
+
+SIGTERM and Ctrl-C: a scheduler takes what it has to the end, an executor the tasks that it works on; a second one ends them at once.
+
+Nothing is authenticated or encrypted: bind to loopback or to a private network.
+
+{EXIT_CODES}"
+    )
+}
+
+fn main() -> ExitCode {
+    dormouse_terminal::main(|command| command, run)
+}
+
+fn run(cluster: Cluster, out: &mut Output) -> Result<u8> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot start threads")?;
+    let done = match cluster.part {
+        Part::Scheduler(scheduler) => runtime.block_on(scheduler.run(out)),
+        Part::Executor(executor) => runtime.block_on(executor.run(out)),
+    };
+    // What still waits for others is left behind.
+    runtime.shutdown_background();
+    done.map(|()| 0)
+}
+
+/// What others call an address: one that says `all` is no address for them.
+fn told(ip: IpAddr) -> Option<String> {
+    (!ip.is_unspecified()).then(|| SocketAddr::new(ip, 0).ip().to_string())
+}
+
+/// The end: SIGTERM, or Ctrl-C.
+async fn signalled() -> Result<()> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+    tokio::select! {
+        _ = interrupt.recv() => {}
+        _ = terminate.recv() => {}
+    }
+    Ok(())
+}

@@ -1,0 +1,110 @@
+//! `dormouse cluster scheduler`.
+
+use std::io::Write;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use ballista_scheduler::cluster::{BallistaCluster, ClusterState};
+use ballista_scheduler::config::{SchedulerConfig, TaskDistributionPolicy};
+use ballista_scheduler::scheduler_process::{create_scheduler, start_grpc_service_with_listener};
+use clap::Args;
+use dormouse_query::engine;
+use dormouse_terminal::{Output, say};
+use tokio::net::TcpListener;
+
+use crate::guard::{Guard, Server};
+use crate::{Common, EXECUTOR_TIMEOUT_S, MESSAGE_BYTES_MAX, log_lines, signalled, told};
+
+/// How often a scheduler that ends looks whether jobs still run. Nothing tells it.
+const TICK: Duration = Duration::from_millis(100);
+
+/// Take queries, and have executors work on them; one for each cluster
+#[derive(Debug, Args)]
+pub(crate) struct Scheduler {
+    /// Listen here, for clients and executors
+    #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:50050")]
+    bind: SocketAddr,
+    /// What executors call this machine [default: the address of --bind, or this machine's name where that is 0.0.0.0]
+    #[arg(long, value_name = "HOST")]
+    host: Option<String>,
+    /// Keep the rows of results for clients for so many seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 300)]
+    keep: u64,
+    #[command(flatten)]
+    common: Common,
+}
+
+impl Scheduler {
+    /// # Errors
+    /// It cannot listen.
+    pub(crate) async fn run(self, out: &mut Output) -> Result<()> {
+        log_lines::begin(self.common.verbose);
+        let listener = TcpListener::bind(self.bind).await.with_context(|| format!("cannot listen at {}", self.bind))?;
+        let address = listener.local_addr()?;
+        let host = self.host.or_else(|| told(address.ip())).map_or_else(own_name, Ok)?;
+        let config = Arc::new(SchedulerConfig {
+            namespace: "dormouse".into(),
+            external_host: host.clone(),
+            bind_host: address.ip().to_string(),
+            bind_port: address.port(),
+            task_distribution: TaskDistributionPolicy::RoundRobin,
+            // Nothing is run again within a job, see `guard`.
+            stage_max_failures: 1,
+            finished_job_data_clean_up_interval_seconds: self.keep,
+            finished_job_state_clean_up_interval_seconds: self.keep,
+            grpc_server_max_decoding_message_size: MESSAGE_BYTES_MAX,
+            grpc_server_max_encoding_message_size: MESSAGE_BYTES_MAX,
+            grpc_client_max_message_size: MESSAGE_BYTES_MAX,
+            executor_timeout_seconds: EXECUTOR_TIMEOUT_S,
+            expire_dead_executor_interval_seconds: 1,
+            no_executors_grace_period_seconds: NO_EXECUTORS_S,
+            override_config_producer: Some(Arc::new(engine::cluster_config)),
+            override_session_builder: Some(Arc::new(|config| {
+                Ok(engine::state(config, engine::runtime(&std::env::temp_dir())?))
+            })),
+            ..SchedulerConfig::default()
+        });
+        let memory = BallistaCluster::new_from_config(&config).await?;
+        let guard = Arc::new(Guard::new(memory.cluster_state()));
+        let cluster = BallistaCluster::new(Arc::clone(&guard) as Arc<dyn ClusterState>, memory.job_state());
+        let scheduler: Server = create_scheduler(cluster, config).await?;
+        guard.watch(scheduler.clone());
+        writeln!(out, "scheduler: df://{}", SocketAddr::new(address.ip(), address.port()))?;
+        out.flush()?;
+        let serve = start_grpc_service_with_listener(listener, scheduler.clone());
+        let end = async {
+            signalled().await?;
+            let left = || scheduler.running_job_number() + scheduler.pending_job_number();
+            if left() > 0 {
+                say(format_args!(
+                    "{} queries run; the scheduler ends with them, a second signal ends it at once",
+                    left()
+                ));
+            }
+            let done = async {
+                while left() > 0 {
+                    tokio::time::sleep(TICK).await;
+                }
+                anyhow::Ok(())
+            };
+            tokio::select! {
+                done = done => done,
+                second = signalled() => second,
+            }
+        };
+        tokio::select! {
+            served = serve => served.context("the scheduler cannot serve"),
+            ended = end => ended,
+        }
+    }
+}
+
+/// A job whose executors are all gone waits so many seconds for others.
+const NO_EXECUTORS_S: u64 = 30;
+
+fn own_name() -> Result<String> {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").context("this machine has no name; say --host")?;
+    Ok(name.trim().into())
+}

@@ -1,0 +1,352 @@
+//! Schedulers and executors as processes of their own, on loopback: what they answer is what `dormouse query` answers alone.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use serde_json::Value;
+
+#[path = "../../query/tests/made/mod.rs"]
+mod made;
+
+/// Requests of a chunk: of few events, and of many.
+const REQUESTS: [u64; 2] = [1_500, 250_000];
+/// Pretended hosts.
+const HOSTS: [&str; 4] = ["ash", "birch", "cedar", "elm"];
+/// So many events are asked, if it is set; otherwise few.
+const EVENTS: &str = "DORMOUSE_CLUSTER_EVENTS";
+
+/// What a run came to: exit code, standard output, standard error.
+type Ran = (i32, String, String);
+
+/// A program that was built beside these tests.
+fn program(name: &str) -> PathBuf {
+    let path = Path::new(env!("CARGO_BIN_EXE_dormouse-cluster")).with_file_name(name);
+    assert!(path.exists(), "{name} is not built: cargo build --manifest-path read/query/Cargo.toml --workspace");
+    path
+}
+
+fn query(arguments: &[&str]) -> Ran {
+    ran(Command::new(program("dormouse-query")).args(arguments))
+}
+
+fn ran(command: &mut Command) -> Ran {
+    let output = command.stdin(Stdio::null()).output().unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+/// A process that ends with the test.
+struct Running {
+    child: Child,
+    /// What it says of itself first.
+    place: String,
+}
+
+impl Running {
+    fn start(command: &mut Command) -> Running {
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let place = line.trim().split_once(": ").expect("it says where it is").1.to_string();
+        Running { child, place }
+    }
+
+    fn signal(&self, signal: &str) {
+        let id = self.child.id().to_string();
+        assert!(Command::new("kill").args([signal, &id]).status().unwrap().success());
+    }
+
+    /// Its exit code when it ends by itself.
+    fn ended(mut self) -> Option<i32> {
+        self.child.wait().unwrap().code()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A scheduler, and executors each with a directory of its own.
+struct Cluster {
+    dir: tempfile::TempDir,
+    scheduler: Running,
+    executors: Vec<Running>,
+}
+
+impl Cluster {
+    fn start(executors: usize) -> Cluster {
+        Cluster::start_as(executors, |command| command)
+    }
+
+    /// `with`: what executors are told besides.
+    fn start_as(executors: usize, with: impl Fn(&mut Command) -> &mut Command) -> Cluster {
+        let mut scheduler = Command::new(program("dormouse-cluster"));
+        let scheduler = Running::start(scheduler.args(["scheduler", "--bind", "127.0.0.1:0"]));
+        let mut cluster = Cluster { dir: tempfile::tempdir().unwrap(), scheduler, executors: Vec::new() };
+        for number in 0..executors {
+            let mut executor = Command::new(program("dormouse-cluster"));
+            executor.args(["executor", "--bind", "127.0.0.1:0", "--threads", "1", "--memory", "512M"]);
+            executor.args(["--scheduler", &cluster.scheduler.place, "--work-dir", text(&cluster.work_dir(number))]);
+            let executor = Running::start(with(&mut executor));
+            cluster.executors.push(executor);
+        }
+        cluster
+    }
+
+    fn work_dir(&self, number: usize) -> PathBuf {
+        self.dir.path().join(number.to_string())
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(program("dormouse-query"));
+        command.args(["--cluster", &self.scheduler.place]).args(arguments);
+        command
+    }
+}
+
+/// A store of pretended hosts: the chunks of one, under the names of others. Files are linked, not copied.
+struct Store {
+    _dir: tempfile::TempDir,
+    path: PathBuf,
+    events: u64,
+}
+
+impl Store {
+    /// `requests` in each chunk, and so many chunks of each host.
+    fn new(requests: u64, copies: u64) -> Store {
+        let dir = tempfile::tempdir().unwrap();
+        let made = |name: &str, write: &dyn Fn(&Path)| {
+            let path = dir.path().join(name);
+            std::fs::create_dir(&path).unwrap();
+            write(&path);
+            path
+        };
+        let http = made("http", &|dir| made::write_requests(dir, requests));
+        let libc = made("libc", &made::write_libc);
+        let (one, path) = (dir.path().join("one"), dir.path().join("store"));
+        let (code, _, err) = query(&[text(&http), text(&libc), "--export", text(&one)]);
+        assert_eq!(code, 0, "{err}");
+        let mut events = 0;
+        for manifest in files(&one.join("manifest")) {
+            let manifest: Value = serde_json::from_slice(&std::fs::read(manifest).unwrap()).unwrap();
+            for host in HOSTS {
+                for copy in 0..copies {
+                    events += manifest["events"].as_u64().unwrap();
+                    chunk(&one, &path, &manifest, host, copy);
+                }
+            }
+        }
+        Store { _dir: dir, path, events }
+    }
+}
+
+/// Puts a chunk under another host and another name.
+fn chunk(from: &Path, to: &Path, manifest: &Value, host: &str, copy: u64) {
+    let mut manifest = manifest.clone();
+    let (host_before, before) = (string(&manifest["host"]), string(&manifest["chunk"]));
+    let after = format!("{before}-{copy}");
+    let renamed =
+        |path: &str| path.replace(&format!("host={host_before}/"), &format!("host={host}/")).replace(&before, &after);
+    for file in manifest["files"].as_array_mut().unwrap() {
+        let path = string(&file["path"]);
+        let place = to.join(renamed(&path));
+        std::fs::create_dir_all(place.parent().unwrap()).unwrap();
+        std::fs::hard_link(from.join(&path), place).unwrap();
+        file["path"] = renamed(&path).into();
+    }
+    manifest["host"] = host.into();
+    manifest["chunk"] = after.clone().into();
+    let place = to.join(format!("manifest/host={host}/{after}.json"));
+    std::fs::create_dir_all(place.parent().unwrap()).unwrap();
+    std::fs::write(place, manifest.to_string()).unwrap();
+}
+
+fn string(value: &Value) -> String {
+    value.as_str().unwrap().to_string()
+}
+
+/// All files below a directory.
+fn files(dir: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+        match entry.path() {
+            path if path.is_dir() => found.extend(files(&path)),
+            path => found.push(path),
+        }
+    }
+    found
+}
+
+/// A filter on two columns with a wide result.
+const WIDE: &str = "select time, host, cpu, pid, tid, process, id, path, bytes, numbers from \"http:begin\" \
+     where path = '/7' and bytes > 1000 and bytes < 3000 order by host, time, id";
+/// A join whose rows are far more than those that it reads: stages before it are over long before it is.
+const SLOW: &str = "select a.host, a.path, count(*), sum(a.bytes::bigint * b.bytes) from \"http:begin\" a \
+     join \"http:begin\" b on a.path = b.path group by a.host, a.path order by a.host, a.path";
+
+/// The nine that have names, and one whose result is wide.
+fn ten() -> Vec<Vec<String>> {
+    let (code, named, _) = query(&["--named"]);
+    assert_eq!(code, 0);
+    let named = named.lines().map(|line| vec!["--named".to_string(), line.split(' ').next().unwrap().into()]);
+    let all: Vec<Vec<String>> = named.chain([vec![WIDE.into()]]).collect();
+    assert!(all.len() >= 10);
+    all
+}
+
+#[test]
+fn the_same_rows_here_on_one_executor_and_on_three() {
+    let wanted: Option<u64> = std::env::var(EVENTS).ok().map(|text| text.parse().expect("a number of events"));
+    let requests = REQUESTS[usize::from(wanted.is_some())];
+    // With the events of the other trace.
+    let of_hosts = HOSTS.len() as u64 * (2 * requests + 32);
+    let store = Store::new(requests, wanted.map_or(1, |events| events.div_ceil(of_hosts)));
+    assert!(store.events >= wanted.unwrap_or(of_hosts));
+    let clusters = [Cluster::start(1), Cluster::start(3)];
+    for one in ten() {
+        let last: Vec<&str> = one.iter().map(String::as_str).collect();
+        let (code, here, err) = query(&[&[text(&store.path)], &last[..]].concat());
+        assert_eq!((code, err.as_str()), (0, ""), "{one:?}");
+        assert!(here.lines().count() > 1, "{one:?}");
+        for cluster in &clusters {
+            let (code, out, err) = ran(&mut cluster.command(&[&[text(&store.path)], &last[..]].concat()));
+            assert_eq!((code, err.as_str()), (0, ""), "{one:?}");
+            assert!(out == here, "{one:?} on {}:\n{out}\nhere:\n{here}", cluster.executors.len());
+        }
+        if wanted.is_some() {
+            println!("{} events: {one:?}: {} rows, the same", store.events, here.lines().count() - 1);
+        }
+    }
+}
+
+/// Killed while others still have to fetch what it has written: what it had is computed again.
+#[test]
+fn an_executor_that_is_killed_amid_a_shuffle_costs_time_not_the_answer() {
+    let store = Store::new(REQUESTS[0], 1);
+    let (code, expected, err) = query(&[text(&store.path), SLOW]);
+    assert_eq!((code, err.as_str()), (0, ""));
+    let mut cluster = Cluster::start(3);
+    let mut asked = cluster.command(&[text(&store.path), SLOW]);
+    let mut asked = asked.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    // Nobody tells when rows lie between two stages, so it is looked for; the query ends this, if it ends before.
+    let dir = cluster.work_dir(0);
+    while files(&dir).iter().all(|file| file.metadata().map_or(0, |metadata| metadata.len()) == 0) {
+        assert_eq!(asked.try_wait().unwrap(), None, "the query was over before an executor could be killed");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let mut lost = cluster.executors.remove(0);
+    lost.child.kill().unwrap();
+    lost.child.wait().unwrap();
+    // With the machine goes what it has written.
+    std::fs::remove_dir_all(&dir).unwrap();
+    assert_eq!(asked.try_wait().unwrap(), None, "the query was over before the executor was killed");
+    let output = asked.wait_with_output().unwrap();
+    let err = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{err}");
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), expected, "{err}");
+}
+
+/// An executor that is told to end takes its tasks to the end; a scheduler its queries.
+#[test]
+fn what_is_told_to_end_ends_with_its_work() {
+    let store = Store::new(REQUESTS[0], 1);
+    let mut cluster = Cluster::start(2);
+    let (_, expected, _) = query(&[text(&store.path), SLOW]);
+    let mut asked = cluster.command(&[text(&store.path), SLOW]);
+    let asked = asked.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let dir = cluster.work_dir(0);
+    // As above.
+    while files(&dir).is_empty() {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let executor = cluster.executors.remove(0);
+    executor.signal("-TERM");
+    let output = asked.wait_with_output().unwrap();
+    // Other executors can still have wanted rows of it.
+    let err = String::from_utf8(output.stderr).unwrap();
+    assert!(err.is_empty() || err.contains("it runs again"), "{err}");
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), expected);
+    assert_eq!(executor.ended(), Some(0));
+    cluster.scheduler.signal("-TERM");
+    assert_eq!(cluster.scheduler.child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn what_is_wrong_is_one_line() {
+    let store = Store::new(REQUESTS[0], 1);
+    let cluster = Cluster::start(1);
+    // Nobody listens there any more.
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let nowhere = format!("df://{free}");
+    let sql = "select sum(cpu + 0) from \"http:end\"";
+    let begin = store.path.join("events/host=elm/day=2023-11-14/class=http%3Abegin");
+    std::fs::remove_file(&files(&begin)[0]).unwrap();
+    let expected_of_scheduler = format!("no scheduler answers at {free}");
+    let place = cluster.scheduler.place.clone();
+    for (cluster, sql, expected) in [
+        (nowhere.as_str(), sql, expected_of_scheduler.as_str()),
+        (&place, "select sum(cpu + 0) from \"http:begin\"", "class=http%3Abegin"),
+        (&place, "select * from evnts", "there is no table evnts"),
+        (&place, "select last_value(cpu) ignore nulls over (order by time) from \"http:end\"", "cannot ignore nulls"),
+        (&place, "select 1 / (cpu - cpu) from \"http:end\" order by 1", "DivideByZero"),
+    ] {
+        let (code, out, err) = query(&["--cluster", cluster, text(&store.path), sql]);
+        assert_eq!((code, out.as_str()), (2, ""), "{sql} {err}");
+        assert!(err.starts_with("dormouse: ") && err.contains(expected), "{sql}\n{err}");
+        assert!(err.lines().count() == 1 || sql.contains("evnts"), "{sql}\n{err}");
+    }
+    let (code, _, err) = ran(Command::new(program("dormouse-cluster")).args([
+        "executor",
+        "--scheduler",
+        &free,
+        "--bind",
+        "127.0.0.1:0",
+    ]));
+    assert_eq!((code, err), (2, format!("dormouse: {expected_of_scheduler}\n")));
+    let busy = cluster.scheduler.place.trim_start_matches("df://");
+    let (code, _, err) = ran(Command::new(program("dormouse-cluster")).args(["scheduler", "--bind", busy]));
+    assert_eq!((code, err.lines().count()), (2, 1), "{err}");
+    assert!(err.contains(&format!("cannot listen at {busy}")), "{err}");
+    // A query that fails leaves the cluster as it was.
+    let (code, out, _) = query(&["--cluster", &place, text(&store.path), sql]);
+    let (_, here, _) = query(&[text(&store.path), sql]);
+    assert_eq!((code, out), (0, here));
+}
+
+/// The units that are installed are what systemd takes for units.
+#[test]
+fn systemd_finds_nothing_wrong_with_the_units() {
+    if Command::new("systemd-analyze").arg("--version").output().is_err() {
+        dormouse_testing::skip(dormouse_testing::Lack::machine(
+            "there is no systemd-analyze",
+            "`apt-get install systemd`",
+        ));
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let units = Path::new(env!("CARGO_MANIFEST_DIR")).join("systemd");
+    for name in ["dormouse-scheduler.service", "dormouse-executor.service"] {
+        let unit = std::fs::read_to_string(units.join(name)).unwrap();
+        // It is not installed where the unit looks for it.
+        let found =
+            unit.replace("ExecStart=dormouse-cluster ", &format!("ExecStart={} ", text(&program("dormouse-cluster"))));
+        assert_ne!(found, unit, "{name} does not start dormouse-cluster");
+        let verify = |unit: &str| {
+            std::fs::write(dir.path().join(name), unit).unwrap();
+            let mut command = Command::new("systemd-analyze");
+            ran(command.args(["--man=no", "verify"]).arg(dir.path().join(name)))
+        };
+        assert_eq!(verify(&found), (0, String::new(), String::new()), "{name}");
+        // It would say so.
+        assert!(verify(&found.replace("Restart=always", "Restart=alway")).2.contains("Failed to parse"), "{name}");
+    }
+}

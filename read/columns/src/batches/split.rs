@@ -1,0 +1,186 @@
+//! Batches of each class by itself, with its own columns, in one pass over the streams.
+//!
+//! ```text
+//!   streams ─▶ merge by time (Batches) ─▶ class ─▶ its rows ─▶ full, or the largest of too many bytes ─▶ batch
+//! ```
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+
+use arrow_array::RecordBatch;
+use arrow_schema::ArrowError;
+use dormouse_ctf::stream::{Choice, Chosen};
+use dormouse_ctf::{StateRecord, TraceRef};
+
+use super::{Batches, Damage, Rows};
+use crate::layout::{Extra, Layout, Request, RequestError, STATE};
+
+/// Bytes of records and texts that wait in the rows of all classes.
+const WAITING_BYTES_MAX: usize = 64 << 20;
+
+/// The columns of each of some classes.
+#[derive(Debug)]
+pub struct ByClass<'a> {
+    /// Of all of them: which events are read.
+    all: Layout<'a>,
+    classes: Vec<(String, Layout<'a>)>,
+    /// By the number of a class in `all`: its index in `classes`, and its number in that layout.
+    places: Vec<(usize, usize)>,
+}
+
+impl<'a> ByClass<'a> {
+    /// Finds out what has to be read for the classes with these names, each with all its columns, and `process` if it has no field of this name.
+    ///
+    /// # Errors
+    /// As those of [`Layout::new`].
+    pub fn new(traces: &[TraceRef<'a>], names: &[String]) -> Result<ByClass<'a>, RequestError> {
+        let request = Request {
+            events: names.to_vec(),
+            columns: Some(vec!["time".into(), "event".into()]),
+            extras: vec![Extra::Process],
+            ..Request::default()
+        };
+        let all = Layout::new(traces, &request)?;
+        let mut index = HashMap::new();
+        let (mut classes, mut places) = (Vec::<(String, Layout<'a>)>::new(), Vec::new());
+        // How many of its layout's have been placed.
+        let mut placed: Vec<usize> = Vec::new();
+        for chosen in &all.chosen {
+            let name = all.names.value(chosen.name as usize);
+            let at = match index.entry(name.to_owned()) {
+                Entry::Occupied(at) => *at.get(),
+                Entry::Vacant(new) => {
+                    classes.push((name.to_owned(), of_class(traces, name)?));
+                    placed.push(0);
+                    *new.insert(classes.len() - 1)
+                }
+            };
+            // Classes of one name are in one order everywhere; a name can be a pattern of others.
+            let layout = &classes[at].1;
+            let mut own = layout.chosen.iter().enumerate().skip(placed[at]);
+            let own = own.find(|(_, chosen)| layout.names.value(chosen.name as usize) == name);
+            let number = own.map_or(0, |(number, _)| number);
+            placed[at] = number + 1;
+            places.push((at, number));
+        }
+        Ok(ByClass { all, classes, places })
+    }
+
+    /// The classes, with their columns.
+    pub fn classes(&self) -> impl Iterator<Item = (&str, &Layout<'a>)> {
+        self.classes.iter().map(|(name, layout)| (name.as_str(), layout))
+    }
+
+    /// As [`Layout::choice`].
+    pub fn choice(&self, trace: usize) -> &Choice<'a> {
+        self.all.choice(trace)
+    }
+
+    /// As [`Layout::times`].
+    pub fn times(&self) -> (i64, i64) {
+        self.all.times()
+    }
+}
+
+fn of_class<'a>(traces: &[TraceRef<'a>], name: &str) -> Result<Layout<'a>, RequestError> {
+    let request = Request { events: vec![name.into()], ..Request::default() };
+    let schema = Layout::new(traces, &request)?.schema();
+    let extras = if schema.column_with_name("process").is_some() { Vec::new() } else { vec![Extra::Process] };
+    let columns = schema.fields().iter().map(|field| field.name().clone()).filter(|column| column != "event").collect();
+    Layout::new(traces, &Request { columns: Some(columns), extras, ..request })
+}
+
+/// Batches of each class by itself: an iterator over the index of the class among [`ByClass::classes`], and some of its rows, which are in the
+/// order of time.
+pub struct Split<'l, 'a, C> {
+    by_class: &'l ByClass<'a>,
+    merge: Batches<'l, 'a, C>,
+    /// By class; of those that have had an event.
+    rows: Vec<Option<Box<Rows>>>,
+    /// Of records and texts in all rows.
+    waiting_bytes: usize,
+    is_at_end: bool,
+}
+
+impl<C> std::fmt::Debug for Split<'_, '_, C> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Split").field("classes", &self.by_class.classes.len()).finish_non_exhaustive()
+    }
+}
+
+impl<'l, 'a, C: Chosen> Split<'l, 'a, C> {
+    /// Of streams whose events have been chosen by [`ByClass::choice`].
+    pub fn of(by_class: &'l ByClass<'a>, streams: impl IntoIterator<Item = C>) -> Split<'l, 'a, C> {
+        let rows = by_class.classes.iter().map(|_| None).collect();
+        Split { by_class, merge: Batches::of(&by_class.all, streams), rows, waiting_bytes: 0, is_at_end: false }
+    }
+
+    /// What was wrong, as far as has been read.
+    pub fn damage(&self) -> &Damage {
+        self.merge.damage()
+    }
+
+    /// Adds a row to those of its class; the class whose rows are to be given, if there is one.
+    #[inline]
+    fn row(&mut self) -> Result<Option<usize>, ArrowError> {
+        let Some((stream, number)) = self.merge.advance() else {
+            self.is_at_end = true;
+            return Ok(None);
+        };
+        let Batches { streams, writers, scratch, .. } = &mut self.merge;
+        let (Some(writers), Some(event)) = (writers, streams[stream].event()) else { return Ok(None) };
+        if let Some(record) = StateRecord::decode(&event) {
+            writers.note(&event, &record);
+        }
+        if number == STATE {
+            return Ok(None);
+        }
+        let (class, own) = self.by_class.places[number];
+        let layout = &self.by_class.classes[class].1;
+        let rows = self.rows[class].get_or_insert_with(|| Box::new(Rows::new(layout)));
+        let before = rows.waiting_bytes();
+        if rows.needs[3] {
+            rows.process(writers.of(&event).name.as_deref());
+        }
+        let Some(fields) = streams[stream].fields() else { return Ok(None) };
+        rows.add(&layout.chosen[own], &fields, scratch)?;
+        self.waiting_bytes += rows.waiting_bytes() - before;
+        if rows.is_full() {
+            return Ok(Some(class));
+        }
+        Ok((self.waiting_bytes > WAITING_BYTES_MAX).then(|| self.largest()))
+    }
+
+    #[cold]
+    fn largest(&self) -> usize {
+        let size = |class: &usize| self.rows[*class].as_ref().map_or(0, |rows| rows.waiting_bytes());
+        // The first of those that are equally large.
+        (0..self.rows.len()).rev().max_by_key(size).unwrap_or(0)
+    }
+
+    fn batch(&mut self) -> Result<Option<(usize, RecordBatch)>, ArrowError> {
+        let mut full = None;
+        while full.is_none() && !self.is_at_end {
+            full = self.row()?;
+        }
+        let rest = || self.rows.iter().position(|rows| rows.as_ref().is_some_and(|rows| rows.count > 0));
+        let Some(class) = full.or_else(rest) else { return Ok(None) };
+        let Some(rows) = &mut self.rows[class] else { return Ok(None) };
+        self.waiting_bytes -= rows.waiting_bytes();
+        rows.finish(&self.by_class.classes[class].1).map(|batch| Some((class, batch)))
+    }
+}
+
+impl<C: Chosen> Iterator for Split<'_, '_, C> {
+    type Item = Result<(usize, RecordBatch), ArrowError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let batch = self.batch();
+        if batch.is_err() {
+            // What else there is cannot be told apart from what is wrong.
+            self.is_at_end = true;
+            self.rows.iter_mut().for_each(|rows| *rows = None);
+        }
+        batch.transpose()
+    }
+}

@@ -1,0 +1,45 @@
+//! Questions to traces in SQL, and to stores of traces: the program `dormouse-query`, which `dormouse query` runs.
+//!
+//! ```text
+//!   SQL ─▶ DataFusion ─▶ plan ─▶ scan (push) ─▶ Request ─▶ dormouse_columns ─▶ batches ─▶ DataFusion ─▶ Printer
+//!            │  names     │           time, classes, columns, conditions: looked at while the trace is read
+//!            ▼            ├─▶ store: files of Parquet that manifests name ─▶ DataFusion ─▶ Printer
+//!         catalog         └─▶ cluster: the same plan, to a scheduler of Ballista ─▶ executors ─▶ a file ─▶ Printer
+//! ```
+//! * The tables of a source (`Source`: traces, or a store): a table for each class, events, pairs, classes, losses, processes, totals.
+//! * Nothing is decoded here: batches come from `dormouse_columns`, pairs from `dormouse_analysis`, figures from `dormouse_ctf`, files of a store from DataFusion.
+//! * A query reads the source that was named, and nothing else: it opens and writes no file but what `-o` names.
+//! * `--memory` bounds what DataFusion keeps; sorting, grouping and joining go on in temporary files beyond it.
+//! * The programs of a cluster (`dormouse_cluster`) get from [`engine`] what their plans need: functions, and object stores by their addresses.
+#![forbid(unsafe_code)]
+// They panic when nobody reads: `Output` does not.
+#![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
+
+mod arguments;
+mod catalog;
+mod cluster;
+pub mod engine;
+mod export;
+mod facts;
+mod fault;
+mod functions;
+mod leaf;
+mod named;
+mod output;
+mod pairs;
+mod progress;
+mod push;
+mod quantile;
+mod run;
+mod scan;
+mod shell;
+mod source;
+mod store;
+mod traces;
+
+use std::process::ExitCode;
+
+/// The program.
+pub fn main() -> ExitCode {
+    dormouse_terminal::main(|command| command, arguments::Query::run)
+}

@@ -1,0 +1,110 @@
+//! Traces that tests ask.
+
+// Each program of tests uses some of it.
+#![allow(dead_code)]
+
+use std::path::Path;
+
+use dormouse_abi::class::{FieldType, Kind};
+use dormouse_ctf::{StateRecord, Value};
+use dormouse_traces::TraceBuilder;
+
+/// Requests: 4,000 of two processes on two CPUs, each with its response 100 to 1,099 ns later.
+pub const REQUESTS: u64 = 4000;
+
+/// How long one takes.
+pub fn latency_ns(id: u64) -> u64 {
+    100 + id * 7919 % 1000
+}
+
+/// Requests, each with its response.
+pub fn write_http(dir: &Path) {
+    write_requests(dir, REQUESTS);
+}
+
+/// So many requests, each with its response.
+pub fn write_requests(dir: &Path, count: u64) {
+    let mut builder = TraceBuilder::new();
+    let (id, path) = (("id", FieldType::scalar(Kind::U64)), ("path", FieldType::scalar(Kind::Str)));
+    let numbers = ("numbers", FieldType { kind: Kind::U8, sequence: true });
+    let begin = builder.class("http", "begin", &[id, path, ("bytes", FieldType::scalar(Kind::I32)), numbers]);
+    let end = builder.class("http", "end", &[id, ("share", FieldType::scalar(Kind::F64))]);
+    for (process, vpid, name) in [(1, 12, "web"), (2, 13, "cache")] {
+        let program = "/bin/x";
+        builder.state(0, &StateRecord::Process { process, pid: vpid, vpid, name, program, command_line: "" });
+    }
+    let streams = [builder.stream(0), builder.stream(1)];
+    for id in 0..count {
+        let cpu = (id % 2) as usize;
+        let (pid, tid, at) = (12 + cpu as u32, 20 + cpu as u32, 10_000 * id);
+        let path = format!("/{}", id % 10);
+        let list = [1, 2, 3];
+        let values = [
+            Value::U64(id),
+            Value::Str(path.as_bytes()),
+            Value::I32(id as i32 - 10),
+            Value::Sequence(dormouse_ctf::Sequence::new(Kind::U8, &list).unwrap()),
+        ];
+        builder.event(streams[cpu], at, pid, tid, begin, &values);
+        builder.event(streams[cpu], at + latency_ns(id), pid, tid, end, &[Value::U64(id), Value::F64(0.5)]);
+    }
+    builder.finish().closed().write(dir);
+}
+
+/// Two blocks are not freed; a mutex is taken by two threads in turn; a file is read and another written.
+pub fn write_libc(dir: &Path) {
+    let mut builder = TraceBuilder::new();
+    let field = |name: &'static str, kind| (name, FieldType::scalar(kind));
+    let (ptr, size, result) = (field("ptr", Kind::U64), field("size", Kind::U64), field("result", Kind::I64));
+    let (fd, mutex) = (field("fd", Kind::I32), field("mutex", Kind::U64));
+    let (path, flags, mode) = (field("path", Kind::Str), field("flags", Kind::I32), field("mode", Kind::U32));
+    let malloc = builder.class("libc", "malloc", &[size, ptr]);
+    builder.class("libc", "calloc", &[field("count", Kind::U64), size, ptr]);
+    let realloc = builder.class("libc", "realloc", &[field("old", Kind::U64), size, ptr]);
+    let free = builder.class("libc", "free", &[ptr]);
+    let lock = builder.class("libc", "mutex_lock", &[mutex, result]);
+    let unlock = builder.class("libc", "mutex_unlock", &[mutex, result]);
+    let open = builder.class("libc", "open", &[path, flags, mode, fd]);
+    builder.class("libc", "openat", &[field("dirfd", Kind::I32), path, flags, mode, fd]);
+    let transfer = [fd, field("buf", Kind::U64), field("count", Kind::U64), result];
+    let read = builder.class("libc", "read", &transfer);
+    let write = builder.class("libc", "write", &transfer);
+    let close = builder.class("libc", "close", &[fd, result]);
+    let (name, program) = ("app", "/bin/app");
+    builder.state(0, &StateRecord::Process { process: 1, pid: 7, vpid: 7, name, program, command_line: "" });
+    let stream = builder.stream(0);
+    let mut at = 0;
+    let mut event = |tid: u32, class: u16, values: &[Value<'_>]| {
+        at += 1000;
+        builder.event(stream, at, 7, tid, class, values);
+    };
+    for (size, ptr) in [(100, 0x10), (200, 0x20), (100, 0x30), (64, 0x40)] {
+        event(8, malloc, &[Value::U64(size), Value::U64(ptr)]);
+    }
+    event(8, free, &[Value::U64(0x20)]);
+    // Its address is taken anew, and that block is freed.
+    event(8, malloc, &[Value::U64(50), Value::U64(0x20)]);
+    event(8, free, &[Value::U64(0x20)]);
+    event(8, realloc, &[Value::U64(0x40), Value::U64(4096), Value::U64(0x50)]);
+    event(8, free, &[Value::U64(0x50)]);
+    for turn in 0..6 {
+        let tid = 8 + turn % 2;
+        event(tid, lock, &[Value::U64(0xabc), Value::I64(0)]);
+        event(tid, unlock, &[Value::U64(0xabc), Value::I64(0)]);
+    }
+    // Nobody has it.
+    event(8, lock, &[Value::U64(0xdef), Value::I64(-16)]);
+    let opened = |path: &'static str, fd| [Value::Str(path.as_bytes()), Value::I32(0), Value::U32(0), Value::I32(fd)];
+    event(8, open, &opened("/etc/a", 3));
+    event(8, open, &opened("/etc/none", -2));
+    let moved = |fd, result| [Value::I32(fd), Value::U64(0), Value::U64(4096), Value::I64(result)];
+    event(8, read, &moved(3, 1000));
+    event(9, read, &moved(3, 24));
+    event(8, read, &moved(3, -11));
+    event(8, close, &[Value::I32(3), Value::I64(0)]);
+    event(8, open, &opened("/tmp/b", 3));
+    event(8, write, &moved(3, 500));
+    event(8, close, &[Value::I32(3), Value::I64(0)]);
+    event(8, write, &moved(1, 7));
+    builder.finish().closed().write(dir);
+}

@@ -1,0 +1,174 @@
+//! Stores: what is asked of one is what is asked of the traces that it was made of.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+mod made;
+
+use made::{REQUESTS, write_http, write_libc};
+
+/// What a run came to: exit code, standard output, standard error.
+type Ran = (i32, String, String);
+
+fn query(arguments: &[&str]) -> Ran {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_dormouse-query"));
+    let output = command.args(arguments).stdin(Stdio::null()).output().unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
+}
+
+/// The lines of a query that succeeds, with the names of columns.
+fn lines(of: &[&str]) -> Vec<String> {
+    let (code, out, err) = query(of);
+    assert_eq!((code, err.as_str()), (0, ""), "{of:?}");
+    out.lines().map(String::from).collect()
+}
+
+/// Traces, and the store that was made of all of them.
+struct Stored {
+    _dir: tempfile::TempDir,
+    traces: [PathBuf; 2],
+    store: PathBuf,
+}
+
+impl Stored {
+    fn new() -> Stored {
+        let dir = tempfile::tempdir().unwrap();
+        let made = |name: &str, write: fn(&Path)| {
+            let path = dir.path().join(name);
+            std::fs::create_dir(&path).unwrap();
+            write(&path);
+            path
+        };
+        let traces = [made("http", write_http), made("libc", write_libc)];
+        let store = dir.path().join("store");
+        let (code, _, err) = query(&[text(&traces[0]), text(&traces[1]), "--export", text(&store)]);
+        assert_eq!(code, 0, "{err}");
+        Stored { _dir: dir, traces, store }
+    }
+
+    /// What traces and the store say to the same.
+    fn both(&self, last: &[&str]) -> [Vec<String>; 2] {
+        let [a, b] = [text(&self.traces[0]), text(&self.traces[1])];
+        [lines(&[&[a, b], last].concat()), lines(&[&[text(&self.store)], last].concat())]
+    }
+
+    fn rows(&self, sql: &str) -> Vec<String> {
+        lines(&[text(&self.store), sql]).split_off(1)
+    }
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+#[test]
+fn named_queries_find_the_same_in_a_store() {
+    let stored = Stored::new();
+    let names = lines(&["--named"]);
+    assert!(names.len() >= 9);
+    for name in names.iter().map(|line| line.split(' ').next().unwrap()) {
+        let [of_traces, mut of_store] = stored.both(&["--named", name]);
+        assert!(of_traces.len() > 1, "{name}");
+        // A store has many hosts, which stand last.
+        if of_store[0].ends_with(",host") {
+            assert!(of_store[1..].iter().all(|line| line.ends_with(",lair")), "{name} {of_store:?}");
+            of_store.iter_mut().for_each(|line| line.truncate(line.rfind(',').unwrap()));
+        }
+        assert_eq!(of_store, of_traces, "{name}");
+    }
+}
+
+#[test]
+fn tables_and_functions_are_those_of_traces() {
+    let stored = Stored::new();
+    for sql in [
+        "select time, cpu, pid, tid, process, id, path, bytes, numbers from \"http:begin\" order by time, id",
+        "select time, class, process, pid, tid, cpu from events order by time, class, tid",
+        "select class, count(*), min(time), max(time) from events group by class order by class",
+        "select name, begin_time, end_time, duration_ns, process, pid, tid, cpu, key from pairs order by begin_time, name, key",
+        "select class, field(fields, 'path') as p, count(*) from events where class like '%n' group by 1, 2 order by 1, 2",
+        "select time_bucket('10ms', time) as t, count(*), duration_text(max(time) - min(time)) from events group by t order by t",
+        "select quantile(duration_ns, 0.99) from pairs where name = 'http'",
+        "select count(*) from \"http:begin\" where time >= '2023-11-14T22:13:20.01Z' and path in ('/3', '/4')",
+        "select fd, result, path from \"libc:read\" r full join \"libc:open\" o using (fd) order by r.time, o.time",
+        "select key, begin_time, duration_ns, process, pid, tid, cpu, name from pairs('http:begin', 'http:end', 'id') order by key",
+        "select * from (select key, begin_time, duration_ns, pid from pairs('http:begin', 'http:end')) order by begin_time, pid",
+        "select key, count(*), sum(duration_ns), quantile(duration_ns, 0.5) from pairs('libc:malloc', 'libc:free', 'ptr') group by key order by key",
+        "select sum(numbers[2]) from \"http:begin\"",
+        "select pid, name, program, sum(events) from processes group by 1, 2, 3 order by 1",
+        "select kind, sum(events) from losses where kind = 'total' group by kind",
+        "select sum(events), sum(events_lost) from totals",
+    ] {
+        let [of_traces, of_store] = stored.both(&[sql]);
+        assert!(of_traces.len() > 1, "{sql}");
+        assert_eq!(of_store, of_traces, "{sql}");
+    }
+    assert_eq!(stored.rows("select distinct host, day from events"), ["lair,2023-11-14"]);
+    // A class that has no events has no files.
+    let known = stored.rows("select class from classes where class like 'http:%' order by class");
+    assert_eq!(known, ["http:begin", "http:end"]);
+    let fields = stored.rows("select fields from events where class = 'http:end' order by time limit 1");
+    assert_eq!(fields, [r#""{""fields"":{""id"":0,""share"":0.5}}""#]);
+}
+
+/// Files that cannot have such rows are not opened: not even one that is no Parquet.
+#[test]
+fn files_are_chosen_by_their_names_and_times() {
+    let stored = Stored::new();
+    let events = stored.store.join("events/host=lair/day=2023-11-14");
+    let spoiled = std::fs::read_dir(events.join("class=http%3Aend")).unwrap().next().unwrap().unwrap().path();
+    let size = spoiled.metadata().unwrap().len();
+    std::fs::write(&spoiled, vec![0; size as usize]).unwrap();
+    let all = REQUESTS.to_string();
+    for (condition, expected) in [
+        ("class = 'http:begin'", all.as_str()),
+        ("class <> 'http:end' and class not like 'libc:%'", &all),
+        ("host = 'other'", "0"),
+        ("day < '2023-11-14'", "0"),
+        ("time < '2023-11-14T22:13:20Z'", "0"),
+        ("time > '2023-11-15'", "0"),
+    ] {
+        // What statistics answer is not asked.
+        let sql = format!("select count(*) filter (where tid + 0 > 0) from events where {condition}");
+        assert_eq!(stored.rows(&sql), [expected], "{condition}");
+    }
+    let (code, out, err) = query(&[text(&stored.store), "select sum(tid) from events"]);
+    assert_eq!((code, out.as_str(), err.lines().count()), (2, "", 1), "{err}");
+}
+
+#[test]
+fn what_no_manifest_names_is_not_there() {
+    let stored = Stored::new();
+    let of_class = stored.store.join("events/host=lair/day=2023-11-14/class=http%3Abegin");
+    let file = std::fs::read_dir(&of_class).unwrap().next().unwrap().unwrap().path();
+    std::fs::copy(&file, of_class.join("half-written.parquet")).unwrap();
+    assert_eq!(stored.rows("select count(*), sum(cpu) from \"http:begin\""), [format!("{REQUESTS},{}", REQUESTS / 2)]);
+    // What a manifest names and is not there is an error that names it.
+    std::fs::remove_file(&file).unwrap();
+    let (code, out, err) = query(&[text(&stored.store), "select sum(cpu) from \"http:begin\""]);
+    assert_eq!((code, out.as_str(), err.lines().count()), (2, "", 1), "{err}");
+    assert!(err.contains(file.file_name().unwrap().to_str().unwrap()), "{err}");
+}
+
+#[test]
+fn what_is_wrong_with_a_store_is_one_line() {
+    let stored = Stored::new();
+    let store = text(&stored.store);
+    for (arguments, expected) in [
+        (&[store, "select * from evnts"][..], "there is no table evnts; did you mean events?"),
+        (&[store, "select pth from \"http:begin\""], "there is no column pth; did you mean path?"),
+        (&[store, "select * from pairs('http:begn', 'http:end')"], "did you mean \"http:begin\"?"),
+        (&[store, "select * from pairs('http:begin', 'http:end', 'idd')"], "there is no column idd; did you mean id?"),
+        (&[store, "select * from pairs('http:begin', 'http:end', 'numbers')"], "which is no key"),
+        (&[store, store, "select 1 from events"], "a store is asked alone"),
+        (&[store, "--export", "/tmp/none"], "--export writes what is in traces"),
+        (&[store, "select 1 from events", "--clocks", "x"], "--clocks corrects the times of traces"),
+        (&["file:///no/such/store", "select 1 from events"], "/no/such/store"),
+        (&[store, "select 1 from events", "--cluster", "nowhere"], "write df://HOST:PORT"),
+        (&[text(&stored.traces[0]), "select 1 from events", "--cluster", "df://127.0.0.1:9"], "--cluster asks a store"),
+    ] {
+        let (code, out, err) = query(arguments);
+        assert_eq!((code, out.as_str(), err.contains(expected)), (2, "", true), "{arguments:?}\n{err}");
+    }
+}

@@ -1,0 +1,103 @@
+//! Which traces there are below a directory, and which of them are closed.
+
+use std::ffi::OsStr;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use dormouse_reader::{Dir, TraceFiles, open_dir};
+
+/// Directories in directories in which traces are looked for.
+const DEPTH_MAX: usize = 32;
+/// What makes a directory a trace.
+const METADATA: [&str; 2] = ["metadata", "metadata.zst"];
+/// Where LTTng puts what it has rotated.
+const ARCHIVES: &str = "archives";
+
+/// A place where a trace is.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Place {
+    pub path: PathBuf,
+    /// From the directory that the user has named.
+    pub name: String,
+    /// LTTng writes it, and will put it into `archives`.
+    pub is_rotated: bool,
+    /// What it was made of: another trace at the same place is another.
+    state: Option<(u64, u64, i64, i64)>,
+}
+
+/// A trace, or why it is passed over.
+#[derive(Debug)]
+pub(crate) enum Found {
+    Closed(Vec<TraceFiles>),
+    /// It can be closed later.
+    Written(String),
+    Wrong(String),
+}
+
+/// All places, and all directories in which others can come to be.
+///
+/// # Errors
+/// The directory cannot be read.
+pub(crate) fn places(root: &Path) -> Result<(Vec<Place>, Vec<PathBuf>)> {
+    let (mut found, mut dirs) = (Vec::new(), Vec::new());
+    if std::fs::metadata(root).with_context(|| format!("cannot read {}", root.display()))?.is_file() {
+        found.push(Place::new(root, "", false));
+        return Ok((found, dirs));
+    }
+    let dir = open_dir(root)?;
+    look(&dir, "", false, 0, &mut found, &mut dirs);
+    Ok((found, dirs))
+}
+
+fn look(dir: &Dir, name: &str, is_rotated: bool, depth: usize, found: &mut Vec<Place>, dirs: &mut Vec<PathBuf>) {
+    dirs.push(dir.path.clone());
+    // It can be gone by now.
+    let Ok(names) = dir.names() else { return };
+    let has = |wanted: &str| names.iter().any(|name| name == wanted);
+    if METADATA.iter().any(|metadata| has(metadata) && !dir.has_dir(OsStr::new(metadata))) {
+        found.push(Place::new(&dir.path, name, is_rotated));
+        return;
+    }
+    let is_rotating = has(ARCHIVES) && dir.has_dir(OsStr::new(ARCHIVES));
+    for below in names.iter().filter(|name| dir.has_dir(name)) {
+        let Ok(below_dir) = dir.open_below(below) else { continue };
+        let is_archive = below == ARCHIVES;
+        let name = format!("{name}{}{}", if name.is_empty() { "" } else { "/" }, below.to_string_lossy());
+        if depth < DEPTH_MAX {
+            look(&below_dir, &name, (is_rotated || is_rotating) && !is_archive, depth + 1, found, dirs);
+        }
+    }
+}
+
+impl Place {
+    fn new(path: &Path, name: &str, is_rotated: bool) -> Place {
+        let files = METADATA.map(|metadata| path.join(metadata));
+        let metadata = files.iter().map(PathBuf::as_path).chain([path]).find_map(|path| path.symlink_metadata().ok());
+        let state = metadata.map(|is| (is.dev(), is.ino(), is.mtime(), is.mtime_nsec()));
+        let own = || path.file_name().map_or_else(|| path.display().to_string(), |name| name.to_string_lossy().into());
+        let name = if name.is_empty() { own() } else { name.to_owned() };
+        Place { path: path.into(), name, is_rotated, state }
+    }
+
+    /// Opens the trace.
+    pub(crate) fn open(&self) -> Found {
+        if self.is_rotated {
+            return Found::Written("LTTng writes it, and puts it into `archives` when it is rotated".into());
+        }
+        let files = match TraceFiles::open(&self.path) {
+            Ok(files) => files,
+            Err(error) => return Found::Wrong(error.to_string()),
+        };
+        let is_open = |files: &TraceFiles| {
+            files.described().iter().any(|trace| trace.own.as_ref().is_some_and(|own| !own.totals.is_closed()))
+        };
+        match is_open(&files) {
+            true => Found::Written(
+                "no session has closed it: it is still written, or what wrote it was killed (`dormouse salvage`)"
+                    .into(),
+            ),
+            false => Found::Closed(files.each()),
+        }
+    }
+}

@@ -1,0 +1,301 @@
+//! Puts a trace into a store, as a chunk.
+//!
+//! ```text
+//!   manifest there ─▶ nothing to do
+//!   otherwise: trace ─▶ events (one pass), pairs (one pass for each key), counts ─▶ files ─▶ all there ─▶ manifest, if it is not there
+//! ```
+//! Who is killed on the way leaves files that no manifest names; whoever puts the trace again finds them, and makes the same.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use arrow_array::RecordBatch;
+use bytes::Bytes;
+use dormouse_columns::{ByClass, Damage, Split};
+use dormouse_ctf::model::EnvValue;
+use dormouse_ctf::{ClassRef, Stats, TraceRef};
+use dormouse_reader::TraceFiles;
+use tokio::runtime::Handle;
+
+use crate::error::{Error, Failed, Result};
+use crate::files::{Files, Format, Of, by_day, renamed};
+use crate::layout::NO_VALUE;
+use crate::manifest::{ClassOf, FORMAT, Manifest, Unpaired, encoded};
+use crate::place::Store;
+use crate::sort::Sorter;
+use crate::{facts, pairs};
+
+/// Bytes of a chunk's key that are shown.
+const KEY_BYTES: usize = 12;
+
+/// How a trace is put.
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    /// In place of the host that the trace names.
+    pub host: Option<String>,
+    /// For rows that are not written yet.
+    pub memory_bytes: usize,
+    /// What is written.
+    pub format: Format,
+}
+
+/// How far it has come, and whether nobody wants it any more.
+#[derive(Debug, Default)]
+pub struct Watch {
+    /// Ends the work with an error.
+    pub is_over: AtomicBool,
+    /// Events that have been written.
+    pub done: AtomicU64,
+    /// Of so many.
+    pub all: AtomicU64,
+}
+
+/// What was put.
+#[derive(Debug)]
+pub struct Put {
+    /// What the chunk consists of.
+    pub manifest: Manifest,
+    /// False: it was there.
+    pub is_new: bool,
+    /// What is wrong with the trace, one line each.
+    pub warnings: Vec<String>,
+    /// Whether events were lost while the trace was recorded.
+    pub has_lost: bool,
+}
+
+/// Of which host a trace is, and what its chunk is called.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Identity {
+    /// The host.
+    pub host: String,
+    /// The chunk's key.
+    pub chunk: String,
+}
+
+/// The host of a trace, as its environment says.
+fn host_of(trace: TraceRef<'_>) -> String {
+    if let Some(own) = trace.own() {
+        return own.options.hostname.clone();
+    }
+    let found = trace.env().iter().find(|(name, _)| name == "hostname").map(|(_, value)| value);
+    match found {
+        Some(EnvValue::Text(name)) if !name.is_empty() => name.clone(),
+        _ => NO_VALUE.into(),
+    }
+}
+
+impl Identity {
+    /// The identity of a trace, by the trace alone: its UUID, and the names, lengths and edges of its streams. Not by where it lies.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn of(files: &TraceFiles, host: Option<&str>) -> Result<Identity> {
+        let mut hash = ring::digest::Context::new(&ring::digest::SHA256);
+        let mut put = |bytes: &[u8]| {
+            hash.update(&(bytes.len() as u64).to_le_bytes());
+            hash.update(bytes);
+        };
+        for trace in files.described() {
+            put(trace.class.uuid.as_ref().map_or(&[], |uuid| uuid.as_slice()));
+        }
+        files.show_edges(&mut put).failed(|| "cannot read the trace".into())?;
+        let chunk = hash.finish().as_ref()[..KEY_BYTES].iter().map(|byte| format!("{byte:02x}")).collect();
+        let host = host.map(str::to_owned).or_else(|| files.traces().next().map(host_of));
+        Ok(Identity { host: host.unwrap_or_else(|| NO_VALUE.into()), chunk })
+    }
+
+    /// The manifest, if the chunk is there.
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    pub async fn manifest(&self, store: &Store) -> Result<Option<Manifest>> {
+        let path = Manifest::path_of(&self.host, &self.chunk);
+        let bytes = store.get(&path).await?;
+        bytes.map(|bytes| Manifest::decode(bytes, &path)).transpose()
+    }
+}
+
+/// Puts a trace there, which `files` have alone, and `name` is the name of; if it is not there already. The runtime's other threads bring objects away
+/// meanwhile.
+///
+/// # Errors
+/// The trace cannot be read, the store cannot be written, or nobody wants it any more.
+pub fn put(
+    store: &Store,
+    runtime: &Handle,
+    files: &TraceFiles,
+    name: &str,
+    options: &Options,
+    watch: &Watch,
+) -> Result<Put> {
+    let identity = Identity::of(files, options.host.as_deref())?;
+    let known = if options.format == Format::Parquet { runtime.block_on(identity.manifest(store))? } else { None };
+    if let Some(manifest) = known {
+        return Ok(Put { manifest, is_new: false, warnings: Vec::new(), has_lost: false });
+    }
+    let stats = files.stats();
+    watch.all.store(stats.events, Ordering::Relaxed);
+    watch.done.store(0, Ordering::Relaxed);
+    let Identity { host, chunk } = &identity;
+    // Half for groups of rows, a quarter for pairs that are sorted; the rest is for what is on its way.
+    let objects = Files::new(store, runtime, options.format, (host, chunk), options.memory_bytes / 2)?;
+    let mut making = Making { files, watch, objects, stats: &stats, classes: Vec::new(), tables: BTreeMap::new() };
+    let (events, damage) = making.events()?;
+    let mut unpaired = Unpaired::default();
+    if options.format == Format::Parquet {
+        unpaired = making.pairs(options.memory_bytes / 4)?;
+        making.facts(&unpaired)?;
+    }
+    let Making { objects, classes, tables, .. } = making;
+    let mut warnings = stats.warnings.clone();
+    if events != stats.events && damage.count == 0 {
+        warnings.push(format!("{} events were counted, and {events} read", stats.events));
+    }
+    let uuid = files.described().first().and_then(|trace| trace.class.uuid);
+    let manifest = Manifest {
+        format: FORMAT,
+        writer: format!("dormouse {}", env!("CARGO_PKG_VERSION")),
+        host: host.clone(),
+        chunk: chunk.clone(),
+        name: name.into(),
+        trace: uuid.map(|uuid| uuid.iter().map(|byte| format!("{byte:02x}")).collect()),
+        begin_ns: stats.span.as_ref().map(|span| span.begin_ns),
+        end_ns: stats.span.as_ref().map(|span| span.end_ns),
+        events,
+        unpaired,
+        files: objects.finish()?,
+        classes,
+        tables,
+    };
+    let mut is_new = true;
+    if options.format == Format::Parquet {
+        let text = serde_json::to_vec_pretty(&manifest).failed(|| "cannot write a manifest".into())?;
+        let path = Manifest::path_of(host, chunk);
+        is_new = runtime.block_on(store.put_new(&path, Bytes::from(text)))?;
+    }
+    Ok(Put { manifest, is_new, warnings, has_lost: stats.events_lost > 0 })
+}
+
+/// A chunk that is being made.
+struct Making<'m> {
+    files: &'m TraceFiles,
+    watch: &'m Watch,
+    objects: Files<'m>,
+    stats: &'m Stats,
+    classes: Vec<ClassOf>,
+    tables: BTreeMap<String, String>,
+}
+
+impl Making<'_> {
+    fn is_wanted(&self) -> Result<()> {
+        // Nothing else is handed over by it.
+        if self.watch.is_over.load(Ordering::Relaxed) { Err(Error("interrupted".into())) } else { Ok(()) }
+    }
+
+    /// All events of programs: how many, and what was wrong.
+    fn events(&mut self) -> Result<(u64, Damage)> {
+        let reading = || "cannot read the trace".into();
+        let traces: Vec<TraceRef<'_>> = self.files.traces().collect();
+        let state: Vec<&str> = traces
+            .iter()
+            .flat_map(|trace| ClassRef::all(*trace))
+            .filter(ClassRef::is_state)
+            .map(|class| class.class.full_name.as_str())
+            .collect();
+        let busy = self.stats.classes.iter().map(|class| class.name.clone());
+        let mut names: Vec<String> = busy.filter(|name| !state.contains(&name.as_str())).collect();
+        names.sort();
+        names.dedup();
+        // Those without events have columns, too: who asks for them is told that there are none.
+        let declared =
+            traces.iter().flat_map(|trace| ClassRef::all(*trace)).map(|class| class.class.full_name.as_str());
+        let is_idle = |name: &&str| !state.contains(name) && !names.iter().any(|busy| busy == name);
+        let idle: BTreeSet<&str> = declared.filter(is_idle).collect();
+        let idle: Vec<String> = idle.into_iter().map(String::from).collect();
+        if !idle.is_empty() {
+            let of_idle = ByClass::new(&traces, &idle).failed(reading)?;
+            for (name, layout) in of_idle.classes().filter(|(name, _)| idle.iter().any(|one| one == name)) {
+                self.classes.push(ClassOf { name: name.into(), schema: encoded(&renamed(&layout.schema())) });
+            }
+        }
+        if names.is_empty() {
+            self.classes.sort_by(|a, b| a.name.cmp(&b.name));
+            return Ok((0, Damage::default()));
+        }
+        let by_class = ByClass::new(&traces, &names).failed(reading)?;
+        let mut schemas = Vec::new();
+        for (name, layout) in by_class.classes() {
+            let schema = renamed(&layout.schema());
+            self.classes.push(ClassOf { name: name.into(), schema: encoded(&schema) });
+            schemas.push((name.to_owned(), schema, false));
+        }
+        let mut events = 0;
+        let damage = std::thread::scope(|scope| {
+            let ahead = self.files.chosen(scope, by_class.times(), |trace| Some(by_class.choice(trace)));
+            let mut split = Split::of(&by_class, ahead);
+            for batch in &mut split {
+                let (class, batch) = batch.failed(reading)?;
+                self.is_wanted()?;
+                let (name, schema, is_there) = &mut schemas[class];
+                *is_there = true;
+                let batch = RecordBatch::try_new(schema.clone(), batch.columns().to_vec()).failed(reading)?;
+                for (day, rows) in by_day(&batch, 0) {
+                    let of = Of { table: "events", class: Some(name.clone()), day: Some(day) };
+                    self.objects.write(&of, Some(0), &rows)?;
+                }
+                events += batch.num_rows() as u64;
+                self.watch.done.store(events, Ordering::Relaxed);
+            }
+            Ok::<_, Error>(split.damage().clone())
+        })?;
+        // A name that is a pattern has others with it that have no events.
+        let is_known = |class: &ClassOf| {
+            idle.contains(&class.name) || schemas.iter().any(|(name, _, is_there)| *is_there && *name == class.name)
+        };
+        self.classes.retain(is_known);
+        self.classes.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok((events, damage))
+    }
+
+    /// What begins and ends, in the order of begins; gives what is not among it.
+    fn pairs(&mut self, memory_bytes: usize) -> Result<Unpaired> {
+        let mut sorter = Sorter::new(pairs::BEGIN_TIME, memory_bytes);
+        let mut all = Unpaired::default();
+        for group in pairs::of_names(self.files) {
+            let found = group.run(self.files, true, |batch| {
+                self.is_wanted()?;
+                sorter.push(batch).map(|()| true)
+            })?;
+            let Some((unpaired, _)) = found else { continue };
+            all.begins += unpaired.begins;
+            all.ends += unpaired.ends;
+            all.across_losses += unpaired.across_losses;
+            all.not_followed += unpaired.not_followed;
+        }
+        self.tables.insert("pairs".into(), encoded(&pairs::schema()));
+        let objects = &mut self.objects;
+        sorter.finish(|batch| {
+            by_day(&batch, pairs::BEGIN_TIME).into_iter().try_for_each(|(day, rows)| {
+                let of = Of { table: "pairs", class: None, day: Some(day) };
+                objects.write(&of, Some(pairs::BEGIN_TIME), &rows)
+            })
+        })?;
+        Ok(all)
+    }
+
+    /// What the trace says of itself.
+    fn facts(&mut self, unpaired: &Unpaired) -> Result<()> {
+        let stats = Some(self.stats);
+        let tables = [
+            ("processes", facts::processes(stats)),
+            ("losses", facts::losses(stats, unpaired)),
+            ("totals", facts::totals(stats)),
+        ];
+        for (table, columns) in tables {
+            let batch = facts::batch(columns).failed(|| "cannot write a table".into())?;
+            self.tables.insert(table.into(), encoded(&batch.schema()));
+            self.objects.write(&Of { table, class: None, day: None }, None, &batch)?;
+        }
+        Ok(())
+    }
+}
