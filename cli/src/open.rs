@@ -9,12 +9,16 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
+use dormouse_analysis::timeline::Timeline;
+use dormouse_ctf::Trace;
+use dormouse_reader::{Bounds, Item, Said, TraceFiles};
 use dormouse_report::serve::{Again, Ended, Server};
-use dormouse_report::{PAGE_BYTES, Served};
-use dormouse_terminal::{Output, parse_duration, say};
+use dormouse_report::{MEMORY_BYTES_MIN, PAGE_BYTES, Served, Show, Source, Survey};
+use dormouse_terminal::{Output, parse_duration, parse_size, say};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-use crate::report::{Drawn, Side, gather};
+use crate::progress::Progress;
+use crate::report::{Drawn, about, are_closed, notes, opened, title};
 use crate::wanted::Wanted;
 
 /// Show a trace in a browser: the page of `dormouse report`, which asks for more as one zooms in
@@ -29,7 +33,8 @@ Examples:
 The page is that of `dormouse report`, and leaves nothing out: what has no room in it is fetched when one zooms in, fields when one clicks. Only what is \
 nested more than 128 deep in a thread, or beside more than 32 others on a CPU, is not drawn, and counted.
 
-The trace is read once, in the beginning, and items are kept in memory: 48 bytes each, and what their fields take compressed. --since, --until and other options take less.
+The trace is read once, in the beginning. Of a trace that is larger than --memory allows only long items are kept, and neighbours that are short as one; what the page shows when one \
+zooms in, and fields, are read from the trace again.
 
 A recording in progress (the directory of a session that lives) is read as far as it goes: packets that are whole. `Read on` in the page has it read again, from its beginning.
 
@@ -46,6 +51,9 @@ pub(crate) struct Open {
     wanted: Wanted,
     #[command(flatten)]
     drawn: Drawn,
+    /// Take so much memory, besides 64 MiB and 1 MiB for each stream that reading takes; at least 64M
+    #[arg(long, value_name = "SIZE", value_parser = parse_memory, default_value = "512M", help_heading = "How it is served")]
+    memory: u64,
     /// Listen here [default: a port that is free]
     #[arg(
         long,
@@ -63,20 +71,24 @@ pub(crate) struct Open {
     idle_timeout: Option<Duration>,
 }
 
+fn parse_memory(text: &str) -> Result<u64, String> {
+    parse_size(text).and_then(|size| match size < MEMORY_BYTES_MIN {
+        true => Err(format!("{text} is too little; at least {}M are needed", MEMORY_BYTES_MIN >> 20)),
+        false => Ok(size),
+    })
+}
+
 impl Open {
     pub(crate) fn run(self, out: &mut Output) -> anyhow::Result<u8> {
         let this = Arc::new(self);
-        let (contents, said) = gather(&this.dirs, &this.wanted, &this.drawn, Side::Alone)?;
-        let is_growing = contents.is_growing;
+        let (served, said, is_growing) = survey(&this)?;
         let again: Option<Again> = is_growing.then(|| {
             let this = Arc::clone(&this);
-            let again = move || -> anyhow::Result<Served> {
-                Ok(Served::new(gather(&this.dirs, &this.wanted, &this.drawn, Side::Alone)?.0, PAGE_BYTES)?)
-            };
-            Box::new(move || again().map_err(|error| format!("{error:#}"))) as Again
+            let again = move || survey(&this).map(|(served, ..)| served).map_err(|error| format!("{error:#}"));
+            Box::new(again) as Again
         });
         let port = this.port;
-        let server = Server::new(port, Served::new(contents, PAGE_BYTES)?, again);
+        let server = Server::new(port, served, again);
         let server = server.with_context(|| format!("cannot listen on 127.0.0.1, port {port}"))?;
         // While the trace is read, signals end the program as they do.
         let (stop, stopped) = UnixStream::pair()?;
@@ -97,6 +109,66 @@ impl Open {
             }
         }
         Ok((!said.warnings.is_empty()).into())
+    }
+}
+
+/// Reads the traces once. Gives besides whether more can be read later.
+fn survey(this: &Arc<Open>) -> anyhow::Result<(Served, Said, bool)> {
+    let (files, is_growing, corrections) = opened(&this.dirs, &this.wanted)?;
+    let mut reading = this.wanted.reading(&files)?;
+    let (first_ns, last_ns) = (reading.bounds().first_ns, reading.bounds().last_ns);
+    let traces: Vec<&Trace> = files.described().iter().collect();
+    let streams = files.names().zip(files.readers().map(|(trace, _)| trace));
+    let mut timeline = Timeline::new(&this.drawn.options(), &traces, streams).map_err(anyhow::Error::msg)?;
+    let memory = usize::try_from(this.memory).unwrap_or(usize::MAX);
+    timeline.limit(memory / 8);
+    reading.limit_names(memory / 32);
+    let mut survey = Survey::new(&title(&this.dirs), timeline, this.memory);
+    let mut progress = Progress::of(&reading, true);
+    while let Some(item) = reading.next_item() {
+        match item {
+            Item::Wanted(event, _) => survey.event(&event, true),
+            Item::Other(event) => survey.event(&event, false),
+            Item::Notice(notice) => survey.notice(&notice, reading.time_ns(notice.stream)),
+        }
+        progress.step(&reading);
+    }
+    drop(progress);
+    let (surveyed, totals) = survey.finish();
+    let said = reading.finish(true);
+    let notes = notes(&files, &said, corrections, "");
+    let is_growing = is_growing && !are_closed(&files);
+    let surveyed = surveyed.told(&totals, about(&traces), notes, is_growing);
+    let source = Box::new(Files { files, this: Arc::clone(this), first_ns, last_ns });
+    Ok((Served::new(surveyed, source, PAGE_BYTES)?, said, is_growing))
+}
+
+/// Traces that stay open, and what of them is asked for.
+struct Files {
+    files: TraceFiles,
+    this: Arc<Open>,
+    first_ns: i64,
+    last_ns: i64,
+}
+
+impl Source for Files {
+    fn read(&self, first_ns: i64, last_ns: i64, show: Show<'_>) -> Result<(), String> {
+        let times = (first_ns.max(self.first_ns), last_ns.min(self.last_ns));
+        if times.0 > times.1 {
+            return Ok(());
+        }
+        let bounds = Bounds::new(&self.files, times, None, None);
+        let reading = self.this.wanted.reading_within(&self.files, bounds);
+        let mut reading = reading.map_err(|error| format!("{error:#}"))?;
+        while let Some(item) = reading.next_item() {
+            match item {
+                Item::Wanted(event, _) => show(&event, true),
+                Item::Other(event) => show(&event, false),
+                // What is wrong and lost was told when all of it was read.
+                Item::Notice(_) => {}
+            }
+        }
+        Ok(())
     }
 }
 

@@ -61,6 +61,9 @@ pub(crate) struct ReportCommand {
     /// The page is not larger: 24M, 500K
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "24M", help_heading = "What is written")]
     max_size: u64,
+    /// Keep no more than about so much in memory: what comes then is left out, and counted
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "4G", help_heading = "Memory")]
+    memory: u64,
     /// Print what was written and what is left out, as JSON
     #[arg(long, help_heading = "What is written")]
     json: bool,
@@ -79,9 +82,6 @@ pub(crate) struct Drawn {
     /// A field whose values are drawn as a counter, such as `net:queue/len`; may be given several times
     #[arg(long, value_name = "EVENT/FIELD", value_parser = crate::export::parse_counter)]
     counter: Vec<(String, String)>,
-    /// Keep no more than about so much in memory: what comes then is left out, and counted
-    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "4G", help_heading = "Memory")]
-    memory: u64,
 }
 
 /// Opens traces; gives besides whether they are still written, and how their clocks are corrected.
@@ -114,7 +114,7 @@ pub(crate) fn notes(files: &TraceFiles, said: &Said, corrections: Vec<String>, b
 
 /// Which of two traces it is.
 #[derive(Clone, Copy)]
-pub(crate) enum Side {
+enum Side {
     Alone,
     First,
     Other,
@@ -132,11 +132,12 @@ impl Drawn {
 }
 
 /// Reads traces for a report.
-pub(crate) fn gather(dirs: &[PathBuf], wanted: &Wanted, drawn: &Drawn, side: Side) -> anyhow::Result<(Contents, Said)> {
+fn gather(dirs: &[PathBuf], asked: &ReportCommand, side: Side) -> anyhow::Result<(Contents, Said)> {
+    let ReportCommand { wanted, drawn, memory, .. } = asked;
     let (files, is_growing, corrections) = opened(dirs, wanted)?;
     let mut reading = wanted.reading(&files)?;
     // Of names the reading has as many as the timeline.
-    let memory = usize::try_from(drawn.memory).unwrap_or(usize::MAX);
+    let memory = usize::try_from(*memory).unwrap_or(usize::MAX);
     let memory = if matches!(side, Side::Alone) { memory } else { memory / 2 };
     reading.limit_names(memory / 16);
     let traces: Vec<&Trace> = files.described().iter().collect();
@@ -179,11 +180,11 @@ impl ReportCommand {
         let mut target = Target::open(&self.output, true, out)?;
         // Of the other less is kept, so that it comes first.
         let other = match &self.diff {
-            Some(other) => Some(gather(std::slice::from_ref(other), &self.wanted, &self.drawn, Side::Other)?),
+            Some(other) => Some(gather(std::slice::from_ref(other), &self, Side::Other)?),
             None => None,
         };
         let side = if other.is_some() { Side::First } else { Side::Alone };
-        let (mut contents, said) = gather(&self.dirs, &self.wanted, &self.drawn, side)?;
+        let (mut contents, said) = gather(&self.dirs, &self, side)?;
         let other = other.map(|(other, said)| {
             contents.compare(other.beside());
             said

@@ -51,7 +51,10 @@ fn query() -> Result<()> {
     // What it depends on takes ten minutes to compile, and `cargo clippy` would compile it for itself. So the linter compiles what is tested; it reads
     // its own options from a variable, as `cargo clippy` passes them.
     let mut test = cargo(["test", "--workspace", "--locked", "--manifest-path", QUERY]);
-    succeed(test.env("RUSTC_WORKSPACE_WRAPPER", "clippy-driver").env("CLIPPY_ARGS", DENY_WARNINGS))
+    succeed(test.env("RUSTC_WORKSPACE_WRAPPER", "clippy-driver").env("CLIPPY_ARGS", DENY_WARNINGS))?;
+    // What a newcomer asks is answered by reports and `stats`, and here by the program too.
+    let program = run::target_dir()?.join("debug").join("dormouse-query");
+    succeed(cargo(["test", "--locked", "-p", "dormouse-e2e", "--test", "newcomer"]).env("DORMOUSE_QUERY", program))
 }
 
 fn doc() -> Result<()> {

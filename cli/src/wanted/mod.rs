@@ -146,7 +146,12 @@ impl Wanted {
     /// Begins to read what is wanted.
     pub(crate) fn reading<'f>(&self, files: &'f TraceFiles) -> anyhow::Result<Reading<'f>> {
         self.check_patterns(files)?;
-        Ok(Reading::new(files, self.selection(files)?, self.bounds(files)?))
+        self.reading_within(files, self.bounds(files)?)
+    }
+
+    /// The same of some time.
+    pub(crate) fn reading_within<'f>(&self, files: &'f TraceFiles, bounds: Bounds) -> anyhow::Result<Reading<'f>> {
+        Ok(Reading::new(files, self.selection(files)?, bounds))
     }
 }
 

@@ -59,8 +59,12 @@ pub struct Unpaired {
     pub not_followed: u64,
 }
 
+/// When events were lost, by trace.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct KnownLosses(HashMap<usize, Losses>);
+
 /// Times in which events were lost.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 struct Losses {
     /// End by begin; none touches another.
     times: BTreeMap<i64, i64>,
@@ -113,6 +117,26 @@ impl<K: Hash + Eq, T> Pairs<K, T> {
     /// Before the first event.
     pub fn new() -> Pairs<K, T> {
         Pairs { open: QuickMap::default(), open_count: 0, losses: HashMap::new(), unpaired: Unpaired::default() }
+    }
+
+    /// The same begins, but no losses.
+    pub(crate) fn without_losses(&self) -> Pairs<K, T>
+    where
+        K: Clone,
+        T: Clone,
+    {
+        let Pairs { open, open_count, unpaired, .. } = self;
+        Pairs { open: open.clone(), open_count: *open_count, losses: HashMap::new(), unpaired: *unpaired }
+    }
+
+    /// All losses that are known.
+    pub(crate) fn losses(&self) -> KnownLosses {
+        KnownLosses(self.losses.clone())
+    }
+
+    /// These losses are known, and no others.
+    pub(crate) fn with_losses(self, losses: &KnownLosses) -> Pairs<K, T> {
+        Pairs { losses: losses.0.clone(), ..self }
     }
 
     /// Events were lost in a stream between these times; `None`: until it goes on.

@@ -80,6 +80,12 @@ impl Picker {
         })
     }
 
+    /// One that wants the same, and has read nothing.
+    pub(crate) fn unread(&self) -> Picker {
+        let cells = self.wanted.iter().map(|_| Cell::default()).collect();
+        Picker { wanted: self.wanted.clone(), cells, ..Picker::default() }
+    }
+
     /// Reads the wanted fields of an event.
     pub(crate) fn read(&mut self, event: &Event<'_>) {
         if self.wanted.is_empty() {

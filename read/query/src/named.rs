@@ -17,7 +17,7 @@ macro_rules! named {
     };
 }
 
-named! { "alloc-leaks" "alloc-sizes" "busiest" "classes-by-second" "io-by-file" "latency" "mutex-contention" "slowest" "threads" }
+named! { "alloc-leaks" "alloc-sizes" "busiest" "classes-by-second" "io-by-file" "latency" "mutex-contention" "slowest" "threads" "time-by-file" }
 
 impl Named {
     pub(crate) fn find(name: &str) -> Option<&'static Named> {

@@ -130,9 +130,14 @@ const chunks = new Map();
 let starts;
 
 // The fields of an entry: for each of its events a name, and names with values. Nothing, if they are left out.
-export async function fieldsOf(report, number) {
+export async function fieldsOf(report, { at, row }) {
+  const number = report.fields[at];
   if (number === 0) return [];
-  if (report.is_served) return eventsOf(new TextDecoder().decode(await ask(`fields?number=${number}`)));
+  if (report.is_served) {
+    const thread = row.is_cpu ? report.other[at] - 1 : row.of;
+    const asked = { thread, name: report.name[at], slice: Number(row.is_slices), begin: report.begin[at], duration: report.duration[at] };
+    return eventsOf(new TextDecoder().decode(await ask(`fields?${new URLSearchParams(asked)}`)));
+  }
   starts ??= report.chunks.reduce((starts, length) => [...starts, starts[starts.length - 1] + length], [0]);
   const chunk = Math.floor((number - 1) / report.chunk_items);
   if (!chunks.has(chunk)) chunks.set(chunk, unpackChunk(report, chunk));

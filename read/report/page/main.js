@@ -49,6 +49,9 @@ function notes(report) {
   return made;
 }
 
+// Whether two entries are one item: it can be there twice, in the page and in what was asked for.
+const isSame = (report, a, b) => ["begin", "duration", "name"].every((column) => report[column][a] === report[column][b]);
+
 async function start() {
   paint();
   const begun = performance.now();
@@ -81,7 +84,7 @@ async function start() {
     const { selected } = state;
     const time = selected ? report.begin[selected.at] : state.begin;
     // The same item can be there twice: in the page, and in what was asked for.
-    const same = (at) => selected && at !== selected.at && ["begin", "duration", "name"].every((column) => report[column][at] === report[column][selected.at]) && (at >= report.own || selected.at >= report.own);
+    const same = (at) => selected && at !== selected.at && isSame(report, at, selected.at) && (at >= report.own || selected.at >= report.own);
     select(neighbour(report, state.isByCpu, time, selected ? selected.at : -1, forward, (at) => !same(at) && is(at)));
   };
   const same = (forward) => state.selected && step(forward, (at) => report.name[at] === report.name[state.selected.at]);
@@ -167,7 +170,7 @@ async function start() {
 
   const sameKey = () => {
     const { flow, selected } = state;
-    const index = flow.findIndex((one) => one.at === selected?.at);
+    const index = flow.findIndex((one) => selected && isSame(report, one.at, selected.at));
     select(flow[(index + 1) % Math.max(1, flow.length)]);
   };
   const acts = {

@@ -140,15 +140,14 @@ export class Panel {
     ];
   }
 
-  async fields({ at }, into) {
-    const number = this.report.fields[at];
-    if (number === 0) {
+  async fields(entry, into) {
+    if (this.report.fields[entry.at] === 0) {
       into.append(element("p", { class: "quiet", text: this.report.left_out.fields ? "Its fields are left out, so that the report is no longer than it may be." : "It has no fields." }));
       return;
     }
     let events = [];
     try {
-      events = await fieldsOf(this.report, number);
+      events = await fieldsOf(this.report, entry);
     } catch (error) {
       into.append(element("p", { class: "quiet", text: `Its fields cannot be had: ${error.message}` }));
     }
@@ -212,6 +211,7 @@ export class Panel {
       ...columns.slice(1).map(([name, , text]) => element("td", { text: row.is_slice || name === "count" ? text(row) : "" }))));
     const made = [element("table", { "aria-label": "Slices and instants by name" }, element("thead", {}, element("tr", {}, ...head)), element("tbody", {}, ...rows))];
     if (order.length > ROWS_MAX) made.push(element("p", { class: "quiet", text: `${counted(order.length - ROWS_MAX)} names more are not shown.` }));
+    if (report.is_served) made.push(element("p", { class: "quiet", text: "Percentiles are within 1 %." }));
     return made;
   }
 

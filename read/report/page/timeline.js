@@ -217,7 +217,7 @@ export class Timeline {
     state.flow = sameKey(report.shown, report, state.isByCpu, key, FLOW_MAX);
     if (!key || !report.is_served || report.left_out.resolution_ns === 0) return;
     try {
-      const { rows } = await this.asked({ key, cpu: Number(state.isByCpu) });
+      const { rows } = await this.asked({ key, begin: report.begin[entry.at], end: report.begin[entry.at] + report.duration[entry.at], cpu: Number(state.isByCpu) });
       if (state.selected !== entry) return;
       state.flow = sameKey(rows, report, state.isByCpu, key, FLOW_MAX);
       this.listener.linked();

@@ -4,6 +4,8 @@ use std::collections::HashMap;
 
 use dormouse_abi::text::printable;
 use dormouse_analysis::timeline::Totals;
+use dormouse_ctf::Event;
+use dormouse_ctf::text::FieldTexts;
 use serde::Serialize;
 
 use crate::compare::{Beside, Samples};
@@ -97,6 +99,14 @@ impl Fields {
         self.0.extend(printable(name).as_bytes());
     }
 
+    /// An event with all its fields.
+    pub(crate) fn of(&mut self, event: &Event<'_>, texts: &mut FieldTexts) {
+        self.event(&event.class.full_name);
+        for (name, value) in texts.of(event) {
+            self.put(name, &String::from_utf8_lossy(value));
+        }
+    }
+
     /// One field more, of the event at hand. What is long beyond reason is cut.
     pub fn put(&mut self, name: &str, value: &str) {
         for text in [name, value] {
@@ -142,6 +152,8 @@ pub struct Contents {
     pub(crate) items: Vec<Item>,
     pub(crate) losses: Vec<Loss>,
     pub(crate) counters: Vec<Counter>,
+    /// Of each counter; more are thrown together.
+    pub(crate) counter_values_max: Option<usize>,
     pub(crate) details: Details,
     /// Of what is compared.
     pub(crate) samples: Option<Samples>,
@@ -154,7 +166,7 @@ pub struct Contents {
 /// What an item takes while a page is made.
 const ITEM_BYTES: usize = 192;
 /// What a value of a counter takes.
-const VALUE_BYTES: usize = 32;
+const VALUE_BYTES: usize = 64;
 
 impl Contents {
     /// What items, their fields, values of counters and losses take, about.
@@ -213,14 +225,14 @@ impl Contents {
 
     /// One counter more, of a process. Counters are numbered as they come.
     pub fn counter(&mut self, process: u32, name: &str) -> u32 {
-        self.counters.push(Counter { process, name: printable(name), values: Vec::new() });
+        self.counters.push(Counter::new(process, printable(name)));
         self.counters.len() as u32 - 1
     }
 
     /// A counter has this value from now on. Values come in the order of time.
     pub fn count(&mut self, counter: u32, ns: i64, value: f64) {
         if let Some(counter) = self.counters.get_mut(counter as usize) {
-            counter.values.push((ns, value));
+            counter.add(ns, value, self.counter_values_max.unwrap_or(usize::MAX));
             self.value_count += 1;
         }
     }

@@ -2,14 +2,62 @@
 
 use serde::Serialize;
 
+/// Values from some time on, nanoseconds since the epoch: the least, the greatest and the last of them.
+pub(crate) type Values = (i64, f64, f64, f64);
+
 /// The values of a field.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Counter {
     /// Its process, as [`crate::Contents::process`] has numbered it.
     pub process: u32,
     pub name: String,
-    /// From when on, nanoseconds since the epoch, and which.
-    pub values: Vec<(i64, f64)>,
+    /// One by one, or as many as are in a step of time.
+    pub values: Vec<Values>,
+    /// Values that are not kept one by one.
+    merged: u64,
+    /// Nanoseconds; 0: each value is kept.
+    step_ns: i64,
+}
+
+impl Counter {
+    pub(crate) fn new(process: u32, name: String) -> Counter {
+        Counter { process, name, values: Vec::new(), merged: 0, step_ns: 0 }
+    }
+
+    /// One value more. At most about `values_max` are kept: then those in a step of time are one.
+    pub(crate) fn add(&mut self, ns: i64, value: f64, values_max: usize) {
+        self.put((ns, value, value, value));
+        if self.values.len() <= values_max {
+            return;
+        }
+        let span = ns.saturating_sub(self.values[0].0);
+        self.step_ns = (2 * self.step_ns).max(4 * span / values_max.max(1) as i64).max(1);
+        let values = std::mem::take(&mut self.values);
+        values.into_iter().for_each(|values| self.put(values));
+    }
+
+    /// One that goes on from a time, with the value that holds there.
+    pub(crate) fn around(&self, ns: i64) -> Counter {
+        let at = self.values.partition_point(|values| values.0 <= ns).checked_sub(1);
+        let values = at.and_then(|at| self.values.get(at)).map(|values| (values.0, values.3, values.3, values.3));
+        Counter {
+            process: self.process,
+            name: self.name.clone(),
+            values: values.into_iter().collect(),
+            merged: 0,
+            step_ns: 0,
+        }
+    }
+
+    fn put(&mut self, (ns, least, greatest, last): Values) {
+        match self.values.last_mut() {
+            Some(before) if self.step_ns > 0 && before.0.div_euclid(self.step_ns) == ns.div_euclid(self.step_ns) => {
+                self.merged += 1;
+                *before = (before.0, before.1.min(least), before.2.max(greatest), last);
+            }
+            _ => self.values.push((ns, least, greatest, last)),
+        }
+    }
 }
 
 /// Values as the page draws them.
@@ -29,7 +77,7 @@ pub(crate) struct CounterHead<'c> {
 impl Counter {
     /// The values between two times (since `begin_ns`, nanoseconds), with the one that holds at the first, in at most about `points_max` steps.
     pub(crate) fn head(&self, begin_ns: i64, (from, to): (u64, u64), points_max: usize) -> CounterHead<'_> {
-        let since = |(ns, _): &(i64, f64)| u64::try_from(ns.saturating_sub(begin_ns)).unwrap_or(0);
+        let since = |(ns, ..): &Values| u64::try_from(ns.saturating_sub(begin_ns)).unwrap_or(0);
         let first = self.values.partition_point(|value| since(value) <= from).saturating_sub(1);
         let count = self.values[first..].partition_point(|value| since(value) <= to);
         let shown = &self.values[first..first + count];
@@ -40,22 +88,20 @@ impl Counter {
         };
         let mut points: Vec<(u64, f64, f64, f64)> = Vec::new();
         for value in shown {
-            let (at, value) = (since(value), value.1);
+            let (at, (_, low, high, value)) = (since(value), *value);
             match points.last_mut() {
                 Some((begin, least, greatest, last)) if step > 0 && *begin / step == at / step => {
-                    (*least, *greatest, *last) = (least.min(value), greatest.max(value), value);
+                    (*least, *greatest, *last) = (least.min(low), greatest.max(high), value);
                 }
-                _ => points.push((at, value, value, value)),
+                _ => points.push((at, low, high, value)),
             }
         }
-        let merged = (shown.len() - points.len()) as u64;
-        let of_all =
-            |pick: fn(f64, f64) -> f64| self.values.iter().map(|(_, value)| *value).reduce(pick).unwrap_or(0.0);
+        let merged = (shown.len() - points.len()) as u64 + self.merged;
         CounterHead {
             process: self.process,
             name: &self.name,
-            least: of_all(f64::min),
-            greatest: of_all(f64::max),
+            least: self.values.iter().map(|values| values.1).reduce(f64::min).unwrap_or(0.0),
+            greatest: self.values.iter().map(|values| values.2).reduce(f64::max).unwrap_or(0.0),
             points,
             merged,
         }
@@ -84,8 +130,15 @@ mod tests {
 
     #[test]
     fn steps_have_the_least_and_the_greatest_of_their_values() {
-        let values = (0..1000).map(|number| (1000 + 10 * number, (number % 7) as f64)).collect();
-        let counter = Counter { process: 0, name: "n".into(), values };
+        let (mut counter, mut small) = (Counter::new(0, "n".into()), Counter::new(0, "n".into()));
+        for number in 0..1000 {
+            counter.add(1000 + 10 * number, (number % 7) as f64, usize::MAX);
+            small.add(1000 + 10 * number, (number % 7) as f64, 100);
+        }
+        let few = small.head(1000, (0, u64::MAX), 1000);
+        assert!((10..=101).contains(&few.points.len()), "{}", few.points.len());
+        assert_eq!((few.points.len() as u64 + few.merged, few.least, few.greatest), (1000, 0.0, 6.0));
+        assert_eq!(few.points.last().map(|point| point.3), Some((999 % 7) as f64));
         let all = counter.head(1000, (0, u64::MAX), 1000);
         assert_eq!((all.points.len(), all.merged, all.least, all.greatest), (1000, 0, 0.0, 6.0));
         assert_eq!(all.points[8], (80, 1.0, 1.0, 1.0));
@@ -96,7 +149,7 @@ mod tests {
         // The value that holds at the begin is that of the event before.
         let part = counter.head(1000, (85, 100), 10);
         assert_eq!(part.points.iter().map(|point| point.0).collect::<Vec<_>>(), [80, 90, 100]);
-        let empty = Counter { process: 0, name: "n".into(), values: Vec::new() };
+        let empty = Counter::new(0, "n".into());
         assert_eq!(empty.head(0, (5, 9), 10).points.len(), 0);
     }
 }

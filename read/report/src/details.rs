@@ -89,20 +89,6 @@ impl Details {
         self.size_bytes
     }
 
-    /// Those of one item, by their number plus 1.
-    pub(crate) fn get(&self, number: u32) -> Option<Vec<u8>> {
-        let number = number.checked_sub(1).filter(|number| *number < self.count)? as usize;
-        let (chunk, index) = (number / CHUNK_ITEMS, number % CHUNK_ITEMS);
-        let count = CHUNK_ITEMS.min(self.count as usize - chunk * CHUNK_ITEMS);
-        let mut bytes = Vec::new();
-        ZlibDecoder::new(self.chunks.get(chunk)?.as_ref()).read_to_end(&mut bytes).ok()?;
-        let (sizes, rest) = bytes.split_at_checked(4 * count)?;
-        let mut sizes =
-            sizes.chunks_exact(4).map(|size| u32::from_le_bytes([size[0], size[1], size[2], size[3]]) as usize);
-        let from: usize = sizes.by_ref().take(index).sum();
-        Some(rest.get(from..from + sizes.next()?)?.to_vec())
-    }
-
     /// Chunks of those alone that are kept, and what numbers (plus 1) they have there.
     pub(crate) fn kept(&mut self, is_kept: impl Fn(u32) -> bool) -> (Vec<Box<[u8]>>, Vec<u32>) {
         self.close();
@@ -151,11 +137,6 @@ mod tests {
         assert_eq!((chunks.len(), numbers[0], numbers[1], numbers[3]), (2, 1, 0, 2));
         let mut bytes = Vec::new();
         ZlibDecoder::new(&chunks[1][..]).read_to_end(&mut bytes).unwrap();
-        assert_eq!(
-            [1, 600, 2000].map(|number| details.get(number).unwrap()),
-            [0, 599, 1999].map(|number| format!("fields of {number}").into_bytes())
-        );
-        assert_eq!([0, 2001].map(|number| details.get(number)), [None, None]);
         let count = 667 - CHUNK_ITEMS;
         let first = u32::from_le_bytes(bytes[..4].try_into().unwrap()) as usize;
         assert_eq!(&bytes[4 * count..][..first], format!("fields of {}", 3 * CHUNK_ITEMS).as_bytes());

@@ -15,17 +15,19 @@ use crate::counters::{self, CounterHead};
 use crate::details::{CHUNK_ITEMS, pack};
 use crate::levels::{self, Entry, Level};
 use crate::page::{Base64, Page, base64_size};
-use crate::summary::{self, BINS_AN_OCTAVE, Node, Row, TIME_BINS};
+use crate::summary::{self, BINS_AN_OCTAVE, Node, Row, Summary, TIME_BINS};
 
 /// Rows of a thread. What is nested deeper is counted.
-const DEPTH_OF_THREAD: usize = 128;
+pub(crate) const DEPTH_OF_THREAD: usize = 128;
 /// Rows of a CPU.
-const DEPTH_OF_CPU: usize = 32;
+pub(crate) const DEPTH_OF_CPU: usize = 32;
 /// Parts of the time in the picture of the whole.
-const DENSITY_BINS: usize = 512;
+pub(crate) const DENSITY_BINS: usize = 512;
 /// What of the room is for the timeline before fields get any, in hundredths; and when items have to be merged, which takes their fields from them.
 const TIMELINE_PERCENT: u64 = 60;
 const MERGED_PERCENT: u64 = 85;
+/// What an entry takes at least.
+const ENTRY_BYTES_LEAST: u64 = 2;
 
 /// What of the room may be for counters, one part in so many; bytes of a point.
 const COUNTER_SHARE: u64 = 8;
@@ -127,22 +129,16 @@ struct LossHead<'c> {
 }
 
 /// A row, of a thread or of a CPU.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct RowPlace {
     pub is_cpu: bool,
-    of: u32,
-    depth: usize,
-    kind: Kind,
+    pub of: u32,
+    pub depth: usize,
+    pub kind: Kind,
 }
 
-/// A row with the numbers of its items, in the order of their begins. None of them overlap.
+/// A row with what is drawn in it.
 #[derive(Debug)]
-pub(crate) struct RowItems {
-    pub place: RowPlace,
-    pub items: Vec<u32>,
-}
-
-/// A row with entries.
 pub(crate) struct RowOf {
     pub place: RowPlace,
     pub entries: Vec<Entry>,
@@ -155,11 +151,18 @@ pub(crate) struct Timeline {
     pub columns: Vec<usize>,
 }
 
-/// Contents of which a page has been made.
-pub(crate) struct Made {
+/// What is drawn and told of a trace, besides what its names are.
+pub(crate) struct Picture {
+    /// Begin, nanoseconds since the epoch, and length.
     pub span: (i64, u64),
-    pub rows: Vec<RowItems>,
-    pub written: Written,
+    pub rows: Vec<RowOf>,
+    pub summary: Summary,
+    pub density: Vec<u32>,
+    pub slices: u64,
+    pub instants: u64,
+    pub left_out: LeftOut,
+    /// It asks for what it does not have, so that no fields are in it.
+    pub is_served: bool,
 }
 
 impl Contents {
@@ -168,28 +171,32 @@ impl Contents {
     /// # Errors
     /// What writing comes to, and a maximum that is too small for any page of these contents.
     pub fn finish(mut self, size_max: u64, out: &mut impl Write) -> std::io::Result<Written> {
-        Ok(self.make(size_max, false, out)?.written)
+        let picture = self.picture();
+        self.write(picture, size_max, out)
     }
 
-    /// Writes the page. `is_served`: it asks for what it does not have, so that no fields are in it.
-    pub(crate) fn make(&mut self, size_max: u64, is_served: bool, out: &mut impl Write) -> std::io::Result<Made> {
+    /// All items.
+    fn picture(&self) -> Picture {
         let span = self.span();
         let mut left_out = LeftOut::default();
         let order = order(&self.items, |item| item.thread);
         let summary = summary::of(&self.items, &order, span);
+        let mut is_kept = vec![false; self.items.len()];
+        summary.kept.iter().for_each(|number| is_kept[*number as usize] = true);
+        let mut rows = self.rows(&order, false, &is_kept, span.0, &mut left_out.too_deep);
+        let by_cpu = self::order(&self.items, |item| item.cpu);
+        rows.extend(self.rows(&by_cpu, true, &is_kept, span.0, &mut left_out.too_many_on_cpu));
+        let slices = self.items.iter().filter(|item| item.kind == Kind::Slice).count() as u64;
+        let instants = self.items.len() as u64 - slices;
+        Picture { span, rows, summary, density: self.density(span), slices, instants, left_out, is_served: false }
+    }
+
+    /// Writes the page of a picture.
+    pub(crate) fn write(&mut self, picture: Picture, size_max: u64, out: &mut impl Write) -> std::io::Result<Written> {
+        let Picture { span, mut rows, summary, density, slices, instants, mut left_out, is_served } = picture;
         left_out.call_trees = summary.nodes_left_out;
         let other = self.samples.take().zip(self.beside.take());
         let compared = other.map(|(samples, other)| Compared::new(samples, &self.names, &summary.nodes, other));
-        let mut is_kept = vec![false; self.items.len()];
-        summary.kept.iter().for_each(|number| is_kept[*number as usize] = true);
-        let mut row_items = self.rows(&order, false, &mut left_out.too_deep);
-        let by_cpu = self::order(&self.items, |item| item.cpu);
-        row_items.extend(self.rows(&by_cpu, true, &mut left_out.too_many_on_cpu));
-        drop((order, by_cpu));
-        let entries = |row: &RowItems| self.entries(row.place, &row.items, span.0, |number| is_kept[number as usize]);
-        let mut rows: Vec<RowOf> =
-            row_items.iter().map(|row| RowOf { place: row.place, entries: entries(row) }).collect();
-        let density = self.density(span);
         let points_max = size_max / COUNTER_SHARE / POINT_BYTES;
         let counters = counters::heads(&self.counters, span.0, (0, u64::MAX), points_max);
         left_out.counter_values = counters.iter().map(CounterHead::merged).sum();
@@ -233,13 +240,21 @@ impl Contents {
         };
 
         // The timeline first: as fine as there is room.
-        let fields_bytes = if is_served { 0 } else { self.details.size_bytes() };
+        let fields_bytes = self.details.size_bytes();
         let room = if fields_bytes == 0 { size_max } else { size_max * TIMELINE_PERCENT / 100 };
+        let entries = rows.iter().map(|row| row.entries.len() as u64).sum::<u64>();
+        if is_served && entries * ENTRY_BYTES_LEAST > room {
+            // So many need not be packed to be known to be too many.
+            left_out.resolution_ns =
+                first_resolution(rows.iter(), entries * ENTRY_BYTES_LEAST / room.max(1)).max(left_out.resolution_ns);
+            merge(&mut rows, &self.names, &mut left_out);
+        }
         let mut timeline = timeline(&rows, |fields| fields);
         let mut head_bytes = head(&mut timeline, &[], &left_out)?;
         let is_merged = size(&head_bytes, &timeline) > room;
         let room = if is_merged { size_max * MERGED_PERCENT / 100 } else { room };
-        let mut resolution = first_resolution(&rows, size(&head_bytes, &timeline) / room.max(1));
+        let mut resolution =
+            first_resolution(rows.iter(), size(&head_bytes, &timeline) / room.max(1)).max(2 * left_out.resolution_ns);
         while size(&head_bytes, &timeline) > room && left_out.resolution_ns < span.1 {
             left_out.resolution_ns = resolution;
             merge(&mut rows, &self.names, &mut left_out);
@@ -248,7 +263,7 @@ impl Contents {
             resolution = resolution.saturating_mul(2);
         }
         // Then the fields, those of the longest first.
-        let all = if is_served { 0 } else { self.details.count() as usize };
+        let all = self.details.count() as usize;
         let by_length = if is_served { Vec::new() } else { by_length(&rows) };
         let mut count = by_length.len();
         loop {
@@ -279,13 +294,11 @@ impl Contents {
                     [("head", &[head_bytes][..]), ("rows", &[timeline.packed]), ("heat", &[heat]), ("fields", &chunks)],
                     &mut base64,
                 )?;
-                let slices = self.items.iter().filter(|item| item.kind == Kind::Slice).count() as u64;
-                let instants = self.items.len() as u64 - slices;
                 let timeline = self.totals;
                 let differences = compared.map(Compared::differences);
                 let events = self.events;
                 let written = Written { size_bytes, events, slices, instants, timeline, left_out, differences };
-                return Ok(Made { span, rows: row_items, written });
+                return Ok(written);
             }
             if count == 0 {
                 let why = format!("a report of this trace takes {size_bytes} bytes, --max-size is {size_max}");
@@ -316,28 +329,26 @@ impl Contents {
         bins
     }
 
-    /// The rows of all threads, or of all CPUs.
-    fn rows(&self, order: &[u32], is_cpu: bool, left_out: &mut u64) -> Vec<RowItems> {
-        let of = |number: &u32| match is_cpu {
-            true => self.items[*number as usize].cpu,
-            false => self.items[*number as usize].thread,
-        };
+    /// The rows of all threads, or of all CPUs. `begin_ns`: the report's; `is_kept`: by the item's number.
+    fn rows(&self, order: &[u32], is_cpu: bool, is_kept: &[bool], begin_ns: i64, left_out: &mut u64) -> Vec<RowOf> {
+        let item = |number: &u32| &self.items[*number as usize];
+        let of = |number: &u32| if is_cpu { item(number).cpu } else { item(number).thread };
+        let entry = |number: &u32| self.entry(*number, is_cpu, begin_ns, is_kept[*number as usize]);
         let mut rows = Vec::new();
         for of_one in order.chunk_by(|a, b| of(a) == of(b)) {
             let of = of(&of_one[0]);
-            let item = |number: &u32| &self.items[*number as usize];
+            let row = |depth, kind, entries| RowOf { place: RowPlace { is_cpu, of, depth, kind }, entries };
             let is_slice = |number: &u32| item(number).kind == Kind::Slice;
-            let row = |depth, kind, items| RowItems { place: RowPlace { is_cpu, of, depth, kind }, items };
             let (slices, instants): (Vec<u32>, Vec<u32>) = of_one.iter().copied().partition(is_slice);
             if !instants.is_empty() {
-                rows.push(row(0, Kind::Instant, instants));
+                rows.push(row(0, Kind::Instant, instants.iter().map(entry).collect()));
             }
             let times = slices.iter().map(|number| {
                 let item = item(number);
                 (item.begin_ns, item.begin_ns.saturating_add_unsigned(item.duration_ns))
             });
             let depth_max = if is_cpu { DEPTH_OF_CPU } else { DEPTH_OF_THREAD };
-            let mut depths: Vec<Vec<u32>> = Vec::new();
+            let mut depths: Vec<Vec<Entry>> = Vec::new();
             for (number, depth) in slices.iter().zip(levels::depths(times, depth_max)) {
                 let Some(depth) = depth else {
                     *left_out += 1;
@@ -346,37 +357,28 @@ impl Contents {
                 if depth == depths.len() {
                     depths.push(Vec::new());
                 }
-                depths[depth].push(*number);
+                depths[depth].push(entry(number));
             }
-            rows.extend(depths.into_iter().enumerate().map(|(depth, items)| row(depth, Kind::Slice, items)));
+            rows.extend(depths.into_iter().enumerate().map(|(depth, entries)| row(depth, Kind::Slice, entries)));
         }
         rows
     }
 
-    /// Items of a row as they are drawn. `begin_ns`: the report's; `is_kept`: by the item's number.
-    pub(crate) fn entries(
-        &self,
-        place: RowPlace,
-        items: &[u32],
-        begin_ns: i64,
-        is_kept: impl Fn(u32) -> bool,
-    ) -> Vec<Entry> {
-        let entry = |number: &u32| {
-            let item = &self.items[*number as usize];
-            let begin = item.begin_ns.abs_diff(begin_ns);
-            Entry {
-                begin,
-                // Of damaged times it can be more than is left.
-                duration: item.duration_ns.min(u64::MAX - begin),
-                name: item.name,
-                count: 1,
-                key: item.key,
-                fields: item.fields,
-                other: if place.is_cpu { item.thread } else { item.cpu } + 1,
-                is_kept: is_kept(*number),
-            }
-        };
-        items.iter().map(entry).collect()
+    /// An item as it is drawn.
+    fn entry(&self, number: u32, is_cpu: bool, begin_ns: i64, is_kept: bool) -> Entry {
+        let item = &self.items[number as usize];
+        let begin = item.begin_ns.abs_diff(begin_ns);
+        Entry {
+            begin,
+            // Of damaged times it can be more than is left.
+            duration: item.duration_ns.min(u64::MAX - begin),
+            name: item.name,
+            count: 1,
+            key: item.key,
+            fields: item.fields,
+            other: if is_cpu { item.thread } else { item.cpu } + 1,
+            is_kept,
+        }
     }
 }
 
@@ -455,9 +457,13 @@ fn by_length(rows: &[RowOf]) -> Vec<u32> {
 
 /// Below which resolution it is not worth trying, if a timeline is so many times too long: entries come in bursts, so it is far below their mean
 /// distance.
-fn first_resolution(rows: &[RowOf], times: u64) -> u64 {
-    let ends = rows.iter().filter_map(|row| Some((row.entries.first()?, row.entries.last()?)));
-    let spans: u128 = ends.map(|(first, last)| u128::from(last.begin - first.begin)).sum();
-    let entries: u128 = rows.iter().map(|row| row.entries.len() as u128).sum();
+pub(crate) fn first_resolution<'r>(rows: impl Iterator<Item = &'r RowOf>, times: u64) -> u64 {
+    let (mut spans, mut entries) = (0_u128, 0_u128);
+    for row in rows {
+        if let (Some(first), Some(last)) = (row.entries.first(), row.entries.last()) {
+            spans += u128::from(last.begin.saturating_sub(first.begin));
+        }
+        entries += row.entries.len() as u128;
+    }
     u64::try_from(spans / entries.max(1) * u128::from(times.max(1)) / 16).unwrap_or(u64::MAX).max(1)
 }

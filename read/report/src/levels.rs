@@ -43,6 +43,7 @@ pub struct Level {
 }
 
 /// Entries that are merged until one does not belong to them.
+#[derive(Debug)]
 struct Group {
     entry: Entry,
     /// Time by name, the name of the most first found.
@@ -78,24 +79,38 @@ impl Group {
     }
 }
 
-/// The entries of a row at a resolution; `spares`: whether those that are kept are left alone.
-pub fn merged(entries: &[Entry], resolution: u64, spares: bool) -> Vec<Entry> {
-    let (mut out, mut group): (Vec<Entry>, Option<Group>) = (Vec::new(), None);
-    for entry in entries {
+/// Merges the entries of a row as they come, in the order of time.
+#[derive(Debug, Default)]
+pub(crate) struct Merger(Option<Group>);
+
+impl Merger {
+    /// The next entry; `spares`: whether it is left alone if it is to be kept.
+    pub(crate) fn push(&mut self, entry: &Entry, resolution: u64, spares: bool, out: &mut Vec<Entry>) {
         let is_short = entry.duration < resolution && !(spares && entry.is_kept);
-        match &mut group {
+        match &mut self.0 {
             Some(group) if is_short && group.entry.begin / resolution == entry.begin / resolution => group.add(entry),
             _ => {
-                out.extend(group.take().map(Group::finish));
+                self.finish(out);
                 if is_short {
-                    group = Some(Group::new(*entry));
+                    self.0 = Some(Group::new(*entry));
                 } else {
                     out.push(*entry);
                 }
             }
         }
     }
-    out.extend(group.map(Group::finish));
+
+    /// What comes next is not merged with what has come.
+    pub(crate) fn finish(&mut self, out: &mut Vec<Entry>) {
+        out.extend(self.0.take().map(Group::finish));
+    }
+}
+
+/// The entries of a row at a resolution; `spares`: whether those that are kept are left alone.
+pub fn merged(entries: &[Entry], resolution: u64, spares: bool) -> Vec<Entry> {
+    let (mut out, mut merger) = (Vec::new(), Merger::default());
+    entries.iter().for_each(|entry| merger.push(entry, resolution, spares, &mut out));
+    merger.finish(&mut out);
     out
 }
 

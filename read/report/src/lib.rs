@@ -17,14 +17,14 @@
 //! * [`Contents::beside`], [`Contents::compare`]: another trace, and what differs.
 //! * [`page`]: script and style, as one each, with their hashes in the page's content policy.
 //!
-//! * [`Served`], [`serve`]: the same page on loopback, which asks for what it has no room for when it is looked at.
+//! * [`Survey`], [`Served`], [`serve`]: the same page on loopback, of a trace of any size: it asks for what it has no room for when it is looked at, and the trace is read again for it.
 //!
 //! # Trust
 //! All texts of a trace are hostile. They are in the page only as base64, whose letters end no element, and the script puts them into the
 //! document as text alone. The content policy lets no other script run, and nothing be fetched.
 //!
 //! # Cost
-//! Memory: 56 bytes for each item, and what its fields take when they are compressed. In the page an item takes 36 bytes for each of two groupings.
+//! Memory of a report: 56 bytes for each item, and what its fields take when they are compressed. Of a page that is served: what it is given. In the page an item takes 36 bytes for each of two groupings.
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
@@ -37,12 +37,16 @@ mod finish;
 mod gather;
 pub mod levels;
 pub mod page;
+mod rows;
+mod scene;
 pub mod serve;
 mod served;
 mod summary;
+mod survey;
 
 pub use compare::{Beside, Difference};
 pub use contents::{Contents, Cpu, Fields, Item, Kind, Loss, Process, Thread};
 pub use finish::{LeftOut, Written};
 pub use gather::{Gather, Kept};
-pub use served::{PAGE_BYTES, Part, Served};
+pub use served::{Asked, PAGE_BYTES, Part, Served, Show, Source};
+pub use survey::{Held, MEMORY_BYTES, MEMORY_BYTES_MIN, Survey, Surveyed};

@@ -1,17 +1,23 @@
-//! Contents that are kept, of which a page asks for what it shows.
+//! A page that asks for what it shows, of a trace that is read again for it.
 //!
 //! The page itself is a report without fields whose short neighbours are one, as far as [`PAGE_BYTES`] make that necessary. When somebody zooms in so far that
 //! these could be told apart, the page asks for a part of the time; when somebody clicks, for fields.
 
-use std::borrow::Cow;
+use std::collections::{HashMap, HashSet};
 
+use dormouse_analysis::timeline::{Begin, Counter, End, Flow, Instant, Loss, Sink, Track};
+use dormouse_ctf::Event;
+use dormouse_ctf::text::FieldTexts;
 use serde::Serialize;
 
-use crate::contents::{Contents, Item, Kind};
+use crate::contents::Fields;
 use crate::counters::{self, CounterHead};
 use crate::details::pack;
-use crate::finish::{RowHead, RowItems, RowOf, Written, timeline};
-use crate::levels;
+use crate::finish::{RowHead, RowOf, RowPlace, Written, timeline};
+use crate::gather::{NO_END, NOT_BELIEVED};
+use crate::levels::{self, Entry};
+use crate::rows::Rows;
+use crate::survey::{CpuRows, Drawn, Held, Surveyed, instant};
 
 /// Of a page on loopback: it comes at once, and is taken apart within a second.
 pub const PAGE_BYTES: u64 = 8 << 20;
@@ -20,10 +26,22 @@ const ENTRIES_MAX: usize = 200_000;
 /// Items with one key that are given.
 const KEY_ITEMS_MAX: usize = 1000;
 
-/// What a page asks for.
+/// Takes an event, and whether it is asked for.
+pub type Show<'s> = &'s mut dyn FnMut(&Event<'_>, bool);
+
+/// Reads a trace again.
+pub trait Source: Send + Sync {
+    /// Shows the events from one time to another (nanoseconds since the epoch) in their order, as they were shown at first; others may come too.
+    ///
+    /// # Errors
+    /// The trace cannot be read any more.
+    fn read(&self, first_ns: i64, last_ns: i64, show: Show<'_>) -> Result<(), String>;
+}
+
+/// What a page asks for. Times are nanoseconds since the report's begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part {
-    /// Items between two times, nanoseconds since the report's begin.
+    /// Items between two times.
     Time {
         /// From here.
         begin: u64,
@@ -40,18 +58,42 @@ pub enum Part {
         key: u32,
         /// Whether by CPU.
         is_cpu: bool,
+        /// Of an item that has it.
+        begin: u64,
+        /// Of the same.
+        end: u64,
     },
 }
 
-/// Contents that are kept, with the page that asks for them.
-#[derive(Debug)]
+/// An item whose fields are asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Asked {
+    /// As the page numbers it.
+    pub thread: u32,
+    /// As the page numbers it.
+    pub name: u32,
+    /// A slice, not an instant.
+    pub is_slice: bool,
+    /// Nanoseconds since the report's begin.
+    pub begin: u64,
+    /// Nanoseconds.
+    pub duration: u64,
+}
+
+/// What was surveyed, with the page that asks for more.
 pub struct Served {
-    contents: Contents,
-    rows: Vec<RowItems>,
-    begin_ns: i64,
+    surveyed: Surveyed,
+    source: Box<dyn Source>,
+    index: HashMap<RowPlace, usize>,
     page: Vec<u8>,
     /// What the page has.
     pub written: Written,
+}
+
+impl std::fmt::Debug for Served {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Served").field("written", &self.written).finish_non_exhaustive()
+    }
 }
 
 /// What stands before the columns of an answer.
@@ -67,14 +109,13 @@ impl Served {
     /// Makes the page, of at most `page_bytes` ([`PAGE_BYTES`]).
     ///
     /// # Errors
-    /// As [`Contents::finish`]: there are too many names, processes, threads or losses for a page.
-    pub fn new(mut contents: Contents, page_bytes: u64) -> std::io::Result<Served> {
+    /// As [`crate::Contents::finish`]: there are too many names, processes, threads or losses for a page.
+    pub fn new(mut surveyed: Surveyed, source: Box<dyn Source>, page_bytes: u64) -> std::io::Result<Served> {
+        let picture = surveyed.picture();
         let mut page = Vec::new();
-        // It closes the last chunk of fields.
-        contents.details.size_bytes();
-        contents.items.shrink_to_fit();
-        let made = contents.make(page_bytes, true, &mut page)?;
-        Ok(Served { contents, rows: made.rows, begin_ns: made.span.0, page, written: made.written })
+        let written = surveyed.scene.contents.write(picture, page_bytes, &mut page)?;
+        let index = surveyed.rows.iter().enumerate().map(|(index, row)| (row.place, index)).collect();
+        Ok(Served { surveyed, source, index, page, written })
     }
 
     /// The page.
@@ -82,65 +123,356 @@ impl Served {
         &self.page
     }
 
-    /// The fields of an item by the number that the page has, as it takes them apart.
-    pub fn fields(&self, number: u32) -> Option<Vec<u8>> {
-        self.contents.details.get(number)
+    /// Below which length items are not kept, but read again, nanoseconds; 0: all are kept.
+    pub fn resolution(&self) -> u64 {
+        self.surveyed.resolution
+    }
+
+    /// Shows a sink what happened between two times. It begins with what the rows of CPUs were at its checkpoint.
+    fn again(&self, (first_ns, last_ns): (i64, i64), sink: &mut impl AgainSink) -> Result<(), String> {
+        let checkpoints = &self.surveyed.checkpoints;
+        // The first is before all events.
+        let at = checkpoints.partition_point(|checkpoint| checkpoint.ns <= first_ns).saturating_sub(1);
+        let Some(checkpoint) = checkpoints.get(at) else { return Ok(()) };
+        *sink.cpu_rows() = checkpoint.cpu_rows.clone();
+        let mut timeline = checkpoint.timeline.resumed(&self.surveyed.lost);
+        self.source.read(checkpoint.ns, last_ns, &mut |event, is_wanted| match is_wanted {
+            true => timeline.event(event, sink),
+            false => timeline.pass(event, sink),
+        })
+    }
+
+    /// A time since the epoch.
+    fn ns(&self, since: u64) -> i64 {
+        self.surveyed.begin_ns.saturating_add_unsigned(since)
+    }
+
+    /// The fields of an item, as the page takes them apart; `None`: there is no such item.
+    ///
+    /// # Errors
+    /// The trace cannot be read any more.
+    pub fn fields(&self, asked: &Asked) -> Result<Option<Vec<u8>>, String> {
+        let begin_ns = self.ns(asked.begin);
+        let end_ns = begin_ns.saturating_add_unsigned(asked.duration);
+        let mut found = Found { served: self, asked, texts: FieldTexts::default(), begin: None, end: None };
+        self.again((begin_ns, begin_ns), &mut found.from(begin_ns))?;
+        if asked.is_slice && found.end.is_none() {
+            self.again((end_ns, end_ns), &mut found.from(end_ns))?;
+        }
+        let Found { begin: Some(mut fields), end, .. } = found else { return Ok(None) };
+        match end {
+            Some(end) => fields.0.extend(end.0),
+            None if asked.is_slice => fields.event(NO_END),
+            None => {}
+        }
+        Ok(Some(fields.0))
     }
 
     /// The rows of the page, in its order, with what is asked for: the length of a head, the head, columns; both compressed.
-    pub fn part(&self, part: Part) -> Vec<u8> {
-        let chosen: Vec<Cow<'_, [u32]>> = self.rows.iter().map(|row| self.chosen(row, part)).collect();
-        let is_too_many = chosen.iter().map(|items| items.len()).sum::<usize>() > ENTRIES_MAX;
-        let mut resolution = match part {
-            Part::Time { step, .. } if is_too_many => step.max(1),
-            _ => 0,
-        };
-        // One row after another: of all items there would be too many entries at a time.
-        let row = |(row, items): (&RowItems, &Cow<'_, [u32]>)| {
-            let entries = self.contents.entries(row.place, items, self.begin_ns, |_| false);
-            let entries = if resolution > 0 { levels::merged(&entries, resolution, false) } else { entries };
-            RowOf { place: row.place, entries }
-        };
-        let mut rows: Vec<RowOf> = self.rows.iter().zip(&chosen).map(row).collect();
-        let count = |rows: &[RowOf]| rows.iter().map(|row| row.entries.len()).sum::<usize>();
-        while resolution > 0 && resolution < u64::MAX / 2 && count(&rows) > ENTRIES_MAX {
-            resolution *= 2;
-            rows.iter_mut().for_each(|row| row.entries = levels::merged(&row.entries, resolution, false));
-        }
-        let timeline = timeline(&rows, |fields| fields);
-        let counters = match part {
-            Part::Time { begin, end, is_cpu: false, .. } => {
-                counters::heads(&self.contents.counters, self.begin_ns, (begin, end), ENTRIES_MAX as u64)
-            }
-            _ => Vec::new(),
-        };
-        let head = Head { resolution, rows: &timeline.rows, columns: &timeline.columns, counters: &counters };
-        // Numbers and truth values are JSON whatever they are.
-        let head = pack([serde_json::to_vec(&head).unwrap_or_default().as_slice()], flate2::Compression::fast());
-        [&(head.len() as u32).to_le_bytes()[..], &head, &timeline.packed].concat()
-    }
-
-    /// The items of a row that are asked for.
-    fn chosen<'r>(&self, row: &'r RowItems, part: Part) -> Cow<'r, [u32]> {
-        let item = |number: &u32| &self.contents.items[*number as usize];
+    ///
+    /// # Errors
+    /// The trace cannot be read any more.
+    pub fn part(&self, part: Part) -> Result<Vec<u8>, String> {
         match part {
-            Part::Time { begin, end, is_cpu, .. } if is_cpu == row.place.is_cpu => {
-                // Items of a row do not overlap, so their ends are in order too.
-                let from = row.items.partition_point(|number| self.since(item(number)).1 < begin);
-                let count = row.items[from..].partition_point(|number| self.since(item(number)).0 <= end);
-                row.items[from..from + count].into()
-            }
-            Part::Key { key, is_cpu } if is_cpu == row.place.is_cpu && key > 0 => {
-                let with_key = row.items.iter().filter(|number| item(number).key == key);
-                with_key.take(KEY_ITEMS_MAX).copied().collect()
-            }
-            _ => Cow::default(),
+            Part::Time { begin, end, is_cpu, step } => self.of_time(begin, end.max(begin), is_cpu, step),
+            Part::Key { key, is_cpu, begin, end } => self.of_key(key, is_cpu, begin, end.max(begin)),
         }
     }
 
-    /// Begin and end, since the report's begin.
-    fn since(&self, item: &Item) -> (u64, u64) {
-        let begin = item.begin_ns.abs_diff(self.begin_ns);
-        (begin, if item.kind == Kind::Slice { begin.saturating_add(item.duration_ns) } else { begin })
+    fn of_time(&self, begin: u64, end: u64, is_cpu: bool, step: u64) -> Result<Vec<u8>, String> {
+        let Surveyed { rows, resolution, span, scene, begin_ns, .. } = &self.surveyed;
+        let (begin, end) = (begin.min(*span), end.min(*span));
+        // What is merged is shorter than the resolution: it begins and ends within so much time around.
+        let is_again = *resolution > 0 && step < *resolution;
+        let kept = rows.iter().map(|row| match row.place.is_cpu == is_cpu {
+            true => within(&row.entries, begin, end),
+            false => &[],
+        });
+        let is_left = |entry: &&Entry| !is_again || (entry.count == 1 && entry.duration >= *resolution);
+        let waiting = kept.map(|entries| entries.iter().filter(is_left).copied().collect::<Vec<_>>().into_iter());
+        let mut sink = PartSink {
+            served: self,
+            cpu_rows: CpuRows::default(),
+            is_cpu,
+            times: (begin, end),
+            waiting: waiting.collect(),
+            rows: Rows::new(2 * ENTRIES_MAX),
+            counters: Vec::new(),
+        };
+        if is_again {
+            sink.counters = scene.contents.counters.iter().map(|counter| counter.around(self.ns(begin))).collect();
+            let times = (self.ns(begin.saturating_sub(*resolution)), self.ns(end.saturating_add(*resolution)));
+            self.again(times, &mut sink)?;
+        }
+        (0..rows.len()).for_each(|row| sink.wait(row, u64::MAX));
+        let (found, mut merged) = sink.rows.finish();
+        // All rows of the page, in its order.
+        let mut all: Vec<RowOf> = rows.iter().map(|row| RowOf { place: row.place, entries: Vec::new() }).collect();
+        for row in found {
+            if let Some(index) = self.index.get(&row.place) {
+                all[*index] = row;
+            }
+        }
+        let count = |rows: &[RowOf]| rows.iter().map(|row| row.entries.len()).sum::<usize>();
+        while count(&all) > ENTRIES_MAX && merged < u64::MAX / 2 {
+            merged = (2 * merged).max(step).max(1);
+            all.iter_mut().for_each(|row| row.entries = levels::merged(&row.entries, merged, false));
+        }
+        let counters = if is_again { &sink.counters } else { &scene.contents.counters };
+        let counters = match is_cpu {
+            true => Vec::new(),
+            false => counters::heads(counters, *begin_ns, (begin, end), ENTRIES_MAX as u64),
+        };
+        // Of what is not read again the resolution is that of what is kept.
+        let merged = if is_again { merged } else { merged.max(*resolution) };
+        Ok(packed(merged, &all, &counters))
     }
+
+    fn of_key(&self, key: u32, is_cpu: bool, begin: u64, end: u64) -> Result<Vec<u8>, String> {
+        let Surveyed { rows, resolution, .. } = &self.surveyed;
+        let mut all: Vec<RowOf> = rows.iter().map(|row| RowOf { place: row.place, entries: Vec::new() }).collect();
+        let mut found = Vec::new();
+        if key > 0 {
+            for row in rows.iter().filter(|row| row.place.is_cpu == is_cpu) {
+                let with_key = row.entries.iter().filter(|entry| entry.key == key && entry.count == 1);
+                found.extend(with_key.take(KEY_ITEMS_MAX).map(|entry| (row.place, *entry)));
+            }
+        }
+        if *resolution > 0 && key > 0 {
+            let mut sink = KeySink { served: self, cpu_rows: CpuRows::default(), is_cpu, key, found: &mut found };
+            // A short slice is around its instants, the instants of a long one at its ends.
+            let around = |at: u64| (self.ns(at.saturating_sub(*resolution)), self.ns(at.saturating_add(*resolution)));
+            self.again(around(begin), &mut sink)?;
+            let slices: HashSet<(u64, u64)> =
+                sink.found.iter().map(|(_, entry)| (entry.begin, entry.duration)).collect();
+            let ends = slices.into_iter().filter(|(_, duration)| *duration > 0);
+            for (begin, duration) in ends.chain([(begin, end - begin)]).take(KEY_ITEMS_MAX) {
+                for at in [begin, begin.saturating_add(duration)] {
+                    self.again((self.ns(at), self.ns(at)), &mut sink)?;
+                }
+            }
+        }
+        for (place, entry) in found {
+            if let Some(index) = self.index.get(&place) {
+                all[*index].entries.push(entry);
+            }
+        }
+        for row in &mut all {
+            row.entries.sort_by_key(|entry| (entry.begin, entry.duration, entry.name));
+            row.entries.dedup_by_key(|entry| (entry.begin, entry.duration, entry.name));
+        }
+        Ok(packed(0, &all, &[]))
+    }
+}
+
+/// The entries of a row that lie in a part of the time. Neither begins nor ends are out of order, because they do not overlap.
+fn within(entries: &[Entry], begin: u64, end: u64) -> &[Entry] {
+    let from = entries.partition_point(|entry| entry.begin.saturating_add(entry.duration) < begin);
+    let count = entries[from..].partition_point(|entry| entry.begin <= end);
+    &entries[from..from + count]
+}
+
+fn packed(resolution: u64, rows: &[RowOf], counters: &[CounterHead<'_>]) -> Vec<u8> {
+    let timeline = timeline(rows, |fields| fields);
+    let head = Head { resolution, rows: &timeline.rows, columns: &timeline.columns, counters };
+    // Numbers and truth values are JSON whatever they are.
+    let head = pack([serde_json::to_vec(&head).unwrap_or_default().as_slice()], flate2::Compression::fast());
+    [&(head.len() as u32).to_le_bytes()[..], &head, &timeline.packed].concat()
+}
+
+/// Takes what a timeline hands out once more.
+trait AgainSink: Sink<Kept = Held> {
+    fn cpu_rows(&mut self) -> &mut CpuRows;
+}
+
+/// What every sink here does with what it does not need; and how items are drawn.
+macro_rules! drawn_again {
+    ($sink:ident) => {
+        impl AgainSink for $sink<'_> {
+            fn cpu_rows(&mut self) -> &mut CpuRows {
+                &mut self.cpu_rows
+            }
+        }
+
+        impl Sink for $sink<'_> {
+            type Kept = Held;
+
+            fn track(&mut self, _: &Track<'_>) {}
+
+            fn begin(&mut self, begin: &Begin<'_>) -> Held {
+                self.cpu_rows.begin(self.served.surveyed.scene.known_cpu(begin.cpu))
+            }
+
+            fn end(&mut self, end: &End<'_>, held: Held) {
+                let surveyed = &self.served.surveyed;
+                let drawn = self.cpu_rows.slice(&surveyed.scene, surveyed.begin_ns, end, &held);
+                self.put(drawn);
+            }
+
+            fn instant(&mut self, event: &Instant<'_>) {
+                let surveyed = &self.served.surveyed;
+                let cpu = surveyed.scene.known_cpu(event.cpu);
+                self.put(instant(&surveyed.scene, surveyed.begin_ns, event, cpu));
+            }
+
+            fn counter(&mut self, counter: &Counter) {
+                self.count(counter);
+            }
+
+            fn flow(&mut self, _: &Flow) {}
+
+            fn loss(&mut self, _: &Loss) {}
+        }
+    };
+}
+
+/// Takes the short items of a part of the time.
+struct PartSink<'s> {
+    served: &'s Served,
+    cpu_rows: CpuRows,
+    is_cpu: bool,
+    times: (u64, u64),
+    /// By row: what is kept, and comes when it is its turn.
+    waiting: Vec<std::vec::IntoIter<Entry>>,
+    rows: Rows,
+    counters: Vec<counters::Counter>,
+}
+
+impl PartSink<'_> {
+    fn put(&mut self, drawn: Drawn) {
+        let Some((place, entry)) = drawn[usize::from(self.is_cpu)] else { return };
+        let end = entry.begin.saturating_add(entry.duration);
+        let is_short = entry.duration < self.served.surveyed.resolution;
+        if !is_short || entry.begin > self.times.1 || end < self.times.0 {
+            return;
+        }
+        let Some(row) = self.served.index.get(&place) else { return };
+        self.wait(*row, entry.begin);
+        self.push(place, &entry);
+    }
+
+    /// What is kept of a row has its turn up to this time.
+    fn wait(&mut self, row: usize, until: u64) {
+        let place = self.served.surveyed.rows[row].place;
+        while let Some(entry) = self.waiting[row].as_slice().first().filter(|entry| entry.begin <= until).copied() {
+            self.waiting[row].next();
+            self.push(place, &entry);
+        }
+    }
+
+    fn push(&mut self, place: RowPlace, entry: &Entry) {
+        if self.rows.push(place, &Entry { is_kept: false, ..*entry }) {
+            self.rows.coarsen(|_| false);
+        }
+    }
+
+    fn count(&mut self, counter: &Counter) {
+        if let Some((number, value)) = self.served.surveyed.scene.counted(counter) {
+            self.counters[number as usize].add(counter.ns, value, ENTRIES_MAX);
+        }
+    }
+}
+
+drawn_again!(PartSink);
+
+/// Takes items with a key.
+struct KeySink<'s> {
+    served: &'s Served,
+    cpu_rows: CpuRows,
+    is_cpu: bool,
+    key: u32,
+    found: &'s mut Vec<(RowPlace, Entry)>,
+}
+
+impl KeySink<'_> {
+    fn put(&mut self, drawn: Drawn) {
+        let with_key = drawn[usize::from(self.is_cpu)].filter(|(_, entry)| entry.key == self.key);
+        self.found.extend(with_key.filter(|_| self.found.len() < 4 * KEY_ITEMS_MAX));
+    }
+
+    fn count(&mut self, _: &Counter) {}
+}
+
+drawn_again!(KeySink);
+
+/// Finds the events of an item.
+struct Found<'s> {
+    served: &'s Served,
+    asked: &'s Asked,
+    texts: FieldTexts,
+    begin: Option<Fields>,
+    end: Option<Fields>,
+}
+
+/// The same, of the time from one checkpoint on.
+struct FoundSink<'f, 's> {
+    found: &'f mut Found<'s>,
+    cpu_rows: CpuRows,
+    /// What is asked for is at this time or later.
+    ns: i64,
+}
+
+impl<'s> Found<'s> {
+    fn from(&mut self, ns: i64) -> FoundSink<'_, 's> {
+        FoundSink { found: self, cpu_rows: CpuRows::default(), ns }
+    }
+
+    fn is_it(&self, track: u32, name: u32, is_slice: bool, begin_ns: i64) -> bool {
+        let Asked { thread, name: asked, is_slice: is_slice_asked, begin, .. } = *self.asked;
+        let place = self.served.surveyed.scene.place(track);
+        name == asked
+            && is_slice == is_slice_asked
+            && begin_ns == self.served.ns(begin)
+            && place.is_some_and(|place| place.thread == thread)
+    }
+
+    fn fields(&mut self, event: &Event<'_>) -> Fields {
+        let mut fields = Fields::default();
+        fields.of(event, &mut self.texts);
+        fields
+    }
+}
+
+impl AgainSink for FoundSink<'_, '_> {
+    fn cpu_rows(&mut self) -> &mut CpuRows {
+        &mut self.cpu_rows
+    }
+}
+
+impl Sink for FoundSink<'_, '_> {
+    type Kept = Held;
+
+    fn track(&mut self, _: &Track<'_>) {}
+
+    fn begin(&mut self, begin: &Begin<'_>) -> Held {
+        if self.found.begin.is_none() && self.found.is_it(begin.track, begin.name, true, begin.ns) {
+            self.found.begin = Some(self.found.fields(begin.event));
+        }
+        self.cpu_rows.begin(0)
+    }
+
+    fn end(&mut self, end: &End<'_>, _: Held) {
+        let is_it = self.found.is_it(end.track, end.name, true, end.begin_ns)
+            && end.ns.abs_diff(end.begin_ns) == self.found.asked.duration
+            && end.ns >= self.ns;
+        if let Some(event) = end.event.filter(|_| is_it && self.found.end.is_none()) {
+            let mut fields = self.found.fields(event);
+            if !end.is_believed {
+                fields.event(NOT_BELIEVED);
+            }
+            self.found.end = Some(fields);
+        }
+    }
+
+    fn instant(&mut self, instant: &Instant<'_>) {
+        if self.found.begin.is_none() && self.found.is_it(instant.track, instant.name, false, instant.ns) {
+            self.found.begin = Some(self.found.fields(instant.event));
+        }
+    }
+
+    fn counter(&mut self, _: &Counter) {}
+
+    fn flow(&mut self, _: &Flow) {}
+
+    fn loss(&mut self, _: &Loss) {}
 }

@@ -1,9 +1,11 @@
 //! Reports of traces whose bytes were changed.
 
+use std::sync::Arc;
+
 use dormouse_abi::class::{FieldType, Kind};
 use dormouse_analysis::timeline::{Options, Timeline};
 use dormouse_ctf::{Merge, StateRecord, StreamReader, Trace, Value};
-use dormouse_report::{Gather, PAGE_BYTES, Served};
+use dormouse_report::{Asked, Gather, Held, Kept, PAGE_BYTES, Part, Served, Show, Source, Survey};
 use dormouse_testing::mutations::{Seed, alone};
 use dormouse_traces::TraceBuilder;
 
@@ -37,17 +39,47 @@ fn builder() -> TraceBuilder {
     builder
 }
 
-/// Whatever is read, there is a page of it, no longer than it may be; and one that is served.
+/// What has been mutated, to be read again.
+struct Mutated {
+    trace: Trace,
+    streams: Vec<Vec<u8>>,
+}
+
+impl Mutated {
+    fn merge(&self) -> Merge<'_, &[u8]> {
+        let readers = self.streams.iter().enumerate();
+        Merge::new(readers.map(|(index, bytes)| StreamReader::new(&self.trace, index, bytes.as_slice())))
+    }
+}
+
+/// The same, as long as it is served.
+struct Again(Arc<Mutated>);
+
+impl Source for Again {
+    fn read(&self, first_ns: i64, last_ns: i64, show: Show<'_>) -> Result<(), String> {
+        let mut read = self.0.merge();
+        while let Some(next) = read.next_event() {
+            match next {
+                Ok(event) if event.time_ns.is_some_and(|ns| (first_ns..=last_ns).contains(&ns)) => show(&event, true),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whatever is read, there is a page of it, no longer than it may be; and one that is served, which answers whatever is asked.
 #[test]
 fn mutated_traces_are_reported() {
     let Some((first, count)) = alone("mutated_traces_are_reported", 300, DATA_KIB) else { return };
     let whole = builder().finish();
-    let (mut events, mut pages, mut script_ends) = (0, 0, None);
+    let (mut events, mut pages, mut found, mut script_ends) = (0, 0, 0, None);
     for seed in first..first + count {
         let _seed = Seed(seed);
         let (metadata, streams) = whole.mutated(&mut dormouse_testing::random(seed));
         // Metadata that are none are refused before anything is read.
         let Ok(trace) = Trace::decode(&metadata) else { continue };
+        let mutated = Arc::new(Mutated { trace, streams });
         let keyed = Options {
             pairs: vec![("job:in".into(), "job:out".into())],
             key: vec!["id".into()],
@@ -56,40 +88,80 @@ fn mutated_traces_are_reported() {
         for (options, is_served) in [(Options::default(), false), (keyed, true)] {
             let of_stream = [("s0", 0), ("s1", 0), ("s2", 0)];
             // Names of classes can have changed.
-            let Ok(mut timeline) = Timeline::new(&options, &[&trace], of_stream) else { continue };
-            timeline.limit(LIMIT_BYTES);
-            let mut gather = Gather::new("mutated", timeline.names());
-            gather.limit(LIMIT_BYTES);
-            let readers =
-                streams.iter().enumerate().map(|(index, bytes)| StreamReader::new(&trace, index, bytes.as_slice()));
-            let mut read = Merge::new(readers);
-            while let Some(next) = read.next_event() {
-                match next {
-                    Ok(event) => timeline.event(&event, &mut gather),
-                    Err(notice) => {
-                        let time_ns = read.streams()[notice.stream].time_ns();
-                        timeline.notice(&notice, time_ns, &mut gather);
-                    }
+            events += match is_served {
+                false => {
+                    let Ok(timeline) = Timeline::new(&options, &[&mutated.trace], of_stream) else { continue };
+                    report(&mutated, timeline, seed, &mut script_ends)
                 }
-            }
-            let totals = timeline.finish(&mut gather);
-            events += totals.events;
-            let contents = gather.finish(&totals, Vec::new(), Vec::new());
-            if is_served {
-                assert!(Served::new(contents, PAGE_BYTES).is_ok(), "seed {seed}");
-            } else {
-                let mut page = Vec::new();
-                let written =
-                    contents.finish(PAGE_BYTES, &mut page).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
-                assert!(page.len() as u64 == written.size_bytes && written.size_bytes <= PAGE_BYTES, "seed {seed}");
-                let text = String::from_utf8(page).expect("text");
-                // No text of a trace ends the script.
-                let ends = text.matches("</script>").count();
-                assert_eq!(ends, *script_ends.get_or_insert(ends), "seed {seed}");
-            }
+                true => {
+                    let Ok(timeline) = Timeline::new(&options, &[&mutated.trace], of_stream) else { continue };
+                    serve(&mutated, timeline, seed, &mut found)
+                }
+            };
             pages += 1;
         }
     }
     // One alone need not be readable.
     assert!(count < 100 || events > 10 * count && pages > count / 2, "{events} events of {pages} pages");
+    assert!(count < 100 || found > 10, "fields of {found} items");
+}
+
+/// Gives how many events there were.
+fn report(mutated: &Mutated, mut timeline: Timeline<Kept>, seed: u64, script_ends: &mut Option<usize>) -> u64 {
+    timeline.limit(LIMIT_BYTES);
+    let mut gather = Gather::new("mutated", timeline.names());
+    gather.limit(LIMIT_BYTES);
+    let mut read = mutated.merge();
+    while let Some(next) = read.next_event() {
+        match next {
+            Ok(event) => timeline.event(&event, &mut gather),
+            Err(notice) => {
+                let time_ns = read.streams()[notice.stream].time_ns();
+                timeline.notice(&notice, time_ns, &mut gather);
+            }
+        }
+    }
+    let totals = timeline.finish(&mut gather);
+    let contents = gather.finish(&totals, Vec::new(), Vec::new());
+    let mut page = Vec::new();
+    let written = contents.finish(PAGE_BYTES, &mut page).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+    assert!(page.len() as u64 == written.size_bytes && written.size_bytes <= PAGE_BYTES, "seed {seed}");
+    let text = String::from_utf8(page).expect("text");
+    // No text of a trace ends the script.
+    let ends = text.matches("</script>").count();
+    assert_eq!(ends, *script_ends.get_or_insert(ends), "seed {seed}");
+    totals.events
+}
+
+/// The same; and how many items have fields.
+fn serve(mutated: &Arc<Mutated>, mut timeline: Timeline<Held>, seed: u64, found: &mut u64) -> u64 {
+    timeline.limit(LIMIT_BYTES);
+    // Room for some of the entries alone.
+    let mut survey = Survey::new("mutated", timeline, 64 << 10);
+    let mut read = mutated.merge();
+    while let Some(next) = read.next_event() {
+        match next {
+            Ok(event) => survey.event(&event, true),
+            Err(notice) => survey.notice(&notice, read.streams()[notice.stream].time_ns()),
+        }
+    }
+    let (surveyed, totals) = survey.finish();
+    let surveyed = surveyed.told(&totals, Vec::new(), Vec::new(), false);
+    let served = Served::new(surveyed, Box::new(Again(Arc::clone(mutated))), PAGE_BYTES);
+    let served = served.unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+    for is_cpu in [false, true] {
+        for (begin, end, step) in [(0, u64::MAX, 1), (0, 20_000, 1), (10_000, 10_100, 0), (u64::MAX, 0, u64::MAX)] {
+            assert!(served.part(Part::Time { begin, end, is_cpu, step }).is_ok_and(|bytes| bytes.len() > 4));
+        }
+        for key in [1, 2, u32::MAX] {
+            assert!(served.part(Part::Key { key, is_cpu, begin: 1000, end: 3000 }).is_ok());
+        }
+    }
+    for (thread, name) in (0..3).flat_map(|thread| (0..5).map(move |name| (thread, name))) {
+        for (is_slice, begin, duration) in [(false, 1020, 0), (false, 20_020, 0), (true, 0, 30), (true, 30_000, 60)] {
+            let asked = Asked { thread, name, is_slice, begin, duration };
+            *found += u64::from(served.fields(&asked).expect("it can be read").is_some());
+        }
+    }
+    totals.events
 }

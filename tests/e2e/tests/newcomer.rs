@@ -1,4 +1,6 @@
-//! What somebody asks who sees a trace for the first time: the report and `stats` answer, and both say the same.
+//! What somebody asks who sees a trace for the first time: the report, `stats` and a query that has a name answer, and all say the same.
+//!
+//! The query is asked where `DORMOUSE_QUERY` says which program it is: `dormouse-query` is built apart, and the step `query` of CI runs these tests with it.
 #![cfg(target_os = "linux")]
 
 use std::process::Command;
@@ -26,6 +28,28 @@ fn stats(recording: &Recording, options: &[&str]) -> Json {
         Command::new(dormouse()).arg("stats").arg(&recording.dir).args(options).arg("--json").output().unwrap();
     assert!(output.status.success(), "{options:?}: {}", String::from_utf8_lossy(&output.stderr));
     serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// The rows of a query that has a name, if the program is there.
+fn named(recording: &Recording, name: &str) -> Option<Vec<Json>> {
+    let program = std::env::var_os("DORMOUSE_QUERY")?;
+    let mut command = Command::new(program);
+    let output = command.arg(&recording.dir).args(["--named", name, "--format", "json"]).output().unwrap();
+    assert!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).unwrap();
+    // One array, or a line for each.
+    match serde_json::from_str::<Vec<Json>>(&text) {
+        Ok(rows) => Some(rows),
+        Err(_) => Some(text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()),
+    }
+}
+
+/// Nanoseconds of the day that a time has, which is written as `2026-11-26T22:13:20.000010Z`.
+fn of_day(time: &str) -> u64 {
+    let time = time.split('T').nth(1).unwrap().trim_end_matches('Z');
+    let (clock, fraction) = time.split_once('.').unwrap_or((time, ""));
+    let seconds = clock.split(':').fold(0, |sum, part| 60 * sum + part.parse::<u64>().unwrap());
+    seconds * 1_000_000_000 + format!("{fraction:0<9}").parse::<u64>().unwrap()
 }
 
 /// Makes a report, opens it, and goes to the slowest of a name. Gives what `--json` says.
@@ -72,6 +96,15 @@ fn the_slowest_request_waited_for_a_lock() {
     assert_ne!(number(&request, "tid"), pid, "it is not the first thread");
     let begins = [&request, &lock].map(|slow| number(slow, "begin_ns"));
     assert!(begins[0] < begins[1] && number(&lock, "latency_ns") < number(&request, "latency_ns"));
+    // The query: the first request among the slowest, and the lock that it waited for.
+    if let Some(rows) = named(&recording, "slowest") {
+        for (name, slow) in [("shop:request", &request), ("shop:lock", &lock)] {
+            let row = rows.iter().find(|row| row["name"] == name).unwrap_or_else(|| panic!("{name}: {rows:?}"));
+            assert_eq!(row["tid"], slow["tid"], "{row}");
+            let begin_ns = number(slow, "begin_ns") % (86_400 * 1_000_000_000);
+            assert_eq!(of_day(row["begin_time"].as_str().unwrap()), begin_ns, "{row}");
+        }
+    }
 
     let Some(program) = browser::program() else { return };
     let browser = &mut Browser::start(&program);
@@ -94,6 +127,13 @@ fn what_is_not_freed_leaks() {
     let pairs = ["--latency", "libc:malloc..libc:free", "--key", "pid,ptr"];
     let leaked = stats(&recording, &pairs)["latency"]["unpaired_begins"].as_u64().unwrap();
     assert!(leaked >= 5, "{leaked}");
+    // Of these the requests' by their size, in all three ways.
+    let of_requests = [&pairs[..], &["--where", "size == 4321 or event == \"libc:free\""]].concat();
+    assert_eq!(stats(&recording, &of_requests)["latency"]["unpaired_begins"], 5);
+    if let Some(rows) = named(&recording, "alloc-leaks") {
+        let row = rows.iter().find(|row| row["size"] == 4321).unwrap_or_else(|| panic!("{rows:?}"));
+        assert_eq!((&row["blocks"], &row["bytes"]), (&json!(5), &json!(5 * 4321)));
+    }
 
     let Some(program) = browser::program() else { return };
     let browser = &mut Browser::start(&program);
@@ -127,6 +167,9 @@ fn the_file_that_is_open_longest_is_found() {
     let most = rows.iter().max_by(|a, b| sum(a).total_cmp(&sum(b))).unwrap();
     let path = most["key"]["path"].as_str().unwrap();
     assert!(path.ends_with("/files/slow"), "{path}");
+    if let Some(rows) = named(&recording, "time-by-file") {
+        assert_eq!((rows[0]["file"].as_str(), rows[0]["total_ns"].as_f64()), (Some(path), Some(sum(most))), "{rows:?}");
+    }
 
     let Some(program) = browser::program() else { return };
     let browser = &mut Browser::start(&program);

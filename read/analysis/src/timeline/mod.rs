@@ -24,15 +24,16 @@ pub use rules::{NameText, SliceRule, slice_rules};
 pub use tracks::{Track, TrackKind};
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use dormouse_abi::page::CPU_UNKNOWN;
-use dormouse_ctf::{Event, Notice, Problem, StateRecord, Trace, Writers};
+use dormouse_ctf::{Event, Notice, Problem, Selection, StateRecord, Trace, Writers};
 use serde::Serialize;
 
 use crate::distribution::Number;
 use crate::hash::Recent;
 use crate::key;
-use crate::pair::Pairs;
+use crate::pair::{KnownLosses, Pairs};
 use crate::pick::{Picker, Said};
 use room::Room;
 use rules::{Bound, Part, Role};
@@ -234,7 +235,7 @@ pub struct Totals {
 }
 
 /// A slice of a lane, which waits for its end.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Open<K> {
     id: u64,
     track: u32,
@@ -244,7 +245,7 @@ struct Open<K> {
     kept: K,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Stream {
     name: String,
     trace: usize,
@@ -258,7 +259,8 @@ struct Stream {
 /// A timeline as far as it has come. It is to be shown all events of the traces in the order of time, and all notices where they come.
 #[derive(Debug)]
 pub struct Timeline<K> {
-    bound: Bound,
+    bound: Arc<Bound>,
+    conditions: Vec<Selection>,
     picker: Picker,
     streams: Vec<Stream>,
     tracks: Tracks<K>,
@@ -312,7 +314,8 @@ impl<K> Timeline<K> {
         let stream =
             |(name, trace): (&str, usize)| Stream { name: name.into(), trace, last_ns: None, halted: None, last: None };
         Ok(Timeline {
-            bound,
+            conditions: bound.selections(),
+            bound: Arc::new(bound),
             picker,
             streams: streams.into_iter().map(stream).collect(),
             tracks: Tracks::default(),
@@ -535,7 +538,7 @@ impl<K> Timeline<K> {
     #[inline]
     fn begin(&mut self, event: &Event<'_>, role: Role, place: &Place, sink: &mut impl Sink<Kept = K>) -> Option<What> {
         if let Some(only) = role.only
-            && !self.bound.conditions[only].wants(event, &mut self.writers)
+            && !self.conditions[only].wants(event, &mut self.writers)
         {
             return Some(What::Plain);
         }
@@ -733,6 +736,58 @@ impl<K> Timeline<K> {
             begins_not_followed: unpaired.not_followed,
             ..self.totals
         }
+    }
+}
+
+/// A timeline as it was when it had come to some time, to be gone on with from there once more. What was lost is not in it.
+#[derive(Debug)]
+pub struct Checkpoint<K>(Timeline<K>);
+
+/// When events were lost, of all that a timeline was shown.
+#[derive(Debug, Clone, Default)]
+pub struct Lost(KnownLosses);
+
+/// What a checkpoint has of a track, an open slice or a process, about.
+const CHECKPOINT_PART_BYTES: usize = 128;
+
+impl<K: Clone> Timeline<K> {
+    /// To go on from here once more. It is to be taken where the next event is later than the last.
+    pub fn checkpoint(&self) -> Checkpoint<K> {
+        let unhalted = |stream: &Stream| Stream { halted: None, ..stream.clone() };
+        Checkpoint(Timeline {
+            bound: Arc::clone(&self.bound),
+            conditions: Vec::new(),
+            picker: self.picker.unread(),
+            streams: self.streams.iter().map(unhalted).collect(),
+            tracks: self.tracks.clone(),
+            writers: self.writers.clone(),
+            joined: self.joined.clone(),
+            pairs: self.pairs.without_losses(),
+            key: Vec::new(),
+            recent: Recent::default(),
+            ..*self
+        })
+    }
+
+    /// When events were lost.
+    pub fn lost(&self) -> Lost {
+        Lost(self.pairs.losses())
+    }
+}
+
+impl<K: Clone> Checkpoint<K> {
+    /// Goes on from there: with the events from its time on, of the same traces. `lost`: what the timeline knew at its end, so that notices need not be shown.
+    pub fn resumed(&self, lost: &Lost) -> Timeline<K> {
+        let Checkpoint(timeline) = self;
+        let Checkpoint(copy) = timeline.checkpoint();
+        Timeline { conditions: self.0.bound.selections(), pairs: copy.pairs.with_losses(&lost.0), ..copy }
+    }
+
+    /// About what it takes.
+    pub fn size_bytes(&self) -> usize {
+        let Checkpoint(Timeline { tracks, pairs, writers, joined, streams, .. }) = self;
+        let parts = tracks.count() + pairs.open_count() + writers.count() + joined.len() + streams.len();
+        parts * CHECKPOINT_PART_BYTES
     }
 }
 

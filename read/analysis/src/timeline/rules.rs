@@ -180,7 +180,7 @@ pub(super) struct Bound {
     pub kind_by_class: QuickMap<usize, usize>,
     pub kinds: Vec<Kind>,
     pub keys: Vec<KeyOf>,
-    pub conditions: Vec<Selection>,
+    pub conditions: Vec<Filter>,
     known: HashMap<String, u32>,
 }
 
@@ -210,6 +210,11 @@ impl Bound {
             }
         }
         Ok(bound)
+    }
+
+    /// The conditions, to be asked of events.
+    pub(super) fn selections(&self) -> Vec<Selection> {
+        self.conditions.iter().map(|filter| Selection::unchecked(Vec::new(), vec![filter.clone()])).collect()
     }
 
     fn kind(
@@ -283,7 +288,7 @@ impl Bound {
     }
 
     fn condition(&mut self, text: &str) -> Option<usize> {
-        self.conditions.push(Selection::unchecked(Vec::new(), vec![Filter::parse(text).ok()?]));
+        self.conditions.push(Filter::parse(text).ok()?);
         Some(self.conditions.len() - 1)
     }
 }

@@ -61,7 +61,7 @@ pub(super) const DEPTH_MAX: usize = 4096;
 type Place = (usize, Option<u32>, TrackKind);
 
 /// A slice that is open.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Slice<K> {
     /// 0: it has ended before those in it.
     pub id: u64,
@@ -71,7 +71,7 @@ pub(super) struct Slice<K> {
 }
 
 /// A begin that waits for the end of the same thread.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Begun<K> {
     /// What a rule calls it.
     pub pair: u32,
@@ -89,14 +89,14 @@ pub(super) struct Ended<K> {
 }
 
 /// What a track holds at the moment.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct State<K> {
     parent: Option<u32>,
     /// The slices that are open, outermost first.
     open: Vec<Slice<K>>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Tracks<K> {
     ids: HashMap<Place, u32>,
     states: Vec<State<K>>,
@@ -182,6 +182,11 @@ impl<K> Tracks<K> {
             *open = Vec::new();
         }
         Some(Ended { slice, depth: index as u32, above })
+    }
+
+    /// How many tracks there are.
+    pub(super) fn count(&self) -> usize {
+        self.states.len()
     }
 
     /// Ends the innermost slice of a track, if it is one of this pair, and nothing that has ended before lies below it. Gives how many slices it lay in,

@@ -40,6 +40,20 @@ pub struct Writers {
     names_not_kept: u64,
 }
 
+impl Clone for Writers {
+    fn clone(&self) -> Writers {
+        let Writers { places, names, ids, scratch: _, room_bytes, names_not_kept } = self;
+        Writers {
+            places: places.clone(),
+            names: names.clone(),
+            ids: ids.clone(),
+            scratch: Scratch::default(),
+            room_bytes: *room_bytes,
+            names_not_kept: *names_not_kept,
+        }
+    }
+}
+
 /// What a name has besides its text.
 const NAME_BYTES: usize = 128;
 
@@ -99,6 +113,11 @@ fn key(trace: TraceRef<'_>) -> usize {
 }
 
 impl Writers {
+    /// Processes that are known.
+    pub fn count(&self) -> usize {
+        self.names.len() + self.ids.len()
+    }
+
     /// Goes on with the same traces, which have been opened anew.
     pub fn reopened<'a>(&mut self, pairs: impl Iterator<Item = (TraceRef<'a>, TraceRef<'a>)>) {
         let now: HashMap<usize, usize> = pairs.map(|(before, now)| (key(before), key(now))).collect();

@@ -27,7 +27,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::rand::{GetRandomFlags, getrandom};
 
 use crate::page::policy;
-use crate::{Part, Served};
+use crate::{Asked, Part, Served};
 use http::{Answer, answer, parse, receive};
 
 /// Connections at a time. A browser opens six, and a few that it does not use.
@@ -210,15 +210,28 @@ impl State {
                 body: served.page().to_vec(),
             },
             "part" => {
-                let is_cpu = number("cpu").map(|cpu| cpu == 1);
-                let part = match (number("begin"), number("end"), number("step"), small("key"), is_cpu) {
-                    (Some(begin), Some(end), Some(step), None, Some(is_cpu)) => Part::Time { begin, end, is_cpu, step },
-                    (None, None, None, Some(key), Some(is_cpu)) => Part::Key { key, is_cpu },
+                let (Some(begin), Some(end), Some(is_cpu)) = (number("begin"), number("end"), number("cpu")) else {
+                    return nothing();
+                };
+                let is_cpu = is_cpu == 1;
+                let part = match (number("step"), number("key"), small("key")) {
+                    (Some(step), None, None) => Part::Time { begin, end, is_cpu, step },
+                    (None, Some(_), Some(key)) => Part::Key { key, is_cpu, begin, end },
                     _ => return nothing(),
                 };
-                Answer::bytes(served.part(part))
+                served.part(part).map_or_else(|why| failed(&why), Answer::bytes)
             }
-            "fields" => small("number").and_then(|number| served.fields(number)).map_or_else(nothing, Answer::bytes),
+            "fields" => {
+                let asked = (small("thread"), small("name"), number("slice"), number("begin"), number("duration"));
+                let (Some(thread), Some(name), Some(is_slice), Some(begin), Some(duration)) = asked else {
+                    return nothing();
+                };
+                match served.fields(&Asked { thread, name, is_slice: is_slice == 1, begin, duration }) {
+                    Ok(Some(fields)) => Answer::bytes(fields),
+                    Ok(None) => nothing(),
+                    Err(why) => failed(&why),
+                }
+            }
             "again" if query.is_empty() => self.again(),
             _ => nothing(),
         }
@@ -237,9 +250,13 @@ impl State {
                 }
                 Answer::bytes(Vec::new())
             }
-            Err(why) => Answer::refused("500 Internal Server Error", &why),
+            Err(why) => failed(&why),
         }
     }
+}
+
+fn failed(why: &str) -> Answer {
+    Answer::refused("500 Internal Server Error", why)
 }
 
 /// `a=1&b=2`; `None` for anything else.

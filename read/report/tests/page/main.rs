@@ -287,11 +287,12 @@ fn what_has_no_room_is_merged_and_counted() {
     assert_eq!(browser.script_errors(), [""; 0]);
 }
 
-/// Times are printed and not asserted: how long a frame's script takes while one zooms and pans.
+/// Times are printed and not asserted: how long a frame's script takes while one zooms and pans. `DORMOUSE_FRAMES`: requests, of four items each.
 #[test]
 fn frames_are_measured() {
     let Some(program) = browser::program() else { return };
-    let (page, written) = made("frames.html", 50_000, 24 << 20);
+    let requests = std::env::var("DORMOUSE_FRAMES").map_or(50_000, |count| count.parse().expect("a number"));
+    let (page, written) = made("frames.html", requests, 24 << 20);
     let browser = &mut Browser::start(&program);
     open(browser, &page, 1500);
     let script = "(async () => { const { timeline, report } = dormouseReport; timeline.frames.length = 0;

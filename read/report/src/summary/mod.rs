@@ -1,5 +1,9 @@
 //! Tables and distributions, of all items, whatever the timeline has room for.
 
+mod running;
+
+pub(crate) use running::Running;
+
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
 
@@ -56,6 +60,7 @@ pub(crate) struct Summary {
 }
 
 /// A slice that is open in the call tree.
+#[derive(Debug)]
 struct Open {
     item: u32,
     end: i64,
@@ -64,8 +69,8 @@ struct Open {
 }
 
 /// Call trees, and own times by name.
-#[derive(Default)]
-struct Trees {
+#[derive(Debug, Default)]
+pub(crate) struct Trees {
     nodes: Vec<Node>,
     numbers: HashMap<(u32, u32), u32>,
     left_out: u64,
@@ -178,7 +183,7 @@ pub(crate) fn of(items: &[Item], order: &[u32], span: (i64, u64)) -> Summary {
         *of_name.heat.entry(time.min(TIME_BINS - 1) * 256 + bin).or_default() += 1;
     }
     trees.close_all(items);
-    let mut rows: Vec<_> = names
+    let rows: Vec<_> = names
         .into_iter()
         .map(|((name, kind), mut of_name)| {
             of_name.durations.sort_unstable();
@@ -207,6 +212,11 @@ pub(crate) fn of(items: &[Item], order: &[u32], span: (i64, u64)) -> Summary {
             (row, of_name.heat, slowest.into_iter().map(|(_, _, number)| number).collect::<Vec<u32>>())
         })
         .collect();
+    put_together(rows, trees)
+}
+
+/// Rows with their heat maps and with what is never merged, those with the most time first.
+fn put_together(mut rows: Vec<(Row, BTreeMap<u64, u64>, Vec<u32>)>, trees: Trees) -> Summary {
     rows.sort_by_key(|(row, ..)| (Reverse(row.total), Reverse(row.count), row.name, row.is_slice));
     let mut summary = Summary { nodes: trees.nodes, nodes_left_out: trees.left_out, ..Summary::default() };
     for (row, heat, kept) in rows {

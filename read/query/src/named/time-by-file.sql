@@ -1,0 +1,21 @@
+-- how long each file was open, by the path that it was opened with: how often, the longest and all together
+-- needs: libc:open
+-- needs: libc:openat
+-- needs: libc:close
+-- A file that is open when the trace ends, or that was opened before it, is not among them.
+with opened as (
+    select time, pid, fd, path from "libc:open"
+    union all
+    select time, pid, fd, path from "libc:openat"
+)
+select process, pairs.pid, path as file,
+       count(*) as opens,
+       duration_text(max(duration_ns)) as longest,
+       duration_text(sum(duration_ns)) as total,
+       sum(duration_ns) as total_ns
+from pairs
+join opened on time = begin_time and opened.pid = pairs.pid and split_part(key, ', ', 2) = fd::text
+where name = 'libc:file open'
+group by 1, 2, 3
+order by total_ns desc, file
+limit 20

@@ -1,0 +1,214 @@
+//! Where the tracks of a timeline are in a report, and what is told of it besides its items.
+
+use dormouse_analysis::Number;
+use dormouse_analysis::timeline::{Counter, Loss, NameText, Totals, Track, TrackKind};
+
+use crate::contents::{self, Contents, Process, Thread};
+
+/// Where items of a track are.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Place {
+    process: u32,
+    pub thread: u32,
+    pub is_lane: bool,
+    pub counter: Option<u32>,
+    /// Of losses: the stream's number, and its name.
+    stream: Option<(u32, String)>,
+}
+
+/// On which CPU a stream's events were.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum StreamCpu {
+    #[default]
+    Unknown,
+    One(u32),
+    Several,
+}
+
+/// Names, processes, threads, CPUs, counters and losses of a timeline.
+#[derive(Debug, Default)]
+pub(crate) struct Scene {
+    pub contents: Contents,
+    places: Vec<Place>,
+    streams: Vec<StreamCpu>,
+    losses: Vec<(u32, Loss)>,
+    /// What losses take.
+    pub loss_bytes: usize,
+}
+
+impl Scene {
+    /// `names`: those of the timeline.
+    pub(crate) fn new(title: &str, names: &[NameText]) -> Scene {
+        let mut scene = Scene::default();
+        scene.contents.title = title.into();
+        for name in names {
+            scene.contents.add_name(&name.text);
+        }
+        scene
+    }
+
+    /// Puts together what is told. `about`: where the trace was recorded; `notes`: what is to be said at the top.
+    pub(crate) fn finish(&mut self, totals: &Totals, about: Vec<String>, notes: Vec<String>) {
+        for (stream, loss) in std::mem::take(&mut self.losses) {
+            let place = self.places.get(loss.track as usize);
+            let name = place.and_then(|place| place.stream.as_ref()).map(|(_, name)| name.clone());
+            let cpu = match self.streams.get(stream as usize) {
+                Some(StreamCpu::One(cpu)) => Some(self.contents.cpu(Some(*cpu))),
+                _ => None,
+            };
+            let stream = name.unwrap_or_default();
+            let events = loss.count.unwrap_or(0);
+            let (begin_ns, end_ns) = (Some(loss.begin_ns), Some(loss.end_ns));
+            self.contents.loss(contents::Loss { begin_ns, end_ns, events, cpu, stream, text: loss.text });
+        }
+        self.contents.about = about;
+        self.contents.notes = notes.into_iter().chain(told(totals)).collect();
+        self.contents.events = totals.events;
+        self.contents.totals = Some(*totals);
+    }
+
+    /// The number of the CPU on which an event of a stream was.
+    pub(crate) fn cpu(&mut self, stream: usize, cpu: Option<u32>) -> u32 {
+        if self.streams.len() <= stream {
+            self.streams.resize(stream + 1, StreamCpu::Unknown);
+        }
+        let of_stream = &mut self.streams[stream];
+        *of_stream = match (*of_stream, cpu) {
+            (StreamCpu::Unknown, Some(cpu)) => StreamCpu::One(cpu),
+            (StreamCpu::One(known), Some(cpu)) if known == cpu => *of_stream,
+            _ => StreamCpu::Several,
+        };
+        self.contents.cpu(cpu)
+    }
+
+    /// That of a CPU that was there before.
+    pub(crate) fn known_cpu(&self, cpu: Option<u32>) -> u32 {
+        self.contents.cpus.iter().position(|known| *known == cpu).unwrap_or(0) as u32
+    }
+
+    /// Where a track is that has come.
+    pub(crate) fn place(&self, track: u32) -> Option<&Place> {
+        self.places.get(track as usize)
+    }
+
+    fn thread(&mut self, process: u32, tid: Option<u64>, label: Option<String>) -> Place {
+        let is_lane = false;
+        let thread = self.contents.thread(Thread { process, tid, label });
+        Place { process, thread, is_lane, counter: None, stream: None }
+    }
+
+    /// A track that is new, or that has another name.
+    pub(crate) fn track(&mut self, track: &Track<'_>) {
+        let known = self.places.get(track.id as usize).cloned();
+        let of_parent = track.parent.and_then(|parent| self.places.get(parent as usize)).map(|place| place.process);
+        let mut process = |name: &str, pid| self.contents.process(Process { name: name.into(), pid });
+        let place = match track.kind {
+            TrackKind::Process { pid } => match known {
+                Some(place) => {
+                    self.contents.rename(place.process, track.name);
+                    return;
+                }
+                None => {
+                    let process = process(track.name, Some(pid));
+                    self.thread(process, Some(pid), None)
+                }
+            },
+            TrackKind::Thread { tid, .. } => {
+                let process = of_parent.unwrap_or_else(|| process("process not known", None));
+                self.thread(process, Some(tid), None)
+            }
+            TrackKind::Cpu { cpu } => {
+                let process = process(&format!("CPU {cpu}"), None);
+                self.thread(process, None, None)
+            }
+            TrackKind::Trace => {
+                let process = process("the trace", None);
+                self.thread(process, None, None)
+            }
+            TrackKind::Lane { .. } => {
+                let process = of_parent.unwrap_or_else(|| process("the trace", None));
+                Place { is_lane: true, ..self.thread(process, None, Some(track.name.into())) }
+            }
+            TrackKind::Losses { stream } => Place { stream: Some((stream, track.name.into())), ..Place::default() },
+            TrackKind::Counter { .. } => {
+                let process = of_parent.unwrap_or_default();
+                Place { counter: Some(self.contents.counter(process, track.name)), ..Place::default() }
+            }
+        };
+        let id = track.id as usize;
+        if self.places.len() <= id {
+            self.places.resize(id + 1, Place::default());
+        }
+        self.places[id] = place;
+    }
+
+    /// A counter has a value.
+    pub(crate) fn counter(&mut self, counter: &Counter) {
+        if let Some((number, value)) = self.counted(counter) {
+            self.contents.count(number, counter.ns, value);
+        }
+    }
+
+    /// The number of a counter, and its value, if a page can have it.
+    pub(crate) fn counted(&self, counter: &Counter) -> Option<(u32, f64)> {
+        let number = self.place(counter.track)?.counter?;
+        let value = match counter.value {
+            Number::Whole(value) => value as f64,
+            Number::Real(value) => value,
+        };
+        // JSON has no word for what is no number.
+        value.is_finite().then_some((number, value))
+    }
+
+    /// Events were lost.
+    pub(crate) fn loss(&mut self, loss: &Loss) {
+        let place = self.place(loss.track).and_then(|place| place.stream.as_ref());
+        let stream = place.map_or(0, |(stream, _)| *stream);
+        self.loss_bytes += 2 * (size_of::<Loss>() + loss.text.len());
+        self.losses.push((stream, loss.clone()));
+    }
+}
+
+/// What a person has to know of the pairs before the picture is believed.
+fn told(totals: &Totals) -> impl Iterator<Item = String> + use<> {
+    let lines = [
+        (totals.slices_unfinished, "have no end, and are drawn to the end of the trace", "begin", "begins"),
+        (totals.ends_unpaired, "have no begin, and are drawn as instants", "end", "ends"),
+        (totals.slices_across_losses, "have losses between begin and end: the end can be another's", "slice", "slices"),
+        (
+            totals.events_without_key,
+            "do not have the fields that they are paired by, and are instants",
+            "event",
+            "events",
+        ),
+        (totals.begins_not_followed, "are drawn as instants, because too many slices were open", "begin", "begins"),
+        (totals.events_without_time, "have no time, and are not in the report", "event", "events"),
+        (
+            totals.items_not_kept,
+            "are not in the report nor in its tables: --memory has no room for them",
+            "item",
+            "items",
+        ),
+        (
+            totals.events_on_other_tracks,
+            "are on the row of another thread: --memory has no room for theirs",
+            "event",
+            "events",
+        ),
+        (
+            totals.names_not_kept,
+            "are not known: --memory has no room for them",
+            "name of a process",
+            "names of processes",
+        ),
+    ];
+    lines.into_iter().filter(|(count, ..)| *count > 0).map(|(count, what, one, many)| match count {
+        1 => format!("1 {one} of those that {what}"),
+        count => format!("{count} {many} {what}"),
+    })
+}
+
+/// Of a slice whose key fits into a column.
+pub(crate) fn key(id: u64) -> u32 {
+    u32::try_from(id).unwrap_or(0)
+}

@@ -1,0 +1,367 @@
+//! A trace as a page asks for it, in memory that does not grow with the trace.
+//!
+//! ```text
+//!   events ─▶ Timeline ─▶ rows (short neighbours are one), tables, checkpoints ─▶ Served
+//!                                                                                   │ a part of the time, fields
+//!   events from a checkpoint on ─▶ Timeline as it was there ─▶ what is asked for ◀──┘
+//! ```
+//! Rows keep each item that is longer than their resolution, which grows when there is no more room. What is shorter begins and ends within so much
+//! time, so that it is found again by reading a little more than the part of the time that is asked for. A checkpoint is the timeline as it was at some event, so that what is read
+//! again is paired, nested and numbered as it was at first.
+
+use dormouse_analysis::timeline::{
+    self, Begin, Counter, End, Flow, Instant, Loss, Lost, Sink, Timeline, Totals, Track,
+};
+use dormouse_ctf::{Event, Notice};
+
+use crate::contents::Kind;
+use crate::finish::{DENSITY_BINS, DEPTH_OF_CPU, DEPTH_OF_THREAD, LeftOut, Picture, RowOf, RowPlace};
+use crate::gather::key_of;
+use crate::levels::Entry;
+use crate::rows::Rows;
+use crate::scene::{Scene, key};
+use crate::summary::Running;
+
+/// Memory that is given, if nothing else is said.
+pub const MEMORY_BYTES: u64 = 512 << 20;
+/// With less no trace can be read.
+pub const MEMORY_BYTES_MIN: u64 = 64 << 20;
+/// What an entry takes while its row grows.
+const ENTRY_BYTES: u64 = 80;
+/// Of the memory, one part in so many is for entries; for checkpoints; for the values of counters; for losses that are told one by one.
+const ENTRIES_SHARE: u64 = 3;
+const CHECKPOINTS_SHARE: u64 = 8;
+const COUNTERS_SHARE: u64 = 16;
+const LOSSES_SHARE: u64 = 16;
+const VALUE_BYTES: u64 = 64;
+/// Events from one checkpoint to the next, as long as there is room.
+const CHECKPOINT_EVENTS: u64 = 1 << 16;
+
+/// What is kept of the begin of a slice.
+#[derive(Debug, Clone, Copy)]
+pub struct Held {
+    cpu: u32,
+    /// In which of the rows of its CPU it is.
+    cpu_depth: Option<u32>,
+}
+
+/// Which rows of CPUs have an open slice: a bit for each.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct CpuRows(Vec<u32>);
+
+impl CpuRows {
+    fn take(&mut self, cpu: u32) -> Option<u32> {
+        let cpu = cpu as usize;
+        if self.0.len() <= cpu {
+            self.0.resize(cpu + 1, 0);
+        }
+        let depth = self.0[cpu].trailing_ones();
+        (depth < DEPTH_OF_CPU as u32).then(|| {
+            self.0[cpu] |= 1 << depth;
+            depth
+        })
+    }
+
+    fn give(&mut self, held: &Held) {
+        if let (Some(rows), Some(depth)) = (self.0.get_mut(held.cpu as usize), held.cpu_depth) {
+            *rows &= !(1 << depth);
+        }
+    }
+
+    /// A slice begins.
+    pub(crate) fn begin(&mut self, cpu: u32) -> Held {
+        Held { cpu, cpu_depth: self.take(cpu) }
+    }
+
+    /// A slice ends: how it is drawn by thread and by CPU. `begin_ns`: the report's.
+    pub(crate) fn slice(&mut self, scene: &Scene, begin_ns: i64, end: &End<'_>, held: &Held) -> Drawn {
+        self.give(held);
+        let Some(place) = scene.place(end.track) else { return [None, None] };
+        let begin = since(end.begin_ns, begin_ns);
+        let entry = |other: u32| Entry {
+            begin,
+            // Of damaged times it can be more than is left.
+            duration: end.ns.abs_diff(end.begin_ns).min(u64::MAX - begin),
+            name: end.name,
+            count: 1,
+            key: if place.is_lane { key(end.id) } else { 0 },
+            fields: 1,
+            other: other + 1,
+            is_kept: false,
+        };
+        let row = |is_cpu, of, depth: u32| RowPlace { is_cpu, of, depth: depth as usize, kind: Kind::Slice };
+        let by_thread = ((end.depth as usize) < DEPTH_OF_THREAD).then(|| row(false, place.thread, end.depth));
+        let by_cpu = held.cpu_depth.map(|depth| row(true, held.cpu, depth));
+        [by_thread.map(|row| (row, entry(held.cpu))), by_cpu.map(|row| (row, entry(place.thread)))]
+    }
+}
+
+/// Nanoseconds since the report's begin. What a damaged trace has before its first event is there.
+fn since(ns: i64, begin_ns: i64) -> u64 {
+    if ns < begin_ns { 0 } else { ns.abs_diff(begin_ns) }
+}
+
+/// An item with its rows, of its thread and of its CPU; `None`: there are too many.
+pub(crate) type Drawn = [Option<(RowPlace, Entry)>; 2];
+
+/// How an instant is drawn.
+pub(crate) fn instant(scene: &Scene, begin_ns: i64, instant: &Instant<'_>, cpu: u32) -> Drawn {
+    let Some(place) = scene.place(instant.track) else { return [None, None] };
+    let (begin, key) = (since(instant.ns, begin_ns), key_of(&instant.what));
+    let name = instant.name;
+    let entry =
+        |other: u32| Entry { begin, duration: 0, name, count: 1, key, fields: 1, other: other + 1, is_kept: false };
+    let row = |is_cpu, of| RowPlace { is_cpu, of, depth: 0, kind: Kind::Instant };
+    [Some((row(false, place.thread), entry(cpu))), Some((row(true, cpu), entry(place.thread)))]
+}
+
+/// From where a trace can be read again.
+#[derive(Debug)]
+pub(crate) struct Checkpoint {
+    /// No event before this time is still to come.
+    pub ns: i64,
+    pub timeline: timeline::Checkpoint<Held>,
+    pub cpu_rows: CpuRows,
+}
+
+/// Reads a trace once, as far as it is there.
+#[derive(Debug)]
+pub struct Survey {
+    timeline: Timeline<Held>,
+    overview: Overview,
+    checkpoints: Vec<Checkpoint>,
+    checkpoints_bytes: u64,
+    checkpoints_bytes_max: u64,
+    /// Events from one checkpoint to the next; and since the last.
+    spacing: u64,
+    since: u64,
+    last_ns: i64,
+}
+
+/// What has been surveyed.
+#[derive(Debug)]
+pub struct Surveyed {
+    pub(crate) scene: Scene,
+    pub(crate) checkpoints: Vec<Checkpoint>,
+    pub(crate) lost: Lost,
+    pub(crate) begin_ns: i64,
+    pub(crate) span: u64,
+    pub(crate) rows: Vec<RowOf>,
+    pub(crate) resolution: u64,
+    running: Running,
+    slices: u64,
+    instants: u64,
+    left_out: LeftOut,
+}
+
+/// Takes what the timeline hands out.
+#[derive(Debug)]
+struct Overview {
+    scene: Scene,
+    rows: Rows,
+    running: Running,
+    cpu_rows: CpuRows,
+    begin_ns: Option<i64>,
+    /// Since then.
+    end: u64,
+    slices: u64,
+    instants: u64,
+    too_deep: u64,
+    too_many_on_cpu: u64,
+    loss_bytes_max: usize,
+    losses_not_kept: u64,
+}
+
+impl Survey {
+    /// Begins. `timeline`: before its first event; `memory_bytes`: what may be taken, besides what the reader takes.
+    pub fn new(title: &str, timeline: Timeline<Held>, memory_bytes: u64) -> Survey {
+        let mut scene = Scene::new(title, timeline.names());
+        let values = memory_bytes / COUNTERS_SHARE / VALUE_BYTES / 64;
+        scene.contents.counter_values_max = Some(values.max(1024) as usize);
+        let overview = Overview {
+            scene,
+            rows: Rows::new((memory_bytes / ENTRIES_SHARE / ENTRY_BYTES) as usize),
+            running: Running::default(),
+            cpu_rows: CpuRows::default(),
+            begin_ns: None,
+            end: 0,
+            slices: 0,
+            instants: 0,
+            too_deep: 0,
+            too_many_on_cpu: 0,
+            loss_bytes_max: (memory_bytes / LOSSES_SHARE) as usize,
+            losses_not_kept: 0,
+        };
+        let mut survey = Survey {
+            timeline,
+            overview,
+            checkpoints: Vec::new(),
+            checkpoints_bytes: 0,
+            checkpoints_bytes_max: memory_bytes / CHECKPOINTS_SHARE,
+            spacing: CHECKPOINT_EVENTS,
+            since: 0,
+            last_ns: i64::MIN,
+        };
+        survey.check(i64::MIN);
+        survey
+    }
+
+    /// The next event; `is_wanted`: it is asked for.
+    pub fn event(&mut self, event: &Event<'_>, is_wanted: bool) {
+        if let Some(ns) = event.time_ns.filter(|_| !event.is_state()) {
+            self.since += 1;
+            if self.since >= self.spacing && ns > self.last_ns {
+                self.check(ns);
+            }
+            self.last_ns = self.last_ns.max(ns);
+        }
+        match is_wanted {
+            true => self.timeline.event(event, &mut self.overview),
+            false => self.timeline.pass(event, &mut self.overview),
+        }
+    }
+
+    /// A notice. `time_ns`: to where its stream has come.
+    pub fn notice(&mut self, notice: &Notice, time_ns: Option<i64>) {
+        self.timeline.notice(notice, time_ns, &mut self.overview);
+    }
+
+    /// Before an event of this time.
+    fn check(&mut self, ns: i64) {
+        self.since = 0;
+        let (timeline, cpu_rows) = (self.timeline.checkpoint(), self.overview.cpu_rows.clone());
+        self.checkpoints_bytes += timeline.size_bytes() as u64;
+        self.checkpoints.push(Checkpoint { ns, timeline, cpu_rows });
+        while self.checkpoints_bytes > self.checkpoints_bytes_max && self.checkpoints.len() > 2 {
+            // Every second one goes; the first stays.
+            let mut number = 0;
+            self.checkpoints.retain(|_| {
+                number += 1;
+                number % 2 == 1
+            });
+            self.spacing *= 2;
+            let bytes = self.checkpoints.iter().map(|checkpoint| checkpoint.timeline.size_bytes() as u64);
+            self.checkpoints_bytes = bytes.sum();
+        }
+    }
+
+    /// The end of the trace, as far as it is there. Gives how much there was.
+    pub fn finish(mut self) -> (Surveyed, Totals) {
+        let lost = self.timeline.lost();
+        let totals = self.timeline.finish(&mut self.overview);
+        let totals = Totals { items_not_kept: self.overview.losses_not_kept, ..totals };
+        let Overview { scene, rows, running, begin_ns, end, slices, instants, too_deep, too_many_on_cpu, .. } =
+            self.overview;
+        let (rows, resolution) = rows.finish();
+        let left_out = LeftOut { too_deep, too_many_on_cpu, resolution_ns: resolution, ..LeftOut::default() };
+        let (begin_ns, span) = match begin_ns {
+            Some(begin_ns) => (begin_ns, end.max(1)),
+            None => (0, 1),
+        };
+        let checkpoints = self.checkpoints;
+        let surveyed = Surveyed {
+            scene,
+            checkpoints,
+            lost,
+            begin_ns,
+            span,
+            rows,
+            resolution,
+            running,
+            slices,
+            instants,
+            left_out,
+        };
+        (surveyed, totals)
+    }
+}
+
+impl Surveyed {
+    /// What is told besides. `about`: where the trace was recorded; `notes`: what is to be said at the top; `is_growing`: whether more can be read later.
+    pub fn told(mut self, totals: &Totals, about: Vec<String>, notes: Vec<String>, is_growing: bool) -> Surveyed {
+        self.scene.finish(totals, about, notes);
+        self.scene.contents.is_growing = is_growing;
+        self.scene.contents.counter_values_max = None;
+        self
+    }
+
+    /// What the page shows.
+    pub(crate) fn picture(&mut self) -> Picture {
+        let rows = self.rows.iter().map(|row| RowOf { place: row.place, entries: row.entries.clone() }).collect();
+        let (summary, density) = std::mem::take(&mut self.running).finish(self.span, DENSITY_BINS);
+        let left_out = std::mem::take(&mut self.left_out);
+        let (slices, instants) = (self.slices, self.instants);
+        let span = (self.begin_ns, self.span);
+        Picture { span, rows, summary, density, slices, instants, left_out, is_served: true }
+    }
+}
+
+impl Overview {
+    fn begin_ns(&mut self, ns: i64) -> i64 {
+        *self.begin_ns.get_or_insert(ns)
+    }
+
+    fn put(&mut self, drawn: Drawn) {
+        for (place, mut entry) in drawn.into_iter().flatten() {
+            entry.is_kept = place.kind == Kind::Slice && self.running.is_slow(&entry);
+            self.end = self.end.max(entry.begin.saturating_add(entry.duration));
+            if self.rows.push(place, &entry) {
+                let running = &self.running;
+                self.rows.coarsen(|entry| running.is_slow(entry));
+            }
+        }
+    }
+}
+
+impl Sink for Overview {
+    type Kept = Held;
+
+    fn track(&mut self, track: &Track<'_>) {
+        self.scene.track(track);
+    }
+
+    fn begin(&mut self, begin: &Begin<'_>) -> Held {
+        self.begin_ns(begin.ns);
+        self.running.begin(begin.track, begin.id, begin.name);
+        let cpu = self.scene.cpu(begin.event.stream, begin.cpu);
+        self.cpu_rows.begin(cpu)
+    }
+
+    fn end(&mut self, end: &End<'_>, held: Held) {
+        if let Some(event) = end.event {
+            self.scene.cpu(event.stream, end.cpu);
+        }
+        let begin_ns = self.begin_ns(end.begin_ns);
+        let drawn = self.cpu_rows.slice(&self.scene, begin_ns, end, &held);
+        let thread = self.scene.place(end.track).map_or(0, |place| place.thread);
+        let (begin, duration) = (since(end.begin_ns, begin_ns), end.ns.abs_diff(end.begin_ns));
+        self.running.end((end.track, end.id), end.name, thread, begin, duration);
+        self.slices += 1;
+        self.too_deep += u64::from(drawn[0].is_none());
+        self.too_many_on_cpu += u64::from(drawn[1].is_none());
+        self.end = self.end.max(begin.saturating_add(duration));
+        self.put(drawn);
+    }
+
+    fn instant(&mut self, event: &Instant<'_>) {
+        let begin_ns = self.begin_ns(event.ns);
+        let cpu = self.scene.cpu(event.event.stream, event.cpu);
+        self.instants += 1;
+        self.running.instant(event.name, since(event.ns, begin_ns));
+        self.put(instant(&self.scene, begin_ns, event, cpu));
+    }
+
+    fn counter(&mut self, counter: &Counter) {
+        self.scene.counter(counter);
+    }
+
+    /// Both of its ends are instants with the key of the slice.
+    fn flow(&mut self, _: &Flow) {}
+
+    fn loss(&mut self, loss: &Loss) {
+        match self.scene.loss_bytes < self.loss_bytes_max {
+            true => self.scene.loss(loss),
+            false => self.losses_not_kept += 1,
+        }
+    }
+}

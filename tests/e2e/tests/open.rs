@@ -1,0 +1,77 @@
+//! `dormouse open` of a session that lives: what is there is shown, and what has come since when it is read on.
+#![cfg(target_os = "linux")]
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use dormouse_e2e::run::{PATIENCE, dormouse};
+
+const LIVE: &str = env!("CARGO_BIN_EXE_e2e-live");
+
+/// Ended when it is dropped.
+struct Ended(Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn get(host: &str, target: &str) -> String {
+    let mut stream = TcpStream::connect(host).unwrap();
+    write!(stream, "GET {target} HTTP/1.1\r\nHost: {host}\r\n\r\n").unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).unwrap();
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+#[test]
+fn a_session_that_lives_is_read_on() {
+    let place = tempfile::tempdir().unwrap();
+    let start = |command: &mut Command| {
+        command.env("XDG_RUNTIME_DIR", place.path()).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap()
+    };
+    let mut live = Ended(start(Command::new(LIVE).arg(place.path().join("rounds"))));
+    let mut line = String::new();
+    BufReader::new(live.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let trace = place.path().join("trace");
+    let armed = Command::new(dormouse())
+        .args(["arm", &live.0.id().to_string(), "live:*", "-o"])
+        .arg(&trace)
+        .env("XDG_RUNTIME_DIR", place.path())
+        .output()
+        .unwrap();
+    assert!(armed.status.success(), "{}", String::from_utf8_lossy(&armed.stderr));
+    // Opened again and again until there are whole packets: nobody tells when one is written.
+    let begun = Instant::now();
+    let (opened, url) = loop {
+        let mut opened = Ended(start(Command::new(dormouse()).arg("open").arg(&trace).arg("--no-browser")));
+        let mut url = String::new();
+        BufReader::new(opened.0.stdout.take().unwrap()).read_line(&mut url).unwrap();
+        if url.starts_with("http://") {
+            break (opened, url);
+        }
+        assert!(begun.elapsed() < PATIENCE, "it is opened");
+        std::thread::sleep(Duration::from_millis(10));
+    };
+    let (host, one_time) = url.trim_end().strip_prefix("http://").unwrap().split_once('/').unwrap();
+    let answer = get(host, &format!("/{one_time}"));
+    let page = answer.lines().find_map(|line| line.strip_prefix("Location: ")).unwrap().to_owned();
+    let first = get(host, &page);
+    assert!(first.contains("<!doctype html>"), "{first:.200}");
+    // What has come since makes another page.
+    let begun = Instant::now();
+    loop {
+        let again = get(host, &format!("{page}again"));
+        assert!(again.starts_with("HTTP/1.1 200"), "{again:.300}");
+        if get(host, &page) != first {
+            break;
+        }
+        assert!(begun.elapsed() < PATIENCE, "the session goes on, and so does the page");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    drop(opened);
+}
