@@ -10,8 +10,7 @@ use dormouse_analysis::{Figure, QuickMap, Sample};
 use dormouse_ctf::Event;
 use serde::Serialize;
 
-use crate::contents::Contents;
-use crate::summary;
+use crate::bins::{self, bin};
 
 /// What is compared of a trace besides its call trees.
 #[derive(Debug, Default)]
@@ -58,7 +57,7 @@ impl Samples {
         let since_ns = self.since_ns(begin_ns);
         let of_name = self.pairs.entry(name).or_default();
         of_name.sample.add(since_ns, Some(duration_ns));
-        *of_name.bins.entry(summary::bin(duration_ns)).or_default() += 1;
+        *of_name.bins.entry(bin(duration_ns)).or_default() += 1;
     }
 
     fn since_ns(&self, ns: i64) -> u64 {
@@ -86,67 +85,29 @@ impl Samples {
 }
 
 /// The other trace, as far as it is compared.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Beside {
-    title: String,
-    about: Vec<String>,
-    notes: Vec<String>,
-    losses: Vec<LostBeside>,
-    events: u64,
-    names: Vec<String>,
-    samples: Samples,
-    nodes: Vec<summary::Node>,
-    nodes_left_out: u64,
+    pub(crate) title: String,
+    pub(crate) about: Vec<String>,
+    pub(crate) notes: Vec<String>,
+    pub(crate) losses: Vec<LostBeside>,
+    pub(crate) events: u64,
+    pub(crate) names: Vec<String>,
+    pub(crate) samples: Samples,
+    pub(crate) nodes: Vec<bins::Node>,
+    pub(crate) nodes_left_out: u64,
 }
 
 /// Where the other trace has lost events.
 #[derive(Debug, Serialize)]
-struct LostBeside {
+pub(crate) struct LostBeside {
     /// Nanoseconds since the trace's begin.
-    begin: u64,
-    end: u64,
-    events: u64,
+    pub begin: u64,
+    pub end: u64,
+    pub events: u64,
     /// Who tells of it, or on which CPU it was.
-    stream: String,
-    text: String,
-}
-
-impl Contents {
-    /// What is compared of this one, if it is the other. Its items are not kept.
-    pub fn beside(self) -> Beside {
-        let span = self.span();
-        let order = crate::finish::order(&self.items, |item| item.thread);
-        let summary::Summary { nodes, nodes_left_out, .. } = summary::of(&self.items, &order, span);
-        let since = |ns: Option<i64>, without: u64| {
-            ns.map_or(without, |ns| u64::try_from(ns.saturating_sub(span.0)).unwrap_or(0).min(span.1))
-        };
-        let losses = self.losses.iter().map(|loss| LostBeside {
-            begin: since(loss.begin_ns, 0),
-            end: since(loss.end_ns, span.1),
-            events: loss.events,
-            stream: match loss.cpu.and_then(|cpu| self.cpus.get(cpu as usize).copied().flatten()) {
-                Some(cpu) => format!("CPU {cpu}"),
-                None => loss.stream.clone(),
-            },
-            text: loss.text.clone(),
-        });
-        Beside {
-            losses: losses.collect(),
-            title: self.title,
-            about: self.about,
-            notes: self.notes,
-            events: self.events,
-            names: self.names,
-            samples: self.samples.unwrap_or_default(),
-            nodes,
-            nodes_left_out,
-        }
-    }
-
-    /// Puts another trace beside this one, which comes first.
-    pub fn compare(&mut self, other: Beside) {
-        self.beside = Some(other);
-    }
+    pub stream: String,
+    pub text: String,
 }
 
 /// What differs in one class or name.
@@ -193,7 +154,7 @@ pub(crate) struct Compared {
 
 impl Compared {
     /// `names` and `nodes`: of the first trace.
-    pub(crate) fn new(samples: Samples, names: &[String], nodes: &[summary::Node], other: Beside) -> Compared {
+    pub(crate) fn new(samples: Samples, names: &[String], nodes: &[bins::Node], other: Beside) -> Compared {
         let durations_ns = [&samples, &other.samples].map(Samples::duration_ns);
         let mut sides: BTreeMap<(bool, String), [Option<Durations>; 2]> = BTreeMap::new();
         let (all_names, all_nodes) = trees([nodes, &other.nodes], [names, &other.names]);
@@ -252,7 +213,7 @@ fn measured(figure: &Figure) -> f64 {
 }
 
 /// Call trees of both as one: what is nested in the same is the same.
-fn trees(nodes: [&[summary::Node]; 2], names: [&[String]; 2]) -> (Vec<String>, Vec<Node>) {
+fn trees(nodes: [&[bins::Node]; 2], names: [&[String]; 2]) -> (Vec<String>, Vec<Node>) {
     let mut all_names: Vec<String> = Vec::new();
     let mut number_by_name: HashMap<&str, u32> = HashMap::new();
     let mut all: Vec<Node> = Vec::new();
@@ -310,9 +271,7 @@ mod tests {
             }
         }
         let [a, b] = samples;
-        let mut other = Contents::default();
-        (other.names, other.samples) = (names.clone(), Some(b));
-        let other = other.beside();
+        let other = Beside { names: names.clone(), samples: b, ..Beside::default() };
         let rows = Compared::new(a, &names, &[], other).differences();
         let order: Vec<_> = rows.iter().map(|row| (row.name.as_str(), row.counts[0])).collect();
         assert_eq!(order, [("slower", 2000), ("few", 5), ("same", 2000)]);

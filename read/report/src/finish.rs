@@ -9,7 +9,7 @@ use flate2::Compression;
 use serde::Serialize;
 
 use crate::columns::{COLUMNS, Columns};
-use crate::compare::{Compared, Difference};
+use crate::compare::{Beside, Compared, Difference, LostBeside};
 use crate::contents::{Contents, Cpu, Item, Kind, Loss, Process, Thread};
 use crate::counters::{self, CounterHead};
 use crate::details::{CHUNK_ITEMS, pack};
@@ -382,8 +382,46 @@ impl Contents {
     }
 }
 
+impl Contents {
+    /// What is compared of this one, if it is the other. Its items are not kept.
+    pub fn beside(self) -> Beside {
+        let span = self.span();
+        let order = order(&self.items, |item| item.thread);
+        let Summary { nodes, nodes_left_out, .. } = summary::of(&self.items, &order, span);
+        let since = |ns: Option<i64>, without: u64| {
+            ns.map_or(without, |ns| u64::try_from(ns.saturating_sub(span.0)).unwrap_or(0).min(span.1))
+        };
+        let losses = self.losses.iter().map(|loss| LostBeside {
+            begin: since(loss.begin_ns, 0),
+            end: since(loss.end_ns, span.1),
+            events: loss.events,
+            stream: match loss.cpu.and_then(|cpu| self.cpus.get(cpu as usize).copied().flatten()) {
+                Some(cpu) => format!("CPU {cpu}"),
+                None => loss.stream.clone(),
+            },
+            text: loss.text.clone(),
+        });
+        Beside {
+            losses: losses.collect(),
+            title: self.title,
+            about: self.about,
+            notes: self.notes,
+            events: self.events,
+            names: self.names,
+            samples: self.samples.unwrap_or_default(),
+            nodes,
+            nodes_left_out,
+        }
+    }
+
+    /// Puts another trace beside this one, which comes first.
+    pub fn compare(&mut self, other: Beside) {
+        self.beside = Some(other);
+    }
+}
+
 /// The items of each thread (or CPU) one after another, by their begins and then the longest first.
-pub(crate) fn order(items: &[Item], of: impl Fn(&Item) -> u32) -> Vec<u32> {
+fn order(items: &[Item], of: impl Fn(&Item) -> u32) -> Vec<u32> {
     let mut order: Vec<u32> = (0..items.len() as u32).collect();
     order.sort_by_key(|number| {
         let item = &items[*number as usize];

@@ -2,6 +2,7 @@
 
 mod running;
 
+pub(crate) use crate::bins::{BINS_AN_OCTAVE, Node, bin};
 pub(crate) use running::Running;
 
 use std::cmp::Reverse;
@@ -16,8 +17,6 @@ use crate::contents::{Item, Kind};
 pub(crate) const SLOWEST: usize = 20;
 /// Parts of the time in a heat map.
 pub(crate) const TIME_BINS: u64 = 160;
-/// Parts of a factor of two in durations.
-pub(crate) const BINS_AN_OCTAVE: u64 = 4;
 /// Instants have no duration.
 const BIN_OF_INSTANTS: u64 = 255;
 /// Call trees have no more nodes.
@@ -42,9 +41,6 @@ pub(crate) struct Row {
     /// Entries of the heat map.
     pub heat: usize,
 }
-
-/// A name in call trees: parent (0: none; plus 1), name, count, total, own time.
-pub(crate) type Node = (u32, u32, u64, u64, u64);
 
 /// Of all names, those with the most time first.
 #[derive(Debug, Default)]
@@ -132,13 +128,6 @@ impl Trees {
             self.close(items);
         }
     }
-}
-
-/// In which part of all durations one is.
-pub(crate) fn bin(duration: u64) -> u64 {
-    let duration = duration.max(1);
-    // As the page counts, where the bounds are drawn.
-    ((duration as f64).log2() * BINS_AN_OCTAVE as f64).floor() as u64
 }
 
 /// The value that has a rank: so much of a hundred is not above it.
