@@ -149,11 +149,11 @@ const EIGHT_DIGITS: u64 = 100_000_000;
 #[inline(always)]
 fn eight_digits(number: u64) -> u64 {
     // x / 100 of each x below 10^4, and x / 10 of each below 100, are multiplications and shifts.
-    let fours = number / 10_000 | (number % 10_000) << 32;
-    let hundreds = (fours * 10_486 >> 20) & 0x7F_0000_007F;
-    let twos = hundreds | (fours - 100 * hundreds) << 16;
-    let tens = (twos * 103 >> 10) & 0x0F_000F_000F_000F;
-    let ones = tens | (twos - 10 * tens) << 8;
+    let fours = (number / 10_000) | ((number % 10_000) << 32);
+    let hundreds = ((fours * 10_486) >> 20) & 0x7F_0000_007F;
+    let twos = hundreds | ((fours - 100 * hundreds) << 16);
+    let tens = ((twos * 103) >> 10) & 0x0F_000F_000F_000F;
+    let ones = tens | ((twos - 10 * tens) << 8);
     ones | 0x3030_3030_3030_3030
 }
 
