@@ -36,8 +36,8 @@ const WORDS_MAX: usize = 4;
 #[derive(Debug, Default)]
 pub(super) struct Front {
     packet_context: Vec<u8>,
-    /// Of the event before in the packet.
-    words: Option<[u64; WORDS_MAX]>,
+    /// Of the event before in the packet: how many there are, and which.
+    words: Option<(usize, [u64; WORDS_MAX])>,
     text: Buffer,
 }
 
@@ -138,7 +138,7 @@ impl ClassText {
         for (word, (_, value)) in words.iter_mut().zip(context) {
             *word = value.word(cursor);
         }
-        if front.words != Some(words) {
+        if front.words != Some((self.front, words)) {
             self.renew(front, words);
         }
         out.append(&front.text);
@@ -153,10 +153,11 @@ impl ClassText {
         out.piece(&self.last);
     }
 
-    /// What is in front of an event whose context has these words. All classes of a stream have the same context.
+    /// What is in front of an event whose context has these words. All classes of a stream have the same context; where a field of one has its length
+    /// there, it is not of words for that class.
     #[cold]
     fn renew(&self, front: &mut Front, words: [u64; WORDS_MAX]) {
-        front.words = Some(words);
+        front.words = Some((self.front, words));
         front.text.clear();
         front.text.put(&front.packet_context);
         if self.front > 0 && !front.packet_context.is_empty() {
