@@ -85,6 +85,7 @@ impl Scheduler {
             }
             let done = async {
                 while left() > 0 {
+                    // Ballista tells nobody when a job has ended; a second signal ends this.
                     tokio::time::sleep(TICK).await;
                 }
                 anyhow::Ok(())

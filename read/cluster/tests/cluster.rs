@@ -241,6 +241,7 @@ fn an_executor_that_is_killed_amid_a_shuffle_costs_time_not_the_answer() {
     let dir = cluster.work_dir(0);
     while files(&dir).iter().all(|file| file.metadata().map_or(0, |metadata| metadata.len()) == 0) {
         assert_eq!(asked.try_wait().unwrap(), None, "the query was over before an executor could be killed");
+        // How often it is looked for.
         std::thread::sleep(Duration::from_millis(5));
     }
     let mut lost = cluster.executors.remove(0);
@@ -262,10 +263,12 @@ fn what_is_told_to_end_ends_with_its_work() {
     let mut cluster = Cluster::start(2);
     let (_, expected, _) = query(&[text(&store.path), SLOW]);
     let mut asked = cluster.command(&[text(&store.path), SLOW]);
-    let asked = asked.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut asked = asked.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let dir = cluster.work_dir(0);
-    // As above.
+    // Nobody tells when an executor has begun to write rows, so it is looked for; the query ends this, if it ends before.
     while files(&dir).is_empty() {
+        assert_eq!(asked.try_wait().unwrap(), None, "the query was over before an executor could be told to end");
+        // How often it is looked for.
         std::thread::sleep(Duration::from_millis(5));
     }
     let executor = cluster.executors.remove(0);

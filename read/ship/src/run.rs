@@ -288,6 +288,7 @@ impl<'o> Shipping<'o> {
         let watch = Arc::clone(&self.watch);
         self.runtime.spawn(async move {
             loop {
+                // Short work shows no bar. It ends with the program.
                 tokio::time::sleep(PATIENCE).await;
                 let (all, done) = (watch.all.load(Ordering::Relaxed), watch.done.load(Ordering::Relaxed));
                 if all == 0 || done == all {

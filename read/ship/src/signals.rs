@@ -36,6 +36,7 @@ impl Signals {
             let _ = told.send(Some(code));
             // Nothing else is handed over by it.
             watch.is_over.store(true, Ordering::Relaxed);
+            // The program ends by itself before, unless a server keeps it waiting: then it ends here.
             tokio::time::sleep(PATIENCE).await;
             std::process::exit(code.into());
         });

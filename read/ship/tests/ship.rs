@@ -340,7 +340,7 @@ fn one_that_is_killed_at_any_time_leaves_a_directory_that_is_made_whole() {
         let store = place.path().join(round.to_string());
         let mut command = ship(dir.path(), store.to_str().unwrap(), &[]);
         let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-        // Anywhere in it; where does not matter.
+        // It is killed somewhere in its work: where is drawn, and does not matter.
         std::thread::sleep(Duration::from_millis(random(300) as u64));
         child.kill().unwrap();
         child.wait().unwrap();

@@ -55,6 +55,7 @@ fn a_session_that_lives_is_read_on() {
             break (opened, url);
         }
         assert!(begun.elapsed() < PATIENCE, "it is opened");
+        // How often it is opened; it ends by the assertion above.
         std::thread::sleep(Duration::from_millis(10));
     };
     let (host, one_time) = url.trim_end().strip_prefix("http://").unwrap().split_once('/').unwrap();
@@ -71,6 +72,7 @@ fn a_session_that_lives_is_read_on() {
             break;
         }
         assert!(begun.elapsed() < PATIENCE, "the session goes on, and so does the page");
+        // Nobody tells when a packet is written, so the page is asked again; it ends by the assertion above.
         std::thread::sleep(Duration::from_millis(50));
     }
     drop(opened);
