@@ -50,11 +50,13 @@ fn fetch() -> Result<()> {
 fn query() -> Result<()> {
     // What it depends on takes ten minutes to compile, and `cargo clippy` would compile it for itself. So the linter compiles what is tested; it reads
     // its own options from a variable, as `cargo clippy` passes them.
-    let mut test = cargo(["test", "--workspace", "--locked", "--manifest-path", QUERY]);
-    succeed(test.env("RUSTC_WORKSPACE_WRAPPER", "clippy-driver").env("CLIPPY_ARGS", DENY_WARNINGS))?;
+    let mut tests = cargo(["test", "--workspace", "--locked", "--no-fail-fast", "--manifest-path", QUERY]);
+    tests.env("RUSTC_WORKSPACE_WRAPPER", "clippy-driver").env("CLIPPY_ARGS", DENY_WARNINGS);
     // What a newcomer asks is answered by reports and `stats`, and here by the program too.
     let program = run::target_dir()?.join("debug").join("dormouse-query");
-    succeed(cargo(["test", "--locked", "-p", "dormouse-e2e", "--test", "newcomer"]).env("DORMOUSE_QUERY", program))
+    let mut newcomer = cargo(["test", "--locked", "-p", "dormouse-e2e", "--test", "newcomer"]);
+    newcomer.env("DORMOUSE_QUERY", program);
+    test::run_commands([tests, newcomer])
 }
 
 fn doc() -> Result<()> {
@@ -87,14 +89,22 @@ fn peers() -> Result<()> {
     succeed(cargo(["test", "--quiet", "--workspace", "--test", "peers"]).args(["--manifest-path", LAB]))
 }
 
-/// Runs every step and prints a table.
-pub(crate) fn run() -> Result<()> {
+/// Runs steps, all of them if none is named, and prints a table; last of all what failed, so that the end of the output tells it.
+///
+/// # Errors
+/// A step is none, or failed.
+pub(crate) fn run(chosen: &[String]) -> Result<()> {
+    let names = STEPS.map(|(name, _)| name);
+    if let Some(other) = chosen.iter().find(|name| !names.contains(&name.as_str())) {
+        bail!("there is no step {other}; the steps are {}", names.join(", "));
+    }
     let mut rows: Vec<(&str, Duration, Result<()>)> = Vec::new();
     let mut ahead = None;
-    for (name, step) in STEPS {
+    let is_chosen = |name: &str| chosen.is_empty() || chosen.iter().any(|one| one == name);
+    for (name, step) in STEPS.into_iter().filter(|(name, _)| is_chosen(name)) {
         println!("\n== {name}");
         // Tests wait often: the CPUs that they leave idle compile the peers.
-        if name == "test" {
+        if name == "test" && is_chosen("peers") {
             ahead = peers::build_ahead().ok();
         }
         let started = Instant::now();
@@ -114,6 +124,11 @@ pub(crate) fn run() -> Result<()> {
     let total: Duration = rows.iter().map(|(_, elapsed, _)| *elapsed).sum();
     println!("{:10} {:>7.1} s", "total", total.as_secs_f64());
     let failed: Vec<_> = rows.iter().filter(|(.., result)| result.is_err()).map(|(name, ..)| *name).collect();
+    for (name, _, result) in &rows {
+        if let Err(error) = result {
+            println!("\n{name}: {error:#}");
+        }
+    }
     if !failed.is_empty() {
         bail!("failed: {}", failed.join(", "));
     }

@@ -72,7 +72,10 @@ enum Task {
     Tracepoints(tracepoints::Tracepoints),
     Picture(picture::Picture),
     /// Run formatter, linter, header checks, tests, documentation, fuzz targets, the lab's experiments and the demo
-    Ci,
+    Ci {
+        /// Only these steps, by the names that the table of a run shows
+        steps: Vec<String>,
+    },
     /// Copy the Lua sources, with a Makefile, to a directory and print its path
     FetchLua {
         /// Where to; what is there is replaced [default: demo/lua in the target directory]
@@ -95,7 +98,7 @@ fn main() -> ExitCode {
         Task::Lines(lines) => lines.run(),
         Task::Tracepoints(tracepoints) => tracepoints.run(),
         Task::Picture(picture) => picture.run(),
-        Task::Ci => ci::run(),
+        Task::Ci { steps } => ci::run(&steps),
         Task::FetchLua { dir } => lua::run(dir),
         Task::Busy => load::busy(),
     };

@@ -1,6 +1,6 @@
 //! Runs test programs, or `cargo test`, and counts: what passed, what failed, what was skipped, and how long each program took.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
 use std::io::{BufRead, BufReader, Write as _};
 use std::path::{Path, PathBuf};
@@ -18,6 +18,8 @@ use crate::run::line;
 const GRACE: Duration = Duration::from_secs(2);
 /// How many of the slowest programs are shown.
 const SLOWEST_COUNT: usize = 10;
+/// How many lines of what a failed test printed are repeated at the end: its first ones, which tell the cause.
+const LINES_OF_FAILED: usize = 30;
 
 /// How many tests there were.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -59,7 +61,10 @@ struct Program {
     /// What it said of itself at its end; `None`: it ended early.
     passed: Option<usize>,
     failed: usize,
-    failed_names: BTreeSet<String>,
+    /// With what each printed.
+    failed_tests: BTreeMap<String, Vec<String>>,
+    /// The failed test whose output is being read.
+    telling: Option<String>,
     /// With what is said of each.
     ignored: BTreeMap<String, String>,
 }
@@ -207,6 +212,18 @@ impl Tally {
             self.begin_program(format!("documentation of {package}"), true, first, now);
         }
         let Some(program) = self.programs.get_mut(first..).and_then(<[Program]>::last_mut) else { return };
+        let told = text.strip_prefix("---- ").and_then(|rest| rest.strip_suffix(" stdout ----"));
+        if let Some(name) = told.filter(|name| program.failed_tests.contains_key(*name)) {
+            program.telling = Some(name.to_owned());
+        } else if text == "failures:" || text.starts_with("test result: ") {
+            program.telling = None;
+        } else if let Some(name) = &program.telling
+            && let Some(lines) = program.failed_tests.get_mut(name)
+            && lines.len() < LINES_OF_FAILED
+            && !text.is_empty()
+        {
+            lines.push(text.to_owned());
+        }
         if let Some(result) = text.strip_prefix("test result: ") {
             let number = |word: &str| {
                 let before = result.split_once(word).and_then(|(before, _)| before.rsplit(' ').next());
@@ -223,7 +240,7 @@ impl Tally {
             }
         } else if let Some((name, outcome)) = text.strip_prefix("test ").and_then(|rest| rest.rsplit_once(" ... ")) {
             if outcome == "FAILED" {
-                program.failed_names.insert(name.to_owned());
+                program.failed_tests.entry(name.to_owned()).or_default();
             } else if let Some(why) = outcome.strip_prefix("ignored") {
                 program.ignored.insert(name.to_owned(), why.trim_start_matches(", ").to_owned());
             }
@@ -232,10 +249,20 @@ impl Tally {
 
     fn begin_program(&mut self, name: String, is_documentation: bool, first: usize, now: Instant) {
         self.end_program(first, now);
-        let (failed_names, ignored) = (BTreeSet::new(), BTreeMap::new());
+        let (failed_tests, telling, ignored) = (BTreeMap::new(), None, BTreeMap::new());
         let (passed, failed, took) = (None, 0, Duration::ZERO);
-        let program = Program { name, is_documentation, started: now, took, passed, failed, failed_names, ignored };
-        self.programs.push(program);
+        let started = now;
+        self.programs.push(Program {
+            name,
+            is_documentation,
+            started,
+            took,
+            passed,
+            failed,
+            failed_tests,
+            telling,
+            ignored,
+        });
     }
 
     fn end_program(&mut self, first: usize, now: Instant) {
@@ -247,16 +274,16 @@ impl Tally {
     fn failed_count(&self) -> usize {
         let programs = self.programs.iter().map(|program| match program.passed {
             Some(_) => program.failed,
-            None => program.failed_names.len().max(1),
+            None => program.failed_tests.len().max(1),
         });
         programs.sum::<usize>() + self.broken.len()
     }
 
-    /// What was found: the counts, and a text that names what was skipped, what failed and what was slow.
+    /// What was found: the counts, and two texts: what was skipped and what was slow; what failed, with the first lines that it printed.
     ///
     /// # Errors
     /// The file of skips cannot be read.
-    pub(crate) fn finish(self) -> Result<(Counts, String)> {
+    pub(crate) fn finish(self) -> Result<(Counts, String, String)> {
         let skips = Skip::read(&self.path).context("cannot count what was skipped");
         let _ = std::fs::remove_file(&self.path);
         let skips = skips?;
@@ -286,13 +313,17 @@ impl Tally {
         list(&mut text, "slowest test programs", &slowest);
         let mut failed = self.broken.clone();
         for program in &self.programs {
-            failed.extend(program.failed_names.iter().map(|name| format!("{} {name}", program.name)));
+            for (name, lines) in &program.failed_tests {
+                failed.push(format!("{} {name}", program.name));
+                failed.extend(lines.iter().map(|line| format!("  | {line}")));
+            }
             if program.passed.is_none() {
                 failed.push(format!("{}: the program ended before its last test", program.name));
             }
         }
-        list(&mut text, "failed", &failed);
-        Ok((counts, text))
+        let mut faults = String::new();
+        list(&mut faults, "failed", &failed);
+        Ok((counts, text, faults))
     }
 }
 
@@ -344,7 +375,8 @@ use dormouse_testing::{Lack, skip, skip_part};
         let jobs = packages.iter().enumerate().map(|(index, tests)| package(&place(index), tests).into());
         tally.run_all(jobs.collect(), 2).unwrap();
         tally.leave_out("tests on the moon", "too far", "fly");
-        tally.finish().unwrap()
+        let (counts, text, faults) = tally.finish().unwrap();
+        (counts, text + &faults)
     }
 
     fn package(dir: &Path, tests: &[(&str, &str)]) -> Command {
@@ -377,7 +409,7 @@ use dormouse_testing::{Lack, skip, skip_part};
             " is_ignored: takes a year (`cargo test -- --ignored` runs it)\n",
             " src/lib.rs - (line 5): ignored by its author",
             "  tests on the moon: too far (fly)\n",
-            " fails\n",
+            " fails\n    | thread 'fails' ",
             ": the program ended before its last test\n",
             " s  tests/outcomes.rs",
             " s  documentation of fixture\n",

@@ -83,14 +83,34 @@ The last line is `N passed, N failed, N skipped`, of all runs together. Before i
 a remedy; a test that left out a part is counted twice, as passed and as skipped. Ignored tests are skipped, documentation tests are \
 counted as the others. Exit code 0: some test passed or was skipped, and none failed.";
 
-/// That tests failed, which has been said.
+/// That tests failed, which has been said: what failed, and how.
 #[derive(Debug, thiserror::Error)]
-#[error("tests failed")]
-pub(crate) struct Failed;
+#[error("tests failed\n{0}")]
+pub(crate) struct Failed(String);
 
 /// Installs what the tests run.
 pub(crate) fn tools() -> Result<()> {
     system::ensure(&TOOLS)
+}
+
+/// Runs commands of tests that are not of the workspaces of [`Test`], and counts likewise.
+///
+/// # Errors
+/// One cannot be run. [`Failed`]: a test failed.
+pub(crate) fn run_commands(commands: impl IntoIterator<Item = Command>) -> Result<()> {
+    let mut tally = Tally::new(skips()?, BTreeMap::new(), show);
+    commands.into_iter().try_for_each(|command| tally.run(command))?;
+    let (counts, text, faults) = tally.finish()?;
+    show(&format!("{text}{faults}\n{counts}"));
+    if counts.failed > 0 {
+        bail!(Failed(faults));
+    }
+    Ok(())
+}
+
+/// Where tests append what they skip.
+fn skips() -> Result<PathBuf> {
+    Ok(target_dir()?.join(format!("skips-{}", std::process::id())))
 }
 
 /// A program of tests.
@@ -172,15 +192,16 @@ impl Test {
         let sources: BTreeMap<_, _> = programs.iter().map(|one| (name(one), one.source.clone())).collect();
         let is_required = TOOLS.iter().all(Tool::is_installed);
         let _load = Load::start(self.load)?;
-        let (mut counts, mut failed_runs) = (Counts::default(), Vec::new());
+        let (mut counts, mut failed_runs, mut all_faults) = (Counts::default(), Vec::new(), String::new());
         let run_count = self.repeat.unwrap_or(1);
         for number in 1..=run_count {
             let started = Instant::now();
-            let path = target_dir()?.join(format!("skips-{}", std::process::id()));
-            let mut tally = Tally::new(path, sources.clone(), show);
+            let mut tally = Tally::new(skips()?, sources.clone(), show);
             self.run_once(&mut tally, &programs, is_required)?;
-            let (found, text) = tally.finish()?;
+            let (found, text, faults) = tally.finish()?;
             show(&text);
+            show(&faults);
+            all_faults += &faults;
             if self.repeat.is_some() {
                 let took_s = started.elapsed().as_secs_f64();
                 show(&format!("run {number} of {run_count}: {found}, {took_s:.0} s"));
@@ -201,7 +222,7 @@ impl Test {
         }
         show(&counts.to_string());
         if counts.failed > 0 || counts.all() == 0 {
-            bail!(Failed);
+            bail!(Failed(all_faults));
         }
         Ok(())
     }

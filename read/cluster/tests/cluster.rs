@@ -228,6 +228,23 @@ fn the_same_rows_here_on_one_executor_and_on_three() {
     }
 }
 
+/// Waits until an executor has written rows for the next stage: which one has. Not every one gets work.
+fn with_rows(cluster: &Cluster, asked: &mut Child) -> usize {
+    let has_rows = |at: &usize| {
+        let written = files(&cluster.work_dir(*at));
+        written.iter().any(|file| file.metadata().is_ok_and(|metadata| metadata.len() > 0))
+    };
+    // Nobody tells when rows lie between two stages, so it is looked for; the query ends this, if it ends before.
+    loop {
+        if let Some(at) = (0..cluster.executors.len()).find(has_rows) {
+            return at;
+        }
+        assert_eq!(asked.try_wait().unwrap(), None, "the query was over before an executor had rows for others");
+        // How often it is looked for.
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
 /// Killed while others still have to fetch what it has written: what it had is computed again.
 #[test]
 fn an_executor_that_is_killed_amid_a_shuffle_costs_time_not_the_answer() {
@@ -237,14 +254,9 @@ fn an_executor_that_is_killed_amid_a_shuffle_costs_time_not_the_answer() {
     let mut cluster = Cluster::start(3);
     let mut asked = cluster.command(&[text(&store.path), SLOW]);
     let mut asked = asked.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    // Nobody tells when rows lie between two stages, so it is looked for; the query ends this, if it ends before.
-    let dir = cluster.work_dir(0);
-    while files(&dir).iter().all(|file| file.metadata().map_or(0, |metadata| metadata.len()) == 0) {
-        assert_eq!(asked.try_wait().unwrap(), None, "the query was over before an executor could be killed");
-        // How often it is looked for.
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    let mut lost = cluster.executors.remove(0);
+    let at = with_rows(&cluster, &mut asked);
+    let dir = cluster.work_dir(at);
+    let mut lost = cluster.executors.remove(at);
     lost.child.kill().unwrap();
     lost.child.wait().unwrap();
     // With the machine goes what it has written.
@@ -264,14 +276,8 @@ fn what_is_told_to_end_ends_with_its_work() {
     let (_, expected, _) = query(&[text(&store.path), SLOW]);
     let mut asked = cluster.command(&[text(&store.path), SLOW]);
     let mut asked = asked.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let dir = cluster.work_dir(0);
-    // Nobody tells when an executor has begun to write rows, so it is looked for; the query ends this, if it ends before.
-    while files(&dir).is_empty() {
-        assert_eq!(asked.try_wait().unwrap(), None, "the query was over before an executor could be told to end");
-        // How often it is looked for.
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    let executor = cluster.executors.remove(0);
+    let at = with_rows(&cluster, &mut asked);
+    let executor = cluster.executors.remove(at);
     executor.signal("-TERM");
     let output = asked.wait_with_output().unwrap();
     // Other executors can still have wanted rows of it.
