@@ -135,6 +135,7 @@ impl<'a> Block<'a> {
     }
 
     /// Its time in nanoseconds since the epoch, if it has one.
+    #[inline(always)]
     pub fn time_ns(&self, index: usize) -> Option<i64> {
         self.time_of(self.events.get(index)?)
     }
@@ -145,15 +146,23 @@ impl<'a> Block<'a> {
     }
 
     /// Adds an event of a packet whose place is known; `body`: from the byte in which its contexts and fields begin, at least up to its end.
-    #[inline]
+    #[inline(never)]
     pub(super) fn push(&mut self, packet: u32, event: Measured, body: &[u8]) {
         let Measured { record, begin, timestamp, outer } = event;
         let size_bytes = (record.end - record.body / 8 * 8).div_ceil(8) as usize;
-        self.bytes.truncate(self.bytes.len() - PADDING.len().min(self.bytes.len()));
         let offset = self.bytes.len();
-        self.bytes.extend_from_slice(body.get(..size_bytes).unwrap_or(body));
-        self.bytes.extend_from_slice(&PADDING);
-        if self.outers.last() != Some(&outer) {
+        match body.get(..size_bytes + PADDING.len()) {
+            // What follows it serves as well.
+            Some(body) => self.bytes.extend_from_slice(body),
+            None => {
+                self.bytes.extend_from_slice(body.get(..size_bytes).unwrap_or(body));
+                self.bytes.extend_from_slice(&PADDING);
+            }
+        }
+        // Number by number: both at once would have to wait until both are written.
+        let is_same =
+            |last: &Outer| last.iter().zip(outer).fold(0, |differ, (last, next)| differ | (*last ^ next)) == 0;
+        if !self.outers.last().is_some_and(is_same) {
             self.outers.push(outer);
         }
         let time_ns = self.packets.get(packet as usize).and_then(|packet| Some(packet.scale?.epoch_ns(timestamp)));
@@ -219,7 +228,6 @@ impl<'a, S: Source> StreamReader<'a, S> {
 
     #[cold]
     fn keep_packet(&self, block: &mut Block<'a>, plan: &'a StreamPlan, cpu_id: u32) -> u32 {
-        block.bytes.truncate(block.bytes.len() - PADDING.len().min(block.bytes.len()));
         let begin = block.bytes.len();
         block.bytes.extend_from_slice(&self.header);
         let end = block.bytes.len();
