@@ -1,5 +1,7 @@
 //! `dormouse export`: traces for the tools of others.
 
+mod ctf2;
+
 use std::ffi::OsString;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -64,6 +66,7 @@ Examples:
   dormouse export TRACE --to perfetto -o net.pftrace --counter 'net:queue/len' --process nginx
   dormouse export TRACE --to csv -o requests.csv -e http:request
   dormouse export TRACE --to parquet -o DIR                       for DuckDB, pyarrow and others: docs/query.md
+  dormouse export TRACE --to ctf2 -o DIR                          for what reads CTF 2
   dormouse export TRACE --to otlp -o - | curl --data-binary @- -H 'Content-Type: application/x-protobuf' http://localhost:4318/v1/traces
 
 perfetto: tracks by process and thread; slices with the fields of both ends; instants; counters; flows; where events were lost. \
@@ -100,7 +103,7 @@ enum To {
     Parquet,
     /// Files of Arrow in a directory: the same with `--format arrow`
     Arrow,
-    #[value(hide = true)]
+    /// The same streams, with metadata in CTF 2, in a directory
     Ctf2,
 }
 
@@ -121,8 +124,7 @@ impl To {
             To::Otlp => Ok(Format::Otlp),
             To::Json => Err(view::Format::Json),
             To::Csv => Err(view::Format::Csv),
-            To::Parquet | To::Arrow => bail!("Parquet and Arrow are not written here"),
-            To::Ctf2 => bail!("traces are not written anew; `dormouse record --format ctf2` records them as CTF 2"),
+            To::Parquet | To::Arrow | To::Ctf2 => bail!("Parquet, Arrow and CTF 2 are not written here"),
         })
     }
 }
@@ -162,6 +164,9 @@ impl Export {
         if matches!(self.to, To::Parquet | To::Arrow) {
             return self.hand_over();
         }
+        if self.to == To::Ctf2 {
+            return self.write_ctf2(out);
+        }
         let format = self.to.timeline()?;
         let is_text = format.is_err() || format == Ok(Format::Folded);
         let is_stream = self.output == Path::new("-");
@@ -198,6 +203,28 @@ impl Export {
             }))?;
         }
         Ok(told.is_damaged.into())
+    }
+
+    /// Writes the trace anew with other metadata.
+    fn write_ctf2(self, out: &mut Output) -> anyhow::Result<u8> {
+        if !self.wanted.events.is_empty() || self.wanted.is_choosy() || self.wanted.clocks().is_some() {
+            bail!("--to ctf2 writes all events with their times as they are: its streams are those of the trace");
+        }
+        if !self.pairs.is_empty() || !self.counter.is_empty() || self.output == Path::new("-") {
+            bail!("--to ctf2 writes a directory, which -o names; --pairs and --counter are for timelines");
+        }
+        let files = self.wanted.open(&self.dirs)?;
+        let written_bytes = ctf2::write(&files, &self.output)?;
+        files.left_out.iter().for_each(|line| say(format_args!("warning: {line}")));
+        if self.json {
+            out.json(&json!({
+                "file": self.output.to_string_lossy(),
+                "format": "ctf2",
+                "written_bytes": written_bytes,
+                "warnings": files.left_out,
+            }))?;
+        }
+        Ok((!files.left_out.is_empty()).into())
     }
 
     /// Becomes the program that has Arrow.

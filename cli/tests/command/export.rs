@@ -154,6 +154,41 @@ fn options_select_events_and_say_what_is_drawn() {
     );
 }
 
+/// The same streams, other metadata: everything prints the same.
+#[test]
+fn a_trace_is_written_with_metadata_of_ctf_2() {
+    let dir = place(true);
+    let output = export(dir.path(), &["--to", "ctf2", "-o", "two", "--json"]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let told: Json = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(names(dir.path()), ["t", "two"]);
+    let [before, after] = ["t", "two"].map(|name| dir.path().join(name));
+    assert_eq!(names(&before), names(&after));
+    let mut size_bytes = 0;
+    for name in names(&after) {
+        let [before, after] = [&before, &after].map(|dir| std::fs::read(dir.join(&name)).unwrap());
+        assert_eq!(before == after, name != "metadata", "{name}");
+        assert_eq!(after.starts_with(b"\x1e{"), name == "metadata");
+        size_bytes += after.len();
+    }
+    assert_eq!(told["written_bytes"], json!(size_bytes));
+    let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!((mode(&after), mode(&after.join("metadata"))), (0o700, 0o600));
+    let view = |name: &str| {
+        let output = Command::new(DORMOUSE).current_dir(dir.path()).args(["view", name]).output().unwrap();
+        (output.status.code(), text(&output.stdout), text(&output.stderr).replace("two", "t"))
+    };
+    assert_eq!(view("two"), view("t"));
+    // Of several it is not known which.
+    let both = Command::new(DORMOUSE)
+        .current_dir(dir.path())
+        .args(["export", ".", "--to", "ctf2", "-o", "x"])
+        .output()
+        .unwrap();
+    assert_eq!((both.status.code(), text(&both.stderr).contains("there are 2")), (Some(2), true));
+    assert_eq!(names(dir.path()), ["t", "two"]);
+}
+
 #[test]
 fn what_cannot_be_done_is_one_line() {
     let dir = place(false);
@@ -161,7 +196,10 @@ fn what_cannot_be_done_is_one_line() {
         (&["--to", "parquet", "-o", "-"][..], "write a directory"),
         (&["--to", "arrow", "-o", "x", "-e", "http:*"], "docs/query.md"),
         (&["--to", "parquet", "-o", "x", "--last", "1s"], "docs/query.md"),
-        (&["--to", "ctf2", "-o", "x"], "dormouse record --format ctf2"),
+        (&["--to", "ctf2", "-o", "-"], "writes a directory"),
+        (&["--to", "ctf2", "-o", "x", "--last", "1s"], "writes all events"),
+        (&["--to", "ctf2", "-o", "t"], "t is there already"),
+        (&["--to", "ctf2", "-o", "no/such/dir"], "cannot write to no/such/dir"),
         (&["--to", "json", "-o", "-", "--json"], "name a file by -o"),
         (&["--to", "csv", "-o", "x", "--counter", "http:*/len"], "--pairs and --counter are for timelines"),
         (&["--to", "otlp", "-o", "x", "--counter", "http:*/len"], "--counter is for timelines"),

@@ -1,6 +1,6 @@
 //! A trace of anybody, as far as its metadata describe it.
 
-use crate::metadata::{Described, Metadata, MetadataError};
+use crate::metadata::{Described, Format, Metadata, MetadataError, MetadataOptions, in_ctf2};
 use crate::model::{EnvValue, TraceClass};
 use crate::plan::Plan;
 use crate::stream::TraceRef;
@@ -40,6 +40,25 @@ impl Trace {
         };
         let clocks = class.clocks.iter().map(clock).collect();
         Ok(Trace { origin: origin(&class), class, own, correction: None, plan, clocks })
+    }
+}
+
+impl Trace {
+    /// The metadata in CTF 2. The streams are the same in both.
+    ///
+    /// # Errors
+    /// What of them CTF 2 has no words for.
+    pub fn in_ctf2(&self) -> Result<String, String> {
+        let text = match &self.own {
+            Some(own) => {
+                let options = MetadataOptions { format: Format::Ctf2, ..own.options.clone() };
+                Metadata { options, ..own.clone() }.text()
+            }
+            None => in_ctf2(&self.class)?,
+        };
+        // A name that CTF 1.8 has twice, for one, is known as a fault there.
+        Trace::decode(text.as_bytes()).map_err(|error| error.to_string())?;
+        Ok(text)
     }
 }
 

@@ -198,6 +198,26 @@ impl TraceFiles {
         self.traces[stream.trace].own.is_some() && stream.name.rsplit('/').next() == Some("state")
     }
 
+    /// Writes the bytes of a stream, by its number among the [`TraceFiles::names`], as they are. Gives how many there are.
+    ///
+    /// # Errors
+    /// What the system says.
+    ///
+    /// # Panics
+    /// There is no such stream.
+    pub fn copy_stream(&self, index: usize, to: &mut dyn std::io::Write) -> std::io::Result<u64> {
+        let extent = &self.streams[index].extent;
+        let (mut bytes, mut offset) = (vec![0; *WINDOW_BYTES.end()], 0);
+        loop {
+            let count = extent.read_at(&mut bytes, offset)?;
+            if count == 0 {
+                return Ok(offset);
+            }
+            to.write_all(&bytes[..count])?;
+            offset += count as u64;
+        }
+    }
+
     /// How many streams there are.
     pub fn stream_count(&self) -> usize {
         self.streams.len()

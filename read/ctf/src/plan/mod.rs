@@ -23,7 +23,7 @@ pub use walk::{Group, Visitor};
 
 pub(crate) use bits::{Cursor, extend_sign};
 pub(crate) use head::Time;
-pub(crate) use node::{Node, StructNode};
+pub(crate) use node::{Node, StructNode, roles_of};
 pub(crate) use packet::{PacketFields, PacketStart};
 pub(crate) use walk::{Blind, Memory, advance};
 

@@ -68,7 +68,7 @@ pub struct IntegerNode {
 }
 
 /// The roles of a field by its name in a scope, as CTF 1.8 has them; `is_outermost`: directly there.
-fn roles_of(scope: Scope, is_outermost: bool, name: &str) -> Roles {
+pub(crate) fn roles_of(scope: Scope, is_outermost: bool, name: &str) -> Roles {
     let role = match (scope, is_outermost, name) {
         (Scope::PacketHeader, true, "magic") => Role::Magic,
         (Scope::PacketHeader, true, "stream_id") => Role::StreamId,

@@ -61,6 +61,21 @@ fn view(directory: &Path) -> (Vec<u8>, Vec<String>) {
         let streams: Vec<_> = files.iter().map(|path| std::fs::read(path).unwrap()).collect();
         traces.push((trace, streams));
     }
+    let printed = print(&traces);
+    // With metadata in CTF 2 they are the same traces.
+    let translated: Vec<_> = traces.into_iter().map(|(trace, streams)| (in_ctf2(&trace), streams)).collect();
+    assert_same(&print(&translated).0, &printed.0);
+    printed
+}
+
+/// The trace as its metadata in CTF 2 have it.
+fn in_ctf2(trace: &Trace) -> Trace {
+    let text = trace.in_ctf2().unwrap_or_else(|why| panic!("{why}"));
+    Trace::decode(text.as_bytes()).unwrap()
+}
+
+/// What we print for traces with their streams: events, and notices. As many events are counted.
+fn print(traces: &[(Trace, Vec<Vec<u8>>)]) -> (Vec<u8>, Vec<String>) {
     let all = || {
         traces
             .iter()
@@ -86,12 +101,18 @@ fn view(directory: &Path) -> (Vec<u8>, Vec<String>) {
 fn agree(directory: &Path) -> Option<Vec<String>> {
     let theirs = babeltrace2(directory)?;
     let (ours, notices) = view(directory);
+    assert_same(&ours, &theirs);
+    assert!(!theirs.is_empty());
+    Some(notices)
+}
+
+/// That two texts are the same; shows where they differ.
+fn assert_same(ours: &[u8], theirs: &[u8]) {
     let lines = |text: &[u8]| String::from_utf8_lossy(text).lines().map(str::to_string).collect::<Vec<_>>();
-    for (ours, theirs) in lines(&ours).into_iter().zip(lines(&theirs)) {
+    for (ours, theirs) in lines(ours).into_iter().zip(lines(theirs)) {
         let same = ours.bytes().zip(theirs.bytes()).take_while(|(a, b)| a == b).count().saturating_sub(60);
         let part = |line: &str| String::from_utf8_lossy(&line.as_bytes()[same.min(line.len())..]).into_owned();
         assert!(ours == theirs, "ours:\n{}\ntheirs:\n{}", part(&ours), part(&theirs));
     }
-    assert!(!theirs.is_empty() && ours == theirs, "one text is longer, or they differ in bytes that are no UTF-8");
-    Some(notices)
+    assert!(ours == theirs, "one text is longer, or they differ in bytes that are no UTF-8");
 }

@@ -55,7 +55,7 @@ enum Kind {
     Flag,
 }
 
-const ORIGINS: [(&str, Scope); 6] = [
+pub(super) const ORIGINS: [(&str, Scope); 6] = [
     ("packet-header", Scope::PacketHeader),
     ("packet-context", Scope::PacketContext),
     ("event-record-header", Scope::EventHeader),
@@ -64,7 +64,7 @@ const ORIGINS: [(&str, Scope); 6] = [
     ("event-record-payload", Scope::Fields),
 ];
 
-const ENCODINGS: [(&str, Encoding); 5] = [
+pub(super) const ENCODINGS: [(&str, Encoding); 5] = [
     ("utf-8", Encoding::Utf8),
     ("utf-16be", Encoding::Utf16(ByteOrder::Big)),
     ("utf-16le", Encoding::Utf16(ByteOrder::Little)),
@@ -73,7 +73,7 @@ const ENCODINGS: [(&str, Encoding); 5] = [
 ];
 
 /// Roles, and the scope in which each has its meaning. A time of event records is no role of ours: its clock tells it.
-const ROLES: [(&str, Scope, Option<Role>); 11] = [
+pub(super) const ROLES: [(&str, Scope, Option<Role>); 11] = [
     ("packet-magic-number", Scope::PacketHeader, Some(Role::Magic)),
     ("data-stream-class-id", Scope::PacketHeader, Some(Role::StreamId)),
     ("data-stream-id", Scope::PacketHeader, Some(Role::StreamInstanceId)),
@@ -87,7 +87,8 @@ const ROLES: [(&str, Scope, Option<Role>); 11] = [
     ("default-clock-timestamp", Scope::EventHeader, None),
 ];
 
-const CLOCK_ROLES: [&str; 2] = ["default-clock-timestamp", "packet-end-default-clock-timestamp"];
+/// Those of times.
+pub(super) const TIME_ROLES: [&str; 2] = ["default-clock-timestamp", "packet-end-default-clock-timestamp"];
 
 impl<'j> Fields<'j> {
     pub(super) fn new(text_len: usize) -> Fields<'j> {
@@ -300,7 +301,7 @@ impl<'j> Fields<'j> {
         let Some((.., role)) = ROLES.iter().find(|(known, scope, _)| *known == name && *scope == self.scope) else {
             return Ok(());
         };
-        if CLOCK_ROLES.contains(&name) {
+        if TIME_ROLES.contains(&name) {
             if self.clock.is_none() {
                 return node.fail("this is a time, but the data stream class has no default-clock-class-id");
             }

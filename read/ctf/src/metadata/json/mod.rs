@@ -4,6 +4,7 @@
 //!   text ─▶ value (JSON) ─▶ node (values with their places) ─▶ resolve, fields ─▶ model
 //!                                                          └─▶ own (what only ours say)
 //!   ClassDecl ─▶ write ─▶ value ─▶ text
+//!   model ─▶ translate ─▶ value ─▶ text
 //! ```
 //!
 //! # Limits
@@ -19,12 +20,14 @@ mod own;
 mod resolve;
 #[cfg(test)]
 mod tests;
+mod translate;
 mod value;
 mod write;
 
 use super::error::{MetadataError, line_of};
 use super::{Described, Metadata};
 use node::Failure;
+pub(super) use translate::translate;
 use value::{Json, locate};
 pub(super) use write::{event, preamble};
 

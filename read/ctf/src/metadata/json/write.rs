@@ -21,7 +21,7 @@ pub(in super::super) fn event(stream_id: u32, id: u16, decl: &ClassDecl) -> Stri
 }
 
 /// A fragment has a line of its own.
-fn line(fragment: &Json) -> String {
+pub(super) fn line(fragment: &Json) -> String {
     let json = serde_json::to_string(fragment).expect("texts and whole numbers are JSON");
     format!("{SEPARATOR}{json}\n")
 }
@@ -206,14 +206,14 @@ fn structure<'a>(members: impl IntoIterator<Item = (&'a str, Json)>) -> Json {
     ])
 }
 
-fn object(properties: impl IntoIterator<Item = (&'static str, Json)>) -> Json {
+pub(super) fn object(properties: impl IntoIterator<Item = (&'static str, Json)>) -> Json {
     Json::Object(properties.into_iter().map(|(name, value)| (name.into(), value)).collect())
 }
 
-fn list(elements: impl IntoIterator<Item = Json>) -> Json {
+pub(super) fn list(elements: impl IntoIterator<Item = Json>) -> Json {
     Json::List(elements.into_iter().collect())
 }
 
-fn text(text: &str) -> Json {
+pub(super) fn text(text: &str) -> Json {
     Json::Text(text.into())
 }

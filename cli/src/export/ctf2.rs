@@ -1,0 +1,70 @@
+//! A trace with its metadata in CTF 2. The streams stay what they are, byte by byte: both versions describe the same bits.
+
+use std::fs::{self, DirBuilder, OpenOptions, Permissions};
+use std::io::{BufWriter, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Component, Path, PathBuf};
+
+use anyhow::{Context, bail};
+use dormouse_reader::TraceFiles;
+
+use crate::target::watch;
+
+/// Writes a trace into a directory that is not there yet. Gives how many bytes its files have.
+///
+/// # Errors
+/// There is another thing of that name, there are several traces, CTF 2 has no words for one, or a file cannot be read or written: then nothing is there.
+pub(super) fn write(files: &TraceFiles, path: &Path) -> anyhow::Result<u64> {
+    let [trace] = files.described() else {
+        bail!("--to ctf2 writes one trace, and there are {}; name one of them", files.described().len());
+    };
+    let metadata = trace.in_ctf2().map_err(|why| anyhow::anyhow!("CTF 2 cannot say what these metadata do: {why}"))?;
+    if path.symlink_metadata().is_ok() {
+        bail!("{} is there already; name a directory by -o that is not", path.display());
+    }
+    let failed = || format!("cannot write to {}", path.display());
+    let parent = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let prefix = format!(".{}.partial-", path.file_name().unwrap_or_default().to_string_lossy());
+    // Where it is not kept, it is removed.
+    let mut partial = tempfile::Builder::new();
+    let partial = partial.prefix(&prefix).permissions(Permissions::from_mode(0o700)).tempdir_in(parent);
+    let partial = partial.with_context(failed)?;
+    let watch = watch(partial.path()).with_context(failed)?;
+    let written = in_directory(files, &metadata, partial.path());
+    watch.close();
+    let written_bytes = written?;
+    fs::rename(partial.path(), path).with_context(failed)?;
+    // It has gone from there.
+    let _ = partial.keep();
+    Ok(written_bytes)
+}
+
+fn in_directory(files: &TraceFiles, metadata: &str, dir: &Path) -> anyhow::Result<u64> {
+    // A trace lies below what was named, its streams beside its metadata.
+    let names: Vec<&Path> = files.names().map(Path::new).collect();
+    let prefix = names.first().and_then(|name| name.parent()).unwrap_or(Path::new(""));
+    let mut written_bytes = metadata.len() as u64;
+    create(dir, Path::new("metadata"))?.0.write_all(metadata.as_bytes()).context("cannot write metadata")?;
+    for (index, name) in names.iter().enumerate() {
+        let name = name.strip_prefix(prefix).unwrap_or(name);
+        let (file, place) = create(dir, name)?;
+        let mut file = BufWriter::new(file);
+        let copied = files.copy_stream(index, &mut file).and_then(|bytes| file.flush().map(|()| bytes));
+        written_bytes += copied.with_context(|| format!("cannot copy {} to {}", name.display(), place.display()))?;
+    }
+    Ok(written_bytes)
+}
+
+/// A file below a directory, private as those of traces are.
+fn create(dir: &Path, name: &Path) -> anyhow::Result<(fs::File, PathBuf)> {
+    // Names come from archives too.
+    if !name.components().all(|part| matches!(part, Component::Normal(_))) {
+        bail!("{} is no name of a stream", name.display());
+    }
+    let path = dir.join(name);
+    let failed = || format!("cannot write to {}", path.display());
+    let parent = path.parent().unwrap_or(dir);
+    DirBuilder::new().recursive(true).mode(0o700).create(parent).with_context(failed)?;
+    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path).with_context(failed)?;
+    Ok((file, path))
+}
