@@ -111,6 +111,12 @@ fn duration_ns(ticks: u64, frequency_hz: u64) -> u64 {
     }
 }
 
+/// `2026-11-21`, from seconds since the epoch.
+pub fn utc_date(epoch_s: i64) -> String {
+    let Civil { year, month, day, .. } = Civil::new(epoch_s);
+    format!("{year:04}-{month:02}-{day:02}")
+}
+
 /// `20261121T140305+0000`, as `trace_creation_datetime` in `env` has it, from seconds since the epoch.
 pub(crate) fn utc_datetime(epoch_s: i64) -> String {
     let Civil { year, month, day, hour, minute, second } = Civil::new(epoch_s);

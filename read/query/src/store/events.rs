@@ -18,7 +18,7 @@ use datafusion::physical_plan::projection::ProjectionExec;
 use datafusion::physical_plan::union::UnionExec;
 
 use super::COMMON;
-use super::table::{StoreTable, StoredFile};
+use super::table::{StoreTable, StoredFile, empty};
 use crate::functions;
 
 /// Its columns, as those of the table of traces, and behind them what a store has besides.
@@ -129,10 +129,4 @@ impl TableProvider for StoreEvents {
             _ => UnionExec::try_new(plans),
         }
     }
-}
-
-/// No rows.
-fn empty(schema: &SchemaRef, projection: Option<&Vec<usize>>) -> Result<Arc<dyn ExecutionPlan>> {
-    let schema = projection.map_or_else(|| Ok(Arc::clone(schema)), |these| schema.project(these).map(Arc::new))?;
-    Ok(Arc::new(datafusion::physical_plan::empty::EmptyExec::new(schema)))
 }

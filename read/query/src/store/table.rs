@@ -143,9 +143,7 @@ impl StoreTable {
         let files: Vec<&StoredFile> = files.into_iter().collect();
         let schema = self.schema.table_schema();
         if files.is_empty() {
-            let schema =
-                projection.map_or_else(|| Ok(Arc::clone(schema)), |these| schema.project(these).map(Arc::new))?;
-            return Ok(Arc::new(EmptyExec::new(schema)));
+            return empty(schema, projection);
         }
         let mut statistics = Statistics::new_unknown(schema);
         statistics.num_rows = Precision::Exact(files.iter().map(|file| file.rows as usize).sum());
@@ -201,4 +199,10 @@ impl TableProvider for StoreTable {
         self.was_read.store(true, Ordering::Relaxed);
         self.plan(state, self.kept(filters, state)?, projection, limit)
     }
+}
+
+/// No rows.
+pub(super) fn empty(schema: &SchemaRef, projection: Option<&Vec<usize>>) -> Result<Arc<dyn ExecutionPlan>> {
+    let schema = projection.map_or_else(|| Ok(Arc::clone(schema)), |these| schema.project(these).map(Arc::new))?;
+    Ok(Arc::new(EmptyExec::new(schema)))
 }
