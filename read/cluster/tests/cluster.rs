@@ -331,6 +331,39 @@ fn what_is_wrong_is_one_line() {
     assert_eq!((code, out), (0, here));
 }
 
+/// A store in a server with the interface of S3.
+#[test]
+fn executors_read_an_object_store() {
+    let server = dormouse_objects::Server::new(&["traces"]);
+    let dir = tempfile::tempdir().unwrap();
+    made::write_http(dir.path());
+    let (code, _, err) =
+        ran(server.tell(Command::new(program("dormouse-ship")).arg(dir.path()).args(["--to", "s3://traces/fleet"])));
+    assert_eq!(code, 0, "{err}");
+    let sql = "select process, count(*), sum(bytes) from \"http:begin\" where path <> '/3' group by 1 order by 1";
+    let cluster = Cluster::start_as(2, |command| server.tell(command));
+    let wrong = Cluster::start_as(1, |command| server.tell(command).env("AWS_SECRET_ACCESS_KEY", "another"));
+    let here = ran(server.tell(Command::new(program("dormouse-query")).args(["s3://traces/fleet", sql])));
+    assert_eq!((here.0, here.2.as_str(), here.1.lines().count()), (0, "", 3));
+    assert_eq!(ran(server.tell(&mut cluster.command(&["s3://traces/fleet", sql]))), here);
+    let refused = "the credential is refused";
+    // Of executors, and of the client itself.
+    let (code, out, err) = ran(server.tell(&mut wrong.command(&["s3://traces/fleet", sql])));
+    assert_eq!((code, out.as_str(), err.lines().count(), err.contains(refused)), (2, "", 1, true), "{err}");
+    let mut client = cluster.command(&["s3://traces/fleet", sql]);
+    let (code, out, err) = ran(server.tell(&mut client).env("AWS_SECRET_ACCESS_KEY", "another"));
+    assert_eq!((code, out.as_str(), err.lines().count(), err.contains(refused)), (2, "", 1, true), "{err}");
+    // An object that a manifest names, and a bucket, that are not there.
+    let object =
+        files(&server.bucket("traces").join("fleet/events")).into_iter().find(|file| text(file).contains("begin"));
+    std::fs::remove_file(object.unwrap()).unwrap();
+    let (code, out, err) = ran(server.tell(&mut cluster.command(&["s3://traces/fleet", sql])));
+    assert_eq!((code, out.as_str(), err.lines().count()), (2, "", 1), "{err}");
+    assert!(err.contains("class=http%3Abegin") && err.contains("it is not there"), "{err}");
+    let (code, _, err) = ran(server.tell(&mut cluster.command(&["s3://none/fleet", sql])));
+    assert_eq!((code, err.lines().count(), err.contains("there is no such bucket")), (2, 1, true), "{err}");
+}
+
 /// The units that are installed are what systemd takes for units.
 #[test]
 fn systemd_finds_nothing_wrong_with_the_units() {
