@@ -7,27 +7,38 @@ use anyhow::{Result, bail};
 
 use crate::lab;
 use crate::run::{self, LAB, QUERY, WORKSPACES, cargo, succeed};
-use crate::test::Test;
+use crate::test::Part;
 use crate::{demo, fuzz, headers, peers, test};
 
-/// A step: what it is called and what it does.
-type Step = (&'static str, fn() -> Result<()>);
+/// A step.
+struct Step {
+    name: &'static str,
+    /// What it takes at most on two cores, in a clone in which nothing is built. CONTRIBUTING.md has the same.
+    budget_minutes: u32,
+    run: fn() -> Result<()>,
+}
+
+const fn step(name: &'static str, budget_minutes: u32, run: fn() -> Result<()>) -> Step {
+    Step { name, budget_minutes, run }
+}
 
 /// All steps. Later ones run though earlier ones fail, so that one run tells everything.
-const STEPS: [Step; 12] = [
+const STEPS: [Step; 14] = [
     // First of all, so that every compiler sees the headers.
-    ("tools", test::tools),
-    ("fetch", fetch),
-    ("format", format),
-    ("clippy", clippy),
-    ("headers", headers::check),
-    ("test", || Test::default().run()),
-    ("doc", doc),
-    ("query", query),
-    ("fuzz", fuzz::ci),
-    ("peers", peers),
-    ("lab", lab::trial),
-    ("demo", demo::run),
+    step("tools", 1, test::tools),
+    step("fetch", 1, fetch),
+    step("format", 1, format),
+    step("clippy", 3, clippy),
+    step("headers", 1, headers::check),
+    step("test", 18, || Part::Core.tests().run()),
+    step("report", 2, || Part::Report.tests().run()),
+    step("python", 3, || Part::Python.tests().run()),
+    step("doc", 2, doc),
+    step("query", 13, query),
+    step("fuzz", 5, fuzz::ci),
+    step("peers", 2, peers),
+    step("lab", 3, lab::trial),
+    step("demo", 4, demo::run),
 ];
 
 /// The platform that everything is for.
@@ -94,39 +105,43 @@ fn peers() -> Result<()> {
 /// # Errors
 /// A step is none, or failed.
 pub(crate) fn run(chosen: &[String]) -> Result<()> {
-    let names = STEPS.map(|(name, _)| name);
+    let names = STEPS.map(|step| step.name);
     if let Some(other) = chosen.iter().find(|name| !names.contains(&name.as_str())) {
         bail!("there is no step {other}; the steps are {}", names.join(", "));
     }
-    let mut rows: Vec<(&str, Duration, Result<()>)> = Vec::new();
-    let mut ahead = None;
     let is_chosen = |name: &str| chosen.is_empty() || chosen.iter().any(|one| one == name);
-    for (name, step) in STEPS.into_iter().filter(|(name, _)| is_chosen(name)) {
-        println!("\n== {name}");
+    let mut rows: Vec<(Step, Duration, Result<()>)> = Vec::new();
+    let mut ahead = None;
+    for step in STEPS.into_iter().filter(|step| is_chosen(step.name)) {
+        println!("\n== {}", step.name);
         // Tests wait often: the CPUs that they leave idle compile the peers.
-        if name == "test" && is_chosen("peers") {
+        if step.name == "test" && is_chosen("peers") {
             ahead = peers::build_ahead().ok();
         }
         let started = Instant::now();
-        let result = step();
+        let result = (step.run)();
         if let Err(error) = &result {
             println!("{error:#}");
         }
-        rows.push((name, started.elapsed(), result));
+        rows.push((step, started.elapsed(), result));
     }
     // It has ended before the step that needs it.
     drop(ahead.map(JoinHandle::join));
     println!("\n== ci");
-    for (name, elapsed, result) in &rows {
+    for (step, elapsed, result) in &rows {
         let outcome = if result.is_ok() { "ok" } else { "FAILED" };
-        println!("{name:10} {:>7.1} s  {outcome}", elapsed.as_secs_f64());
+        // On a busy machine that says nothing of the change.
+        let budget = Duration::from_secs(60 * u64::from(step.budget_minutes));
+        let over = if *elapsed > budget { format!(", over its {} min", step.budget_minutes) } else { String::new() };
+        println!("{:10} {:>7.1} s  {outcome}{over}", step.name, elapsed.as_secs_f64());
     }
     let total: Duration = rows.iter().map(|(_, elapsed, _)| *elapsed).sum();
     println!("{:10} {:>7.1} s", "total", total.as_secs_f64());
-    let failed: Vec<_> = rows.iter().filter(|(.., result)| result.is_err()).map(|(name, ..)| *name).collect();
-    for (name, _, result) in &rows {
+    let mut failed = Vec::new();
+    for (step, _, result) in &rows {
         if let Err(error) = result {
-            println!("\n{name}: {error:#}");
+            println!("\n{}: {error:#}", step.name);
+            failed.push(step.name);
         }
     }
     if !failed.is_empty() {
@@ -134,4 +149,19 @@ pub(crate) fn run(chosen: &[String]) -> Result<()> {
     }
     println!("everything holds");
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn budgets_are_documented_and_together_under_an_hour() {
+        let text = std::fs::read_to_string(run::root().join("CONTRIBUTING.md")).unwrap();
+        for step in &STEPS {
+            let row = format!("| `{}` | {} |", step.name, step.budget_minutes);
+            assert!(text.contains(&row), "CONTRIBUTING.md has no row that begins with {row:?}");
+        }
+        assert!(STEPS.iter().map(|step| step.budget_minutes).sum::<u32>() < 60);
+    }
 }

@@ -21,7 +21,10 @@ pub(crate) fn target_dir() -> Result<PathBuf> {
 
 /// The workspaces that are built and tested together, by their manifests: that of the product, the laboratory's, and that of the module for Python
 /// with Arrow. All build into one target directory.
-pub(crate) const WORKSPACES: [&str; 3] = ["Cargo.toml", LAB, "read/python/Cargo.toml"];
+pub(crate) const WORKSPACES: [&str; 3] = ["Cargo.toml", LAB, PYTHON];
+
+/// That of the module for Python, and of columns.
+pub(crate) const PYTHON: &str = "read/python/Cargo.toml";
 
 /// That of queries in SQL, which has a step of its own: what it depends on takes longer to compile than all else.
 pub(crate) const QUERY: &str = "read/query/Cargo.toml";

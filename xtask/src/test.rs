@@ -11,7 +11,7 @@ use cargo_metadata::{Message, MetadataCommand};
 
 use crate::aarch64;
 use crate::load::Load;
-use crate::run::{WORKSPACES, cargo, line, root, target_dir};
+use crate::run::{LAB, PYTHON, WORKSPACES, cargo, line, root, target_dir};
 use crate::system::{
     self, BABELTRACE2, BUBBLEWRAP, CC, CHROMIUM, CLANG, CMAKE, CPP, DPDK, GIT, GROFF, LLD, LTTNG, LTTNG_UST, MAKE,
     MUSL_GCC, PKG_CONFIG, STORAGE_DAEMON, Tool, VALGRIND,
@@ -70,6 +70,44 @@ pub(crate) struct Test {
     /// An environment variable of the tests
     #[arg(skip)]
     variable: Option<(&'static str, &'static str)>,
+    /// These alone
+    #[arg(skip)]
+    part: Option<Part>,
+}
+
+/// A part of all tests, which has a step of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// All that is no other part.
+    Core,
+    Report,
+    Python,
+}
+
+impl Part {
+    /// Which workspaces it is in.
+    fn workspaces(self) -> &'static [&'static str] {
+        match self {
+            Part::Core => &[WORKSPACES[0], LAB],
+            Part::Report => &[WORKSPACES[0]],
+            Part::Python => &[PYTHON],
+        }
+    }
+
+    /// Whether it has tests of this source, in a workspace of its.
+    fn has(self, source: &str) -> bool {
+        let is_report = source.starts_with("read/report/");
+        match self {
+            Part::Core => !is_report,
+            Part::Report => is_report,
+            Part::Python => true,
+        }
+    }
+
+    /// The tests of it.
+    pub(crate) fn tests(self) -> Test {
+        Test { part: Some(self), ..Test::default() }
+    }
 }
 
 const AFTER_HELP: &str = "\
@@ -123,9 +161,9 @@ struct Program {
 }
 
 /// Builds all that tests run (commands, libraries) and the tests.
-fn build() -> Result<Vec<Program>> {
+fn build(manifests: &[&str]) -> Result<Vec<Program>> {
     let mut programs = Vec::new();
-    for manifest in WORKSPACES {
+    for manifest in manifests {
         // All at once: tests have features of libraries that programs alone have not, and apart these would be compiled twice.
         let what = ["build", "--workspace", "--lib", "--bins", "--tests", "--examples"];
         build_workspace(cargo(what).args(["--manifest-path", manifest]), &mut programs)?;
@@ -187,7 +225,8 @@ impl Test {
     pub(crate) fn run(&self) -> Result<()> {
         self.check_names()?;
         tools()?;
-        let programs = build()?;
+        let mut programs = build(self.workspaces())?;
+        programs.retain(|program| self.part.is_none_or(|part| part.has(&program.source)));
         let name = |program: &Program| program.file.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let sources: BTreeMap<_, _> = programs.iter().map(|one| (name(one), one.source.clone())).collect();
         let is_required = TOOLS.iter().all(Tool::is_installed);
@@ -227,6 +266,10 @@ impl Test {
         Ok(())
     }
 
+    fn workspaces(&self) -> &'static [&'static str] {
+        self.part.map_or(&WORKSPACES[..], Part::workspaces)
+    }
+
     /// # Errors
     /// A package or a file of tests is in no workspace.
     fn check_names(&self) -> Result<()> {
@@ -255,7 +298,8 @@ impl Test {
                 Job { command, source: Some(source.clone()) }
             }));
         }
-        for manifest in WORKSPACES {
+        // Those of the documentation of reports are of the core.
+        for manifest in self.workspaces().iter().filter(|_| self.part != Some(Part::Report)) {
             let (packages, targets) = contents(manifest, &self.packages)?;
             // What is not in this workspace is in another one: `check_names` has refused all else.
             let packages: Vec<&String> = self.packages.iter().filter(|name| packages.contains(*name)).collect();
@@ -287,7 +331,7 @@ impl Test {
             1 => jobs.into_iter().try_for_each(|job| tally.run(job))?,
             _ => tally.run_all(jobs, AT_ONCE)?,
         }
-        if is_all {
+        if is_all && self.part.is_none_or(|part| part == Part::Core) {
             aarch64::test(tally)?;
         }
         Ok(())
