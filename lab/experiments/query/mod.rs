@@ -1,10 +1,10 @@
-//! Experiment `query`: how long whole programs take to answer questions, straight from a trace, beside DuckDB over Parquet of the same events.
+//! Experiment `query`: how long whole programs take to answer questions, straight from a trace and from Parquet, beside DuckDB over the same Parquet.
 //!
 //! ```text
 //!   trace    builds of a C project under `dormouse record --libc`, on disk and cached
 //!   parquet  the same events, by `dormouse query --export`
 //!   round    every way once, in an order drawn for it; each is a process, timed from outside, its output to /dev/null
-//!     COUNTS, PAIRS, FILES, WIDE    .trace: dormouse-query    .duckdb: DuckDB's own command
+//!     COUNTS, PAIRS, FILES, WIDE    .trace, .parquet: dormouse-query    .duckdb: DuckDB's own command
 //!     perfetto, view                `dormouse export --to perfetto -o -`, `dormouse view`
 //! ```
 //! Both programs print CSV, and use all processors. What either takes to start and answer `select 1` is taken off, round by round. Before anything is
@@ -78,8 +78,8 @@ const QUESTIONS: [Question; 5] = [
     },
     Question {
         name: "wide",
-        ours: "select * from \"libc:malloc\" where size > 200 and ptr > 4096",
-        theirs: "select * exclude (host, day, class) from FILES(libc:malloc) where size > 200 and ptr > 4096",
+        ours: "select time, cpu, pid, tid, process, size, ptr from \"libc:malloc\" where size > 200 and ptr > 4096",
+        theirs: "select time, cpu, pid, tid, process, size, ptr from FILES(libc:malloc) where size > 200 and ptr > 4096",
         checked: (usize::MAX, 0.0),
     },
 ];
@@ -191,28 +191,31 @@ pub(super) fn run_query(options: &RunOptions, _: &Host) -> Result<Experiment, La
         None => notes.push("perfetto not measured: `dormouse` is not here; `cargo xtask lab query` builds it".into()),
     }
     let parquet = dir.path().join("parquet");
+    let parquet_text = parquet.display().to_string();
     let ours = find_part("dormouse-query");
     let theirs = ["duckdb/bin/duckdb", "../duckdb/bin/duckdb"].into_iter().find_map(find_part);
     match (&ours, &theirs) {
         (Some(ours), Some(theirs)) => {
-            let export = Turn::new("export".into(), ours, &[&trace_text, "--export", &parquet.display().to_string()]);
+            let export = Turn::new("export".into(), ours, &[&trace_text, "--export", &parquet_text]);
             export.output()?;
             for question in &QUESTIONS {
                 let name = question.name;
-                let of_trace = [&trace_text, question.ours, "--format", "csv"];
-                let of_trace = Turn::new(format!("{name}.{unoptimised}trace"), ours, &of_trace);
                 let sql = with_files(question.theirs, &parquet);
                 let of_duckdb = Turn::new(format!("{name}.duckdb"), theirs, &["-csv", "-c", &sql]);
-                let rows = verify(question, &of_trace, &of_duckdb)?;
-                notes.push(format!("{name}: {rows} rows"));
-                turns.extend([of_trace, of_duckdb]);
+                for (source, path) in [("trace", &trace_text), ("parquet", &parquet_text)] {
+                    let words = [path, question.ours, "--format", "csv"];
+                    let of_ours = Turn::new(format!("{name}.{unoptimised}{source}"), ours, &words);
+                    let rows = verify(question, &of_ours, &of_duckdb)?;
+                    notes.push(format!("{name}: {rows} rows of {source}"));
+                    turns.push(of_ours);
+                }
+                turns.push(of_duckdb);
             }
         }
-        (None, _) => notes.push("trace not measured: dormouse-query is not here; `cargo xtask lab query` builds it".into()),
+        (None, _) => notes.push("trace and parquet not measured: dormouse-query is not here; `cargo xtask lab query` builds it".into()),
         (_, None) => notes.push("duckdb not measured: DuckDB's command is not here; `cargo xtask lab query` installs it (duckdb-cli of PyPI)".into()),
     }
-    notes.push("parquet not measured: no command of ours answers from Parquet here".into());
-    let (rounds, timer) = (options.rounds(ROUNDS_MIN, ROUNDS_MIN), engine_path(TIMER)?);
+    let (rounds, timer) = (options.rounds(ROUNDS_MIN, 2 * ROUNDS_MIN), engine_path(TIMER)?);
     let (mut samples, mut signals) = (Samples::new(), plan::signals()?);
     in_turn("query", rounds + 1, turns.len(), Some(&mut signals), |round, index, bar| {
         let turn = &turns[index];

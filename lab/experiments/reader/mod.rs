@@ -168,7 +168,7 @@ pub(super) fn run_reader(options: &RunOptions, _: &Host) -> Result<Experiment, L
             }
         }
     }
-    let (rounds, timer) = (options.rounds(ROUNDS_MIN, ROUNDS_MIN), engine_path(TIMER)?);
+    let (rounds, timer) = (options.rounds(ROUNDS_MIN, 2 * ROUNDS_MIN), engine_path(TIMER)?);
     let (mut samples, mut signals) = (Samples::new(), plan::signals()?);
     in_turn("reader", rounds + 1, turns_of_all.len(), Some(&mut signals), |round, index, bar| {
         let Turn { name, program, arguments } = &turns_of_all[index];
