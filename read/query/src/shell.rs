@@ -17,7 +17,7 @@ use crate::fault::quoted;
 use crate::functions::FUNCTIONS;
 use crate::named::{ALL, Named};
 use crate::output::Format;
-use crate::run::Session;
+use crate::run::{INTERRUPTED, Session, TERMINATED};
 
 /// Words of SQL that are completed.
 const WORDS: [&str; 34] = [
@@ -151,6 +151,7 @@ pub(crate) fn run(session: &Session, rows: usize, out: &mut Output) -> Result<u8
         let _ = editor.load_history(path);
     }
     writeln!(out, "{HELP}")?;
+    let mut code = 0;
     loop {
         match editor.readline("dormouse> ") {
             Ok(line) => {
@@ -184,8 +185,14 @@ pub(crate) fn run(session: &Session, rows: usize, out: &mut Output) -> Result<u8
                         }
                     },
                 }
-                if let Err(error) = session.run(text, Format::Table, rows, None, out) {
-                    say(format_args!("{error:#}"));
+                match session.run(text, Format::Table, rows, None, out) {
+                    Ok(INTERRUPTED) => say("interrupted"),
+                    Ok(TERMINATED) => {
+                        code = TERMINATED;
+                        break;
+                    }
+                    Ok(_) => {}
+                    Err(error) => say(format_args!("{error:#}")),
                 }
             }
             // Ctrl-C gives up the line.
@@ -200,7 +207,7 @@ pub(crate) fn run(session: &Session, rows: usize, out: &mut Output) -> Result<u8
             say(format_args!("the history cannot be kept in {}: {error}", path.display()));
         }
     }
-    Ok(0)
+    Ok(code)
 }
 
 #[cfg(test)]

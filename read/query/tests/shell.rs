@@ -19,6 +19,8 @@ const WATCHDOG: Duration = Duration::from_secs(60);
 const INTERRUPT: &str = "\x03";
 const END: &str = "\x04";
 const UP: &str = "\x1b[A";
+/// Bracketed paste is on, which it is while a line is typed.
+const LINE_BEGINS: &str = "\x1b[?2004h";
 
 /// A shell, and who types.
 struct Shell {
@@ -68,25 +70,30 @@ impl Shell {
         }
     }
 
-    /// What the shell shows of a query, up to the prompt behind it.
-    fn ask(&mut self, keys: &str) -> String {
+    /// Types a query, whose answer has this in it. Gives what is shown up to the next prompt.
+    fn ask(&mut self, keys: &str, answer: &str) -> String {
         self.press(keys);
-        // The terminal's echo has the query, and what the editor writes anew.
-        self.wait_for("\r\n");
-        self.wait_for("dormouse> ")
+        self.wait_for(answer) + answer + &self.prompt()
+    }
+
+    /// Waits until the next line can be typed. The editor writes the prompt of a line anew as it likes; it tells the terminal once that a line begins. What is
+    /// typed before that can be lost.
+    fn prompt(&mut self) -> String {
+        self.wait_for(LINE_BEGINS) + &self.wait_for("dormouse> ")
     }
 
     /// Interrupts the query that was typed.
     fn interrupt(&mut self) {
         let pid = Pid::from_child(&self.program);
-        while !self.rest.contains("dormouse> ") {
+        while !self.rest.contains("interrupted") {
             kill_process(pid, Signal::INT).unwrap();
             // A query that has not begun yet does not hear it: nothing that is shown tells when it has.
             if let Ok(bytes) = self.shown.recv_timeout(Duration::from_millis(100)) {
                 self.rest += &String::from_utf8_lossy(&bytes);
             }
         }
-        self.wait_for("dormouse> ");
+        self.wait_for("interrupted");
+        self.prompt();
     }
 
     /// Nobody types any more.
@@ -117,26 +124,23 @@ fn queries_are_typed_completed_stopped_and_remembered() {
     builder.finish().write(&trace);
 
     let mut shell = Shell::start(&trace, &state);
-    let help = shell.wait_for("dormouse> ");
+    let help = shell.prompt();
     assert!(help.contains("ends with a semicolon") && help.contains(".tables"), "{help}");
-    let answer = shell.ask("select count(*) as c from events;\r");
-    assert!(answer.contains("| 2000 |"), "{answer}");
+    shell.ask("select count(*) as c from events;\r", "| 2000 |");
     // Tab writes the rest of a name, and its quotes.
-    let answer = shell.ask("select max(bytes) as m from http\t;\r");
-    assert!(answer.contains("| 1999 |"), "{answer}");
+    shell.ask("select max(bytes) as m from http\t;\r", "| 1999 |");
     // Of several lines, the last has the semicolon.
     shell.press("select min(bytes) + 7 as m\r");
-    let answer = shell.ask("from \"http:request\";\r");
-    assert!(answer.contains("| 7 |"), "{answer}");
-    let answer = shell.ask("select byte from \"http:request\";\r");
-    assert!(answer.contains("there is no column byte; did you mean bytes?"), "{answer}");
-    let answer = shell.ask(".tables\r");
-    assert!(answer.contains("http:request") && answer.contains("pairs"), "{answer}");
-    let answer = shell.ask(".named busiest\r");
-    assert!(answer.contains("http:request"), "{answer}");
+    shell.ask("from \"http:request\";\r", "| 7 |");
+    shell.ask("select byte from \"http:request\";\r", "there is no column byte; did you mean bytes?");
+    let answer = shell.ask(".tables\r", "http:request");
+    assert!(answer.contains("pairs"), "{answer}");
+    shell.ask(".named busiest\r", "http:request");
     // A line is given up.
-    let answer = shell.ask(&format!("select 1{INTERRUPT}"));
-    assert!(!answer.contains("| 1 |"), "{answer}");
+    shell.press(&format!("select 11 + 22 as c;{INTERRUPT}"));
+    shell.prompt();
+    let answer = shell.ask("select 50 + 5 as c;\r", "| 55 |");
+    assert!(!answer.contains("| 33 |"), "{answer}");
 
     // A query that takes longer than anybody waits is stopped, and the next one runs.
     shell.press(
@@ -145,13 +149,11 @@ fn queries_are_typed_completed_stopped_and_remembered() {
     shell.wait_for("> 9;");
     shell.wait_for("\r\n");
     shell.interrupt();
-    let answer = shell.ask("select 40 + 2 as c;\r");
-    assert!(answer.contains("| 42 |"), "{answer}");
+    shell.ask("select 40 + 2 as c;\r", "| 42 |");
     assert_eq!(shell.end(END).code(), Some(0));
 
     let mut shell = Shell::start(&trace, &state);
-    shell.wait_for("dormouse> ");
-    let answer = shell.ask(&format!("{UP}\r"));
-    assert!(answer.contains("| 42 |"), "{answer}");
+    shell.prompt();
+    shell.ask(&format!("{UP}\r"), "| 42 |");
     assert_eq!(shell.end(".quit\r").code(), Some(0));
 }
