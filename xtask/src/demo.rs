@@ -24,6 +24,9 @@ use crate::system::{self, BABELTRACE2, CC, MAKE};
 /// How long the live programs run, and how long they are armed.
 const PROGRAM_SECONDS: &str = "4";
 const ARMED: Duration = Duration::from_millis(1500);
+/// How long a program may take until it listens, and how often that is looked at.
+const LISTENS: Duration = Duration::from_secs(10);
+const ASKED_AGAIN: Duration = Duration::from_millis(50);
 /// The picture of the compile.
 const REPORT: &str = "lua.html";
 /// Lines of a command's output that are shown.
@@ -120,6 +123,7 @@ impl Demo {
         let pid = child.pid.clone();
         let (pattern, trace) = (format!("{provider}:*"), format!("{provider}.trace"));
 
+        self.wait_until_it_listens(&pid)?;
         self.show_success(&["dormouse", "list", &pid])?;
         self.check(self.armed(&pid)? == 0, "every event is dormant");
         self.show_success(&["dormouse", "arm", &pid, &pattern, "-o", &trace])?;
@@ -133,6 +137,16 @@ impl Demo {
         self.show_first_lines(&["dormouse", "view", &trace], 6)?;
         let stats = self.stats(&trace, 20)?;
         self.counts(&trace, &stats)
+    }
+
+    /// A thread of its library listens: on a busy machine that is some time after the program has begun.
+    fn wait_until_it_listens(&self, pid: &str) -> Result<()> {
+        let begun = Instant::now();
+        while !self.command(&["dormouse", "list", pid]).output()?.status.success() && begun.elapsed() < LISTENS {
+            // Nobody tells when it does: it is asked again. What is still wrong then is shown.
+            thread::sleep(ASKED_AGAIN);
+        }
+        Ok(())
     }
 
     /// How many event classes of a process are armed.
