@@ -143,7 +143,7 @@ impl Demo {
     fn wait_until_it_listens(&self, pid: &str) -> Result<()> {
         let begun = Instant::now();
         while !self.command(&["dormouse", "list", pid]).output()?.status.success() && begun.elapsed() < LISTENS {
-            // Nobody tells when it does: it is asked again. What is still wrong then is shown.
+            // Nobody tells when it does, so it is asked again, until LISTENS is over. What is still wrong then is shown by what comes next.
             thread::sleep(ASKED_AGAIN);
         }
         Ok(())

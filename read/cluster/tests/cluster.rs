@@ -240,7 +240,7 @@ fn with_rows(cluster: &Cluster, asked: &mut Child) -> usize {
             return at;
         }
         assert_eq!(asked.try_wait().unwrap(), None, "the query was over before an executor had rows for others");
-        // How often it is looked for.
+        // Nobody tells, so it is looked again; it ends with the query, by the assertion above.
         std::thread::sleep(Duration::from_millis(5));
     }
 }

@@ -85,7 +85,7 @@ pub(crate) struct PlainRecords<'p> {
     classes: &'p ClassTable,
     at: AtByte<'p>,
     /// Of the record before: bytes behind the header, and all bytes. Where the next record has as many, the processor goes on by these, which it has
-    /// guessed, and need not wait for the size of this one: 15 % less time for 80 million records of `malloc` and `free`.
+    /// guessed, and need not wait for the size of this one.
     last: (u64, u64),
 }
 
