@@ -160,10 +160,12 @@ impl<'a> Roots<'a> {
                 class.push(("roles", list([text(UUID)])));
                 object(class)
             }
-            FieldClass::Array { element, length, is_text: true, .. } if is_byte(element) => {
+            FieldClass::Array { element, length, is_text: true, align_bits: ..=8 } if is_byte(element) => {
                 object(self.counted("string", length)?)
             }
-            FieldClass::Array { is_text: true, .. } => return Err("text of characters that are no whole bytes".into()),
+            FieldClass::Array { is_text: true, .. } => {
+                return Err("text of characters that are no whole bytes, one behind the other".into());
+            }
             FieldClass::Array { element, length, align_bits, .. } => {
                 let mut class = self.counted("array", length)?;
                 class.push(("element-field-class", self.class(element, Place { is_outermost: false, ..place })?));
