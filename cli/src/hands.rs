@@ -10,8 +10,9 @@ use std::num::NonZero;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::Scope;
 
-/// Jobs that a thread has at a time, so that it need not wait for the next one.
-const JOBS_EACH: usize = 2;
+/// Jobs that a thread has at a time, so that neither it nor who gives them waits for the other: a thread that sleeps is woken late, above all in a virtual
+/// machine. Of 28 million events `dormouse view` takes 1.29 s with 2 and 1.19 s with 8 (two CPUs, medians of eight runs, 27 November 2026).
+const JOBS_EACH: usize = 8;
 /// More than this are never busy: reading in order takes about half as long as making text.
 const THREADS_MAX: usize = 4;
 

@@ -390,12 +390,12 @@ impl Rows {
     fn finish(&mut self, layout: &Layout<'_>) -> Result<RecordBatch, ArrowError> {
         let count = std::mem::take(&mut self.count);
         (self.record_bytes, self.extra_bytes) = (0, 0);
-        let times = ScalarBuffer::from(std::mem::take(&mut self.times));
+        let times = ScalarBuffer::from(std::mem::replace(&mut self.times, room(self.needs[0], count)));
         let times: ArrayRef =
             Arc::new(TimestampNanosecondArray::try_new(times, self.times_valid.finish())?.with_timezone("UTC"));
-        let cpus = ScalarBuffer::from(std::mem::take(&mut self.cpus));
+        let cpus = ScalarBuffer::from(std::mem::replace(&mut self.cpus, room(self.needs[1], count)));
         let cpus: ArrayRef = Arc::new(UInt32Array::try_new(cpus, self.cpus_valid.finish())?);
-        let keys = Int32Array::from(std::mem::take(&mut self.names));
+        let keys = Int32Array::from(std::mem::replace(&mut self.names, room(self.needs[2], count)));
         let names: ArrayRef = Arc::new(DictionaryArray::try_new(keys, Arc::clone(&layout.names) as ArrayRef)?);
         let processes: ArrayRef = Arc::new(self.processes.finish());
         let json: ArrayRef = Arc::new(self.json.finish());
@@ -412,6 +412,11 @@ impl Rows {
         let options = RecordBatchOptions::new().with_row_count(Some(count));
         RecordBatch::try_new_with_options(layout.schema(), arrays.collect(), &options)
     }
+}
+
+/// For a batch with as many rows.
+fn room<T>(is_needed: bool, count: usize) -> Vec<T> {
+    Vec::with_capacity(if is_needed { count } else { 0 })
 }
 
 impl<C: Chosen> Iterator for Batches<'_, '_, C> {

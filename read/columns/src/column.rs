@@ -165,11 +165,28 @@ impl Column {
         }
     }
 
-    /// The `len` values, nulls for what is missing; the column is empty then.
+    /// The `len` values, nulls for what is missing. The column is empty then, with room for as many: a batch mostly has as many rows as the one before, and
+    /// whoever grows touches fresh memory twice.
     pub(crate) fn finish(&mut self, len: usize) -> Result<ArrayRef, ArrowError> {
         self.fill(len);
-        let empty = Column::new(self.kind.clone(), self.is_text_binary);
+        let mut empty = Column::new(self.kind.clone(), self.is_text_binary);
+        empty.reserve(len);
         std::mem::replace(self, empty).into_data().map(make_array)
+    }
+
+    fn reserve(&mut self, len: usize) {
+        match &mut self.values {
+            Values::U8(values) => values.reserve(len),
+            Values::U16(values) => values.reserve(len),
+            Values::U32(values) => values.reserve(len),
+            Values::U64(values) => values.reserve(len),
+            Values::F32(values) => values.reserve(len),
+            Values::F64(values) => values.reserve(len),
+            Values::Bool(values) => values.reserve(len),
+            Values::Bytes { offsets, .. } | Values::List { offsets, .. } => offsets.reserve(len),
+            Values::Labels(labels) => labels.keys.reserve(len),
+            Values::Members(members) => members.iter_mut().for_each(|member| member.reserve(len)),
+        }
     }
 
     fn into_data(mut self) -> Result<ArrayData, ArrowError> {

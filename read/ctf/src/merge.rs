@@ -137,7 +137,7 @@ impl<'a, S: Source> Merge<'a, S> {
     pub fn keep_next(&mut self, block: &mut Block<'a>) -> bool {
         match self.advance_from_pending() {
             Some(Ok(index)) if !self.streams[index].is_at_state() => {
-                self.streams[index].keep(block);
+                self.streams[index].keep(block, Some(self.keys[index].1));
                 true
             }
             next => {
@@ -151,7 +151,7 @@ impl<'a, S: Source> Merge<'a, S> {
     #[inline]
     pub fn keep(&self, block: &mut Block<'a>) {
         if let Some(stream) = self.streams.get(self.first) {
-            stream.keep(block);
+            stream.keep(block, Some(self.keys[self.first].1));
         }
     }
 

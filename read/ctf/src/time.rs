@@ -26,7 +26,7 @@ impl Clock {
         let hz = self.frequency_hz.max(1);
         let offset_s = i128::from(self.offset_s) + i128::from(self.offset_cycles / hz);
         let offset_ns = offset_s * 1_000_000_000 + i128::from(duration_ns(self.offset_cycles % hz, hz));
-        Scale { frequency_hz: hz, offset_ns, at_ns: 0, drift: 0 }
+        Scale { frequency_hz: hz, offset_ns, at_ns: 0, drift: 0, plain_ns: None }.with_plain()
     }
 }
 
@@ -58,7 +58,8 @@ impl Correction {
 
     /// The time of the other host. What an `i64` cannot hold becomes the nearest that it can.
     pub fn corrected_ns(&self, ns: i64) -> i64 {
-        let scale = Scale { frequency_hz: 1_000_000_000, offset_ns: 0, at_ns: 0, drift: 0 }.corrected(self);
+        let scale =
+            Scale { frequency_hz: 1_000_000_000, offset_ns: 0, at_ns: 0, drift: 0, plain_ns: None }.corrected(self);
         scale.within(i128::from(ns) + scale.offset_ns)
     }
 }
@@ -72,14 +73,24 @@ pub struct Scale {
     /// As [`Correction`] has them, but that the time is one whose offset is corrected.
     at_ns: i64,
     drift: i64,
+    /// The offset, where there is no drift, and no time below [`PLAIN_NS`] is beyond an `i64` with it.
+    plain_ns: Option<i64>,
 }
+
+/// Times that most clocks do not come to: more than 146 years.
+const PLAIN_NS: i64 = 1 << 62;
 
 impl Scale {
     /// The same, corrected.
     pub(crate) fn corrected(self, correction: &Correction) -> Scale {
         let Correction { at_ns, offset_ns, drift } = *correction;
         let offset_ns = self.offset_ns + i128::from(offset_ns);
-        Scale { offset_ns, at_ns: at_ns.saturating_add(correction.offset_ns), drift, ..self }
+        Scale { offset_ns, at_ns: at_ns.saturating_add(correction.offset_ns), drift, ..self }.with_plain()
+    }
+
+    fn with_plain(self) -> Scale {
+        let offset_ns = i64::try_from(self.offset_ns).ok().filter(|ns| (-PLAIN_NS..PLAIN_NS).contains(ns));
+        Scale { plain_ns: offset_ns.filter(|_| self.drift == 0), ..self }
     }
 
     /// The nearest that an `i64` can hold, the drift added.
@@ -100,13 +111,22 @@ impl Scale {
     /// for each 52 days (2^52 ns) that the clock has run.
     #[inline]
     pub fn epoch_ns(&self, timestamp: u64) -> i64 {
-        self.within(self.offset_ns + i128::from(duration_ns(timestamp, self.frequency_hz)))
+        let ns = duration_ns(timestamp, self.frequency_hz);
+        match self.plain_ns {
+            Some(offset_ns) if ns < PLAIN_NS as u64 => offset_ns + ns as i64,
+            _ => self.within(self.offset_ns + i128::from(ns)),
+        }
     }
 }
 
 fn duration_ns(ticks: u64, frequency_hz: u64) -> u64 {
     match frequency_hz {
         1_000_000_000 => ticks,
+        // Signed numbers become floating-point ones, and these become whole ones, by one instruction.
+        hz if (ticks | hz) >> 63 == 0 => {
+            let ns = 1e9 * ticks as i64 as f64 / hz as i64 as f64;
+            if ns < PLAIN_NS as f64 { ns as i64 as u64 } else { ns as u64 }
+        }
         hz => (1e9 * ticks as f64 / hz as f64) as u64,
     }
 }
@@ -180,6 +200,30 @@ mod tests {
         let least = Correction { at_ns: i64::MAX, offset_ns: i64::MIN, drift: i64::MIN };
         assert_eq!(least.corrected_ns(i64::MIN), i64::MAX);
         assert_eq!(Correction::default().corrected_ns(7), 7);
+    }
+
+    #[test]
+    fn the_short_way_gives_the_same() {
+        let numbers =
+            [1, 3, 1_000, 999_999_999, 1_000_000_000, 2_399_998_123, 1 << 52, (1 << 63) - 1, 1 << 63, u64::MAX];
+        for (hz, ticks) in numbers.iter().flat_map(|hz| numbers.map(|ticks| (*hz, ticks))) {
+            let expected = if hz == 1_000_000_000 { ticks } else { (1e9 * ticks as f64 / hz as f64) as u64 };
+            assert_eq!(duration_ns(ticks, hz), expected, "{ticks} at {hz} Hz");
+            for offset_s in [0, -1, 1_700_000_000, -5_000_000_000, 5_000_000_000, i64::MIN, i64::MAX] {
+                let scale = Scale {
+                    frequency_hz: hz,
+                    offset_ns: i128::from(offset_s) * 1_000_000_000,
+                    at_ns: 0,
+                    drift: 0,
+                    plain_ns: None,
+                };
+                assert_eq!(
+                    scale.with_plain().epoch_ns(ticks),
+                    scale.epoch_ns(ticks),
+                    "{ticks} at {hz} Hz from {offset_s} s"
+                );
+            }
+        }
     }
 
     #[test]

@@ -66,6 +66,8 @@ pub(super) struct Measured {
     /// Where the record begins, in bits from the packet's start.
     pub begin: u64,
     pub timestamp: u64,
+    /// Where it is known, and then of no account without a clock.
+    pub time_ns: Option<i64>,
     pub outer: Outer,
 }
 
@@ -148,7 +150,7 @@ impl<'a> Block<'a> {
     /// Adds an event of a packet whose place is known; `body`: from the byte in which its contexts and fields begin, at least up to its end.
     #[inline(never)]
     pub(super) fn push(&mut self, packet: u32, event: Measured, body: &[u8]) {
-        let Measured { record, begin, timestamp, outer } = event;
+        let Measured { record, begin, timestamp, time_ns, outer } = event;
         let size_bytes = (record.end - record.body / 8 * 8).div_ceil(8) as usize;
         let offset = self.bytes.len();
         match body.get(..size_bytes + PADDING.len()) {
@@ -165,13 +167,14 @@ impl<'a> Block<'a> {
         if !self.outers.last().is_some_and(is_same) {
             self.outers.push(outer);
         }
-        let time_ns = self.packets.get(packet as usize).and_then(|packet| Some(packet.scale?.epoch_ns(timestamp)));
         self.events.push(Kept {
             packet,
             class: record.class as u32,
             outer: self.outers.len() as u32 - 1,
             timestamp,
-            time_ns: time_ns.unwrap_or(0),
+            time_ns: time_ns
+                .or_else(|| Some(self.packets.get(packet as usize)?.scale?.epoch_ns(timestamp)))
+                .unwrap_or(0),
             offset,
             record: begin,
             begin: record.body,
@@ -207,13 +210,13 @@ impl<'a> Block<'a> {
 }
 
 impl<'a, S: Source> StreamReader<'a, S> {
-    /// Keeps the event that the reader has come to.
+    /// Keeps the event that the reader has come to, whose time this is, if it is known.
     #[inline]
-    pub(crate) fn keep(&self, block: &mut Block<'a>) {
+    pub(crate) fn keep(&self, block: &mut Block<'a>, time_ns: Option<i64>) {
         let Some(current) = &self.current else { return };
         let packet = self.packet_in(block, current.plan, current.cpu_id);
         let Current { record, begin, timestamp, .. } = *current;
-        let event = Measured { record, begin, timestamp, outer: self.memory.outer() };
+        let event = Measured { record, begin, timestamp, time_ns, outer: self.memory.outer() };
         block.push(packet, event, self.source.fetched(current.body_offset()));
     }
 
@@ -287,11 +290,17 @@ mod tests {
             let (mut expected, mut text) = (Vec::new(), Buffer::default());
             trace.readers(&metadata).for_each(|item| one.event(&item.unwrap(), &mut expected));
             let (mut merge, mut block, mut last_ns) = (trace.readers(&metadata), Block::default(), None);
+            let (mut alone, mut alone_ns, mut lines) = (Block::default(), None, Buffer::default());
             let mut is_over = false;
             while !is_over {
                 is_over = merge.next_event().is_none();
                 if !is_over {
                     merge.keep(&mut block);
+                    // One that has seen no other event.
+                    merge.keep(&mut alone);
+                    Formatter::new(format, |_| 0).block(&alone, alone_ns, &mut lines);
+                    alone_ns = alone.last_ns();
+                    alone.clear();
                 }
                 if is_over || block.len() == 7 {
                     other.block(&block, last_ns, &mut text);
@@ -300,6 +309,7 @@ mod tests {
                 }
             }
             assert_eq!(String::from_utf8_lossy(text.as_bytes()), String::from_utf8_lossy(&expected));
+            assert_eq!(String::from_utf8_lossy(lines.as_bytes()), String::from_utf8_lossy(&expected));
         }
     }
 }

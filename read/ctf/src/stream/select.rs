@@ -80,7 +80,7 @@ impl<'a, S: Source> StreamReader<'a, S> {
                 self.pass_records_at_hand(|passed, memory| {
                     if let Some(Some(number)) = numbers.get(passed.record.class) {
                         let Passed { record, begin, timestamp, .. } = *passed;
-                        let event = Measured { record, begin, timestamp, outer: memory.outer() };
+                        let event = Measured { record, begin, timestamp, time_ns: None, outer: memory.outer() };
                         block.push(place, event, passed.body());
                         kept.push(*number);
                     }
@@ -90,7 +90,7 @@ impl<'a, S: Source> StreamReader<'a, S> {
             match self.count_next()? {
                 Ok(counted) => {
                     if let Some(Some(number)) = choice.numbers(counted.plan).get(counted.class) {
-                        self.keep(block);
+                        self.keep(block, None);
                         kept.push(*number);
                     }
                 }

@@ -31,6 +31,11 @@ impl From<&[u8]> for Piece {
 }
 
 impl Piece {
+    /// Its bytes.
+    pub(super) fn len(&self) -> usize {
+        self.first.1 + self.more.iter().map(|chunk| chunk.1).sum::<usize>()
+    }
+
     /// Appends it to other text.
     pub(super) fn put(&self, out: &mut Vec<u8>) {
         let chunks = std::iter::once(&self.first).chain(&self.more);
@@ -52,6 +57,16 @@ impl Buffer {
         &self.bytes[..self.len]
     }
 
+    /// How many bytes that is.
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there is none.
+    pub(super) fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
     /// Empties it. Its memory is kept.
     pub fn clear(&mut self) {
         self.len = 0;
@@ -68,7 +83,7 @@ impl Buffer {
 
     #[cold]
     fn grow(&mut self, size_bytes: usize) {
-        let len = (2 * self.bytes.len()).max(self.len + size_bytes).max(4096);
+        let len = (2 * self.bytes.len()).max(self.len + size_bytes).next_multiple_of(CHUNK_BYTES);
         self.bytes.resize(len, 0);
     }
 
@@ -84,15 +99,17 @@ impl Buffer {
         self.len += len;
     }
 
-    /// What another buffer has.
+    /// What another buffer has, with nine other digits in two places of it.
     #[inline(always)]
-    pub(super) fn append(&mut self, other: &Buffer) {
+    pub(super) fn append(&mut self, other: &Buffer, at: [usize; 2], digits: [u32; 2]) {
         // It has as much room as the last piece of it took.
         let size_bytes = other.len.next_multiple_of(CHUNK_BYTES);
-        let Some(text) = other.bytes.get(..size_bytes) else { return self.put(other.as_bytes()) };
         let room = self.room(size_bytes);
-        for (to, from) in room.chunks_exact_mut(CHUNK_BYTES).zip(text.chunks_exact(CHUNK_BYTES)) {
+        for (to, from) in room.chunks_exact_mut(CHUNK_BYTES).zip(other.bytes[..size_bytes].chunks_exact(CHUNK_BYTES)) {
             to.copy_from_slice(from);
+        }
+        for (at, digits) in at.into_iter().zip(digits) {
+            nine_digits(&mut room[at..at + FRACTION_DIGITS], digits);
         }
         self.len += other.len;
     }
@@ -134,12 +151,15 @@ impl Buffer {
     /// Nine digits.
     #[inline(always)]
     pub(super) fn fraction(&mut self, ns: u32) {
-        let digits = eight_digits(u64::from(ns % EIGHT_DIGITS as u32));
-        let room = &mut self.room(FRACTION_DIGITS)[..FRACTION_DIGITS];
-        room[0] = b'0' + (ns / EIGHT_DIGITS as u32) as u8;
-        room[1..].copy_from_slice(&digits.to_le_bytes());
+        nine_digits(&mut self.room(FRACTION_DIGITS)[..FRACTION_DIGITS], ns);
         self.len += FRACTION_DIGITS;
     }
+}
+
+#[inline(always)]
+fn nine_digits(room: &mut [u8], number: u32) {
+    room[0] = b'0' + (number / EIGHT_DIGITS as u32) as u8;
+    room[1..].copy_from_slice(&eight_digits(u64::from(number % EIGHT_DIGITS as u32)).to_le_bytes());
 }
 
 const EIGHT_DIGITS: u64 = 100_000_000;
@@ -189,9 +209,13 @@ mod tests {
         }
         assert_eq!(buffer.as_bytes(), expected);
         let (mut twice, mut short) = (Buffer::default(), Buffer::default());
-        short.put(b"end");
-        [&buffer, &buffer, &short].into_iter().for_each(|part| twice.append(part));
-        assert_eq!(twice.as_bytes(), [&expected[..], &expected, b"end"].concat());
+        short.put(b"...---------.---------.");
+        [short.len, 100].into_iter().for_each(|len| {
+            short.put(&vec![b'x'; len - short.len]);
+            twice.append(&short, [3, 13], [123_456_789, 7]);
+        });
+        assert_eq!(&twice.as_bytes()[..30], b"...123456789.000000007....1234");
+        assert_eq!(twice.as_bytes().len(), 123);
         buffer.clear();
         assert_eq!(buffer.as_bytes(), b"");
     }

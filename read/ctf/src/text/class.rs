@@ -3,13 +3,14 @@
 //! ```text
 //!   ") lair http:request: "   context of the packet   ", { vpid = " 12 ", vtid = " 13 " }, { id = " 7 ", path = " "/x" " }\n"
 //!         title              │                             piece    value  piece  …                                  last
-//!                            └── Front: most events of a stream have the same ──┘
+//!   └────────────── Known: but for the digits of its time most events of a class have the same as the one before ──────┘
 //! ```
 
 use std::sync::Arc;
 
-use super::Printer;
 use super::buffer::{Buffer, Piece};
+use super::number::FRACTION_DIGITS;
+use super::{NS, Printer};
 use crate::model::{Base, Encoding, Meaning};
 use crate::plan::{Cursor, IntegerNode, Memory, Node, extend_sign};
 use crate::stream::Event;
@@ -31,19 +32,80 @@ pub(super) struct ClassText {
 /// Words of a context that are remembered, and its alignments.
 const WORDS_MAX: usize = 4;
 
-/// What stands in front of an event's own fields: the context of its packet and the words of its own. Most events of a stream have the same as the one
-/// before.
+/// What events of a packet have in front of their own fields.
 #[derive(Debug, Default)]
 pub(super) struct Front {
     packet_context: Vec<u8>,
-    /// Of the event before in the packet: how many there are, and which.
-    words: Option<(usize, [u64; WORDS_MAX])>,
-    text: Buffer,
+    /// The class of its stream, by its place in memory.
+    plan: usize,
+    /// By class.
+    known: Vec<Known>,
 }
 
 impl Front {
-    pub(super) fn new(packet_context: Vec<u8>) -> Front {
-        Front { packet_context, ..Front::default() }
+    /// A packet with this context begins.
+    pub(super) fn begin_packet(&mut self, context: Vec<u8>, plan: usize) {
+        if self.packet_context != context || self.plan != plan {
+            *self = Front { packet_context: context, plan, known: Vec::new() };
+        }
+    }
+
+    pub(super) fn packet_context(&self) -> &[u8] {
+        &self.packet_context
+    }
+
+    #[inline(always)]
+    pub(super) fn known(&mut self, class: usize) -> &mut Known {
+        if self.known.len() <= class {
+            self.known.resize_with(class + 1, Known::default);
+        }
+        &mut self.known[class]
+    }
+}
+
+/// A line up to its first field, of the last event of a class. That of the next one has mostly other digits alone.
+#[derive(Debug, Default)]
+pub(super) struct Known {
+    /// Nothing, if it cannot be used.
+    text: Buffer,
+    words: [u64; WORDS_MAX],
+    /// When its second begins, and where in the text the digits of its fraction do.
+    second_ns: i64,
+    digits_at: usize,
+}
+
+/// Between the digits of the time and those of the distance.
+const BETWEEN: usize = b"] (+0.".len();
+
+impl Known {
+    /// Of an event whose line has this text and time, within a second that takes so many bytes; and how long after the one before it comes.
+    #[cold]
+    pub(super) fn new(times: Option<(i64, i64)>, words: [u64; WORDS_MAX], text: &[u8], second_bytes: usize) -> Known {
+        let Some((ns, 0..NS)) = times else { return Known::default() };
+        let mut known = Known { words, second_ns: ns - ns.rem_euclid(NS), digits_at: second_bytes, ..Known::default() };
+        known.text.put(text);
+        known
+    }
+
+    /// Appends the line of an event with these times and words; false if it is another one.
+    #[inline(always)]
+    pub(super) fn put(
+        &self,
+        time_ns: Option<i64>,
+        distance_ns: Option<i64>,
+        words: [u64; WORDS_MAX],
+        out: &mut Buffer,
+    ) -> bool {
+        let (Some(ns), Some(distance @ 0..NS)) = (time_ns, distance_ns) else { return false };
+        let fraction = ns.wrapping_sub(self.second_ns);
+        // Word by word: two at once would have to wait until both are written.
+        let differ = words.iter().zip(&self.words).fold(0, |differ, (word, known)| differ | (word ^ known));
+        let is_same = (0..NS).contains(&fraction) && differ == 0 && !self.text.is_empty();
+        if is_same {
+            let digits_at = [self.digits_at, self.digits_at + FRACTION_DIGITS + BETWEEN];
+            out.append(&self.text, digits_at, [fraction as u32, distance as u32]);
+        }
+        is_same
     }
 }
 
@@ -130,43 +192,42 @@ impl ClassText {
         out.piece(if is_timed { &self.timed_title } else { &self.title });
     }
 
-    /// Appends contexts and fields, and the end of the line. `front`: of the stream.
+    /// The words of its context, which stand in front.
     #[inline(always)]
-    pub(super) fn fields(&self, front: &mut Front, cursor: &mut Cursor<'_>, memory: &mut Memory, out: &mut Buffer) {
-        let (context, fields) = self.fields.split_at(self.front);
+    pub(super) fn words(&self, cursor: &mut Cursor<'_>) -> [u64; WORDS_MAX] {
         let mut words = [0; WORDS_MAX];
-        for (word, (_, value)) in words.iter_mut().zip(context) {
+        for (word, (_, value)) in words.iter_mut().zip(self.fields.iter().take(self.front)) {
             *word = value.word(cursor);
         }
-        if front.words != Some((self.front, words)) {
-            self.renew(front, words);
-        }
-        out.append(&front.text);
-        if self.front == 0 && self.has_fields && !front.packet_context.is_empty() {
+        words
+    }
+
+    /// Appends the context of the packet, that of these words, and what stands in front of the first field.
+    pub(super) fn contexts(&self, packet_context: &[u8], words: [u64; WORDS_MAX], out: &mut Buffer) {
+        out.put(packet_context);
+        if self.has_fields && !packet_context.is_empty() {
             out.put(b", ");
         }
+        let (context, fields) = self.fields.split_at(self.front);
+        for ((piece, value), word) in context.iter().zip(words) {
+            out.piece(piece);
+            value.put_word(word, out);
+        }
+        out.piece(fields.first().map_or(&self.last, |(piece, _)| piece));
+    }
+
+    /// Appends fields, and the end of the line.
+    #[inline(always)]
+    pub(super) fn fields(&self, cursor: &mut Cursor<'_>, memory: &mut Memory, out: &mut Buffer) {
+        let mut fields = self.fields.iter().skip(self.front);
+        let Some((_, first)) = fields.next() else { return };
+        // The record has been measured, so its fields can be read.
+        let _ = first.put(cursor, memory, out);
         for (piece, value) in fields {
             out.piece(piece);
-            // The record has been measured, so its fields can be read.
             let _ = value.put(cursor, memory, out);
         }
         out.piece(&self.last);
-    }
-
-    /// What is in front of an event whose context has these words. All classes of a stream have the same context; where a field of one has its length
-    /// there, it is not of words for that class.
-    #[cold]
-    fn renew(&self, front: &mut Front, words: [u64; WORDS_MAX]) {
-        front.words = Some((self.front, words));
-        front.text.clear();
-        front.text.put(&front.packet_context);
-        if self.front > 0 && !front.packet_context.is_empty() {
-            front.text.put(b", ");
-        }
-        for ((piece, value), word) in self.fields.iter().take(self.front).zip(words) {
-            front.text.piece(piece);
-            value.put_word(word, &mut front.text);
-        }
     }
 }
 

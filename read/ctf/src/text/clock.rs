@@ -75,6 +75,16 @@ impl<'a> ClockText<'a> {
         out.fraction(ns.rem_euclid(NS) as u32);
     }
 
+    /// Whether times within a second begin with the same text.
+    pub(super) fn is_by_second(&self) -> bool {
+        !matches!(self.format, ClockFormat::Since(_))
+    }
+
+    /// Bytes of that text, of the last time that was appended.
+    pub(super) fn second_bytes(&self) -> usize {
+        self.second.as_ref().map_or(0, |(_, second)| second.in_brackets.len())
+    }
+
     /// How times within a second begin.
     #[inline(always)]
     fn second(&mut self, epoch_s: i64) -> &Second {

@@ -22,7 +22,7 @@ pub use people::People;
 
 use std::io::Write;
 
-use class::{ClassText, Front};
+use class::{ClassText, Front, Known};
 use clock::ClockText;
 use number::{put_g, put_i64, put_u64};
 
@@ -37,7 +37,7 @@ pub struct Formatter<'a> {
     /// Time of the event before, from which the next one's distance is shown.
     last_ns: Option<i64>,
     /// By stream: a packet, and what its events have in front.
-    fronts: Vec<Option<(u64, Front)>>,
+    fronts: Vec<(u64, Front)>,
     /// By stream class (its place in memory), and index of the class.
     classes: Vec<(usize, Vec<Option<Box<ClassText>>>)>,
     scratch: Scratch,
@@ -76,28 +76,27 @@ impl<'a> Formatter<'a> {
 
     #[inline(always)]
     fn append(&mut self, event: &Event<'_>, out: &mut Buffer) {
-        if let Some(ns) = event.time_ns {
-            self.clock.append(ns, out);
-            match self.last_ns.replace(ns).map(|last| ns.saturating_sub(last).max(0)) {
-                Some(distance @ 0..NS) => {
-                    out.put(b"] (+0.");
-                    out.fraction(distance as u32);
-                }
-                Some(distance) => {
-                    out.put(b"] (+");
-                    out.unsigned((distance / NS) as u64);
-                    out.put(b".");
-                    out.fraction((distance % NS) as u32);
-                }
-                None => out.put(b"] (+?.?????????"),
-            }
-        }
-        let Formatter { fronts, classes, scratch, .. } = self;
+        let last_ns = event.time_ns.and_then(|ns| self.last_ns.replace(ns));
+        let distance = last_ns.zip(event.time_ns).map(|(last, ns)| ns.saturating_sub(last).max(0));
+        let Formatter { clock, fronts, classes, scratch, .. } = self;
         let front = front(fronts, event);
         let class = class_text(classes, event);
-        class.title(event.time_ns.is_some(), out);
         let (mut cursor, memory) = event.begin_fields(scratch);
-        class.fields(front, &mut cursor, memory, out);
+        let words = class.words(&mut cursor);
+        let known = front.known(event.class_index());
+        if !known.put(event.time_ns, distance, words, out) {
+            let begin = out.len();
+            if let Some(ns) = event.time_ns {
+                clock.append(ns, out);
+                distance_text(distance, out);
+            }
+            class.title(event.time_ns.is_some(), out);
+            class.contexts(front.packet_context(), words, out);
+            let times = event.time_ns.filter(|_| clock.is_by_second()).zip(distance);
+            *front.known(event.class_index()) =
+                Known::new(times, words, &out.as_bytes()[begin..], clock.second_bytes());
+        }
+        class.fields(&mut cursor, memory, out);
     }
 
     /// A line, without newline, that warns of what a notice tells. `stream` names the stream, for example its file.
@@ -123,25 +122,41 @@ impl<'a> Formatter<'a> {
     }
 }
 
-/// What stands in front of the event's fields.
+/// How long the event before is ago.
+fn distance_text(distance_ns: Option<i64>, out: &mut Buffer) {
+    let Some(distance) = distance_ns else { return out.put(b"] (+?.?????????") };
+    out.put(b"] (+");
+    out.unsigned((distance / NS) as u64);
+    out.put(b".");
+    out.fraction((distance % NS) as u32);
+}
+
+/// What stands in front of the fields of the event's packet.
 #[inline(always)]
-fn front<'f>(fronts: &'f mut Vec<Option<(u64, Front)>>, event: &Event<'_>) -> &'f mut Front {
+fn front<'f>(fronts: &'f mut Vec<(u64, Front)>, event: &Event<'_>) -> &'f mut Front {
     if fronts.len() <= event.stream {
-        fronts.resize_with(event.stream + 1, || None);
+        fronts.resize_with(event.stream + 1, || (u64::MAX, Front::default()));
     }
-    let (front, index) = (&mut fronts[event.stream], event.packet_index());
-    if front.as_ref().is_none_or(|(known, _)| *known != index) {
-        let mut text = Vec::new();
-        let mut printer = Printer { out: &mut text, is_first: true, depth: 0 };
-        printer.open(Group::Struct);
-        let is_there = event.visit_packet_context(&mut printer);
-        printer.close(Group::Struct);
-        if !is_there {
-            text.clear();
-        }
-        *front = Some((index, Front::new(text)));
+    let (packet, front) = &mut fronts[event.stream];
+    if *packet != event.packet_index() {
+        *packet = event.packet_index();
+        renew(front, event);
     }
-    &mut front.get_or_insert_default().1
+    front
+}
+
+/// A packet begins. Most have the same in front as the one before.
+#[cold]
+fn renew(front: &mut Front, event: &Event<'_>) {
+    let mut text = Vec::new();
+    let mut printer = Printer { out: &mut text, is_first: true, depth: 0 };
+    printer.open(Group::Struct);
+    let is_there = event.visit_packet_context(&mut printer);
+    printer.close(Group::Struct);
+    if !is_there {
+        text.clear();
+    }
+    front.begin_packet(text, std::ptr::from_ref(event.plan()).addr());
 }
 
 /// How the event's class looks.
