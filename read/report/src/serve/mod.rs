@@ -63,6 +63,7 @@ struct State {
     token: String,
     connections: AtomicU32,
     asked: Mutex<Instant>,
+    is_ended: AtomicBool,
 }
 
 impl std::fmt::Debug for State {
@@ -106,6 +107,7 @@ impl Server {
             token: token()?,
             connections: AtomicU32::new(0),
             asked: Mutex::new(Instant::now()),
+            is_ended: AtomicBool::new(false),
         };
         Ok(Server { listener, port, state: Arc::new(state) })
     }
@@ -161,7 +163,8 @@ impl Server {
         let counted = Arc::clone(&state);
         let work = move || {
             let _ = stream.set_nonblocking(false);
-            if let Some(head) = receive(&mut stream) {
+            // A browser connects before it asks: who asks after the end is not answered, so that the page says that nobody is there.
+            if let Some(head) = receive(&mut stream).filter(|_| !state.is_ended.load(Ordering::Relaxed)) {
                 let given = parse(&head, port).map_or_else(|refused| refused, |request| state.answer(&request.target));
                 // Whoever is gone needs no answer.
                 let _ = answer(&mut stream, &given);
@@ -171,6 +174,12 @@ impl Server {
         if std::thread::Builder::new().spawn(work).is_err() {
             counted.connections.fetch_sub(1, Ordering::Relaxed);
         }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.state.is_ended.store(true, Ordering::Relaxed);
     }
 }
 

@@ -281,6 +281,23 @@ fn nothing_is_served_beyond_the_token() {
     }
 }
 
+#[test]
+fn a_connection_of_before_the_end_is_not_answered_after_it() {
+    let running = Running::new(served(&files(10), MUCH, 1 << 20, false), None);
+    let request = format!("GET /{}/ HTTP/1.1\r\nHost: {}\r\n\r\n", running.one_time(), running.host());
+    let (begin, rest) = request.as_bytes().split_at(9);
+    let mut early = TcpStream::connect(running.host()).unwrap();
+    early.write_all(begin).unwrap();
+    // Connections are taken one after another: the first is, when the second has its answer.
+    assert!(running.get("/").0.contains("404"));
+    drop(running);
+    let mut answer = Vec::new();
+    if early.write_all(rest).is_ok() {
+        let _ = early.read_to_end(&mut answer);
+    }
+    assert_eq!(answer, b"");
+}
+
 /// What an answer has: of each row whether it is by CPU, of what, how deep, and whether of slices; and its entries, begin, duration, name, count, key and other.
 type Rows = Vec<([u64; 4], Vec<[u64; 6]>)>;
 
