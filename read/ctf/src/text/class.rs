@@ -54,14 +54,19 @@ impl Front {
         &self.packet_context
     }
 
+    /// What is known of a class, if it is one of those of which something is.
     #[inline(always)]
-    pub(super) fn known(&mut self, class: usize) -> &mut Known {
-        if self.known.len() <= class {
+    pub(super) fn known(&mut self, class: usize) -> Option<&mut Known> {
+        if self.known.len() <= class && class < KNOWN_MAX {
             self.known.resize_with(class + 1, Known::default);
         }
-        &mut self.known[class]
+        self.known.get_mut(class)
     }
 }
+
+/// Classes of a stream whose lines are known, and bytes of one: hostile traces have many of both.
+const KNOWN_MAX: usize = 256;
+const KNOWN_BYTES_MAX: usize = 512;
 
 /// A line up to its first field, of the last event of a class. That of the next one has mostly other digits alone.
 #[derive(Debug, Default)]
@@ -81,8 +86,9 @@ impl Known {
     /// Of an event whose line has this text and time, within a second that takes so many bytes; and how long after the one before it comes.
     #[cold]
     pub(super) fn new(times: Option<(i64, i64)>, words: [u64; WORDS_MAX], text: &[u8], second_bytes: usize) -> Known {
-        let Some((ns, 0..NS)) = times else { return Known::default() };
-        let mut known = Known { words, second_ns: ns - ns.rem_euclid(NS), digits_at: second_bytes, ..Known::default() };
+        let Some((ns, 0..NS)) = times.filter(|_| text.len() <= KNOWN_BYTES_MAX) else { return Known::default() };
+        let second_ns = ns.wrapping_sub(ns.rem_euclid(NS));
+        let mut known = Known { words, second_ns, digits_at: second_bytes, ..Known::default() };
         known.text.put(text);
         known
     }

@@ -84,7 +84,7 @@ impl<'a> Formatter<'a> {
         let (mut cursor, memory) = event.begin_fields(scratch);
         let words = class.words(&mut cursor);
         let known = front.known(event.class_index());
-        if !known.put(event.time_ns, distance, words, out) {
+        if !known.is_some_and(|known| known.put(event.time_ns, distance, words, out)) {
             let begin = out.len();
             if let Some(ns) = event.time_ns {
                 clock.append(ns, out);
@@ -93,8 +93,9 @@ impl<'a> Formatter<'a> {
             class.title(event.time_ns.is_some(), out);
             class.contexts(front.packet_context(), words, out);
             let times = event.time_ns.filter(|_| clock.is_by_second()).zip(distance);
-            *front.known(event.class_index()) =
-                Known::new(times, words, &out.as_bytes()[begin..], clock.second_bytes());
+            if let Some(known) = front.known(event.class_index()) {
+                *known = Known::new(times, words, &out.as_bytes()[begin..], clock.second_bytes());
+            }
         }
         class.fields(&mut cursor, memory, out);
     }
