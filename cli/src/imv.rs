@@ -85,7 +85,7 @@ impl Imv {
 
 impl List {
     fn run(self, out: &mut Output) -> anyhow::Result<u8> {
-        let tracers = Program::find(self.pid)?.tunables()?;
+        let tracers = Program::find_soon(self.pid)?.tunables()?;
         if self.json {
             let tracers: Vec<Value> = tracers.iter().map(tracer_json).collect();
             out.json(&tracers)?;
@@ -183,7 +183,7 @@ impl Set {
             bail!("`{}` has no value: give NAME VALUE, once or several times", name.escape_debug());
         }
         let values: Vec<(String, String)> = pairs.iter().map(|[name, value]| (name.clone(), value.clone())).collect();
-        let changes = Program::find(self.pid)?.set_tunables(&values)?;
+        let changes = Program::find_soon(self.pid)?.set_tunables(&values)?;
         for change in changes {
             writeln!(out, "{}: {} → {}", change.name, change.former, change.value)?;
         }

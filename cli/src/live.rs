@@ -72,7 +72,7 @@ fn type_name(field_type: FieldType) -> String {
 
 impl List {
     pub(crate) fn run(self, out: &mut Output) -> anyhow::Result<u8> {
-        let program = Program::find(self.pid)?;
+        let program = Program::find_soon(self.pid)?;
         let name = process_name(self.pid).unwrap_or_default();
         let mut tracers = Vec::new();
         for answer in program.ask(&ToolToProgram::List)? {
@@ -200,7 +200,7 @@ impl Arm {
     }
 
     pub(crate) fn run(self, out: &mut Output) -> anyhow::Result<u8> {
-        let (pid, program) = (self.pid, Program::find(self.pid)?);
+        let (pid, program) = (self.pid, Program::find_soon(self.pid)?);
         // Not yet in a session: one is needed, and the patterns are armed as the program joins it.
         let session = program.ask(&ToolToProgram::List)?.into_iter().find_map(|answer| match answer {
             ProgramToTool::Classes { session, .. } => program.session(&session),
@@ -266,7 +266,7 @@ impl Arm {
 
 impl Disarm {
     pub(crate) fn run(self, out: &mut Output) -> anyhow::Result<u8> {
-        let program = Program::find(self.pid)?;
+        let program = Program::find_soon(self.pid)?;
         let changed = change(&program, &self.patterns, &ToolToProgram::Disarm { patterns: self.patterns.clone() })?;
         let text = changed_text("disarmed", self.pid, &changed, ["none was armed", "the others were not armed"]);
         match changed {

@@ -393,7 +393,7 @@ impl Record {
 
     fn attach(self, pid: u32, dir: &Path, out: &mut Output) -> anyhow::Result<u8> {
         // Before anything is made.
-        let program = Program::find(pid)?;
+        let program = Program::find_soon(pid)?;
         let remote = Remote::default();
         let interrupt = remote.clone();
         on_ending_signals(move || interrupt.finish(0), end_at_once(dir, remote.clone()))?;

@@ -2,9 +2,12 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
+use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::param::clock_ticks_per_second;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::time::{ClockId, clock_gettime};
 
 /// What a process calls itself, as `ps` shows it: the name by which it was executed (a link's, where it was a link), or what it has set
 /// by `prctl(PR_SET_NAME)` since. Control characters, and bytes that are not UTF-8, are replaced, so that it can be printed. `None`: there
@@ -73,6 +76,15 @@ pub fn pid_in_namespace(vpid: u32, namespace: u64, joined: u64) -> Option<u32> {
 /// When a process started, in clock ticks since the boot; empty if there is none.
 pub fn start_of(pid: u32) -> String {
     Stat::of(pid).map(|stat| stat.field(22).into()).unwrap_or_default()
+}
+
+/// Whether a process started less than so long ago; not if there is none.
+pub(crate) fn is_young(pid: u32, age: Duration) -> bool {
+    let Ok(start) = start_of(pid).parse::<u64>() else { return false };
+    let start = Duration::from_millis(start.saturating_mul(1000) / clock_ticks_per_second().max(1));
+    let now = clock_gettime(ClockId::Boottime);
+    let now = Duration::new(now.tv_sec.try_into().unwrap_or(0), now.tv_nsec.try_into().unwrap_or(0));
+    now.saturating_sub(start) < age
 }
 
 /// A pidfd is readable once the last thread of the process has ended.

@@ -19,6 +19,10 @@ use crate::why::{Looked, why_none, why_silent, why_unreachable};
 /// How long a program may take over an answer, all in all.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// How long after its start a process that does not listen may do so in a moment, and how long from one look to the next.
+const YOUNG: Duration = Duration::from_secs(1);
+const LOOK: Duration = Duration::from_millis(20);
+
 /// How the identity of a process is looked up: another way in tests.
 type Lookup = fn(u32) -> Option<Identity>;
 
@@ -35,6 +39,17 @@ pub struct Program {
     sockets: Vec<(Arc<SocketDirectory>, String)>,
 }
 
+/// Looks again while that may give something else.
+fn while_young<T>(mut look: impl FnMut() -> Result<T, Error>, mut is_young: impl FnMut() -> bool) -> Result<T, Error> {
+    loop {
+        match look() {
+            // Nothing tells when it listens; when it is old this ends.
+            Err(_) if is_young() => std::thread::sleep(LOOK),
+            found => return found,
+        }
+    }
+}
+
 impl Program {
     /// Finds a process's sockets: those that the process itself listens to, in directories where its user's sockets may be.
     ///
@@ -42,6 +57,14 @@ impl Program {
     /// One line.
     pub fn find(pid: u32) -> Result<Program, Error> {
         Program::find_by(pid, Identity::of, directories_of)
+    }
+
+    /// The same, but that a process which has just started gets time to listen.
+    ///
+    /// # Errors
+    /// One line.
+    pub fn find_soon(pid: u32) -> Result<Program, Error> {
+        while_young(|| Program::find(pid), || process::is_young(pid, YOUNG))
     }
 
     /// The same, for who has no use for a reason.
@@ -317,6 +340,24 @@ mod tests {
         LOOKED.set(1);
         let error = Program::find_by(me, lookup, directories(place.path())).unwrap_err().to_string();
         assert!(error.contains("the process has ended meanwhile"), "{error}");
+    }
+
+    #[test]
+    fn a_process_that_has_just_started_is_looked_at_again() {
+        let mut looks = 0;
+        let mut look = |enough: u32| {
+            looks += 1;
+            if looks < enough { Err(Error::from(format!("look {looks}"))) } else { Ok(looks) }
+        };
+        assert_eq!(while_young(|| look(3), || true).unwrap(), 3);
+        let mut ages = [true, false].into_iter();
+        assert_eq!(while_young(|| look(99), || ages.next().unwrap()).unwrap_err().to_string(), "look 5");
+        let mut child = std::process::Command::new("sleep").arg("infinity").spawn().unwrap();
+        let year = Duration::from_secs(365 * 86_400);
+        assert!(process::is_young(child.id(), year) && !process::is_young(child.id(), Duration::ZERO));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(!process::is_young(child.id(), year));
     }
 
     #[test]
