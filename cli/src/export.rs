@@ -1,5 +1,6 @@
 //! `dormouse export`: traces for the tools of others.
 
+mod collector;
 mod ctf2;
 
 use std::ffi::OsString;
@@ -14,6 +15,8 @@ use dormouse_export::{Batch, Encoder, Exporter, Format};
 use dormouse_reader::{Item, Reading, Said};
 use dormouse_terminal::{Output, parse_size, say};
 use serde_json::json;
+
+use collector::Collector;
 
 use crate::external::become_program;
 use crate::hands::Hands;
@@ -33,7 +36,7 @@ pub(crate) struct Export {
     /// For which tools
     #[arg(long, value_enum, value_name = "FORMAT")]
     to: To,
-    /// Where to; `-` is standard output
+    /// Where to; `-` is standard output, and for spans `http://HOST:4318` a collector of OpenTelemetry
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
 
@@ -67,7 +70,7 @@ Examples:
   dormouse export TRACE --to csv -o requests.csv -e http:request
   dormouse export TRACE --to parquet -o DIR                       for DuckDB, pyarrow and others: docs/query.md
   dormouse export TRACE --to ctf2 -o DIR                          for what reads CTF 2
-  dormouse export TRACE --to otlp -o - | curl --data-binary @- -H 'Content-Type: application/x-protobuf' http://localhost:4318/v1/traces
+  dormouse export TRACE --to otlp -o http://localhost:4318        spans, to a collector
 
 perfetto: tracks by process and thread; slices with the fields of both ends; instants; counters; flows; where events were lost. \
 chrome: the same as JSON. folded: stacks of slices with their own time in nanoseconds. otlp: slices as spans, other events as \
@@ -142,6 +145,41 @@ struct Told {
     left_out: Vec<String>,
 }
 
+impl Told {
+    /// Tells it, as JSON too if the file, its format and size are given. Gives the exit code.
+    fn finish(
+        self,
+        out: &mut Output,
+        json: Option<(&Path, To, u64)>,
+        sent: Option<&collector::Sent>,
+    ) -> anyhow::Result<u8> {
+        self.warnings.iter().for_each(|line| say(format_args!("warning: {line}")));
+        self.left_out.iter().chain(&self.losses).for_each(say);
+        let rejected = sent.map_or(0, |sent| sent.rejected_spans);
+        match sent.map_or("", |sent| &sent.message) {
+            "" if rejected == 0 => {}
+            message if rejected == 0 => say(format_args!("warning: the collector says: {message}")),
+            message => say(format_args!("warning: the collector has rejected {rejected} spans: {message}")),
+        }
+        if let Some((path, to, written_bytes)) = json {
+            let mut told = json!({
+                "file": path.to_string_lossy(),
+                "format": to.to_possible_value().map(|value| value.get_name().to_owned()),
+                "written_bytes": written_bytes,
+                "events": self.events,
+                "timeline": self.totals,
+                "losses": self.losses,
+                "warnings": self.warnings,
+            });
+            if let Some(sent) = sent {
+                told["collector"] = sent.json();
+            }
+            out.json(&told)?;
+        }
+        Ok((self.is_damaged || rejected > 0).into())
+    }
+}
+
 /// For what there was no memory.
 fn left_out(totals: &Totals) -> Vec<String> {
     let lines = [
@@ -180,6 +218,14 @@ impl Export {
             bail!("--counter is for timelines; OTLP here has spans");
         }
         let (path, is_json, to) = (self.output.clone(), self.json, self.to);
+        if let Some(mut collector) = Collector::of(&path)? {
+            if format != Ok(Format::Otlp) {
+                bail!("{} takes spans: --to otlp; other formats are written to a file", path.display());
+            }
+            let told = self.timeline(Format::Otlp, collector.output())?;
+            let (written_bytes, sent) = collector.finish()?;
+            return told.finish(out, is_json.then_some((&path, to, written_bytes)), Some(&sent));
+        }
         let mut target = Target::open(&path, is_text, out)?;
         let told = match format {
             Ok(format) => self.timeline(format, target.output())?,
@@ -189,20 +235,7 @@ impl Export {
             }
         };
         let written_bytes = target.finish()?;
-        told.warnings.iter().for_each(|line| say(format_args!("warning: {line}")));
-        told.left_out.iter().chain(&told.losses).for_each(say);
-        if is_json {
-            out.json(&json!({
-                "file": path.to_string_lossy(),
-                "format": to.to_possible_value().map(|value| value.get_name().to_owned()),
-                "written_bytes": written_bytes,
-                "events": told.events,
-                "timeline": told.totals,
-                "losses": told.losses,
-                "warnings": told.warnings,
-            }))?;
-        }
-        Ok(told.is_damaged.into())
+        told.finish(out, is_json.then_some((&path, to, written_bytes)), None)
     }
 
     /// Writes the trace anew with other metadata.

@@ -1,5 +1,7 @@
 //! `dormouse export`: where it writes to, what it says, and which events it takes. What the formats hold is tested beside their encoders.
 
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
@@ -133,6 +135,99 @@ fn a_request_is_found_by_its_trace_id() {
     assert!(has("00f067aa0ba902b7"));
 }
 
+/// Has a collector answer its requests in turn, the last answer again and again, while something is done with its address. Gives head and body of each.
+fn collect(answers: &[&[u8]], act: impl FnOnce(&str)) -> Vec<(String, Vec<u8>)> {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::scope(|scope| {
+        let requests = scope.spawn(move || {
+            let mut requests = Vec::new();
+            for (index, stream) in listener.incoming().enumerate() {
+                let mut stream = BufReader::new(stream.unwrap());
+                let mut head = String::new();
+                while !head.ends_with("\r\n\r\n") && stream.read_line(&mut head).unwrap() > 0 {}
+                let Some((_, size)) = head.split_once("ontent-length: ") else { break };
+                let mut body = vec![0; size.lines().next().unwrap().parse().unwrap()];
+                stream.read_exact(&mut body).unwrap();
+                requests.push((head, body));
+                stream.get_mut().write_all(answers.get(index).unwrap_or(answers.last().unwrap())).unwrap();
+            }
+            requests
+        });
+        act(&format!("http://{address}"));
+        // Without a request: the end.
+        drop(TcpStream::connect(address).unwrap());
+        requests.join().unwrap()
+    })
+}
+
+const TAKEN: &[u8] = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
+
+#[test]
+fn spans_go_to_a_collector() {
+    let mut builder = TraceBuilder::new();
+    let classes =
+        ["work_begin", "work_end"].map(|name| builder.class("app", name, &[("id", FieldType::scalar(Kind::U64))]));
+    let stream = builder.stream(0);
+    for id in 0..40_000 {
+        classes
+            .iter()
+            .zip(0..)
+            .for_each(|(class, end)| builder.event(stream, 1000 + 20 * id + end, 7, 7, *class, &[Value::U64(id)]));
+        if id % 500 == 0 {
+            builder.packet(stream, 0, 0);
+        }
+    }
+    builder.packet(stream, 0, 0);
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir(dir.path().join("t")).unwrap();
+    builder.finish().write(&dir.path().join("t"));
+    assert_eq!(export(dir.path(), &["--to", "otlp", "-o", "out"]).status.code(), Some(0));
+    let expected = std::fs::read(dir.path().join("out")).unwrap();
+    let send = |url: &str| export(dir.path(), &["--to", "otlp", "-o", url, "--json"]);
+
+    // What it has no time for comes again.
+    let busy = b"HTTP/1.1 503 Busy\r\nRetry-After: 0\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
+    let mut output = None;
+    let requests = collect(&[TAKEN, busy, TAKEN], |url| output = Some(send(url)));
+    let output = output.unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    assert!(requests.len() > 2 && requests[1].1 == requests[2].1, "{} requests", requests.len());
+    for (head, body) in &requests {
+        assert!(head.starts_with("POST /v1/traces HTTP/1.1\r\n") && head.contains("application/x-protobuf"), "{head}");
+        assert!((1..=2 << 20).contains(&body.len()), "{}", body.len());
+    }
+    let sent: Vec<u8> =
+        requests.iter().enumerate().filter(|(index, _)| *index != 1).flat_map(|(_, (_, body))| body.clone()).collect();
+    assert!(sent == expected, "{} bytes sent, {} expected", sent.len(), expected.len());
+    let told: Json = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&told["written_bytes"], &told["events"]), (&json!(expected.len()), &json!(80_000)));
+    assert_eq!(told["collector"], json!({ "requests": requests.len() - 1, "rejected_spans": 0, "message": "" }));
+
+    let partly = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 8\r\n\r\n\x0A\x06\x08\x02\x12\x02no";
+    let requests = collect(&[partly, TAKEN], |url| {
+        let output = send(&format!("{url}/some/path"));
+        assert_eq!(output.status.code(), Some(1));
+        assert!(text(&output.stderr).contains("the collector has rejected 2 spans: no"), "{}", text(&output.stderr));
+    });
+    assert!(requests[0].0.starts_with("POST /some/path HTTP/1.1\r\n"));
+
+    let elsewhere = b"HTTP/1.1 404 Not Found\r\nConnection: close\r\nContent-Length: 4\r\n\r\nmove";
+    let requests = collect(&[elsewhere], |url| {
+        let output = send(url);
+        assert_eq!(output.status.code(), Some(2));
+        let errors = text(&output.stderr);
+        assert!(errors.contains("it answers 404 Not Found (move)") && errors.lines().count() == 1, "{errors}");
+    });
+    assert_eq!(requests.len(), 1);
+    // Nobody listens there any more.
+    let mut gone = String::new();
+    collect(&[TAKEN], |url| gone = url.to_owned());
+    let output = send(&gone);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("Connection refused"), "{}", text(&output.stderr));
+}
+
 #[test]
 fn options_select_events_and_say_what_is_drawn() {
     let dir = place(false);
@@ -203,6 +298,8 @@ fn what_cannot_be_done_is_one_line() {
         (&["--to", "json", "-o", "-", "--json"], "name a file by -o"),
         (&["--to", "csv", "-o", "x", "--counter", "http:*/len"], "--pairs and --counter are for timelines"),
         (&["--to", "otlp", "-o", "x", "--counter", "http:*/len"], "--counter is for timelines"),
+        (&["--to", "otlp", "-o", "https://localhost:4318"], "are sent by http alone"),
+        (&["--to", "chrome", "-o", "http://localhost:4318"], "takes spans: --to otlp"),
         (&["--to", "folded", "-o", "x", "-e", "htp:*"], "no event class of this trace matches htp:*"),
         (&["--to", "chrome", "-o", "x", "--pairs", "http:begin..http:ende"], "the nearest is `http:end`"),
         (&["--to", "chrome", "-o", "x", "--counter", "http:begin/ln"], "the nearest is `len`"),
