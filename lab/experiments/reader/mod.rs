@@ -18,6 +18,7 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use dormouse_abi::record::RecordKind;
 use dormouse_consumer::{Mode, Options, Session};
@@ -35,8 +36,10 @@ use crate::{Experiment, Host, LabError, Measurement, RunOptions};
 
 /// Events of a trace, in a full and in a quick experiment.
 const EVENTS: [u64; 2] = [25_000_000, 300_000];
-/// So many at a time, that no recorder falls behind; and room for what a disk that stalls keeps back.
+/// So many at a time, that no recorder falls behind; for ours, which emit them in a fraction of a millisecond, with a pause in which a disk can write them, and
+/// with room for what one keeps back that stalls.
 const BURST: u64 = 20_000;
+const PAUSE: Duration = Duration::from_millis(3);
 const BUDGET_BYTES: u64 = 256 << 20;
 
 /// A recorder, and what is asked of its trace.
@@ -80,7 +83,13 @@ struct Turn {
 }
 
 /// Has a program emit so many events.
-fn emit(program: PathBuf, env: [(&str, OsString); 2], options: &RunOptions, events: u64) -> Result<(), LabError> {
+fn emit(
+    program: PathBuf,
+    env: [(&str, OsString); 2],
+    options: &RunOptions,
+    events: u64,
+    pause: Duration,
+) -> Result<(), LabError> {
     let mut command = Command::new(program);
     command.envs(env);
     let mut engine = Engine::start(command, options)?;
@@ -88,6 +97,8 @@ fn emit(program: PathBuf, env: [(&str, OsString); 2], options: &RunOptions, even
         let (iterations, threads) = (BURST.min(events - engine.emitted), options.cpus.len().min(2));
         let case = "armed_sites_10".into();
         engine.run(Run { case, iterations, threads, walk: Walk::None, beside: None })?;
+        // Nothing tells how far the recorder is.
+        std::thread::sleep(pause);
     }
     engine.finish()
 }
@@ -97,13 +108,13 @@ fn by_us(options: &RunOptions, dir: &Path, events: u64) -> Result<(PathBuf, u64)
     let patterns = vec!["lab:armed_site_?".into()];
     let of_session = session_options(dir, Mode::Discard, BUDGET_BYTES);
     let session = Session::create(&Options { context: RecordKind::Ids, patterns, ..of_session.clone() })?;
-    emit(engine_path(ENGINE)?, session.environment()?, options, events)?;
+    emit(engine_path(ENGINE)?, session.environment()?, options, events, PAUSE)?;
     Ok((of_session.dir, session.finish().events))
 }
 
 fn by_lttng(options: &RunOptions, dir: &Path, events: u64) -> Result<(PathBuf, u64), LabError> {
     let session = LttngSession::start(BUFFERS, &["lab:armed_site_00*"], &[], dir).map_err(LabError::Peer)?;
-    emit(LTTNG_UST.program(&directory())?, session.env(), options, events)?;
+    emit(LTTNG_UST.program(&directory())?, session.env(), options, events, Duration::ZERO)?;
     session.keep().and_then(|trace| events_in(&trace).map(|events| (trace, events))).map_err(LabError::Peer)
 }
 
