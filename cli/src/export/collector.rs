@@ -11,7 +11,7 @@
 //! "OpenTelemetry Protocol Specification", OTLP/HTTP: path, statuses that are tried again, `Retry-After`, partial success.
 
 use std::fs::File;
-use std::io::{BufReader, ErrorKind, Read};
+use std::io::{BufRead, BufReader, ErrorKind, Read};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::thread::JoinHandle;
@@ -126,7 +126,7 @@ fn send(url: &str, pipe: impl Read) -> anyhow::Result<Sent> {
 }
 
 /// Appends the next message with its key; false at the end.
-fn read_message(pipe: &mut impl Read, body: &mut Vec<u8>) -> std::io::Result<bool> {
+fn read_message(pipe: &mut impl BufRead, body: &mut Vec<u8>) -> std::io::Result<bool> {
     let Some(key) = read_number(pipe, body)? else { return Ok(false) };
     let len = read_number(pipe, body)?.filter(|len| key == RESOURCE_SPANS && *len <= MESSAGE_BYTES_MAX);
     let len = len.ok_or(ErrorKind::InvalidData)?;
@@ -135,7 +135,7 @@ fn read_message(pipe: &mut impl Read, body: &mut Vec<u8>) -> std::io::Result<boo
 }
 
 /// A number of seven bits a byte, the lowest ones first, which is appended as it is; `None` at the end.
-fn read_number(from: &mut impl Read, bytes: &mut Vec<u8>) -> std::io::Result<Option<u64>> {
+fn read_number(from: &mut impl BufRead, bytes: &mut Vec<u8>) -> std::io::Result<Option<u64>> {
     let mut number = 0;
     for shift in (0..64).step_by(7) {
         let Some(byte) = from.bytes().next().transpose()? else {
