@@ -132,6 +132,9 @@ impl To {
     }
 }
 
+/// Batches that a thread has at a time. They are not small, and --memory is for what is kept.
+const BATCHES_EACH: usize = 2;
+
 /// What is told when all is written.
 struct Told {
     is_damaged: bool,
@@ -298,7 +301,7 @@ impl Export {
         exporter.limit(memory);
         std::thread::scope(|scope| {
             let hands = exporter.encoder().and_then(|_| {
-                Hands::start(scope, || {
+                Hands::start(scope, BATCHES_EACH, || {
                     let mut encoder = exporter.encoder();
                     move || move |batch: &mut Batch<'_>| encoder.iter_mut().for_each(|encoder| encoder.encode(batch))
                 })

@@ -10,15 +10,13 @@ use std::num::NonZero;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::Scope;
 
-/// Jobs that a thread has at a time, so that neither it nor who gives them waits for the other: a thread that sleeps is woken late, above all in a virtual
-/// machine. Of 28 million events `dormouse view` takes 1.29 s with 2 and 1.19 s with 8 (two CPUs, medians of eight runs, 27 November 2026).
-const JOBS_EACH: usize = 8;
 /// More than this are never busy: reading in order takes about half as long as making text.
 const THREADS_MAX: usize = 4;
 
 /// The threads.
 pub(crate) struct Hands<J> {
     hands: Vec<Hand<J>>,
+    jobs_each: usize,
     spare: Vec<J>,
     /// Jobs that were handed over, and jobs that came back.
     given: usize,
@@ -31,9 +29,14 @@ struct Hand<J> {
 }
 
 impl<J: Send + Default> Hands<J> {
-    /// Starts the threads, which end when this is gone; `None` where one thread is all that can run.
+    /// Starts the threads, which end when this is gone; `None` where one thread is all that can run. Each has so many jobs at a time, so that it need not
+    /// wait for the next one.
     /// `prepare` is called here for each, and what it gives in the thread, for what does the work.
-    pub(crate) fn start<'s, P, W>(scope: &'s Scope<'s, '_>, prepare: impl Fn() -> P) -> Option<Hands<J>>
+    pub(crate) fn start<'s, P, W>(
+        scope: &'s Scope<'s, '_>,
+        jobs_each: usize,
+        prepare: impl Fn() -> P,
+    ) -> Option<Hands<J>>
     where
         J: 's,
         P: FnOnce() -> W + Send + 's,
@@ -41,8 +44,8 @@ impl<J: Send + Default> Hands<J> {
     {
         let count = std::thread::available_parallelism().map_or(1, NonZero::get).min(THREADS_MAX);
         let hand = |_| {
-            let (to, jobs) = sync_channel::<J>(JOBS_EACH);
-            let (done, from) = sync_channel(JOBS_EACH);
+            let (to, jobs) = sync_channel::<J>(jobs_each);
+            let (done, from) = sync_channel(jobs_each);
             let prepared = prepare();
             scope.spawn(move || {
                 let mut work = prepared();
@@ -57,12 +60,12 @@ impl<J: Send + Default> Hands<J> {
         };
         let hands: Vec<_> = (0..count).filter(|_| count > 1).map(hand).collect();
         let is_there = !hands.is_empty();
-        is_there.then(|| Hands { hands, spare: Vec::new(), given: 0, taken: 0 })
+        is_there.then(|| Hands { hands, jobs_each, spare: Vec::new(), given: 0, taken: 0 })
     }
 
     /// Hands a job over, and gives an empty one for it. `done` is shown the jobs that come back, and empties them.
     pub(crate) fn give(&mut self, job: J, done: &mut impl FnMut(&mut J)) -> J {
-        if self.given - self.taken >= JOBS_EACH * self.hands.len() {
+        if self.given - self.taken >= self.jobs_each * self.hands.len() {
             self.take_back(done);
         }
         // A thread is there as long as its sender.

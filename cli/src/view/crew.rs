@@ -14,6 +14,9 @@ use crate::hands::Hands;
 /// A block is full with so many events, or so many bytes of them: then handing it over costs little, and all blocks are in the caches.
 const EVENTS_MAX: usize = 4096;
 const BYTES_MAX: usize = 256 << 10;
+/// Blocks that a thread has at a time, so that neither it nor who reads waits for the other: a thread that sleeps is woken late, above all in a virtual
+/// machine. Of 28 million events `dormouse view` takes 1.29 s with 2 and 1.19 s with 8 (two CPUs, medians of eight runs, 27 November 2026).
+const BLOCKS_EACH: usize = 8;
 
 /// The threads, and the block that is being filled.
 pub(super) struct Crew<'f> {
@@ -52,7 +55,7 @@ impl<'f> Crew<'f> {
                 }
             }
         };
-        let hands = Hands::start(scope, prepare)?;
+        let hands = Hands::start(scope, BLOCKS_EACH, prepare)?;
         Some(Crew { hands, job: Job::default(), last_ns: None })
     }
 

@@ -109,7 +109,7 @@ fn a_whole_trace_has_no_warnings() {
 /// A file that `view` reads becomes shorter while nobody takes its output.
 #[test]
 fn a_stream_that_is_shortened_under_view_is_read_as_far_as_it_goes() {
-    let trace = trace(&[1000]);
+    let trace = trace(&[4000]);
     let path = trace.path().join("cpu_0");
     let mut view = Command::new(DORMOUSE);
     view.args(["view"]).arg(trace.path()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -117,19 +117,21 @@ fn a_stream_that_is_shortened_under_view_is_read_as_far_as_it_goes() {
     let mut stdout = view.stdout.take().expect("a pipe");
     let mut text = vec![0];
     stdout.read_exact(&mut text).expect("it has begun");
-    // All that it can have read until now are a pipe and some buffers full, not half of 4 MB.
+    // All that it can have read until now are a pipe and some blocks full, not half of 16 MB.
     let file = std::fs::OpenOptions::new().write(true).open(&path).expect("a stream");
-    file.set_len(500 * PACKET_BYTES as u64 + 80 + 24 * 7 + 1).expect("it is shortened");
+    file.set_len(2000 * PACKET_BYTES as u64 + 80 + 24 * 7 + 1).expect("it is shortened");
     stdout.read_to_end(&mut text).expect("text");
     let output = view.wait_with_output().expect("it ends");
     let errors = stderr(&output);
     assert_eq!(output.status.code(), Some(1), "{output:?}");
-    let expected = "cpu_0: packet 500 at byte 2048000 cannot be read: the file was shortened from 4096000 to 2048249";
+    let expected = "cpu_0: packet 2000 at byte 8192000 cannot be read: the file was shortened from 16384000 to 8192249";
     assert!(errors.contains(expected), "{errors}");
-    assert!(errors.contains("cpu_0 has 50007 events in 501 packets, where 100000 events in 1000 packets were written"));
+    assert!(
+        errors.contains("cpu_0 has 200007 events in 2001 packets, where 400000 events in 4000 packets were written")
+    );
     let text = String::from_utf8(text).expect("text");
-    assert_eq!(text.lines().count(), 50_007 + 1);
-    assert!(text.ends_with("{ n = 50006 }\n"));
+    assert_eq!(text.lines().count(), 200_007 + 1);
+    assert!(text.ends_with("{ n = 200006 }\n"));
 }
 
 #[test]
