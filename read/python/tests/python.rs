@@ -285,7 +285,8 @@ fn a_wheel_is_built() {
     let mut command = Command::new(python);
     command.args(["-m", "maturin", "build", "--profile", "dev", "--locked", "--out"]).arg(out.path());
     command.args(["--interpreter"]).arg(python);
-    // Crates of other systems are fetched here, because maturin asks for all that the lock file has. Beside cargo's own: other settings of the build would have it compile its parts of Python anew each time.
+    // Crates of other systems are fetched where they are not there: maturin asks for all that the lock file has. Beside cargo's own, because other settings of
+    // the build would have it compile its parts of Python anew each time.
     let target = target_dir().join("python-wheel");
     command.arg("--manifest-path").arg(here("Cargo.toml")).env("CARGO_TARGET_DIR", target);
     succeeds(&mut command);
