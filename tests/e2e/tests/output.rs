@@ -210,14 +210,16 @@ fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Commands that have no commands of their own, as the help lists them. The laboratory may be there; it has a test like this one.
+/// Commands that have no commands of their own, as the help lists them. The laboratory and the cluster's programs may be there; their workspaces have tests
+/// of them.
 fn leaves(place: &Place, above: &[String]) -> BTreeSet<Vec<String>> {
     let output = place.run(&[above, &["--help".into()]].concat(), Target::Read);
     let text = String::from_utf8(output.stdout).unwrap();
     let Some((_, list)) = text.split_once("\nCommands:\n") else { return BTreeSet::from([above.to_vec()]) };
     let list = list.split("\n\n").next().unwrap_or_default();
     let names = list.lines().filter_map(|line| line.strip_prefix("  ").filter(|line| !line.starts_with(' ')));
-    let names = names.filter_map(|line| line.split_whitespace().next()).filter(|name| !["help", "lab"].contains(name));
+    let names = names.filter_map(|line| line.split_whitespace().next());
+    let names = names.filter(|name| !["help", "lab", "cluster"].contains(name));
     names.flat_map(|name| leaves(place, &[above, &[name.to_string()]].concat())).collect()
 }
 
