@@ -210,8 +210,8 @@ fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Commands that have no commands of their own, as the help lists them. The laboratory and the cluster's programs may be there; their workspaces have tests
-/// of them.
+/// Commands that have no commands of their own, as the help lists them. Programs of other workspaces may be there, which
+/// have tests of them.
 fn leaves(place: &Place, above: &[String]) -> BTreeSet<Vec<String>> {
     let output = place.run(&[above, &["--help".into()]].concat(), Target::Read);
     let text = String::from_utf8(output.stdout).unwrap();
@@ -219,7 +219,7 @@ fn leaves(place: &Place, above: &[String]) -> BTreeSet<Vec<String>> {
     let list = list.split("\n\n").next().unwrap_or_default();
     let names = list.lines().filter_map(|line| line.strip_prefix("  ").filter(|line| !line.starts_with(' ')));
     let names = names.filter_map(|line| line.split_whitespace().next());
-    let names = names.filter(|name| !["help", "lab", "cluster"].contains(name));
+    let names = names.filter(|name| !["help", "lab", "cluster", "query", "ship"].contains(name));
     names.flat_map(|name| leaves(place, &[above, &[name.to_string()]].concat())).collect()
 }
 
