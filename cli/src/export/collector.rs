@@ -165,7 +165,8 @@ fn post(agent: &ureq::Agent, url: &str, body: &[u8], sent: &mut Sent) -> anyhow:
                 note_partial(&text, sent);
                 return Ok(());
             }
-            // The collector has more than it can do: this is what it asks for.
+            // The collector has more than it can do, and asks to be left alone for so long. It ends with the last of the waits, none of which is longer than
+            // `WAIT_S_MAX`.
             (429 | 502 | 503 | 504, Some(next)) => {
                 std::thread::sleep(Duration::from_secs(wait.unwrap_or(*next).min(WAIT_S_MAX)));
             }

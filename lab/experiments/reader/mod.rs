@@ -97,7 +97,7 @@ fn emit(
         let (iterations, threads) = (BURST.min(events - engine.emitted), options.cpus.len().min(2));
         let case = "armed_sites_10".into();
         engine.run(Run { case, iterations, threads, walk: Walk::None, beside: None })?;
-        // Nothing tells how far the recorder is.
+        // Nothing tells how far the recorder is. There are as many pauses as bursts.
         std::thread::sleep(pause);
     }
     engine.finish()

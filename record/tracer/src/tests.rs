@@ -436,7 +436,7 @@ fn settled_descriptor_count(before: Option<usize>) -> usize {
         if before.is_none_or(|before| now <= before) || Instant::now() > deadline {
             return now;
         }
-        // Nothing tells when another test closes its own.
+        // Nothing tells when another test closes its own. The deadline ends it.
         std::thread::sleep(Duration::from_millis(10));
     }
 }

@@ -43,7 +43,7 @@ pub struct Program {
 fn while_young<T>(mut look: impl FnMut() -> Result<T, Error>, mut is_young: impl FnMut() -> bool) -> Result<T, Error> {
     loop {
         match look() {
-            // Nothing tells when it listens; when it is old this ends.
+            // Nothing tells when it begins to listen. It ends when the process is older than `YOUNG`.
             Err(_) if is_young() => std::thread::sleep(LOOK),
             found => return found,
         }
