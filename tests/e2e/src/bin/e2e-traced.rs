@@ -492,8 +492,9 @@ fn become_again(times: u64, events: u64) {
         return;
     }
     for thread in 1..4 {
-        std::thread::spawn(move || emit_steps(thread, 100_000));
+        std::thread::spawn(move || emit_steps(thread, 50_000));
     }
+    // They are to be amid their events.
     std::thread::sleep(Duration::from_millis(1));
     let program = std::env::current_exe().expect("a program has a path");
     let error = Command::new(program).args(words(&["become", &(times - 1).to_string(), &events.to_string()])).exec();
