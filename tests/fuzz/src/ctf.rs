@@ -1,7 +1,9 @@
 //! Reading traces of anybody.
 
+use std::collections::BTreeMap;
+
 use dormouse_ctf::text::{Formatter, LineFormat, Lines, People};
-use dormouse_ctf::{Event, Merge, Selection, Stats, StreamReader, Trace, TraceRef, Writers};
+use dormouse_ctf::{ClassCounts, Event, Merge, Selection, Stats, StreamReader, Trace, TraceRef, Writers};
 use dormouse_filter::Filter;
 
 /// Questions to the fields that traces of the targets have, and to what most traces have.
@@ -76,7 +78,7 @@ impl Printer {
     }
 }
 
-/// Prints and counts all that is in streams: both find as many events, no event is printed that is no event, no event is wanted by a filter
+/// Prints all that is in streams, and counts it in two ways: all find as many events, no event is printed that is no event, no event is wanted by a filter
 /// and by its contrary, and each notice says something.
 pub fn read(trace: &Trace, streams: &[Vec<u8>], how: How) -> u64 {
     let (mut printer, mut writers) = (Printer::new(how.format), Writers::default());
@@ -84,7 +86,7 @@ pub fn read(trace: &Trace, streams: &[Vec<u8>], how: How) -> u64 {
         let filters = PARSED.with(|parsed| parsed[usize::from(filter) % FILTERS.len()].clone());
         filters.map(|filter| Selection::unchecked(Vec::new(), vec![filter]))
     });
-    let (mut text, mut count) = (Vec::new(), 0u64);
+    let (mut text, mut of_classes) = (Vec::new(), BTreeMap::<*const _, u64>::new());
     let readers = streams.iter().enumerate().map(|(index, bytes)| StreamReader::new(trace, index, bytes));
     for item in Merge::new(readers) {
         match item {
@@ -97,12 +99,22 @@ pub fn read(trace: &Trace, streams: &[Vec<u8>], how: How) -> u64 {
                     let [is_wanted, is_unwanted] = questions.each_mut().map(|one| one.wants(&event, &mut writers));
                     assert!(!(is_wanted && is_unwanted));
                 }
-                count += 1;
+                *of_classes.entry(std::ptr::from_ref(event.class)).or_default() += 1;
             }
             Err(notice) => assert!(!notice.to_string().is_empty()),
         }
     }
     let stats = Stats::of_traces(&[TraceRef::from(trace)], streams.iter().map(|bytes| (0, "stream", bytes.as_slice())));
+    let count = of_classes.values().sum();
     assert_eq!(stats.events, count);
+    let mut counts = ClassCounts::default();
+    for (index, bytes) in streams.iter().enumerate() {
+        StreamReader::new(trace, index, bytes)
+            .count_classes(&mut counts, |notice| assert!(!notice.to_string().is_empty()));
+    }
+    assert_eq!(
+        counts.iter().map(|(class, count)| (std::ptr::from_ref(class), count)).collect::<BTreeMap<_, _>>(),
+        of_classes
+    );
     count
 }

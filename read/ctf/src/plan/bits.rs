@@ -216,11 +216,17 @@ pub(super) struct AtByte<'a> {
     end: u64,
 }
 
-impl AtByte<'_> {
+impl<'a> AtByte<'a> {
     /// The 64 bits from here on, if there are so many.
     #[inline(always)]
     pub(super) fn word(&self) -> Option<u64> {
         Some(u64::from_le_bytes(*self.bytes.get(self.offset..)?.first_chunk()?))
+    }
+
+    /// All bytes, and between which of them, whole ones, may be read.
+    #[inline(always)]
+    pub(super) fn whole_bytes(&self) -> (&'a [u8], usize, usize) {
+        (self.bytes, self.offset, (self.end.saturating_sub(self.base) / 8) as usize)
     }
 
     /// In bits, as a [`Cursor`] has it.

@@ -202,6 +202,11 @@ impl ClassTable {
         self.steps_bytes.get(id as usize).filter(|step| **step != u32::MAX).map(|step| (*step).into())
     }
 
+    /// Those that [`ClassTable::plain`] may know.
+    pub(super) fn dense_ids(&self) -> std::ops::Range<u64> {
+        0..self.dense.len() as u64
+    }
+
     #[inline(always)]
     pub(super) fn at(&self, index: usize) -> &Class {
         &self.classes[index]

@@ -91,19 +91,19 @@ pub(super) enum Head {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Short {
     /// Where the tag is, and between what values it is.
-    tag: Part,
-    bounds: (u64, u64),
-    id: Part,
-    time: Part,
+    pub tag: Part,
+    pub bounds: (u64, u64),
+    pub id: Part,
+    pub time: Part,
     time_bits: u32,
     pub size_bits: u64,
 }
 
 /// Bits of a word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Part {
-    shift: u32,
-    mask: u64,
+pub(super) struct Part {
+    pub shift: u32,
+    pub mask: u64,
 }
 
 impl Part {
@@ -112,8 +112,13 @@ impl Part {
     }
 
     #[inline(always)]
-    fn get(self, word: u64) -> u64 {
+    pub(super) fn get(self, word: u64) -> u64 {
         word >> self.shift & self.mask
+    }
+
+    /// Its bits of the word.
+    pub(super) fn in_place(self) -> u64 {
+        self.mask << self.shift
     }
 }
 

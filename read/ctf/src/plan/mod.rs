@@ -12,6 +12,7 @@ mod packet;
 mod pick;
 mod program;
 mod shape;
+mod skim;
 mod walk;
 
 pub use bits::FieldError;
@@ -25,6 +26,7 @@ pub(crate) use bits::{Cursor, extend_sign};
 pub(crate) use head::Time;
 pub(crate) use node::{Node, StructNode, roles_of};
 pub(crate) use packet::{PacketFields, PacketStart};
+pub(crate) use skim::Tally;
 pub(crate) use walk::{Blind, Memory, advance};
 
 use bits::AtByte;

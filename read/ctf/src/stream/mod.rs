@@ -21,6 +21,7 @@
 //! * `range`: which packets and events are of a time that was asked for.
 
 mod block;
+mod counts;
 mod event;
 mod growing;
 mod notice;
@@ -37,12 +38,12 @@ mod trace;
 mod tests;
 
 pub use block::Block;
+pub use counts::ClassCounts;
 pub use event::{Event, EventFields, Scratch};
 pub use growing::Position;
 pub use notice::{Foreign, Notice, Problem, RecordError};
 pub use pages::{count_records, first_record_since};
 pub use range::PacketSpan;
-pub use records::ClassCounts;
 pub(crate) use records::Passed;
 pub use select::{Choice, Chosen, ChosenOf};
 pub use source::Source;

@@ -1,8 +1,8 @@
 //! From one record of a packet to the next.
 
-use super::notice::{Notice, Problem, RecordError};
+use super::notice::{Problem, RecordError};
 use super::{Current, Packet, Source, StreamReader, shortened, unreadable};
-use crate::plan::{Class, Cursor, Memory, PlainRecords, Record, StreamPlan, Time};
+use crate::plan::{Cursor, Memory, PlainRecords, Record, StreamPlan, Time};
 
 /// No record is longer than a page, and no page nearly as long. A sparse file can claim any length.
 pub(super) const RECORD_SIZE_BYTES_MAX: usize = 16 << 20;
@@ -71,74 +71,17 @@ impl<'a, S: Source> StreamReader<'a, S> {
         self.packet = None;
         problem
     }
-}
-
-/// How many events of each class a stream has. Of the records the headers are read, and what tells where they end.
-#[derive(Debug, Clone, Default)]
-pub struct ClassCounts<'a> {
-    /// By stream class (its plan's place in memory) and index of the class.
-    of_plans: Vec<(&'a StreamPlan, Vec<u64>)>,
-}
-
-impl<'a> ClassCounts<'a> {
-    fn of(&mut self, plan: &'a StreamPlan) -> &mut Vec<u64> {
-        let index = self.of_plans.iter().position(|(known, _)| std::ptr::eq(*known, plan)).unwrap_or_else(|| {
-            self.of_plans.push((plan, vec![0; plan.classes().count()]));
-            self.of_plans.len() - 1
-        });
-        &mut self.of_plans[index].1
-    }
-
-    /// Adds those of another stream.
-    pub fn add(&mut self, other: &ClassCounts<'a>) {
-        for (plan, counts) in &other.of_plans {
-            self.of(plan).iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
-        }
-    }
-
-    /// Classes that have events, each with its count.
-    pub fn iter(&self) -> impl Iterator<Item = (&'a Class, u64)> + use<'a, '_> {
-        let of_plan = |(plan, counts): &'_ (&'a StreamPlan, Vec<u64>)| {
-            let (plan, counts) = (*plan, counts.clone());
-            counts
-                .into_iter()
-                .enumerate()
-                .filter(|(_, count)| *count > 0)
-                .map(move |(at, count)| (plan.class_at(at), count))
-        };
-        self.of_plans.iter().flat_map(of_plan)
-    }
-}
-
-impl<'a, S: Source> StreamReader<'a, S> {
-    /// Reads the stream to its end and counts its events by class. What is wrong with it is passed to `told`.
-    pub fn count_classes(&mut self, counts: &mut ClassCounts<'a>, mut told: impl FnMut(Notice)) {
-        loop {
-            self.count_fast(counts);
-            // What comes next is no record that is at hand as a whole: the next packet, the next window, damage.
-            match self.advance() {
-                Some(Ok(_)) => counts.of_current(self.current.as_ref()),
-                Some(Err(notice)) => told(notice),
-                None => return,
-            }
-        }
-    }
-
-    /// Counts the records that are in memory already, as long as there is nothing to be said of them.
-    fn count_fast(&mut self, counts: &mut ClassCounts<'a>) {
-        if let Some(packet) = self.packet {
-            let of_plan = counts.of(packet.plan);
-            self.pass_records_at_hand(|passed, _| {
-                of_plan[passed.record.class] += 1;
-                true
-            });
-        }
-    }
 
     /// Passes the records of the packet that are in memory already, as long as there is nothing to be said of them. Each is shown; where `see` gives
     /// false, the reader has come to that event, and this gives true.
     #[inline(always)]
-    pub(crate) fn pass_records_at_hand(&mut self, mut see: impl FnMut(&Passed<'_>, &Memory) -> bool) -> bool {
+    pub(crate) fn pass_records_at_hand(&mut self, see: impl FnMut(&Passed<'_>, &Memory) -> bool) -> bool {
+        self.pass_in_way(&mut Shown(see))
+    }
+
+    /// The same, with what is done for them left to `way`.
+    #[inline(always)]
+    pub(super) fn pass_in_way(&mut self, way: &mut impl Way) -> bool {
         let Some(packet) = self.packet.as_mut().filter(|packet| !packet.is_partly && !self.is_ahead) else {
             return false;
         };
@@ -148,34 +91,25 @@ impl<'a, S: Source> StreamReader<'a, S> {
         let base = packet.position / 8 * 8;
         let Ok(bytes) = self.source.fetch(packet.offset + base / 8, 1) else { return false };
         let (plan, end, timestamp_end) = (packet.plan, packet.end, packet.timestamp_end);
-        let (mut cursor, mut events, mut is_seen) = (Cursor::new(bytes, base, packet.position, end), 0, false);
+        let (mut cursor, mut events) = (Cursor::new(bytes, base, packet.position, end), 0);
         let begun = Record { end: packet.position, ..Record::default() };
         let mut passed = Passed { record: begun, begin: packet.position, timestamp: self.time, bytes, base };
-        'records: loop {
+        let is_seen = loop {
             // Most are plain. They have a loop and a cursor of their own, so that where the next one begins stays in a register.
-            let mut plain = plan.plain_records(&cursor);
-            while let Some(record) = plain.as_mut().and_then(PlainRecords::next) {
-                let Some(next) = passed.next(record, timestamp_end) else { break 'records };
-                passed = next;
-                events += 1;
-                if !see(&passed, &self.memory) {
-                    is_seen = true;
-                    break 'records;
-                }
-            }
+            let next = way.pass_plain(plan, &cursor, &mut passed, timestamp_end, &self.memory);
+            events += next.0;
             cursor.position = passed.record.end;
-            if cursor.position >= end {
-                break;
+            if next.1 != Next::Other || cursor.position >= end {
+                break next.1 == Next::Seen;
             }
-            let Ok(record) = plan.record(&mut cursor, &mut self.memory) else { break };
-            let Some(next) = passed.next(record, timestamp_end) else { break };
+            let Ok(record) = plan.record(&mut cursor, &mut self.memory) else { break false };
+            let Some(next) = passed.next(record, timestamp_end) else { break false };
             passed = next;
             events += 1;
-            if !see(&passed, &self.memory) {
-                is_seen = true;
-                break;
+            if !way.see(&passed, &self.memory) {
+                break true;
             }
-        }
+        };
         packet.position = passed.record.end;
         self.time = passed.timestamp;
         self.totals.events += events;
@@ -185,6 +119,64 @@ impl<'a, S: Source> StreamReader<'a, S> {
             self.current = Some(Current { plan, record, timestamp, begin, packet_offset, cpu_id });
         }
         is_seen
+    }
+}
+
+/// What is done with records that are passed.
+pub(super) trait Way {
+    /// Passes the plain ones from the cursor on, and says how many those were, and what comes next.
+    fn pass_plain(
+        &mut self,
+        plan: &StreamPlan,
+        cursor: &Cursor<'_>,
+        passed: &mut Passed<'_>,
+        timestamp_end: u64,
+        memory: &Memory,
+    ) -> (u64, Next);
+
+    /// Looks at another one; false: the reader is to stay there.
+    fn see(&mut self, passed: &Passed<'_>, memory: &Memory) -> bool;
+}
+
+/// What comes behind plain records.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Next {
+    /// A record that is not plain, or not there as a whole.
+    Other,
+    /// Something is to be said of it.
+    Said,
+    /// The last one is where the reader is to stay.
+    Seen,
+}
+
+/// Each is shown.
+struct Shown<F>(F);
+
+impl<F: FnMut(&Passed<'_>, &Memory) -> bool> Way for Shown<F> {
+    #[inline(always)]
+    fn pass_plain(
+        &mut self,
+        plan: &StreamPlan,
+        cursor: &Cursor<'_>,
+        passed: &mut Passed<'_>,
+        timestamp_end: u64,
+        memory: &Memory,
+    ) -> (u64, Next) {
+        let (mut plain, mut events) = (plan.plain_records(cursor), 0);
+        while let Some(record) = plain.as_mut().and_then(PlainRecords::next) {
+            let Some(next) = passed.next(record, timestamp_end) else { return (events, Next::Said) };
+            *passed = next;
+            events += 1;
+            if !(self.0)(passed, memory) {
+                return (events, Next::Seen);
+            }
+        }
+        (events, Next::Other)
+    }
+
+    #[inline(always)]
+    fn see(&mut self, passed: &Passed<'_>, memory: &Memory) -> bool {
+        (self.0)(passed, memory)
     }
 }
 
@@ -225,13 +217,5 @@ impl Passed<'_> {
     #[inline(always)]
     pub fn who(&self, plan: &StreamPlan) -> Option<(u32, u32)> {
         plan.who(&Cursor::new(self.bytes, self.base, self.record.body, u64::MAX))
-    }
-}
-
-impl<'a> ClassCounts<'a> {
-    fn of_current(&mut self, current: Option<&Current<'a>>) {
-        if let Some(current) = current {
-            self.of(current.plan)[current.record.class] += 1;
-        }
     }
 }

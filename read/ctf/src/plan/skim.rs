@@ -1,0 +1,87 @@
+//! Plain records that are only counted: of each no more is asked than where it ends, and whether its time is in order.
+
+use super::bits::Cursor;
+use super::{PlainRecords, StreamPlan};
+
+/// Records of one id.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Tally {
+    /// Whole bytes of contexts and fields; [`Tally::NOT_PLAIN`] where records have not all so many.
+    step_bytes: usize,
+    pub events: u64,
+}
+
+impl Tally {
+    const NOT_PLAIN: usize = usize::MAX;
+}
+
+/// Records that have been passed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Skimmed {
+    pub events: u64,
+    /// Behind the last of them, in bits from the packet's start.
+    pub end: u64,
+    /// Of the last.
+    pub timestamp: u64,
+}
+
+impl StreamPlan {
+    /// Nothing counted yet, by id.
+    pub(crate) fn tallies(&self) -> Vec<Tally> {
+        let step_bytes = |id| {
+            let size_bits =
+                self.classes.plain(id).map(|(_, size_bits)| size_bits).filter(|bits| bits.is_multiple_of(8));
+            size_bits.map_or(Tally::NOT_PLAIN, |size_bits| size_bits as usize / 8)
+        };
+        self.classes.dense_ids().map(|id| Tally { step_bytes: step_bytes(id), events: 0 }).collect()
+    }
+
+    /// Counts the records from the cursor on, as long as they are plain, whole, and of times that follow one another without a carry into the bits
+    /// that a short header has not. `before`: the time of the record before.
+    #[inline(always)]
+    pub(crate) fn skim(&self, cursor: &Cursor<'_>, before: u64, timestamp_end: u64, tallies: &mut [Tally]) -> Skimmed {
+        let nothing = Skimmed { events: 0, end: cursor.position, timestamp: before };
+        let Some(PlainRecords { short, at, .. }) = self.plain_records(cursor) else { return nothing };
+        let (bytes, begin, end) = at.whole_bytes();
+        let time_max = short.time.mask;
+        let high = before & !time_max;
+        let tags = short.bounds.1.min(short.tag.mask).checked_sub(short.bounds.0);
+        let (Some(tags), Some(time_span)) = (tags, timestamp_end.checked_sub(high)) else { return nothing };
+        // All but the id stays where it is in the word.
+        let (tag_mask, tag_first) = (short.tag.in_place(), short.bounds.0 << short.tag.shift);
+        let tag_span = tags << short.tag.shift;
+        let (time_mask, time_end) = (short.time.in_place(), time_span.min(time_max) << short.time.shift);
+        let header_bytes = short.size_bits as usize / 8;
+        let mut time = (before & time_max) << short.time.shift;
+        let (mut offset, mut events) = (begin, 0);
+        // Of the record before: bytes behind its header, and all bytes, see `PlainRecords`. Before the first one: no record, which would not fit.
+        let mut last = (Tally::NOT_PLAIN, end + 1);
+        while let Some(word) = bytes.get(offset..).and_then(|bytes| bytes.first_chunk()) {
+            let word = u64::from_le_bytes(*word);
+            let next_time = word & time_mask;
+            let is_tag = (word & tag_mask).wrapping_sub(tag_first) <= tag_span;
+            if !is_tag || next_time < time || next_time > time_end {
+                break;
+            }
+            let Some(tally) = tallies.get_mut(short.id.get(word) as usize) else { break };
+            if tally.step_bytes != last.0 {
+                if tally.step_bytes == Tally::NOT_PLAIN {
+                    break;
+                }
+                last = (tally.step_bytes, header_bytes + tally.step_bytes);
+            }
+            let next = offset + last.1;
+            if next > end {
+                break;
+            }
+            tally.events += 1;
+            events += 1;
+            (offset, time) = (next, next_time);
+        }
+        if events == 0 {
+            return nothing;
+        }
+        let end = cursor.position.next_multiple_of(8) + 8 * (offset - begin) as u64;
+        Skimmed { events, end, timestamp: high | time >> short.time.shift }
+    }
+}
