@@ -4,7 +4,7 @@
 //!   trace    builds of a C project under `dormouse record --libc`, on disk and cached
 //!   parquet  the same events, by `dormouse query --export`
 //!   round    every way once, in an order drawn for it; each is a process, timed from outside, its output to /dev/null
-//!     COUNTS, PAIRS, FILES, WIDE    .trace, .parquet: dormouse-query    .duckdb: DuckDB's own command
+//!     COUNTS, PAIRS, FILES, WIDE    .trace, .parquet: dormouse-query    .duckdb: DuckDB in Python
 //!     perfetto, view                `dormouse export --to perfetto -o -`, `dormouse view`
 //! ```
 //! Both programs print CSV, and use all processors. What either takes to start and answer `select 1` is taken off, round by round. Before anything is
@@ -33,6 +33,8 @@ const EVENTS: u64 = 25_000_000;
 /// What tells of a process: seconds, seconds, MiB.
 const TIMER: &str = "dormouse-lab-engine-timer";
 const FIGURES: [(&str, &str); 3] = [("wall", "s"), ("cpu", "s"), ("peak", "MiB")];
+/// Prints the answer to a query as CSV.
+const DUCKDB: &str = r#"import duckdb, sys; duckdb.sql(f"copy ({sys.argv[1]}) to '/dev/stdout' (format csv, header)")"#;
 /// What answers nothing: what starting takes.
 const START_UP: &str = "start-up";
 
@@ -101,17 +103,25 @@ impl Turn {
     }
 }
 
-/// DuckDB's words for files of classes.
-fn with_files(sql: &str, parquet: &Path) -> String {
+/// The names of directories below one that are so many levels deeper.
+fn names_below(dir: &Path, levels: u32) -> Vec<OsString> {
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    match levels {
+        0 => entries.map(|entry| entry.file_name()).collect(),
+        _ => entries.flat_map(|entry| names_below(&entry.path(), levels - 1)).collect(),
+    }
+}
+
+/// DuckDB's words for files of classes. A class without events has none, which DuckDB takes for an error.
+fn with_files(sql: &str, parquet: &Path, known: &[OsString]) -> String {
     let mut text = String::new();
     let mut rest = sql;
     while let Some((before, from)) = rest.split_once("FILES(") {
         let (classes, behind) = from.split_once(')').unwrap_or((from, ""));
-        let glob = |class: &str| {
-            let class = class.trim().replace(':', "%3A");
-            format!("'{}/**/class={class}/*.parquet'", parquet.display())
-        };
-        let globs: Vec<String> = classes.split(',').map(glob).collect();
+        let directories = classes.split(',').map(|class| format!("class={}", class.trim().replace(':', "%3A")));
+        let is_there = |name: &String| name == "class=*" || known.iter().any(|known| known == name.as_str());
+        let glob = |name: String| format!("'{}/**/{name}/*.parquet'", parquet.display());
+        let globs: Vec<String> = directories.filter(is_there).map(glob).collect();
         text += &format!(
             "{before}read_parquet([{}], hive_partitioning = true, hive_types_autocast = false, union_by_name = true)",
             globs.join(", ")
@@ -193,15 +203,17 @@ pub(super) fn run_query(options: &RunOptions, _: &Host) -> Result<Experiment, La
     let parquet = dir.path().join("parquet");
     let parquet_text = parquet.display().to_string();
     let ours = find_part("dormouse-query");
-    let theirs = ["duckdb/bin/duckdb", "../duckdb/bin/duckdb"].into_iter().find_map(find_part);
+    let theirs = ["duckdb/bin/python", "../duckdb/bin/python"].into_iter().find_map(find_part);
     match (&ours, &theirs) {
         (Some(ours), Some(theirs)) => {
             let export = Turn::new("export".into(), ours, &[&trace_text, "--export", &parquet_text]);
             export.output()?;
+            // By host and day.
+            let known = names_below(&parquet.join("events"), 2);
             for question in &QUESTIONS {
                 let name = question.name;
-                let sql = with_files(question.theirs, &parquet);
-                let of_duckdb = Turn::new(format!("{name}.duckdb"), theirs, &["-csv", "-c", &sql]);
+                let sql = with_files(question.theirs, &parquet, &known);
+                let of_duckdb = Turn::new(format!("{name}.duckdb"), theirs, &["-c", DUCKDB, &sql]);
                 for (source, path) in [("trace", &trace_text), ("parquet", &parquet_text)] {
                     let words = [path, question.ours, "--format", "csv"];
                     let of_ours = Turn::new(format!("{name}.{unoptimised}{source}"), ours, &words);
@@ -212,8 +224,11 @@ pub(super) fn run_query(options: &RunOptions, _: &Host) -> Result<Experiment, La
                 turns.push(of_duckdb);
             }
         }
-        (None, _) => notes.push("trace and parquet not measured: dormouse-query is not here; `cargo xtask lab query` builds it".into()),
-        (_, None) => notes.push("duckdb not measured: DuckDB's command is not here; `cargo xtask lab query` installs it (duckdb-cli of PyPI)".into()),
+        (None, _) => notes.push(
+            "trace and parquet not measured: dormouse-query is not here; `cargo xtask lab query` builds it".into(),
+        ),
+        (_, None) => notes
+            .push("duckdb not measured: it is not here; `cargo xtask lab query` installs it (duckdb of PyPI)".into()),
     }
     let (rounds, timer) = (options.rounds(ROUNDS_MIN, 2 * ROUNDS_MIN), engine_path(TIMER)?);
     let (mut samples, mut signals) = (Samples::new(), plan::signals()?);
@@ -276,7 +291,8 @@ mod tests {
 
     #[test]
     fn files_are_those_of_classes() {
-        let text = with_files("select 1 from FILES(libc:open, x) where a", Path::new("/p"));
+        let known = ["class=libc%3Aopen", "class=x"].map(OsString::from);
+        let text = with_files("select 1 from FILES(libc:open, none, x) where a", Path::new("/p"), &known);
         assert!(
             text.starts_with(
                 "select 1 from read_parquet(['/p/**/class=libc%3Aopen/*.parquet', '/p/**/class=x/*.parquet'], "
