@@ -143,8 +143,8 @@ fn record(options: &RunOptions, dir: &Path, project: &Path, library: PathBuf) ->
     let session = Session::create(&Options { command_line: "make".into(), ..of.clone() })?;
     let mut environment = vec![("LD_PRELOAD", library.into())];
     environment.extend(session.environment()?);
-    // One build of Lua has about ten million.
-    for _ in 0..if options.is_quick { 1 } else { 3 } {
+    // One build of Lua has about seven million.
+    for _ in 0..if options.is_quick { 1 } else { 4 } {
         project.build(&environment)?;
     }
     let summary = session.finish();

@@ -1,12 +1,14 @@
 //! What begins and what ends it: pairs of events as rows. `dormouse_analysis` pairs them, as `dormouse stats --latency` does: what begins and ends while
 //! events can have been lost is left out.
 
+use std::panic::resume_unwind;
 use std::sync::Arc;
+use std::sync::mpsc::sync_channel;
 
 use arrow_array::builder::{Int64Builder, StringBuilder, TimestampNanosecondBuilder, UInt32Builder};
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Int32Type, TimestampNanosecondType, UInt32Type};
-use arrow_array::{Array, ArrayRef, RecordBatch};
+use arrow_array::{Array, ArrayRef, Int64Array, RecordBatch, StringArray, UInt64Array};
 use arrow_cast::cast;
 use arrow_schema::{DataType, Field, Schema, SchemaRef, TimeUnit};
 use dormouse_abi::class::matches;
@@ -82,6 +84,9 @@ pub fn of_names(files: &TraceFiles) -> Vec<Group> {
     groups
 }
 
+/// Batches that are read while those before them are looked at.
+const BATCHES_AHEAD: usize = 2;
+
 /// What is kept of a begin.
 struct Begun {
     /// `pid`, `tid` and `cpu`.
@@ -89,7 +94,7 @@ struct Begun {
     process: Option<Arc<str>>,
 }
 
-type Open = Pairs<(u32, Box<str>), Begun>;
+type Open = Pairs<(u32, Key), Begun>;
 
 impl Group {
     fn keys(&self) -> Vec<String> {
@@ -153,12 +158,23 @@ impl Group {
         let of_group = |trace: usize| self.trace.is_none_or(|of| of == trace);
         std::thread::scope(|scope| {
             let ahead = files.chosen(scope, layout.times(), |trace| of_group(trace).then(|| layout.choice(trace)));
-            let mut batches = Batches::of(&layout, ahead).with_gaps();
+            let (to, read) = sync_channel(BATCHES_AHEAD);
+            let layout = &layout;
+            let reading = scope.spawn(move || {
+                let mut batches = Batches::of(layout, ahead).with_gaps();
+                while let Some(batch) = batches.next() {
+                    let gaps = batches.take_gaps();
+                    if to.send((batch, gaps)).is_err() {
+                        break;
+                    }
+                }
+                batches.damage().clone()
+            });
             let mut pairs = Open::new();
             let mut process: Option<Arc<str>> = None;
-            while let Some(batch) = batches.next() {
+            for (batch, gaps) in read {
                 let batch = batch.failed(|| "pairs".into())?;
-                for Gap { stream, begin_ns, end_ns, is_damage } in batches.take_gaps() {
+                for Gap { stream, begin_ns, end_ns, is_damage } in gaps {
                     match end_ns {
                         Some(end_ns) if is_damage => pairs.goes_on(0, stream, end_ns),
                         end_ns => pairs.lost(0, stream, begin_ns, end_ns),
@@ -169,7 +185,7 @@ impl Group {
                     return Ok(None);
                 }
             }
-            let damage = batches.damage().clone();
+            let damage = reading.join().unwrap_or_else(|panic| resume_unwind(panic));
             let (unpaired, _) = pairs.finish();
             let dormouse_analysis::Unpaired { begins, ends, across_losses, not_followed, .. } = unpaired;
             Ok(Some((Unpaired { begins, ends, across_losses, not_followed }, damage)))
@@ -198,37 +214,30 @@ impl Group {
             .map(|name| name.unwrap_or_default())
             .map(|name| (numbers(&|rule| any(&rule.ends, name)), numbers(&|rule| any(&rule.begins, name))))
             .collect();
-        let keys: Vec<ArrayRef> = self.keys().iter().map(|key| text(key, column(key)?)).collect::<Result<_>>()?;
-        let keys: Vec<_> = keys.iter().map(|key| key.as_string::<i32>()).collect();
+        let keys = self.keys().iter().map(|key| KeyColumn::of(key, column(key)?)).collect::<Result<Vec<_>>>()?;
         let mut found = Found::default();
-        let mut key = String::new();
         for row in (0..batch.num_rows()).filter(|row| times.is_valid(*row)) {
-            key.clear();
-            for (at, column) in keys.iter().enumerate() {
-                if at > 0 {
-                    key.push_str(", ");
-                }
-                if column.is_valid(row) {
-                    key.push_str(column.value(row));
-                }
-            }
+            let key = Key::of(&keys, row);
             let (ends, begins) = &roles[events.keys().value(row) as usize];
             let time_ns = times.value(row);
             for rule in ends {
-                let of = (*rule, Box::<str>::from(key.as_str()));
-                if let Some(pair) = pairs.end(0, &of, time_ns)
+                if let Some(pair) = pairs.end(0, &(*rule, key.clone()), time_ns)
                     && pair.is_believed
                 {
+                    let key = text_of(&keys, row);
                     found.push(&self.rules[*rule as usize].name, pair.begin_ns, time_ns, &pair.kept, &key);
                 }
             }
-            for rule in begins.iter().filter(|_| pairs.has_room()).collect::<Vec<_>>() {
+            for rule in begins {
+                if !pairs.has_room() {
+                    continue;
+                }
                 let name = names.filter(|names| names.is_valid(row)).map(|names| names.value(row));
                 if process.as_deref() != name {
                     *process = name.map(Arc::from);
                 }
                 let who = [pid, tid, cpu].map(|array| array.is_valid(row).then(|| array.value(row)));
-                pairs.begin((*rule, key.as_str().into()), time_ns, Begun { who, process: process.clone() });
+                pairs.begin((*rule, key.clone()), time_ns, Begun { who, process: process.clone() });
             }
         }
         found.finish()
@@ -238,6 +247,70 @@ impl Group {
 /// What cannot be a key.
 pub fn no_key(name: &str, of: &DataType) -> Error {
     Error(format!("pairs: `{name}` is {of}, which is no key; a key is a number, text or an enumeration"))
+}
+
+/// What a pair has in common.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum Key {
+    /// Of at most two columns of whole numbers; negative ones as their bits.
+    Numbers([Option<u64>; 2]),
+    Text(Box<str>),
+}
+
+impl Key {
+    fn of(columns: &[KeyColumn], row: usize) -> Key {
+        let number = |at: usize| columns.get(at).map_or(Some(None), |column| column.number(row));
+        match (number(0), number(1)) {
+            (Some(first), Some(second)) if columns.len() <= 2 => Key::Numbers([first, second]),
+            _ => Key::Text(text_of(columns, row).into()),
+        }
+    }
+}
+
+/// A column of a key.
+enum KeyColumn {
+    Signed(Int64Array),
+    Unsigned(UInt64Array),
+    Text(StringArray),
+}
+
+impl KeyColumn {
+    fn of(name: &str, array: &ArrayRef) -> Result<KeyColumn> {
+        let whole = |of| cast(array, &of).failed(|| "pairs".into());
+        let of = array.data_type();
+        Ok(match (of.is_signed_integer(), of.is_unsigned_integer()) {
+            (true, _) => KeyColumn::Signed(whole(DataType::Int64)?.as_primitive().clone()),
+            (_, true) => KeyColumn::Unsigned(whole(DataType::UInt64)?.as_primitive().clone()),
+            _ => KeyColumn::Text(text(name, array)?.as_string().clone()),
+        })
+    }
+
+    /// The number of a row, if these are numbers.
+    fn number(&self, row: usize) -> Option<Option<u64>> {
+        match self {
+            KeyColumn::Signed(array) => Some(array.is_valid(row).then(|| array.value(row) as u64)),
+            KeyColumn::Unsigned(array) => Some(array.is_valid(row).then(|| array.value(row))),
+            KeyColumn::Text(_) => None,
+        }
+    }
+}
+
+/// A row's key as people read it.
+fn text_of(columns: &[KeyColumn], row: usize) -> String {
+    let mut text = String::new();
+    for (at, column) in columns.iter().enumerate() {
+        if at > 0 {
+            text.push_str(", ");
+        }
+        // Nothing of what is null.
+        match column {
+            KeyColumn::Signed(array) if array.is_valid(row) => text += &array.value(row).to_string(),
+            KeyColumn::Unsigned(array) if array.is_valid(row) => text += &array.value(row).to_string(),
+            KeyColumn::Text(array) if array.is_valid(row) => text += array.value(row),
+            _ => {}
+        }
+    }
+    text
 }
 
 /// The values of a key as text.
