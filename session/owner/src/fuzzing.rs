@@ -14,7 +14,7 @@ use dormouse_relay::Memory;
 
 use crate::clock::Clock;
 use crate::error::Error;
-use crate::ledger::Ledger;
+use crate::ledger::{Entry, Ledger, Tally};
 use crate::memory::{SessionMemory, create_pool, setup};
 use crate::options::{Cpus, Options, Plan};
 use crate::trace::Trace;
@@ -57,9 +57,13 @@ impl Owner {
         self.memory.borrow().view()
     }
 
-    /// Lays the memory out anew, empty, in a mode of [`dormouse_abi::session`]. Views from before are of the former mode.
+    /// Lays the memory out anew, empty, in a mode of [`dormouse_abi::session`], and forgets what has been written. Views from before are of the former
+    /// mode.
     pub fn reset(&self, mode: u32) {
         self.memory.borrow_mut().reset(mode);
+        for stream in 0..self.memory().geometry().stream_count {
+            self.trace.ledger.commit_drained(stream, Entry::default(), &Tally::default());
+        }
     }
 
     /// Takes a snapshot.
