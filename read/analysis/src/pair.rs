@@ -11,7 +11,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
 use std::hash::Hash;
 
-use crate::hash::QuickMap;
+use dormouse_ctf::hash::QuickMap;
 
 /// Begins that are open at a time. More are not followed.
 const OPEN_MAX: usize = 1 << 20;

@@ -15,7 +15,7 @@ use arrow_array::{
 use arrow_buffer::{NullBufferBuilder, ScalarBuffer};
 use arrow_schema::ArrowError;
 use dormouse_abi::page::CPU_UNKNOWN;
-use dormouse_ctf::stream::{Chosen, ChosenOf, EventFields};
+use dormouse_ctf::stream::{Chosen, ChosenOf, EventFields, Viewer};
 use dormouse_ctf::text::JsonFields;
 use dormouse_ctf::{Notice, Problem, Scratch, Selection, Source, StateRecord, StreamReader, Writers};
 
@@ -42,6 +42,19 @@ pub struct Damage {
     pub count: u64,
     /// Events that packets say were lost.
     pub lost: u64,
+}
+
+impl Damage {
+    fn note(&mut self, notice: Notice) {
+        if let Problem::Discarded { count, .. } = notice.problem {
+            self.lost = self.lost.saturating_add(count);
+            return;
+        }
+        self.count += 1;
+        if self.notices.len() < NOTICES_MAX {
+            self.notices.push(notice);
+        }
+    }
 }
 
 /// A time in which events of a stream can have been lost.
@@ -223,14 +236,7 @@ impl<'l, 'a, C: Chosen> Batches<'l, 'a, C> {
                 Ok(found) => found,
                 Err(notice) => {
                     self.gaps.note(index, &notice);
-                    if let Problem::Discarded { count, .. } = notice.problem {
-                        self.damage.lost = self.damage.lost.saturating_add(count);
-                    } else {
-                        self.damage.count += 1;
-                        if self.damage.notices.len() < NOTICES_MAX {
-                            self.damage.notices.push(notice);
-                        }
-                    }
+                    self.damage.note(notice);
                     continue;
                 }
             };
@@ -301,17 +307,76 @@ impl<'l, 'a, C: Chosen> Batches<'l, 'a, C> {
         Ok(true)
     }
 
-    fn batch(&mut self) -> Result<Option<RecordBatch>, ArrowError> {
+    /// Adds the rows of a batch; false at the end.
+    fn fill(&mut self) -> Result<bool, ArrowError> {
+        let are_writers_told = self.writers.is_some() && !self.are_writers_known;
+        if self.streams.len() == 1 && !are_writers_told && !self.rows.needs[4] && !self.gaps.are_wanted {
+            return self.fill_alone();
+        }
         while !self.rows.is_full() {
             if !self.row()? {
-                self.is_over = true;
-                break;
+                return Ok(false);
             }
         }
+        Ok(true)
+    }
+
+    /// The same of one stream, with which nothing is merged, and which says nothing of others.
+    fn fill_alone(&mut self) -> Result<bool, ArrowError> {
+        let Batches { layout, streams, rows, scratch, damage, writers, selection, .. } = self;
+        let mut adding = Adding { layout, rows, scratch, selection, writers, failed: None };
+        let is_there = loop {
+            match streams[0].show(&mut adding) {
+                Some(Ok(())) => break true,
+                Some(Err(notice)) => damage.note(notice),
+                None => break false,
+            }
+        };
+        adding.failed.map_or(Ok(is_there), Err)
+    }
+
+    fn batch(&mut self) -> Result<Option<RecordBatch>, ArrowError> {
+        self.is_over = !self.fill()?;
         if self.rows.count == 0 {
             return Ok(None);
         }
         self.rows.finish(self.layout).map(Some)
+    }
+}
+
+/// Adds rows of one stream until a batch is full.
+struct Adding<'b, 'l, 'a> {
+    layout: &'l Layout<'a>,
+    rows: &'b mut Rows,
+    scratch: &'b mut Scratch,
+    selection: &'b mut Option<Selection>,
+    writers: &'b mut Option<Writers>,
+    failed: Option<ArrowError>,
+}
+
+impl Viewer for Adding<'_, '_, '_> {
+    #[inline(always)]
+    fn see(&mut self, number: usize, event: &EventFields<'_>) -> bool {
+        let Some(class) = self.layout.chosen.get(number) else { return true };
+        if !self.layout.request.is_within(event.time_ns) {
+            return true;
+        }
+        if let Some(writers) = self.writers {
+            let selection = self.selection.as_mut();
+            if selection.is_some_and(|selection| !selection.wants_fields(&class.class, event, writers)) {
+                return true;
+            }
+            if self.rows.needs[3] {
+                self.rows.process(writers.of_fields(&class.class, event).name.as_deref());
+            }
+        }
+        match self.rows.add(class, event, self.scratch) {
+            Ok(()) => !self.rows.is_full(),
+            Err(error) => {
+                self.failed = Some(error);
+                false
+            }
+        }
     }
 }
 
@@ -338,14 +403,11 @@ impl Rows {
     }
 
     /// Adds an event. Its process and its text of JSON have been added before.
-    #[inline]
-    fn add(&mut self, class: &Class, event: &EventFields<'_>, scratch: &mut Scratch) -> Result<(), ArrowError> {
-        class.columns.iter().for_each(|column| self.columns[*column].fill(self.count));
-        let mut shown = event.project(&class.projection, scratch, &mut self.columns);
-        for (part, column) in &class.parts {
-            shown = shown.and_then(|()| event.show(part, scratch, &mut self.columns[*column]));
+    #[inline(always)]
+    fn add(&mut self, class: &Class<'_>, event: &EventFields<'_>, scratch: &mut Scratch) -> Result<(), ArrowError> {
+        if !class.columns.is_empty() {
+            self.members(class, event, scratch)?;
         }
-        shown.map_err(|error| ArrowError::ParseError(format!("a field {error}")))?;
         if self.needs[0] {
             self.times.push(event.time_ns.unwrap_or(0));
             self.times_valid.append(event.time_ns.is_some());
@@ -360,6 +422,16 @@ impl Rows {
         self.count += 1;
         self.record_bytes += event.size_bytes;
         Ok(())
+    }
+
+    #[inline]
+    fn members(&mut self, class: &Class<'_>, event: &EventFields<'_>, scratch: &mut Scratch) -> Result<(), ArrowError> {
+        class.columns.iter().for_each(|column| self.columns[*column].fill(self.count));
+        let mut shown = event.project(&class.projection, scratch, &mut self.columns);
+        for (part, column) in &class.parts {
+            shown = shown.and_then(|()| event.show(part, scratch, &mut self.columns[*column]));
+        }
+        shown.map_err(|error| ArrowError::ParseError(format!("a field {error}")))
     }
 
     #[inline]

@@ -92,7 +92,8 @@ pub(crate) enum Origin {
 
 /// A class that is read.
 #[derive(Debug)]
-pub(crate) struct Chosen {
+pub(crate) struct Chosen<'a> {
+    pub class: ClassRef<'a>,
     pub projection: Projection,
     /// Fields that lie within others, each with its column.
     pub parts: Vec<(Pick, usize)>,
@@ -110,7 +111,7 @@ pub struct Layout<'a> {
     schema: SchemaRef,
     pub(crate) origins: Vec<Origin>,
     pub(crate) kinds: Vec<Kind>,
-    pub(crate) chosen: Vec<Chosen>,
+    pub(crate) chosen: Vec<Chosen<'a>>,
     /// By trace.
     choices: Vec<Choice<'a>>,
     pub(crate) names: Arc<StringArray>,
@@ -266,6 +267,7 @@ impl<'a> Layout<'a> {
             });
             choices[*trace].add(*class, chosen.len());
             chosen.push(Chosen {
+                class: *class,
                 projection: class.project(&of_member),
                 is_state: class.is_state(),
                 columns: of_member.into_iter().flatten().chain(of_parts.iter().map(|(_, column)| *column)).collect(),

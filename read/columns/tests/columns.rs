@@ -6,7 +6,7 @@ use arrow_array::{Array, RecordBatch};
 use arrow_schema::DataType;
 use dormouse_abi::class::{FieldType, Kind};
 use dormouse_columns::{Batches, Layout, PairRequest, Pairs, Request, RequestError, classes};
-use dormouse_ctf::{Sequence, StateRecord, StreamReader, Trace, TraceRef, Value};
+use dormouse_ctf::{Sequence, StateRecord, StreamReader, Trace, TraceRef, Value, Writers};
 use dormouse_traces::TraceBuilder;
 
 fn request(events: &[&str], columns: Option<&[&str]>) -> Request {
@@ -340,6 +340,59 @@ fn conditions_ask_for_processes() {
         let (batches, _) = read(TraceRef::from(&metadata), &trace.streams, &request);
         assert_eq!(batches[0].column(0).as_primitive::<UInt32Type>().values()[..], [5, 7, 9]);
     }
+}
+
+/// A stream alone is shown; with another one, which has no events, its events are asked for one by one. Whatever is wrong with it, both give the same.
+#[test]
+fn a_stream_alone_has_the_rows_that_it_has_beside_another() {
+    let mut builder = TraceBuilder::new();
+    let scalar = FieldType::scalar;
+    let text = builder.class("p", "text", &[("n", scalar(Kind::U32)), ("t", scalar(Kind::Str))]);
+    let plain = builder.class("p", "plain", &[("n", scalar(Kind::U32)), ("m", scalar(Kind::I64))]);
+    let (name, program) = ("app", "/bin/app");
+    builder.state(0, &StateRecord::Process { process: 1, pid: 1, vpid: 1, name, program, command_line: "" });
+    let stream = builder.stream(0);
+    for n in 0..400u32 {
+        let (time, number) = (u64::from(n * n), Value::U32(n % 50));
+        match n % 3 {
+            0 => builder.event(stream, time, 1, 2, text, &[number, Value::Str(b"some text")]),
+            _ => builder.event(stream, time, 1, 2, plain, &[number, Value::I64(-i64::from(n))]),
+        }
+        if n % 40 == 39 {
+            builder.packet(stream, 4096, u64::from(n == 79));
+        }
+    }
+    let trace = builder.finish();
+    let requests = [
+        request(&[], None),
+        request(&[], Some(&["time", "event"])),
+        request(&["p:plain"], Some(&["m", "n"])),
+        Request { conditions: vec!["n > 10".into(), "m < -60".into()], ..request(&[], Some(&["m"])) },
+        Request { since_ns: Some(BEGIN_NS + 900), until_ns: Some(BEGIN_NS + 90_000), ..request(&[], Some(&["time"])) },
+    ];
+    let (mut rows, mut damaged) = (0, 0);
+    for turn in 0..300 {
+        let (metadata, streams) = match turn {
+            0 => (trace.metadata.clone().into_bytes(), trace.streams.clone()),
+            seed => trace.mutated(&mut dormouse_testing::random(seed)),
+        };
+        let Ok(metadata) = Trace::decode(&metadata) else { continue };
+        let trace = TraceRef::from(&metadata);
+        let Some(stream) = streams.iter().max_by_key(|stream| stream.len()) else { continue };
+        for request in &requests {
+            let Ok(layout) = Layout::new(&[trace], request) else { continue };
+            let both = [&[stream.as_slice()][..], &[stream.as_slice(), &[]]].map(|streams| {
+                let readers = streams.iter().enumerate().map(|(at, bytes)| (0, StreamReader::new(trace, at, bytes)));
+                let mut batches = Batches::new(&layout, readers).with_writers(Writers::default());
+                let found: Vec<_> = (&mut batches).map(|batch| batch.map_err(|error| error.to_string())).collect();
+                (found, batches.damage().clone())
+            });
+            assert_eq!(both[0], both[1], "{turn}: {request:?}");
+            rows += both[0].0.iter().flatten().map(RecordBatch::num_rows).sum::<usize>();
+            damaged += usize::from(both[0].1.count > 0);
+        }
+    }
+    assert!(rows > 10_000 && damaged > 100, "{rows} rows, {damaged} damaged");
 }
 
 #[test]

@@ -28,6 +28,7 @@
 //! * [`text`]: an event as `babeltrace2` prints it, for people, and as JSON, CSV and logfmt.
 //! * [`stats`]: what whole traces hold, without merging them.
 //! * [`time`]: clocks, and dates.
+//! * [`hash`]: maps that are asked for every event.
 //!
 //! Of Dormouse's traces alone:
 //!
@@ -62,6 +63,7 @@
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 pub mod class;
+pub mod hash;
 pub mod loss;
 pub mod merge;
 pub mod metadata;

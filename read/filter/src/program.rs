@@ -39,6 +39,12 @@ pub enum Kind {
 pub trait Fields<'a> {
     /// The value of a name, by its index among [`Filter::names`]; `None` if this event has none.
     fn value(&mut self, name: usize) -> Option<Value<'a>>;
+
+    /// The same of a [`Value::Integer`] that is found quickly; `None`: nothing is said by it.
+    #[inline(always)]
+    fn integer(&mut self, _: usize) -> Option<i128> {
+        None
+    }
 }
 
 /// A filter for the events of one class.
@@ -257,6 +263,12 @@ fn evaluate<'a>(expression: &'a Expression, fields: &mut impl Fields<'a>) -> Opt
         Expression::IsTrue(operand) => value(operand, fields)?.is_true(),
         Expression::Matches(operand, pattern) => value(operand, fields)?.matches(pattern),
         Expression::Compare(Comparison { left, operator, right, .. }) => {
+            // What most filters ask.
+            if let (Operand::Name(name), Operand::Literal(Literal::Integer(right))) = (left, right)
+                && let Some(left) = fields.integer(*name)
+            {
+                return Some(operator.holds(Some(left.cmp(right))));
+            }
             let left = value(left, fields)?;
             left.compare(*operator, &value(right, fields)?)
         }

@@ -76,7 +76,7 @@ pub(crate) enum Operator {
 
 impl Operator {
     /// Whether it holds of two values in this order. Without one (not a number) they are different, and that is all.
-    fn holds(self, order: Option<Ordering>) -> bool {
+    pub(crate) fn holds(self, order: Option<Ordering>) -> bool {
         match self {
             Operator::Equal => order == Some(Ordering::Equal),
             Operator::NotEqual => order != Some(Ordering::Equal),

@@ -27,11 +27,11 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use dormouse_abi::page::CPU_UNKNOWN;
+use dormouse_ctf::hash::Recent;
 use dormouse_ctf::{Event, Notice, Problem, Selection, StateRecord, Trace, Writers};
 use serde::Serialize;
 
 use crate::distribution::Number;
-use crate::hash::Recent;
 use crate::key;
 use crate::pair::{KnownLosses, Pairs};
 use crate::pick::{Picker, Said};

@@ -3,11 +3,11 @@
 use std::collections::{BTreeSet, HashMap};
 
 use dormouse_abi::class::matches;
+use dormouse_ctf::hash::QuickMap;
 use dormouse_ctf::{ClassRef, Selection, Trace, TraceRef};
 use dormouse_filter::{Filter, Name};
 
 use super::Options;
-use crate::hash::QuickMap;
 use crate::pick::Picker;
 use crate::query::{Latency, Measure, Query};
 use crate::schema::Schema;

@@ -145,9 +145,30 @@ impl Guide {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pick {
     steps: Box<[Step]>,
+    /// As [`word`] has it.
+    word: Option<(u64, u32)>,
     node: Node,
     /// Whether other fields say where it is, or how long.
     is_told: bool,
+}
+
+/// How many bits a field is behind the beginning of the contexts, and how many it has, if that is all there is to know of a number.
+fn word(steps: &[Step], node: &Node) -> Option<(u64, u32)> {
+    let ([Step::At(bits)], Node::Integer(integer)) = (steps, node) else { return None };
+    integer.word().map(|(_, size_bits)| (*bits, size_bits))
+}
+
+/// Reads such a number.
+#[inline(always)]
+fn number(
+    begin: u64,
+    (bits, size_bits): (u64, u32),
+    integer: &IntegerNode,
+    cursor: &mut Cursor<'_>,
+) -> Result<u64, FieldError> {
+    cursor.position = begin + bits;
+    let value = cursor.number(size_bits, ByteOrder::Little)?;
+    Ok(if integer.is_signed { extend_sign(value, size_bits) } else { value })
 }
 
 /// The value of a field.
@@ -181,7 +202,8 @@ impl StreamPlan {
                 Node::Struct(_) | Node::Array { .. } | Node::Blob { .. } => None,
             };
             let is_told = is_told(&guide.steps, node);
-            return Some((Pick { steps: guide.steps.into(), node: node.clone(), is_told }, kind));
+            let word = word(&guide.steps, node);
+            return Some((Pick { steps: guide.steps.into(), word, node: node.clone(), is_told }, kind));
         }
         None
     }
@@ -207,6 +229,13 @@ impl Pick {
     ) -> Result<(), FieldError> {
         let is_there = go(&self.steps, cursor.position, cursor, memory)?;
         if is_there { self.node.walk(cursor, memory, visitor) } else { Ok(()) }
+    }
+
+    /// Its value, if it is a number that is read without a step.
+    #[inline(always)]
+    pub(crate) fn number(&self, cursor: &mut Cursor<'_>) -> Option<(u64, &IntegerNode)> {
+        let (Some(word), Node::Integer(integer)) = (self.word, &self.node) else { return None };
+        Some((number(cursor.position, word, integer, cursor).ok()?, integer))
     }
 
     /// Reads it from a record of the class for which it was made, whose contexts begin at the cursor.
@@ -242,7 +271,7 @@ fn leaf<'p, 'a: 'p>(node: &'p Node, cursor: &mut Cursor<'a>, memory: &mut Memory
 struct Projected {
     /// From the end of the one before.
     steps: Box<[Step]>,
-    /// How many bits it is behind the beginning of the contexts, and how many it has, if that is all there is to know of a number.
+    /// As [`word`] has it.
     word: Option<(u64, u32)>,
     /// The index of its visitor.
     visitor: usize,
@@ -271,12 +300,7 @@ impl Projection {
                 };
                 guide.arrive_at(&member.node);
                 let steps: Box<[Step]> = std::mem::take(&mut guide.steps).into();
-                let word = match (&*steps, &member.node) {
-                    ([Step::At(bits)], Node::Integer(integer)) => {
-                        integer.word().map(|(_, size_bits)| (*bits, size_bits))
-                    }
-                    _ => None,
-                };
+                let word = word(&steps, &member.node);
                 members.push(Projected { steps, word, visitor: *visitor, node: member.node.clone() });
                 guide.leave(&member.node);
             }
@@ -299,10 +323,16 @@ impl Projection {
         visitors: &mut [V],
     ) -> Result<(), FieldError> {
         let begin = cursor.position;
-        for Projected { steps, visitor, node, .. } in &self.members {
-            go(steps, begin, cursor, memory)?;
-            if let Some(visitor) = visitors.get_mut(*visitor) {
-                node.walk(cursor, memory, visitor)?;
+        for Projected { steps, word, visitor, node } in &self.members {
+            let Some(visitor) = visitors.get_mut(*visitor) else { continue };
+            match (node, word) {
+                (Node::Integer(integer), Some(word)) => {
+                    visitor.integer(number(begin, *word, integer, cursor)?, integer)
+                }
+                _ => {
+                    go(steps, begin, cursor, memory)?;
+                    node.walk(cursor, memory, visitor)?;
+                }
             }
         }
         Ok(())
@@ -322,11 +352,8 @@ impl Projection {
             tell(visitor, *index);
             // What most fields are does not need a call.
             match (node, word) {
-                (Node::Integer(integer), Some((bits, size_bits))) => {
-                    cursor.position = begin + bits;
-                    let value = cursor.number(*size_bits, ByteOrder::Little)?;
-                    let value = if integer.is_signed { extend_sign(value, *size_bits) } else { value };
-                    visitor.integer(value, integer);
+                (Node::Integer(integer), Some(word)) => {
+                    visitor.integer(number(begin, *word, integer, cursor)?, integer)
                 }
                 (Node::Text { encoding: Encoding::Utf8, count: None }, _) => {
                     go(steps, begin, cursor, memory)?;

@@ -15,14 +15,14 @@ pub use class::ClassRef;
 pub use writers::{Writer, Writers};
 
 use std::borrow::Cow;
-use std::collections::HashMap;
 
 use dormouse_abi::page::CPU_UNKNOWN;
 use dormouse_filter::{Binding, Fields, Filter, FilterError, Kind, Labels, Name, Test, Value};
 
+use crate::hash::QuickMap;
 use crate::model::Meaning;
 use crate::plan::{IntegerNode, Pick, Picked};
-use crate::stream::{Event, Scratch, TraceRef};
+use crate::stream::{Event, EventFields, Scratch, TraceRef};
 
 /// Names that are known though no field is called so.
 const WELL_KNOWN: [&str; 7] = ["event", "time", "cpu", "pid", "tid", "process", "comm"];
@@ -45,7 +45,7 @@ pub struct Selection {
     patterns: Vec<String>,
     filters: Vec<Filter>,
     /// By the address of the class, which stays where it is as long as its trace.
-    bound: HashMap<usize, Bound>,
+    bound: QuickMap<usize, Bound>,
     /// The class of the event before.
     last: Option<(usize, bool)>,
     scratch: Scratch,
@@ -56,7 +56,11 @@ pub struct Selection {
 enum Bound {
     All,
     None,
-    Ask(Vec<(Test, Vec<Option<Place>>)>),
+    Ask {
+        tests: Vec<(Test, Vec<Option<Place>>)>,
+        /// Whether they ask who wrote an event.
+        is_of_writer: bool,
+    },
 }
 
 impl ClassRef<'_> {
@@ -90,7 +94,7 @@ impl ClassRef<'_> {
         if !self.is_named(patterns) {
             return Bound::None;
         }
-        let mut questions = Vec::new();
+        let mut tests: Vec<(Test, Vec<Option<Place>>)> = Vec::new();
         for filter in filters {
             let places: Vec<_> = filter.names().map(|name| self.find(name)).collect();
             let binding = |place: &Option<(Place, Kind)>| match place {
@@ -102,10 +106,12 @@ impl ClassRef<'_> {
             match filter.compile(&bindings) {
                 Test::Always => {}
                 Test::Never => return Bound::None,
-                test => questions.push((test, places.into_iter().map(|place| Some(place?.0)).collect())),
+                test => tests.push((test, places.into_iter().map(|place| Some(place?.0)).collect())),
             }
         }
-        if questions.is_empty() { Bound::All } else { Bound::Ask(questions) }
+        let is_of_writer = |place: &Place| matches!(place, Place::Pid | Place::Tid | Place::Process);
+        let is_of_writer = tests.iter().flat_map(|(_, places)| places).flatten().any(is_of_writer);
+        if tests.is_empty() { Bound::All } else { Bound::Ask { tests, is_of_writer } }
     }
 
     fn is_named(&self, patterns: &[String]) -> bool {
@@ -144,7 +150,7 @@ impl Selection {
 
     /// The same for traces of which classes can still come that have what the filters name.
     pub fn unchecked(patterns: Vec<String>, filters: Vec<Filter>) -> Selection {
-        Selection { patterns, filters, bound: HashMap::new(), last: None, scratch: Scratch::default() }
+        Selection { patterns, filters, bound: QuickMap::default(), last: None, scratch: Scratch::default() }
     }
 
     /// Whether events of a class can be wanted.
@@ -161,11 +167,11 @@ impl Selection {
     /// Whether an event is wanted.
     #[inline]
     pub fn wants(&mut self, event: &Event<'_>, writers: &mut Writers) -> bool {
-        self.is_all() || self.asks(event, writers)
+        self.is_all() || self.wants_fields(&ClassRef::of(event), &event.body(), writers)
     }
 
-    fn asks(&mut self, event: &Event<'_>, writers: &mut Writers) -> bool {
-        let class = ClassRef::of(event);
+    /// The same of an event's fields, and its class.
+    pub fn wants_fields(&mut self, class: &ClassRef<'_>, event: &EventFields<'_>, writers: &mut Writers) -> bool {
         let key = class.key();
         if let Some((last, answer)) = self.last
             && last == key
@@ -176,11 +182,14 @@ impl Selection {
         let answer = match bound {
             Bound::All => true,
             Bound::None => false,
-            Bound::Ask(questions) => {
+            Bound::Ask { tests, is_of_writer } => {
                 self.last = None;
-                let writer = writers.of(event);
-                return questions.iter().all(|(test, places)| {
-                    test.wants(&mut Values { event, writer: writer.clone(), places, scratch: &mut self.scratch })
+                let writer = if *is_of_writer { writers.of_fields(class, event) } else { Writer::default() };
+                let (name, scratch) = (class.class.full_name.as_bytes(), &mut self.scratch);
+                let mut values = Values { event, name, writer, places: &[], scratch };
+                return tests.iter().all(|(test, places)| {
+                    values.places = places;
+                    test.wants(&mut values)
                 });
             }
         };
@@ -191,17 +200,27 @@ impl Selection {
 
 /// The values of an event.
 struct Values<'a, 's> {
-    event: &'a Event<'a>,
+    event: &'a EventFields<'a>,
+    /// Of the class.
+    name: &'a [u8],
     writer: Writer<'a>,
     places: &'a [Option<Place>],
     scratch: &'s mut Scratch,
 }
 
 impl<'a> Fields<'a> for Values<'a, '_> {
+    #[inline(always)]
+    fn integer(&mut self, name: usize) -> Option<i128> {
+        let Some(Place::Field(pick)) = self.places.get(name)? else { return None };
+        let (value, class) = self.event.number(pick)?;
+        let is_integer = class.meaning == Meaning::Number && class.labels.is_none();
+        is_integer.then(|| if class.is_signed { i128::from(value as i64) } else { value.into() })
+    }
+
     fn value(&mut self, name: usize) -> Option<Value<'a>> {
         let number = |number: u64| Value::Integer(number.into());
         match self.places.get(name)?.as_ref()? {
-            Place::Event => Some(Value::Text(Cow::Borrowed(self.event.class.full_name.as_bytes()))),
+            Place::Event => Some(Value::Text(Cow::Borrowed(self.name))),
             Place::Time => self.event.time_ns.map(|ns| Value::Integer(ns.into())),
             Place::Cpu => (self.event.cpu_id != CPU_UNKNOWN).then(|| number(self.event.cpu_id.into())),
             Place::Pid => self.writer.pid.map(number),

@@ -9,10 +9,11 @@ use std::collections::HashMap;
 use dormouse_filter::{Name, Part};
 
 use super::ClassRef;
+use crate::hash::QuickMap;
 use crate::model::EnvValue;
 use crate::plan::{Pick, Picked};
 use crate::state::StateRecord;
-use crate::stream::{Event, Scratch, TraceRef};
+use crate::stream::{Event, EventFields, Scratch, TraceRef};
 
 /// Who wrote an event.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -29,9 +30,9 @@ pub struct Writer<'a> {
 #[derive(Debug, Default)]
 pub struct Writers {
     /// By the address of the class.
-    places: HashMap<usize, Places>,
+    places: QuickMap<usize, Places>,
     /// By trace and id, as the process sees it.
-    names: HashMap<(usize, u64), Box<str>>,
+    names: QuickMap<(usize, u64), Box<str>>,
     /// Ids by trace and the session's number of the process.
     ids: HashMap<(usize, u32), u64>,
     scratch: Scratch,
@@ -177,8 +178,12 @@ impl Writers {
 
     /// Who wrote an event.
     pub fn of<'a>(&'a mut self, event: &Event<'a>) -> Writer<'a> {
-        let class = ClassRef::of(event);
-        let places = self.places.entry(class.key()).or_insert_with(|| Places::of(&class));
+        self.of_fields(&ClassRef::of(event), &event.body())
+    }
+
+    /// The same of an event's fields, and its class.
+    pub fn of_fields<'a>(&'a mut self, class: &ClassRef<'_>, event: &EventFields<'a>) -> Writer<'a> {
+        let places = self.places.entry(class.key()).or_insert_with(|| Places::of(class));
         let scratch = &mut self.scratch;
         let mut number = |pick: &Option<Pick>| match event.pick(pick.as_ref()?, scratch)? {
             Picked::Integer(number, _) => Some(number),
@@ -187,9 +192,9 @@ impl Writers {
         let (pid, tid) = (number(&places.pid).or(places.env_pid), number(&places.tid));
         let name = match places.name.as_ref().and_then(|pick| event.pick(pick, scratch)) {
             Some(Picked::Text(name)) => Some(name),
-            _ if places.is_own => pid
-                .and_then(|pid| self.names.get(&(key(event.trace()), pid)))
-                .map(|name| Cow::Borrowed(name.as_bytes())),
+            _ if places.is_own => {
+                pid.and_then(|pid| self.names.get(&(key(class.trace), pid))).map(|name| Cow::Borrowed(name.as_bytes()))
+            }
             _ => places.env_name.as_ref().map(|name| Cow::Borrowed(name.as_bytes())),
         };
         Writer { pid, tid, name }

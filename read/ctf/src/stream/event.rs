@@ -4,7 +4,7 @@ use dormouse_abi::class::CLASS_ID_MAX;
 
 use super::trace::TraceRef;
 use crate::plan::{
-    Blind, Class, Cursor, FieldError, Group, Memory, Outer, Pick, Picked, Projection, StreamPlan, Visitor,
+    Blind, Class, Cursor, FieldError, Group, IntegerNode, Memory, Outer, Pick, Picked, Projection, StreamPlan, Visitor,
 };
 use crate::state::StateRecord;
 use crate::value::Value;
@@ -91,13 +91,11 @@ impl<'a> Event<'a> {
     where
         'a: 'p,
     {
-        if pick.is_told() {
-            scratch.0.restart(&self.body.outer);
-        }
-        pick.read(&mut self.cursor(), &mut scratch.0)
+        self.body().pick(pick, scratch)
     }
 
     /// Its contexts and fields alone.
+    #[inline]
     pub fn body(&self) -> EventFields<'a> {
         let Event { time_ns, cpu_id, size_bytes, body, .. } = *self;
         EventFields { time_ns, cpu_id, size_bytes, body }
@@ -188,7 +186,25 @@ impl<'a> Body<'a> {
     }
 }
 
-impl EventFields<'_> {
+impl<'a> EventFields<'a> {
+    /// The value of a field, which was found for the event's class; `None` if this event has none.
+    #[inline]
+    pub fn pick<'p>(&self, pick: &'p Pick, scratch: &mut Scratch) -> Option<Picked<'p>>
+    where
+        'a: 'p,
+    {
+        if pick.is_told() {
+            scratch.0.restart(&self.body.outer);
+        }
+        pick.read(&mut self.body.cursor(), &mut scratch.0)
+    }
+
+    /// As [`EventFields::pick`], of whole numbers at a constant place.
+    #[inline(always)]
+    pub(crate) fn number<'p>(&self, pick: &'p Pick) -> Option<(u64, &'p IntegerNode)> {
+        pick.number(&mut self.body.cursor())
+    }
+
     /// Shows chosen members of contexts and fields, each to its visitor.
     ///
     /// # Errors

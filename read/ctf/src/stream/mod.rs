@@ -45,7 +45,7 @@ pub use notice::{Foreign, Notice, Problem, RecordError};
 pub use pages::{count_records, first_record_since};
 pub use range::PacketSpan;
 pub(crate) use records::Passed;
-pub use select::{Choice, Chosen, ChosenOf};
+pub use select::{Choice, Chosen, ChosenOf, Viewer};
 pub use source::Source;
 pub use trace::TraceRef;
 

@@ -150,7 +150,7 @@ pub(super) enum Next {
 }
 
 /// Each is shown.
-struct Shown<F>(F);
+pub(super) struct Shown<F>(pub F);
 
 impl<F: FnMut(&Passed<'_>, &Memory) -> bool> Way for Shown<F> {
     #[inline(always)]

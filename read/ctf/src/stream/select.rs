@@ -1,9 +1,12 @@
 //! Events of chosen classes, and of these the chosen members.
 
 use super::block::Measured;
+use super::event::Body;
+use super::records::{Next, Shown, Way};
 use super::{Block, Event, EventFields, Notice, Passed, Source, StreamReader};
-use crate::plan::StreamPlan;
+use crate::plan::{Cursor, Memory, Record, StreamPlan};
 use crate::select::ClassRef;
+use crate::time::Scale;
 
 /// Which classes of a trace are read, and what of each.
 #[derive(Debug, Clone, Default)]
@@ -71,6 +74,28 @@ impl<'a, S: Source> StreamReader<'a, S> {
         Some(EventFields { time_ns, cpu_id, size_bytes, body })
     }
 
+    /// Shows events of chosen classes, up to the next notice, which it gives, the end (`None`), or an event with which `viewer` has enough.
+    pub fn show_chosen(&mut self, choice: &Choice<'a>, viewer: &mut impl Viewer) -> Option<Result<(), Notice>> {
+        loop {
+            if let Some(packet) = self.packet {
+                let (numbers, scale, cpu_id) = (choice.numbers(packet.plan), self.scale, packet.cpu_id);
+                if self.pass_in_way(&mut Showing { numbers, scale, cpu_id, viewer }) {
+                    return Some(Ok(()));
+                }
+            }
+            match self.count_next()? {
+                Ok(counted) => {
+                    if let Some(Some(number)) = choice.numbers(counted.plan).get(counted.class)
+                        && self.chosen_fields().is_some_and(|fields| !viewer.see(*number, &fields))
+                    {
+                        return Some(Ok(()));
+                    }
+                }
+                Err(notice) => return Some(Err(notice)),
+            }
+        }
+    }
+
     /// Keeps events of chosen classes with their classes' numbers, up to the next notice, which it gives, or the end.
     pub fn keep_chosen(&mut self, choice: &Choice<'a>, block: &mut Block<'a>, kept: &mut Vec<usize>) -> Option<Notice> {
         loop {
@@ -110,6 +135,77 @@ pub trait Chosen {
 
     /// Its fields alone.
     fn fields(&self) -> Option<EventFields<'_>>;
+
+    /// Shows them one after another, see [`StreamReader::show_chosen`].
+    #[inline]
+    fn show(&mut self, viewer: &mut impl Viewer) -> Option<Result<(), Notice>> {
+        loop {
+            match self.next()? {
+                Ok((number, _)) => {
+                    if self.fields().is_some_and(|fields| !viewer.see(number, &fields)) {
+                        return Some(Ok(()));
+                    }
+                }
+                Err(notice) => return Some(Err(notice)),
+            }
+        }
+    }
+}
+
+/// Whoever is shown chosen events.
+pub trait Viewer {
+    /// Looks at one, with its class's number; false: that is enough for now.
+    fn see(&mut self, number: usize, event: &EventFields<'_>) -> bool;
+}
+
+/// Those that are chosen are shown where they are.
+struct Showing<'c, V> {
+    /// By the index of the class.
+    numbers: &'c [Option<usize>],
+    scale: Option<Scale>,
+    cpu_id: u32,
+    viewer: &'c mut V,
+}
+
+impl<V: Viewer> Showing<'_, V> {
+    #[inline(always)]
+    fn one(&mut self, passed: &Passed<'_>, memory: &Memory) -> bool {
+        let Some(Some(number)) = self.numbers.get(passed.record.class) else { return true };
+        let Record { body, end, .. } = passed.record;
+        let fields = EventFields {
+            time_ns: self.scale.map(|scale| scale.epoch_ns(passed.timestamp)),
+            cpu_id: self.cpu_id,
+            size_bytes: passed.size_bytes() as usize,
+            body: Body { bytes: passed.body(), begin: body, end, outer: memory.outer() },
+        };
+        self.viewer.see(*number, &fields)
+    }
+}
+
+impl<V: Viewer> Way for Showing<'_, V> {
+    #[inline(always)]
+    fn pass_plain(
+        &mut self,
+        plan: &StreamPlan,
+        cursor: &Cursor<'_>,
+        passed: &mut Passed<'_>,
+        timestamp_end: u64,
+        memory: &Memory,
+    ) -> (u64, Next) {
+        Shown(|passed: &Passed<'_>, memory: &Memory| self.one(passed, memory)).pass_plain(
+            plan,
+            cursor,
+            passed,
+            timestamp_end,
+            memory,
+        )
+    }
+
+    // Apart, so that the loop over plain ones is small.
+    #[inline(never)]
+    fn see(&mut self, passed: &Passed<'_>, memory: &Memory) -> bool {
+        self.one(passed, memory)
+    }
 }
 
 /// The chosen events of a stream, which are read when they are asked for.
@@ -140,5 +236,10 @@ impl<S: Source> Chosen for ChosenOf<'_, '_, S> {
     #[inline(always)]
     fn fields(&self) -> Option<EventFields<'_>> {
         self.reader.chosen_fields()
+    }
+
+    #[inline]
+    fn show(&mut self, viewer: &mut impl Viewer) -> Option<Result<(), Notice>> {
+        self.reader.show_chosen(self.choice, viewer)
     }
 }
