@@ -7,6 +7,7 @@ use std::sync::Arc;
 use datafusion::arrow::array::cast::AsArray;
 use datafusion::arrow::array::types::{Float64Type, TimestampNanosecondType};
 use datafusion::arrow::array::{Array, ArrayRef, RecordBatch, StringArray, TimestampNanosecondArray};
+use datafusion::arrow::buffer::NullBuffer;
 use datafusion::arrow::compute::cast;
 use datafusion::arrow::datatypes::{DataType, TimeUnit};
 use datafusion::arrow::json::LineDelimitedWriter;
@@ -36,6 +37,8 @@ struct Function {
     name: &'static str,
     signature: Signature,
     returns: DataType,
+    /// Whether its first argument has one row if that is the value of all rows.
+    is_first_short: bool,
     run: Run,
 }
 
@@ -68,7 +71,12 @@ impl ScalarUDFImpl for Function {
     }
 
     fn invoke_with_args(&self, args: ScalarFunctionArgs) -> Result<ColumnarValue> {
-        Ok(ColumnarValue::Array((self.run)(&ColumnarValue::values_to_arrays(&args.args)?)?))
+        let array = |(at, value): (usize, &ColumnarValue)| match value {
+            ColumnarValue::Scalar(value) if self.is_first_short && at == 0 => value.to_array(),
+            value => value.to_array(args.number_rows),
+        };
+        let arrays = args.args.iter().enumerate().map(array).collect::<Result<Vec<_>>>()?;
+        Ok(ColumnarValue::Array((self.run)(&arrays)?))
     }
 }
 
@@ -82,13 +90,20 @@ pub(crate) fn register(context: &SessionContext) {
     ];
     for (name, takes, returns, run) in all {
         let signature = Signature::exact(takes, Volatility::Immutable);
-        context.register_udf(ScalarUDF::new_from_impl(Function { name, signature, returns, run }));
+        context.register_udf(ScalarUDF::new_from_impl(Function {
+            name,
+            signature,
+            returns,
+            is_first_short: name == "time_bucket",
+            run,
+        }));
     }
     let signature = Signature::any(1, Volatility::Immutable);
     context.register_udf(ScalarUDF::new_from_impl(Function {
         name: "duration_text",
         signature,
         returns: text,
+        is_first_short: false,
         run: duration_text,
     }));
     context.register_udf(fields_json().as_ref().clone());
@@ -102,6 +117,7 @@ pub(crate) fn fields_json() -> Arc<ScalarUDF> {
         name: "dormouse_fields_json",
         signature,
         returns: DataType::Utf8,
+        is_first_short: false,
         run: to_json,
     }))
 }
@@ -133,30 +149,40 @@ fn to_json(arguments: &[ArrayRef]) -> Result<ArrayRef> {
 fn time_bucket(arguments: &[ArrayRef]) -> Result<ArrayRef> {
     let [lengths, times] = arguments else { return Err(DataFusionError::Internal("time_bucket takes two".into())) };
     let (lengths, times) = (lengths.as_string::<i32>(), times.as_primitive::<TimestampNanosecondType>());
-    let mut known: Option<(&str, i64)> = None;
-    let bucket = |row: usize| -> Result<Option<i64>> {
-        if lengths.is_null(row) || times.is_null(row) {
-            return Ok(None);
+    // Mostly there is one length for all.
+    let is_one = lengths.len() == 1;
+    let nulls = if is_one { times.nulls().cloned() } else { NullBuffer::union(lengths.nulls(), times.nulls()) };
+    if is_one && lengths.is_null(0) {
+        return Ok(Arc::new(TimestampNanosecondArray::new_null(times.len()).with_timezone("UTC")));
+    }
+    let (mut text, mut length) = ("", 1);
+    if is_one && times.null_count() < times.len() {
+        (text, length) = (lengths.value(0), bucket_ns(lengths.value(0))?);
+    }
+    // The bucket of the time before, where most are; at first none.
+    let mut bucket = i64::MIN;
+    let mut buckets = Vec::with_capacity(times.len());
+    for (row, time) in times.values().iter().enumerate() {
+        if nulls.as_ref().is_some_and(|nulls| nulls.is_null(row)) {
+            buckets.push(0);
+            continue;
         }
-        let text = lengths.value(row);
-        let length = match known {
-            Some((before, length)) if before == text => length,
-            _ => {
-                let length = parse_duration(text)
-                    .map_err(|error| DataFusionError::Execution(format!("time_bucket: {error}")))?;
-                let length = i64::try_from(length.as_nanos()).ok().filter(|length| *length > 0);
-                let length = length.ok_or_else(|| {
-                    DataFusionError::Execution(format!("time_bucket: `{text}` is no length of an interval"))
-                })?;
-                known = Some((text, length));
-                length
-            }
-        };
-        let time = times.value(row);
-        Ok(Some(time.saturating_sub(time.rem_euclid(length))))
-    };
-    let buckets = (0..times.len()).map(bucket).collect::<Result<Vec<_>>>()?;
-    Ok(Arc::new(TimestampNanosecondArray::from(buckets).with_timezone("UTC")))
+        if !is_one && lengths.value(row) != text {
+            (text, length, bucket) = (lengths.value(row), bucket_ns(lengths.value(row))?, i64::MIN);
+        }
+        if !(0..length).contains(&time.wrapping_sub(bucket)) || bucket == i64::MIN {
+            bucket = time.saturating_sub(time.rem_euclid(length));
+        }
+        buckets.push(bucket);
+    }
+    Ok(Arc::new(TimestampNanosecondArray::try_new(buckets.into(), nulls)?.with_timezone("UTC")))
+}
+
+/// The length of an interval.
+fn bucket_ns(text: &str) -> Result<i64> {
+    let length = parse_duration(text).map_err(|error| DataFusionError::Execution(format!("time_bucket: {error}")))?;
+    let length = i64::try_from(length.as_nanos()).ok().filter(|length| *length > 0);
+    length.ok_or_else(|| DataFusionError::Execution(format!("time_bucket: `{text}` is no length of an interval")))
 }
 
 fn duration_text(arguments: &[ArrayRef]) -> Result<ArrayRef> {

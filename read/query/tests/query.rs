@@ -138,6 +138,25 @@ fn functions_of_times_and_durations() {
             "2023-11-14T22:13:20.030Z,2000"
         ]
     );
+    // Lengths of rows, none, and times that are none.
+    let of_rows = "time_bucket(case cpu when 0 then '10ms' else '20ms' end, time)";
+    assert_eq!(
+        all(&format!("select cpu, {of_rows} as t, count(*) from events group by 1, 2 order by 1, 2")),
+        [
+            "0,2023-11-14T22:13:20Z,1000",
+            "0,2023-11-14T22:13:20.010Z,1000",
+            "0,2023-11-14T22:13:20.020Z,1000",
+            "0,2023-11-14T22:13:20.030Z,1000",
+            "1,2023-11-14T22:13:20Z,2000",
+            "1,2023-11-14T22:13:20.020Z,2000"
+        ]
+    );
+    assert_eq!(
+        all(
+            "select count(time_bucket(null, time)), count(time_bucket('1s', case when cpu = 0 then time end)) from events"
+        ),
+        ["0,4000"]
+    );
     assert_eq!(
         all("select duration_text(1500), duration_text(max(time) - min(time)), duration_text(null) from events"),
         ["1.50 µs,40.0 ms,"]
