@@ -17,8 +17,9 @@ use arrow_schema::{Schema, SchemaRef};
 use bytes::Bytes;
 use parquet::arrow::ArrowWriter;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
-use parquet::basic::{Compression, ZstdLevel};
+use parquet::basic::{Compression, Encoding, ZstdLevel};
 use parquet::file::properties::{EnabledStatistics, WriterProperties};
+use parquet::schema::types::ColumnPath;
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
@@ -48,11 +49,17 @@ pub enum Format {
 
 /// How Parquet is written: compressed, with statistics of each page, by which others pass by what they do not need.
 pub fn properties() -> WriterProperties {
-    WriterProperties::builder()
+    let all = WriterProperties::builder()
         .set_compression(Compression::ZSTD(ZstdLevel::default()))
         .set_statistics_enabled(EnabledStatistics::Page)
-        .set_created_by("dormouse".into())
-        .build()
+        .set_created_by("dormouse".into());
+    // Rows are in the order of time: what is written is how much later the next one is.
+    let of_times = ["time", "begin_time", "end_time"].map(ColumnPath::from);
+    let all = of_times.into_iter().fold(all, |all, column| {
+        all.set_column_dictionary_enabled(column.clone(), false)
+            .set_column_encoding(column, Encoding::DELTA_BINARY_PACKED)
+    });
+    all.build()
 }
 
 /// Columns that are called as a directory is get another name.
