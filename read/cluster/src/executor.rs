@@ -90,6 +90,7 @@ impl Executor {
             override_function_registry: Some(Arc::new(BallistaFunctionRegistry::from(&state))),
             override_runtime_producer: Some(Arc::new(move |_| engine::runtime(&temporary))),
             override_config_producer: Some(Arc::new(engine::cluster_config)),
+            override_physical_codec: Some(Arc::new(engine::Codec::default())),
             ..ExecutorProcessConfig::default()
         };
         writeln!(out, "executor: {}", SocketAddr::new(ip, port))?;

@@ -61,6 +61,7 @@ impl Scheduler {
             expire_dead_executor_interval_seconds: 1,
             no_executors_grace_period_seconds: NO_EXECUTORS_S,
             override_config_producer: Some(Arc::new(engine::cluster_config)),
+            override_physical_codec: Some(Arc::new(engine::Codec::default())),
             override_session_builder: Some(Arc::new(|config| {
                 Ok(engine::state(config, engine::runtime(&std::env::temp_dir())?))
             })),

@@ -193,12 +193,16 @@ const WIDE: &str = "select time, host, cpu, pid, tid, process, id, path, bytes, 
 const SLOW: &str = "select a.host, a.path, count(*), sum(a.bytes::bigint * b.bytes) from \"http:begin\" a \
      join \"http:begin\" b on a.path = b.path group by a.host, a.path order by a.host, a.path";
 
-/// The nine that have names, and one whose result is wide.
+/// Pairs that no chunk has found: requests of all of a host's chunks.
+const PAIRS: &str = "select host, process, tid, count(*), sum(duration_ns), min(begin_time), max(key) \
+     from pairs('http:begin', 'http:end', 'id') group by 1, 2, 3 order by 1, 2, 3";
+
+/// The ten that have names, one whose result is wide, and one of pairs.
 fn ten() -> Vec<Vec<String>> {
     let (code, named, _) = query(&["--named"]);
     assert_eq!(code, 0);
     let named = named.lines().map(|line| vec!["--named".to_string(), line.split(' ').next().unwrap().into()]);
-    let all: Vec<Vec<String>> = named.chain([vec![WIDE.into()]]).collect();
+    let all: Vec<Vec<String>> = named.chain([WIDE, PAIRS].map(|sql| vec![sql.to_string()])).collect();
     assert!(all.len() >= 10);
     all
 }
@@ -226,6 +230,27 @@ fn the_same_rows_here_on_one_executor_and_on_three() {
             println!("{} events: {one:?}: {} rows, the same", store.events, here.lines().count() - 1);
         }
     }
+}
+
+/// More files of a class than are read at a time, all of the same times.
+#[test]
+fn pairs_are_found_across_chunks_that_overlap() {
+    const CHUNKS: u64 = 18;
+    let store = Store::new(150, CHUNKS);
+    let cluster = Cluster::start(2);
+    let (code, here, err) = query(&[text(&store.path), PAIRS]);
+    assert_eq!((code, err.as_str()), (0, ""));
+    let there = ran(&mut cluster.command(&[text(&store.path), PAIRS]));
+    assert_eq!(there, (0, here.clone(), String::new()));
+    let latencies = |cpu: u64| (0..150).filter(|id| id % 2 == cpu).map(made::latency_ns).sum::<u64>();
+    let row = |host: &str, (cpu, name, first, last): (u64, &str, &str, u64)| {
+        let (tid, pairs, ns) = (20 + cpu, 75 * CHUNKS, CHUNKS * latencies(cpu));
+        format!("{host},{name},{tid},{pairs},{ns},2023-11-14T22:13:{first}Z,{last}")
+    };
+    let of_host = [(1, "cache", "20.000010", 99), (0, "web", "20", 98)];
+    let rows = HOSTS.iter().flat_map(|host| of_host.map(|of| row(host, of)));
+    let rows: Vec<String> = rows.collect();
+    assert_eq!(here.lines().skip(1).collect::<Vec<_>>(), rows);
 }
 
 /// Waits until an executor has written rows for the next stage: which one has. Not every one gets work.

@@ -1,4 +1,4 @@
-//! What a plan needs where it runs, here and in the programs of a cluster: functions, object stores, and how DataFusion is set.
+//! What a plan needs where it runs, here and in the programs of a cluster: functions, operators, object stores, and how DataFusion is set.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -15,6 +15,7 @@ use object_store::ObjectStore;
 use object_store::local::LocalFileSystem;
 use url::Url;
 
+pub use crate::codec::Codec;
 use crate::functions;
 
 /// Object stores by their addresses, opened as the environment says (AWS_ACCESS_KEY_ID and so on), each once.
@@ -58,7 +59,7 @@ pub fn cluster_config() -> SessionConfig {
         // A plan names all files that it reads.
         ("ballista.client.grpc_max_message_size", "268435456"),
     ];
-    let config = SessionConfig::new_with_ballista();
+    let config = SessionConfig::new_with_ballista().with_ballista_physical_extension_codec(Arc::new(Codec::default()));
     settings.iter().fold(config, |config, (name, value)| config.set_str(name, value))
 }
 

@@ -10,7 +10,8 @@
 //! * Nothing is decoded here: batches come from `dormouse_columns`, pairs from `dormouse_analysis`, figures from `dormouse_ctf`, files of a store from DataFusion.
 //! * A query reads the source that was named, and nothing else: it opens and writes no file but what `-o` names.
 //! * `--memory` bounds what DataFusion keeps; sorting, grouping and joining go on in temporary files beyond it.
-//! * The programs of a cluster (`dormouse_cluster`) get from [`engine`] what their plans need: functions, and object stores by their addresses.
+//! * Pairs of a store are found by an operator of its own (`store::PairExec`), which a cluster knows by `codec`.
+//! * The programs of a cluster (`dormouse_cluster`) get from [`engine`] what their plans need: functions, operators, and object stores by their addresses.
 #![forbid(unsafe_code)]
 // They panic when nobody reads: `Output` does not.
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
@@ -18,6 +19,7 @@
 mod arguments;
 mod catalog;
 mod cluster;
+mod codec;
 pub mod engine;
 mod export;
 mod facts;

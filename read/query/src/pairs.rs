@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use async_trait::async_trait;
 use datafusion::arrow::array::RecordBatch;
-use datafusion::arrow::datatypes::{DataType, SchemaRef};
+use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::catalog::{Session, TableFunctionArgs, TableFunctionImpl, TableProvider};
 use datafusion::common::ScalarValue;
 use datafusion::error::{DataFusionError, Result};
@@ -29,11 +29,6 @@ pub(crate) struct PairsTable {
 
 fn plan(error: Error) -> DataFusionError {
     DataFusionError::Plan(error.0)
-}
-
-/// What cannot be a key.
-pub(crate) fn no_key(name: &str, of: &DataType) -> DataFusionError {
-    plan(dormouse_store::pairs::no_key(name, of))
 }
 
 /// An error of whoever takes the pairs, or of whoever finds them.
@@ -96,10 +91,9 @@ impl TableProvider for PairsTable {
         let all: Vec<usize> = (0..self.schema.fields().len()).collect();
         let projection = projection.unwrap_or(&all).clone();
         let schema = Arc::new(self.schema.project(&projection)?);
-        let is_named = projection.contains(&self.schema.index_of("process")?);
         let about =
             format!("TraceExec: pairs of {} names", self.groups.iter().map(|group| group.rules.len()).sum::<usize>());
-        let work = PairWork { traces: self.traces, groups: self.groups.clone(), projection, is_named };
+        let work = PairWork { traces: self.traces, groups: self.groups.clone(), projection };
         Ok(Arc::new(Leaf::new(about, schema, self.groups.len().max(1), Arc::new(work))))
     }
 }
@@ -108,7 +102,6 @@ struct PairWork {
     traces: &'static Traces,
     groups: Vec<Group>,
     projection: Vec<usize>,
-    is_named: bool,
 }
 
 impl Work for PairWork {
@@ -118,8 +111,7 @@ impl Work for PairWork {
         let streams = files.readers().enumerate().filter(|(_, (trace, _))| group.trace.is_none_or(|of| of == *trace));
         let size_bytes: u64 = streams.map(|(stream, _)| files.stream_size_bytes(stream)).sum();
         self.traces.all_bytes.fetch_add(size_bytes, Ordering::Relaxed);
-        let give = |found: RecordBatch| Ok(give(found.project(&self.projection).map_err(|error| Wrong(error.into()))?));
-        let done = group.run(files, self.is_named, give).map_err(|Wrong(error)| error)?;
+        let done = group.run(files, &self.projection, |found| Ok(give(found))).map_err(|Wrong(error)| error)?;
         let Some((unpaired, damage)) = done else { return Ok(()) };
         self.traces.note(&damage);
         self.traces.read_bytes.fetch_add(size_bytes, Ordering::Relaxed);

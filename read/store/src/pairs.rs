@@ -8,7 +8,10 @@ use std::sync::mpsc::sync_channel;
 use arrow_array::builder::{Int64Builder, StringBuilder, TimestampNanosecondBuilder, UInt32Builder};
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Int32Type, TimestampNanosecondType, UInt32Type};
-use arrow_array::{Array, ArrayRef, Int64Array, RecordBatch, StringArray, UInt64Array};
+use arrow_array::{
+    Array, ArrayRef, Int64Array, RecordBatch, RecordBatchOptions, StringArray, TimestampNanosecondArray, UInt32Array,
+    UInt64Array,
+};
 use arrow_cast::cast;
 use arrow_schema::{DataType, Field, Schema, SchemaRef, TimeUnit};
 use dormouse_abi::class::matches;
@@ -67,6 +70,14 @@ pub fn schema() -> SchemaRef {
 
 /// The column by which pairs are sorted.
 pub const BEGIN_TIME: usize = 1;
+const NAME: usize = 0;
+const END_TIME: usize = 2;
+const DURATION: usize = 3;
+/// The column of the process; behind it stand `pid`, `tid` and `cpu`.
+pub const PROCESS: usize = 4;
+const KEY: usize = 8;
+/// Where a host stands, if there is one.
+pub const HOST: usize = 9;
 
 /// What the names of classes say.
 pub fn of_names(files: &TraceFiles) -> Vec<Group> {
@@ -88,13 +99,12 @@ pub fn of_names(files: &TraceFiles) -> Vec<Group> {
 const BATCHES_AHEAD: usize = 2;
 
 /// What is kept of a begin.
+#[derive(Debug)]
 struct Begun {
     /// `pid`, `tid` and `cpu`.
     who: [Option<u32>; 3],
     process: Option<Arc<str>>,
 }
-
-type Open = Pairs<(u32, Key), Begun>;
 
 impl Group {
     fn keys(&self) -> Vec<String> {
@@ -143,18 +153,18 @@ impl Group {
         Layout::new(&all, &request).failed(|| "pairs".into())
     }
 
-    /// Gives the pairs in the order of their ends, until `give` says that nobody wants more; `None` then. What is not among them, and what was wrong
-    /// with the streams.
+    /// Gives these columns of the pairs in the order of their ends, until `give` says that nobody wants more; `None` then. What is not among them, and what
+    /// was wrong with the streams.
     ///
     /// # Errors
     /// As those of [`Group::layout`]; a field cannot be read, or is no key; or that of `give`.
     pub fn run<E: From<Error>>(
         &self,
         files: &TraceFiles,
-        is_named: bool,
+        columns: &[usize],
         mut give: impl FnMut(RecordBatch) -> Result<bool, E>,
     ) -> Result<Option<(Unpaired, Damage)>, E> {
-        let layout = self.layout(files, is_named)?;
+        let layout = self.layout(files, columns.contains(&PROCESS))?;
         let of_group = |trace: usize| self.trace.is_none_or(|of| of == trace);
         std::thread::scope(|scope| {
             let ahead = files.chosen(scope, layout.times(), |trace| of_group(trace).then(|| layout.choice(trace)));
@@ -170,77 +180,59 @@ impl Group {
                 }
                 batches.damage().clone()
             });
-            let mut pairs = Open::new();
-            let mut process: Option<Arc<str>> = None;
+            let mut finder = Finder::new(schema(), columns)?;
             for (batch, gaps) in read {
                 let batch = batch.failed(|| "pairs".into())?;
                 for Gap { stream, begin_ns, end_ns, is_damage } in gaps {
                     match end_ns {
-                        Some(end_ns) if is_damage => pairs.goes_on(0, stream, end_ns),
-                        end_ns => pairs.lost(0, stream, begin_ns, end_ns),
+                        Some(end_ns) if is_damage => finder.pairs.goes_on(0, stream, end_ns),
+                        end_ns => finder.pairs.lost(0, stream, begin_ns, end_ns),
                     }
                 }
-                let found = self.pairs(&batch, &mut pairs, &mut process)?;
-                if found.num_rows() > 0 && !give(found)? {
+                self.find(&batch, &mut finder)?;
+                if finder.count() > 0 && !give(finder.take()?)? {
                     return Ok(None);
                 }
             }
             let damage = reading.join().unwrap_or_else(|panic| resume_unwind(panic));
-            let (unpaired, _) = pairs.finish();
+            let (unpaired, _) = finder.pairs.finish();
             let dormouse_analysis::Unpaired { begins, ends, across_losses, not_followed, .. } = unpaired;
             Ok(Some((Unpaired { begins, ends, across_losses, not_followed }, damage)))
         })
     }
 
-    /// The pairs that end in a batch.
-    fn pairs(&self, batch: &RecordBatch, pairs: &mut Open, process: &mut Option<Arc<str>>) -> Result<RecordBatch> {
-        let column = |name: &str| {
-            let found = batch.column_by_name(name);
-            found.ok_or_else(|| Error(format!("pairs: there is no column `{name}`")))
-        };
-        let times = column("time")?.as_primitive::<TimestampNanosecondType>();
-        let [pid, tid, cpu] =
-            [column("pid")?, column("tid")?, column("cpu")?].map(|array| array.as_primitive::<UInt32Type>());
-        let names = batch.column_by_name("process").map(|array| array.as_string::<i32>());
-        let events = column("event")?.as_dictionary::<Int32Type>();
+    /// Finds the pairs that end in a batch.
+    fn find(&self, batch: &RecordBatch, finder: &mut Finder) -> Result<()> {
+        let names = self.keys();
+        let keys = names.iter().map(|name| KeyColumn::of(name, batch.column_by_name(name), None));
+        let events = Events::of(batch, keys.collect::<Result<_>>()?)?;
+        let classes = batch.column_by_name("event").ok_or_else(|| Error("pairs: there is no column `event`".into()))?;
+        let classes = classes.as_dictionary::<Int32Type>();
         // By class: which rules it ends, and which it begins.
         let any = |patterns: &[String], name: &str| patterns.iter().any(|pattern| matches(pattern, name));
         let numbers = |is: &dyn Fn(&Rule) -> bool| -> Vec<u32> {
             self.rules.iter().enumerate().filter(|(_, rule)| is(rule)).map(|(at, _)| at as u32).collect()
         };
-        let classes = events.values().as_string::<i32>();
-        let roles: Vec<(Vec<u32>, Vec<u32>)> = classes
+        let known = classes.values().as_string::<i32>();
+        let roles: Vec<(Vec<u32>, Vec<u32>)> = known
             .iter()
             .map(|name| name.unwrap_or_default())
             .map(|name| (numbers(&|rule| any(&rule.ends, name)), numbers(&|rule| any(&rule.begins, name))))
             .collect();
-        let keys = self.keys().iter().map(|key| KeyColumn::of(key, column(key)?)).collect::<Result<Vec<_>>>()?;
-        let mut found = Found::default();
-        for row in (0..batch.num_rows()).filter(|row| times.is_valid(*row)) {
-            let key = Key::of(&keys, row);
-            let (ends, begins) = &roles[events.keys().value(row) as usize];
-            let time_ns = times.value(row);
+        for row in 0..batch.num_rows() {
+            let Some(time_ns) = events.time_ns(row) else { continue };
+            let (ends, begins) = &roles[classes.keys().value(row) as usize];
             for rule in ends {
-                if let Some(pair) = pairs.end(0, &(*rule, key.clone()), time_ns)
-                    && pair.is_believed
-                {
-                    let key = text_of(&keys, row);
-                    found.push(&self.rules[*rule as usize].name, pair.begin_ns, time_ns, &pair.kept, &key);
-                }
+                let name = &self.rules[*rule as usize].name;
+                finder.end(&Of { rule: *rule, domain: 0, name, host: None }, &events, row, time_ns);
             }
             for rule in begins {
-                if !pairs.has_room() {
-                    continue;
+                if finder.pairs.has_room() {
+                    finder.begin(*rule, &events, row, time_ns);
                 }
-                let name = names.filter(|names| names.is_valid(row)).map(|names| names.value(row));
-                if process.as_deref() != name {
-                    *process = name.map(Arc::from);
-                }
-                let who = [pid, tid, cpu].map(|array| array.is_valid(row).then(|| array.value(row)));
-                pairs.begin((*rule, key.clone()), time_ns, Begun { who, process: process.clone() });
             }
         }
-        found.finish()
+        Ok(())
     }
 }
 
@@ -267,22 +259,66 @@ impl Key {
     }
 }
 
+/// How the values of a key are compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub enum KeyKind {
+    /// As whole numbers that can be negative.
+    Signed,
+    /// As whole numbers.
+    Unsigned,
+    /// As people read them.
+    Text,
+}
+
+impl KeyKind {
+    /// That of a column.
+    ///
+    /// # Errors
+    /// It is no key.
+    pub fn of(name: &str, of: &DataType) -> Result<KeyKind> {
+        match of {
+            of if of.is_signed_integer() => Ok(KeyKind::Signed),
+            of if of.is_unsigned_integer() => Ok(KeyKind::Unsigned),
+            of if of.is_nested() || *of == DataType::Binary => Err(no_key(name, of)),
+            _ => Ok(KeyKind::Text),
+        }
+    }
+}
+
 /// A column of a key.
-enum KeyColumn {
+#[derive(Debug)]
+pub enum KeyColumn {
+    /// Of [`KeyKind::Signed`].
     Signed(Int64Array),
+    /// Of [`KeyKind::Unsigned`].
     Unsigned(UInt64Array),
+    /// Of [`KeyKind::Text`].
     Text(StringArray),
 }
 
 impl KeyColumn {
-    fn of(name: &str, array: &ArrayRef) -> Result<KeyColumn> {
+    /// `kind`: how it is compared; `None`: as its type says.
+    ///
+    /// # Errors
+    /// It is no key, or not there.
+    pub fn of(name: &str, array: Option<&ArrayRef>, kind: Option<KeyKind>) -> Result<KeyColumn> {
+        let array = array.ok_or_else(|| Error(format!("pairs: there is no column `{name}`")))?;
+        let own = KeyKind::of(name, array.data_type())?;
         let whole = |of| cast(array, &of).failed(|| "pairs".into());
-        let of = array.data_type();
-        Ok(match (of.is_signed_integer(), of.is_unsigned_integer()) {
-            (true, _) => KeyColumn::Signed(whole(DataType::Int64)?.as_primitive().clone()),
-            (_, true) => KeyColumn::Unsigned(whole(DataType::UInt64)?.as_primitive().clone()),
-            _ => KeyColumn::Text(text(name, array)?.as_string().clone()),
+        Ok(match kind.unwrap_or(own) {
+            KeyKind::Signed => KeyColumn::Signed(whole(DataType::Int64)?.as_primitive().clone()),
+            KeyKind::Unsigned => KeyColumn::Unsigned(whole(DataType::UInt64)?.as_primitive().clone()),
+            KeyKind::Text => KeyColumn::Text(whole(DataType::Utf8)?.as_string().clone()),
         })
+    }
+
+    /// One without values.
+    pub fn none(rows: usize, kind: KeyKind) -> KeyColumn {
+        match kind {
+            KeyKind::Signed => KeyColumn::Signed(Int64Array::new_null(rows)),
+            KeyKind::Unsigned => KeyColumn::Unsigned(UInt64Array::new_null(rows)),
+            KeyKind::Text => KeyColumn::Text(StringArray::new_null(rows)),
+        }
     }
 
     /// The number of a row, if these are numbers.
@@ -313,17 +349,153 @@ fn text_of(columns: &[KeyColumn], row: usize) -> String {
     text
 }
 
-/// The values of a key as text.
-fn text(name: &str, array: &ArrayRef) -> Result<ArrayRef> {
-    if array.data_type().is_nested() || matches!(array.data_type(), DataType::Binary) {
-        return Err(no_key(name, array.data_type()));
-    }
-    cast(array, &DataType::Utf8).failed(|| "pairs".into())
+/// What is looked at of events.
+#[derive(Debug)]
+pub struct Events {
+    times: TimestampNanosecondArray,
+    /// `pid`, `tid` and `cpu`, those that are there.
+    who: [Option<UInt32Array>; 3],
+    processes: Option<StringArray>,
+    keys: Vec<KeyColumn>,
 }
 
+impl Events {
+    /// Those of a batch that has a column `time`.
+    ///
+    /// # Errors
+    /// It has none.
+    pub fn of(batch: &RecordBatch, keys: Vec<KeyColumn>) -> Result<Events> {
+        let times = batch.column_by_name("time").and_then(|array| array.as_primitive_opt::<TimestampNanosecondType>());
+        let times = times.ok_or_else(|| Error("pairs: there is no column `time`".into()))?.clone();
+        let who = ["pid", "tid", "cpu"]
+            .map(|name| batch.column_by_name(name).and_then(|array| array.as_primitive_opt::<UInt32Type>()).cloned());
+        let processes = batch.column_by_name("process").and_then(|array| array.as_string_opt::<i32>()).cloned();
+        Ok(Events { times, who, processes, keys })
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.times.len()
+    }
+
+    /// Nanoseconds since the epoch.
+    #[inline]
+    pub fn time_ns(&self, row: usize) -> Option<i64> {
+        self.times.is_valid(row).then(|| self.times.value(row))
+    }
+}
+
+/// What an end ends.
+#[derive(Debug, Clone, Copy)]
+pub struct Of<'a> {
+    /// Events of one rule can be pairs.
+    pub rule: u32,
+    /// What is lost there makes its pairs unsure.
+    pub domain: usize,
+    /// What the pair is called.
+    pub name: &'a str,
+    /// Where it was, if this is a column.
+    pub host: Option<&'a str>,
+}
+
+/// Finds pairs among events that come in the order of time.
+#[derive(Debug)]
+pub struct Finder {
+    /// What is open, by rule and key.
+    pairs: Open,
+    process: Option<Arc<str>>,
+    found: Found,
+}
+
+/// Begins, by rule and key.
+type Open = Pairs<(u32, Key), Begun>;
+
+impl Finder {
+    /// One that gives these columns of a schema, which begins as [`schema`] does and can have a host behind.
+    ///
+    /// # Errors
+    /// There is no such column.
+    pub fn new(of: SchemaRef, columns: &[usize]) -> Result<Finder> {
+        let projected = Arc::new(of.project(columns).failed(|| "pairs".into())?);
+        let found = Found {
+            schema: projected,
+            columns: columns.to_vec(),
+            count: 0,
+            name: StringBuilder::new(),
+            begin: TimestampNanosecondBuilder::new(),
+            end: TimestampNanosecondBuilder::new(),
+            duration: Int64Builder::new(),
+            process: StringBuilder::new(),
+            who: Default::default(),
+            key: StringBuilder::new(),
+            host: StringBuilder::new(),
+        };
+        Ok(Finder { pairs: Open::new(), process: None, found })
+    }
+
+    /// Goes to other events: what was open is so no more, and what was lost is of no account.
+    pub fn restart(&mut self) {
+        self.pairs = Open::new();
+    }
+
+    /// Takes an event that begins something.
+    pub fn begin(&mut self, rule: u32, events: &Events, row: usize, time_ns: i64) {
+        let name = events.processes.as_ref().filter(|names| names.is_valid(row)).map(|names| names.value(row));
+        if self.process.as_deref() != name {
+            self.process = name.map(Arc::from);
+        }
+        let value = |array: &Option<UInt32Array>| {
+            array.as_ref().filter(|array| array.is_valid(row)).map(|array| array.value(row))
+        };
+        let who = events.who.each_ref().map(value);
+        let key = (rule, Key::of(&events.keys, row));
+        self.pairs.begin(key, time_ns, Begun { who, process: self.process.clone() });
+    }
+
+    /// Takes an event that ends something.
+    pub fn end(&mut self, of: &Of<'_>, events: &Events, row: usize, time_ns: i64) {
+        let key = (of.rule, Key::of(&events.keys, row));
+        if let Some(pair) = self.pairs.end(of.domain, &key, time_ns)
+            && pair.is_believed
+        {
+            self.found.push(of, pair.begin_ns, time_ns, &pair.kept, || text_of(&events.keys, row));
+        }
+    }
+
+    /// Events were lost between these times; `None`: to the end.
+    pub fn lost(&mut self, domain: usize, begin_ns: i64, end_ns: Option<i64>) {
+        self.pairs.lost(domain, 0, begin_ns, end_ns);
+    }
+
+    /// Pairs that were found and not taken.
+    pub fn count(&self) -> usize {
+        self.found.count
+    }
+
+    /// Takes the pairs that were found.
+    ///
+    /// # Errors
+    /// None that is known.
+    pub fn take(&mut self) -> Result<RecordBatch> {
+        self.found.finish()
+    }
+
+    /// About how many bytes of memory open begins take.
+    pub fn open_bytes(&self) -> usize {
+        self.pairs.open_count() * OPEN_BYTES
+    }
+}
+
+/// Of an open begin: its key, the table's place, and a list with room for four.
+const OPEN_BYTES: usize = 2 * size_of::<(u32, Key, Vec<u8>)>() + 4 * size_of::<(i64, Begun)>();
+
 /// Columns of pairs.
-#[derive(Default)]
+#[derive(Debug)]
 struct Found {
+    schema: SchemaRef,
+    /// Those that are made.
+    columns: Vec<usize>,
+    count: usize,
     name: StringBuilder,
     begin: TimestampNanosecondBuilder,
     end: TimestampNanosecondBuilder,
@@ -331,32 +503,42 @@ struct Found {
     process: StringBuilder,
     who: [UInt32Builder; 3],
     key: StringBuilder,
+    host: StringBuilder,
 }
 
 impl Found {
-    fn push(&mut self, name: &str, begin_ns: i64, end_ns: i64, begun: &Begun, key: &str) {
-        self.name.append_value(name);
-        self.begin.append_value(begin_ns);
-        self.end.append_value(end_ns);
-        self.duration.append_value(end_ns.saturating_sub(begin_ns));
-        self.process.append_option(begun.process.as_deref());
-        self.who.iter_mut().zip(begun.who).for_each(|(column, value)| column.append_option(value));
-        self.key.append_value(key);
+    fn push(&mut self, of: &Of<'_>, begin_ns: i64, end_ns: i64, begun: &Begun, key: impl Fn() -> String) {
+        self.count += 1;
+        for column in &self.columns {
+            match *column {
+                NAME => self.name.append_value(of.name),
+                BEGIN_TIME => self.begin.append_value(begin_ns),
+                END_TIME => self.end.append_value(end_ns),
+                DURATION => self.duration.append_value(end_ns.saturating_sub(begin_ns)),
+                PROCESS => self.process.append_option(begun.process.as_deref()),
+                KEY => self.key.append_value(key()),
+                HOST => self.host.append_option(of.host),
+                // `pid`, `tid` and `cpu` follow one another.
+                other => self.who[other - PROCESS - 1].append_option(begun.who[other - PROCESS - 1]),
+            }
+        }
     }
 
-    fn finish(mut self) -> Result<RecordBatch> {
-        let [pid, tid, cpu] = self.who.each_mut().map(|column| Arc::new(column.finish()) as ArrayRef);
-        let columns: Vec<ArrayRef> = vec![
-            Arc::new(self.name.finish()),
-            Arc::new(self.begin.finish().with_timezone("UTC")),
-            Arc::new(self.end.finish().with_timezone("UTC")),
-            Arc::new(self.duration.finish()),
-            Arc::new(self.process.finish()),
-            pid,
-            tid,
-            cpu,
-            Arc::new(self.key.finish()),
-        ];
-        RecordBatch::try_new(schema(), columns).failed(|| "pairs".into())
+    fn finish(&mut self) -> Result<RecordBatch> {
+        let columns = self.columns.iter().map(|column| -> ArrayRef {
+            match *column {
+                NAME => Arc::new(self.name.finish()),
+                BEGIN_TIME => Arc::new(self.begin.finish().with_timezone("UTC")),
+                END_TIME => Arc::new(self.end.finish().with_timezone("UTC")),
+                DURATION => Arc::new(self.duration.finish()),
+                PROCESS => Arc::new(self.process.finish()),
+                KEY => Arc::new(self.key.finish()),
+                HOST => Arc::new(self.host.finish()),
+                other => Arc::new(self.who[other - PROCESS - 1].finish()),
+            }
+        });
+        let options = RecordBatchOptions::new().with_row_count(Some(std::mem::take(&mut self.count)));
+        RecordBatch::try_new_with_options(Arc::clone(&self.schema), columns.collect(), &options)
+            .failed(|| "pairs".into())
     }
 }

@@ -261,8 +261,10 @@ impl Making<'_> {
     fn pairs(&mut self, memory_bytes: usize) -> Result<Unpaired> {
         let mut sorter = Sorter::new(pairs::BEGIN_TIME, memory_bytes);
         let mut all = Unpaired::default();
+        let schema = pairs::schema();
+        let columns: Vec<usize> = (0..schema.fields().len()).collect();
         for group in pairs::of_names(self.files) {
-            let found = group.run(self.files, true, |batch| {
+            let found = group.run(self.files, &columns, |batch| {
                 self.is_wanted()?;
                 sorter.push(batch).map(|()| true)
             })?;
@@ -272,7 +274,7 @@ impl Making<'_> {
             all.across_losses += unpaired.across_losses;
             all.not_followed += unpaired.not_followed;
         }
-        self.tables.insert("pairs".into(), encoded(&pairs::schema()));
+        self.tables.insert("pairs".into(), encoded(&schema));
         let objects = &mut self.objects;
         sorter.finish(|batch| {
             by_day(&batch, pairs::BEGIN_TIME).into_iter().try_for_each(|(day, rows)| {

@@ -8,6 +8,7 @@
 //! of its class has null there.
 
 mod events;
+mod pair_exec;
 mod pairs;
 mod schemas;
 mod table;
@@ -29,6 +30,7 @@ use dormouse_store::manifest::TABLES as KNOWN;
 use dormouse_store::{FileOf, Manifest, Store};
 
 use events::StoreEvents;
+pub(crate) use pair_exec::PairExec;
 pub(crate) use pairs::StoredPairs;
 use table::{StoreTable, StoredFile};
 

@@ -1,21 +1,24 @@
-//! `pairs('BEGIN', 'END', 'KEY')` of a store, as a query that is worked on host by host and key by key.
-//!
-//! As of traces, an end belongs to the last begin of its host and key that has no end yet. Said of rows instead of a stack: the level of an event is how
-//! many begins are open with it, and of one level a begin and its end follow one another.
+//! `pairs('BEGIN', 'END', 'KEY')` of a store, which are found host by host, as those of traces are.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use datafusion::arrow::datatypes::DataType;
-use datafusion::catalog::view::ViewTable;
-use datafusion::catalog::{TableFunctionArgs, TableFunctionImpl, TableProvider};
+use async_trait::async_trait;
+use datafusion::arrow::array::{RecordBatch, StringArray};
+use datafusion::arrow::datatypes::SchemaRef;
+use datafusion::catalog::{Session, TableFunctionArgs, TableFunctionImpl, TableProvider};
 use datafusion::error::{DataFusionError, Result};
-use datafusion::execution::context::SessionState;
+use datafusion::logical_expr::{Expr, TableProviderFilterPushDown, TableType};
+use datafusion::physical_plan::ExecutionPlan;
 use dormouse_abi::class::matches;
-use futures::FutureExt;
+use dormouse_store::pairs::KeyKind;
 
 use super::Stored;
+use super::pair_exec::{Input, PairExec, Spec, schema};
+use super::table::empty;
 use crate::fault::{nearest, quoted};
-use crate::pairs::{Asked, no_key};
+use crate::pairs::Asked;
+use crate::push;
 
 /// The function.
 #[derive(Debug)]
@@ -23,74 +26,154 @@ pub(crate) struct StoredPairs(pub &'static Stored);
 
 impl TableFunctionImpl for StoredPairs {
     fn call_with_args(&self, args: TableFunctionArgs<'_, '_>) -> Result<Arc<dyn TableProvider>> {
-        let sql = self.sql(&Asked::of(args.exprs())?)?;
-        let state = args.session().as_any().downcast_ref::<SessionState>();
-        // Its tables are known, so that nothing is waited for.
-        let plan = state.and_then(|state| state.create_logical_plan(&sql).now_or_never());
-        let plan = plan.ok_or_else(|| DataFusionError::Internal("pairs: there is no plan".into()))??;
-        Ok(Arc::new(ViewTable::new(plan, None)))
+        Ok(Arc::new(PairsOf::new(self.0, &Asked::of(args.exprs())?)?))
     }
 }
 
-impl StoredPairs {
-    fn sql(&self, asked: &Asked) -> Result<String> {
-        let begins = self.events(&asked.begin, 1, &asked.key)?;
-        let ends = self.events(&asked.end, -1, &asked.key)?;
-        let all = begins.into_iter().chain(ends).collect::<Vec<_>>().join(" union all ");
-        let name = format!("{}..{}", asked.begin, asked.end).replace('\'', "''");
-        let by_time = "order by time, step desc";
-        Ok(format!(
-            "with event as ({all}), \
-             counted as (select *, sum(step) over (partition by host, key {by_time} rows unbounded preceding) as depth from event), \
-             lowest as (select *, least(0, coalesce(min(depth) over (partition by host, key {by_time} \
-                 rows between unbounded preceding and 1 preceding), 0)) as low from counted), \
-             levelled as (select *, depth - low + case when step < 0 then 1 else 0 end as level from lowest), \
-             followed as (select host, key, time, step, lag(step) over one as step_before, lag(time) over one as begin_time, \
-                 lag(process) over one as process, lag(pid) over one as pid, lag(tid) over one as tid, lag(cpu) over one as cpu \
-                 from levelled where level > 0 window one as (partition by host, key, level {by_time})), \
-             pair as (select * from followed where step < 0 and step_before > 0), \
-             lost as (select host, coalesce(begin_time, end_time) as begin_time, end_time from losses where kind = 'place') \
-             select '{name}' as name, begin_time, time as end_time, time::bigint - begin_time::bigint as duration_ns, process, pid, tid, cpu, \
-                 key, host from pair where not exists (select 1 from lost where lost.host = pair.host and lost.begin_time < pair.time \
-                 and (lost.end_time is null or lost.end_time >= pair.begin_time))"
-        ))
-    }
+/// What it gives.
+#[derive(Debug)]
+struct PairsOf {
+    store: &'static Stored,
+    name: String,
+    /// With whether their events begin something, and end something.
+    classes: Vec<(&'static str, bool, bool)>,
+    keys: Vec<(String, KeyKind)>,
+    schema: SchemaRef,
+}
 
-    /// The events of classes like this one: `step` is 1 of begins, -1 of ends.
-    fn events(&self, pattern: &str, step: i32, key: &[String]) -> Result<Vec<String>> {
-        let store = self.0;
-        let found: Vec<&str> = store.classes().filter(|name| matches(pattern, name)).collect();
-        if found.is_empty() {
-            let near = nearest(pattern, store.classes());
-            return Err(DataFusionError::Plan(format!("pairs: no event class matches '{pattern}'{near}")));
+impl PairsOf {
+    fn new(store: &'static Stored, asked: &Asked) -> Result<PairsOf> {
+        for pattern in [&asked.begin, &asked.end] {
+            if !store.classes().any(|name| matches(pattern, name)) {
+                let near = nearest(pattern, store.classes());
+                return Err(DataFusionError::Plan(format!("pairs: no event class matches '{pattern}'{near}")));
+            }
         }
+        let roles = store.classes().map(|name| (name, matches(&asked.begin, name), matches(&asked.end, name)));
+        let classes: Vec<_> = roles.filter(|(_, begins, ends)| *begins || *ends).collect();
         let own = ["pid".to_string(), "tid".to_string()];
-        let names = if key.is_empty() { &own[..] } else { key };
-        for name in key {
-            let has = |class: &&str| store.columns_of(class).any(|field| field.name() == name);
-            if !store.classes().any(|class| has(&class)) {
+        let names = if asked.key.is_empty() { &own[..] } else { &asked.key };
+        let kind = |name: &String| -> Result<(String, KeyKind)> {
+            let is_there = |class: &str| store.columns_of(class).any(|field| field.name() == name);
+            if !asked.key.is_empty() && !store.classes().any(is_there) {
                 let all = store.columns();
                 let near = nearest(name, all.iter().map(String::as_str));
                 return Err(DataFusionError::Plan(format!("pairs: there is no column {}{near}", quoted(name))));
             }
-        }
-        let one = |class: &str| -> Result<String> {
-            let mut parts = Vec::new();
-            for name in names {
-                match store.columns_of(class).find(|field| field.name() == name) {
-                    Some(field) if field.data_type().is_nested() || *field.data_type() == DataType::Binary => {
-                        return Err(no_key(name, field.data_type()));
-                    }
-                    Some(_) => parts.push(format!("coalesce(\"{}\"::text, '')", name.replace('"', "\"\""))),
-                    None => parts.push("''".into()),
-                }
-            }
-            let key = parts.join(" || ', ' || ");
-            Ok(format!(
-                "select time, process, pid, tid, cpu, host, {key} as key, {step} as step from {} where time is not null",
-                quoted(class)
-            ))
+            let fields =
+                classes.iter().flat_map(|(class, ..)| store.columns_of(class)).filter(|field| field.name() == name);
+            let kinds = fields.map(|field| KeyKind::of(name, field.data_type()));
+            let kinds = kinds.collect::<Result<Vec<_>, _>>().map_err(|error| DataFusionError::Plan(error.0))?;
+            // Those of several kinds are the same if they read the same.
+            let first = kinds.first().copied().unwrap_or(KeyKind::Text);
+            Ok((name.clone(), if kinds.iter().all(|kind| *kind == first) { first } else { KeyKind::Text }))
         };
-        found.into_iter().map(one).collect()
+        let keys = names.iter().map(kind).collect::<Result<_>>()?;
+        let name = format!("{}..{}", asked.begin, asked.end);
+        Ok(PairsOf { store, name, classes, keys, schema: schema() })
+    }
+
+    /// Hosts that have such events, of which conditions are true, with how many rows they have.
+    fn hosts(&self, filters: &[Expr], state: &dyn Session) -> Result<Vec<(Option<&'static str>, u64)>> {
+        let mut rows: BTreeMap<Option<&str>, u64> = BTreeMap::new();
+        let tables = self.classes.iter().filter_map(|(class, ..)| self.store.classes.get(*class));
+        for file in tables.flat_map(|table| table.files()) {
+            *rows.entry(file.host.as_deref()).or_default() += file.rows;
+        }
+        let mut hosts: Vec<(Option<&str>, u64)> = rows.into_iter().collect();
+        for filter in filters {
+            let names: StringArray = hosts.iter().map(|(name, _)| *name).collect();
+            let batch = RecordBatch::try_from_iter_with_nullable([("host", Arc::new(names) as _, true)])?;
+            let mut is_true = push::is_true(filter, &batch, state)?.into_iter();
+            hosts.retain(|_| is_true.next().unwrap_or(true));
+        }
+        Ok(hosts)
+    }
+}
+
+/// Parts of about as many rows: each host goes where fewest are, the largest first. Of a part they are in the order of their names, none last.
+fn parts(mut hosts: Vec<(Option<&str>, u64)>, count: usize) -> Vec<Vec<Option<&str>>> {
+    hosts.sort_by_key(|(_, rows)| std::cmp::Reverse(*rows));
+    let mut parts = vec![(0, Vec::new()); hosts.len().min(count).max(1)];
+    for (name, of_host) in hosts {
+        if let Some((rows, part)) = parts.iter_mut().min_by_key(|(rows, _)| *rows) {
+            *rows += of_host;
+            part.push(name);
+        }
+    }
+    let mut parts: Vec<Vec<Option<&str>>> = parts.into_iter().map(|(_, part)| part).collect();
+    parts.iter_mut().for_each(|part| part.sort_by_key(|name| (name.is_none(), *name)));
+    parts
+}
+
+fn is_of_host(filter: &Expr) -> bool {
+    let columns = filter.column_refs();
+    let is_host = !columns.is_empty() && columns.iter().all(|column| column.name == "host");
+    is_host && !filter.is_volatile() && push::is_plain(filter)
+}
+
+#[async_trait]
+impl TableProvider for PairsOf {
+    fn schema(&self) -> SchemaRef {
+        Arc::clone(&self.schema)
+    }
+
+    fn table_type(&self) -> TableType {
+        TableType::View
+    }
+
+    fn supports_filters_pushdown(&self, filters: &[&Expr]) -> Result<Vec<TableProviderFilterPushDown>> {
+        let of = |filter: &&Expr| match is_of_host(filter) {
+            true => TableProviderFilterPushDown::Exact,
+            false => TableProviderFilterPushDown::Unsupported,
+        };
+        Ok(filters.iter().map(of).collect())
+    }
+
+    async fn scan(
+        &self,
+        state: &dyn Session,
+        projection: Option<&Vec<usize>>,
+        filters: &[Expr],
+        _: Option<usize>,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        let columns = projection.cloned().unwrap_or_else(|| (0..self.schema.fields().len()).collect());
+        let parts = parts(self.hosts(filters, state)?, state.config().target_partitions());
+        let (mut inputs, mut children) = (Vec::new(), Vec::new());
+        for (class, begins, ends) in &self.classes {
+            let Some(table) = self.store.classes.get(*class) else { continue };
+            // What is told of a begin, the key, the host and the time.
+            let is_told = |name: &str| {
+                super::COMMON.contains(&name) && columns.iter().any(|at| self.schema.field(*at).name() == name)
+            };
+            let is_read = |name: &str| {
+                ["host", "time"].contains(&name)
+                    || self.keys.iter().any(|(key, _)| key == name)
+                    || *begins && is_told(name)
+            };
+            let scans = table.in_order(&parts, &is_read)?;
+            inputs.extend(scans.iter().map(|_| Input { begins: *begins, ends: *ends }));
+            children.extend(scans);
+        }
+        if children.is_empty() {
+            return empty(&self.schema, Some(&columns));
+        }
+        let losses = self.store.tables.get("losses").map(|table| table.by_parts(&parts)).transpose()?.flatten();
+        children.extend(losses);
+        let spec = Spec { name: self.name.clone(), columns, keys: self.keys.clone(), inputs };
+        Ok(Arc::new(PairExec::new(Arc::new(spec), children)?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_are_dealt_to_parts_by_their_rows() {
+        let hosts = || vec![(None, 5), (Some("c"), 3), (Some("b"), 4), (Some("a"), 1)];
+        assert_eq!(parts(hosts(), 2), [vec![Some("a"), None], vec![Some("b"), Some("c")]]);
+        assert_eq!(parts(hosts(), 9).len(), 4);
+        assert_eq!(parts(Vec::new(), 2), [Vec::<Option<&str>>::new()]);
     }
 }

@@ -1,5 +1,6 @@
 //! A table of a store: files of Parquet.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -16,11 +17,15 @@ use datafusion::datasource::source::DataSourceExec;
 use datafusion::datasource::table_schema::TableSchema;
 use datafusion::error::Result;
 use datafusion::logical_expr::{Expr, TableProviderFilterPushDown, TableType};
-use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::empty::EmptyExec;
+use datafusion::physical_plan::{ExecutionPlan, Partitioning};
 use object_store::path::Path;
 
+use super::pair_exec::by_host_and_time;
 use crate::push::{self, Pushed};
+
+/// More files of a class that overlap in time are not read at once.
+const RUNS_MAX: usize = 16;
 
 /// A file with what its place and its manifest say of it.
 #[derive(Debug, Clone)]
@@ -141,33 +146,129 @@ impl StoreTable {
         limit: Option<usize>,
     ) -> Result<Arc<dyn ExecutionPlan>> {
         let files: Vec<&StoredFile> = files.into_iter().collect();
-        let schema = self.schema.table_schema();
         if files.is_empty() {
-            return empty(schema, projection);
+            return empty(self.schema.table_schema(), projection);
         }
-        let mut statistics = Statistics::new_unknown(schema);
-        statistics.num_rows = Precision::Exact(files.iter().map(|file| file.rows as usize).sum());
-        let one = |file: &&StoredFile| {
-            let parts = self.parts.iter().map(|name| ScalarValue::Utf8(file.part(name).map(String::from)));
-            PartitionedFile::new_from_meta(object_store::ObjectMeta {
-                location: file.path.clone(),
-                // A file stays as it is.
-                last_modified: Default::default(),
-                size: file.size_bytes,
-                e_tag: None,
-                version: None,
-            })
-            .with_partition_values(parts.collect())
-        };
-        let groups = FileGroup::new(files.iter().map(one).collect()).split_files(state.config().target_partitions());
-        let source = Arc::new(ParquetSource::new(self.schema.clone()));
-        let config = FileScanConfigBuilder::new(self.root.clone(), source)
-            .with_file_groups(groups)
-            .with_statistics(statistics)
-            .with_limit(limit)
-            .with_projection_indices(projection.cloned())?;
-        Ok(DataSourceExec::from_data_source(config.build()))
+        let all = FileGroup::new(files.iter().map(|file| self.partitioned(file)).collect());
+        let scan = self.scan_of(all.split_files(state.config().target_partitions()), &files);
+        let scan = scan.with_limit(limit).with_projection_indices(projection.cloned())?;
+        Ok(DataSourceExec::from_data_source(scan.build()))
     }
+
+    /// Scans of the files of these hosts, a partition for each of `parts`: rows in the order of hosts and times. Each has files of a host that follow one
+    /// another; what overlaps them is in the next one. `is_read`: columns.
+    pub(crate) fn in_order(
+        &self,
+        parts: &[Vec<Option<&str>>],
+        is_read: &dyn Fn(&str) -> bool,
+    ) -> Result<Vec<Arc<dyn ExecutionPlan>>> {
+        let schema = self.schema.table_schema();
+        let by_host = self.files_by_host();
+        let runs_of = |host: &Option<&str>| runs(by_host.get(host).cloned().unwrap_or_default());
+        let of_parts: Vec<Vec<Vec<_>>> = parts.iter().map(|hosts| hosts.iter().map(runs_of).collect()).collect();
+        let count = of_parts.iter().flatten().map(Vec::len).max().unwrap_or(0);
+        // So many files are not open at a time: their rows are sorted.
+        let is_sorted = count <= RUNS_MAX;
+        let projection: Vec<usize> =
+            (0..schema.fields().len()).filter(|index| is_read(schema.field(*index).name())).collect();
+        let order = by_host_and_time(schema.index_of("host")?, schema.index_of("time")?);
+        let scan = |at: usize| -> Result<Arc<dyn ExecutionPlan>> {
+            let files_of = |hosts: &Vec<Vec<Vec<_>>>| -> Vec<&StoredFile> {
+                let all = hosts.iter().flat_map(|runs| if is_sorted { runs.get(at..=at) } else { Some(&runs[..]) });
+                all.flatten().flatten().copied().collect()
+            };
+            let files: Vec<Vec<&StoredFile>> = of_parts.iter().map(files_of).collect();
+            let scan = self.scan_by_partition(&files)?;
+            let scan = scan.with_output_ordering(if is_sorted { vec![order.clone()] } else { Vec::new() });
+            Ok(DataSourceExec::from_data_source(scan.with_projection_indices(Some(projection.clone()))?.build()))
+        };
+        (0..if is_sorted { count } else { 1 }).map(scan).collect()
+    }
+
+    /// A scan of the files of these hosts, a partition for each of `parts`; `None`: there are none.
+    pub(crate) fn by_parts(&self, parts: &[Vec<Option<&str>>]) -> Result<Option<Arc<dyn ExecutionPlan>>> {
+        let by_host = self.files_by_host();
+        let files_of = |host: &Option<&str>| by_host.get(host).cloned().unwrap_or_default();
+        let files: Vec<Vec<&StoredFile>> =
+            parts.iter().map(|hosts| hosts.iter().flat_map(files_of).collect()).collect();
+        if files.iter().all(Vec::is_empty) {
+            return Ok(None);
+        }
+        Ok(Some(DataSourceExec::from_data_source(self.scan_by_partition(&files)?.build())))
+    }
+
+    fn files_by_host(&self) -> HashMap<Option<&str>, Vec<&StoredFile>> {
+        let mut by_host: HashMap<_, Vec<_>> = HashMap::new();
+        for file in &self.files {
+            by_host.entry(file.host.as_deref()).or_default().push(file);
+        }
+        by_host
+    }
+
+    /// A scan whose partitions have these files and no others: without a word, files are divided anew, and whoever is done takes those of another.
+    fn scan_by_partition(&self, files: &[Vec<&StoredFile>]) -> Result<FileScanConfigBuilder> {
+        let time = self.time.map(|name| self.schema.table_schema().index_of(name)).transpose()?;
+        // That files follow one another is believed by what is known of them.
+        let one = |file: &&StoredFile| match time {
+            Some(time) => self.partitioned(file).with_statistics(Arc::new(self.times(file, time))),
+            None => self.partitioned(file),
+        };
+        let groups = files.iter().map(|files| FileGroup::new(files.iter().map(one).collect())).collect();
+        let partitions = Partitioning::UnknownPartitioning(files.len());
+        Ok(self.scan_of(groups, &files.concat()).with_output_partitioning(Some(partitions)))
+    }
+
+    fn scan_of(&self, groups: Vec<FileGroup>, files: &[&StoredFile]) -> FileScanConfigBuilder {
+        let mut statistics = Statistics::new_unknown(self.schema.table_schema());
+        statistics.num_rows = Precision::Exact(files.iter().map(|file| file.rows as usize).sum());
+        let source = Arc::new(ParquetSource::new(self.schema.clone()));
+        let scan = FileScanConfigBuilder::new(self.root.clone(), source);
+        scan.with_file_groups(groups).with_statistics(statistics)
+    }
+
+    fn partitioned(&self, file: &StoredFile) -> PartitionedFile {
+        let parts = self.parts.iter().map(|name| ScalarValue::Utf8(file.part(name).map(String::from)));
+        PartitionedFile::new_from_meta(object_store::ObjectMeta {
+            location: file.path.clone(),
+            // A file stays as it is.
+            last_modified: Default::default(),
+            size: file.size_bytes,
+            e_tag: None,
+            version: None,
+        })
+        .with_partition_values(parts.collect())
+    }
+
+    /// What the manifest says of a file's times, which are the column of this index.
+    fn times(&self, file: &StoredFile, time: usize) -> Statistics {
+        let mut statistics = Statistics::new_unknown(self.schema.file_schema());
+        let zone = Some("UTC".into());
+        let value = |ns: Option<i64>| match ns {
+            Some(ns) => Precision::Exact(ScalarValue::TimestampNanosecond(Some(ns), zone.clone())),
+            None => Precision::Absent,
+        };
+        statistics.column_statistics[time].min_value = value(file.begin_ns);
+        statistics.column_statistics[time].max_value = value(file.end_ns);
+        statistics
+    }
+}
+
+/// Files that overlap the one before in time are in another run, so that each is in the order of time.
+fn runs(mut files: Vec<&StoredFile>) -> Vec<Vec<&StoredFile>> {
+    // What tells no times is a run of its own.
+    files.sort_by_key(|file| (file.begin_ns, file.end_ns));
+    let mut runs: Vec<Vec<&StoredFile>> = Vec::new();
+    for file in files {
+        let fits = |run: &&mut Vec<&StoredFile>| {
+            let last = run.last().and_then(|last| last.end_ns);
+            last.zip(file.begin_ns).is_some_and(|(end_ns, begin_ns)| end_ns < begin_ns)
+        };
+        match runs.iter_mut().find(fits) {
+            Some(run) => run.push(file),
+            None => runs.push(vec![file]),
+        }
+    }
+    runs
 }
 
 // Conditions on what directories are named by are answered by the choice of files.
