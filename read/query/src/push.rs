@@ -38,7 +38,7 @@ pub(crate) fn pushed(filter: &Expr, class: Option<&str>, traces: &Traces) -> Opt
     let columns = filter.column_refs();
     let is_of = |name: &str| !columns.is_empty() && columns.iter().all(|column| column.name == name);
     let Some(class) = class else {
-        return if is_of("class") && !filter.is_volatile() && is_plain(filter) {
+        return if is_about(filter, &["class"]) {
             Some(Pushed::Classes)
         } else {
             is_of("time").then(|| time(filter)).flatten()
@@ -47,8 +47,15 @@ pub(crate) fn pushed(filter: &Expr, class: Option<&str>, traces: &Traces) -> Opt
     if is_of("time") { time(filter) } else { condition(filter, class, traces).map(Pushed::Condition) }
 }
 
+/// Whether it is made of these columns and of values alone.
+pub(crate) fn is_about(filter: &Expr, names: &[&str]) -> bool {
+    let columns = filter.column_refs();
+    let is_of = !columns.is_empty() && columns.iter().all(|column| names.contains(&column.name.as_str()));
+    is_of && !filter.is_volatile() && is_plain(filter)
+}
+
 /// Whether it is made of columns and values alone.
-pub(crate) fn is_plain(filter: &Expr) -> bool {
+fn is_plain(filter: &Expr) -> bool {
     match filter {
         Expr::Column(_) | Expr::Literal(..) => true,
         Expr::BinaryExpr(binary) => is_plain(&binary.left) && is_plain(&binary.right),

@@ -5,6 +5,9 @@ use std::process::{Command, Stdio};
 
 mod made;
 
+use dormouse_abi::class::{FieldType, Kind};
+use dormouse_ctf::Value;
+use dormouse_traces::TraceBuilder;
 use made::{REQUESTS, write_http, write_libc};
 
 /// What a run came to: exit code, standard output, standard error.
@@ -110,6 +113,37 @@ fn tables_and_functions_are_those_of_traces() {
     assert_eq!(known, ["http:begin", "http:end"]);
     let fields = stored.rows("select fields from events where class = 'http:end' order by time limit 1");
     assert_eq!(fields, [r#""{""fields"":{""id"":0,""share"":0.5}}""#]);
+}
+
+/// What begins before a loss and ends behind it may be something else's end.
+#[test]
+fn pairs_across_losses_are_left_out() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, store) = (dir.path().join("trace"), dir.path().join("store"));
+    std::fs::create_dir(&path).unwrap();
+    let mut builder = TraceBuilder::new();
+    let id = [("id", FieldType::scalar(Kind::U32))];
+    let [begin, end] = ["begin", "end"].map(|name| builder.class("p", name, &id));
+    let stream = builder.stream(0);
+    let mut event = |at, class, id| builder.event(stream, at, 1, 1, class, &[Value::U32(id)]);
+    event(10, begin, 1);
+    event(20, end, 1);
+    builder.packet(stream, 4096, 0);
+    builder.event(stream, 30, 1, 1, begin, &[Value::U32(2)]);
+    builder.packet(stream, 4096, 3);
+    let mut event = |at, class, id| builder.event(stream, at, 1, 1, class, &[Value::U32(id)]);
+    event(100, end, 2);
+    event(110, begin, 3);
+    event(120, end, 3);
+    builder.finish().closed().write(&path);
+    let (code, _, err) = query(&[text(&path), "--export", text(&store)]);
+    assert_eq!((code, err.contains("6 events")), (0, true), "{err}");
+    let sql = "select key, duration_ns, host from pairs('p:begin', 'p:end', 'id') order by key";
+    let all = ["1,10,lair", "3,10,lair"];
+    assert_eq!(lines(&[text(&store), sql])[1..], all);
+    // The trace says that it has left out one.
+    let (code, out, err) = query(&[text(&path), &sql.replace(", host", "")]);
+    assert_eq!((code, out.lines().count(), err.contains("1 pairs are left out")), (1, 3, true), "{out}{err}");
 }
 
 /// Files that cannot have such rows are not opened: not even one that is no Parquet.

@@ -106,12 +106,6 @@ fn parts(mut hosts: Vec<(Option<&str>, u64)>, count: usize) -> Vec<Vec<Option<&s
     parts
 }
 
-fn is_of_host(filter: &Expr) -> bool {
-    let columns = filter.column_refs();
-    let is_host = !columns.is_empty() && columns.iter().all(|column| column.name == "host");
-    is_host && !filter.is_volatile() && push::is_plain(filter)
-}
-
 #[async_trait]
 impl TableProvider for PairsOf {
     fn schema(&self) -> SchemaRef {
@@ -123,7 +117,7 @@ impl TableProvider for PairsOf {
     }
 
     fn supports_filters_pushdown(&self, filters: &[&Expr]) -> Result<Vec<TableProviderFilterPushDown>> {
-        let of = |filter: &&Expr| match is_of_host(filter) {
+        let of = |filter: &&Expr| match push::is_about(filter, &["host"]) {
             true => TableProviderFilterPushDown::Exact,
             false => TableProviderFilterPushDown::Unsupported,
         };

@@ -110,7 +110,7 @@ impl StoreTable {
                     Some(Pushed::Until(ns)) => kept.retain(|file| file.begin_ns.is_none_or(|begin_ns| begin_ns < ns)),
                     _ => {}
                 }
-            } else if self.is_of_parts(filter) && !kept.is_empty() {
+            } else if push::is_about(filter, self.parts) && !kept.is_empty() {
                 let column = |name: &&'static str| {
                     let values: StringArray = kept.iter().map(|file| file.part(name)).collect();
                     (*name, Arc::new(values) as ArrayRef, true)
@@ -126,15 +126,6 @@ impl StoreTable {
     fn is_of_time(&self, filter: &Expr) -> bool {
         let columns = filter.column_refs();
         !columns.is_empty() && columns.iter().all(|column| Some(column.name.as_str()) == self.time)
-    }
-
-    fn is_of_parts(&self, filter: &Expr) -> bool {
-        let columns = filter.column_refs();
-        let is_part = |name: &str| self.parts.contains(&name);
-        !columns.is_empty()
-            && columns.iter().all(|column| is_part(&column.name))
-            && !filter.is_volatile()
-            && push::is_plain(filter)
     }
 
     /// A scan of some of the files.
@@ -283,7 +274,7 @@ impl TableProvider for StoreTable {
     }
 
     fn supports_filters_pushdown(&self, filters: &[&Expr]) -> Result<Vec<TableProviderFilterPushDown>> {
-        let of = |filter: &&Expr| match self.is_of_parts(filter) {
+        let of = |filter: &&Expr| match push::is_about(filter, self.parts) {
             true => TableProviderFilterPushDown::Exact,
             false => TableProviderFilterPushDown::Inexact,
         };
