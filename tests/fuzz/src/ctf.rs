@@ -2,8 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use dormouse_ctf::stream::{Choice, EventFields, Viewer};
 use dormouse_ctf::text::{Formatter, LineFormat, Lines, People};
-use dormouse_ctf::{ClassCounts, Event, Merge, Selection, Stats, StreamReader, Trace, TraceRef, Writers};
+use dormouse_ctf::{
+    ClassCounts, ClassRef, Event, Merge, Notice, Selection, Stats, StreamReader, Trace, TraceRef, Writers,
+};
 use dormouse_filter::Filter;
 
 /// Questions to the fields that traces of the targets have, and to what most traces have.
@@ -78,8 +81,8 @@ impl Printer {
     }
 }
 
-/// Prints all that is in streams, and counts it in two ways: all find as many events, no event is printed that is no event, no event is wanted by a filter
-/// and by its contrary, and each notice says something.
+/// Prints all that is in streams, counts it in two ways, and looks at chosen events in two: all find as many events, no event is printed that is no
+/// event, no event is wanted by a filter and by its contrary, and each notice says something.
 pub fn read(trace: &Trace, streams: &[Vec<u8>], how: How) -> u64 {
     let (mut printer, mut writers) = (Printer::new(how.format), Writers::default());
     let mut questions = how.filter.map(|filter| {
@@ -116,5 +119,47 @@ pub fn read(trace: &Trace, streams: &[Vec<u8>], how: How) -> u64 {
         counts.iter().map(|(class, count)| (std::ptr::from_ref(class), count)).collect::<BTreeMap<_, _>>(),
         of_classes
     );
+    let mut choice = Choice::default();
+    ClassRef::all(trace.into()).enumerate().for_each(|(number, class)| choice.add(class, number));
+    streams.iter().enumerate().for_each(|(index, bytes)| {
+        let reader = || StreamReader::new(trace, index, bytes);
+        assert_eq!(shown(reader(), &choice), asked(reader(), &choice));
+    });
     count
+}
+
+/// What is compared of an event: its class's number, time, processor and size.
+type Seen = (usize, Option<i64>, u32, usize);
+
+fn seen(number: usize, event: &EventFields<'_>) -> Seen {
+    (number, event.time_ns, event.cpu_id, event.size_bytes)
+}
+
+/// The events of chosen classes, shown one after another, and the notices.
+fn shown<'a>(mut reader: StreamReader<'a>, choice: &Choice<'a>) -> (Vec<Seen>, Vec<Notice>) {
+    /// Has enough now and then.
+    struct All(Vec<Seen>);
+    impl Viewer for All {
+        fn see(&mut self, number: usize, event: &EventFields<'_>) -> bool {
+            self.0.push(seen(number, event));
+            !self.0.len().is_multiple_of(3)
+        }
+    }
+    let (mut all, mut notices) = (All(Vec::new()), Vec::new());
+    while let Some(shown) = reader.show_chosen(choice, &mut all) {
+        notices.extend(shown.err());
+    }
+    (all.0, notices)
+}
+
+/// The same, asked for one by one.
+fn asked<'a>(mut reader: StreamReader<'a>, choice: &Choice<'a>) -> (Vec<Seen>, Vec<Notice>) {
+    let (mut all, mut notices) = (Vec::new(), Vec::new());
+    while let Some(next) = reader.next_chosen(choice) {
+        match next {
+            Ok((number, _)) => all.extend(reader.chosen_fields().map(|event| seen(number, &event))),
+            Err(notice) => notices.push(notice),
+        }
+    }
+    (all, notices)
 }
