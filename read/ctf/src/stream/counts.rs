@@ -1,9 +1,9 @@
 //! How many events of each class there are.
 
 use super::notice::Notice;
-use super::records::{Next, Passed, Way};
+use super::records::{At, Next, Passed, Way};
 use super::{Current, Source, StreamReader};
-use crate::plan::{Class, Cursor, Memory, StreamPlan, Tally};
+use crate::plan::{Class, Memory, StreamPlan, Tally};
 
 /// How many events of each class a stream has. Of the records the headers are read, and what tells where they end.
 #[derive(Debug, Clone, Default)]
@@ -100,15 +100,8 @@ struct Counted<'c> {
 
 impl Way for Counted<'_> {
     #[inline(always)]
-    fn pass_plain(
-        &mut self,
-        plan: &StreamPlan,
-        cursor: &Cursor<'_>,
-        passed: &mut Passed<'_>,
-        timestamp_end: u64,
-        _: &Memory,
-    ) -> (u64, Next) {
-        let skimmed = plan.skim(cursor, passed.timestamp, timestamp_end, self.tallies);
+    fn pass_plain(&mut self, at: &At<'_>, passed: &mut Passed<'_>) -> (u64, Next) {
+        let skimmed = at.plan.skim(at.cursor, passed.timestamp, at.timestamp_end, self.tallies);
         (passed.record.end, passed.timestamp) = (skimmed.end, skimmed.timestamp);
         (skimmed.events, Next::Other)
     }

@@ -96,7 +96,8 @@ impl<'a, S: Source> StreamReader<'a, S> {
         let mut passed = Passed { record: begun, begin: packet.position, timestamp: self.time, bytes, base };
         let is_seen = loop {
             // Most are plain. They have a loop and a cursor of their own, so that where the next one begins stays in a register.
-            let next = way.pass_plain(plan, &cursor, &mut passed, timestamp_end, &self.memory);
+            let at = At { plan, cursor: &cursor, timestamp_end, memory: &self.memory };
+            let next = way.pass_plain(&at, &mut passed);
             events += next.0;
             cursor.position = passed.record.end;
             if next.1 != Next::Other || cursor.position >= end {
@@ -124,18 +125,20 @@ impl<'a, S: Source> StreamReader<'a, S> {
 
 /// What is done with records that are passed.
 pub(super) trait Way {
-    /// Passes the plain ones from the cursor on, and says how many those were, and what comes next.
-    fn pass_plain(
-        &mut self,
-        plan: &StreamPlan,
-        cursor: &Cursor<'_>,
-        passed: &mut Passed<'_>,
-        timestamp_end: u64,
-        memory: &Memory,
-    ) -> (u64, Next);
+    /// Passes the plain ones from there on, and says how many those were, and what comes next.
+    fn pass_plain(&mut self, at: &At<'_>, passed: &mut Passed<'_>) -> (u64, Next);
 
     /// Looks at another one; false: the reader is to stay there.
     fn see(&mut self, passed: &Passed<'_>, memory: &Memory) -> bool;
+}
+
+/// Where records are passed.
+pub(super) struct At<'r> {
+    pub plan: &'r StreamPlan,
+    pub cursor: &'r Cursor<'r>,
+    /// The last time that they can have.
+    pub timestamp_end: u64,
+    pub memory: &'r Memory,
 }
 
 /// What comes behind plain records.
@@ -154,20 +157,13 @@ pub(super) struct Shown<F>(pub F);
 
 impl<F: FnMut(&Passed<'_>, &Memory) -> bool> Way for Shown<F> {
     #[inline(always)]
-    fn pass_plain(
-        &mut self,
-        plan: &StreamPlan,
-        cursor: &Cursor<'_>,
-        passed: &mut Passed<'_>,
-        timestamp_end: u64,
-        memory: &Memory,
-    ) -> (u64, Next) {
-        let (mut plain, mut events) = (plan.plain_records(cursor), 0);
+    fn pass_plain(&mut self, at: &At<'_>, passed: &mut Passed<'_>) -> (u64, Next) {
+        let (mut plain, mut events) = (at.plan.plain_records(at.cursor), 0);
         while let Some(record) = plain.as_mut().and_then(PlainRecords::next) {
-            let Some(next) = passed.next(record, timestamp_end) else { return (events, Next::Said) };
+            let Some(next) = passed.next(record, at.timestamp_end) else { return (events, Next::Said) };
             *passed = next;
             events += 1;
-            if !(self.0)(passed, memory) {
+            if !(self.0)(passed, at.memory) {
                 return (events, Next::Seen);
             }
         }

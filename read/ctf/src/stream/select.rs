@@ -2,9 +2,9 @@
 
 use super::block::Measured;
 use super::event::Body;
-use super::records::{Next, Shown, Way};
+use super::records::{At, Next, Shown, Way};
 use super::{Block, Event, EventFields, Notice, Passed, Source, StreamReader};
-use crate::plan::{Cursor, Memory, Record, StreamPlan};
+use crate::plan::{Memory, Record, StreamPlan};
 use crate::select::ClassRef;
 use crate::time::Scale;
 
@@ -184,21 +184,8 @@ impl<V: Viewer> Showing<'_, V> {
 
 impl<V: Viewer> Way for Showing<'_, V> {
     #[inline(always)]
-    fn pass_plain(
-        &mut self,
-        plan: &StreamPlan,
-        cursor: &Cursor<'_>,
-        passed: &mut Passed<'_>,
-        timestamp_end: u64,
-        memory: &Memory,
-    ) -> (u64, Next) {
-        Shown(|passed: &Passed<'_>, memory: &Memory| self.one(passed, memory)).pass_plain(
-            plan,
-            cursor,
-            passed,
-            timestamp_end,
-            memory,
-        )
+    fn pass_plain(&mut self, at: &At<'_>, passed: &mut Passed<'_>) -> (u64, Next) {
+        Shown(|passed: &Passed<'_>, memory: &Memory| self.one(passed, memory)).pass_plain(at, passed)
     }
 
     // Apart, so that the loop over plain ones is small.
