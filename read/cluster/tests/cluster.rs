@@ -198,12 +198,12 @@ const PAIRS: &str = "select host, process, tid, count(*), sum(duration_ns), min(
      from pairs('http:begin', 'http:end', 'id') group by 1, 2, 3 order by 1, 2, 3";
 
 /// The ten that have names, one whose result is wide, and one of pairs.
-fn ten() -> Vec<Vec<String>> {
+fn queries() -> Vec<Vec<String>> {
     let (code, named, _) = query(&["--named"]);
     assert_eq!(code, 0);
     let named = named.lines().map(|line| vec!["--named".to_string(), line.split(' ').next().unwrap().into()]);
     let all: Vec<Vec<String>> = named.chain([WIDE, PAIRS].map(|sql| vec![sql.to_string()])).collect();
-    assert!(all.len() >= 10);
+    assert!(all.len() >= 12);
     all
 }
 
@@ -216,7 +216,7 @@ fn the_same_rows_here_on_one_executor_and_on_three() {
     let store = Store::new(requests, wanted.map_or(1, |events| events.div_ceil(of_hosts)));
     assert!(store.events >= wanted.unwrap_or(of_hosts));
     let clusters = [Cluster::start(1), Cluster::start(3)];
-    for one in ten() {
+    for one in queries() {
         let last: Vec<&str> = one.iter().map(String::as_str).collect();
         let (code, here, err) = query(&[&[text(&store.path)], &last[..]].concat());
         assert_eq!((code, err.as_str()), (0, ""), "{one:?}");

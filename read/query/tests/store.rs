@@ -146,6 +146,17 @@ fn pairs_across_losses_are_left_out() {
     assert_eq!((code, out.lines().count(), err.contains("1 pairs are left out")), (1, 3, true), "{out}{err}");
 }
 
+/// What has begun has no other place than the memory.
+#[test]
+fn pairs_of_which_too_many_are_open_are_an_error() {
+    let stored = Stored::new();
+    let sql = "select count(*) from pairs('http:begin', 'libc:malloc', 'id')";
+    assert_eq!(stored.rows(sql), ["0"]);
+    let (code, out, err) = query(&[text(&stored.store), sql, "--memory", "1M"]);
+    assert_eq!((code, out.as_str(), err.lines().count()), (2, "", 1), "{err}");
+    assert!(err.contains("--memory is too small") && err.contains("events that begin something"), "{err}");
+}
+
 /// Files that cannot have such rows are not opened: not even one that is no Parquet.
 #[test]
 fn files_are_chosen_by_their_names_and_times() {

@@ -74,10 +74,10 @@ const NAME: usize = 0;
 const END_TIME: usize = 2;
 const DURATION: usize = 3;
 /// The column of the process; behind it stand `pid`, `tid` and `cpu`.
-pub const PROCESS: usize = 4;
+const PROCESS: usize = 4;
 const KEY: usize = 8;
 /// Where a host stands, if there is one.
-pub const HOST: usize = 9;
+const HOST: usize = 9;
 
 /// What the names of classes say.
 pub fn of_names(files: &TraceFiles) -> Vec<Group> {
@@ -224,7 +224,7 @@ impl Group {
             let (ends, begins) = &roles[classes.keys().value(row) as usize];
             for rule in ends {
                 let name = &self.rules[*rule as usize].name;
-                finder.end(&Of { rule: *rule, domain: 0, name, host: None }, &events, row, time_ns);
+                finder.end(&Of { rule: *rule, name, host: None }, &events, row, time_ns);
             }
             for rule in begins {
                 if finder.pairs.has_room() {
@@ -390,8 +390,6 @@ impl Events {
 pub struct Of<'a> {
     /// Events of one rule can be pairs.
     pub rule: u32,
-    /// What is lost there makes its pairs unsure.
-    pub domain: usize,
     /// What the pair is called.
     pub name: &'a str,
     /// Where it was, if this is a column.
@@ -455,7 +453,7 @@ impl Finder {
     /// Takes an event that ends something.
     pub fn end(&mut self, of: &Of<'_>, events: &Events, row: usize, time_ns: i64) {
         let key = (of.rule, Key::of(&events.keys, row));
-        if let Some(pair) = self.pairs.end(of.domain, &key, time_ns)
+        if let Some(pair) = self.pairs.end(0, &key, time_ns)
             && pair.is_believed
         {
             self.found.push(of, pair.begin_ns, time_ns, &pair.kept, || text_of(&events.keys, row));
@@ -463,8 +461,8 @@ impl Finder {
     }
 
     /// Events were lost between these times; `None`: to the end.
-    pub fn lost(&mut self, domain: usize, begin_ns: i64, end_ns: Option<i64>) {
-        self.pairs.lost(domain, 0, begin_ns, end_ns);
+    pub fn lost(&mut self, begin_ns: i64, end_ns: Option<i64>) {
+        self.pairs.lost(0, 0, begin_ns, end_ns);
     }
 
     /// Pairs that were found and not taken.

@@ -292,7 +292,7 @@ impl<'a> Merge<'a> {
         let Some(host) = first else { return Ok(false) };
         self.finder.restart();
         for (begin, end) in self.losses.remove(&host.1).unwrap_or_default() {
-            self.finder.lost(0, begin, end);
+            self.finder.lost(begin, end);
         }
         for (at, run) in self.runs.iter_mut().enumerate() {
             if run.host(&self.spec.keys).await?.as_ref() == Some(&host)
@@ -314,7 +314,7 @@ impl<'a> Merge<'a> {
                 }
                 break;
             };
-            let of = Of { rule: 0, domain: 0, name: &self.spec.name, host: self.host.1.as_deref() };
+            let of = Of { rule: 0, name: &self.spec.name, host: self.host.1.as_deref() };
             let run = &mut self.runs[at];
             let others = self.next.peek().map(|Reverse(turn)| *turn);
             let next = loop {
