@@ -45,7 +45,8 @@ pub struct Damage {
 }
 
 impl Damage {
-    fn note(&mut self, notice: Notice) {
+    /// Takes note of one.
+    pub fn note(&mut self, notice: Notice) {
         if let Problem::Discarded { count, .. } = notice.problem {
             self.lost = self.lost.saturating_add(count);
             return;

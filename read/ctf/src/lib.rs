@@ -96,8 +96,8 @@ pub use select::{ClassRef, Selection, Writer, Writers};
 pub use state::StateRecord;
 pub use stats::{Refusal, Stats};
 pub use stream::{
-    ClassCounts, Event, FirstPacket, Notice, PacketSpan, Position, Problem, RecordError, Scratch, Source, StreamReader,
-    TraceRef, count_records, first_record_since,
+    ClassCounts, Event, FirstPacket, IntervalCounts, Notice, PacketSpan, Position, Problem, RecordError, Scratch,
+    Source, StreamReader, TraceRef, count_records, first_record_since,
 };
 pub use time::{Clock, Correction};
 pub use totals::{StreamTotals, Totals};

@@ -8,11 +8,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use async_trait::async_trait;
 use datafusion::catalog::{CatalogProvider, MemoryCatalogProvider, SchemaProvider, TableProvider};
 use datafusion::error::Result;
+use datafusion::execution::SessionStateBuilder;
 use datafusion::execution::context::{SQLOptions, SessionConfig, SessionContext};
 use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
 use datafusion::execution::memory_pool::{FairSpillPool, TrackConsumersPool};
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 
+use crate::count::CountRule;
 use crate::engine::{self, Objects};
 use crate::functions;
 use crate::source::Source;
@@ -83,7 +85,9 @@ pub(crate) fn context(source: Source, limits: &Limits) -> Result<SessionContext>
     let disk = DiskManagerBuilder::default().with_mode(DiskManagerMode::Directories(vec![limits.temporary.clone()]));
     let runtime = RuntimeEnvBuilder::new().with_memory_pool(Arc::new(pool)).with_disk_manager_builder(disk);
     let runtime = runtime.with_object_store_registry(Arc::new(Objects::default())).build_arc()?;
-    let context = SessionContext::new_with_config_rt(config, runtime);
+    let state = SessionStateBuilder::new().with_default_features().with_config(config).with_runtime_env(runtime);
+    let state = state.with_physical_optimizer_rule(Arc::new(CountRule)).build();
+    let context = SessionContext::new_with_state(state);
     let tables = Tables { source, names: source.names(), made: Mutex::default() };
     let catalog = MemoryCatalogProvider::new();
     catalog.register_schema(SCHEMA, Arc::new(tables))?;

@@ -1,4 +1,4 @@
-//! How plans are written for a cluster: as Ballista does it, and [`PairExec`] as JSON behind a word that Ballista's messages cannot begin with.
+//! How plans are written for a cluster: as Ballista does it, and our own operators as JSON behind a word that Ballista's messages cannot begin with.
 
 use std::sync::Arc;
 
@@ -7,11 +7,20 @@ use datafusion::error::{DataFusionError, Result};
 use datafusion::execution::TaskContext;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion_proto::physical_plan::{PhysicalExtensionCodec, PhysicalProtoConverterExtension};
+use serde::{Deserialize, Serialize};
 
-use crate::store::PairExec;
+use crate::count::{self, CountExec};
+use crate::store::{self, PairExec};
 
 /// As the first field of a message it would end a group that never began.
-const PAIRS: &[u8] = b"dormouse pairs\n";
+const OWN: &[u8] = b"dormouse ";
+
+/// What an operator of ours does.
+#[derive(Debug, Serialize, Deserialize)]
+enum Spec {
+    Count(Arc<count::Spec>),
+    Pairs(Arc<store::PairSpec>),
+}
 
 /// Clients, the scheduler and executors have this one.
 #[derive(Debug, Default)]
@@ -25,11 +34,15 @@ impl PhysicalExtensionCodec for Codec {
         context: &TaskContext,
         converter: &dyn PhysicalProtoConverterExtension,
     ) -> Result<Arc<dyn ExecutionPlan>> {
-        let Some(json) = bytes.strip_prefix(PAIRS) else {
+        let Some(json) = bytes.strip_prefix(OWN) else {
             return self.0.try_decode(bytes, inputs, context, converter);
         };
-        let spec = serde_json::from_slice(json).map_err(|error| DataFusionError::External(error.into()))?;
-        Ok(Arc::new(PairExec::new(Arc::new(spec), inputs.to_vec())?))
+        let spec: Spec = serde_json::from_slice(json).map_err(|error| DataFusionError::External(error.into()))?;
+        Ok(match (spec, inputs) {
+            (Spec::Count(spec), [child]) => Arc::new(CountExec::new(spec, Arc::clone(child))),
+            (Spec::Count(_), _) => return Err(DataFusionError::Internal("CountExec has one child".into())),
+            (Spec::Pairs(spec), children) => Arc::new(PairExec::new(spec, children.to_vec())?),
+        })
     }
 
     fn try_encode(
@@ -38,10 +51,10 @@ impl PhysicalExtensionCodec for Codec {
         bytes: &mut Vec<u8>,
         converter: &dyn PhysicalProtoConverterExtension,
     ) -> Result<()> {
-        let Some(pairs) = node.downcast_ref::<PairExec>() else {
-            return self.0.try_encode(node, bytes, converter);
-        };
-        bytes.extend_from_slice(PAIRS);
-        serde_json::to_writer(bytes, pairs.spec.as_ref()).map_err(|error| DataFusionError::External(error.into()))
+        let pairs = node.downcast_ref().map(|pairs: &PairExec| Spec::Pairs(Arc::clone(&pairs.spec)));
+        let count = node.downcast_ref().map(|count: &CountExec| Spec::Count(Arc::clone(&count.spec)));
+        let Some(spec) = pairs.or(count) else { return self.0.try_encode(node, bytes, converter) };
+        bytes.extend_from_slice(OWN);
+        serde_json::to_writer(bytes, &spec).map_err(|error| DataFusionError::External(error.into()))
     }
 }

@@ -179,7 +179,7 @@ fn time_bucket(arguments: &[ArrayRef]) -> Result<ArrayRef> {
 }
 
 /// The length of an interval.
-fn bucket_ns(text: &str) -> Result<i64> {
+pub(crate) fn bucket_ns(text: &str) -> Result<i64> {
     let length = parse_duration(text).map_err(|error| DataFusionError::Execution(format!("time_bucket: {error}")))?;
     let length = i64::try_from(length.as_nanos()).ok().filter(|length| *length > 0);
     length.ok_or_else(|| DataFusionError::Execution(format!("time_bucket: `{text}` is no length of an interval")))

@@ -17,6 +17,8 @@ use datafusion::physical_plan::{
     DisplayAs, DisplayFormatType, ExecutionPlan, Partitioning, PlanProperties, SendableRecordBatchStream,
 };
 
+use crate::count::Spec;
+
 /// Batches that wait for whoever takes them.
 const AHEAD_COUNT: usize = 2;
 
@@ -24,6 +26,16 @@ const AHEAD_COUNT: usize = 2;
 pub(crate) trait Work: Send + Sync {
     /// Gives the batches of a partition to `give`, until that says that nobody wants more. `run`: how often this partition was run before.
     fn run(&self, partition: usize, run: usize, give: &mut dyn FnMut(RecordBatch) -> bool) -> Result<()>;
+
+    /// The column that has the classes of events.
+    fn class_column(&self) -> Option<usize> {
+        None
+    }
+
+    /// Work that counts the rows in place of giving them, by class and time; `None`: there is none.
+    fn counted(&self, _: &Arc<Spec>) -> Option<Arc<dyn Work>> {
+        None
+    }
 }
 
 /// The leaf.
@@ -44,6 +56,13 @@ impl Leaf {
         );
         let properties = Arc::new(properties.with_scheduling_type(SchedulingType::Cooperative));
         Leaf { about, work, runs: (0..partitions).map(|_| AtomicUsize::new(0)).collect(), properties }
+    }
+
+    /// What counts as an aggregation does, in place of giving it rows. `spec`: what it counts, by the column of classes.
+    pub(crate) fn counted(&self, spec: impl Fn(Option<usize>) -> Option<Spec>) -> Option<Leaf> {
+        let spec = Arc::new(spec(self.work.class_column())?);
+        let work = self.work.counted(&spec)?;
+        Some(Leaf::new(format!("{}, {spec}", self.about), spec.schema(), self.runs.len(), work))
     }
 }
 

@@ -10,7 +10,8 @@
 //! * Nothing is decoded here: batches come from `dormouse_columns`, pairs from `dormouse_analysis`, figures from `dormouse_ctf`, files of a store from DataFusion.
 //! * A query reads the source that was named, and nothing else: it opens and writes no file but what `-o` names.
 //! * `--memory` bounds what DataFusion keeps; sorting, grouping and joining go on in temporary files beyond it.
-//! * Pairs of a store are found by an operator of its own (`store::PairExec`), which a cluster knows by `codec`.
+//! * Where only `count(*)` is asked, by class and time, nothing becomes a row: whoever reads counts (`count`).
+//! * Pairs of a store are found by an operator of its own (`store::PairExec`), which a cluster knows by `codec`, as it knows `count::CountExec`.
 //! * The programs of a cluster (`dormouse_cluster`) get from [`engine`] what their plans need: functions, operators, and object stores by their addresses.
 #![forbid(unsafe_code)]
 // They panic when nobody reads: `Output` does not.
@@ -20,6 +21,7 @@ mod arguments;
 mod catalog;
 mod cluster;
 mod codec;
+mod count;
 pub mod engine;
 mod export;
 mod facts;

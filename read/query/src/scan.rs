@@ -7,6 +7,7 @@
 //! A partition takes the next part of a stream (1 MiB) that no other has taken, so all processors are busy with one long stream as with many
 //! short ones. Rows therefore come in no order: who wants one says `order by`.
 
+use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
@@ -16,12 +17,13 @@ use datafusion::catalog::{Session, TableProvider};
 use datafusion::error::{DataFusionError, Result};
 use datafusion::logical_expr::{Expr, TableProviderFilterPushDown, TableType};
 use datafusion::physical_plan::ExecutionPlan;
-use dormouse_columns::{Batches, Extra, Layout, Request};
-use dormouse_ctf::TraceRef;
+use dormouse_columns::{Batches, Damage, Extra, Layout, Request};
 use dormouse_ctf::stream::ChosenOf;
+use dormouse_ctf::{IntervalCounts, TraceRef};
 use dormouse_reader::Parts;
 use std::sync::atomic::Ordering;
 
+use crate::count::{GROUPS, Spec};
 use crate::leaf::{Leaf, Work};
 use crate::push::{self, Pushed};
 use crate::traces::Traces;
@@ -184,6 +186,9 @@ impl TableProvider for EventsTable {
             false => (0..self.traces.files.stream_count()).filter(|index| !self.is_left_out(*index)).collect(),
         };
         let layout = layout(self.traces, &request)?;
+        let classes = request.conditions.is_empty().then_some(request.events);
+        // A class can have a field of that name.
+        let class_column = schema.index_of("class").ok().filter(|_| self.class.is_none());
         let size_bytes: u64 = streams.iter().map(|index| self.traces.files.stream_size_bytes(*index)).sum();
         let partitions = (size_bytes / PARTITION_BYTES).clamp(1, state.config().target_partitions() as u64) as usize;
         let is_named = request.extras.contains(&Extra::Process);
@@ -196,9 +201,11 @@ impl TableProvider for EventsTable {
             size_bytes,
             is_named,
             limit: limit.unwrap_or(usize::MAX),
-            runs: Mutex::default(),
+            classes,
+            class_column,
+            runs: Runs::default(),
         };
-        Ok(Arc::new(Leaf::new(about, schema, partitions, Arc::new(scan))))
+        Ok(Arc::new(Leaf::new(about, schema, partitions, Arc::new(Rows(Arc::new(scan))))))
     }
 }
 
@@ -221,9 +228,15 @@ struct Scan {
     size_bytes: u64,
     is_named: bool,
     limit: usize,
-    /// What is left to read, by run: a plan can be run again.
-    runs: Mutex<Vec<Arc<Mutex<Parts<'static>>>>>,
+    /// Those whose events are given, all if it is empty; `None`: fields of theirs decide, too.
+    classes: Option<Vec<String>>,
+    /// Among the columns that are given.
+    class_column: Option<usize>,
+    runs: Runs,
 }
+
+/// What is left to read, by run: a plan can be run again.
+type Runs = Mutex<Vec<Arc<Mutex<Parts<'static>>>>>;
 
 impl Scan {
     fn parts(&self, run: usize) -> Arc<Mutex<Parts<'static>>> {
@@ -243,30 +256,78 @@ impl Scan {
     }
 }
 
-impl Work for Scan {
+/// Gives the events.
+struct Rows(Arc<Scan>);
+
+impl Work for Rows {
     fn run(&self, _: usize, run: usize, give: &mut dyn FnMut(RecordBatch) -> bool) -> Result<()> {
-        let parts = self.parts(run);
+        let scan = &self.0;
+        let parts = scan.parts(run);
         let mut rows = 0;
-        let mut writers = self.is_named.then(|| self.traces.writers());
+        let mut writers = scan.is_named.then(|| scan.traces.writers());
         loop {
             let part = parts.lock().unwrap_or_else(PoisonError::into_inner).next();
             let Some(part) = part else { return Ok(()) };
             let size_bytes = part.reader.rest_bytes();
-            let streams = [ChosenOf::new(part.reader, self.layout.choice(part.trace))];
-            let mut batches = Batches::of(&self.layout, streams);
+            let streams = [ChosenOf::new(part.reader, scan.layout.choice(part.trace))];
+            let mut batches = Batches::of(&scan.layout, streams);
             if let Some(known) = writers.take() {
                 batches = batches.with_writers(known);
             }
             for batch in &mut batches {
                 let batch = batch?;
                 rows += batch.num_rows();
-                if !give(self.reordered(&batch)?) || rows >= self.limit {
+                if !give(scan.reordered(&batch)?) || rows >= scan.limit {
                     return Ok(());
                 }
             }
-            self.traces.note(batches.damage());
-            writers = batches.into_writers().filter(|_| self.is_named);
-            self.traces.read_bytes.fetch_add(size_bytes, Ordering::Relaxed);
+            scan.traces.note(batches.damage());
+            writers = batches.into_writers().filter(|_| scan.is_named);
+            scan.traces.read_bytes.fetch_add(size_bytes, Ordering::Relaxed);
+        }
+    }
+
+    fn class_column(&self) -> Option<usize> {
+        self.0.class_column
+    }
+
+    fn counted(&self, spec: &Arc<Spec>) -> Option<Arc<dyn Work>> {
+        let is_whole = self.0.classes.is_some() && self.0.limit == usize::MAX;
+        is_whole.then(|| Arc::new(Counts { scan: Arc::clone(&self.0), spec: Arc::clone(spec) }) as _)
+    }
+}
+
+/// Gives how many there are.
+struct Counts {
+    scan: Arc<Scan>,
+    spec: Arc<Spec>,
+}
+
+impl Work for Counts {
+    fn run(&self, _: usize, run: usize, give: &mut dyn FnMut(RecordBatch) -> bool) -> Result<()> {
+        let Counts { scan, spec } = self;
+        let parts = scan.parts(run);
+        let classes: HashSet<&str> = scan.classes.iter().flatten().map(String::as_str).collect();
+        let mut counts = IntervalCounts::new(spec.length_ns());
+        let mut taken = |counts: &mut IntervalCounts<'_>| {
+            let groups = counts.take().map(|(begin, class, count)| (begin, class.full_name.as_str(), count));
+            let chosen = groups.filter(|(_, class, _)| classes.is_empty() || classes.contains(class));
+            let batch = spec.batch(chosen.map(|(begin, class, count)| (begin, [Some(class)], count as i64)))?;
+            Ok::<_, DataFusionError>(give(batch))
+        };
+        loop {
+            let part = parts.lock().unwrap_or_else(PoisonError::into_inner).next();
+            let Some(mut part) = part else {
+                taken(&mut counts)?;
+                return Ok(());
+            };
+            let (size_bytes, mut damage) = (part.reader.rest_bytes(), Damage::default());
+            part.reader.count_intervals(&mut counts, |notice| damage.note(notice));
+            scan.traces.note(&damage);
+            scan.traces.read_bytes.fetch_add(size_bytes, Ordering::Relaxed);
+            if counts.len() >= GROUPS && !taken(&mut counts)? {
+                return Ok(());
+            }
         }
     }
 }

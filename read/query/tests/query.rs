@@ -125,6 +125,63 @@ fn what_is_pushed_down_is_what_sql_says() {
     );
 }
 
+/// Events that are counted where they are read are as many as the rows that are counted without.
+#[test]
+fn counts_are_those_of_rows() {
+    let Traces { http, libc, _dir } = traces();
+    let odd = _dir.path().join("odd");
+    std::fs::create_dir(&odd).unwrap();
+    let mut builder = TraceBuilder::new();
+    let class =
+        builder.class("p", "e", &[("class", FieldType::scalar(Kind::Str)), ("time", FieldType::scalar(Kind::U64))]);
+    let stream = builder.stream(0);
+    for at in 0..1000 {
+        let text = if at % 3 == 0 { "a" } else { "b" };
+        builder.event(stream, 5_000 * at, 1, 1, class, &[Value::Str(text.as_bytes()), Value::U64(at / 10)]);
+    }
+    builder.finish().write(&odd);
+    let damaged = _dir.path().join("damaged");
+    std::fs::create_dir(&damaged).unwrap();
+    write_http(&damaged);
+    let files = std::fs::read_dir(&damaged).unwrap().map(|entry| entry.unwrap().path()).filter(|path| path.is_file());
+    let path = files.max_by_key(|path| path.metadata().unwrap().len()).unwrap();
+    let mut bytes = std::fs::read(&path).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle..middle + 100].fill(0xff);
+    std::fs::write(&path, bytes).unwrap();
+    let [http, libc, odd, damaged] = [&http, &libc, &odd, &damaged].map(|path| path.to_str().unwrap());
+    // Of classes without a word of them nothing can be counted.
+    let all: [(&[&str], &str, bool); 13] = [
+        (&[http, libc, odd], "select class, N from events group by 1 order by 1", true),
+        (&[http], "select class, time_bucket('1ms', time) as t, N from events group by 1, 2 order by 1, 2", true),
+        (&[http, libc], "select time_bucket('7us', time) as t, N from events group by 1 order by 1", true),
+        (&[http], "select date_trunc('millisecond', time) as t, N from events group by 1 order by 1", true),
+        (&[http], "select N from events where class like '%end' and time >= '2023-11-14T22:13:20.0100003Z'", true),
+        (
+            &[http],
+            "select time_bucket('1ms', time) as t, N from \"http:end\" where time < '2023-11-14T22:13:20.02Z' group by 1 order by 1",
+            true,
+        ),
+        (&[damaged], "select class, time_bucket('100us', time) as t, N from events group by 1, 2 order by 1, 2", true),
+        (&[odd], "select class, N from \"p:e\" group by 1 order by 1", false),
+        (&[odd], "select date_trunc('month', time) as t, N from events group by 1", false),
+        (&[odd], "select \"fields.time\", N from \"p:e\" group by 1 order by 1", false),
+        (&[http], "select id % 2, N from \"http:begin\" group by 1 order by 1", false),
+        (&[http], "select N from \"http:begin\" where bytes > 100", false),
+        (&[http], "select class, N from (select process as class from events) group by 1 order by 1", false),
+    ];
+    for (traces, sql, is_counted) in all {
+        let asked = |sql: &str, threads| query(&[traces, &[sql, "--threads", threads]].concat());
+        for threads in ["1", "2"] {
+            let counted = asked(&sql.replace('N', "count(*) as n"), threads);
+            assert_eq!(counted, asked(&sql.replace('N', "sum(1) as n"), threads), "{sql}");
+            assert!(counted.1.lines().count() > 1 && counted.0 == i32::from(traces == [damaged]), "{sql} {counted:?}");
+        }
+        let plan = asked(&format!("explain {}", sql.replace('N', "count(*) as n")), "2").1;
+        assert_eq!(plan.contains("counts by"), is_counted, "{sql}\n{plan}");
+    }
+}
+
 #[test]
 fn functions_of_times_and_durations() {
     let Traces { http, _dir, .. } = traces();
@@ -543,7 +600,10 @@ fn mutated_traces_end_with_an_answer_or_a_line() {
         .map(|path| (path.clone(), std::fs::read(path).unwrap()))
         .collect();
     let sql = "select * from (select class, process, count(*) as n, max(fields) as f from events group by 1, 2) \
-               cross join (select count(*) as p from pairs) cross join (select count(*) as l from losses)";
+               cross join (select count(*) as p from pairs) cross join (select count(*) as l from losses) \
+               cross join (select count(*) as wrong from (\
+               select class, time_bucket('10us', time), count(*) from events group by 1, 2 \
+               except select class, time_bucket('10us', time), sum(1) from events group by 1, 2))";
     let (first, count) = dormouse_testing::mutations::mutations(60);
     let (mut answers, mut lines) = (0, 0);
     for seed in first..first + count {
@@ -567,6 +627,8 @@ fn mutated_traces_end_with_an_answer_or_a_line() {
         let (code, err) = (output.status.code().unwrap_or(-1), String::from_utf8(output.stderr).unwrap());
         assert!(!err.contains("panicked") && matches!(code, 0..=2), "seed {seed}: {code} {err}");
         assert!(code == 0 || err.starts_with("dormouse: "), "seed {seed}: {code} {err}");
+        let out = String::from_utf8(output.stdout).unwrap();
+        assert!(out.lines().skip(1).all(|line| line.ends_with(",0")), "seed {seed}: {out}");
         answers += i32::from(code < 2);
         lines += i32::from(code == 2);
         std::fs::write(path, bytes).unwrap();

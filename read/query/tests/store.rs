@@ -116,6 +116,26 @@ fn tables_and_functions_are_those_of_traces() {
 }
 
 /// What begins before a loss and ends behind it may be something else's end.
+/// Files of which only the rows are counted give as many as rows that are looked at.
+#[test]
+fn counts_are_those_of_rows() {
+    let stored = Stored::new();
+    for (sql, is_counted) in [
+        ("select class, time_bucket('1ms', time) as t, N from events group by 1, 2 order by 1, 2", true),
+        ("select host, day, class, N from events group by 1, 2, 3 order by 1, 2, 3", true),
+        ("select time_bucket('3us', time) as t, class, host, N from events group by 1, 2, 3 order by 1, 2", true),
+        ("select date_trunc('hour', time) as t, N from \"http:end\" group by 1 order by 1", true),
+        ("select class, N from (select process as class from events) group by 1 order by 1", false),
+        ("select class, N from events where pid = 12 group by 1 order by 1", false),
+    ] {
+        let [counted, summed] = ["count(*)", "sum(1)"].map(|of| stored.rows(&sql.replace('N', &format!("{of} as n"))));
+        assert!(!counted.is_empty());
+        assert_eq!(counted, summed, "{sql}");
+        let plan = stored.rows(&format!("explain {}", sql.replace('N', "count(*) as n"))).join("\n");
+        assert_eq!(plan.contains("CountExec"), is_counted, "{sql}\n{plan}");
+    }
+}
+
 #[test]
 fn pairs_across_losses_are_left_out() {
     let dir = tempfile::tempdir().unwrap();

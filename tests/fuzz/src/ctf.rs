@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use dormouse_ctf::stream::{Choice, EventFields, Viewer};
 use dormouse_ctf::text::{Formatter, LineFormat, Lines, People};
 use dormouse_ctf::{
-    ClassCounts, ClassRef, Event, Merge, Notice, Selection, Stats, StreamReader, Trace, TraceRef, Writers,
+    ClassCounts, ClassRef, Event, IntervalCounts, Merge, Notice, Selection, Stats, StreamReader, Trace, TraceRef,
+    Writers,
 };
 use dormouse_filter::Filter;
 
@@ -81,7 +82,10 @@ impl Printer {
     }
 }
 
-/// Prints all that is in streams, counts it in two ways, and looks at chosen events in two: all find as many events, no event is printed that is no
+/// Of these intervals events are counted.
+const INTERVAL_NS: i64 = 1000;
+
+/// Prints all that is in streams, counts it in three ways, and looks at chosen events in two: all find as many events, no event is printed that is no
 /// event, no event is wanted by a filter and by its contrary, and each notice says something.
 pub fn read(trace: &Trace, streams: &[Vec<u8>], how: How) -> u64 {
     let (mut printer, mut writers) = (Printer::new(how.format), Writers::default());
@@ -90,6 +94,7 @@ pub fn read(trace: &Trace, streams: &[Vec<u8>], how: How) -> u64 {
         filters.map(|filter| Selection::unchecked(Vec::new(), vec![filter]))
     });
     let (mut text, mut of_classes) = (Vec::new(), BTreeMap::<*const _, u64>::new());
+    let mut of_intervals = BTreeMap::<(Option<i64>, *const _), u64>::new();
     let readers = streams.iter().enumerate().map(|(index, bytes)| StreamReader::new(trace, index, bytes));
     for item in Merge::new(readers) {
         match item {
@@ -102,7 +107,10 @@ pub fn read(trace: &Trace, streams: &[Vec<u8>], how: How) -> u64 {
                     let [is_wanted, is_unwanted] = questions.each_mut().map(|one| one.wants(&event, &mut writers));
                     assert!(!(is_wanted && is_unwanted));
                 }
-                *of_classes.entry(std::ptr::from_ref(event.class)).or_default() += 1;
+                let class = std::ptr::from_ref(event.class);
+                *of_classes.entry(class).or_default() += 1;
+                let begin = event.time_ns.map(|ns| ns.saturating_sub(ns.rem_euclid(INTERVAL_NS)));
+                *of_intervals.entry((begin, class)).or_default() += 1;
             }
             Err(notice) => assert!(!notice.to_string().is_empty()),
         }
@@ -119,6 +127,12 @@ pub fn read(trace: &Trace, streams: &[Vec<u8>], how: How) -> u64 {
         counts.iter().map(|(class, count)| (std::ptr::from_ref(class), count)).collect::<BTreeMap<_, _>>(),
         of_classes
     );
+    let mut intervals = IntervalCounts::new(Some(INTERVAL_NS));
+    for (index, bytes) in streams.iter().enumerate() {
+        StreamReader::new(trace, index, bytes).count_intervals(&mut intervals, |_| {});
+    }
+    let found = intervals.take().map(|(begin, class, count)| ((begin, std::ptr::from_ref(class)), count));
+    assert_eq!(found.collect::<BTreeMap<_, _>>(), of_intervals);
     let mut choice = Choice::default();
     ClassRef::all(trace.into()).enumerate().for_each(|(number, class)| choice.add(class, number));
     streams.iter().enumerate().for_each(|(index, bytes)| {

@@ -1,8 +1,9 @@
-//! How many events of each class there are.
+//! How many events of each class there are: in all, or in each interval of time.
 
 use super::notice::Notice;
 use super::records::{At, Next, Passed, Way};
 use super::{Current, Source, StreamReader};
+use crate::hash::QuickMap;
 use crate::plan::{Class, Memory, StreamPlan, Tally};
 
 /// How many events of each class a stream has. Of the records the headers are read, and what tells where they end.
@@ -54,6 +55,16 @@ impl<'a> ClassCounts<'a> {
         }
     }
 
+    /// Calls `give` with each class that has events, and its count, and forgets them.
+    fn take(&mut self, mut give: impl FnMut(&'a StreamPlan, usize, u64)) {
+        self.settle();
+        for PlanCounts { plan, counts, .. } in &mut self.of_plans {
+            for (class, count) in counts.iter_mut().enumerate().filter(|(_, count)| **count > 0) {
+                give(plan, class, std::mem::take(count));
+            }
+        }
+    }
+
     /// Classes that have events, each with its count.
     pub fn iter(&self) -> impl Iterator<Item = (&'a Class, u64)> + use<'a, '_> {
         let of_plan = |PlanCounts { plan, counts, .. }: &'_ PlanCounts<'a>| {
@@ -68,7 +79,107 @@ impl<'a> ClassCounts<'a> {
     }
 }
 
+/// How many events of each class there are in each interval of time.
+#[derive(Debug, Clone, Default)]
+pub struct IntervalCounts<'a> {
+    length_ns: Option<i64>,
+    /// Of one interval: packets are mostly within one.
+    at_hand: (Option<i64>, ClassCounts<'a>),
+    /// By begin of the interval, and by the class's place among its plan's.
+    others: QuickMap<(Option<i64>, usize, usize), u64>,
+    plans: Vec<&'a StreamPlan>,
+}
+
+impl<'a> IntervalCounts<'a> {
+    /// Intervals of so many nanoseconds, 1 or more, one of which begins with the epoch; `None`: all times are one.
+    pub fn new(length_ns: Option<i64>) -> IntervalCounts<'a> {
+        IntervalCounts { length_ns: length_ns.map(|ns| ns.max(1)), ..IntervalCounts::default() }
+    }
+
+    /// The begin of the interval of a time.
+    #[inline(always)]
+    fn begin(&self, time_ns: Option<i64>) -> Option<i64> {
+        let (length_ns, time_ns) = (self.length_ns?, time_ns?);
+        Some(time_ns.saturating_sub(time_ns.rem_euclid(length_ns)))
+    }
+
+    fn plan(&mut self, plan: &'a StreamPlan) -> usize {
+        self.plans.iter().position(|known| std::ptr::eq(*known, plan)).unwrap_or_else(|| {
+            self.plans.push(plan);
+            self.plans.len() - 1
+        })
+    }
+
+    /// The counts of this interval, in which more are to come.
+    fn of(&mut self, begin: Option<i64>) -> &mut ClassCounts<'a> {
+        if self.at_hand.0 != begin {
+            self.put();
+            self.at_hand.0 = begin;
+        }
+        &mut self.at_hand.1
+    }
+
+    /// Puts away what is at hand.
+    fn put(&mut self) {
+        let (begin, mut counts) = std::mem::take(&mut self.at_hand);
+        counts.take(|plan, class, count| {
+            let plan = self.plan(plan);
+            *self.others.entry((begin, plan, class)).or_default() += count;
+        });
+        self.at_hand.1 = counts;
+    }
+
+    /// How many counts there are.
+    pub fn len(&self) -> usize {
+        self.others.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.others.is_empty()
+    }
+
+    /// Gives the counts, and forgets them: the interval's begin, in nanoseconds since the epoch (`None`: of all times, or without a clock), the class,
+    /// and its events. None is given twice.
+    pub fn take(&mut self) -> impl Iterator<Item = (Option<i64>, &'a Class, u64)> {
+        let plans = &self.plans;
+        self.others.drain().map(|((begin, plan, class), count)| (begin, plans[plan].class_at(class), count))
+    }
+}
+
 impl<'a, S: Source> StreamReader<'a, S> {
+    /// Reads the stream to its end and counts its events by class and interval of time. What is wrong with it is passed to `told`.
+    pub fn count_intervals(&mut self, counts: &mut IntervalCounts<'a>, mut told: impl FnMut(Notice)) {
+        loop {
+            self.count_in_packet(counts);
+            match self.advance() {
+                Some(Ok(_)) => {
+                    let begin = counts.begin(self.time_ns());
+                    counts.of(begin).of_current(self.current.as_ref());
+                }
+                Some(Err(notice)) => told(notice),
+                None => break,
+            }
+        }
+        counts.put();
+    }
+
+    /// Counts the records that are in memory already, as long as there is nothing to be said of them.
+    fn count_in_packet(&mut self, counts: &mut IntervalCounts<'a>) {
+        let Some(packet) = self.packet else { return };
+        // Times do not decrease from here to the packet's end.
+        let begin = counts.begin(self.epoch_ns(self.time));
+        if begin == counts.begin(self.epoch_ns(packet.timestamp_end)) {
+            return self.count_fast(counts.of(begin));
+        }
+        let (plan, scale) = (counts.plan(packet.plan), self.scale);
+        self.pass_records_at_hand(|passed, _| {
+            let begin = counts.begin(scale.map(|scale| scale.epoch_ns(passed.timestamp)));
+            *counts.others.entry((begin, plan, passed.record.class)).or_default() += 1;
+            true
+        });
+    }
+
     /// Reads the stream to its end and counts its events by class. What is wrong with it is passed to `told`.
     pub fn count_classes(&mut self, counts: &mut ClassCounts<'a>, mut told: impl FnMut(Notice)) {
         loop {

@@ -38,7 +38,7 @@ mod trace;
 mod tests;
 
 pub use block::Block;
-pub use counts::ClassCounts;
+pub use counts::{ClassCounts, IntervalCounts};
 pub use event::{Event, EventFields, Scratch};
 pub use growing::Position;
 pub use notice::{Foreign, Notice, Problem, RecordError};

@@ -351,11 +351,28 @@ fn counting_by_class_gives_what_reading_gives() {
             odd[at] ^= 0x55;
         }
         let (mut expected, mut notices) = (std::collections::BTreeMap::<u64, u64>::new(), Vec::new());
+        // Of the whole, of a packet or so, of an event.
+        let mut by_interval =
+            [None, Some(100), Some(1)].map(|length_ns| (length_ns, std::collections::BTreeMap::new()));
         for item in StreamReader::new(&metadata, 0, &odd) {
             match item {
-                Ok(event) => *expected.entry(event.class.id).or_default() += 1,
+                Ok(event) => {
+                    *expected.entry(event.class.id).or_default() += 1;
+                    for (length_ns, counts) in &mut by_interval {
+                        let begin = length_ns.zip(event.time_ns).map(|(length_ns, ns)| ns - ns.rem_euclid(length_ns));
+                        *counts.entry((begin, event.class.id)).or_insert(0) += 1;
+                    }
+                }
                 Err(notice) => notices.push(notice),
             }
+        }
+        for (length_ns, expected) in by_interval {
+            let (mut counts, mut told) = (IntervalCounts::new(length_ns), Vec::new());
+            StreamReader::new(&metadata, 0, &odd).count_intervals(&mut counts, |notice| told.push(notice));
+            assert_eq!(counts.len(), expected.len(), "{damage}");
+            let found = counts.take().map(|(begin, class, count)| ((begin, class.id), count));
+            assert_eq!((found.collect(), &told), (expected, &notices), "{damage} {length_ns:?}");
+            assert!(counts.is_empty());
         }
         let (mut counts, mut told) = (ClassCounts::default(), Vec::new());
         let mut reader = StreamReader::new(&metadata, 0, &odd);

@@ -30,7 +30,7 @@ use dormouse_store::manifest::TABLES as KNOWN;
 use dormouse_store::{FileOf, Manifest, Store};
 
 use events::StoreEvents;
-pub(crate) use pair_exec::PairExec;
+pub(crate) use pair_exec::{PairExec, Spec as PairSpec};
 pub(crate) use pairs::StoredPairs;
 use table::{StoreTable, StoredFile};
 
