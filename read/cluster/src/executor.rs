@@ -1,8 +1,9 @@
 //! `dormouse cluster executor`.
 
+use std::fs::File;
 use std::io::Write;
 use std::net::{SocketAddr, TcpListener};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow};
@@ -11,9 +12,12 @@ use ballista_executor::executor_process::{ExecutorProcessConfig, start_executor_
 use clap::Args;
 use dormouse_query::engine;
 use dormouse_terminal::{Output, parse_size};
+use tempfile::TempDir;
 
 use crate::{Common, HEARTBEAT_S, MESSAGE_BYTES_MAX, log_lines, signalled, told};
 
+/// Directories of executors begin with it.
+const PREFIX: &str = "dormouse-executor-";
 /// Seconds for which what a job left is kept, if nobody said that the job is over.
 const LEFT_S: u64 = 24 * 3600;
 
@@ -32,7 +36,7 @@ pub(crate) struct Executor {
     /// Memory for what tasks keep; sorting, grouping and joining go on in --work-dir beyond it [default: seven tenths of the machine's]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     memory: Option<u64>,
-    /// Rows between stages and what is larger than the memory go here [default: a new directory in TMPDIR]
+    /// Rows between stages and what is larger than the memory go here, into a new directory that is removed at the end [default: TMPDIR]
     #[arg(long, value_name = "DIR")]
     work_dir: Option<PathBuf>,
     /// Threads [default: as many as there are processors]
@@ -55,23 +59,15 @@ impl Executor {
     pub(crate) async fn run(self, out: &mut Output) -> Result<()> {
         log_lines::begin(self.common.verbose);
         let [port, grpc_port] = ports(self.bind)?;
-        // It is removed with what is in it.
-        let mut own = None;
-        let work_dir = match self.work_dir {
-            Some(dir) => {
-                std::fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
-                dir
-            }
-            None => {
-                let made = tempfile::Builder::new().prefix("dormouse-executor-").tempdir();
-                own.insert(made.context("cannot make a directory in TMPDIR; say --work-dir")?).path().to_owned()
-            }
+        let own = match &self.work_dir {
+            Some(dir) => WorkDir::in_dir(dir)?,
+            None => WorkDir::in_tmpdir()?,
         };
         let ip = self.bind.ip();
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
-        let state = engine::state(engine::cluster_config(), engine::runtime(&work_dir)?);
+        let state = engine::state(engine::cluster_config(), engine::runtime(&own.spill)?);
         let (host, scheduler_port) = self.scheduler;
-        let temporary = work_dir.clone();
+        let temporary = own.spill.clone();
         let config = ExecutorProcessConfig {
             bind_host: ip.to_string(),
             external_host: self.host.or_else(|| told(ip)),
@@ -80,7 +76,7 @@ impl Executor {
             scheduler_host: host.clone(),
             scheduler_port,
             vcores: self.threads.map_or(threads, |threads| threads as usize),
-            work_dir: Some(work_dir.to_str().context("--work-dir is not UTF-8")?.into()),
+            work_dir: Some(own.rows.to_str().context("--work-dir is not UTF-8")?.into()),
             job_data_ttl_seconds: LEFT_S,
             job_data_clean_up_interval_seconds: LEFT_S / 24,
             grpc_max_decoding_message_size: MESSAGE_BYTES_MAX,
@@ -110,6 +106,65 @@ impl Executor {
     }
 }
 
+/// A new directory of one executor alone, which is removed with what is in it. Ballista removes all directories that it finds where it
+/// works, whoever has made them, so it works nowhere else.
+struct WorkDir {
+    /// Of Ballista: rows between stages.
+    rows: PathBuf,
+    /// Of DataFusion: what is larger than the memory.
+    spill: PathBuf,
+    /// Locked while the executor runs.
+    _lock: File,
+    _dir: TempDir,
+}
+
+impl WorkDir {
+    fn in_tmpdir() -> Result<WorkDir> {
+        WorkDir::new(&std::env::temp_dir()).context("cannot make a directory in TMPDIR; say --work-dir")
+    }
+
+    /// Removes what executors left there that were killed.
+    fn in_dir(parent: &Path) -> Result<WorkDir> {
+        let made = || {
+            std::fs::create_dir_all(parent)?;
+            // One that is new is not taken for one that was left.
+            let _turn = lock(parent)?;
+            remove_orphans(parent)?;
+            WorkDir::new(parent)
+        };
+        made().with_context(|| format!("cannot make a directory in {}", parent.display()))
+    }
+
+    fn new(parent: &Path) -> std::io::Result<WorkDir> {
+        let dir = tempfile::Builder::new().prefix(PREFIX).tempdir_in(parent)?;
+        let (rows, spill) = (dir.path().join("rows"), dir.path().join("spill"));
+        let lock = lock(dir.path())?;
+        std::fs::create_dir(&rows)?;
+        std::fs::create_dir(&spill)?;
+        Ok(WorkDir { rows, spill, _lock: lock, _dir: dir })
+    }
+}
+
+/// Waits for the lock of a directory, which ends with the process that has it.
+fn lock(dir: &Path) -> std::io::Result<File> {
+    let dir = File::open(dir)?;
+    dir.lock()?;
+    Ok(dir)
+}
+
+/// Removes directories of executors whose lock nobody has. Those of other users are left.
+fn remove_orphans(parent: &Path) -> std::io::Result<()> {
+    for entry in std::fs::read_dir(parent)? {
+        let entry = entry?;
+        let is_of_executor =
+            entry.file_type()?.is_dir() && entry.file_name().as_encoded_bytes().starts_with(PREFIX.as_bytes());
+        if is_of_executor && File::open(entry.path()).is_ok_and(|dir| dir.try_lock().is_ok()) {
+            let _ = std::fs::remove_dir_all(entry.path());
+        }
+    }
+    Ok(())
+}
+
 /// Two ports that are free. Ballista tells nobody that it cannot listen.
 fn ports(bind: SocketAddr) -> Result<[u16; 2]> {
     let listen = |port: u16| {
@@ -124,6 +179,28 @@ fn ports(bind: SocketAddr) -> Result<[u16; 2]> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_what_executors_left_is_removed() {
+        let parent = tempfile::tempdir().unwrap();
+        let names = || {
+            let entries = std::fs::read_dir(parent.path()).unwrap();
+            let mut names: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
+            names.sort();
+            names
+        };
+        let others = [parent.path().join("another"), parent.path().join(format!("{PREFIX}file"))];
+        std::fs::create_dir(&others[0]).unwrap();
+        std::fs::write(&others[1], "").unwrap();
+        let left = parent.path().join(format!("{PREFIX}left"));
+        std::fs::create_dir_all(left.join("rows/job")).unwrap();
+        let one = WorkDir::in_dir(parent.path()).unwrap();
+        assert!(!left.exists());
+        let two = WorkDir::in_dir(parent.path()).unwrap();
+        assert!([&one, &two].iter().all(|own| own.rows.is_dir() && own.spill.is_dir()));
+        drop((one, two));
+        assert_eq!(names(), others);
+    }
 
     #[test]
     fn a_scheduler_is_a_host_and_a_port() {

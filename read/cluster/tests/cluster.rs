@@ -314,6 +314,33 @@ fn what_is_told_to_end_ends_with_its_work() {
     assert_eq!(cluster.scheduler.child.wait().unwrap().code(), Some(0));
 }
 
+/// What others have where an executor works stays; what executors have made goes, after SIGKILL with the next one.
+#[test]
+fn an_executor_removes_what_executors_have_made_and_nothing_else() {
+    let store = Store::new(REQUESTS[0], 1);
+    let mut cluster = Cluster::start(1);
+    let (code, expected, _) = query(&[text(&store.path), WIDE]);
+    let dir = cluster.work_dir(0);
+    let kept = dir.join("another/file");
+    std::fs::create_dir(kept.parent().unwrap()).unwrap();
+    std::fs::write(&kept, "kept").unwrap();
+    let count = || std::fs::read_dir(&dir).unwrap().count();
+    let mut killed = cluster.executors.remove(0);
+    killed.child.kill().unwrap();
+    killed.child.wait().unwrap();
+    assert_eq!(count(), 2);
+    let mut executor = Command::new(program("dormouse-cluster"));
+    executor.args(["executor", "--bind", "127.0.0.1:0", "--scheduler", &cluster.scheduler.place]);
+    let executor = Running::start(executor.args(["--work-dir", text(&dir)]));
+    assert_eq!(count(), 2);
+    // The one that was killed can still have been given tasks.
+    let (again, out, err) = ran(&mut cluster.command(&[text(&store.path), WIDE]));
+    assert_eq!((code, again, out), (0, 0, expected), "{err}");
+    executor.signal("-TERM");
+    assert_eq!(executor.ended(), Some(0));
+    assert_eq!((count(), files(&dir)), (1, vec![kept]));
+}
+
 #[test]
 fn what_is_wrong_is_one_line() {
     let store = Store::new(REQUESTS[0], 1);
