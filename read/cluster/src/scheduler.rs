@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use ballista_scheduler::cluster::{BallistaCluster, ClusterState};
@@ -85,7 +85,12 @@ impl Scheduler {
                 ));
             }
             let done = async {
-                while left() > 0 {
+                let mut with_executors = Instant::now();
+                // A job that is given when there is no executor waits for one without limit.
+                while left() > 0 && with_executors.elapsed() < Duration::from_secs(NO_EXECUTORS_S) {
+                    if !guard.registered_executor_metadata().await.is_empty() {
+                        with_executors = Instant::now();
+                    }
                     // Ballista tells nobody when a job has ended; a second signal ends this.
                     tokio::time::sleep(TICK).await;
                 }
@@ -103,7 +108,7 @@ impl Scheduler {
     }
 }
 
-/// A job whose executors are all gone waits so many seconds for others.
+/// A job whose executors are all gone waits so many seconds for others, and so long a scheduler that ends.
 const NO_EXECUTORS_S: u64 = 30;
 
 fn own_name() -> Result<String> {
