@@ -444,3 +444,21 @@ fn systemd_finds_nothing_wrong_with_the_units() {
         assert!(verify(&found.replace("Restart=always", "Restart=alway")).2.contains("Failed to parse"), "{name}");
     }
 }
+
+/// The program takes the arguments that compose.yaml has. That docker takes the file is not tested.
+#[test]
+fn the_program_takes_the_commands_of_the_compose_file() {
+    let file = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("compose.yaml")).unwrap();
+    let commands: Vec<&str> = file.lines().filter_map(|line| line.trim().strip_prefix("command: ")).collect();
+    assert_eq!(commands.len(), 2);
+    for command in commands {
+        let command = command.strip_prefix("dormouse-cluster ").expect("it starts dormouse-cluster");
+        let command = command.replace("${MEMORY:-2G}", "2G");
+        assert!(!command.contains('$'), "{command}");
+        // What stands before --help is parsed.
+        let help =
+            |command: &str| ran(Command::new(program("dormouse-cluster")).args(command.split(' ')).arg("--help"));
+        assert_eq!(help(&command).0, 0, "{command}");
+        assert_eq!(help(&command.replace("--bind", "--bound")).0, 2, "{command}");
+    }
+}
