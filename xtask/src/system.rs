@@ -47,6 +47,8 @@ pub(crate) const CHROMIUM: Tool = Tool {
     package: "chromium fonts-dejavu-core",
     is_required: false,
 };
+/// Has what tests open in that browser besides.
+pub(crate) const NPM: Tool = Tool { program: "npm", others: &[], package: "npm", is_required: false };
 /// A block device that shares its queues over vhost-user.
 pub(crate) const STORAGE_DAEMON: Tool =
     Tool { program: "qemu-storage-daemon", others: &[], package: "qemu-system-common", is_required: false };

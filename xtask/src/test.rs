@@ -14,12 +14,12 @@ use crate::load::Load;
 use crate::run::{LAB, PYTHON, WORKSPACES, cargo, line, root, target_dir};
 use crate::system::{
     self, BABELTRACE2, BUBBLEWRAP, CC, CHROMIUM, CLANG, CMAKE, CPP, DPDK, GIT, GROFF, LLD, LTTNG, LTTNG_UST, MAKE,
-    MUSL_GCC, PKG_CONFIG, STORAGE_DAEMON, Tool, VALGRIND,
+    MUSL_GCC, NPM, PKG_CONFIG, STORAGE_DAEMON, Tool, VALGRIND,
 };
 use crate::tally::{Counts, Job, Tally, show};
 
 /// What the tests run. Where all of it is there, a test that misses some of it fails.
-const TOOLS: [Tool; 20] = [
+const TOOLS: [Tool; 21] = [
     CC,
     CPP,
     CLANG,
@@ -33,6 +33,7 @@ const TOOLS: [Tool; 20] = [
     LTTNG,
     LTTNG_UST,
     CHROMIUM,
+    NPM,
     STORAGE_DAEMON,
     DPDK,
     VALGRIND,

@@ -3,6 +3,9 @@
 //!
 //! Times are microseconds with three more digits, from a moment on that `otherData` says: seconds since 1970 have more digits than a number of JSON can
 //! have in most programs.
+//!
+//! speedscope sorts begins and ends by time, ends first, and lets none end a slice but one of its name. So ends have the name; and one that comes after a
+//! begin at the same nanosecond has two digits more, as has what follows at that nanosecond.
 
 use std::sync::Arc;
 
@@ -22,6 +25,9 @@ pub(crate) struct Chrome {
     base_ns: i64,
     fields: JsonFields,
 }
+
+/// Of steps within a nanosecond: as many as two digits say.
+const STEP_MAX: u64 = 99;
 
 fn put(out: &mut Vec<u8>, text: &str) {
     out.extend_from_slice(text.as_bytes());
@@ -66,6 +72,24 @@ impl Chrome {
         put_number(out, at.tid);
         put(out, ",\"ts\":");
         put_us(out, i128::from(at.ns) - i128::from(self.base_ns));
+    }
+
+    /// Begins a begin or end of a slice.
+    fn slice_head(&self, kind: &str, op: &Op, out: &mut Vec<u8>) {
+        self.head(kind, op.at, out);
+        // More digits of a negative number would be an earlier time.
+        if op.number > 0 && op.at.ns >= self.base_ns {
+            put(out, &format!("{:02}", op.number.min(STEP_MAX)));
+        }
+    }
+
+    /// Begins an end of a slice.
+    fn end_head(&self, op: &Op, out: &mut Vec<u8>) {
+        self.slice_head("E", op, out);
+        if let Some(name) = self.names.get(op.name as usize) {
+            put(out, ",\"name\":");
+            put_json_text(out, name.text.as_bytes());
+        }
     }
 
     fn name(&self, name: u32, out: &mut Vec<u8>) {
@@ -115,19 +139,19 @@ impl Chrome {
         let Op { at, name, kind, .. } = *op;
         match kind {
             Kind::Begin => {
-                self.head("B", at, out);
+                self.slice_head("B", op, out);
                 self.finish(name, None, event, out);
             }
             Kind::Continue => {
-                self.head("B", at, out);
+                self.slice_head("B", op, out);
                 self.finish(name, Some("continued"), None, out);
             }
             Kind::Cut => {
-                self.head("E", at, out);
+                self.end_head(op, out);
                 put(out, "}");
             }
             Kind::End | Kind::EndNotBelieved => {
-                self.head("E", at, out);
+                self.end_head(op, out);
                 put(out, ",\"args\":{\"end\":{");
                 match event {
                     Some(event) => self.fields(event, out),

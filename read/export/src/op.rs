@@ -27,7 +27,7 @@ pub(crate) struct Op {
     pub name: u32,
     /// Of the batch's block, or [`NO_EVENT`]. Several operations can be of one.
     pub event: u32,
-    /// Of the slice of a lane that an instant begins or ends; of [`Kind::More`] its place in the batch.
+    /// Of the slice of a lane that an instant begins or ends; of [`Kind::More`] its place in the batch; of slices' begins and ends the [`Last::step`].
     pub number: u64,
 }
 
@@ -149,8 +149,17 @@ pub(crate) struct Recorder {
     /// The name of each track that is a counter.
     pub counters: Vec<u32>,
     pub slices_cut: u64,
-    /// Of each track the time of its last begin or end of a slice.
-    pub last_ns: Vec<i64>,
+    pub last: Vec<Last>,
+}
+
+/// The last begin or end of a slice of a track.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Last {
+    ns: i64,
+    /// How many ends at this time have come after begins at this time: some tools sort what has the same time, ends first.
+    step: u32,
+    /// Whether a slice has begun in this step.
+    has_begun: bool,
 }
 
 /// The recorder at work: into which operations, and which event it is in its block.
@@ -172,15 +181,20 @@ impl Recording<'_> {
 
     /// The same for slices, whose times must not go back on their track, as they do in damaged streams.
     #[inline(always)]
-    fn next_at(&mut self, track: u32, ns: i64) -> At {
-        let last_ns = &mut self.recorder.last_ns;
-        if last_ns.len() <= track as usize {
-            last_ns.resize(track as usize + 1, i64::MIN);
+    fn next_at(&mut self, track: u32, ns: i64, is_begin: bool) -> (At, u64) {
+        let last = &mut self.recorder.last;
+        if last.len() <= track as usize {
+            last.resize(track as usize + 1, Last { ns: i64::MIN, step: 0, has_begun: false });
         }
-        let last_ns = &mut last_ns[track as usize];
-        *last_ns = ns.max(*last_ns);
-        let ns = *last_ns;
-        self.at(track, ns)
+        let last = &mut last[track as usize];
+        if ns > last.ns {
+            *last = Last { ns, step: 0, has_begun: is_begin };
+        } else {
+            last.step += u32::from(last.has_begun && !is_begin);
+            last.has_begun = is_begin;
+        }
+        let Last { ns, step, .. } = *last;
+        (self.at(track, ns), u64::from(step))
     }
 
     #[inline(always)]
@@ -205,6 +219,9 @@ impl Recording<'_> {
     /// Ends a slice that is not the innermost one.
     #[inline(never)]
     fn cut(&mut self, track: u32, id: u64, end: Op) {
+        let open = self.recorder.nest.open(track);
+        let within = open.iter().rev().take_while(|(other, _)| *other != id);
+        let names: Vec<u32> = within.map(|(_, name)| *name).collect();
         let Some((dropped, continued)) = self.recorder.nest.end(track, id) else {
             if end.event != NO_EVENT {
                 self.ops.push(Op { kind: Kind::CutBefore, ..end });
@@ -213,9 +230,10 @@ impl Recording<'_> {
         };
         self.recorder.slices_cut += dropped as u64;
         let part = |kind, name| Op { kind, name, event: NO_EVENT, ..end };
-        self.ops.extend((0..dropped + continued.len()).map(|_| part(Kind::Cut, 0)));
+        self.ops.extend(names.into_iter().map(|name| part(Kind::Cut, name)));
         self.ops.push(end);
         self.ops.extend(continued.iter().map(|(_, name)| part(Kind::Continue, *name)));
+        self.recorder.last[track as usize].has_begun |= !continued.is_empty();
     }
 
     fn put(&mut self, at: At, name: u32, more: More) {
@@ -241,19 +259,19 @@ impl Sink for Recording<'_> {
     #[inline(always)]
     fn begin(&mut self, begin: &Begin<'_>) {
         self.recorder.nest.begin(begin.track, begin.id, begin.name);
-        let (at, event) = (self.next_at(begin.track, begin.ns), self.keep());
-        self.push(at, Kind::Begin, begin.name, event, 0);
+        let ((at, step), event) = (self.next_at(begin.track, begin.ns, true), self.keep());
+        self.push(at, Kind::Begin, begin.name, event, step);
     }
 
     #[inline(always)]
     fn end(&mut self, end: &End<'_>, (): ()) {
-        let at = self.next_at(end.track, end.ns);
+        let (at, number) = self.next_at(end.track, end.ns, false);
         let event = if end.event.is_some() { self.keep() } else { NO_EVENT };
         let kind = if end.is_believed { Kind::End } else { Kind::EndNotBelieved };
         if self.recorder.nest.end_innermost(end.track, end.id) {
-            return self.push(at, kind, end.name, event, 0);
+            return self.push(at, kind, end.name, event, number);
         }
-        self.cut(end.track, end.id, Op { at, kind, name: end.name, event, number: 0 });
+        self.cut(end.track, end.id, Op { at, kind, name: end.name, event, number });
     }
 
     #[inline(always)]

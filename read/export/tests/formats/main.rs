@@ -1,5 +1,7 @@
 //! Timelines in the formats of other tools, read by these tools' own definitions, and of hostile traces.
 
+mod speedscope;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -162,7 +164,7 @@ fn read_by(definitions: Definitions, script: &str, bytes: &[u8]) -> Option<Json>
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("export");
     std::fs::write(&file, bytes).unwrap();
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(script);
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/formats").join(script);
     let output = Command::new(python).arg(script).arg(&file).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     Some(serde_json::from_slice(&output.stdout).unwrap())

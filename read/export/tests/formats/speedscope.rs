@@ -1,0 +1,222 @@
+//! What speedscope makes of an export: its own page reads it, in a browser, and is asked to save what it has read.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+
+use dormouse_testing::browser::{self, Browser};
+use dormouse_testing::random;
+
+use super::*;
+
+const PACKAGE: &str = "speedscope@1.25.0";
+
+/// What the page gets before its own scripts: what it complains of is kept, and what it saves is no download.
+const PREPARE: &str = r#"
+    window.warnings = [];
+    const warn = console.warn;
+    console.warn = (text) => { window.warnings.push(text); warn(text); };
+    window.alert = (text) => { window.failed = text; };
+    URL.createObjectURL = (blob) => { blob.text().then((text) => { window.saved = text; }); return "about:blank"; };
+    HTMLAnchorElement.prototype.click = () => {};
+"#;
+/// It has read a file or says why not.
+const IS_READ: &str =
+    "window.failed || document.title.endsWith(' - speedscope') || document.body.innerText.includes('went wrong')";
+/// It is asked to save until it has something to be saved.
+const IS_SAVED: &str =
+    "window.saved || (window.dispatchEvent(new KeyboardEvent('keydown', { key: 's', ctrlKey: true })), window.saved)";
+
+/// Its page, installed beside what cargo builds; `None` counts the test as skipped.
+fn page() -> Option<&'static Path> {
+    static PAGE: OnceLock<Option<PathBuf>> = OnceLock::new();
+    let make = || {
+        let program = std::env::current_exe().unwrap();
+        let dir = program.parent().and_then(Path::parent).unwrap().join("export-tests").join(PACKAGE);
+        let page = dir.join("node_modules/speedscope/dist/release/index.html");
+        if !page.is_file() && is_installed("npm") {
+            std::fs::create_dir_all(&dir).unwrap();
+            let mut npm = Command::new("npm");
+            npm.args(["install", "--no-save", "--ignore-scripts", "--no-audit", "--no-fund", "--fetch-retries", "1"]);
+            npm.arg("--prefix").arg(&dir).arg(PACKAGE);
+            npm.stdin(Stdio::null()).output().ok();
+        }
+        page.is_file().then_some(page)
+    };
+    let page = PAGE.get_or_init(make).as_deref();
+    if page.is_none() {
+        let lack = Lack::machine("speedscope is not installed", format!("`npm install {PACKAGE}`"));
+        skip(if is_installed("npm") { lack } else { Lack::program("npm") });
+    }
+    page
+}
+
+/// Profiles, and the names of all frames.
+struct Read {
+    profiles: Vec<Json>,
+    frames: Vec<String>,
+    /// What it warned of.
+    warnings: Vec<String>,
+}
+
+/// What it reads; an error of the page is a failure.
+fn read(name: &str, bytes: &[u8]) -> Option<Read> {
+    let (page, program) = (page()?, browser::program()?);
+    let dir = tempfile::tempdir().unwrap();
+    let script = dir.path().join("profile.js");
+    // Its command passes a file on like this.
+    let encode = format!("speedscope.loadFileFromBase64({}, btoa(\"", json!(name));
+    let bytes: String = bytes.iter().map(|byte| format!("\\x{byte:02x}")).collect();
+    std::fs::write(&script, format!("{encode}{bytes}\"));")).unwrap();
+    let mut browser = Browser::start(&program);
+    browser.call("Page.addScriptToEvaluateOnNewDocument", json!({ "source": PREPARE }));
+    browser.open_url(&format!("file://{}#localProfilePath={}", page.display(), script.display()));
+    browser.wait(IS_READ);
+    assert_eq!(browser.evaluate("window.failed"), Json::Null);
+    browser.wait(IS_SAVED);
+    let saved: Json = serde_json::from_str(browser.evaluate("window.saved").as_str().unwrap()).unwrap();
+    let warnings = texts(&browser.evaluate("window.warnings"), |warning| warning);
+    assert_eq!(browser.script_errors(), [""; 0]);
+    let frames = texts(&saved["shared"]["frames"], |frame| &frame["name"]);
+    Some(Read { profiles: saved["profiles"].as_array().unwrap().clone(), frames, warnings })
+}
+
+fn texts(array: &Json, text: impl Fn(&Json) -> &Json) -> Vec<String> {
+    array.as_array().unwrap().iter().map(|one| text(one).as_str().unwrap().to_owned()).collect()
+}
+
+/// A slice of a profile: depth, name without fields, begin and end in nanoseconds from the first one on.
+type Slice = (usize, String, i64, i64);
+
+impl Read {
+    /// Each profile with its slices, as they begin. Of those that take no time it saves none.
+    fn slices(&self) -> Vec<(String, Vec<Slice>)> {
+        let of_profile = |profile: &Json| {
+            let unit_ns = if profile["unit"] == "microseconds" { 1000.0 } else { 1.0 };
+            let (mut slices, mut open) = (Vec::<Slice>::new(), Vec::new());
+            for event in profile["events"].as_array().unwrap() {
+                let ns = (event["at"].as_f64().unwrap() * unit_ns).round() as i64;
+                let name = &self.frames[event["frame"].as_u64().unwrap() as usize];
+                let name = name.split_once(" {").map_or(name.as_str(), |(name, _)| name);
+                if event["type"] == "O" {
+                    slices.push((open.len(), name.into(), ns, i64::MIN));
+                    open.push(slices.len() - 1);
+                } else {
+                    let slice = &mut slices[open.pop().unwrap()];
+                    assert_eq!(slice.1, name);
+                    slice.3 = ns;
+                }
+            }
+            assert!(open.is_empty());
+            (profile["name"].as_str().unwrap().into(), slices)
+        };
+        self.profiles.iter().map(of_profile).collect()
+    }
+
+    /// What it warned of, but that the end of a slice has other fields than its begin: then it takes those of the begin.
+    fn serious_warnings(&self) -> Vec<&String> {
+        self.warnings.iter().filter(|warning| !warning.contains("was on the top of the stack. Ending")).collect()
+    }
+}
+
+/// Folded stacks of slices, each of which begins like this; sorted.
+fn folded(begin: &str, slices: &[Slice]) -> Vec<String> {
+    let mut own_ns = BTreeMap::<String, i64>::new();
+    let mut stacks = vec![begin.to_owned()];
+    for (depth, name, begin, end) in slices {
+        stacks.truncate(depth + 1);
+        let outer = stacks[*depth].clone();
+        stacks.push(format!("{outer}{name};"));
+        *own_ns.entry(outer).or_default() -= end - begin;
+        *own_ns.entry(stacks[depth + 1].clone()).or_default() += end - begin;
+    }
+    let lines = own_ns.iter().filter(|(_, ns)| **ns > 0);
+    sorted(lines.map(|(stack, ns)| format!("{} {ns}", stack.trim_end_matches(';'))))
+}
+
+fn sorted(lines: impl Iterator<Item = String>) -> Vec<String> {
+    let mut lines: Vec<String> = lines.collect();
+    lines.sort();
+    lines
+}
+
+fn lines(bytes: &[u8]) -> Vec<String> {
+    sorted(std::str::from_utf8(bytes).unwrap().lines().map(str::to_owned))
+}
+
+#[test]
+fn it_reads_what_the_timeline_has() {
+    let (bytes, _) = export(Format::Chrome, &options(), &builder().finish());
+    let Some(read) = read("trace.json", &bytes) else { return };
+    assert_eq!(read.serious_warnings(), [""; 0]);
+    let slice = |depth, name: &str, begin, end| (depth, name.to_string(), begin, end);
+    let profile = |name: &str, slices: &[Slice]| (name.to_string(), slices.to_vec());
+    let thread = [
+        slice(0, "http:request", 0, 3000),
+        slice(1, "db:query", 500, 1500),
+        // Cut where the request ends.
+        slice(1, "db:query", 2000, 3000),
+        slice(0, "db:query", 3000, 4000),
+        // Open at the end of the trace.
+        slice(0, "http:request", 8000, 8000),
+    ];
+    assert_eq!(
+        read.slices(),
+        [
+            profile("web (pid 7, tid 7)", &thread),
+            // An end, which takes no time.
+            profile("web (pid 7, tid 9)", &[]),
+            profile("web (pid 7), job:in..job:out (tid 4194307)", &[slice(0, "job:in", 0, 1800)]),
+            profile("a;b <script>\u{7} (pid 8, tid 8)", &[slice(0, "db:query", 0, 2000)]),
+            profile("lost by s2 (pid 4194311), lost by s2 (tid 4194311)", &[slice(0, "6 events lost", 0, 2000)]),
+        ]
+    );
+    let of_query = read.frames.iter().filter(|frame| frame.starts_with("db:query ")).collect::<Vec<_>>();
+    assert!(of_query.iter().any(|frame| frame.contains(r#""vtid":8"#)), "{of_query:?}");
+}
+
+#[test]
+fn it_reads_folded_stacks() {
+    let (bytes, _) = export(Format::Folded, &options(), &builder().finish());
+    let Some(read) = read("trace.folded", &bytes) else { return };
+    assert_eq!(read.serious_warnings(), [""; 0]);
+    let [(_, slices)] = &read.slices()[..] else { panic!("{} profiles", read.profiles.len()) };
+    assert_eq!((folded("", slices), &read.profiles[0]["endValue"]), (lines(&bytes), &json!(4000)));
+}
+
+/// Slices within slices, some of which overlap, by a clock that stands still for a few events: what speedscope says that each stack took by itself, from
+/// Chrome's format, is what our stacks have.
+#[test]
+fn times_of_a_coarse_clock_are_those_of_stacks() {
+    let mut builder = TraceBuilder::new();
+    let fields = [("id", FieldType::scalar(Kind::U64))];
+    let classes = ["a", "b", "c", "d"].map(|name| ["begin", "end"].map(|end| builder.class(name, end, &fields)));
+    let streams = [0, 1].map(|cpu| builder.stream(cpu));
+    let mut random = random(1);
+    for (stream, tid) in streams.into_iter().zip(7..) {
+        let (mut ns, mut open) = (0, Vec::new());
+        for id in 0..4000 {
+            ns += 1000 * (random(3) as u64).saturating_sub(1);
+            let is_begin = open.is_empty() || open.len() < 6 && random(2) == 0;
+            let class = if is_begin {
+                open.push(random(classes.len()));
+                classes[open[open.len() - 1]][0]
+            } else {
+                // Seldom one that is not the innermost.
+                let index = if random(10) == 0 { random(open.len()) } else { open.len() - 1 };
+                classes[open.remove(index)][1]
+            };
+            builder.event(stream, ns, 7, tid, class, &[Value::U64(id)]);
+        }
+    }
+    let trace = builder.finish();
+    let [chrome, stacks] = [Format::Chrome, Format::Folded].map(|format| export(format, &Options::default(), &trace).0);
+    let Some(read) = read("trace.json", &chrome) else { return };
+    assert_eq!(read.serious_warnings(), [""; 0]);
+    let profiles = read.slices();
+    assert_eq!(profiles.len(), 2);
+    let of_thread = |((_, slices), tid): (&(_, Vec<Slice>), u32)| folded(&format!("process 7;thread {tid};"), slices);
+    let found = sorted(profiles.iter().zip(7..).flat_map(of_thread));
+    assert!(found.len() > 100, "{} stacks", found.len());
+    assert_eq!(found, lines(&stacks));
+}
