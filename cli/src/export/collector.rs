@@ -77,7 +77,7 @@ impl Collector {
         };
         let (reader, writer) = std::io::pipe().context("cannot make a pipe")?;
         let output = Output::to_file(File::from(OwnedFd::from(writer)), url.clone());
-        let sending = std::thread::Builder::new().spawn(move || send(&url, reader))?;
+        let sending = std::thread::Builder::new().spawn(move || send(&url, reader, std::thread::sleep))?;
         Ok(Some(Collector { output, sending }))
     }
 
@@ -98,8 +98,8 @@ impl Collector {
     }
 }
 
-/// Sends what comes. When it ends, nothing more can be written to the pipe.
-fn send(url: &str, pipe: impl Read) -> anyhow::Result<Sent> {
+/// Sends what comes, with pauses before what is sent again. When it ends, nothing more can be written to the pipe.
+fn send(url: &str, pipe: impl Read, mut pause: impl FnMut(Duration)) -> anyhow::Result<Sent> {
     let config = ureq::Agent::config_builder()
         .http_status_as_error(false)
         .proxy(None)
@@ -113,7 +113,7 @@ fn send(url: &str, pipe: impl Read) -> anyhow::Result<Sent> {
         let is_full = body.len() > REQUEST_BYTES;
         if begin > 0 && (is_full || !is_there) {
             let rest = body.split_off(begin);
-            post(&agent, url, &body, &mut sent).with_context(|| match sent.requests {
+            post(&agent, url, &body, &mut sent, &mut pause).with_context(|| match sent.requests {
                 0 => format!("cannot send spans to {url}"),
                 count => format!("cannot send spans to {url}, which took {count} requests before"),
             })?;
@@ -151,14 +151,26 @@ fn read_number(from: &mut impl BufRead, bytes: &mut Vec<u8>) -> std::io::Result<
 }
 
 /// Sends a request, again where that may help.
-fn post(agent: &ureq::Agent, url: &str, body: &[u8], sent: &mut Sent) -> anyhow::Result<()> {
+fn post(
+    agent: &ureq::Agent,
+    url: &str,
+    body: &[u8],
+    sent: &mut Sent,
+    pause: &mut impl FnMut(Duration),
+) -> anyhow::Result<()> {
     let mut waits = WAITS_S.iter();
     loop {
-        let request = agent.post(url).content_type("application/x-protobuf");
+        let request = agent.post(url).content_type(PROTOBUF);
         let mut answer = request.send(body).map_err(|error| anyhow!("{error}; {REMEDY}"))?;
         let status = answer.status();
         let wait = answer.headers().get("retry-after").and_then(|wait| wait.to_str().ok()?.parse::<u64>().ok());
+        let is_protobuf = answer.body().mime_type() == Some(PROTOBUF);
         let text = answer.body_mut().with_config().limit(ANSWER_BYTES_MAX).read_to_vec().unwrap_or_default();
+        let why = || {
+            let text = if is_protobuf { status_message(&text) } else { String::from_utf8_lossy(&text).into_owned() };
+            let line = text.lines().next().filter(|line| !line.trim().is_empty() && line.len() <= 200);
+            line.map(|line| format!(" ({line})")).unwrap_or_default()
+        };
         match (status.as_u16(), waits.next()) {
             (200, _) => {
                 sent.requests += 1;
@@ -167,19 +179,18 @@ fn post(agent: &ureq::Agent, url: &str, body: &[u8], sent: &mut Sent) -> anyhow:
             }
             // The collector has more than it can do, and asks to be left alone for so long. It ends with the last of the waits, none of which is longer than
             // `WAIT_S_MAX`.
-            (429 | 502 | 503 | 504, Some(next)) => {
-                std::thread::sleep(Duration::from_secs(wait.unwrap_or(*next).min(WAIT_S_MAX)));
+            (429 | 502 | 503 | 504, Some(next)) => pause(Duration::from_secs(wait.unwrap_or(*next).min(WAIT_S_MAX))),
+            (429 | 502 | 503 | 504, None) => {
+                bail!("it answers {status}{}, {} times; try again later", why(), WAITS_S.len() + 1)
             }
-            (429 | 502 | 503 | 504, None) => bail!("it answers {status}, {} times; try again later", WAITS_S.len() + 1),
-            _ => {
-                let text = String::from_utf8_lossy(&text);
-                let why = text.lines().next().filter(|line| !line.trim().is_empty() && line.len() <= 200);
-                bail!("it answers {status}{}; {REMEDY}", why.map(|why| format!(" ({why})")).unwrap_or_default());
-            }
+            // Collectors alone answer so.
+            _ if is_protobuf => bail!("it answers {status}{}; the collector's log says more", why()),
+            _ => bail!("it answers {status}{}; {REMEDY}", why()),
         }
     }
 }
 
+const PROTOBUF: &str = "application/x-protobuf";
 const REMEDY: &str = "is a collector there that takes OTLP over HTTP? It has port 4318, and 4317 for gRPC";
 
 /// What an `ExportTraceServiceResponse` says: its field 1 has how many spans were rejected (1), and why (2).
@@ -193,6 +204,17 @@ fn note_partial(answer: &[u8], sent: &mut Sent) {
             });
         }
     });
+}
+
+/// What a collector says of an error: field 2 of a `google.rpc.Status`.
+fn status_message(answer: &[u8]) -> String {
+    let mut message = String::new();
+    each_field(answer, |number, _, text| {
+        if number == 2 {
+            message = String::from_utf8_lossy(text).into_owned();
+        }
+    });
+    message
 }
 
 /// Shows the fields of a message, as far as it can be read: number, value or length, bytes.
@@ -212,4 +234,75 @@ fn each_field(mut message: &[u8], mut see: impl FnMut(u64, u64, &[u8])) -> Optio
         message = rest;
     }
     Some(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    /// Sends one message to a collector that answers as often as it is asked: status and headers, body. Gives the pauses, and what came of it.
+    fn send_to(answers: &[(&str, &str)]) -> (Vec<u64>, anyhow::Result<Sent>) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let url = format!("http://{address}/v1/traces");
+        let message = [RESOURCE_SPANS as u8, 3, 1, 2, 3];
+        let (mut pauses, mut sent) = (Vec::new(), None);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                sent = Some(send(&url, &message[..], |pause| pauses.push(pause.as_secs())));
+                // It is not to be waited for where it has given up too early.
+                drop(TcpStream::connect(address));
+            });
+            for (head, body) in answers {
+                let mut stream = BufReader::new(listener.accept().unwrap().0);
+                let mut asked = String::new();
+                while !asked.ends_with("\r\n\r\n") && stream.read_line(&mut asked).unwrap() > 0 {}
+                let mut bytes = [0; 5];
+                stream.read_exact(&mut bytes).unwrap();
+                assert_eq!(bytes, message);
+                let close = format!("Connection: close\r\nContent-Length: {}", body.len());
+                write!(stream.get_mut(), "HTTP/1.1 {head}\r\n{close}\r\n\r\n{body}").unwrap();
+            }
+        });
+        (pauses, sent.unwrap())
+    }
+
+    fn error(sent: &anyhow::Result<Sent>) -> String {
+        format!("{:#}", sent.as_ref().unwrap_err())
+    }
+
+    #[test]
+    fn it_waits_as_long_as_the_collector_says() {
+        let (pauses, sent) = send_to(&[
+            ("429 Too Many Requests\r\nRetry-After: 7", ""),
+            ("503 Service Unavailable\r\nRetry-After: 86400", ""),
+            ("502 Bad Gateway", ""),
+            // A date is no number of seconds.
+            ("504 Gateway Timeout\r\nRetry-After: Fri, 27 Nov 2026 16:00:00 GMT", ""),
+            ("200 OK", ""),
+        ]);
+        assert_eq!(pauses, [7, WAIT_S_MAX, WAITS_S[2], WAITS_S[3]]);
+        assert_eq!(sent.unwrap().requests, 1);
+    }
+
+    #[test]
+    fn it_gives_up_after_the_fifth_time() {
+        let busy = "503 Service Unavailable\r\nContent-Type: application/x-protobuf";
+        let (pauses, sent) = send_to(&[(busy, "\x08\x0E\x12\x08too much"); 5]);
+        assert_eq!(pauses, WAITS_S);
+        let error = error(&sent);
+        assert!(error.ends_with("it answers 503 Service Unavailable (too much), 5 times; try again later"), "{error}");
+    }
+
+    #[test]
+    fn an_error_says_what_the_collector_says() {
+        let refused = ("400 Bad Request\r\nContent-Type: application/x-protobuf", "\x08\x03\x12\x09too large");
+        let (pauses, sent) = send_to(&[refused]);
+        assert_eq!(pauses, [0; 0]);
+        let error = error(&sent);
+        assert!(error.ends_with("it answers 400 Bad Request (too large); the collector's log says more"), "{error}");
+    }
 }
