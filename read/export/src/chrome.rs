@@ -4,8 +4,8 @@
 //! Times are microseconds with three more digits, from a moment on that `otherData` says: seconds since 1970 have more digits than a number of JSON can
 //! have in most programs.
 //!
-//! speedscope sorts begins and ends by time, ends first, and lets none end a slice but one of its name. So ends have the name; and one that comes after a
-//! begin at the same nanosecond has two digits more, as has what follows at that nanosecond.
+//! speedscope sorts begins and ends by time, ends first, and lets none end a slice but one of its name. So ends have the name; and where the order of what
+//! has the same nanosecond matters, the later ones have two digits more.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ pub(crate) struct Chrome {
 }
 
 /// Of steps within a nanosecond: as many as two digits say.
-const STEP_MAX: u64 = 99;
+const STEP_MAX: u8 = 99;
 
 fn put(out: &mut Vec<u8>, text: &str) {
     out.extend_from_slice(text.as_bytes());
@@ -78,8 +78,8 @@ impl Chrome {
     fn slice_head(&self, kind: &str, op: &Op, out: &mut Vec<u8>) {
         self.head(kind, op.at, out);
         // More digits of a negative number would be an earlier time.
-        if op.number > 0 && op.at.ns >= self.base_ns {
-            put(out, &format!("{:02}", op.number.min(STEP_MAX)));
+        if op.step > 0 && op.at.ns >= self.base_ns {
+            put(out, &format!("{:02}", op.step.min(STEP_MAX)));
         }
     }
 
@@ -165,7 +165,7 @@ impl Chrome {
             }
             // What flows begin or end at has to be a slice.
             Kind::Begins | Kind::Ends | Kind::EndsElsewhere => {
-                self.head("X", at, out);
+                self.slice_head("X", op, out);
                 put(out, ",\"dur\":0");
                 self.finish(name, None, event, out);
             }

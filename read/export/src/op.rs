@@ -27,8 +27,10 @@ pub(crate) struct Op {
     pub name: u32,
     /// Of the batch's block, or [`NO_EVENT`]. Several operations can be of one.
     pub event: u32,
-    /// Of the slice of a lane that an instant begins or ends; of [`Kind::More`] its place in the batch; of slices' begins and ends the [`Last::step`].
+    /// Of the slice of a lane that an instant begins or ends; of [`Kind::More`] its place in the batch.
     pub number: u64,
+    /// Of what some tools take for a begin or end of a slice, the [`Last::step`].
+    pub step: u8,
 }
 
 /// It has none.
@@ -152,14 +154,36 @@ pub(crate) struct Recorder {
     pub last: Vec<Last>,
 }
 
-/// The last begin or end of a slice of a track.
+/// What a track has had last of what some tools take for begins and ends of slices.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Last {
     ns: i64,
-    /// How many ends at this time have come after begins at this time: some tools sort what has the same time, ends first.
-    step: u32,
-    /// Whether a slice has begun in this step.
-    has_begun: bool,
+    /// Within a nanosecond, as far as it counts. Some tools sort what has the same time, ends first; within a step that changes nothing.
+    step: u8,
+    edge: Edge,
+}
+
+impl Last {
+    /// At the same time.
+    #[cold]
+    fn follow(&mut self, edge: Edge) {
+        let is_same_step = match edge {
+            Edge::Begin => self.edge != Edge::Both,
+            Edge::End => self.edge == Edge::End,
+            Edge::Both => false,
+        };
+        self.step = self.step.saturating_add(u8::from(!is_same_step));
+        self.edge = edge;
+    }
+}
+
+/// What it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Edge {
+    Begin,
+    End,
+    /// An instant that is written as a slice, so that flows can begin and end at it.
+    Both,
 }
 
 /// The recorder at work: into which operations, and which event it is in its block.
@@ -181,20 +205,19 @@ impl Recording<'_> {
 
     /// The same for slices, whose times must not go back on their track, as they do in damaged streams.
     #[inline(always)]
-    fn next_at(&mut self, track: u32, ns: i64, is_begin: bool) -> (At, u64) {
+    fn next_at(&mut self, track: u32, ns: i64, edge: Edge) -> (At, u8) {
         let last = &mut self.recorder.last;
         if last.len() <= track as usize {
-            last.resize(track as usize + 1, Last { ns: i64::MIN, step: 0, has_begun: false });
+            last.resize(track as usize + 1, Last { ns: i64::MIN, step: 0, edge: Edge::End });
         }
         let last = &mut last[track as usize];
         if ns > last.ns {
-            *last = Last { ns, step: 0, has_begun: is_begin };
+            *last = Last { ns, step: 0, edge };
         } else {
-            last.step += u32::from(last.has_begun && !is_begin);
-            last.has_begun = is_begin;
+            last.follow(edge);
         }
         let Last { ns, step, .. } = *last;
-        (self.at(track, ns), u64::from(step))
+        (self.at(track, ns), step)
     }
 
     #[inline(always)]
@@ -204,11 +227,11 @@ impl Recording<'_> {
     }
 
     #[inline(always)]
-    fn push(&mut self, at: At, kind: Kind, name: u32, event: u32, number: u64) {
+    fn push(&mut self, op: Op) {
         if self.ops.len() == self.ops.capacity() {
             self.grow();
         }
-        self.ops.push(Op { at, kind, name, event, number });
+        self.ops.push(op);
     }
 
     #[cold]
@@ -233,11 +256,13 @@ impl Recording<'_> {
         self.ops.extend(names.into_iter().map(|name| part(Kind::Cut, name)));
         self.ops.push(end);
         self.ops.extend(continued.iter().map(|(_, name)| part(Kind::Continue, *name)));
-        self.recorder.last[track as usize].has_begun |= !continued.is_empty();
+        if !continued.is_empty() {
+            self.recorder.last[track as usize].edge = Edge::Begin;
+        }
     }
 
     fn put(&mut self, at: At, name: u32, more: More) {
-        self.push(at, Kind::More, name, NO_EVENT, self.more.len() as u64);
+        self.push(Op { at, kind: Kind::More, name, event: NO_EVENT, number: self.more.len() as u64, step: 0 });
         self.more.push(more);
     }
 }
@@ -259,24 +284,25 @@ impl Sink for Recording<'_> {
     #[inline(always)]
     fn begin(&mut self, begin: &Begin<'_>) {
         self.recorder.nest.begin(begin.track, begin.id, begin.name);
-        let ((at, step), event) = (self.next_at(begin.track, begin.ns, true), self.keep());
-        self.push(at, Kind::Begin, begin.name, event, step);
+        let ((at, step), event) = (self.next_at(begin.track, begin.ns, Edge::Begin), self.keep());
+        self.push(Op { at, kind: Kind::Begin, name: begin.name, event, number: 0, step });
     }
 
     #[inline(always)]
     fn end(&mut self, end: &End<'_>, (): ()) {
-        let (at, number) = self.next_at(end.track, end.ns, false);
+        let (at, step) = self.next_at(end.track, end.ns, Edge::End);
         let event = if end.event.is_some() { self.keep() } else { NO_EVENT };
         let kind = if end.is_believed { Kind::End } else { Kind::EndNotBelieved };
+        let op = Op { at, kind, name: end.name, event, number: 0, step };
         if self.recorder.nest.end_innermost(end.track, end.id) {
-            return self.push(at, kind, end.name, event, number);
+            return self.push(op);
         }
-        self.cut(end.track, end.id, Op { at, kind, name: end.name, event, number });
+        self.cut(end.track, end.id, op);
     }
 
     #[inline(always)]
     fn instant(&mut self, instant: &Instant<'_>) {
-        let (at, event) = (self.at(instant.track, instant.ns), self.keep());
+        let event = self.keep();
         let (kind, slice) = match instant.what {
             What::Plain => (Kind::Instant, 0),
             What::EndAlone => (Kind::EndAlone, 0),
@@ -284,7 +310,11 @@ impl Sink for Recording<'_> {
             What::Ends(slice) => (Kind::Ends, slice),
             What::EndsElsewhere(slice) => (Kind::EndsElsewhere, slice),
         };
-        self.push(at, kind, instant.name, event, slice);
+        let (at, step) = match kind {
+            Kind::Instant | Kind::EndAlone => (self.at(instant.track, instant.ns), 0),
+            _ => self.next_at(instant.track, instant.ns, Edge::Both),
+        };
+        self.push(Op { at, kind, name: instant.name, event, number: slice, step });
     }
 
     fn counter(&mut self, counter: &Counter) {

@@ -184,13 +184,14 @@ fn it_reads_folded_stacks() {
     assert_eq!((folded("", slices), &read.profiles[0]["endValue"]), (lines(&bytes), &json!(4000)));
 }
 
-/// Slices within slices, some of which overlap, by a clock that stands still for a few events: what speedscope says that each stack took by itself, from
+/// Slices within slices, some of which overlap, and slices of a lane, by a clock that stands still for a few events: what speedscope says that each stack took by itself, from
 /// Chrome's format, is what our stacks have.
 #[test]
 fn times_of_a_coarse_clock_are_those_of_stacks() {
     let mut builder = TraceBuilder::new();
     let fields = [("id", FieldType::scalar(Kind::U64))];
     let classes = ["a", "b", "c", "d"].map(|name| ["begin", "end"].map(|end| builder.class(name, end, &fields)));
+    let job = ["in", "out"].map(|name| builder.class("job", name, &fields));
     let streams = [0, 1].map(|cpu| builder.stream(cpu));
     let mut random = random(1);
     for (stream, tid) in streams.into_iter().zip(7..) {
@@ -207,16 +208,20 @@ fn times_of_a_coarse_clock_are_those_of_stacks() {
                 classes[open.remove(index)][1]
             };
             builder.event(stream, ns, 7, tid, class, &[Value::U64(id)]);
+            if random(5) == 0 {
+                builder.event(stream, ns, 7, tid, job[random(2)], &[Value::U64(random(4) as u64)]);
+            }
         }
     }
     let trace = builder.finish();
-    let [chrome, stacks] = [Format::Chrome, Format::Folded].map(|format| export(format, &Options::default(), &trace).0);
+    let options = Options { counters: Vec::new(), ..options() };
+    let [chrome, stacks] = [Format::Chrome, Format::Folded].map(|format| export(format, &options, &trace).0);
     let Some(read) = read("trace.json", &chrome) else { return };
     assert_eq!(read.serious_warnings(), [""; 0]);
-    let profiles = read.slices();
-    assert_eq!(profiles.len(), 2);
+    let (lanes, threads): (Vec<_>, Vec<_>) = read.slices().into_iter().partition(|(name, _)| name.contains("job:"));
+    assert!(threads.len() == 2 && !lanes.is_empty(), "{} threads, {} lanes", threads.len(), lanes.len());
     let of_thread = |((_, slices), tid): (&(_, Vec<Slice>), u32)| folded(&format!("process 7;thread {tid};"), slices);
-    let found = sorted(profiles.iter().zip(7..).flat_map(of_thread));
+    let found = sorted(threads.iter().zip(7..).flat_map(of_thread));
     assert!(found.len() > 100, "{} stacks", found.len());
     assert_eq!(found, lines(&stacks));
 }
