@@ -18,6 +18,7 @@
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 mod arguments;
+mod carried;
 mod catalog;
 mod cluster;
 mod codec;

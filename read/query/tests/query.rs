@@ -226,6 +226,26 @@ fn functions_of_times_and_durations() {
 }
 
 /// What an analysis finds, as `dormouse stats` asks it.
+/// What `locf` carries forward is what the slower words of SQL find.
+#[test]
+fn the_last_value_that_is_known() {
+    let Traces { libc, http, _dir } = traces();
+    let given = "(values (1, null), (2, 'a'), (3, null), (4, 'b'), (5, null)) as given (x, y)";
+    let sql = format!("select x, locf(y) over (order by x) as last from {given} order by x");
+    assert_eq!(rows(&libc, &sql), ["1,", "2,a", "3,a", "4,b", "5,b"]);
+    let opened = "(select time, fd, path from \"libc:open\" union all select time, fd, null from \"libc:read\")";
+    for (trace, of, from, over) in [
+        (&libc, "path", opened, "partition by fd order by time"),
+        (&http, "nullif(id % 3, 1)", "\"http:begin\"", "partition by tid order by time"),
+        (&http, "nullif(share, 0.5)", "\"http:end\"", "order by time"),
+    ] {
+        let slower =
+            format!("last_value({of}) ignore nulls over ({over} rows between unbounded preceding and current row)");
+        let asked = |last: &str| rows(trace, &format!("select time, {last} as last from {from} order by time"));
+        assert_eq!(asked(&format!("locf({of}) over ({over})")), asked(&slower), "{of}");
+    }
+}
+
 fn stats(trace: &Path, query: &Query) -> Report {
     let files = TraceFiles::open(trace).unwrap();
     let traces: Vec<_> = files.described().iter().collect();

@@ -15,14 +15,9 @@ with calls as (
     select time, process, pid, fd, null, 'write', greatest(result, 0) /*+, host*/ from "libc:write"
     union all
     select time, process, pid, fd, '', 'close', 0 /*+, host*/ from "libc:close" where result = 0
-), opened as (
-    select *, count(path) over (
-               partition by pid, fd /*+, host*/ order by time rows between unbounded preceding and current row
-           ) as opens
-    from calls
 ), known as (
-    select process, pid, fd, call, bytes, max(path) over (partition by pid, fd, opens /*+, host*/) as path /*+, host*/
-    from opened
+    select process, pid, fd, call, bytes, locf(path) over (partition by pid, fd /*+, host*/ order by time) as path /*+, host*/
+    from calls
 )
 select process, pid, coalesce(nullif(path, ''), 'descriptor ' || fd) as file,
        count(*) filter (where call = 'read') as reads,
