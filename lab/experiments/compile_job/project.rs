@@ -127,6 +127,11 @@ impl Project {
         format!("builds {what} of {source}, copied to {place}, make -j{}", self.job_count)
     }
 
+    /// The files that are there before anything is built.
+    pub(crate) fn source_files(&self) -> impl Iterator<Item = PathBuf> {
+        self.sources.iter().map(|path| self.dir.path().join(path))
+    }
+
     /// make in the copy's directory.
     fn make(&self) -> Command {
         let mut words = self.under.iter().cloned().chain(["make".into(), "-C".into(), self.dir.path().into()]);

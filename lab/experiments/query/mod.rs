@@ -1,7 +1,7 @@
 //! Experiment `query`: how long whole programs take to answer questions, straight from a trace and from Parquet, beside DuckDB over the same Parquet.
 //!
 //! ```text
-//!   trace    builds of a C project under `dormouse record --libc`, on disk and cached
+//!   trace    builds of a C project under `dormouse record --libc`, and behind each its files copied in pieces of 16 bytes; on disk and cached
 //!   parquet  the same events, by `dormouse query --export`
 //!   round    every way once, in an order drawn for it; each is a process, timed from outside, its output to /dev/null
 //!     COUNTS, PAIRS, FILES, WIDE    .trace, .parquet: dormouse-query    .duckdb: DuckDB in Python
@@ -69,7 +69,7 @@ const QUESTIONS: [Question; 5] = [
         ours: "with calls as (\
                select time, pid, fd, path, 0 as bytes from \"libc:open\" where fd >= 0 union all select time, pid, fd, path, 0 from \"libc:openat\" where fd >= 0 \
                union all select time, pid, fd, null, greatest(result, 0) from \"libc:read\" union all select time, pid, fd, null, greatest(result, 0) from \"libc:write\"), \
-               known as (select fd, bytes, last_value(path) ignore nulls over (partition by pid, fd order by time rows between unbounded preceding and current row) as path \
+               known as (select fd, bytes, locf(path) over (partition by pid, fd order by time) as path \
                from calls) select coalesce(path, 'none') as file, sum(bytes) as bytes from known group by 1 order by 2 desc, 1 limit 10",
         theirs: "with calls as (\
                  select time, pid, fd, path, 0 as bytes from FILES(libc:open, libc:openat) where fd >= 0 \
@@ -131,6 +131,32 @@ fn with_files(sql: &str, parquet: &Path, known: &[OsString]) -> String {
     text + rest
 }
 
+/// Copies files a few times, in pieces of 16 bytes.
+const COPY: &str = r#"
+#include <fcntl.h>
+#include <unistd.h>
+int main(int count, char **paths) {
+    for (int i = 0; i < 3 * (count - 1); i++) {
+        int from = open(paths[1 + i % (count - 1)], O_RDONLY), to = open("/dev/null", O_WRONLY);
+        char piece[16];
+        ssize_t size;
+        while ((size = read(from, piece, sizeof piece)) > 0)
+            if (write(to, piece, size) != size)
+                return 1;
+        close(from);
+        close(to);
+    }
+}
+"#;
+
+/// Compiles the program that does.
+fn copier(dir: &Path) -> Result<PathBuf, LabError> {
+    let (source, program) = (dir.join("copy.c"), dir.join("copy"));
+    std::fs::write(&source, COPY).map_err(|error| LabError::System { what: "cannot write copy.c", error })?;
+    printed(Command::new("cc").arg("-o").args([&program, &source]), "cc").map_err(LabError::Engine)?;
+    Ok(program)
+}
+
 /// Records builds of a project below a directory. Returns where the trace is, and how many events it has.
 fn record(options: &RunOptions, dir: &Path, project: &Path, library: PathBuf) -> Result<(PathBuf, u64), LabError> {
     let project = Project::copy(project, options.is_quick.then_some(3))?;
@@ -143,9 +169,13 @@ fn record(options: &RunOptions, dir: &Path, project: &Path, library: PathBuf) ->
     let session = Session::create(&Options { command_line: "make".into(), ..of.clone() })?;
     let mut environment = vec![("LD_PRELOAD", library.into())];
     environment.extend(session.environment()?);
-    // One build of Lua has about seven million.
+    let copy = copier(dir)?;
+    // One build of Lua has about seven million, of which few are of files.
     for _ in 0..if options.is_quick { 1 } else { 4 } {
         project.build(&environment)?;
+        let mut command = Command::new(&copy);
+        command.args(project.source_files()).envs(environment.iter().map(|(name, value)| (name, value)));
+        printed(&mut command, "copy").map_err(LabError::Engine)?;
     }
     let summary = session.finish();
     if !options.is_quick && summary.events < EVENTS {
