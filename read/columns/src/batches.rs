@@ -1,8 +1,10 @@
 //! Record batches of the chosen events, in the order of time.
 
 mod split;
+mod together;
 
 pub use split::{ByClass, Split};
+pub use together::{Together, TogetherRows};
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

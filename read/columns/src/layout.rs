@@ -113,7 +113,7 @@ pub struct Layout<'a> {
     pub(crate) kinds: Vec<Kind>,
     pub(crate) chosen: Vec<Chosen<'a>>,
     /// By trace.
-    choices: Vec<Choice<'a>>,
+    pub(crate) choices: Vec<Choice<'a>>,
     pub(crate) names: Arc<StringArray>,
     pub(crate) filters: Vec<Filter>,
     pub(crate) request: Request,

@@ -39,6 +39,8 @@
 //!
 //! [`Split`] gives batches of each class by itself, with the class's own columns, in one pass over the streams.
 //!
+//! [`Together`] fills several layouts in one pass over a stream.
+//!
 //! A field that lies within others is a column where it is asked for by its name: `at.x`, `a[2]`, as in `dormouse_filter`. An event that lacks it has
 //! null there.
 //!
@@ -59,7 +61,7 @@ mod layout;
 mod pairs;
 mod part;
 
-pub use batches::{Batches, ByClass, Damage, Gap, Split};
+pub use batches::{Batches, ByClass, Damage, Gap, Split, Together, TogetherRows};
 pub use layout::{ClassColumns, Extra, Layout, Request, RequestError, classes};
 pub use pairs::{PairRequest, Pairs, pair_schema};
 pub use part::MixedKinds;

@@ -5,7 +5,8 @@ use arrow_array::types::*;
 use arrow_array::{Array, RecordBatch};
 use arrow_schema::DataType;
 use dormouse_abi::class::{FieldType, Kind};
-use dormouse_columns::{Batches, Layout, PairRequest, Pairs, Request, RequestError, classes};
+use dormouse_columns::{Batches, Damage, Layout, PairRequest, Pairs, Request, RequestError, Together, classes};
+use dormouse_ctf::stream::ChosenOf;
 use dormouse_ctf::{Sequence, StateRecord, StreamReader, Trace, TraceRef, Value, Writers};
 use dormouse_traces::TraceBuilder;
 
@@ -370,7 +371,7 @@ fn a_stream_alone_has_the_rows_that_it_has_beside_another() {
         Request { conditions: vec!["n > 10".into(), "m < -60".into()], ..request(&[], Some(&["m"])) },
         Request { since_ns: Some(BEGIN_NS + 900), until_ns: Some(BEGIN_NS + 90_000), ..request(&[], Some(&["time"])) },
     ];
-    let (mut rows, mut damaged) = (0, 0);
+    let (mut rows, mut damaged, mut passes) = (0, 0, 0);
     for turn in 0..300 {
         let (metadata, streams) = match turn {
             0 => (trace.metadata.clone().into_bytes(), trace.streams.clone()),
@@ -391,7 +392,25 @@ fn a_stream_alone_has_the_rows_that_it_has_beside_another() {
             rows += both[0].0.iter().flatten().map(RecordBatch::num_rows).sum::<usize>();
             damaged += usize::from(both[0].1.count > 0);
         }
+        // Each class by itself, and both in one pass.
+        let of_class = |name: &str| Layout::new(&[trace], &request(&[name], None));
+        let (Ok(text), Ok(plain)) = (of_class("p:text"), of_class("p:plain")) else { continue };
+        let Some(together) = Together::new(vec![&text, &plain]) else { continue };
+        let apart = [&text, &plain].map(|layout| {
+            let mut batches = Batches::new(layout, [(0, StreamReader::new(trace, 0, stream.as_slice()))]);
+            (&mut batches).map(|batch| batch.map_err(|error| error.to_string())).collect::<Vec<_>>()
+        });
+        let mut damage = Damage::default();
+        let (mut rows, mut found) = (together.rows(None), [Vec::new(), Vec::new()]);
+        let mut chosen = ChosenOf::new(StreamReader::new(trace, 0, stream.as_slice()), together.choice(0));
+        while let Some(batch) = rows.next(&mut chosen, &mut damage).or_else(|| rows.rest()) {
+            let (layout, batch) = batch.unwrap();
+            found[layout].push(Ok(batch));
+        }
+        assert_eq!(found, apart, "{turn}");
+        passes += 1;
     }
+    assert!(passes > 100, "{passes} passes");
     assert!(rows > 10_000 && damaged > 100, "{rows} rows, {damaged} damaged");
 }
 

@@ -223,15 +223,17 @@ fn counted(plan: &Arc<dyn ExecutionPlan>) -> Result<Option<Arc<dyn ExecutionPlan
     Ok(Some(Arc::new(again(AggregateMode::Final, Arc::new(groups.as_final()), by_reader)?)))
 }
 
+/// What is read, where its rows are divided for all processors, as few are.
+pub(crate) fn undivided(plan: &Arc<dyn ExecutionPlan>) -> &Arc<dyn ExecutionPlan> {
+    match plan.downcast_ref::<RepartitionExec>() {
+        Some(divided) if matches!(divided.partitioning(), Partitioning::RoundRobinBatch(_)) => divided.input(),
+        _ => plan,
+    }
+}
+
 /// What counts in place of an aggregation and what it reads.
 fn of_reader(aggregate: &AggregateExec) -> Result<Option<Arc<dyn ExecutionPlan>>> {
-    let mut input = aggregate.input();
-    // Few rows are divided for all processors.
-    if let Some(divided) = input.downcast_ref::<RepartitionExec>()
-        && matches!(divided.partitioning(), Partitioning::RoundRobinBatch(_))
-    {
-        input = divided.input();
-    }
+    let input = undivided(aggregate.input());
     if let Some(leaf) = input.downcast_ref::<Leaf>() {
         let spec = |class: Option<usize>| Spec::of(aggregate, |column| Some(column) == class);
         return Ok(leaf.counted(spec).map(|leaf| Arc::new(leaf) as _));

@@ -18,6 +18,8 @@ use datafusion::physical_plan::{
 };
 
 use crate::count::Spec;
+use crate::scan::{Branches, Scan};
+use crate::together::Branch;
 
 /// Batches that wait for whoever takes them.
 const AHEAD_COUNT: usize = 2;
@@ -29,6 +31,11 @@ pub(crate) trait Work: Send + Sync {
 
     /// The column that has the classes of events.
     fn class_column(&self) -> Option<usize> {
+        None
+    }
+
+    /// The scan whose rows it gives.
+    fn scan(&self) -> Option<&Arc<Scan>> {
         None
     }
 
@@ -56,6 +63,18 @@ impl Leaf {
         );
         let properties = Arc::new(properties.with_scheduling_type(SchedulingType::Cooperative));
         Leaf { about, work, runs: (0..partitions).map(|_| AtomicUsize::new(0)).collect(), properties }
+    }
+
+    /// The scan whose rows it gives.
+    pub(crate) fn scan(&self) -> Option<&Arc<Scan>> {
+        self.work.scan()
+    }
+
+    /// Branches of a union, which are read together.
+    pub(crate) fn together(branches: Vec<Branch>, schema: SchemaRef, partitions: usize) -> Leaf {
+        let about: Vec<&str> = branches.iter().map(|branch| branch.scan.about.as_str()).collect();
+        let about = format!("TraceExec: together [{}]", about.join("; "));
+        Leaf::new(about, Arc::clone(&schema), partitions, Arc::new(Branches { branches, schema }))
     }
 
     /// What counts as an aggregation does, in place of giving it rows. `spec`: what it counts, by the column of classes.

@@ -11,6 +11,7 @@
 //! * A query reads the source that was named, and nothing else: it opens and writes no file but what `-o` names.
 //! * `--memory` bounds what DataFusion keeps; sorting, grouping and joining go on in temporary files beyond it.
 //! * Where only `count(*)` is asked, by class and time, nothing becomes a row: whoever reads counts (`count`).
+//! * Tables of a trace that a union brings together are read in one pass (`together`).
 //! * Pairs of a store are found by an operator of its own (`store::PairExec`), which a cluster knows by `codec`, as it knows `count::CountExec`.
 //! * The programs of a cluster (`dormouse_cluster`) get from [`engine`] what their plans need: functions, operators, and object stores by their addresses.
 #![forbid(unsafe_code)]
@@ -40,6 +41,7 @@ mod scan;
 mod shell;
 mod source;
 mod store;
+mod together;
 mod traces;
 
 use std::process::ExitCode;

@@ -13,11 +13,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use async_trait::async_trait;
 use datafusion::arrow::array::{ArrayRef, RecordBatch, RecordBatchOptions};
 use datafusion::arrow::datatypes::{Field, Schema, SchemaRef};
+use datafusion::arrow::error::ArrowError;
 use datafusion::catalog::{Session, TableProvider};
 use datafusion::error::{DataFusionError, Result};
 use datafusion::logical_expr::{Expr, TableProviderFilterPushDown, TableType};
 use datafusion::physical_plan::ExecutionPlan;
-use dormouse_columns::{Batches, Damage, Extra, Layout, Request};
+use dormouse_columns::{Batches, Damage, Extra, Layout, Request, Together};
 use dormouse_ctf::stream::ChosenOf;
 use dormouse_ctf::{IntervalCounts, TraceRef};
 use dormouse_reader::Parts;
@@ -26,6 +27,7 @@ use std::sync::atomic::Ordering;
 use crate::count::{GROUPS, Spec};
 use crate::leaf::{Leaf, Work};
 use crate::push::{self, Pushed};
+use crate::together::Branch;
 use crate::traces::Traces;
 
 /// Streams with fewer bytes than this are no work for a thread of their own.
@@ -174,7 +176,7 @@ impl TableProvider for EventsTable {
         }
         let schema = Arc::new(self.schema.project(projection)?);
         let about = format!(
-            "TraceExec: {}, columns=[{}], since={:?}, until={:?}, where={:?}",
+            "{}, columns=[{}], since={:?}, until={:?}, where={:?}",
             if request.events.is_empty() { "all classes".into() } else { request.events.join(", ") },
             schema.fields().iter().map(|field| field.name().as_str()).collect::<Vec<_>>().join(", "),
             request.since_ns,
@@ -193,6 +195,7 @@ impl TableProvider for EventsTable {
         let partitions = (size_bytes / PARTITION_BYTES).clamp(1, state.config().target_partitions() as u64) as usize;
         let is_named = request.extras.contains(&Extra::Process);
         let scan = Scan {
+            about: about.clone(),
             traces: self.traces,
             layout,
             streams,
@@ -205,7 +208,7 @@ impl TableProvider for EventsTable {
             class_column,
             runs: Runs::default(),
         };
-        Ok(Arc::new(Leaf::new(about, schema, partitions, Arc::new(Rows(Arc::new(scan))))))
+        Ok(Arc::new(Leaf::new(format!("TraceExec: {about}"), schema, partitions, Arc::new(Rows(Arc::new(scan))))))
     }
 }
 
@@ -218,7 +221,9 @@ impl EventsTable {
 }
 
 /// A scan.
-struct Scan {
+pub(crate) struct Scan {
+    /// As plans show it.
+    pub about: String,
     traces: &'static Traces,
     layout: Layout<'static>,
     streams: Vec<usize>,
@@ -239,6 +244,15 @@ struct Scan {
 type Runs = Mutex<Vec<Arc<Mutex<Parts<'static>>>>>;
 
 impl Scan {
+    /// Whether one pass can give the rows of all.
+    pub(crate) fn are_together<'s>(scans: impl Iterator<Item = &'s Scan> + Clone) -> bool {
+        let Some(first) = scans.clone().next() else { return false };
+        let is_same = |scan: &Scan| {
+            std::ptr::eq(scan.traces, first.traces) && scan.streams == first.streams && scan.limit == usize::MAX
+        };
+        scans.clone().all(is_same) && Together::new(scans.map(|scan| &scan.layout).collect()).is_some()
+    }
+
     fn parts(&self, run: usize) -> Arc<Mutex<Parts<'static>>> {
         let mut runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
         while runs.len() <= run {
@@ -249,7 +263,7 @@ impl Scan {
         Arc::clone(&runs[run])
     }
 
-    fn reordered(&self, batch: &RecordBatch) -> Result<RecordBatch> {
+    pub(crate) fn reordered(&self, batch: &RecordBatch) -> Result<RecordBatch> {
         let columns: Vec<ArrayRef> = self.order.iter().map(|at| Arc::clone(batch.column(*at))).collect();
         let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
         Ok(RecordBatch::try_new_with_options(Arc::clone(&self.schema), columns, &options)?)
@@ -291,6 +305,10 @@ impl Work for Rows {
         self.0.class_column
     }
 
+    fn scan(&self) -> Option<&Arc<Scan>> {
+        Some(&self.0)
+    }
+
     fn counted(&self, spec: &Arc<Spec>) -> Option<Arc<dyn Work>> {
         let is_whole = self.0.classes.is_some() && self.0.limit == usize::MAX;
         is_whole.then(|| Arc::new(Counts { scan: Arc::clone(&self.0), spec: Arc::clone(spec) }) as _)
@@ -329,5 +347,46 @@ impl Work for Counts {
                 return Ok(());
             }
         }
+    }
+}
+
+/// Gives the events of several scans as those of their union.
+pub(crate) struct Branches {
+    pub branches: Vec<Branch>,
+    pub schema: SchemaRef,
+}
+
+impl Work for Branches {
+    fn run(&self, _: usize, run: usize, give: &mut dyn FnMut(RecordBatch) -> bool) -> Result<()> {
+        let together = Together::new(self.branches.iter().map(|branch| &branch.scan.layout).collect());
+        let (Some(together), Some(first)) = (together, self.branches.first()) else {
+            return Err(DataFusionError::Internal("these are not read together".into()));
+        };
+        let scan = &first.scan;
+        let parts = scan.parts(run);
+        let mut rows = together.rows(together.needs_writers().then(|| scan.traces.writers()));
+        let mut given = |found: Result<(usize, RecordBatch), ArrowError>| {
+            let (branch, batch) = found?;
+            Ok::<_, DataFusionError>(give(self.branches[branch].output(&batch, &self.schema)?))
+        };
+        loop {
+            let part = parts.lock().unwrap_or_else(PoisonError::into_inner).next();
+            let Some(part) = part else { break };
+            let (size_bytes, mut damage) = (part.reader.rest_bytes(), Damage::default());
+            let mut stream = ChosenOf::new(part.reader, together.choice(part.trace));
+            while let Some(found) = rows.next(&mut stream, &mut damage) {
+                if !given(found)? {
+                    return Ok(());
+                }
+            }
+            scan.traces.note(&damage);
+            scan.traces.read_bytes.fetch_add(size_bytes, Ordering::Relaxed);
+        }
+        while let Some(found) = rows.rest() {
+            if !given(found)? {
+                break;
+            }
+        }
+        Ok(())
     }
 }

@@ -226,6 +226,44 @@ fn functions_of_times_and_durations() {
 }
 
 /// What an analysis finds, as `dormouse stats` asks it.
+/// A union whose branches are read in one pass has the rows of all of them.
+#[test]
+fn what_is_read_together_is_a_union() {
+    let Traces { http, libc, _dir } = traces();
+    let open = "select time, process, pid, fd, path, 0 as bytes from \"libc:open\" where fd >= 0";
+    let read = "select time, process, pid, fd, null, greatest(result, 0) from \"libc:read\"";
+    let write = "select time, process, pid, fd, null, result from \"libc:write\"";
+    let begin = "select time, id, bytes + 1 as n from \"http:begin\" where bytes > 100 and path in ('/3', '/4')";
+    let end = "select time, id, null from \"http:end\"";
+    let early = "select time, id, null from \"http:end\" where time < '2023-11-14T22:13:20.01Z'";
+    let of_web = "select time, id, null from \"http:end\" where process = 'web'";
+    let all: [(&Path, &[&str], Option<usize>); 7] = [
+        (&libc, &[open, read, write], Some(0)),
+        (&libc, &[open, "select time, process, pid, fd, path, 1 from \"libc:openat\"", read], Some(0)),
+        (&http, &[begin, end], Some(0)),
+        (&http, &[begin, end, "select time, cpu, 5 from \"http:end\""], Some(1)),
+        (&http, &[begin, early], None),
+        (&http, &[begin, of_web], None),
+        (&http, &["select time, fields from events", "select time, path from \"http:begin\""], None),
+    ];
+    for (trace, branches, others) in all {
+        let mut expected: Vec<String> = branches.iter().flat_map(|sql| rows(trace, sql)).collect();
+        expected.sort();
+        let union = branches.join(" union all ");
+        for threads in ["1", "2"] {
+            let (code, out, err) = query(&[trace.to_str().unwrap(), &union, "--threads", threads]);
+            assert_eq!((code, err.as_str()), (0, ""), "{union}");
+            let mut found: Vec<&str> = out.lines().skip(1).collect();
+            found.sort_unstable();
+            assert_eq!(found, expected, "{union}");
+        }
+        let plan = rows(trace, &format!("explain {union}")).join("\n");
+        let [together, apart] = ["TraceExec: together", "TraceExec"].map(|word| plan.matches(word).count());
+        let expected = others.map_or((0, branches.len()), |others| (1, 1 + others));
+        assert_eq!((together, apart), expected, "{plan}");
+    }
+}
+
 /// What `locf` carries forward is what the slower words of SQL find.
 #[test]
 fn the_last_value_that_is_known() {

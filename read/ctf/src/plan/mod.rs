@@ -2,7 +2,7 @@
 //!
 //! A record's header is found by a table of constant places, if it has such (`head`); a class whose records all have one size is passed
 //! by that size, others by a short program (`program`); and a tree says what the fields are (`node`), for whoever looks at them
-//! (`walk`). Records that are only counted are passed by size alone (`skim`). What another field says (a length, the option of a variant) goes through a slot.
+//! (`walk`). Records that are only counted, or left out, are passed by size alone (`skim`). What another field says (a length, the option of a variant) goes through a slot.
 
 mod bits;
 mod class;
@@ -26,7 +26,7 @@ pub(crate) use bits::{Cursor, extend_sign};
 pub(crate) use head::Time;
 pub(crate) use node::{Node, StructNode, roles_of};
 pub(crate) use packet::{PacketFields, PacketStart};
-pub(crate) use skim::Tally;
+pub(crate) use skim::{NOT_PLAIN, Skimming, Tally};
 pub(crate) use walk::{Blind, Memory, advance};
 
 use bits::AtByte;

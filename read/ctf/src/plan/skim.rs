@@ -1,18 +1,38 @@
-//! Plain records that are only counted: of each no more is asked than where it ends, and whether its time is in order.
+//! Plain records that are only counted, or left out: of each no more is asked than where it ends, and whether its time is in order.
+
+use std::cell::Cell;
 
 use super::bits::Cursor;
 use super::{PlainRecords, StreamPlan};
 
-/// Records of one id.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Tally {
-    /// Whole bytes of contexts and fields; [`Tally::NOT_PLAIN`] where records have not all so many.
-    step_bytes: usize,
-    pub events: u64,
+/// What is known of records of one id.
+pub(crate) trait Skimming {
+    /// Whole bytes of contexts and fields; [`NOT_PLAIN`] where records have not all so many, or are not to be passed.
+    fn step_bytes(&self) -> usize;
+
+    fn count(&self);
 }
 
-impl Tally {
-    const NOT_PLAIN: usize = usize::MAX;
+/// Of records that end the loop.
+pub(crate) const NOT_PLAIN: usize = usize::MAX;
+
+/// Records of one id that are counted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Tally {
+    step_bytes: usize,
+    pub events: Cell<u64>,
+}
+
+impl Skimming for Tally {
+    #[inline(always)]
+    fn step_bytes(&self) -> usize {
+        self.step_bytes
+    }
+
+    #[inline(always)]
+    fn count(&self) {
+        self.events.set(self.events.get() + 1);
+    }
 }
 
 /// Records that have been passed.
@@ -28,18 +48,22 @@ pub(crate) struct Skimmed {
 impl StreamPlan {
     /// Nothing counted yet, by id.
     pub(crate) fn tallies(&self) -> Vec<Tally> {
-        let step_bytes = |id| {
-            let size_bits =
-                self.classes.plain(id).map(|(_, size_bits)| size_bits).filter(|bits| bits.is_multiple_of(8));
-            size_bits.map_or(Tally::NOT_PLAIN, |size_bits| size_bits as usize / 8)
-        };
-        self.classes.dense_ids().map(|id| Tally { step_bytes: step_bytes(id), events: 0 }).collect()
+        self.steps_bytes().map(|step_bytes| Tally { step_bytes, events: Cell::new(0) }).collect()
     }
 
-    /// Counts the records from the cursor on, as long as they are plain, whole, and of times that follow one another without a carry into the bits
+    /// By id, see [`Skimming::step_bytes`].
+    pub(crate) fn steps_bytes(&self) -> impl Iterator<Item = usize> {
+        self.classes.dense_ids().map(|id| {
+            let size_bits =
+                self.classes.plain(id).map(|(_, size_bits)| size_bits).filter(|bits| bits.is_multiple_of(8));
+            size_bits.map_or(NOT_PLAIN, |size_bits| size_bits as usize / 8)
+        })
+    }
+
+    /// Passes the records from the cursor on, and counts them, as long as they are plain, whole, and of times that follow one another without a carry into the bits
     /// that a short header has not. `before`: the time of the record before.
     #[inline(always)]
-    pub(crate) fn skim(&self, cursor: &Cursor<'_>, before: u64, timestamp_end: u64, tallies: &mut [Tally]) -> Skimmed {
+    pub(crate) fn skim(&self, cursor: &Cursor<'_>, before: u64, timestamp_end: u64, known: &[impl Skimming]) -> Skimmed {
         let nothing = Skimmed { events: 0, end: cursor.position, timestamp: before };
         let Some(PlainRecords { short, at, .. }) = self.plain_records(cursor) else { return nothing };
         let (bytes, begin, end) = at.whole_bytes();
@@ -55,7 +79,7 @@ impl StreamPlan {
         let mut time = (before & time_max) << short.time.shift;
         let (mut offset, mut events) = (begin, 0);
         // Of the record before: bytes behind its header, and all bytes, see `PlainRecords`. Before the first one: no record, which would not fit.
-        let mut last = (Tally::NOT_PLAIN, end + 1);
+        let mut last = (NOT_PLAIN, end + 1);
         while let Some(word) = bytes.get(offset..).and_then(|bytes| bytes.first_chunk()) {
             let word = u64::from_le_bytes(*word);
             let next_time = word & time_mask;
@@ -63,18 +87,18 @@ impl StreamPlan {
             if !is_tag || next_time < time || next_time > time_end {
                 break;
             }
-            let Some(tally) = tallies.get_mut(short.id.get(word) as usize) else { break };
-            if tally.step_bytes != last.0 {
-                if tally.step_bytes == Tally::NOT_PLAIN {
+            let Some(of_id) = known.get(short.id.get(word) as usize) else { break };
+            if of_id.step_bytes() != last.0 {
+                if of_id.step_bytes() == NOT_PLAIN {
                     break;
                 }
-                last = (tally.step_bytes, header_bytes + tally.step_bytes);
+                last = (of_id.step_bytes(), header_bytes + of_id.step_bytes());
             }
             let next = offset + last.1;
             if next > end {
                 break;
             }
-            tally.events += 1;
+            of_id.count();
             events += 1;
             (offset, time) = (next, next_time);
         }

@@ -48,8 +48,8 @@ impl<'a> ClassCounts<'a> {
     /// Adds what was counted apart.
     fn settle(&mut self) {
         for PlanCounts { plan, counts, tallies } in &mut self.of_plans {
-            for (id, tally) in tallies.iter_mut().enumerate().filter(|(_, tally)| tally.events > 0) {
-                let events = std::mem::take(&mut tally.events);
+            for (id, tally) in tallies.iter().enumerate().filter(|(_, tally)| tally.events.get() > 0) {
+                let events = tally.events.take();
                 plan.class_index(id as u64).into_iter().for_each(|index| counts[index] += events);
             }
         }
@@ -206,7 +206,7 @@ impl<'a, S: Source> StreamReader<'a, S> {
 /// They are counted.
 struct Counted<'c> {
     counts: &'c mut [u64],
-    tallies: &'c mut [Tally],
+    tallies: &'c [Tally],
 }
 
 impl Way for Counted<'_> {

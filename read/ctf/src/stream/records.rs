@@ -191,7 +191,7 @@ pub(crate) struct Passed<'r> {
 impl Passed<'_> {
     /// The record behind this one, unless there is something to be said of it.
     #[inline(always)]
-    fn next(&self, record: Record, timestamp_end: u64) -> Option<Self> {
+    pub(super) fn next(&self, record: Record, timestamp_end: u64) -> Option<Self> {
         let begin = self.record.end;
         let timestamp = record.time.after(self.timestamp).filter(|next| *next <= timestamp_end)?;
         (record.end > begin).then_some(Passed { record, begin, timestamp, ..*self })

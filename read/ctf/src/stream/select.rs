@@ -2,35 +2,89 @@
 
 use super::block::Measured;
 use super::event::Body;
-use super::records::{At, Next, Shown, Way};
+use super::records::{At, Next, Way};
 use super::{Block, Event, EventFields, Notice, Passed, Source, StreamReader};
-use crate::plan::{Memory, Record, StreamPlan};
+use crate::plan::{Memory, NOT_PLAIN, PlainRecords, Record, Skimming, StreamPlan};
 use crate::select::ClassRef;
 use crate::time::Scale;
 
 /// Which classes of a trace are read, and what of each.
 #[derive(Debug, Clone, Default)]
 pub struct Choice<'a> {
+    streams: Vec<OfStreams<'a>>,
+}
+
+/// The chosen classes of a class of streams.
+#[derive(Debug, Clone)]
+struct OfStreams<'a> {
+    plan: &'a StreamPlan,
     /// By the index of the class, its number.
-    streams: Vec<(&'a StreamPlan, Vec<Option<usize>>)>,
+    numbers: Vec<Option<usize>>,
+    /// By the id of the class, of records that are passed by.
+    others: Vec<Other>,
+}
+
+/// [`Skimming::step_bytes`] of records that are not chosen.
+#[derive(Debug, Clone, Copy)]
+struct Other(usize);
+
+impl Skimming for Other {
+    #[inline(always)]
+    fn step_bytes(&self) -> usize {
+        self.0
+    }
+
+    #[inline(always)]
+    fn count(&self) {}
 }
 
 impl<'a> Choice<'a> {
     /// Chooses a class. `number` is what [`StreamReader::next_chosen`] tells of its events.
     pub fn add(&mut self, class: ClassRef<'a>, number: usize) {
-        let at = self.streams.iter().position(|(plan, _)| std::ptr::eq(*plan, class.plan)).unwrap_or_else(|| {
-            self.streams.push((class.plan, Vec::new()));
+        let Some(index) = class.plan.class_index(class.class.id) else { return };
+        let of = self.of_mut(class.plan);
+        of.numbers.resize(of.numbers.len().max(index + 1), None);
+        of.numbers[index] = Some(number);
+        if let Some(other) = of.others.get_mut(class.class.id as usize) {
+            *other = Other(NOT_PLAIN);
+        }
+    }
+
+    fn of_mut(&mut self, plan: &'a StreamPlan) -> &mut OfStreams<'a> {
+        let at = self.streams.iter().position(|of| std::ptr::eq(of.plan, plan)).unwrap_or_else(|| {
+            let others = plan.steps_bytes().map(Other).collect();
+            self.streams.push(OfStreams { plan, numbers: Vec::new(), others });
             self.streams.len() - 1
         });
-        let Some(index) = class.plan.class_index(class.class.id) else { return };
-        let numbers = &mut self.streams[at].1;
-        numbers.resize(numbers.len().max(index + 1), None);
-        numbers[index] = Some(number);
+        &mut self.streams[at]
+    }
+
+    fn of(&self, plan: &StreamPlan) -> Option<&OfStreams<'a>> {
+        self.streams.iter().find(|of| std::ptr::eq(of.plan, plan))
     }
 
     /// By the index of the class.
     fn numbers(&self, plan: &StreamPlan) -> &[Option<usize>] {
-        self.streams.iter().find(|(known, _)| std::ptr::eq(*known, plan)).map_or(&[], |(_, numbers)| numbers)
+        self.of(plan).map_or(&[], |of| &of.numbers)
+    }
+
+    /// Chooses what another one does, too, its numbers changed by `number`; false: a class is in both already, and with other numbers.
+    #[must_use]
+    pub fn join(&mut self, other: &Choice<'a>, number: impl Fn(usize) -> usize) -> bool {
+        for theirs in &other.streams {
+            let of = self.of_mut(theirs.plan);
+            of.numbers.resize(of.numbers.len().max(theirs.numbers.len()), None);
+            for (mine, theirs) in of.numbers.iter_mut().zip(&theirs.numbers) {
+                let Some(theirs) = theirs.map(&number) else { continue };
+                if mine.replace(theirs).is_some_and(|mine| mine != theirs) {
+                    return false;
+                }
+            }
+            for (mine, theirs) in of.others.iter_mut().zip(&theirs.others) {
+                *mine = Other(mine.0.max(theirs.0));
+            }
+        }
+        true
     }
 }
 
@@ -78,8 +132,9 @@ impl<'a, S: Source> StreamReader<'a, S> {
     pub fn show_chosen(&mut self, choice: &Choice<'a>, viewer: &mut impl Viewer) -> Option<Result<(), Notice>> {
         loop {
             if let Some(packet) = self.packet {
-                let (numbers, scale, cpu_id) = (choice.numbers(packet.plan), self.scale, packet.cpu_id);
-                if self.pass_in_way(&mut Showing { numbers, scale, cpu_id, viewer }) {
+                let (numbers, others) = choice.of(packet.plan).map_or((&[][..], &[][..]), |of| (&of.numbers, &of.others));
+                let (scale, cpu_id) = (self.scale, packet.cpu_id);
+                if self.pass_in_way(&mut Showing { numbers, others, scale, cpu_id, viewer }) {
                     return Some(Ok(()));
                 }
             }
@@ -162,10 +217,14 @@ pub trait Viewer {
 struct Showing<'c, V> {
     /// By the index of the class.
     numbers: &'c [Option<usize>],
+    others: &'c [Other],
     scale: Option<Scale>,
     cpu_id: u32,
     viewer: &'c mut V,
 }
+
+/// So many records that are not chosen follow one another before others are passed by without a look.
+const OTHERS: u32 = 8;
 
 impl<V: Viewer> Showing<'_, V> {
     #[inline(always)]
@@ -185,7 +244,26 @@ impl<V: Viewer> Showing<'_, V> {
 impl<V: Viewer> Way for Showing<'_, V> {
     #[inline(always)]
     fn pass_plain(&mut self, at: &At<'_>, passed: &mut Passed<'_>) -> (u64, Next) {
-        Shown(|passed: &Passed<'_>, memory: &Memory| self.one(passed, memory)).pass_plain(at, passed)
+        let (mut cursor, mut events) = (at.cursor.clone(), 0);
+        loop {
+            let skimmed = at.plan.skim(&cursor, passed.timestamp, at.timestamp_end, self.others);
+            events += skimmed.events;
+            (passed.record.end, passed.timestamp, cursor.position) = (skimmed.end, skimmed.timestamp, skimmed.end);
+            let mut others = 0;
+            let mut plain = at.plan.plain_records(&cursor);
+            while others < OTHERS {
+                let Some(record) = plain.as_mut().and_then(PlainRecords::next) else { return (events, Next::Other) };
+                let Some(next) = passed.next(record, at.timestamp_end) else { return (events, Next::Said) };
+                *passed = next;
+                events += 1;
+                if !self.one(passed, at.memory) {
+                    return (events, Next::Seen);
+                }
+                let is_chosen = matches!(self.numbers.get(passed.record.class), Some(Some(_)));
+                others = if is_chosen { 0 } else { others + 1 };
+            }
+            cursor.position = passed.record.end;
+        }
     }
 
     // Apart, so that the loop over plain ones is small.

@@ -1,0 +1,145 @@
+//! Batches of several layouts in one pass over a stream.
+//!
+//! ```text
+//!   stream ─▶ chosen event ─▶ its layout ─▶ rows of that layout ─▶ full, or the end of all ─▶ batch
+//! ```
+
+use arrow_array::RecordBatch;
+use arrow_schema::ArrowError;
+use dormouse_ctf::stream::{Choice, Chosen, EventFields, Viewer};
+use dormouse_ctf::{Scratch, Selection, Writers};
+
+use super::{Adding, Damage, Rows};
+use crate::layout::{Layout, Origin, STATE};
+
+/// Layouts that are filled together.
+pub struct Together<'l, 'a> {
+    layouts: Vec<&'l Layout<'a>>,
+    /// By trace.
+    choices: Vec<Choice<'a>>,
+    /// By the number of a class: its layout, and its number there.
+    places: Vec<(usize, usize)>,
+}
+
+impl std::fmt::Debug for Together<'_, '_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(self.layouts.iter().map(|layout| layout.schema())).finish()
+    }
+}
+
+impl<'l, 'a> Together<'l, 'a> {
+    /// `None`, where that is not possible: two have the same class, or ask for different times, or one needs whole events. All are of the same traces.
+    pub fn new(layouts: Vec<&'l Layout<'a>>) -> Option<Together<'l, 'a>> {
+        let traces = layouts.first()?.choices.len();
+        let (mut choices, mut places) = (vec![Choice::default(); traces], Vec::new());
+        for (index, layout) in layouts.iter().enumerate() {
+            if layout.times() != layouts[0].times() || layout.origins.contains(&Origin::Json) {
+                return None;
+            }
+            let base = places.len();
+            let number = |number| if number == STATE { STATE } else { base + number };
+            for (choice, of) in choices.iter_mut().zip(&layout.choices) {
+                if !choice.join(of, number) {
+                    return None;
+                }
+            }
+            places.extend((0..layout.chosen.len()).map(|number| (index, number)));
+        }
+        Some(Together { layouts, choices, places })
+    }
+
+    /// As [`Layout::choice`].
+    pub fn choice(&self, trace: usize) -> &Choice<'a> {
+        &self.choices[trace]
+    }
+
+    /// Whether somebody asks who wrote the events.
+    pub fn needs_writers(&self) -> bool {
+        self.layouts.iter().any(|layout| !layout.filters.is_empty() || layout.origins.contains(&Origin::Process))
+    }
+
+    /// No rows yet. `writers`: who wrote the events, where somebody asks.
+    pub fn rows(&'l self, writers: Option<Writers>) -> TogetherRows<'l, 'a> {
+        let selection = |layout: &&Layout<'_>| {
+            (!layout.filters.is_empty()).then(|| Selection::unchecked(Vec::new(), layout.filters.clone()))
+        };
+        TogetherRows {
+            together: self,
+            rows: self.layouts.iter().map(|layout| Rows::new(layout)).collect(),
+            selections: self.layouts.iter().map(selection).collect(),
+            writers,
+            scratch: Scratch::default(),
+            full: None,
+            failed: None,
+        }
+    }
+}
+
+/// Rows of all layouts.
+pub struct TogetherRows<'l, 'a> {
+    together: &'l Together<'l, 'a>,
+    rows: Vec<Rows>,
+    selections: Vec<Option<Selection>>,
+    writers: Option<Writers>,
+    scratch: Scratch,
+    /// The layout whose rows are to be given.
+    full: Option<usize>,
+    failed: Option<ArrowError>,
+}
+
+impl std::fmt::Debug for TogetherRows<'_, '_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TogetherRows").field("together", self.together).finish_non_exhaustive()
+    }
+}
+
+impl TogetherRows<'_, '_> {
+    /// The next batch of a stream whose events have been chosen by [`Together::choice`], with the index of its layout; `None` at the stream's end: rows
+    /// that are left wait for the next stream, or [`TogetherRows::rest`].
+    ///
+    /// # Errors
+    /// A column has more than Arrow can hold.
+    pub fn next(
+        &mut self,
+        stream: &mut impl Chosen,
+        damage: &mut Damage,
+    ) -> Option<Result<(usize, RecordBatch), ArrowError>> {
+        loop {
+            match stream.show(self) {
+                Some(Ok(())) => {
+                    let layout = self.full.take().unwrap_or(0);
+                    return Some(self.failed.take().map_or_else(|| self.batch(layout), Err));
+                }
+                Some(Err(notice)) => damage.note(notice),
+                None => return None,
+            }
+        }
+    }
+
+    /// What is left; `None`: nothing.
+    ///
+    /// # Errors
+    /// A column has more than Arrow can hold.
+    pub fn rest(&mut self) -> Option<Result<(usize, RecordBatch), ArrowError>> {
+        self.rows.iter().position(|rows| rows.count > 0).map(|layout| self.batch(layout))
+    }
+
+    fn batch(&mut self, layout: usize) -> Result<(usize, RecordBatch), ArrowError> {
+        Ok((layout, self.rows[layout].finish(self.together.layouts[layout])?))
+    }
+}
+
+impl Viewer for TogetherRows<'_, '_> {
+    #[inline]
+    fn see(&mut self, number: usize, event: &EventFields<'_>) -> bool {
+        let Some((layout, number)) = self.together.places.get(number).copied() else { return true };
+        let TogetherRows { together, rows, selections, writers, scratch, .. } = self;
+        let (rows, selection) = (&mut rows[layout], &mut selections[layout]);
+        let mut adding = Adding { layout: together.layouts[layout], rows, scratch, selection, writers, failed: None };
+        let goes_on = adding.see(number, event);
+        if !goes_on {
+            (self.failed, self.full) = (adding.failed, Some(layout));
+        }
+        goes_on
+    }
+}
