@@ -63,7 +63,13 @@ impl StreamPlan {
     /// Passes the records from the cursor on, and counts them, as long as they are plain, whole, and of times that follow one another without a carry into the bits
     /// that a short header has not. `before`: the time of the record before.
     #[inline(always)]
-    pub(crate) fn skim(&self, cursor: &Cursor<'_>, before: u64, timestamp_end: u64, known: &[impl Skimming]) -> Skimmed {
+    pub(crate) fn skim(
+        &self,
+        cursor: &Cursor<'_>,
+        before: u64,
+        timestamp_end: u64,
+        known: &[impl Skimming],
+    ) -> Skimmed {
         let nothing = Skimmed { events: 0, end: cursor.position, timestamp: before };
         let Some(PlainRecords { short, at, .. }) = self.plain_records(cursor) else { return nothing };
         let (bytes, begin, end) = at.whole_bytes();

@@ -132,7 +132,8 @@ impl<'a, S: Source> StreamReader<'a, S> {
     pub fn show_chosen(&mut self, choice: &Choice<'a>, viewer: &mut impl Viewer) -> Option<Result<(), Notice>> {
         loop {
             if let Some(packet) = self.packet {
-                let (numbers, others) = choice.of(packet.plan).map_or((&[][..], &[][..]), |of| (&of.numbers, &of.others));
+                let (numbers, others) =
+                    choice.of(packet.plan).map_or((&[][..], &[][..]), |of| (&of.numbers, &of.others));
                 let (scale, cpu_id) = (self.scale, packet.cpu_id);
                 if self.pass_in_way(&mut Showing { numbers, others, scale, cpu_id, viewer }) {
                     return Some(Ok(()));
