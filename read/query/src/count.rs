@@ -9,9 +9,10 @@
 //! ```
 //! Both give what the partial aggregation would have given: groups with their counts, of which some can come more than once.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
-use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 
 use datafusion::arrow::array::cast::AsArray;
 use datafusion::arrow::array::types::TimestampNanosecondType;
@@ -30,20 +31,21 @@ use datafusion::physical_expr::{EquivalenceProperties, PhysicalExpr, ScalarFunct
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::aggregates::{AggregateExec, AggregateMode};
 use datafusion::physical_plan::execution_plan::{Boundedness, EmissionType};
-use datafusion::physical_plan::repartition::RepartitionExec;
 use datafusion::physical_plan::stream::RecordBatchReceiverStream;
 use datafusion::physical_plan::{
-    DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, Partitioning, PlanProperties,
-    SendableRecordBatchStream,
+    DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, PlanProperties, SendableRecordBatchStream,
 };
+use dormouse_columns::Damage;
+use dormouse_ctf::IntervalCounts;
 use futures::StreamExt;
 use serde::{Deserialize, Serialize};
 
 use crate::functions::bucket_ns;
-use crate::leaf::Leaf;
+use crate::leaf::{Leaf, Work, undivided};
+use crate::scan::{Rows, Scan};
 
 /// Groups that are given at once, or some more.
-pub(crate) const GROUPS: usize = 64 << 10;
+const GROUPS: usize = 64 << 10;
 const AHEAD_COUNT: usize = 2;
 
 /// What groups are told apart by.
@@ -94,11 +96,11 @@ impl Spec {
     }
 
     /// Of the intervals.
-    pub(crate) fn length_ns(&self) -> Option<i64> {
+    fn length_ns(&self) -> Option<i64> {
         self.by.iter().find_map(|(by, _)| if let By::Interval { length_ns, .. } = by { Some(*length_ns) } else { None })
     }
 
-    pub(crate) fn schema(&self) -> SchemaRef {
+    fn schema(&self) -> SchemaRef {
         let field = |(by, name): &(By, String)| {
             let of = match by {
                 By::Part { is_dictionary: true, .. } => {
@@ -114,7 +116,7 @@ impl Spec {
     }
 
     /// Groups: the interval's begin, the texts, the count.
-    pub(crate) fn batch<'c, T: IntoIterator<Item = Option<&'c str>>>(
+    fn batch<'c, T: IntoIterator<Item = Option<&'c str>>>(
         &self,
         groups: impl Iterator<Item = (Option<i64>, T, i64)>,
     ) -> Result<RecordBatch> {
@@ -223,20 +225,17 @@ fn counted(plan: &Arc<dyn ExecutionPlan>) -> Result<Option<Arc<dyn ExecutionPlan
     Ok(Some(Arc::new(again(AggregateMode::Final, Arc::new(groups.as_final()), by_reader)?)))
 }
 
-/// What is read, where its rows are divided for all processors, as few are.
-pub(crate) fn undivided(plan: &Arc<dyn ExecutionPlan>) -> &Arc<dyn ExecutionPlan> {
-    match plan.downcast_ref::<RepartitionExec>() {
-        Some(divided) if matches!(divided.partitioning(), Partitioning::RoundRobinBatch(_)) => divided.input(),
-        _ => plan,
-    }
-}
-
 /// What counts in place of an aggregation and what it reads.
 fn of_reader(aggregate: &AggregateExec) -> Result<Option<Arc<dyn ExecutionPlan>>> {
     let input = undivided(aggregate.input());
     if let Some(leaf) = input.downcast_ref::<Leaf>() {
-        let spec = |class: Option<usize>| Spec::of(aggregate, |column| Some(column) == class);
-        return Ok(leaf.counted(spec).map(|leaf| Arc::new(leaf) as _));
+        let Some(Rows(scan)) = leaf.work() else { return Ok(None) };
+        let spec = Spec::of(aggregate, |column| Some(column) == scan.class_column);
+        let is_whole = scan.classes.is_some() && scan.limit == usize::MAX;
+        let Some(spec) = spec.filter(|_| is_whole) else { return Ok(None) };
+        let about = format!("TraceExec: {}, {spec}", scan.about);
+        let (schema, scan) = (spec.schema(), Arc::clone(scan));
+        return Ok(Some(Arc::new(Leaf::new(about, schema, leaf.partitions(), Arc::new(Counted { scan, spec })))));
     }
     // What directories are named by is the same in all rows of a file, and so of a batch.
     let source = input.downcast_ref::<DataSourceExec>();
@@ -249,6 +248,41 @@ fn of_reader(aggregate: &AggregateExec) -> Result<Option<Arc<dyn ExecutionPlan>>
         None => column >= in_files,
     };
     Ok(Spec::of(aggregate, is_part).map(|spec| Arc::new(CountExec::new(Arc::new(spec), Arc::clone(input))) as _))
+}
+
+/// Gives how many events of a trace there are.
+struct Counted {
+    scan: Arc<Scan>,
+    spec: Spec,
+}
+
+impl Work for Counted {
+    fn run(&self, _: usize, run: usize, give: &mut dyn FnMut(RecordBatch) -> bool) -> Result<()> {
+        let Counted { scan, spec } = self;
+        let parts = scan.parts(run);
+        let classes: HashSet<&str> = scan.classes.iter().flatten().map(String::as_str).collect();
+        let mut counts = IntervalCounts::new(spec.length_ns());
+        let mut taken = |counts: &mut IntervalCounts<'_>| {
+            let groups = counts.take().map(|(begin, class, count)| (begin, class.full_name.as_str(), count));
+            let chosen = groups.filter(|(_, class, _)| classes.is_empty() || classes.contains(class));
+            let batch = spec.batch(chosen.map(|(begin, class, count)| (begin, [Some(class)], count as i64)))?;
+            Ok::<_, DataFusionError>(give(batch))
+        };
+        loop {
+            let part = parts.lock().unwrap_or_else(PoisonError::into_inner).next();
+            let Some(mut part) = part else {
+                taken(&mut counts)?;
+                return Ok(());
+            };
+            let (size_bytes, mut damage) = (part.reader.rest_bytes(), Damage::default());
+            part.reader.count_intervals(&mut counts, |notice| damage.note(notice));
+            scan.traces.note(&damage);
+            scan.traces.read_bytes.fetch_add(size_bytes, Ordering::Relaxed);
+            if counts.len() >= GROUPS && !taken(&mut counts)? {
+                return Ok(());
+            }
+        }
+    }
 }
 
 /// Counts rows of which those of a batch are of one class, and mostly of one interval with those before.

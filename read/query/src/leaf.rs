@@ -1,5 +1,6 @@
 //! A leaf of DataFusion's plans: work that gives batches, on threads of its own.
 
+use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,37 +13,19 @@ use datafusion::execution::TaskContext;
 use datafusion::execution::memory_pool::MemoryConsumer;
 use datafusion::physical_expr::{EquivalenceProperties, PhysicalExpr};
 use datafusion::physical_plan::execution_plan::{Boundedness, EmissionType, SchedulingType};
+use datafusion::physical_plan::repartition::RepartitionExec;
 use datafusion::physical_plan::stream::RecordBatchReceiverStream;
 use datafusion::physical_plan::{
     DisplayAs, DisplayFormatType, ExecutionPlan, Partitioning, PlanProperties, SendableRecordBatchStream,
 };
 
-use crate::count::Spec;
-use crate::scan::{Branches, Scan};
-use crate::together::Branch;
-
 /// Batches that wait for whoever takes them.
 const AHEAD_COUNT: usize = 2;
 
 /// What a partition of a plan does.
-pub(crate) trait Work: Send + Sync {
+pub(crate) trait Work: Any + Send + Sync {
     /// Gives the batches of a partition to `give`, until that says that nobody wants more. `run`: how often this partition was run before.
     fn run(&self, partition: usize, run: usize, give: &mut dyn FnMut(RecordBatch) -> bool) -> Result<()>;
-
-    /// The column that has the classes of events.
-    fn class_column(&self) -> Option<usize> {
-        None
-    }
-
-    /// The scan whose rows it gives.
-    fn scan(&self) -> Option<&Arc<Scan>> {
-        None
-    }
-
-    /// Work that counts the rows in place of giving them, by class and time; `None`: there is none.
-    fn counted(&self, _: &Arc<Spec>) -> Option<Arc<dyn Work>> {
-        None
-    }
 }
 
 /// The leaf.
@@ -65,23 +48,22 @@ impl Leaf {
         Leaf { about, work, runs: (0..partitions).map(|_| AtomicUsize::new(0)).collect(), properties }
     }
 
-    /// The scan whose rows it gives.
-    pub(crate) fn scan(&self) -> Option<&Arc<Scan>> {
-        self.work.scan()
+    /// Its work, if it is of this kind.
+    pub(crate) fn work<W: Work>(&self) -> Option<&W> {
+        let work: &dyn Any = self.work.as_ref();
+        work.downcast_ref()
     }
 
-    /// Branches of a union, which are read together.
-    pub(crate) fn together(branches: Vec<Branch>, schema: SchemaRef, partitions: usize) -> Leaf {
-        let about: Vec<&str> = branches.iter().map(|branch| branch.scan.about.as_str()).collect();
-        let about = format!("TraceExec: together [{}]", about.join("; "));
-        Leaf::new(about, Arc::clone(&schema), partitions, Arc::new(Branches { branches, schema }))
+    pub(crate) fn partitions(&self) -> usize {
+        self.runs.len()
     }
+}
 
-    /// What counts as an aggregation does, in place of giving it rows. `spec`: what it counts, by the column of classes.
-    pub(crate) fn counted(&self, spec: impl Fn(Option<usize>) -> Option<Spec>) -> Option<Leaf> {
-        let spec = Arc::new(spec(self.work.class_column())?);
-        let work = self.work.counted(&spec)?;
-        Some(Leaf::new(format!("{}, {spec}", self.about), spec.schema(), self.runs.len(), work))
+/// What is read, where its rows are divided for all processors, as few are.
+pub(crate) fn undivided(plan: &Arc<dyn ExecutionPlan>) -> &Arc<dyn ExecutionPlan> {
+    match plan.downcast_ref::<RepartitionExec>() {
+        Some(divided) if matches!(divided.partitioning(), Partitioning::RoundRobinBatch(_)) => divided.input(),
+        _ => plan,
     }
 }
 

@@ -7,27 +7,23 @@
 //! A partition takes the next part of a stream (1 MiB) that no other has taken, so all processors are busy with one long stream as with many
 //! short ones. Rows therefore come in no order: who wants one says `order by`.
 
-use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
 use datafusion::arrow::array::{ArrayRef, RecordBatch, RecordBatchOptions};
 use datafusion::arrow::datatypes::{Field, Schema, SchemaRef};
-use datafusion::arrow::error::ArrowError;
 use datafusion::catalog::{Session, TableProvider};
 use datafusion::error::{DataFusionError, Result};
 use datafusion::logical_expr::{Expr, TableProviderFilterPushDown, TableType};
 use datafusion::physical_plan::ExecutionPlan;
-use dormouse_columns::{Batches, Damage, Extra, Layout, Request, Together};
+use dormouse_columns::{Batches, Extra, Layout, Request};
+use dormouse_ctf::TraceRef;
 use dormouse_ctf::stream::ChosenOf;
-use dormouse_ctf::{IntervalCounts, TraceRef};
 use dormouse_reader::Parts;
 use std::sync::atomic::Ordering;
 
-use crate::count::{GROUPS, Spec};
 use crate::leaf::{Leaf, Work};
 use crate::push::{self, Pushed};
-use crate::together::Branch;
 use crate::traces::Traces;
 
 /// Streams with fewer bytes than this are no work for a thread of their own.
@@ -224,19 +220,19 @@ impl EventsTable {
 pub(crate) struct Scan {
     /// As plans show it.
     pub about: String,
-    traces: &'static Traces,
-    layout: Layout<'static>,
-    streams: Vec<usize>,
+    pub traces: &'static Traces,
+    pub layout: Layout<'static>,
+    pub streams: Vec<usize>,
     /// For each column its place in the layout.
     order: Vec<usize>,
     schema: SchemaRef,
     size_bytes: u64,
     is_named: bool,
-    limit: usize,
+    pub limit: usize,
     /// Those whose events are given, all if it is empty; `None`: fields of theirs decide, too.
-    classes: Option<Vec<String>>,
+    pub classes: Option<Vec<String>>,
     /// Among the columns that are given.
-    class_column: Option<usize>,
+    pub class_column: Option<usize>,
     runs: Runs,
 }
 
@@ -244,16 +240,7 @@ pub(crate) struct Scan {
 type Runs = Mutex<Vec<Arc<Mutex<Parts<'static>>>>>;
 
 impl Scan {
-    /// Whether one pass can give the rows of all.
-    pub(crate) fn are_together<'s>(scans: impl Iterator<Item = &'s Scan> + Clone) -> bool {
-        let Some(first) = scans.clone().next() else { return false };
-        let is_same = |scan: &Scan| {
-            std::ptr::eq(scan.traces, first.traces) && scan.streams == first.streams && scan.limit == usize::MAX
-        };
-        scans.clone().all(is_same) && Together::new(scans.map(|scan| &scan.layout).collect()).is_some()
-    }
-
-    fn parts(&self, run: usize) -> Arc<Mutex<Parts<'static>>> {
+    pub(crate) fn parts(&self, run: usize) -> Arc<Mutex<Parts<'static>>> {
         let mut runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
         while runs.len() <= run {
             self.traces.all_bytes.fetch_add(self.size_bytes, Ordering::Relaxed);
@@ -271,7 +258,7 @@ impl Scan {
 }
 
 /// Gives the events.
-struct Rows(Arc<Scan>);
+pub(crate) struct Rows(pub Arc<Scan>);
 
 impl Work for Rows {
     fn run(&self, _: usize, run: usize, give: &mut dyn FnMut(RecordBatch) -> bool) -> Result<()> {
@@ -299,94 +286,5 @@ impl Work for Rows {
             writers = batches.into_writers().filter(|_| scan.is_named);
             scan.traces.read_bytes.fetch_add(size_bytes, Ordering::Relaxed);
         }
-    }
-
-    fn class_column(&self) -> Option<usize> {
-        self.0.class_column
-    }
-
-    fn scan(&self) -> Option<&Arc<Scan>> {
-        Some(&self.0)
-    }
-
-    fn counted(&self, spec: &Arc<Spec>) -> Option<Arc<dyn Work>> {
-        let is_whole = self.0.classes.is_some() && self.0.limit == usize::MAX;
-        is_whole.then(|| Arc::new(Counts { scan: Arc::clone(&self.0), spec: Arc::clone(spec) }) as _)
-    }
-}
-
-/// Gives how many there are.
-struct Counts {
-    scan: Arc<Scan>,
-    spec: Arc<Spec>,
-}
-
-impl Work for Counts {
-    fn run(&self, _: usize, run: usize, give: &mut dyn FnMut(RecordBatch) -> bool) -> Result<()> {
-        let Counts { scan, spec } = self;
-        let parts = scan.parts(run);
-        let classes: HashSet<&str> = scan.classes.iter().flatten().map(String::as_str).collect();
-        let mut counts = IntervalCounts::new(spec.length_ns());
-        let mut taken = |counts: &mut IntervalCounts<'_>| {
-            let groups = counts.take().map(|(begin, class, count)| (begin, class.full_name.as_str(), count));
-            let chosen = groups.filter(|(_, class, _)| classes.is_empty() || classes.contains(class));
-            let batch = spec.batch(chosen.map(|(begin, class, count)| (begin, [Some(class)], count as i64)))?;
-            Ok::<_, DataFusionError>(give(batch))
-        };
-        loop {
-            let part = parts.lock().unwrap_or_else(PoisonError::into_inner).next();
-            let Some(mut part) = part else {
-                taken(&mut counts)?;
-                return Ok(());
-            };
-            let (size_bytes, mut damage) = (part.reader.rest_bytes(), Damage::default());
-            part.reader.count_intervals(&mut counts, |notice| damage.note(notice));
-            scan.traces.note(&damage);
-            scan.traces.read_bytes.fetch_add(size_bytes, Ordering::Relaxed);
-            if counts.len() >= GROUPS && !taken(&mut counts)? {
-                return Ok(());
-            }
-        }
-    }
-}
-
-/// Gives the events of several scans as those of their union.
-pub(crate) struct Branches {
-    pub branches: Vec<Branch>,
-    pub schema: SchemaRef,
-}
-
-impl Work for Branches {
-    fn run(&self, _: usize, run: usize, give: &mut dyn FnMut(RecordBatch) -> bool) -> Result<()> {
-        let together = Together::new(self.branches.iter().map(|branch| &branch.scan.layout).collect());
-        let (Some(together), Some(first)) = (together, self.branches.first()) else {
-            return Err(DataFusionError::Internal("these are not read together".into()));
-        };
-        let scan = &first.scan;
-        let parts = scan.parts(run);
-        let mut rows = together.rows(together.needs_writers().then(|| scan.traces.writers()));
-        let mut given = |found: Result<(usize, RecordBatch), ArrowError>| {
-            let (branch, batch) = found?;
-            Ok::<_, DataFusionError>(give(self.branches[branch].output(&batch, &self.schema)?))
-        };
-        loop {
-            let part = parts.lock().unwrap_or_else(PoisonError::into_inner).next();
-            let Some(part) = part else { break };
-            let (size_bytes, mut damage) = (part.reader.rest_bytes(), Damage::default());
-            let mut stream = ChosenOf::new(part.reader, together.choice(part.trace));
-            while let Some(found) = rows.next(&mut stream, &mut damage) {
-                if !given(found)? {
-                    return Ok(());
-                }
-            }
-            scan.traces.note(&damage);
-            scan.traces.read_bytes.fetch_add(size_bytes, Ordering::Relaxed);
-        }
-        while let Some(found) = rows.rest() {
-            if !given(found)? {
-                break;
-            }
-        }
-        Ok(())
     }
 }

@@ -10,22 +10,25 @@
 //! ```
 //! Branches that filter what they have read, or that read a class of another branch, stay as they are.
 
-use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 
 use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::datatypes::SchemaRef;
+use datafusion::arrow::error::ArrowError;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
 use datafusion::config::ConfigOptions;
-use datafusion::error::Result;
+use datafusion::error::{DataFusionError, Result};
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::projection::ProjectionExec;
 use datafusion::physical_plan::union::UnionExec;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
+use dormouse_columns::{Damage, Together};
+use dormouse_ctf::stream::ChosenOf;
 
-use crate::count::undivided;
-use crate::leaf::Leaf;
-use crate::scan::Scan;
+use crate::leaf::{Leaf, Work, undivided};
+use crate::scan::{Rows, Scan};
 
 /// Branches that are read together; each thread has a batch for each.
 const BRANCHES_MAX: usize = 8;
@@ -60,8 +63,8 @@ fn together(union: &UnionExec) -> Result<Option<Arc<dyn ExecutionPlan>>> {
         match Branch::of(input).filter(|_| branches.len() < BRANCHES_MAX) {
             Some(branch) => {
                 branches.push(branch);
-                let scans = branches.iter().map(|branch| branch.scan.as_ref());
-                if Scan::are_together(scans) {
+                let scans = branches.iter().map(|branch: &Branch| branch.scan.as_ref());
+                if are_together(scans) {
                     partitions = partitions.max(input.output_partitioning().partition_count());
                     continue;
                 }
@@ -74,17 +77,32 @@ fn together(union: &UnionExec) -> Result<Option<Arc<dyn ExecutionPlan>>> {
     if branches.len() < 2 {
         return Ok(None);
     }
-    let leaf: Arc<dyn ExecutionPlan> = Arc::new(Leaf::together(branches, union.schema(), partitions));
+    let read: Arc<dyn ExecutionPlan> = Arc::new(leaf(branches, union.schema(), partitions));
     if others.is_empty() {
-        return Ok(Some(leaf));
+        return Ok(Some(read));
     }
-    others.push(leaf);
+    others.push(read);
     UnionExec::try_new(others).map(Some)
 }
 
+/// Whether one pass can give the rows of all.
+fn are_together<'s>(scans: impl Iterator<Item = &'s Scan> + Clone) -> bool {
+    let Some(first) = scans.clone().next() else { return false };
+    let is_same = |scan: &Scan| {
+        std::ptr::eq(scan.traces, first.traces) && scan.streams == first.streams && scan.limit == usize::MAX
+    };
+    scans.clone().all(is_same) && Together::new(scans.map(|scan| &scan.layout).collect()).is_some()
+}
+
+fn leaf(branches: Vec<Branch>, schema: SchemaRef, partitions: usize) -> Leaf {
+    let about: Vec<&str> = branches.iter().map(|branch| branch.scan.about.as_str()).collect();
+    let about = format!("TraceExec: together [{}]", about.join("; "));
+    Leaf::new(about, Arc::clone(&schema), partitions, Arc::new(Branches { branches, schema }))
+}
+
 /// A scan, and what is made of its columns.
-pub(crate) struct Branch {
-    pub scan: Arc<Scan>,
+struct Branch {
+    scan: Arc<Scan>,
     /// The innermost first.
     projections: Vec<(Vec<Arc<dyn PhysicalExpr>>, SchemaRef)>,
 }
@@ -93,7 +111,8 @@ impl Branch {
     fn of(plan: &Arc<dyn ExecutionPlan>) -> Option<Branch> {
         let plan = undivided(plan);
         if let Some(leaf) = plan.downcast_ref::<Leaf>() {
-            return Some(Branch { scan: Arc::clone(leaf.scan()?), projections: Vec::new() });
+            let Rows(scan) = leaf.work()?;
+            return Some(Branch { scan: Arc::clone(scan), projections: Vec::new() });
         }
         let projection = plan.downcast_ref::<ProjectionExec>()?;
         let mut branch = Branch::of(projection.input())?;
@@ -103,7 +122,7 @@ impl Branch {
     }
 
     /// Rows of the scan's layout as those of the union.
-    pub(crate) fn output(&self, batch: &RecordBatch, schema: &SchemaRef) -> Result<RecordBatch> {
+    fn output(&self, batch: &RecordBatch, schema: &SchemaRef) -> Result<RecordBatch> {
         let mut batch = self.scan.reordered(batch)?;
         for (expressions, schema) in &self.projections {
             let column = |of: &Arc<dyn PhysicalExpr>| of.evaluate(&batch)?.into_array(batch.num_rows());
@@ -112,5 +131,46 @@ impl Branch {
         }
         // Columns can be null in others.
         Ok(RecordBatch::try_new(Arc::clone(schema), batch.columns().to_vec())?)
+    }
+}
+
+/// Gives the events of several scans as those of their union.
+struct Branches {
+    branches: Vec<Branch>,
+    schema: SchemaRef,
+}
+
+impl Work for Branches {
+    fn run(&self, _: usize, run: usize, give: &mut dyn FnMut(RecordBatch) -> bool) -> Result<()> {
+        let together = Together::new(self.branches.iter().map(|branch| &branch.scan.layout).collect());
+        let (Some(together), Some(first)) = (together, self.branches.first()) else {
+            return Err(DataFusionError::Internal("these are not read together".into()));
+        };
+        let scan = &first.scan;
+        let parts = scan.parts(run);
+        let mut rows = together.rows(together.needs_writers().then(|| scan.traces.writers()));
+        let mut given = |found: Result<(usize, RecordBatch), ArrowError>| {
+            let (branch, batch) = found?;
+            Ok::<_, DataFusionError>(give(self.branches[branch].output(&batch, &self.schema)?))
+        };
+        loop {
+            let part = parts.lock().unwrap_or_else(PoisonError::into_inner).next();
+            let Some(part) = part else { break };
+            let (size_bytes, mut damage) = (part.reader.rest_bytes(), Damage::default());
+            let mut stream = ChosenOf::new(part.reader, together.choice(part.trace));
+            while let Some(found) = rows.next(&mut stream, &mut damage) {
+                if !given(found)? {
+                    return Ok(());
+                }
+            }
+            scan.traces.note(&damage);
+            scan.traces.read_bytes.fetch_add(size_bytes, Ordering::Relaxed);
+        }
+        while let Some(found) = rows.rest() {
+            if !given(found)? {
+                break;
+            }
+        }
+        Ok(())
     }
 }
