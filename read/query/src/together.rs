@@ -13,7 +13,7 @@
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
-use datafusion::arrow::array::RecordBatch;
+use datafusion::arrow::array::{RecordBatch, RecordBatchOptions};
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::arrow::error::ArrowError;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
@@ -123,14 +123,16 @@ impl Branch {
 
     /// Rows of the scan's layout as those of the union.
     fn output(&self, batch: &RecordBatch, schema: &SchemaRef) -> Result<RecordBatch> {
+        // There can be rows without columns, which are counted.
+        let rows = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
         let mut batch = self.scan.reordered(batch)?;
         for (expressions, schema) in &self.projections {
             let column = |of: &Arc<dyn PhysicalExpr>| of.evaluate(&batch)?.into_array(batch.num_rows());
             let columns = expressions.iter().map(column).collect::<Result<Vec<_>>>()?;
-            batch = RecordBatch::try_new(Arc::clone(schema), columns)?;
+            batch = RecordBatch::try_new_with_options(Arc::clone(schema), columns, &rows)?;
         }
         // Columns can be null in others.
-        Ok(RecordBatch::try_new(Arc::clone(schema), batch.columns().to_vec())?)
+        Ok(RecordBatch::try_new_with_options(Arc::clone(schema), batch.columns().to_vec(), &rows)?)
     }
 }
 

@@ -261,6 +261,10 @@ fn what_is_read_together_is_a_union() {
         let [together, apart] = ["TraceExec: together", "TraceExec"].map(|word| plan.matches(word).count());
         let expected = others.map_or((0, branches.len()), |others| (1, 1 + others));
         assert_eq!((together, apart), expected, "{plan}");
+        // Without columns.
+        let sum: usize = branches.iter().map(|sql| rows(trace, sql).len()).sum();
+        assert_eq!(rows(trace, &format!("select count(*) from ({union})")), [sum.to_string()], "{union}");
+        assert_eq!(rows(trace, &format!("select 'a' as a from ({union})")).len(), sum, "{union}");
     }
 }
 
