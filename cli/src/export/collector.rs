@@ -77,6 +77,7 @@ impl Collector {
         };
         let (reader, writer) = std::io::pipe().context("cannot make a pipe")?;
         let output = Output::to_file(File::from(OwnedFd::from(writer)), url.clone());
+        // It sleeps where a collector asks to be left alone, four times at most and never longer than `WAIT_S_MAX`, see `post`.
         let sending = std::thread::Builder::new().spawn(move || send(&url, reader, std::thread::sleep))?;
         Ok(Some(Collector { output, sending }))
     }
