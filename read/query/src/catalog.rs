@@ -14,11 +14,10 @@ use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
 use datafusion::execution::memory_pool::{FairSpillPool, TrackConsumersPool};
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 
-use crate::count::CountRule;
 use crate::engine::{self, Objects};
 use crate::functions;
+use crate::rules;
 use crate::source::Source;
-use crate::together::TogetherRule;
 use crate::traces::{CATALOG, SCHEMA};
 
 /// What a query may use.
@@ -87,8 +86,7 @@ pub(crate) fn context(source: Source, limits: &Limits) -> Result<SessionContext>
     let runtime = RuntimeEnvBuilder::new().with_memory_pool(Arc::new(pool)).with_disk_manager_builder(disk);
     let runtime = runtime.with_object_store_registry(Arc::new(Objects::default())).build_arc()?;
     let state = SessionStateBuilder::new().with_default_features().with_config(config).with_runtime_env(runtime);
-    let state = state.with_physical_optimizer_rule(Arc::new(CountRule));
-    let state = state.with_physical_optimizer_rule(Arc::new(TogetherRule)).build();
+    let state = state.with_physical_optimizer_rules(rules::all()).build();
     let context = SessionContext::new_with_state(state);
     let tables = Tables { source, names: source.names(), made: Mutex::default() };
     let catalog = MemoryCatalogProvider::new();

@@ -9,6 +9,7 @@ use datafusion::physical_plan::ExecutionPlan;
 use datafusion_proto::physical_plan::{PhysicalExtensionCodec, PhysicalProtoConverterExtension};
 use serde::{Deserialize, Serialize};
 
+use crate::carried::{self, CarryExec};
 use crate::count::{self, CountExec};
 use crate::store::{self, PairExec};
 
@@ -18,6 +19,7 @@ const OWN: &[u8] = b"dormouse ";
 /// What an operator of ours does.
 #[derive(Debug, Serialize, Deserialize)]
 enum Spec {
+    Carry(Arc<carried::Spec>),
     Count(Arc<count::Spec>),
     Pairs(Arc<store::PairSpec>),
 }
@@ -39,8 +41,11 @@ impl PhysicalExtensionCodec for Codec {
         };
         let spec: Spec = serde_json::from_slice(json).map_err(|error| DataFusionError::External(error.into()))?;
         Ok(match (spec, inputs) {
+            (Spec::Carry(spec), [child]) => Arc::new(CarryExec::new(spec, Arc::clone(child))?),
             (Spec::Count(spec), [child]) => Arc::new(CountExec::new(spec, Arc::clone(child))),
-            (Spec::Count(_), _) => return Err(DataFusionError::Internal("CountExec has one child".into())),
+            (Spec::Carry(_) | Spec::Count(_), _) => {
+                return Err(DataFusionError::Internal("CarryExec and CountExec have one child".into()));
+            }
             (Spec::Pairs(spec), children) => Arc::new(PairExec::new(spec, children.to_vec())?),
         })
     }
@@ -53,7 +58,8 @@ impl PhysicalExtensionCodec for Codec {
     ) -> Result<()> {
         let pairs = node.downcast_ref().map(|pairs: &PairExec| Spec::Pairs(Arc::clone(&pairs.spec)));
         let count = node.downcast_ref().map(|count: &CountExec| Spec::Count(Arc::clone(&count.spec)));
-        let Some(spec) = pairs.or(count) else { return self.0.try_encode(node, bytes, converter) };
+        let carry = node.downcast_ref().map(|carry: &CarryExec| Spec::Carry(Arc::clone(&carry.spec)));
+        let Some(spec) = pairs.or(count).or(carry) else { return self.0.try_encode(node, bytes, converter) };
         bytes.extend_from_slice(OWN);
         serde_json::to_writer(bytes, &spec).map_err(|error| DataFusionError::External(error.into()))
     }

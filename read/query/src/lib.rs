@@ -10,9 +10,10 @@
 //! * Nothing is decoded here: batches come from `dormouse_columns`, pairs from `dormouse_analysis`, figures from `dormouse_ctf`, files of a store from DataFusion.
 //! * A query reads the source that was named, and nothing else: it opens and writes no file but what `-o` names.
 //! * `--memory` bounds what DataFusion keeps; sorting, grouping and joining go on in temporary files beyond it.
-//! * Where only `count(*)` is asked, by class and time, nothing becomes a row: whoever reads counts (`count`).
-//! * Tables of a trace that a union brings together are read in one pass (`together`).
-//! * Pairs of a store are found by an operator of its own (`store::PairExec`), which a cluster knows by `codec`, as it knows `count::CountExec`.
+//! * Plans are changed by DataFusion's rules, and by three of ours (`rules`): where only `count(*)` is asked, by class and time, nothing becomes a row, and
+//!   whoever reads counts (`count`); tables of a trace that a union brings together are read in one pass (`together`); `locf` keeps the last values by key
+//!   (`carried`).
+//! * Pairs of a store are found by an operator of its own (`store::PairExec`). A cluster knows it by `codec`, as it knows those of `count` and `carried`.
 //! * The programs of a cluster (`dormouse_cluster`) get from [`engine`] what their plans need: functions, operators, and object stores by their addresses.
 #![forbid(unsafe_code)]
 // They panic when nobody reads: `Output` does not.
@@ -36,6 +37,7 @@ mod pairs;
 mod progress;
 mod push;
 mod quantile;
+mod rules;
 mod run;
 mod scan;
 mod shell;

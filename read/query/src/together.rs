@@ -16,11 +16,8 @@ use std::sync::{Arc, PoisonError};
 use datafusion::arrow::array::{RecordBatch, RecordBatchOptions};
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::arrow::error::ArrowError;
-use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
-use datafusion::config::ConfigOptions;
 use datafusion::error::{DataFusionError, Result};
 use datafusion::physical_expr::PhysicalExpr;
-use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::projection::ProjectionExec;
 use datafusion::physical_plan::union::UnionExec;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
@@ -33,31 +30,9 @@ use crate::scan::{Rows, Scan};
 /// Branches that are read together; each thread has a batch for each.
 const BRANCHES_MAX: usize = 8;
 
-/// Reads branches of a union together.
-#[derive(Debug)]
-pub(crate) struct TogetherRule;
-
-impl PhysicalOptimizerRule for TogetherRule {
-    fn optimize(&self, plan: Arc<dyn ExecutionPlan>, _: &ConfigOptions) -> Result<Arc<dyn ExecutionPlan>> {
-        plan.transform_up(|plan| {
-            Ok(match plan.downcast_ref::<UnionExec>().map(together).transpose()?.flatten() {
-                Some(together) => Transformed::yes(together),
-                None => Transformed::no(plan),
-            })
-        })
-        .data()
-    }
-
-    fn name(&self) -> &str {
-        "read_together"
-    }
-
-    fn schema_check(&self) -> bool {
-        true
-    }
-}
-
-fn together(union: &UnionExec) -> Result<Option<Arc<dyn ExecutionPlan>>> {
+/// What reads branches of a union together, in its place.
+pub(crate) fn replace(plan: &Arc<dyn ExecutionPlan>) -> Result<Option<Arc<dyn ExecutionPlan>>> {
+    let Some(union) = plan.downcast_ref::<UnionExec>() else { return Ok(None) };
     let (mut branches, mut others, mut partitions) = (Vec::new(), Vec::new(), 1);
     for input in union.inputs() {
         match Branch::of(input).filter(|_| branches.len() < BRANCHES_MAX) {

@@ -1,6 +1,16 @@
 //! The window function `locf`: the last value that was not null, up to a row.
 //!
 //! SQL has `last_value(x) ignore nulls` for it, which in DataFusion looks at all rows before, for each row.
+//!
+//! ```text
+//!   before                                          behind the rule
+//!   BoundedWindowAggExec: locf(x) by key            CarryExec: x by key        the last x of each key, row by row
+//!     (sorted by key and time)                        (sorted by time)
+//! ```
+//! A window whose key or order is more than columns, or that has other functions too, stays as it is.
+
+mod exec;
+mod rule;
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -11,6 +21,9 @@ use datafusion::common::ScalarValue;
 use datafusion::error::Result;
 use datafusion::logical_expr::function::{PartitionEvaluatorArgs, WindowUDFFieldArgs};
 use datafusion::logical_expr::{PartitionEvaluator, Signature, Volatility, WindowUDF, WindowUDFImpl};
+
+pub(crate) use exec::{CarryExec, Spec};
+pub(crate) use rule::replace;
 
 /// The function.
 pub(crate) fn locf() -> WindowUDF {
