@@ -1,21 +1,27 @@
 //! The operator that carries values on, by key.
+//!
+//! ```text
+//!   rows in their order ─▶ the last values of their keys ─▶ rows with these
+//!                            │ more keys than the memory has room for
+//!                            ▼
+//!                          files, by keys: what was last, and the rows that are left ─▶ each as above
+//! ```
 
 use std::fmt;
 use std::sync::Arc;
 
-use datafusion::arrow::array::{Array, ArrayRef, RecordBatch, new_null_array};
-use datafusion::arrow::compute::{SortOptions, filter, interleave, is_not_null};
-use datafusion::arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use datafusion::arrow::array::RecordBatch;
+use datafusion::arrow::compute::SortOptions;
+use datafusion::arrow::datatypes::{Field, Schema, SchemaRef};
 use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::error::{DataFusionError, Result};
-use datafusion::execution::TaskContext;
-use datafusion::execution::memory_pool::{MemoryConsumer, MemoryReservation};
+use datafusion::execution::memory_pool::MemoryConsumer;
+use datafusion::execution::{TaskContext, async_try_stream};
 use datafusion::physical_expr::expressions::Column;
 use datafusion::physical_expr::{
     Distribution, EquivalenceProperties, LexOrdering, OrderingRequirements, PhysicalExpr, PhysicalSortExpr,
 };
-use datafusion::physical_plan::aggregates::group_values::{GroupValues, new_group_values};
-use datafusion::physical_plan::aggregates::order::GroupOrdering;
+use datafusion::physical_plan::metrics::{ExecutionPlanMetricsSet, MetricsSet, SpillMetrics};
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::{
     DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, PlanProperties, SendableRecordBatchStream,
@@ -23,9 +29,11 @@ use datafusion::physical_plan::{
 use futures::StreamExt;
 use serde::{Deserialize, Serialize};
 
-/// Arrays and values that are kept besides one for each key, before they become one array.
-const ARRAYS_MAX: usize = 64;
-const SPARE_MAX: usize = 64 << 10;
+use super::files::Files;
+use super::state::Carried;
+
+/// How often keys are divided, where they need more than the memory.
+const DEPTH_MAX: usize = 4;
 
 /// What is carried: columns are those of the child, by number.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -65,6 +73,7 @@ pub(crate) struct CarryExec {
     pub spec: Arc<Spec>,
     child: Arc<dyn ExecutionPlan>,
     properties: Arc<PlanProperties>,
+    metrics: ExecutionPlanMetricsSet,
 }
 
 impl CarryExec {
@@ -75,15 +84,14 @@ impl CarryExec {
         if spec.columns().any(|column| column >= input.fields().len()) {
             return Err(DataFusionError::Internal("CarryExec: the child is not as it was planned".into()));
         }
-        // Rows stay in their order, and columns where they are.
-        let orderings = child.equivalence_properties().oeq_class().iter().cloned();
+        // Where keys are too many, rows come in another order.
         let properties = PlanProperties::new(
-            EquivalenceProperties::new_with_orderings(spec.schema(&input), orderings),
+            EquivalenceProperties::new(spec.schema(&input)),
             child.output_partitioning().clone(),
             child.pipeline_behavior(),
             child.boundedness(),
         );
-        Ok(CarryExec { spec, child, properties: Arc::new(properties) })
+        Ok(CarryExec { spec, child, properties: Arc::new(properties), metrics: ExecutionPlanMetricsSet::new() })
     }
 
     fn column(&self, index: usize) -> Arc<dyn PhysicalExpr> {
@@ -127,10 +135,6 @@ impl ExecutionPlan for CarryExec {
         vec![LexOrdering::new(self.spec.order.iter().map(one)).map(OrderingRequirements::from)]
     }
 
-    fn maintains_input_order(&self) -> Vec<bool> {
-        vec![true]
-    }
-
     fn apply_expressions(
         &self,
         _: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
@@ -145,220 +149,87 @@ impl ExecutionPlan for CarryExec {
         }
     }
 
+    fn metrics(&self) -> Option<MetricsSet> {
+        Some(self.metrics.clone_inner())
+    }
+
     fn execute(&self, partition: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
-        let memory = MemoryConsumer::new("values that are carried on, by key").register(context.memory_pool());
-        let stream = self.child.execute(partition, context)?;
-        let mut carried = Carried::new(&self.spec, &self.child.schema(), self.schema(), memory)?;
-        let rows = stream.map(move |batch| carried.add(&batch?));
-        Ok(Box::pin(RecordBatchStreamAdapter::new(self.schema(), rows)))
-    }
-}
-
-/// The last values of all keys, up to a row.
-struct Carried {
-    spec: Arc<Spec>,
-    schema: SchemaRef,
-    /// Keys by number; none where all rows have the same.
-    keys: Option<Box<dyn GroupValues>>,
-    /// The numbers of the keys of a batch.
-    of_rows: Vec<usize>,
-    values: Vec<Values>,
-    memory: MemoryReservation,
-}
-
-impl Carried {
-    fn new(spec: &Arc<Spec>, input: &Schema, schema: SchemaRef, memory: MemoryReservation) -> Result<Carried> {
-        let keys = match spec.keys.is_empty() {
-            true => None,
-            false => Some(new_group_values(Arc::new(input.project(&spec.keys)?), &GroupOrdering::None)?),
-        };
-        let values = spec.values.iter().map(|(column, _)| Values::new(input.field(*column).data_type()));
-        Ok(Carried { spec: Arc::clone(spec), schema, keys, of_rows: Vec::new(), values: values.collect(), memory })
-    }
-
-    /// The rows with what is carried to them.
-    fn add(&mut self, batch: &RecordBatch) -> Result<RecordBatch> {
-        let keys_count = match &mut self.keys {
-            None => {
-                self.of_rows.clear();
-                self.of_rows.resize(batch.num_rows(), 0);
-                1
+        let memory = MemoryConsumer::new("values that are carried on, by key").with_can_spill(true);
+        let memory = memory.register(context.memory_pool());
+        let (input, schema, spec) = (self.child.schema(), self.schema(), Arc::clone(&self.spec));
+        let files = Files::new(&input, context.runtime_env(), SpillMetrics::new(&self.metrics, partition));
+        let mut rows = self.child.execute(partition, context)?;
+        let given = async_try_stream(|mut given| async move {
+            let (mut divided, mut depth) = (Vec::new(), 0);
+            loop {
+                let mut carried = Carried::new(&spec, &input)?;
+                while let Some(batch) = rows.next().await {
+                    let (mut columns, told) = files.columns(&batch?, depth > 0);
+                    let count = columns.first().map_or(0, |column| column.len());
+                    columns.extend(carried.add(&columns, count)?);
+                    let batch = RecordBatch::try_new(Arc::clone(&schema), files.without(columns, told)?)?;
+                    if batch.num_rows() > 0 {
+                        given.emit(batch).await;
+                    }
+                    let Err(error) = memory.try_resize(carried.size_bytes()) else { continue };
+                    if depth == DEPTH_MAX {
+                        return Err(error);
+                    }
+                    let files = files.divide(&spec.keys, carried.into_rows(&input)?, rows, depth).await?;
+                    divided.extend(files.into_iter().map(|file| (file, depth + 1)));
+                    break;
+                }
+                memory.free();
+                let Some((file, of)) = divided.pop() else { return Ok(()) };
+                (rows, depth) = (files.read(file)?, of);
             }
-            Some(keys) => {
-                let columns: Vec<ArrayRef> = self.spec.keys.iter().map(|key| Arc::clone(batch.column(*key))).collect();
-                keys.intern(&columns, &mut self.of_rows)?;
-                keys.len()
-            }
-        };
-        let mut columns = batch.columns().to_vec();
-        for (values, (column, _)) in self.values.iter_mut().zip(&self.spec.values) {
-            columns.push(values.carry(&self.of_rows, keys_count, batch.column(*column))?);
-        }
-        let of_keys = self.keys.as_ref().map_or(0, |keys| keys.size());
-        self.memory.try_resize(of_keys + self.values.iter().map(Values::size_bytes).sum::<usize>())?;
-        Ok(RecordBatch::try_new(Arc::clone(&self.schema), columns)?)
+        });
+        Ok(Box::pin(RecordBatchStreamAdapter::new(self.schema(), given)))
     }
-}
-
-/// The last values of one column.
-struct Values {
-    /// The first is null; the others are of batches, without nulls.
-    arrays: Vec<ArrayRef>,
-    /// How many values these have.
-    count: usize,
-    /// The last one of each key: array and row.
-    last: Vec<(usize, usize)>,
-}
-
-impl Values {
-    fn new(of: &DataType) -> Values {
-        Values { arrays: vec![new_null_array(of, 1)], count: 0, last: Vec::new() }
-    }
-
-    /// `keys`: those of the rows of `column`, of so many that there are.
-    fn carry(&mut self, keys: &[usize], keys_count: usize, column: &ArrayRef) -> Result<ArrayRef> {
-        self.last.resize(keys_count, (0, 0));
-        let valid = is_not_null(column)?;
-        let array = self.arrays.len();
-        if valid.true_count() > 0 {
-            self.arrays.push(filter(column, &valid)?);
-        }
-        let mut row = 0;
-        let mut take = |(key, is_valid): (&usize, bool)| {
-            if is_valid {
-                self.last[*key] = (array, row);
-                row += 1;
-            }
-            self.last[*key]
-        };
-        let indices: Vec<_> = keys.iter().zip(valid.values().iter()).map(&mut take).collect();
-        self.count += row;
-        let carried = interleave_all(&self.arrays, &indices)?;
-        if self.arrays.len() > ARRAYS_MAX || self.count > self.last.len() + SPARE_MAX {
-            self.shrink()?;
-        }
-        Ok(carried)
-    }
-
-    /// Keeps no other values than the last ones.
-    fn shrink(&mut self) -> Result<()> {
-        let known: Vec<_> = self.last.iter().copied().filter(|(array, _)| *array > 0).collect();
-        let kept = interleave_all(&self.arrays, &known)?;
-        self.arrays.truncate(1);
-        self.arrays.push(kept);
-        self.count = known.len();
-        for (row, last) in self.last.iter_mut().filter(|(array, _)| *array > 0).enumerate() {
-            *last = (1, row);
-        }
-        Ok(())
-    }
-
-    fn size_bytes(&self) -> usize {
-        let arrays: usize = self.arrays.iter().map(|array| array.get_array_memory_size()).sum();
-        arrays + self.last.capacity() * size_of::<(usize, usize)>()
-    }
-}
-
-fn interleave_all(arrays: &[ArrayRef], indices: &[(usize, usize)]) -> Result<ArrayRef> {
-    let arrays: Vec<&dyn Array> = arrays.iter().map(AsRef::as_ref).collect();
-    Ok(interleave(&arrays, indices)?)
 }
 
 #[cfg(test)]
 mod tests {
-    use std::collections::HashMap;
-
-    use datafusion::arrow::array::{DictionaryArray, Int32Array, StringArray, UInt64Array};
-    use datafusion::arrow::datatypes::Int32Type;
+    use datafusion::arrow::array::ArrayRef;
     use datafusion::arrow::util::display::array_value_to_string;
-    use datafusion::execution::memory_pool::{GreedyMemoryPool, MemoryPool};
+    use datafusion::datasource::memory::MemorySourceConfig;
+    use datafusion::execution::context::{SessionConfig, SessionContext};
+    use datafusion::execution::memory_pool::FairSpillPool;
+    use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 
+    use super::super::state::tests::batches;
     use super::*;
 
-    /// Batches of a key, a number, and a text twice, of which many are null.
-    fn batches(keys_count: u64, rows: usize, count: usize) -> Vec<RecordBatch> {
-        let mut seed = 1u64;
-        let mut next = move |below: u64| {
-            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (seed >> 33) % below
+    /// The rows of a plan that may use so much.
+    async fn rows(plan: &CarryExec, memory_bytes: usize) -> (Vec<String>, bool) {
+        let runtime = RuntimeEnvBuilder::new().with_memory_pool(Arc::new(FairSpillPool::new(memory_bytes)));
+        let context = SessionContext::new_with_config_rt(SessionConfig::new(), runtime.build_arc().unwrap());
+        let batches: Vec<_> = plan.execute(0, context.task_ctx()).unwrap().map(Result::unwrap).collect().await;
+        let cells = |batch: &RecordBatch, row| {
+            let cell = |column: &ArrayRef| array_value_to_string(column, row).unwrap();
+            batch.columns().iter().map(cell).collect::<Vec<_>>().join(",")
         };
-        let one = |_| {
-            let mut column = |below: u64| -> Vec<Option<u64>> {
-                (0..rows).map(|_| Some(next(below)).filter(|_| next(10) > 0)).collect()
-            };
-            let keys = UInt64Array::from(column(keys_count));
-            let numbers: Int32Array =
-                column(7).into_iter().map(|value| value.map(|value| value as i32).filter(|value| *value > 3)).collect();
-            let texts = column(7).into_iter().map(|value| value.filter(|value| *value == 0).map(|_| next(1000)));
-            let texts: StringArray = texts.map(|value| value.map(|value| format!("text {value}"))).collect();
-            let dictionary: DictionaryArray<Int32Type> = texts.iter().collect();
-            let columns: [(_, ArrayRef); 4] = [
-                ("key", Arc::new(keys)),
-                ("number", Arc::new(numbers)),
-                ("text", Arc::new(texts)),
-                ("dictionary", Arc::new(dictionary)),
-            ];
-            RecordBatch::try_from_iter_with_nullable(columns.map(|(name, column)| (name, column, true))).unwrap()
-        };
-        (0..count).map(one).collect()
+        let rows: Vec<_> =
+            batches.iter().flat_map(|batch| (0..batch.num_rows()).map(|row| cells(batch, row))).collect();
+        let numbers = rows.iter().map(|row| row.split(',').next_back().unwrap().parse::<u64>().unwrap());
+        let is_in_order = numbers.is_sorted();
+        (rows, is_in_order)
     }
 
-    fn carried(schema: &SchemaRef, keys: Vec<usize>, pool: &Arc<dyn MemoryPool>) -> Carried {
-        let values = (1..4).map(|column| (column, format!("last {column}"))).collect();
-        let spec = Arc::new(Spec { keys, order: Vec::new(), values });
-        let memory = MemoryConsumer::new("values").register(pool);
-        Carried::new(&spec, schema, spec.schema(schema), memory).unwrap()
-    }
-
-    #[test]
-    fn each_row_has_the_last_value_of_its_key() {
-        let pool: Arc<dyn MemoryPool> = Arc::new(GreedyMemoryPool::new(1 << 30));
-        for (keys, keys_count, rows, count) in
-            [(vec![], 1, 100, 200), (vec![0], 5, 100, 200), (vec![0], 3000, 5000, 40)]
-        {
-            let batches = batches(keys_count, rows, count);
-            let mut carried = carried(&batches[0].schema(), keys.clone(), &pool);
-            let mut last = HashMap::new();
-            for batch in batches {
-                let found = carried.add(&batch).unwrap();
-                assert_eq!(found.columns()[..4], batch.columns()[..]);
-                for row in 0..rows {
-                    let key = (!keys.is_empty()).then(|| array_value_to_string(batch.column(0), row).unwrap());
-                    for column in 1..4 {
-                        let text = array_value_to_string(batch.column(column), row).unwrap();
-                        let expected: &mut String = last.entry((key.clone(), column)).or_default();
-                        if !text.is_empty() {
-                            *expected = text;
-                        }
-                        assert_eq!(array_value_to_string(found.column(column + 3), row).unwrap(), *expected);
-                    }
-                }
-            }
-            for values in &carried.values {
-                assert!(values.arrays.len() <= ARRAYS_MAX && values.count <= values.last.len() + SPARE_MAX);
-            }
-        }
-        assert_eq!(pool.reserved(), 0, "given back");
-    }
-
-    #[test]
-    fn values_of_no_type_are_null() {
-        let nulls = new_null_array(&DataType::Null, 3);
-        let batch = RecordBatch::try_from_iter([("x", nulls)]).unwrap();
-        let pool: Arc<dyn MemoryPool> = Arc::new(GreedyMemoryPool::new(1 << 20));
-        let spec = Arc::new(Spec { keys: Vec::new(), order: Vec::new(), values: vec![(0, "last".into())] });
-        let memory = MemoryConsumer::new("values").register(&pool);
-        let schema = spec.schema(&batch.schema());
-        let mut carried = Carried::new(&spec, &batch.schema(), schema, memory).unwrap();
-        assert_eq!(carried.add(&batch).unwrap().column(1).logical_null_count(), 3);
-    }
-
-    #[test]
-    fn more_keys_than_the_memory_has_room_for() {
-        let pool: Arc<dyn MemoryPool> = Arc::new(GreedyMemoryPool::new(1 << 20));
-        let batches = batches(u64::from(u32::MAX), 8192, 20);
-        let mut carried = carried(&batches[0].schema(), vec![0], &pool);
-        let error = batches.iter().find_map(|batch| carried.add(batch).err()).unwrap();
-        assert!(matches!(error, DataFusionError::ResourcesExhausted(_)), "{error}");
+    #[tokio::test]
+    async fn more_keys_than_the_memory_has_room_for() {
+        let all = batches(100_000, 8192, 40);
+        let schema = all[0].schema();
+        let child = MemorySourceConfig::try_new_exec(&[all], schema, None).unwrap();
+        let order = Order { column: 4, is_descending: false, is_null_first: false };
+        let values = vec![(1, "a".into()), (2, "b".into()), (3, "c".into()), (0, "d".into()), (4, "e".into())];
+        let plan = CarryExec::new(Arc::new(Spec { keys: vec![0], order: vec![order], values }), child).unwrap();
+        let (expected, is_in_order) = rows(&plan, 1 << 30).await;
+        assert!(is_in_order);
+        let (mut found, is_in_order) = rows(&plan, 8 << 20).await;
+        assert!(!is_in_order, "rows are divided by key");
+        found.sort_by_key(|row| row.split(',').next_back().unwrap().parse::<u64>().unwrap());
+        assert_eq!(found.len(), expected.len());
+        assert!(found == expected);
     }
 }

@@ -10,7 +10,9 @@
 //! A window whose key or order is more than columns, or that has other functions too, stays as it is.
 
 mod exec;
+mod files;
 mod rule;
+mod state;
 
 use std::ops::Range;
 use std::sync::Arc;
