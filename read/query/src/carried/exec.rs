@@ -12,7 +12,6 @@ use std::sync::Arc;
 
 use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::compute::SortOptions;
-use datafusion::arrow::datatypes::{Field, Schema, SchemaRef};
 use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::error::{DataFusionError, Result};
 use datafusion::execution::memory_pool::MemoryConsumer;
@@ -27,45 +26,13 @@ use datafusion::physical_plan::{
     DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, PlanProperties, SendableRecordBatchStream,
 };
 use futures::StreamExt;
-use serde::{Deserialize, Serialize};
 
 use super::files::Files;
+use super::spec::{Order, Spec};
 use super::state::Carried;
 
 /// How often keys are divided, where they need more than the memory.
 const DEPTH_MAX: usize = 4;
-
-/// What is carried: columns are those of the child, by number.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Spec {
-    pub keys: Vec<usize>,
-    pub order: Vec<Order>,
-    /// With the names that they get.
-    pub values: Vec<(usize, String)>,
-}
-
-/// What rows are in the order of.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Order {
-    pub column: usize,
-    pub is_descending: bool,
-    pub is_null_first: bool,
-}
-
-impl Spec {
-    fn columns(&self) -> impl Iterator<Item = usize> {
-        let values = self.values.iter().map(|(column, _)| *column);
-        self.keys.iter().copied().chain(self.order.iter().map(|order| order.column)).chain(values)
-    }
-
-    fn schema(&self, input: &Schema) -> SchemaRef {
-        let value = |(column, name): &(usize, String)| {
-            Arc::new(Field::new(name, input.field(*column).data_type().clone(), true))
-        };
-        let fields = input.fields().iter().cloned().chain(self.values.iter().map(value));
-        Arc::new(Schema::new_with_metadata(fields.collect::<Vec<_>>(), input.metadata().clone()))
-    }
-}
 
 /// The operator.
 #[derive(Debug)]

@@ -12,6 +12,7 @@
 mod exec;
 mod files;
 mod rule;
+mod spec;
 mod state;
 
 use std::ops::Range;
@@ -24,8 +25,9 @@ use datafusion::error::Result;
 use datafusion::logical_expr::function::{PartitionEvaluatorArgs, WindowUDFFieldArgs};
 use datafusion::logical_expr::{PartitionEvaluator, Signature, Volatility, WindowUDF, WindowUDFImpl};
 
-pub(crate) use exec::{CarryExec, Spec};
+pub(crate) use exec::CarryExec;
 pub(crate) use rule::replace;
+pub(crate) use spec::Spec;
 
 /// The function.
 pub(crate) fn locf() -> WindowUDF {

@@ -10,7 +10,8 @@ use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::windows::{BoundedWindowAggExec, WindowUDFExpr};
 
 use super::Locf;
-use super::exec::{CarryExec, Order, Spec};
+use super::exec::CarryExec;
+use super::spec::{Order, Spec};
 
 /// What carries values on by a table of keys, in the place of a window that does nothing else.
 pub(crate) fn replace(plan: &Arc<dyn ExecutionPlan>) -> Result<Option<Arc<dyn ExecutionPlan>>> {

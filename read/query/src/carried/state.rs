@@ -10,7 +10,7 @@ use datafusion::logical_expr::EmitTo;
 use datafusion::physical_plan::aggregates::group_values::{GroupValues, new_group_values};
 use datafusion::physical_plan::aggregates::order::GroupOrdering;
 
-use super::exec::Spec;
+use super::spec::Spec;
 
 /// Arrays and values that are kept besides one for each key, before they become one array.
 const ARRAYS_MAX: usize = 64;
