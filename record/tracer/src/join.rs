@@ -320,7 +320,8 @@ impl Joining {
         if let Some(identity) = &mut self.identity {
             identity.is_forked = true;
             // Ids grow, until they begin anew. One that is smaller than the parent's may be of a new namespace, in which it has no parent.
-            if thread::own_pid() < parent && rustix::process::getppid().is_none() {
+            // SAFETY: asks for a number. What rustix makes of it, where it is built with assertions, valgrind takes for an uninitialised value.
+            if thread::own_pid() < parent && unsafe { libc::getppid() } == 0 {
                 identity.namespace = NAMESPACE_UNKNOWN;
             }
         }

@@ -10,7 +10,7 @@ use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
 use dormouse_e2e::run::{PATIENCE, Record, dormouse, libc_library};
-use dormouse_testing::{Lack, copy_program, has, skip};
+use dormouse_testing::{Lack, copy_program, has, may_unshare, skip};
 use tempfile::TempDir;
 
 const HOST: &str = env!("CARGO_BIN_EXE_e2e-host");
@@ -103,18 +103,6 @@ fn is_root() -> bool {
     is_root
 }
 
-/// Whether programs of the system may make user namespaces here.
-fn may_unshare() -> bool {
-    if !has("unshare") {
-        return false;
-    }
-    let may = Command::new("unshare").args(["-U", "true"]).stderr(Stdio::null()).status().unwrap().success();
-    if !may {
-        skip(Lack::machine("user namespaces are forbidden", "sysctl kernel.unprivileged_userns_clone=1"));
-    }
-    may
-}
-
 #[test]
 fn a_recorded_program_has_no_thread_more_and_the_sessions_memory() {
     let looked = |record: Record| record.run(&[HOST, "look"]).succeeded().stdout;
@@ -156,7 +144,7 @@ fn a_filter_that_kills_kills_no_program_that_forks() {
 
 #[test]
 fn namespaces_can_be_entered() {
-    if !may_unshare() {
+    if !may_unshare(&["-U"]) {
         return;
     }
     // In a session without a word; elsewhere the program says that it is about to.
@@ -175,7 +163,7 @@ fn namespaces_can_be_entered() {
 #[test]
 fn tools_that_drop_privileges_work_as_without() {
     libc_library();
-    if !is_root() || !has("setpriv") || !may_unshare() {
+    if !is_root() || !has("setpriv") || !may_unshare(&["-U"]) {
         return;
     }
     for command in [

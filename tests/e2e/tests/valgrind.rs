@@ -8,13 +8,16 @@ use std::time::{Duration, Instant};
 use dormouse_e2e::check::check;
 use dormouse_e2e::run::{Record, dormouse};
 use dormouse_e2e::trace::Trace;
-use dormouse_testing::has;
+use dormouse_testing::{has, may_unshare};
 
 const LIVE: &str = env!("CARGO_BIN_EXE_e2e-live");
 const TRACED: &str = env!("CARGO_BIN_EXE_e2e-traced");
 
 /// Threads take turns; a program that accesses memory wrongly ends with 99.
 const VALGRIND: [&str; 4] = ["valgrind", "-q", "--fair-sched=yes", "--error-exitcode=99"];
+
+/// Options of unshare(1): a namespace of processes, in which ids are set.
+const NAMESPACE: [&str; 4] = ["-r", "--pid", "--fork", "--mount-proc"];
 
 /// The command line that has valgrind run a program.
 fn guest<'a>(program: &[&'a str]) -> Vec<&'a str> {
@@ -52,6 +55,23 @@ fn every_event_is_recorded_and_every_process() {
     for child in recording.numbers("child") {
         assert!(steps[&(child as u32, 20)].iter().copied().eq(0..100));
     }
+}
+
+/// Ids of processes begin anew beyond the largest: a child's is then smaller than its parent's.
+#[test]
+fn children_may_have_smaller_ids() {
+    if !has("valgrind") || !may_unshare(&NAMESPACE) {
+        return;
+    }
+    // Two threads, a child, a child with the largest id, and its child.
+    let last = "max=$(cat /proc/sys/kernel/pid_max) && echo $((max - 5)) > /proc/sys/kernel/ns_last_pid && echo max $max && exec \"$@\"";
+    let command =
+        [&["unshare"], &NAMESPACE[..], &["sh", "-c", last, "sh"], &guest(&[TRACED, "fork", "3", "100"])].concat();
+    let recording = Record::new().budget("64M").run(&command).succeeded();
+    let (max, children) = (recording.numbers("max")[0], recording.numbers("child"));
+    assert_eq!((children[0], children[1]), (max - 2, max - 1));
+    assert!(children[2] < children[0], "{children:?}");
+    assert_eq!(recording.summary().lost, 0);
 }
 
 #[test]

@@ -150,6 +150,23 @@ pub fn has_part(program: &str) -> bool {
     is_there
 }
 
+/// Whether programs of the system may make such namespaces here, by options of unshare(1); otherwise the test that calls this is skipped.
+///
+/// # Panics
+/// As [`skip`].
+#[track_caller]
+pub fn may_unshare(options: &[&str]) -> bool {
+    if !has("unshare") {
+        return false;
+    }
+    let status = Command::new("unshare").args(options).arg("true").stderr(Stdio::null()).status();
+    let may = status.is_ok_and(|status| status.success());
+    if !may {
+        skip(Lack::machine("such namespaces are forbidden", "sysctl kernel.unprivileged_userns_clone=1"));
+    }
+    may
+}
+
 /// Whether the Rust toolchain has the standard library of a target; otherwise the test that calls this is skipped.
 ///
 /// # Panics
