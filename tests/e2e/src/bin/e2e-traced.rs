@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use dormouse_abi::session::{Geometry, HEADER_SIZE_BYTES, STREAM_STRIDE_BYTES, SessionHeader};
 use dormouse_abi::site::X86_BRANCH_LEN;
+use dormouse_e2e::run::owner_of;
 use dormouse_e2e::{Random, emit};
 
 fn main() {
@@ -137,7 +138,9 @@ fn until(file: &Path, threads: u32, pace: Duration) {
 fn starve(busy: u64, quiet: u64) {
     let allowed = rustix::thread::sched_getaffinity(None).expect("a set of processors");
     let mut cpus = (0..rustix::thread::CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu));
-    let owner = rustix::process::getppid().expect("a parent");
+    let recorder = rustix::process::getppid().expect("a parent");
+    let owner = owner_of(recorder.as_raw_nonzero().get() as u32).expect("a session owner");
+    let owner = rustix::process::Pid::from_raw(owner as i32).expect("an id");
     rustix::process::kill_process(owner, rustix::process::Signal::STOP).expect("it is ours");
     for (thread, events) in [busy, quiet].into_iter().enumerate() {
         let Some(cpu) = cpus.next() else { break };
