@@ -31,24 +31,33 @@ impl Partial {
     fn new(path: &Path) -> std::io::Result<Partial> {
         let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let prefix = format!(".{}.partial-", path.file_name().unwrap_or_default().to_string_lossy());
+        let watch = Watch::new()?;
         let file = tempfile::Builder::new().prefix(&prefix).tempfile_in(dir)?;
-        let watch = watch(file.path())?;
+        let watch = watch.over(file.path())?;
         Ok(Partial { file, watch })
     }
 }
 
-/// Has signals that end the program remove a file or a directory before, until the handle is closed.
-pub(crate) fn watch(path: &Path) -> std::io::Result<Handle> {
-    let mut signals = Signals::new([SIGINT, SIGTERM])?;
-    let (watch, path) = (signals.handle(), path.to_owned());
-    std::thread::Builder::new().spawn(move || {
-        for signal in signals.forever() {
-            // The program ends by the signal whatever comes of it.
-            let _ = if path.is_dir() { std::fs::remove_dir_all(&path) } else { std::fs::remove_file(&path) };
-            let _ = emulate_default_handler(signal);
-        }
-    })?;
-    Ok(watch)
+/// Signals that end the program: they wait from here on, so that what is made next does not outlive one that comes at once.
+pub(crate) struct Watch(Signals);
+
+impl Watch {
+    pub(crate) fn new() -> std::io::Result<Watch> {
+        Signals::new([SIGINT, SIGTERM]).map(Watch)
+    }
+
+    /// Has them remove a file or a directory before, until the handle is closed.
+    pub(crate) fn over(mut self, path: &Path) -> std::io::Result<Handle> {
+        let (watch, path) = (self.0.handle(), path.to_owned());
+        std::thread::Builder::new().spawn(move || {
+            for signal in self.0.forever() {
+                // The program ends by the signal whatever comes of it.
+                let _ = if path.is_dir() { std::fs::remove_dir_all(&path) } else { std::fs::remove_file(&path) };
+                let _ = emulate_default_handler(signal);
+            }
+        })?;
+        Ok(watch)
+    }
 }
 
 impl Drop for Partial {

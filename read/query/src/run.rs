@@ -95,10 +95,13 @@ impl Session {
         out: &mut Output,
     ) -> Result<u8> {
         let Some(runtime) = &self.runtime else { return Ok(0) };
+        // The file that is made next does not outlive a signal that comes at once.
+        let within = runtime.enter();
+        let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+        drop(within);
         let mut target = Target::open(file, format, out)?;
         let work = self.answer(sql, format, rows, &mut target);
         let outcome = runtime.block_on(async {
-            let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
             tokio::select! {
                 done = progress::during(self.source, work) => done.map(|()| Outcome::Done),
                 _ = interrupt.recv() => Ok(Outcome::Signal(INTERRUPTED)),
