@@ -27,7 +27,7 @@ use datafusion::physical_plan::{
 };
 use futures::StreamExt;
 
-use super::files::Files;
+use super::files::{self, Files};
 use super::spec::{Order, Spec};
 use super::state::Carried;
 
@@ -124,17 +124,17 @@ impl ExecutionPlan for CarryExec {
         let memory = MemoryConsumer::new("values that are carried on, by key").with_can_spill(true);
         let memory = memory.register(context.memory_pool());
         let (input, schema, spec) = (self.child.schema(), self.schema(), Arc::clone(&self.spec));
-        let files = Files::new(&input, context.runtime_env(), SpillMetrics::new(&self.metrics, partition));
+        let written = Files::new(&input, context.runtime_env(), SpillMetrics::new(&self.metrics, partition));
         let mut rows = self.child.execute(partition, context)?;
         let given = async_try_stream(|mut given| async move {
             let (mut divided, mut depth) = (Vec::new(), 0);
             loop {
                 let mut carried = Carried::new(&spec, &input)?;
                 while let Some(batch) = rows.next().await {
-                    let (mut columns, told) = files.columns(&batch?, depth > 0);
+                    let (mut columns, told) = files::columns(&batch?, depth > 0);
                     let count = columns.first().map_or(0, |column| column.len());
                     columns.extend(carried.add(&columns, count)?);
-                    let batch = RecordBatch::try_new(Arc::clone(&schema), files.without(columns, told)?)?;
+                    let batch = RecordBatch::try_new(Arc::clone(&schema), files::without(columns, told)?)?;
                     if batch.num_rows() > 0 {
                         given.emit(batch).await;
                     }
@@ -142,13 +142,13 @@ impl ExecutionPlan for CarryExec {
                     if depth == DEPTH_MAX {
                         return Err(error);
                     }
-                    let files = files.divide(&spec.keys, carried.into_rows(&input)?, rows, depth).await?;
-                    divided.extend(files.into_iter().map(|file| (file, depth + 1)));
+                    let parts = written.divide(&spec.keys, carried.into_rows(&input)?, rows, depth).await?;
+                    divided.extend(parts.into_iter().map(|file| (file, depth + 1)));
                     break;
                 }
                 memory.free();
                 let Some((file, of)) = divided.pop() else { return Ok(()) };
-                (rows, depth) = (files.read(file)?, of);
+                (rows, depth) = (written.read(file)?, of);
             }
         });
         Ok(Box::pin(RecordBatchStreamAdapter::new(self.schema(), given)))

@@ -83,18 +83,18 @@ impl Files {
         let finished = files.iter_mut().map(|file| file.finish()).collect::<Result<Vec<_>>>()?;
         Ok(finished.into_iter().flatten().collect())
     }
+}
 
-    /// The child's columns of rows, and, if they are of a file, which of them only tell.
-    pub(super) fn columns(&self, batch: &RecordBatch, is_of_file: bool) -> (Vec<ArrayRef>, Option<BooleanArray>) {
-        let mut columns = batch.columns().to_vec();
-        let told = if is_of_file { columns.pop() } else { None };
-        (columns, told.map(|told| told.as_boolean().clone()))
-    }
+/// The child's columns of rows, and, if they are of a file, which of them only tell.
+pub(super) fn columns(batch: &RecordBatch, is_of_file: bool) -> (Vec<ArrayRef>, Option<BooleanArray>) {
+    let mut columns = batch.columns().to_vec();
+    let told = if is_of_file { columns.pop() } else { None };
+    (columns, told.map(|told| told.as_boolean().clone()))
+}
 
-    /// Columns without the rows that only tell.
-    pub(super) fn without(&self, columns: Vec<ArrayRef>, told: Option<BooleanArray>) -> Result<Vec<ArrayRef>> {
-        let Some(told) = told else { return Ok(columns) };
-        let kept = not(&told)?;
-        Ok(columns.iter().map(|column| filter(column, &kept)).collect::<Result<_, _>>()?)
-    }
+/// Columns without the rows that only tell.
+pub(super) fn without(columns: Vec<ArrayRef>, told: Option<BooleanArray>) -> Result<Vec<ArrayRef>> {
+    let Some(told) = told else { return Ok(columns) };
+    let kept = not(&told)?;
+    Ok(columns.iter().map(|column| filter(column, &kept)).collect::<Result<_, _>>()?)
 }
