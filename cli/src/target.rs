@@ -3,6 +3,7 @@
 use std::fs::{File, OpenOptions};
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Context, bail};
 use dormouse_terminal::Output;
@@ -23,8 +24,9 @@ pub(crate) enum Target<'o> {
 
 /// A file beside the one that it becomes. Signals that end the program remove it.
 pub(crate) struct Partial {
+    // It is removed before the signals are let go.
     file: NamedTempFile,
-    watch: Handle,
+    watched: Watched,
 }
 
 impl Partial {
@@ -33,36 +35,52 @@ impl Partial {
         let prefix = format!(".{}.partial-", path.file_name().unwrap_or_default().to_string_lossy());
         let watch = Watch::new()?;
         let file = tempfile::Builder::new().prefix(&prefix).tempfile_in(dir)?;
-        let watch = watch.over(file.path())?;
-        Ok(Partial { file, watch })
+        let watched = watch.over(file.path())?;
+        Ok(Partial { file, watched })
     }
 }
 
 /// Signals that end the program: they wait from here on, so that what is made next does not outlive one that comes at once.
 pub(crate) struct Watch(Signals);
 
+/// What signals remove, until it is dropped.
+pub(crate) struct Watched {
+    handle: Handle,
+    is_making: Arc<Mutex<()>>,
+}
+
+impl Watched {
+    /// While this is held nothing is removed; once it is removed nobody gets this any more.
+    pub(crate) fn making(&self) -> MutexGuard<'_, ()> {
+        self.is_making.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        self.handle.close();
+    }
+}
+
 impl Watch {
     pub(crate) fn new() -> std::io::Result<Watch> {
         Signals::new([SIGINT, SIGTERM]).map(Watch)
     }
 
-    /// Has them remove a file or a directory before, until the handle is closed.
-    pub(crate) fn over(mut self, path: &Path) -> std::io::Result<Handle> {
-        let (watch, path) = (self.0.handle(), path.to_owned());
+    /// Has them remove a file or a directory before.
+    pub(crate) fn over(mut self, path: &Path) -> std::io::Result<Watched> {
+        let (handle, path) = (self.0.handle(), path.to_owned());
+        let is_making = Arc::new(Mutex::new(()));
+        let watched = Watched { handle, is_making: Arc::clone(&is_making) };
         std::thread::Builder::new().spawn(move || {
             for signal in self.0.forever() {
+                let _until_the_end = is_making.lock();
                 // The program ends by the signal whatever comes of it.
                 let _ = if path.is_dir() { std::fs::remove_dir_all(&path) } else { std::fs::remove_file(&path) };
                 let _ = emulate_default_handler(signal);
             }
         })?;
-        Ok(watch)
-    }
-}
-
-impl Drop for Partial {
-    fn drop(&mut self) {
-        self.watch.close();
+        Ok(watched)
     }
 }
 
@@ -112,6 +130,7 @@ impl<'o> Target<'o> {
             Target::File(out, partial, path) => {
                 let written_bytes = out.written_bytes();
                 out.finish()?;
+                let _making = partial.watched.making();
                 let kept = std::fs::rename(partial.file.path(), &path);
                 kept.with_context(|| format!("cannot write to {}", path.display()))?;
                 Ok(written_bytes)

@@ -8,7 +8,7 @@ use std::path::{Component, Path, PathBuf};
 use anyhow::{Context, bail};
 use dormouse_reader::TraceFiles;
 
-use crate::target::Watch;
+use crate::target::{Watch, Watched};
 
 /// Writes a trace into a directory that is not there yet. Gives how many bytes its files have.
 ///
@@ -30,25 +30,24 @@ pub(super) fn write(files: &TraceFiles, path: &Path) -> anyhow::Result<u64> {
     let mut partial = tempfile::Builder::new();
     let partial = partial.prefix(&prefix).permissions(Permissions::from_mode(0o700)).tempdir_in(parent);
     let partial = partial.with_context(failed)?;
-    let watch = watch.over(partial.path()).with_context(failed)?;
-    let written = in_directory(files, &metadata, partial.path());
-    watch.close();
-    let written_bytes = written?;
+    let watched = watch.over(partial.path()).with_context(failed)?;
+    let written_bytes = in_directory(files, &metadata, partial.path(), &watched)?;
+    let _making = watched.making();
     fs::rename(partial.path(), path).with_context(failed)?;
     // It has gone from there.
     let _ = partial.keep();
     Ok(written_bytes)
 }
 
-fn in_directory(files: &TraceFiles, metadata: &str, dir: &Path) -> anyhow::Result<u64> {
+fn in_directory(files: &TraceFiles, metadata: &str, dir: &Path, watched: &Watched) -> anyhow::Result<u64> {
     // A trace lies below what was named, its streams beside its metadata.
     let names: Vec<&Path> = files.names().map(Path::new).collect();
     let prefix = names.first().and_then(|name| name.parent()).unwrap_or(Path::new(""));
     let mut written_bytes = metadata.len() as u64;
-    create(dir, Path::new("metadata"))?.0.write_all(metadata.as_bytes()).context("cannot write metadata")?;
+    create(dir, Path::new("metadata"), watched)?.0.write_all(metadata.as_bytes()).context("cannot write metadata")?;
     for (index, name) in names.iter().enumerate() {
         let name = name.strip_prefix(prefix).unwrap_or(name);
-        let (file, place) = create(dir, name)?;
+        let (file, place) = create(dir, name, watched)?;
         let mut file = BufWriter::new(file);
         let copied = files.copy_stream(index, &mut file).and_then(|bytes| file.flush().map(|()| bytes));
         written_bytes += copied.with_context(|| format!("cannot copy {} to {}", name.display(), place.display()))?;
@@ -57,7 +56,7 @@ fn in_directory(files: &TraceFiles, metadata: &str, dir: &Path) -> anyhow::Resul
 }
 
 /// A file below a directory, private as those of traces are.
-fn create(dir: &Path, name: &Path) -> anyhow::Result<(fs::File, PathBuf)> {
+fn create(dir: &Path, name: &Path, watched: &Watched) -> anyhow::Result<(fs::File, PathBuf)> {
     // Names come from archives too.
     if !name.components().all(|part| matches!(part, Component::Normal(_))) {
         bail!("{} is no name of a stream", name.display());
@@ -65,6 +64,7 @@ fn create(dir: &Path, name: &Path) -> anyhow::Result<(fs::File, PathBuf)> {
     let path = dir.join(name);
     let failed = || format!("cannot write to {}", path.display());
     let parent = path.parent().unwrap_or(dir);
+    let _making = watched.making();
     DirBuilder::new().recursive(true).mode(0o700).create(parent).with_context(failed)?;
     let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path).with_context(failed)?;
     Ok((file, path))

@@ -429,3 +429,39 @@ fn what_is_interrupted_leaves_no_file() {
         drop(input);
     }
 }
+
+/// A directory with a file for each stream: the command is told to end while it makes them.
+#[test]
+fn what_is_interrupted_leaves_no_directory() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut builder = TraceBuilder::new();
+    let class = builder.class("a", "b", &[]);
+    for cpu in 0..1000 {
+        let stream = builder.stream(cpu);
+        builder.event(stream, 1000 + u64::from(cpu), 7, 7, class, &[]);
+        builder.packet(stream, 0, 0);
+    }
+    std::fs::create_dir(dir.path().join("t")).unwrap();
+    builder.finish().write(&dir.path().join("t"));
+    let mut interrupted_count = 0;
+    for round in 0..20 {
+        let mut child = Command::new(DORMOUSE);
+        child.current_dir(dir.path()).args(["export", "t", "--to", "ctf2", "-o", "it"]);
+        let mut child = child.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("dormouse runs");
+        let begun = Instant::now();
+        while names(dir.path()) == ["t"] {
+            assert!(begun.elapsed() < Duration::from_secs(60), "nothing is written");
+            std::thread::yield_now();
+        }
+        std::thread::sleep(Duration::from_micros(500 * round));
+        rustix::process::kill_process(rustix::process::Pid::from_child(&child), rustix::process::Signal::TERM).unwrap();
+        if child.wait().unwrap().signal() == Some(15) {
+            interrupted_count += 1;
+            assert_eq!(names(dir.path()), ["t"]);
+        } else {
+            // All was written before.
+            std::fs::remove_dir_all(dir.path().join("it")).unwrap();
+        }
+    }
+    assert!(interrupted_count > 0, "the command is never interrupted");
+}

@@ -86,6 +86,10 @@ const QUESTIONS: [Question; 5] = [
     },
 ];
 
+/// How many events the question about files has to look at.
+const OF_FILES: &str =
+    "select count(*) as events from events where class in ('libc:open', 'libc:openat', 'libc:read', 'libc:write')";
+
 /// A process that is timed once a round.
 struct Turn {
     name: String,
@@ -236,6 +240,8 @@ pub(super) fn run_query(options: &RunOptions, _: &Host) -> Result<Experiment, La
     let theirs = ["duckdb/bin/python", "../duckdb/bin/python"].into_iter().find_map(find_part);
     match (&ours, &theirs) {
         (Some(ours), Some(theirs)) => {
+            let of_files = Turn::new("events of files".into(), ours, &[&trace_text, OF_FILES, "--format", "csv"]);
+            measurements.push(Measurement::exact("events_of_files", "count", checked(&of_files.output()?, 0).1));
             let export = Turn::new("export".into(), ours, &[&trace_text, "--export", &parquet_text]);
             export.output()?;
             // By host and day.

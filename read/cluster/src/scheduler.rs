@@ -85,12 +85,8 @@ impl Scheduler {
                 ));
             }
             let done = async {
-                let mut with_executors = Instant::now();
-                // A job that is given when there is no executor waits for one without limit.
-                while left() > 0 && with_executors.elapsed() < Duration::from_secs(NO_EXECUTORS_S) {
-                    if !guard.registered_executor_metadata().await.is_empty() {
-                        with_executors = Instant::now();
-                    }
+                let mut ending = Ending { with_executors: Instant::now() };
+                while ending.waits(left(), guard.registered_executor_metadata().await.len(), Instant::now()) {
                     // Ballista tells nobody when a job has ended; a second signal ends this.
                     tokio::time::sleep(TICK).await;
                 }
@@ -111,7 +107,41 @@ impl Scheduler {
 /// A job whose executors are all gone waits so many seconds for others, and so long a scheduler that ends.
 const NO_EXECUTORS_S: u64 = 30;
 
+/// A scheduler that was told to end. A job that is given when there is no executor waits for one without limit.
+struct Ending {
+    /// When there was one for the last time, from the signal.
+    with_executors: Instant,
+}
+
+impl Ending {
+    fn waits(&mut self, job_count: usize, executor_count: usize, now: Instant) -> bool {
+        if executor_count > 0 {
+            self.with_executors = now;
+        }
+        job_count > 0 && now - self.with_executors < Duration::from_secs(NO_EXECUTORS_S)
+    }
+}
+
 fn own_name() -> Result<String> {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").context("this machine has no name; say --host")?;
     Ok(name.trim().into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_scheduler_ends_with_its_jobs_or_without_executors() {
+        let told = Instant::now();
+        let at = |seconds| told + Duration::from_secs(seconds);
+        let mut ending = Ending { with_executors: told };
+        assert!(ending.waits(1, 1, at(0)));
+        assert!(ending.waits(1, 1, at(100)), "jobs run as long as there is one");
+        assert!(ending.waits(1, 0, at(100 + NO_EXECUTORS_S - 1)), "another may come");
+        assert!(ending.waits(1, 1, at(100 + NO_EXECUTORS_S - 1)), "it has");
+        assert!(ending.waits(1, 0, at(100 + 2 * NO_EXECUTORS_S - 2)));
+        assert!(!ending.waits(1, 0, at(100 + 2 * NO_EXECUTORS_S - 1)));
+        assert!(!Ending { with_executors: told }.waits(0, 1, at(0)), "nothing is left");
+    }
 }
