@@ -53,10 +53,7 @@ impl Install {
             succeed(cargo(["build", "--workspace", "--manifest-path", run::LAB]).args(release))?;
         }
         if self.with_query {
-            let mut build = cargo(["build", "--bins", "--manifest-path", run::QUERY]);
-            succeed(
-                build.args(["-p", "dormouse-query", "-p", "dormouse-cluster", "-p", "dormouse-ship"]).args(release),
-            )?;
+            succeed(run::build_query().args(release))?;
         }
         let built = run::target_dir()?.join(if self.debug { "debug" } else { "release" });
         let count = Installation::run(&built, &prefix, |installation| {

@@ -67,7 +67,7 @@ fn readers() -> Result<()> {
 
 /// Builds what the lab's `query` times, which takes long, and installs DuckDB beside it.
 fn queries() -> Result<()> {
-    succeed(&mut run::cargo(["build", "--quiet", "--release", "--locked", "--manifest-path", run::QUERY]))?;
+    succeed(run::build_query().args(["--quiet", "--release", "--locked"]))?;
     let dir = run::target_dir()?.join("release/duckdb");
     let has_it = Command::new(dir.join("bin/python")).args(["-c", "import duckdb"]).output();
     if !has_it.is_ok_and(|output| output.status.success()) {

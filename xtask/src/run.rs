@@ -39,6 +39,14 @@ pub(crate) fn cargo<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> 
     command
 }
 
+/// Builds the programs that ask in SQL. The features of what they depend on come of which are built, so it is all of them, whoever wants one: DataFusion is
+/// compiled once.
+pub(crate) fn build_query() -> Command {
+    let mut build = cargo(["build", "--bins", "--manifest-path", QUERY]);
+    build.args(["-p", "dormouse-query", "-p", "dormouse-cluster", "-p", "dormouse-ship"]);
+    build
+}
+
 /// A command's line as one would type it.
 pub(crate) fn line(command: &Command) -> String {
     let program = Path::new(command.get_program()).file_name().unwrap_or_default();
