@@ -232,6 +232,13 @@ fn an_owner_that_gets_nothing_done_is_given_up() {
     let mut running = record.start(&["sh", "-c", &script]);
     let dir = running.dir().to_owned();
     running.wait_until("the program's joining", || has_joined(&dir, "e2e-crowd"));
+    // What is in files is salvaged when the program is gone, and its memory with it.
+    running.wait_until("a packet of a processor", || {
+        let mut files = std::fs::read_dir(&dir).expect("the trace's directory").flatten();
+        files.any(|file| {
+            file.file_name().to_string_lossy().starts_with("cpu_") && file.metadata().is_ok_and(|file| file.len() > 0)
+        })
+    });
     let program = Pid::from_raw(running.numbers("program ")[0] as i32).expect("a process id");
     kill_process(program, Signal::STOP).expect("the program is there");
     let supervisor = running.pid();
