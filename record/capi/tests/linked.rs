@@ -78,7 +78,8 @@ fn exercise(runner: &[&str], program: &Path) {
     let ask = |arguments: &[&str]| {
         stdout(&succeed(Command::new(dormouse()).args(arguments).env("XDG_RUNTIME_DIR", place.path())))
     };
-    // The thread that listens need not have run yet, under a tool that runs one thread at a time.
+    // The thread that listens need not have run yet, under a tool that runs one thread at a time. Nothing tells when it has: it is asked
+    // again, with pauses that leave it the processor.
     let begun = Instant::now();
     let mut asked = Command::new(dormouse());
     asked.args(["list", &pid]).env("XDG_RUNTIME_DIR", place.path());
