@@ -18,6 +18,9 @@ use crate::{os_page_size, unbacked_os_pages};
 /// As in linux/mman.h (Linux 6.1). The crate `libc` does not have it for musl.
 pub(crate) const MADV_COLLAPSE: libc::c_int = 25;
 
+/// How often a huge page is asked for whose small pages somebody else holds at that moment.
+pub(crate) const COLLAPSE_TRIES: usize = 8;
+
 /// Memory that is mapped readable and writable: all of a memory file, of a file that is used as one, or memory of this process only. Unmapped
 /// when dropped.
 #[derive(Debug)]
@@ -38,6 +41,12 @@ pub struct Mapping {
 
 /// `f_type` of hugetlbfs (linux/magic.h).
 const HUGETLBFS: u64 = 0x9584_58F6;
+
+/// Makes a call up to [`COLLAPSE_TRIES`] times, as long as it fails by [`Errno::AGAIN`].
+pub(crate) fn again_while_asked(mut call: impl FnMut() -> Result<(), Errno>) -> Result<(), Errno> {
+    let mut results = (0..COLLAPSE_TRIES).map(|_| call());
+    results.find(|result| *result != Err(Errno::AGAIN)).unwrap_or(Err(Errno::AGAIN))
+}
 
 // SAFETY: an address range that this value owns; whatever is done through the address is `unsafe` where it is done.
 unsafe impl Send for Mapping {}
@@ -323,7 +332,11 @@ impl Mapping {
         for index in first..range.end.min(self.len) / HUGE_PAGE_SIZE_BYTES {
             let start = self.base.as_ptr().wrapping_add(index * HUGE_PAGE_SIZE_BYTES);
             // SAFETY: inside the mapping; what the memory holds stays (madvise(2)).
-            if unsafe { libc::madvise(start.cast(), HUGE_PAGE_SIZE_BYTES, MADV_COLLAPSE) } != 0 {
+            let collapse = || match unsafe { libc::madvise(start.cast(), HUGE_PAGE_SIZE_BYTES, MADV_COLLAPSE) } {
+                0 => Ok(()),
+                _ => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)),
+            };
+            if again_while_asked(collapse).is_err() {
                 break;
             }
             size_bytes += HUGE_PAGE_SIZE_BYTES;

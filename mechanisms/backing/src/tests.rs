@@ -15,6 +15,7 @@ use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::audit::unbacked_by;
 use crate::check::check_by;
+use crate::mapping::{COLLAPSE_TRIES, MADV_COLLAPSE, again_while_asked};
 use crate::numa::away_bytes;
 use crate::page_table::{HUGE_PAGE_SIZE_BYTES, PageKind, PageTable, Way};
 use crate::{
@@ -80,6 +81,47 @@ fn huge_pages_keep_the_bytes_and_spare_others_their_faults() {
     assert!(other.base().addr().is_multiple_of(2 << 20));
     let expected = (pool.size_bytes() - huge) / os_page_size() + huge / (2 << 20);
     assert!(faults_of_writing(&other) as usize <= expected);
+}
+
+/// Beside other work, one request of 28,000 failed by `EAGAIN`: all of the session's memory behind it stayed in small pages, which fault.
+#[test]
+fn a_huge_page_is_asked_for_again_while_others_hold_what_is_there() {
+    let after = |failures: usize| {
+        let mut count = 0;
+        let result = again_while_asked(|| {
+            count += 1;
+            if count <= failures { Err(Errno::AGAIN) } else { Ok(()) }
+        });
+        (result, count)
+    };
+    assert_eq!(after(0), (Ok(()), 1));
+    assert_eq!(after(COLLAPSE_TRIES - 1), (Ok(()), COLLAPSE_TRIES));
+    assert_eq!(after(COLLAPSE_TRIES), (Err(Errno::AGAIN), COLLAPSE_TRIES));
+    let mut count = 0;
+    let refused = again_while_asked(|| {
+        count += 1;
+        Err(Errno::INVAL)
+    });
+    assert_eq!((refused, count), (Err(Errno::INVAL), 1));
+}
+
+#[test]
+fn a_page_that_is_held_costs_no_other_its_huge_page() {
+    const HUGE: usize = 2 << 20;
+    let pool = Pool::new("dormouse-test", 2 * HUGE, MemoryOptions::new()).unwrap();
+    pool.prefault(0..pool.size_bytes()).unwrap();
+    let (reader, writer) = rustix::pipe::pipe().unwrap();
+    // SAFETY: an `os_page` of the pool, which stays mapped; nobody writes to it meanwhile.
+    let held = unsafe { std::slice::from_raw_parts(pool.base().wrapping_add(HUGE), os_page_size()) };
+    let parts = [rustix::pipe::IoSliceRaw::from_slice(held)];
+    // SAFETY: the pages are only read.
+    let count = unsafe { rustix::pipe::vmsplice(&writer, &parts, rustix::pipe::SpliceFlags::empty()) };
+    assert_eq!(count, Ok(os_page_size()));
+    // The kernel decides whether there are any.
+    let huge = pool.use_huge_pages(0..pool.size_bytes());
+    assert!([0, HUGE].contains(&huge), "{huge}");
+    drop((reader, writer));
+    assert_eq!(pool.use_huge_pages(0..pool.size_bytes()), 2 * huge);
 }
 
 #[test]
@@ -325,7 +367,7 @@ fn huge_pages_are_told_from_small_ones() {
     let first = (start - memory.0.start) / os_page_size();
     memory.write(first);
     // SAFETY: inside the mapping; what it holds stays (madvise(2)).
-    if unsafe { libc::madvise(memory.page(first).cast(), huge, crate::mapping::MADV_COLLAPSE) } != 0 {
+    if unsafe { libc::madvise(memory.page(first).cast(), huge, MADV_COLLAPSE) } != 0 {
         let reason = format!("no huge page: {}", std::io::Error::last_os_error());
         return skip(Lack::machine(reason, "Linux 6.1 or later, with free memory in large pieces"));
     }
