@@ -13,7 +13,7 @@ use dormouse_ctf::{StateRecord, Value};
 use dormouse_objects::Server;
 use dormouse_reader::TraceFiles;
 use dormouse_store::{Manifest, Store};
-use dormouse_testing::{Lack, skip};
+use dormouse_testing::{Lack, skip, wait_until};
 use dormouse_traces::{Trace, TraceBuilder};
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 
@@ -453,14 +453,7 @@ fn one_that_follows_puts_what_is_closed_and_ends_at_a_signal() {
     let store = place.path().join("store");
     let mut command = ship(dir.path(), store.to_str().unwrap(), &["--follow"]);
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let has = |count: usize| {
-        let begun = Instant::now();
-        while manifests(&store).len() != count {
-            assert!(begun.elapsed() < PATIENCE, "there are not {count} chunks");
-            // How often it is looked for; how long it takes does not matter.
-            std::thread::sleep(Duration::from_millis(10));
-        }
-    };
+    let has = |count: usize| wait_until(&format!("there are {count} chunks"), || manifests(&store).len() == count);
     has(1);
     // As a session does: streams, metadata that are not closed, metadata that are.
     let late = dir.path().join("below/late");

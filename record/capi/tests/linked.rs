@@ -6,11 +6,10 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
-use std::time::{Duration, Instant};
 
 mod common;
 use common::{dormouse, install, pkg_config, stdout, succeed};
-use dormouse_testing::{Lack, has, has_target, include_dirs, skip};
+use dormouse_testing::{Lack, has, has_target, include_dirs, skip, wait_until};
 
 /// Where libdormouse is installed, once for all tests.
 fn prefix() -> &'static Path {
@@ -78,14 +77,10 @@ fn exercise(runner: &[&str], program: &Path) {
     let ask = |arguments: &[&str]| {
         stdout(&succeed(Command::new(dormouse()).args(arguments).env("XDG_RUNTIME_DIR", place.path())))
     };
-    // The thread that listens need not have run yet, under a tool that runs one thread at a time. Nothing tells when it has: it is asked
-    // again, with pauses that leave it the processor.
-    let begun = Instant::now();
+    // The thread that listens need not have run yet, under a tool that runs one thread at a time.
     let mut asked = Command::new(dormouse());
     asked.args(["list", &pid]).env("XDG_RUNTIME_DIR", place.path());
-    while !asked.output().unwrap().status.success() && begun.elapsed() < Duration::from_secs(60) {
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    wait_until("the program listens", || asked.output().unwrap().status.success());
     let list = ask(&["list", &pid]);
     assert!(list.contains("1 of 1 sites patched") && list.contains("dormant  counted:tick"), "{list}");
     ask(&["arm", &pid, "counted:*", "-o", trace.to_str().unwrap()]);

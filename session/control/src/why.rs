@@ -325,7 +325,7 @@ const REASONS: [Reason; 26] = [
         seen: |facts| {
             let process = facts.process.as_ref()?;
             Some(format!(
-                "has Dormouse's library{}, and nothing to be seen keeps it from listening: it has stopped, or was built so",
+                "has Dormouse's library{}, and nothing to be seen keeps it from listening: it is still starting, has stopped, or was built so",
                 process.surroundings()
             ))
         },
@@ -664,7 +664,7 @@ mod tests {
             (with(|process| process.memory_left = Some(4096)), Answer, "may map 4 KiB of memory more"),
             (with(|process| process.has_filter = true), Answer, "is under a seccomp filter"),
             (with(|process| process.has_no_new_privileges = true), Answer, "rules of Landlock"),
-            (silent(), Answer, "it has stopped, or was built so"),
+            (silent(), Answer, "it is still starting, has stopped, or was built so"),
         ];
         let mut told = BTreeSet::new();
         for (facts, request, words) in cases {

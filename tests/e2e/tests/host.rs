@@ -7,10 +7,10 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
-use dormouse_e2e::run::{PATIENCE, Record, dormouse, libc_library};
-use dormouse_testing::{Lack, copy_program, has, may_unshare, skip};
+use dormouse_e2e::run::{Record, dormouse, libc_library};
+use dormouse_testing::{Lack, copy_program, has, may_unshare, skip, wait_until};
 use tempfile::TempDir;
 
 const HOST: &str = env!("CARGO_BIN_EXE_e2e-host");
@@ -84,15 +84,6 @@ fn sockets(dir: &Path) -> Vec<PathBuf> {
 
 fn is_of_session(path: &Path) -> bool {
     path.file_name().unwrap().to_string_lossy().starts_with("session-")
-}
-
-fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
-    let started = Instant::now();
-    while !holds() {
-        assert!(started.elapsed() < PATIENCE, "{what}");
-        // Another process is to get on.
-        std::thread::sleep(Duration::from_millis(10));
-    }
 }
 
 fn is_root() -> bool {

@@ -6,13 +6,12 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
-use std::time::{Duration, Instant};
 
 use dormouse_abi::environment::program_socket_name;
 use dormouse_abi::message::{Edge, ProgramToTool, ToolToProgram};
 use dormouse_e2e::run::{PATIENCE, Record, babeltrace2_count, dormouse};
 use dormouse_e2e::trace::{Trace, has_joined};
-use dormouse_testing::{Lack, copy_program, skip};
+use dormouse_testing::{Lack, copy_program, skip, wait_until};
 use dormouse_transport::{Conversation, Deadline, Error as Failure};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
@@ -106,15 +105,6 @@ fn one_line(output: &Output) -> String {
     assert_eq!(text.lines().count(), 1, "{text}");
     assert!(text.starts_with("dormouse: "), "{text}");
     text
-}
-
-/// Waits for something that another process does.
-fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
-    let started = Instant::now();
-    while !holds() {
-        assert!(started.elapsed() < PATIENCE, "{what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
 }
 
 fn count(trace: &Trace, class: &str) -> u64 {

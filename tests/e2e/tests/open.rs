@@ -4,9 +4,9 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 
-use dormouse_e2e::run::{PATIENCE, dormouse};
+use dormouse_e2e::run::dormouse;
+use dormouse_testing::wait_until;
 
 const LIVE: &str = env!("CARGO_BIN_EXE_e2e-live");
 
@@ -46,34 +46,25 @@ fn a_session_that_lives_is_read_on() {
         .unwrap();
     assert!(armed.status.success(), "{}", String::from_utf8_lossy(&armed.stderr));
     // Opened again and again until there are whole packets: nobody tells when one is written.
-    let begun = Instant::now();
-    let (opened, url) = loop {
-        let mut opened = Ended(start(Command::new(dormouse()).arg("open").arg(&trace).arg("--no-browser")));
+    let mut opened = None;
+    wait_until("it is opened", || {
+        let mut page = Ended(start(Command::new(dormouse()).arg("open").arg(&trace).arg("--no-browser")));
         let mut url = String::new();
-        BufReader::new(opened.0.stdout.take().unwrap()).read_line(&mut url).unwrap();
-        if url.starts_with("http://") {
-            break (opened, url);
-        }
-        assert!(begun.elapsed() < PATIENCE, "it is opened");
-        // How often it is opened; it ends by the assertion above.
-        std::thread::sleep(Duration::from_millis(10));
-    };
+        BufReader::new(page.0.stdout.take().unwrap()).read_line(&mut url).unwrap();
+        opened = url.starts_with("http://").then_some((page, url));
+        opened.is_some()
+    });
+    let (opened, url) = opened.unwrap();
     let (host, one_time) = url.trim_end().strip_prefix("http://").unwrap().split_once('/').unwrap();
     let answer = get(host, &format!("/{one_time}"));
     let page = answer.lines().find_map(|line| line.strip_prefix("Location: ")).unwrap().to_owned();
     let first = get(host, &page);
     assert!(first.contains("<!doctype html>"), "{first:.200}");
     // What has come since makes another page.
-    let begun = Instant::now();
-    loop {
+    wait_until("the session goes on, and so does the page", || {
         let again = get(host, &format!("{page}again"));
         assert!(again.starts_with("HTTP/1.1 200"), "{again:.300}");
-        if get(host, &page) != first {
-            break;
-        }
-        assert!(begun.elapsed() < PATIENCE, "the session goes on, and so does the page");
-        // Nobody tells when a packet is written, so the page is asked again; it ends by the assertion above.
-        std::thread::sleep(Duration::from_millis(50));
-    }
+        get(host, &page) != first
+    });
     drop(opened);
 }

@@ -7,9 +7,9 @@ use std::io::{BufRead, BufReader, Read};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
 
 use dormouse_e2e::run::{Record, Running, dormouse_with_programs, pantry};
+use dormouse_testing::wait_until;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
@@ -200,14 +200,6 @@ const FULL: &str = "dormouse: cannot write to standard output: No space left on 
 /// Until somebody listens.
 fn wait_for(socket: &Path) {
     wait_until("somebody listens", || UnixStream::connect(socket).is_ok());
-}
-
-fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
-    let started = Instant::now();
-    while !holds() {
-        assert!(started.elapsed() < Duration::from_secs(50), "{what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
 }
 
 /// Commands that have no commands of their own, as the help lists them. Programs of other workspaces may be there, which

@@ -15,7 +15,7 @@ use dormouse_e2e::program::Program;
 use dormouse_e2e::run::{PATIENCE, Record, Recording, Running, dormouse, has_ended, owner_of, watched};
 use dormouse_e2e::trace::has_joined;
 use dormouse_e2e::{Random, seed};
-use dormouse_testing::has;
+use dormouse_testing::{has, wait_until};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// The program that forks and starts others while its threads emit.
@@ -284,13 +284,8 @@ fn a_program_that_is_attached_stays_so() {
     };
     let first = owner(&program);
     kill_process(Pid::from_raw(first as i32).expect("a process id"), Signal::KILL).expect("the owner is there");
-    let begun = Instant::now();
     // The question may come to the one that is being killed, which gives no answer.
-    while !has_ended(first as u32) {
-        assert!(begun.elapsed() < PATIENCE, "hangs");
-        // Between two looks: it is another process's child, so nothing waits for it.
-        std::thread::sleep(Duration::from_millis(2));
-    }
+    wait_until("the end of the one that was killed", || has_ended(first as u32));
     assert_ne!(owner(&program), first);
     program.step();
     let said = succeed(&program, &["disarm", &pid, "*"]);

@@ -3,12 +3,11 @@
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 
 use dormouse_e2e::check::check;
 use dormouse_e2e::run::{Record, dormouse};
 use dormouse_e2e::trace::Trace;
-use dormouse_testing::{has, may_unshare};
+use dormouse_testing::{has, may_unshare, wait_until};
 
 const LIVE: &str = env!("CARGO_BIN_EXE_e2e-live");
 const TRACED: &str = env!("CARGO_BIN_EXE_e2e-traced");
@@ -108,11 +107,8 @@ fn a_program_that_runs_is_armed_and_disarmed() {
     stdout.read_line(&mut String::new()).unwrap();
     let wait_for_rounds = || {
         let round = || u64::from_le_bytes(std::fs::read(&rounds).unwrap().try_into().unwrap());
-        let (first, started) = (round(), Instant::now());
-        while round() < first + 3 {
-            assert!(started.elapsed() < Duration::from_secs(50), "the program does not go on");
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        let first = round();
+        wait_until("the program goes on", || round() >= first + 3);
     };
     let (pid, dir) = (child.id().to_string(), place.path().join("trace"));
     let succeed = |arguments: &[&str]| {

@@ -13,6 +13,7 @@ use std::fmt::Display;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 pub mod browser;
 pub mod lttng;
@@ -72,6 +73,22 @@ pub fn random(seed: u64) -> impl FnMut(usize) -> usize {
         let mixed = (state ^ (state >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
         let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
         ((mixed ^ (mixed >> 31)) % end as u64) as usize
+    }
+}
+
+/// A watchdog against hangs.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// Waits until something is so that another process does, of which nothing tells.
+///
+/// # Panics
+/// It is not so within minutes.
+pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < PATIENCE, "hangs: {what}");
+        // Between two looks. The other one is to get on.
+        std::thread::sleep(Duration::from_millis(2));
     }
 }
 

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use dormouse_e2e::check::check;
-use dormouse_e2e::run::{PATIENCE, Record, Recording, dormouse};
-use dormouse_testing::{Lack, skip};
+use dormouse_e2e::run::{Record, Recording, dormouse};
+use dormouse_testing::{Lack, skip, wait_until};
 use rustix::process::Signal;
 
 use crate::{AMPLE, TINY, TRACED};
@@ -112,11 +112,7 @@ fn a_program_outlives_its_recorder() {
         running.wait_for("ready");
         running.kill(Signal::KILL);
         // Its end is not `dormouse`'s any more.
-        let started = std::time::Instant::now();
-        while std::fs::read_to_string(&done).unwrap_or_default().is_empty() {
-            assert!(started.elapsed() < PATIENCE, "the program hangs");
-            std::thread::sleep(std::time::Duration::from_millis(5));
-        }
+        wait_until("the program", || !std::fs::read_to_string(&done).unwrap_or_default().is_empty());
         assert_eq!(running.stdout(), "ready\nemitted 400000\nemitted 10\n");
         assert_eq!(std::fs::read_to_string(&done).expect("a file"), "0\n");
         running.wait();
