@@ -44,7 +44,8 @@ fn in_directory(files: &TraceFiles, metadata: &str, dir: &Path, watched: &Watche
     let names: Vec<&Path> = files.names().map(Path::new).collect();
     let prefix = names.first().and_then(|name| name.parent()).unwrap_or(Path::new(""));
     let mut written_bytes = metadata.len() as u64;
-    create(dir, Path::new("metadata"), watched)?.0.write_all(metadata.as_bytes()).context("cannot write metadata")?;
+    let (mut file, place) = create(dir, Path::new("metadata"), watched)?;
+    file.write_all(metadata.as_bytes()).with_context(|| format!("cannot write to {}", place.display()))?;
     for (index, name) in names.iter().enumerate() {
         let name = name.strip_prefix(prefix).unwrap_or(name);
         let (file, place) = create(dir, name, watched)?;

@@ -430,6 +430,27 @@ fn what_is_interrupted_leaves_no_file() {
     }
 }
 
+#[test]
+fn what_does_not_fit_leaves_no_directory() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut builder = TraceBuilder::new();
+    let class = builder.class("a", "b", &[]);
+    let stream = builder.stream(0);
+    (0..10_000).for_each(|number| builder.event(stream, 1000 + number, 7, 7, class, &[]));
+    builder.packet(stream, 0, 0);
+    std::fs::create_dir(dir.path().join("t")).unwrap();
+    builder.finish().write(&dir.path().join("t"));
+    // Of 512 or 1,024 bytes each: too few for the metadata, and for the stream. What does not fit is as on a full disk.
+    for (blocks, expected) in [(1, "metadata: File too large"), (64, "cpu_0: File too large")] {
+        let script = format!("ulimit -f {blocks}; trap '' XFSZ; exec \"$0\" export t --to ctf2 -o it");
+        let output = Command::new("sh").current_dir(dir.path()).args(["-c", &script, DORMOUSE]).output().unwrap();
+        let errors = text(&output.stderr);
+        assert_eq!((output.status.code(), errors.lines().count()), (Some(2), 1), "{errors}");
+        assert!(errors.contains(expected), "{errors}");
+        assert_eq!(names(dir.path()), ["t"]);
+    }
+}
+
 /// A directory with a file for each stream: the command is told to end while it makes them.
 #[test]
 fn what_is_interrupted_leaves_no_directory() {

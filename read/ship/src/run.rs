@@ -169,7 +169,8 @@ impl<'o> Shipping<'o> {
         let Sum { put, known, passed_over, events, .. } = self.sum;
         let (what, place) = (if self.ship.dry_run { "would be put" } else { "put" }, self.store.place());
         say(format_args!(
-            "{put} traces with {} events {what} to {place}; {known} were there, {passed_over} are passed over",
+            "{put} trace{} with {} events {what} to {place}; {known} there before, {passed_over} passed over",
+            if put == 1 { "" } else { "s" },
             HumanCount(events)
         ));
     }
