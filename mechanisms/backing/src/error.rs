@@ -78,6 +78,11 @@ impl BackingError {
     }
 }
 
+/// What the call before said, which was made past rustix.
+pub(crate) fn last_errno() -> Errno {
+    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
+}
+
 fn remedy(errno: Errno) -> Option<&'static str> {
     match errno {
         Errno::NOMEM | Errno::NOSPC => Some("there is not enough memory; choose a smaller --budget"),

@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use crate::available::available_bytes;
-use crate::error::BackingError;
+use crate::error::{BackingError, last_errno};
 use crate::numa;
 use crate::options::{Huge, MemoryOptions, Obtained};
 use crate::page_table::{HUGE_PAGE_SIZE_BYTES, PageKind, PageTable, Way};
@@ -334,7 +334,7 @@ impl Mapping {
             // SAFETY: inside the mapping; what the memory holds stays (madvise(2)).
             let collapse = || match unsafe { libc::madvise(start.cast(), HUGE_PAGE_SIZE_BYTES, MADV_COLLAPSE) } {
                 0 => Ok(()),
-                _ => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)),
+                _ => Err(last_errno()),
             };
             if again_while_asked(collapse).is_err() {
                 break;

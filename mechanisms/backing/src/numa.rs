@@ -4,9 +4,7 @@ use std::fs;
 use std::ops::Range;
 use std::path::Path;
 
-use rustix::io::Errno;
-
-use crate::error::BackingError;
+use crate::error::{BackingError, last_errno};
 use crate::options::{Nodes, Place};
 use crate::os_page_size;
 
@@ -59,8 +57,7 @@ pub(crate) fn bind(start: *mut u8, len: usize, place: Place) -> Result<(), Backi
     if result == 0 || matches!(place, Place::Near(_)) {
         return Ok(());
     }
-    let errno = Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO);
-    Err(BackingError::System { purpose: "take the memory from a CPU's NUMA node", errno })
+    Err(BackingError::System { purpose: "take the memory from a CPU's NUMA node", errno: last_errno() })
 }
 
 /// Whether the memory of a range of addresses is on the requested node.

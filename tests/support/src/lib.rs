@@ -1,4 +1,4 @@
-//! How a test is skipped: the one way for all rooms, so that what is skipped is counted.
+//! What the tests of all rooms share. How a test is skipped has one way, so that what is skipped is counted.
 //!
 //! A test that misses something calls [`skip`] and returns; one that leaves out a part of what it tests calls [`skip_part`] and goes
 //! on. Each names what is missing and what to do about it.
@@ -87,7 +87,8 @@ pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !is_so() {
         assert!(begun.elapsed() < PATIENCE, "hangs: {what}");
-        // Between two looks. The other one is to get on.
+        // The kernel tells nobody of what others have come to, so it is looked at again; the pause leaves them the processor, and the
+        // assertion above ends it.
         std::thread::sleep(Duration::from_millis(2));
     }
 }
