@@ -7,9 +7,10 @@ use clap::{Args, Subcommand};
 use dormouse_abi::message::TunableStatus;
 use dormouse_abi::site::TunableType;
 use dormouse_abi::tunable::{TunableRange, TunableValue};
-use dormouse_consumer::{Program, Tunables};
+use dormouse_consumer::Tunables;
 use serde_json::{Value, json};
 
+use crate::reach::{Reach, SHORTLY};
 use dormouse_terminal::Output;
 use dormouse_terminal::style::{BAD, BOLD};
 
@@ -49,6 +50,8 @@ struct List {
     /// Print JSON
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    reach: Reach,
 }
 
 /// Set tunables of a program: all of those named, or none
@@ -72,6 +75,8 @@ struct Set {
     /// Name and value, once or several times, as `dormouse imv list` shows them
     #[arg(required = true, num_args = 2.., allow_negative_numbers = true, value_names = ["NAME", "VALUE"])]
     values: Vec<String>,
+    #[command(flatten)]
+    reach: Reach,
 }
 
 impl Imv {
@@ -85,7 +90,7 @@ impl Imv {
 
 impl List {
     fn run(self, out: &mut Output) -> anyhow::Result<u8> {
-        let tracers = Program::find_soon(self.pid)?.tunables()?;
+        let tracers = self.reach.find(self.pid, SHORTLY)?.tunables()?;
         if self.json {
             let tracers: Vec<Value> = tracers.iter().map(tracer_json).collect();
             out.json(&tracers)?;
@@ -183,7 +188,7 @@ impl Set {
             bail!("`{}` has no value: give NAME VALUE, once or several times", name.escape_debug());
         }
         let values: Vec<(String, String)> = pairs.iter().map(|[name, value]| (name.clone(), value.clone())).collect();
-        let changes = Program::find_soon(self.pid)?.set_tunables(&values)?;
+        let changes = self.reach.find(self.pid, SHORTLY)?.set_tunables(&values)?;
         for change in changes {
             writeln!(out, "{}: {} → {}", change.name, change.former, change.value)?;
         }

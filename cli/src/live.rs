@@ -14,6 +14,7 @@ use dormouse_consumer::{Program, process_name, stop_session};
 use serde_json::{Value, json};
 
 use crate::patterns::{classes, instead, say_unmatched};
+use crate::reach::{FOR_EVER, Reach, SHORTLY};
 use crate::record::{Settings, default_dir};
 use dormouse_terminal::{Output, printable_lines};
 
@@ -26,6 +27,8 @@ pub(crate) struct List {
     /// Print JSON
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    reach: Reach,
 }
 
 /// Arm events of a running program
@@ -34,6 +37,8 @@ pub(crate) struct List {
 /// program ends. If the program is in a session, events are armed in that session, whose options do not change.
 ///
 /// An event is named `provider:name`. Rust's macro writes `provider.name`; patterns may be written either way.
+///
+/// A program that is not traced does nothing for tools. It is called by a signal, and answers once it passes its next tracepoint: `arm` waits for that.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Exit code: 0; 2 if the program cannot be reached, with the reason in one line; 2 if no event matches, or if options are given that only a new session can have and the program is in a session: then \
@@ -49,6 +54,8 @@ pub(crate) struct Arm {
     output: Option<PathBuf>,
     #[command(flatten)]
     settings: Settings,
+    #[command(flatten)]
+    reach: Reach,
 }
 
 /// Disarm events of a running program
@@ -63,6 +70,8 @@ pub(crate) struct Disarm {
     /// Patterns of `provider:name`; `*` and `?` are wildcards
     #[arg(required = true, value_name = "PATTERN")]
     patterns: Vec<String>,
+    #[command(flatten)]
+    reach: Reach,
 }
 
 fn type_name(field_type: FieldType) -> String {
@@ -72,7 +81,7 @@ fn type_name(field_type: FieldType) -> String {
 
 impl List {
     pub(crate) fn run(self, out: &mut Output) -> anyhow::Result<u8> {
-        let program = Program::find_soon(self.pid)?;
+        let program = self.reach.find(self.pid, SHORTLY)?;
         let name = process_name(self.pid).unwrap_or_default();
         let mut tracers = Vec::new();
         for answer in program.ask(&ToolToProgram::List)? {
@@ -200,7 +209,7 @@ impl Arm {
     }
 
     pub(crate) fn run(self, out: &mut Output) -> anyhow::Result<u8> {
-        let (pid, program) = (self.pid, Program::find_soon(self.pid)?);
+        let (pid, program) = (self.pid, self.reach.find(self.pid, FOR_EVER)?);
         // Not yet in a session: one is needed, and the patterns are armed as the program joins it.
         let session = program.ask(&ToolToProgram::List)?.into_iter().find_map(|answer| match answer {
             ProgramToTool::Classes { session, .. } => program.session(&session),
@@ -232,6 +241,9 @@ impl Arm {
         }
         for pattern in &self.patterns {
             owner.arg("--event").arg(pattern);
+        }
+        if let Some(wait) = self.reach.given() {
+            owner.arg("--wait").arg(format!("{}ms", wait.as_millis()));
         }
         let mut owner = owner
             .stdin(Stdio::null())
@@ -266,7 +278,7 @@ impl Arm {
 
 impl Disarm {
     pub(crate) fn run(self, out: &mut Output) -> anyhow::Result<u8> {
-        let program = Program::find_soon(self.pid)?;
+        let program = self.reach.find(self.pid, SHORTLY)?;
         let changed = change(&program, &self.patterns, &ToolToProgram::Disarm { patterns: self.patterns.clone() })?;
         let text = changed_text("disarmed", self.pid, &changed, ["none was armed", "the others were not armed"]);
         match changed {

@@ -14,6 +14,7 @@ mod live;
 mod open;
 mod patterns;
 mod progress;
+mod reach;
 mod record;
 mod report;
 mod salvage;

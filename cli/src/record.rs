@@ -12,12 +12,12 @@ use dormouse_abi::environment::{ENV_DISK_MAX_USER, ENV_LISTEN};
 use dormouse_abi::record::RecordKind;
 use dormouse_abi::trigger::{PATTERN_COUNT_MAX, Trigger};
 use dormouse_consumer::{
-    Cpus, Ended, Ending, Inheritance, Mode, NewSession, Options, Outcome, Program, Remote, Summary, SupervisedOwner,
-    Supervisor, Traced, find_libc_library, on_ending_signals, raise_descriptor_limit, why_not_joined,
-    why_not_preloaded,
+    Cpus, Ended, Ending, Inheritance, Mode, NewSession, Options, Outcome, Remote, Summary, SupervisedOwner, Supervisor,
+    Traced, find_libc_library, on_ending_signals, raise_descriptor_limit, why_not_joined, why_not_preloaded,
 };
 
 use crate::patterns::{classes, say_unmatched, unmatched};
+use crate::reach::{FOR_EVER, Reach};
 use dormouse_ctf::Format;
 use dormouse_terminal::{Output, parse_size, say};
 
@@ -84,6 +84,8 @@ pub(crate) struct Record {
     /// Record the program PID, which already runs, instead of running a command
     #[arg(long, value_name = "PID", conflicts_with_all = ["libc", "command"])]
     attach: Option<u32>,
+    #[command(flatten)]
+    reach: Reach,
     /// Say `ready` on standard output once the program has joined, and let go of the terminal (for `dormouse arm`)
     #[arg(long, hide = true, requires = "attach")]
     background: bool,
@@ -210,6 +212,9 @@ impl Record {
         raise_descriptor_limit();
         match self.attach {
             Some(pid) => self.attach(pid, &dir, out),
+            None if self.reach.given().is_some() => {
+                bail!("--wait is for --attach: a command that is run joins by itself")
+            }
             None => self.run_command(&dir),
         }
     }
@@ -393,7 +398,7 @@ impl Record {
 
     fn attach(self, pid: u32, dir: &Path, out: &mut Output) -> anyhow::Result<u8> {
         // Before anything is made.
-        let program = Program::find_soon(pid)?;
+        let program = self.reach.find(pid, FOR_EVER)?;
         let remote = Remote::default();
         let interrupt = remote.clone();
         on_ending_signals(move || interrupt.finish(0), end_at_once(dir, remote.clone()))?;

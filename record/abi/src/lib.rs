@@ -33,6 +33,7 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+pub mod call;
 pub mod class;
 pub mod environment;
 pub mod message;

@@ -20,12 +20,11 @@ pub(crate) fn variable(name: &str) -> Option<String> {
 #[cfg(feature = "listen")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Way {
-    /// A thread sleeps on the socket.
+    /// A thread sleeps on a socket, and answers at once.
     Thread,
-    /// The kernel sends `SIGURG` when a tool connects, and the next thread that passes a tracepoint outside of signal handlers starts the listening
-    /// thread, which ends again when no tool has come for two seconds, unless the program is in a session. The price: a call that sleeps may return
-    /// `EINTR`, the program has a descriptor more, and a tool waits for a tracepoint. Not for programs that have a handler of their own for
-    /// `SIGURG` or any with `SA_NODEFER`, or tracepoints in their allocator.
+    /// A tool sends `SIGURG`, and the next thread that passes a tracepoint outside of signal handlers starts the listening thread, which ends again
+    /// when no tool has come for two seconds, unless the program is in a session. The price: a call that sleeps may return `EINTR`, the arguments of the
+    /// event at that tracepoint are evaluated, and the tool waits for it. Not for programs that have a handler of their own for `SIGURG`, or tracepoints in their allocator.
     Signal,
 }
 

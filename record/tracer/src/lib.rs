@@ -64,6 +64,8 @@ mod join;
 mod listen;
 mod marks;
 mod membarrier;
+#[cfg(feature = "listen")]
+mod ordinary;
 mod own;
 mod presence;
 mod record;

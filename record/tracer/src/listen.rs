@@ -1,35 +1,42 @@
-//! The socket on which tools talk to the program, and the one thread that sleeps on it.
+//! How tools reach the program: the socket that a thread of the program listens on, and what starts that thread.
 //!
+//! By a thread (`Way::Thread`) it is there from the start:
 //! ```text
 //!   IDLE ──start──▶ STARTING ──bound──▶ LISTENING ──stop──▶ STOPPING ──the thread──▶ IDLE
 //!     ▲                │   └───stop───────────────────────────▲
 //!     └──no socket─────┘
 //! ```
-//! By a signal, the thread is there only while tools talk, or the program is in a session (`wake`):
-//!
+//! By a signal (`Way::Signal`, the default) the program has a handler of `SIGURG` and nothing else. The thread is there only while tools talk to the
+//! program, or the program is in a session:
 //! ```text
-//!   IDLE ──socket, handler──▶ SIGNAL ──a tool connects, a tracepoint is passed──▶ STARTING ──▶ LISTENING ──nobody comes──▶ SIGNAL
-//!     ▲                         │ stop
-//!     └─────────────────────────┘
+//!   IDLE ──handler──▶ SIGNAL ──a tool sends the signal, a tracepoint is passed (`wake`)──▶ STARTING ──▶ LISTENING ──nobody comes──▶ SIGNAL
+//!     ▲                 │ stop
+//!     └─────────────────┘
 //! ```
+//! Each object of the program that contains a tracer listens by itself. Their handlers form a chain: each calls the one that was installed before it.
+//! When the thread of one begins to listen it has the others begin too, so a tool finds all of them.
+//!
 //! The thread has a table of descriptors of its own, where only its socket is: the program has no descriptor more than without it, cannot close or
 //! replace the thread's, and may be at its limit. Where the kernel refuses such a table (before Linux 5.9, some containers) the program's
 //! is used: there the socket is never one of the first three, and before each use the thread looks whether the number still stands for it.
 //!
 //! A socket says on whose behalf it listens: its user at the time of listen(2). When the program becomes another user, libc has every thread
-//! change, which interrupts the thread's wait; it then listens anew, where that user's programs do. So does a forked child.
+//! change, which interrupts the thread's wait; it then listens anew, where that user's programs do. So does a forked child of a program that listens
+//! by a thread. A child of one that listens by a signal has inherited the handler, and nothing is done in it.
 //!
 //! Nothing is done at the program's end, where a filter of system calls may be in force. What remains of a dead program's socket is a name
-//! that refuses connections; the next program that listens there takes it away.
+//! that refuses connections; the next program that listens there takes it away. A program whose other threads have all ended, its first one by
+//! `pthread_exit`, ends: the thread looks once a second, and ends itself.
 
 use core::ffi::{c_int, c_void};
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 use std::io::{Error, ErrorKind};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
+use std::os::fd::{AsFd, IntoRawFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use dormouse_abi::call::{CALL, MARKED_SIGNALS, is_marked};
 use dormouse_abi::environment::{is_program_socket, program_socket_name, socket_dir};
 use dormouse_abi::message::{Edge, ProgramToTool};
 use dormouse_transport::{Clock, Conversation, Deadline, Monotonic, Peer, is_answered};
@@ -41,27 +48,31 @@ use rustix::process::Pid;
 use rustix::thread::futex;
 
 use crate::environment::Way;
-use crate::spawn::spawn;
+use crate::spawn::{is_last, spawn};
 use crate::{clock, control, environment, join, thread, wake};
 
 const IDLE: u32 = 0;
 const STARTING: u32 = 1;
 const LISTENING: u32 = 2;
 const STOPPING: u32 = 3;
-/// No thread: there will be one when a tool has connected and a tracepoint is passed.
+/// No thread: there will be one when a tool has sent the signal and a tracepoint is passed.
 const SIGNAL: u32 = 4;
 /// Futex.
 static STATE: AtomicU32 = AtomicU32::new(IDLE);
 /// Whether the program has said that it is not to be listened to unless it says so.
 static IS_DECLINED: AtomicBool = AtomicBool::new(false);
+/// Whether the thread goes away when nobody comes, and the signal calls it again.
+static IS_BY_SIGNAL: AtomicBool = AtomicBool::new(false);
 /// Where the thread listens. Never freed: one for each time that it begins to.
 static PLACE: AtomicPtr<PathBuf> = AtomicPtr::new(core::ptr::null_mut());
-/// The socket, while the state is [`SIGNAL`]; null otherwise.
-static WAITING: AtomicPtr<Socket> = AtomicPtr::new(core::ptr::null_mut());
-/// The number of that socket, also while the thread that it has called listens to it; -1 without one.
-static SIGNALLING_FD: AtomicI32 = AtomicI32::new(-1);
 /// The thread's id.
 static TID: AtomicU32 = AtomicU32::new(0);
+/// What the program's action for the signal was before this tracer's: `SIG_DFL`, `SIG_IGN`, or the handler of another tracer.
+static FORMER: AtomicUsize = AtomicUsize::new(libc::SIG_DFL);
+/// Whether a tool has called since the thread has its socket: it may have found none because the thread is about to end.
+static IS_CALLED: AtomicBool = AtomicBool::new(false);
+/// Whether this tracer's handler is in place, or below another tracer's.
+static IS_IN_CHAIN: AtomicBool = AtomicBool::new(false);
 
 /// How long a tool may take over its question.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
@@ -75,26 +86,28 @@ const NAP: futex::Timespec = futex::Timespec { tv_sec: 0, tv_nsec: 100_000_000 }
 const BACKLOG: i32 = 16;
 /// How long a thread that a signal has called stays when nobody comes.
 const STAY: futex::Timespec = futex::Timespec { tv_sec: 2, tv_nsec: 0 };
+/// From one look whether the program has other threads to the next.
+const LOOK: futex::Timespec = futex::Timespec { tv_sec: 1, tv_nsec: 0 };
 /// How old a socket is that has certainly been listened to, if it ever will be.
 const LISTENED_TO_AFTER: Duration = Duration::from_secs(2);
 
-/// Lets tools reach the program from now on, also in children that it forks: starts a thread that sleeps on a socket, in
-/// `$XDG_RUNTIME_DIR/dormouse` or `/tmp/dormouse-UID`. A linked program does so by itself before `main`, unless it is in a session of
-/// `dormouse record`; a program that enters a sandbox stops that by [`stop_listening`].
+/// Lets tools reach the program from now on, also in children that it forks, in the way that `DORMOUSE_LISTEN` says: by a signal, if it says
+/// nothing. A linked program does so by itself before `main`, unless it is in a session of `dormouse record`; a program that enters a sandbox
+/// stops that by [`stop_listening`].
 ///
 /// Blocking, for 50 ms at most; not async-signal-safe.
 ///
 /// # Errors
-/// `DORMOUSE_LISTEN=0` forbids it; the program runs with privileges that its caller has not (`AT_SECURE`); there is no thread to be had,
-/// or no directory for the socket.
+/// As [`listen_by`].
 pub fn listen() -> std::io::Result<()> {
-    listen_by(environment::way_to_listen().flatten().unwrap_or(Way::Thread))
+    listen_by(environment::way_to_listen().flatten().unwrap_or(Way::Signal))
 }
 
 /// As [`listen`], in this way, whatever the environment says but for `DORMOUSE_LISTEN=0`. What listens in the other way is stopped before.
 ///
 /// # Errors
-/// As [`listen`] and [`stop_listening`]; the program has a handler of its own for `SIGURG`.
+/// `DORMOUSE_LISTEN=0` forbids it; the program runs with privileges that its caller has not (`AT_SECURE`). By a signal: the program has a handler of
+/// its own for `SIGURG`. By a thread: there is none to be had, or no directory for the socket. As [`stop_listening`].
 pub fn listen_by(way: Way) -> std::io::Result<()> {
     let refused = |text: &str| Err(Error::new(ErrorKind::PermissionDenied, text));
     if environment::is_secure() {
@@ -103,7 +116,7 @@ pub fn listen_by(way: Way) -> std::io::Result<()> {
     if environment::way_to_listen() == Some(None) {
         return refused("DORMOUSE_LISTEN=0 forbids to listen");
     }
-    let is_by_signal = SIGNALLING_FD.load(Ordering::Relaxed) >= 0;
+    let is_by_signal = IS_BY_SIGNAL.load(Ordering::Relaxed);
     if STATE.load(Ordering::Relaxed) != IDLE && is_by_signal != (way == Way::Signal) {
         stop_listening()?;
     }
@@ -114,9 +127,10 @@ pub fn listen_by(way: Way) -> std::io::Result<()> {
     }
 }
 
-/// Ends what [`listen`] has begun, or what a program that is linked with Dormouse does by itself: when this returns there is neither thread nor
-/// socket. To be called before a program enters a sandbox: the thread would stay outside of it, `unshare(CLONE_NEWUSER)` would refuse a
-/// process that has it, and a change of user would have to be one that all threads can make.
+/// Ends what [`listen`] has begun, or what a program that is linked with Dormouse does by itself: when this returns there is neither thread, socket
+/// nor handler. To be called before a program enters a sandbox whose rules forbid what answering a tool needs. Where a thread listens, it would also
+/// stay outside of the sandbox, `unshare(CLONE_NEWUSER)` would refuse a process that has it, and a change of user would have to be one that all
+/// threads can make.
 ///
 /// Recording goes on. Blocking, for as long as the answer to a tool takes, five seconds at most; not async-signal-safe.
 ///
@@ -132,7 +146,6 @@ pub fn stop_listening() -> std::io::Result<()> {
             STOPPING => wait_for_change(STOPPING, &deadline)?,
             SIGNAL => {
                 if STATE.compare_exchange(SIGNAL, STOPPING, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
-                    take_waiting().into_iter().for_each(Socket::remove);
                     end_signals();
                 }
             }
@@ -165,193 +178,179 @@ pub(crate) fn start_by_default(way: Way, deadline: Deadline<'_>) {
     }
 }
 
-/// In a forked child, which has no such thread: starts one when the parent had one.
+/// In a forked child, which has no such thread: starts one when the parent had one by itself. The handler of the signal is inherited.
 pub(crate) fn after_fork() {
     wake::after_fork();
-    let is_listening = matches!(STATE.swap(IDLE, Ordering::Relaxed), STARTING | LISTENING | SIGNAL);
-    let signalling = SIGNALLING_FD.swap(-1, Ordering::Relaxed);
-    if signalling >= 0 {
-        WAITING.store(core::ptr::null_mut(), Ordering::Relaxed);
-        // SAFETY: the parent's socket, whose value is forgotten here. If the program has put another file there, it has closed a descriptor that it
-        // does not know.
-        unsafe { libc::close(signalling) };
-    }
-    if is_listening {
+    TID.store(0, Ordering::Relaxed);
+    let is_by_signal = IS_BY_SIGNAL.load(Ordering::Relaxed);
+    match STATE.swap(IDLE, Ordering::Relaxed) {
+        LISTENING | SIGNAL if is_by_signal => STATE.store(SIGNAL, Ordering::Relaxed),
+        // The parent may not have come to install its handler.
+        STARTING if is_by_signal => drop(wait_for_signal()),
         // A child does not wait: whoever wants to reach it has to find it first.
-        let _ = if signalling >= 0 { wait_for_signal() } else { begin(None) };
+        STARTING | LISTENING => drop(begin(None)),
+        _ => {}
     }
 }
 
-/// Has the kernel send a signal when a tool connects.
+/// Installs the handler of the signal that a tool sends.
 fn wait_for_signal() -> std::io::Result<()> {
     if STATE.compare_exchange(IDLE, STARTING, Ordering::Relaxed, Ordering::Relaxed).is_err() {
         return Ok(());
     }
-    let begun = begin_signals();
-    if begun.is_err() {
+    IS_BY_SIGNAL.store(true, Ordering::Relaxed);
+    wake::prepare();
+    control::lock().follow();
+    if let Err(error) = handle_signal() {
         // (S') Release pairs with (S).
         STATE.store(IDLE, Ordering::Release);
+        return Err(error);
     }
-    begun
+    if STATE.compare_exchange(STARTING, SIGNAL, Ordering::Release, Ordering::Relaxed).is_err() {
+        end_signals();
+    }
+    Ok(())
 }
 
-fn begin_signals() -> std::io::Result<()> {
+type Handler = extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void);
+/// This tracer's.
+const HANDLER: Handler = on_signal;
+
+/// What the process does at the signal.
+fn action_now() -> libc::sigaction {
     // SAFETY: integers, sets of bits and a pointer that may be null, of which zeroes are values.
     let mut action: libc::sigaction = unsafe { core::mem::zeroed() };
     // SAFETY: only asks, with room for the answer.
     unsafe { libc::sigaction(libc::SIGURG, core::ptr::null(), &raw mut action) };
-    let ours = on_signal as extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void);
-    if ![libc::SIG_DFL, libc::SIG_IGN, ours as usize].contains(&action.sa_sigaction) {
+    action
+}
+
+/// Whether an action is that of a tracer, of this object or another: by the signals that it blocks.
+fn is_of_tracer(action: &libc::sigaction) -> bool {
+    let is_handler = ![libc::SIG_DFL, libc::SIG_IGN].contains(&action.sa_sigaction);
+    // SAFETY: a set that the kernel has filled in, and signals that there are.
+    is_handler && is_marked(|signal| unsafe { libc::sigismember(&raw const action.sa_mask, signal) } == 1)
+}
+
+fn set_action(handler: usize) {
+    // SAFETY: integers, sets of bits and a pointer that may be null, of which zeroes are values.
+    let mut action: libc::sigaction = unsafe { core::mem::zeroed() };
+    action.sa_sigaction = handler;
+    if ![libc::SIG_DFL, libc::SIG_IGN].contains(&handler) {
+        action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART | libc::SA_ONSTACK;
+        for signal in MARKED_SIGNALS {
+            // SAFETY: an initialised set, and a signal that there is.
+            unsafe { libc::sigaddset(&raw mut action.sa_mask, signal) };
+        }
+    }
+    // SAFETY: a handler of this type, async-signal-safe, of an object that is pinned; or none.
+    unsafe { libc::sigaction(libc::SIGURG, &raw const action, core::ptr::null_mut()) };
+}
+
+fn handle_signal() -> std::io::Result<()> {
+    let now = action_now();
+    let is_of_tracer = is_of_tracer(&now);
+    if is_of_tracer && IS_IN_CHAIN.load(Ordering::Relaxed) {
+        return Ok(());
+    }
+    if !is_of_tracer && ![libc::SIG_DFL, libc::SIG_IGN].contains(&now.sa_sigaction) {
         return Err(Error::new(ErrorKind::PermissionDenied, "the program has a handler of its own for SIGURG"));
     }
-    let socket = bind_signalling()?;
-    wake::prepare();
-    control::lock().follow();
-    action.sa_sigaction = ours as usize;
-    action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART | libc::SA_ONSTACK;
-    // SAFETY: the handler is of this type, async-signal-safe, and of this object, which is pinned.
-    unsafe { libc::sigaction(libc::SIGURG, &raw const action, core::ptr::null_mut()) };
-    wait_again(socket);
+    FORMER.store(now.sa_sigaction, Ordering::Relaxed);
+    IS_IN_CHAIN.store(true, Ordering::Relaxed);
+    set_action(HANDLER as usize);
     Ok(())
 }
 
-/// A socket that can send this process the signal, and does not yet.
-fn bind_signalling() -> std::io::Result<Socket> {
-    let socket = directories().find_map(|dir| Socket::bind(&dir, true));
-    let socket = socket
-        .ok_or_else(|| Error::other("no directory for a socket; set XDG_RUNTIME_DIR to a directory of your own"))?;
-    let fd = socket.fd.as_raw_fd();
-    // SAFETY: numbers only, as fcntl(2) wants them; the socket is this process's.
-    unsafe { libc::fcntl(fd, libc::F_SETOWN, thread::own_pid() as c_int) };
-    // SAFETY: numbers only, as fcntl(2) wants them.
-    unsafe { libc::fcntl(fd, F_SETSIG, libc::SIGURG) };
-    SIGNALLING_FD.store(fd, Ordering::Relaxed);
-    Ok(socket)
-}
-
-/// `F_SETSIG` of fcntl(2), which the crate `libc` does not have for every libc.
-const F_SETSIG: c_int = 10;
-
-/// Leaves the socket to the signal; whoever has connected in between has sent none.
-fn wait_again(socket: Socket) {
-    let fd = socket.fd.as_raw_fd();
-    // SAFETY: numbers only, as fcntl(2) wants them.
-    unsafe { libc::fcntl(fd, libc::F_SETFL, libc::O_NONBLOCK | libc::O_ASYNC) };
-    let place = Box::into_raw(Box::new(socket.path.clone()));
-    // (Q') Release pairs with (Q).
-    PLACE.store(place, Ordering::Release);
-    WAITING.store(Box::into_raw(Box::new(socket)), Ordering::Relaxed);
-    // (S') Release pairs with (S), and with (T).
-    let is_wanted = [STARTING, LISTENING]
-        .into_iter()
-        .any(|from| STATE.compare_exchange(from, SIGNAL, Ordering::AcqRel, Ordering::Relaxed).is_ok());
-    if !is_wanted {
-        take_waiting().into_iter().for_each(Socket::remove);
-        return end_signals();
-    }
-    let _ = futex::wake(&STATE, futex::Flags::PRIVATE, u32::MAX);
-    // SAFETY: looked at as a number: if it is another file by now, nothing is done but a look at a tracepoint.
-    let fd = unsafe { BorrowedFd::borrow_raw(fd) };
-    // Does not wait.
-    let now = futex::Timespec { tv_sec: 0, tv_nsec: 0 };
-    if poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&now)) == Ok(1) {
-        wake::want();
-    }
-}
-
-fn take_waiting() -> Option<Socket> {
-    let waiting = WAITING.swap(core::ptr::null_mut(), Ordering::Relaxed);
-    // SAFETY: null, or of `wait_again`, and whoever swaps it away has it alone.
-    (!waiting.is_null()).then(|| *unsafe { Box::from_raw(waiting) })
-}
-
-/// After the socket is gone.
+/// Nobody is to call any more. The handler goes, unless another tracer's is above it, or the program has set its own.
 fn end_signals() {
-    SIGNALLING_FD.store(-1, Ordering::Relaxed);
+    if action_now().sa_sigaction == HANDLER as usize {
+        set_action(FORMER.swap(libc::SIG_DFL, Ordering::Relaxed));
+        IS_IN_CHAIN.store(false, Ordering::Relaxed);
+    }
     wake::rest();
-    // The handler stays: a signal may be under way, which would be none of the program's.
     // (S') Release pairs with (S).
     STATE.store(IDLE, Ordering::Release);
     let _ = futex::wake(&STATE, futex::Flags::PRIVATE, u32::MAX);
 }
 
-/// Somebody has connected, or has sent the program such a signal for another reason, which it ignores.
-extern "C" fn on_signal(_: c_int, info: *mut libc::siginfo_t, _: *mut c_void) {
+/// A tool calls, or somebody has sent the signal for another reason, which the program ignores. Without a context it is no signal, but a call by the
+/// thread of another tracer: see [`call_others`].
+extern "C" fn on_signal(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     // SAFETY: the thread's errno, which lives as long as the thread.
     let errno_at = unsafe { libc::__errno_location() };
     // SAFETY: this thread alone reads and writes its errno.
     let errno = unsafe { errno_at.read() };
-    // SAFETY: the kernel's word for what has happened. Those that are sent by programs have a code of at most 0.
-    let is_of_descriptor = unsafe { (*info).si_code } > 0;
-    if is_of_descriptor && STATE.load(Ordering::Relaxed) == SIGNAL {
-        wake::want();
+    if context.is_null() {
+        start_woken();
+        let _ = wait_for_change(STARTING, &join::deadline());
+    // SAFETY: the kernel's word for what has happened.
+    } else if is_call(unsafe { &*info }) {
+        // SeqCst: (C) pairs with (C'): stored before the state is looked at, as the thread looks after it has changed the state.
+        IS_CALLED.store(true, Ordering::SeqCst);
+        answer_call();
+    }
+    let former = FORMER.load(Ordering::Relaxed);
+    if ![libc::SIG_DFL, libc::SIG_IGN].contains(&former) {
+        // SAFETY: the handler of another tracer, whose object stays loaded: a function of this type.
+        let former: Handler = unsafe { core::mem::transmute(former) };
+        former(signal, info, context);
     }
     // SAFETY: this thread's errno, which nobody else reads or writes.
     unsafe { errno_at.write(errno) };
 }
 
-/// A thread that passes a tracepoint, in ordinary context, while somebody waits: starts the listening thread.
+/// Has the next tracepoint start the thread, if a tool has called and there is none. Async-signal-safe.
+fn answer_call() {
+    // SeqCst: (C') pairs with (C).
+    if STATE.load(Ordering::SeqCst) == SIGNAL && IS_CALLED.swap(false, Ordering::SeqCst) {
+        wake::want();
+    }
+}
+
+/// Whether this is what a tool sends.
+fn is_call(info: &libc::siginfo_t) -> bool {
+    // SAFETY: this code says that the sender has given a value (sigaction(2)).
+    info.si_code == libc::SI_QUEUE && unsafe { info.si_value() }.sival_ptr.addr() == CALL
+}
+
+/// Has the other tracers of the process listen too, and waits for their sockets.
+fn call_others() {
+    let action = action_now();
+    if is_of_tracer(&action) {
+        // SAFETY: the handler of a tracer, whose object stays loaded: a function of this type.
+        let chain: Handler = unsafe { core::mem::transmute(action.sa_sigaction) };
+        chain(libc::SIGURG, core::ptr::null_mut(), core::ptr::null_mut());
+    }
+}
+
+/// Starts the listening thread, in ordinary context: a thread that passes a tracepoint while a tool waits, or another tracer's.
 #[cold]
 pub(crate) fn start_woken() {
-    // (T) Acquire pairs with (S'): the socket is there.
+    // (T) Acquire pairs with (S').
     if STATE.compare_exchange(SIGNAL, STARTING, Ordering::Acquire, Ordering::Relaxed).is_err() {
         return;
     }
     let inside = thread::enter_tracer();
-    let Some(socket) = take_waiting() else { return };
-    let socket = Box::into_raw(Box::new(socket));
-    let run_there = SendPtr(socket);
-    if !spawn(c"dormouse", move || run_woken(run_there)) {
+    // At once, so that no further event evaluates its arguments for nobody.
+    wake::rest();
+    if !spawn(c"dormouse", run)
+        && STATE.compare_exchange(STARTING, SIGNAL, Ordering::Release, Ordering::Relaxed).is_ok()
+    {
         // The next tracepoint tries again.
-        WAITING.store(socket, Ordering::Relaxed);
-        let _ = STATE.compare_exchange(STARTING, SIGNAL, Ordering::Release, Ordering::Relaxed);
+        wake::want();
     }
     drop(inside);
 }
 
-struct SendPtr(*mut Socket);
-// SAFETY: a box that the thread alone has once it runs.
-unsafe impl Send for SendPtr {}
-
-/// The thread that a signal has called.
-fn run_woken(socket: SendPtr) {
-    let SendPtr(socket) = socket;
-    // SAFETY: made by `start_woken` for this thread alone.
-    let mut socket = *unsafe { Box::from_raw(socket) };
-    let _inside = thread::enter_tracer();
-    TID.store(rustix::thread::gettid().as_raw_nonzero().get() as u32, Ordering::Relaxed);
-    wake::rest();
-    // No more signals while it is looked at.
-    // SAFETY: numbers only, as fcntl(2) wants them.
-    unsafe { libc::fcntl(socket.fd.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) };
-    // Unless it is to stop meanwhile. (S') Release pairs with (S).
-    let _ = STATE.compare_exchange(STARTING, LISTENING, Ordering::Release, Ordering::Relaxed);
-    sweep(&socket.path);
-    loop {
-        let end = socket.serve(Some(&STAY));
-        if end == End::Idle {
-            return wait_again(socket);
-        }
-        socket.remove();
-        socket = match end {
-            End::UserHasChanged => match bind_signalling() {
-                Ok(other) => other,
-                Err(_) => return end_signals(),
-            },
-            _ => return end_signals(),
-        };
-        let place = Box::into_raw(Box::new(socket.path.clone()));
-        // (Q') Release pairs with (Q).
-        PLACE.store(place, Ordering::Release);
-    }
-}
-
 /// Starts the thread, and waits until the deadline for what comes of it.
 fn begin(deadline: Option<Deadline<'_>>) -> std::io::Result<()> {
-    if STATE.compare_exchange(IDLE, STARTING, Ordering::Relaxed, Ordering::Relaxed).is_ok() && !spawn(c"dormouse", run)
-    {
-        STATE.store(IDLE, Ordering::Relaxed);
-        return Err(Error::other("cannot start a thread; is the limit of processes (ulimit -u) reached?"));
+    if STATE.compare_exchange(IDLE, STARTING, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+        IS_BY_SIGNAL.store(false, Ordering::Relaxed);
+        if !spawn(c"dormouse", run) {
+            STATE.store(IDLE, Ordering::Relaxed);
+            return Err(Error::other("cannot start a thread; is the limit of processes (ulimit -u) reached?"));
+        }
     }
     if let Some(deadline) = deadline {
         // Whoever started it, and a thread that does not run in time is told of by nobody.
@@ -400,7 +399,12 @@ fn wake() -> std::io::Result<()> {
 fn run() {
     let _inside = thread::enter_tracer();
     TID.store(rustix::thread::gettid().as_raw_nonzero().get() as u32, Ordering::Relaxed);
+    let is_by_signal = IS_BY_SIGNAL.load(Ordering::Relaxed);
+    if is_by_signal {
+        call_others();
+    }
     let is_shared = !leave_descriptors();
+    let mut end = End::Lost;
     while let Some(socket) = directories().find_map(|dir| Socket::bind(&dir, is_shared)) {
         let place = Box::into_raw(Box::new(socket.path.clone()));
         // (Q') Release pairs with (Q).
@@ -408,16 +412,31 @@ fn run() {
         // Unless it is to stop meanwhile. (S') Release pairs with (S).
         let _ = STATE.compare_exchange(STARTING, LISTENING, Ordering::Release, Ordering::Relaxed);
         let _ = futex::wake(&STATE, futex::Flags::PRIVATE, u32::MAX);
+        // Whoever has called finds the socket.
+        IS_CALLED.store(false, Ordering::Relaxed);
         sweep(&socket.path);
-        let end = socket.serve(None);
+        end = socket.serve(if is_by_signal { STAY } else { LOOK }, is_by_signal);
         socket.remove();
         if end != End::UserHasChanged {
             break;
         }
     }
-    // (S') Release pairs with (S).
-    STATE.store(IDLE, Ordering::Release);
-    let _ = futex::wake(&STATE, futex::Flags::PRIVATE, u32::MAX);
+    // The next tool calls again; also where there was no directory for a socket, which may come.
+    let is_called_again = is_by_signal && end != End::Stopped && {
+        // SeqCst: (C') pairs with (C).
+        let is_left = |from| STATE.compare_exchange(from, SIGNAL, Ordering::SeqCst, Ordering::Relaxed).is_ok();
+        is_left(LISTENING) || is_left(STARTING)
+    };
+    if is_called_again {
+        let _ = futex::wake(&STATE, futex::Flags::PRIVATE, u32::MAX);
+        answer_call();
+    } else if is_by_signal {
+        end_signals();
+    } else {
+        // (S') Release pairs with (S).
+        STATE.store(IDLE, Ordering::Release);
+        let _ = futex::wake(&STATE, futex::Flags::PRIVATE, u32::MAX);
+    }
 }
 
 /// Gives the calling thread an empty table of descriptors of its own. False where the kernel refuses.
@@ -443,7 +462,7 @@ fn directories() -> impl Iterator<Item = PathBuf> {
 enum End {
     Stopped,
     UserHasChanged,
-    /// Nobody has come for a while, and nobody has to be waited for.
+    /// Nobody has come for a while, and nobody has to be waited for; or the program has no other thread any more.
     Idle,
     /// The descriptor is not the socket any more.
     Lost,
@@ -482,8 +501,8 @@ impl Socket {
         Some(socket)
     }
 
-    /// Answers tools until there is a reason to end; where it is said how long to stay, also that nobody comes.
-    fn serve(&self, stay: Option<&futex::Timespec>) -> End {
+    /// Answers tools until there is a reason to end. It looks for one when nobody has come for `pause`.
+    fn serve(&self, pause: futex::Timespec, is_by_signal: bool) -> End {
         loop {
             if STATE.load(Ordering::Relaxed) == STOPPING {
                 return End::Stopped;
@@ -495,15 +514,20 @@ impl Socket {
                 // One of this very process only ends a wait.
                 Ok(_) if STATE.load(Ordering::Relaxed) == STOPPING => {}
                 Ok(stream) => drop(converse(stream, &Monotonic)),
-                // Interrupted by a change of user too.
-                // A thread that a signal has called stays where tools have found it until none comes: in a user namespace that the program has
-                // entered since, its user looks like another.
                 Err(Errno::AGAIN) => {
-                    let has_changed = rustix::process::geteuid().as_raw() != self.uid;
-                    let is_over = has_changed && stay.is_none()
-                        || poll(&mut [PollFd::new(&self.fd, PollFlags::IN)], stay) == Ok(0);
-                    if is_over && (has_changed || crate::session::current().is_none()) {
-                        return if has_changed { End::UserHasChanged } else { End::Idle };
+                    // Also interrupted by a change of user. A thread that a signal has called stays where tools have found it until none comes: in a
+                    // user namespace that the program has entered since, its user looks like another.
+                    let has_changed = || rustix::process::geteuid().as_raw() != self.uid;
+                    if !is_by_signal && has_changed() {
+                        return End::UserHasChanged;
+                    }
+                    if poll(&mut [PollFd::new(&self.fd, PollFlags::IN)], Some(&pause)) == Ok(0) {
+                        if is_last() || is_by_signal && crate::session::current().is_none() {
+                            return End::Idle;
+                        }
+                        if has_changed() {
+                            return End::UserHasChanged;
+                        }
                     }
                 }
                 Err(Errno::INTR | Errno::CONNABORTED) => {}
@@ -515,11 +539,18 @@ impl Socket {
         }
     }
 
-    /// Takes it down, unless the descriptor is the program's by now. The name goes first: nobody is to find it dead.
+    /// Takes it down, unless the descriptor is the program's by now. The name goes first: nobody is to find it dead. A tool that has found it before
+    /// is answered, unless the thread is to stop.
     fn remove(self) {
         let _ = std::fs::remove_file(&self.path);
         if identity(&self.fd) != Some(self.identity) {
             let _ = self.fd.into_raw_fd();
+            return;
+        }
+        while STATE.load(Ordering::Relaxed) != STOPPING
+            && let Ok(stream) = rustix::net::accept_with(&self.fd, SocketFlags::CLOEXEC)
+        {
+            let _ = converse(stream, &Monotonic);
         }
     }
 }

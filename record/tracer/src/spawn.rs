@@ -54,3 +54,20 @@ pub(crate) fn spawn(name: &'static CStr, run: impl FnOnce() + Send + 'static) ->
     }
     is_started
 }
+
+/// How the names of all threads of the tracer's begin.
+const NAME: &str = "dormouse";
+
+/// Whether all other threads of the process have ended, but for the tracer's own. Its first thread has ended by `pthread_exit` then: the process
+/// goes on until its last thread ends, and is not to wait for one of the tracer's.
+pub(crate) fn is_last() -> bool {
+    // State of the first thread, and of each other: behind the name (proc_pid_stat(5)).
+    let has_ended = |stat: &str| stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(['Z', 'X']));
+    let is_over = |stat: &str| has_ended(stat) || stat.split_once('(').is_some_and(|(_, name)| name.starts_with(NAME));
+    if !std::fs::read_to_string("/proc/self/stat").is_ok_and(|stat| has_ended(&stat)) {
+        return false;
+    }
+    let Ok(tasks) = std::fs::read_dir("/proc/self/task") else { return false };
+    // A thread that ends meanwhile has no file any more.
+    tasks.flatten().all(|task| std::fs::read_to_string(task.path().join("stat")).map_or(true, |stat| is_over(&stat)))
+}

@@ -92,7 +92,7 @@ fn start_listening(listen: Listen, deadline: Deadline<'_>) {
     // A filter may kill for starting a thread, or the thread for answering.
     let is_by_default =
         || listen == Listen::ByDefault && crate::session::current().is_none() && !dormouse_imv::is_filtered();
-    let way = crate::environment::way_to_listen().unwrap_or_else(|| is_by_default().then_some(Way::Thread));
+    let way = crate::environment::way_to_listen().unwrap_or_else(|| is_by_default().then_some(Way::Signal));
     // Where the tracepoints are libc's functions, one may be passed within an allocator, or under the loader's lock.
     let is_fit = way != Some(Way::Signal) || listen == Listen::ByDefault;
     if let Some(way) = way.filter(|_| is_fit && !crate::environment::is_secure()) {

@@ -1,7 +1,7 @@
 //! Has the next tracepoint that a thread passes be told: how a program that listens without a thread comes to start one.
 //!
 //! ```text
-//!   a tool connects ──▶ SIGURG ──▶ handler: `want`   outside of sessions   enables every gate, so that dormant sites go the slow path
+//!   a tool sends SIGURG ──▶ handler: `want`   outside of sessions   enables every gate, so that dormant sites go the slow path
 //!                                                    in a session          has records go the slow path
 //!   a thread passes a tracepoint ──▶ slow path: `is_wanted`, in ordinary context ──▶ the thread starts, and ends both
 //! ```
@@ -11,22 +11,18 @@
 //! In a session no gate is enabled: events that nobody wants would be recorded. So only one that is armed tells there.
 
 use core::cell::UnsafeCell;
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, Ordering};
 
 use dormouse_imv::{Change, Error, update};
 
 use crate::class::Class;
+use crate::ordinary;
 use crate::session::{current, divert};
-use crate::{clock, thread};
 
 /// Whether a tracepoint is waited for.
 static IS_WANTED: AtomicBool = AtomicBool::new(false);
 /// Whether there may come to be one that is waited for.
 static IS_USED: AtomicBool = AtomicBool::new(false);
-/// Before when no thread looks whether its context is ordinary. (`CLOCK_MONOTONIC`.)
-static LOOK_AT_NS: AtomicU64 = AtomicU64::new(0);
-/// Between two looks, each of which asks the kernel of all signals.
-const LOOK_INTERVAL_NS: u64 = 1_000_000;
 
 /// The gates of all classes.
 struct Gates {
@@ -125,6 +121,7 @@ pub(crate) fn rest() {
 /// In a forked child: whoever was at work there is not in it.
 pub(crate) fn after_fork() {
     GATES.is_busy.store(false, Ordering::Relaxed);
+    ordinary::after_fork();
     if IS_USED.load(Ordering::Relaxed) {
         rest();
     }
@@ -134,29 +131,6 @@ pub(crate) fn after_fork() {
 #[inline]
 pub(crate) fn is_wanted() -> bool {
     // Relaxed: a hint, and who takes it looks again.
-    IS_WANTED.load(Ordering::Relaxed) && is_ordinary()
-}
-
-/// Whether the thread is in no signal handler: of no signal that it has blocked is there one, and none leaves its signal unblocked while it runs.
-#[cold]
-fn is_ordinary() -> bool {
-    let now = clock::monotonic_ns();
-    if thread::is_inside() || now < LOOK_AT_NS.load(Ordering::Relaxed) || !thread::identify().owns_tls {
-        return false;
-    }
-    LOOK_AT_NS.store(now + LOOK_INTERVAL_NS, Ordering::Relaxed);
-    // SAFETY: integers and sets of bits, of which zeroes are values.
-    let mut blocked: libc::sigset_t = unsafe { core::mem::zeroed() };
-    // SAFETY: only asks, with room for the answer.
-    unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, core::ptr::null(), &raw mut blocked) };
-    (1..=64).all(|signal| {
-        // SAFETY: integers, sets of bits and a pointer that may be null, of which zeroes are values.
-        let mut action: libc::sigaction = unsafe { core::mem::zeroed() };
-        // SAFETY: only asks, with room for the answer. Of libc's own signals it is not answered.
-        let is_known = unsafe { libc::sigaction(signal, core::ptr::null(), &raw mut action) } == 0;
-        let is_handled = is_known && ![libc::SIG_DFL, libc::SIG_IGN].contains(&action.sa_sigaction);
-        // SAFETY: a set that was filled in, and a signal that there is.
-        let is_blocked = || unsafe { libc::sigismember(&raw const blocked, signal) } == 1;
-        !is_handled || action.sa_flags & libc::SA_NODEFER == 0 && !is_blocked()
-    })
+    let here = 0_u8;
+    IS_WANTED.load(Ordering::Relaxed) && ordinary::is_ordinary((&raw const here).addr())
 }

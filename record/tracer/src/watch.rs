@@ -17,10 +17,11 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use dormouse_abi::trigger::{PATTERN_COUNT_MAX, Trigger};
+use rustix::io::Errno;
 use rustix::thread::futex;
 
 use crate::snapshot::{PATIENCE, Prepared, Snapshot};
-use crate::spawn::spawn;
+use crate::spawn::{is_last, spawn};
 use crate::thread::{self, Writer};
 use crate::{clock, control, record};
 
@@ -159,7 +160,7 @@ impl Watch {
         }
         let sent = prepared.send();
         // Where too many ask at once, later. Without a session, or an owner, nobody wants them any more.
-        if !matches!(sent, Err(rustix::io::Errno::AGAIN)) {
+        if !matches!(sent, Err(Errno::AGAIN)) {
             self.firings().fetch_sub(firings, Ordering::Relaxed);
         }
         TURN.give_back();
@@ -171,6 +172,9 @@ impl Watch {
         }
     }
 }
+
+/// From one look whether the program has other threads to the next.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// Whose turn it is to send requests and to take what they tell of from the counts.
 struct Turn {
@@ -292,12 +296,15 @@ fn serve() {
                 soonest = Some(soonest.map_or(wait, |soonest| soonest.min(wait)));
             }
         }
-        let timeout = soonest.map(|wait| futex::Timespec {
-            tv_sec: wait.as_secs() as i64,
-            tv_nsec: i64::from(wait.subsec_nanos()) as _,
-        });
+        let wait = soonest.map_or(LOOK, |soonest| soonest.min(LOOK));
+        let timeout = futex::Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: i64::from(wait.subsec_nanos()) as _ };
         // Whatever ends the wait, the next round looks.
-        let _ = futex::wait(&BELL, futex::Flags::PRIVATE, bell, timeout.as_ref());
+        let is_over =
+            futex::wait(&BELL, futex::Flags::PRIVATE, bell, Some(&timeout)) == Err(Errno::TIMEDOUT) && is_last();
+        // The process ends then, and what has fired meanwhile is told of there.
+        if is_over {
+            return;
+        }
     }
 }
 

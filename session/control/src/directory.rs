@@ -342,9 +342,17 @@ impl ProcessRoot {
     /// # Errors
     /// `ACCES` or `PERM` if the caller may not look at it.
     pub(crate) fn of(pid: u32) -> Result<ProcessRoot, Errno> {
+        ProcessRoot::of_thread(pid, pid)
+    }
+
+    /// As one of its threads has it.
+    ///
+    /// # Errors
+    /// As [`ProcessRoot::of`].
+    pub(crate) fn of_thread(pid: u32, tid: u32) -> Result<ProcessRoot, Errno> {
         // A link of the kernel's own, to the directory itself.
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        Ok(ProcessRoot { fd: rustix::fs::open(format!("/proc/{pid}/root"), flags, Mode::empty())?, pid })
+        Ok(ProcessRoot { fd: rustix::fs::open(format!("/proc/{pid}/task/{tid}/root"), flags, Mode::empty())?, pid })
     }
 
     /// How the caller names what the process calls `path`.

@@ -12,6 +12,9 @@ use rustix::fs::StatVfsMountFlags;
 /// The section that each object with a tracer, or with tracepoints, has.
 const EVENTS_SECTION: &[u8] = b"dormouse_events";
 
+/// The section in which Go's linker says what it has built.
+const GO_SECTION: &[u8] = b".go.buildinfo";
+
 /// Most bytes of a table or a name that are read.
 const TABLE_BYTES_MAX: u64 = 8 << 20;
 
@@ -34,6 +37,8 @@ pub(crate) struct Executable {
     pub(crate) kind: Kind,
     /// Whether a tracer or tracepoints are in it.
     pub(crate) has_events: bool,
+    /// Whether it is a program in Go.
+    pub(crate) is_go: bool,
 }
 
 /// A command's file: of a script that of its interpreter.
@@ -121,7 +126,7 @@ impl Executable {
                 183 => "aarch64".into(),
                 other => format!("number {other}"),
             };
-            return Some(Executable { kind: Kind::Foreign(name), has_events: false });
+            return Some(Executable { kind: Kind::Foreign(name), has_events: false, is_go: false });
         }
         let loader = loader(file, &header);
         let kind = match loader {
@@ -129,7 +134,8 @@ impl Executable {
             Some(loader) if String::from_utf8_lossy(&loader).contains("/ld-musl") => Kind::Musl,
             Some(_) => Kind::Dynamic,
         };
-        Some(Executable { kind, has_events: has_section(file, &header, EVENTS_SECTION).unwrap_or(false) })
+        let has = |section: &[u8]| has_section(file, &header, section).unwrap_or(false);
+        Some(Executable { kind, has_events: has(EVENTS_SECTION), is_go: has(GO_SECTION) })
     }
 }
 
@@ -205,7 +211,7 @@ mod tests {
     #[test]
     fn this_test_is_a_dynamic_program_without_events() {
         let file = File::open("/proc/self/exe").unwrap();
-        assert_eq!(Executable::of(&file), Some(Executable { kind: Kind::Dynamic, has_events: false }));
+        assert_eq!(Executable::of(&file), Some(Executable { kind: Kind::Dynamic, has_events: false, is_go: false }));
         let file_header = table(&file, 0, 64).unwrap();
         assert_eq!(has_section(&file, &file_header, b".text"), Some(true));
         assert_eq!(has_section(&file, &file_header, b".tex"), Some(false));

@@ -6,7 +6,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -14,9 +13,10 @@ use dormouse_abi::environment::{self, ENV_LISTEN, ENV_SESSION};
 use rustix::fs::{FileType, Mode, OFlags, Stat as FileStat, StatVfsMountFlags};
 use rustix::io::Errno;
 
+use crate::call::cheapest_thread;
 use crate::directory::ProcessRoot;
 use crate::executable::Executable;
-use crate::process::{Stat, process_name};
+use crate::process::{Stat, Status, process_name};
 
 /// Most bytes of a file below `/proc` that are read.
 const PROC_BYTES_MAX: u64 = 16 << 20;
@@ -59,11 +59,14 @@ pub(crate) struct Process {
     pub(crate) listen: Option<String>,
     pub(crate) session: Option<String>,
     pub(crate) xdg_runtime_dir: Option<String>,
-    /// Filters of system calls are in force; no privileges are to be had by exec.
+    /// Whether its environment says that filters of system calls kill nobody.
+    pub(crate) has_mild_filter: bool,
+    /// Filters of system calls are in force, in one of its threads at least; no privileges are to be had by exec.
     pub(crate) has_filter: bool,
     pub(crate) has_no_new_privileges: bool,
-    /// Whether it has a handler for the signal by which a program may listen.
+    /// Whether it has a handler for the signal by which a program listens, and a thread that could run it now.
     pub(crate) handles_sigurg: bool,
+    pub(crate) has_callable_thread: bool,
     /// Namespaces in which it is and the caller is not.
     pub(crate) namespaces: Vec<&'static str>,
     /// Whether its root is another directory than its namespace's.
@@ -93,9 +96,10 @@ impl Process {
             state: stat.field(3).chars().next().unwrap_or('?'),
             thread_count: status.number("Threads:", 0).unwrap_or(1),
             is_kernel_thread: stat.field(9).parse::<u32>().is_ok_and(|flags| flags & PF_KTHREAD != 0),
-            has_filter: status.number("Seccomp:", 0).is_some_and(|mode| mode != 0),
+            has_filter: tasks(pid).filter_map(|tid| Status::of_task(pid, tid)).any(|status| status.has_filter()),
             has_no_new_privileges: status.number("NoNewPrivs:", 0) == Some(1),
-            handles_sigurg: status.signals("SigCgt:") >> (libc::SIGURG - 1) & 1 == 1,
+            handles_sigurg: status.has_signal("SigCgt:", libc::SIGURG),
+            has_callable_thread: cheapest_thread(pid).is_some(),
             ..Process::default()
         };
         let debugger = status.number("TracerPid:", 0).filter(|pid| *pid != 0).map(|pid| pid as u32);
@@ -112,7 +116,9 @@ impl Process {
 
     /// What only who may read its memory may look at.
     fn look_closer(&mut self, status: &Status) -> std::io::Result<()> {
-        let path = |name: &str| format!("/proc/{}/{name}", self.pid);
+        // Of a first thread that has ended the kernel does not show these.
+        let tid = tasks(self.pid).find(|tid| Stat::of_task(self.pid, *tid).is_some_and(|stat| stat.field(3) != "Z"));
+        let path = |name: &str| format!("/proc/{}/task/{}/{name}", self.pid, tid.unwrap_or(self.pid));
         let maps = read(path("maps"))?;
         self.is_secure = is_secure(&read(path("auxv"))?);
         let environment = read(path("environ"))?;
@@ -121,10 +127,11 @@ impl Process {
             entries.filter_map(|entry| Some(entry.strip_prefix(name)?.strip_prefix('=')?.to_string())).next()
         };
         self.listen = variable(ENV_LISTEN);
+        self.has_mild_filter = variable("DORMOUSE_SECCOMP").is_some_and(|value| value == "0");
         self.session = variable(ENV_SESSION).filter(|path| !path.is_empty());
         self.xdg_runtime_dir = variable("XDG_RUNTIME_DIR");
-        let root = ProcessRoot::of(self.pid)?;
-        self.look_at_objects(&root, &String::from_utf8_lossy(&maps));
+        let root = ProcessRoot::of_thread(self.pid, tid.unwrap_or(self.pid))?;
+        self.look_at_objects(&root, &path("exe"), &String::from_utf8_lossy(&maps));
         self.look_at_namespaces();
         let uid = inner_uid(self.pid, self.uid);
         self.is_unmapped = uid.is_none();
@@ -140,8 +147,8 @@ impl Process {
         Ok(())
     }
 
-    fn look_at_objects(&mut self, root: &ProcessRoot, maps: &str) {
-        let exe = open_checked(rustix::fs::open(format!("/proc/{}/exe", self.pid), PATH_FLAGS, Mode::empty()), None);
+    fn look_at_objects(&mut self, root: &ProcessRoot, exe: &str, maps: &str) {
+        let exe = open_checked(rustix::fs::open(exe, PATH_FLAGS, Mode::empty()), None);
         let exe_inode = exe.as_ref().and_then(|file| Some(file.metadata().ok()?.ino()));
         self.executable = exe.and_then(|file| Executable::of(&file));
         // Each file once: address range, permissions, offset, device, inode, path.
@@ -192,12 +199,7 @@ impl Process {
     }
 
     fn look_at_thread(&mut self) {
-        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.pid)).into_iter().flatten().flatten();
-        let is_listener = |path: &PathBuf| {
-            let is_first = path.file_name().is_some_and(|tid| tid.as_bytes() == self.pid.to_string().as_bytes());
-            !is_first && read(path.join("comm")).is_ok_and(|name| name.trim_ascii_end() == LISTENER.as_bytes())
-        };
-        for task in tasks.map(|entry| entry.path()).filter(is_listener) {
+        for task in listeners(self.pid) {
             self.has_thread = true;
             // The thread has descriptors of its own, and its socket is one of them.
             let fds = std::fs::read_dir(task.join("fd")).into_iter().flatten().flatten();
@@ -253,6 +255,24 @@ impl Process {
     }
 }
 
+/// Ids of a process's threads.
+fn tasks(pid: u32) -> impl Iterator<Item = u32> {
+    let entries = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+/// Where the kernel shows the tracer's threads that listen.
+fn listeners(pid: u32) -> impl Iterator<Item = PathBuf> {
+    let threads =
+        tasks(pid).filter(move |tid| *tid != pid).map(move |tid| PathBuf::from(format!("/proc/{pid}/task/{tid}")));
+    threads.filter(|path| read(path.join("comm")).is_ok_and(|name| name.trim_ascii_end() == LISTENER.as_bytes()))
+}
+
+/// Whether a process has a thread that listens.
+pub(crate) fn has_listener(pid: u32) -> bool {
+    listeners(pid).next().is_some()
+}
+
 /// The process that a thread is of, if it is not its first.
 pub(crate) fn process_of_thread(tid: u32) -> Option<u32> {
     let process = Status::of(tid)?.number("Tgid:", 0)? as u32;
@@ -295,35 +315,6 @@ pub(crate) fn names_otherwise(pid: u32) -> bool {
 pub(crate) fn inner_directories(pid: u32, uid: u32) -> [PathBuf; 2] {
     let uid = inner_uid(pid, uid).unwrap_or(OVERFLOW_UID);
     [format!("/run/user/{uid}/dormouse").into(), environment::socket_dir(None, uid).into()]
-}
-
-/// proc_pid_status(5).
-struct Status(String);
-
-impl Status {
-    fn of(pid: u32) -> Option<Status> {
-        Some(Status(String::from_utf8_lossy(&read(format!("/proc/{pid}/status")).ok()?).into()))
-    }
-
-    fn numbers(&self, name: &str) -> impl Iterator<Item = u64> {
-        let line = self.0.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
-        line.split_whitespace().map_while(|number| number.parse().ok())
-    }
-
-    fn number(&self, name: &str, index: usize) -> Option<u64> {
-        self.numbers(name).nth(index)
-    }
-
-    /// A set of signals, the first one in the lowest bit.
-    fn signals(&self, name: &str) -> u64 {
-        let set = self.0.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
-        u64::from_str_radix(set.trim(), 16).unwrap_or_default()
-    }
-
-    /// The group that it makes files as, and those that it has besides.
-    fn groups(&self) -> Vec<u32> {
-        self.numbers("Gid:").skip(3).chain(self.numbers("Groups:")).map(|group| group as u32).collect()
-    }
 }
 
 /// A user, as the caller sees it.

@@ -24,6 +24,7 @@
 //! ```text
 //!   error · process · limits      why not, in a line; what the kernel tells of processes; descriptors
 //!   peer · directory · executable the process at the other end; directories of sockets; what a program's file says
+//!   call                          which thread of a program is sent the signal that has it make a socket
 //!   facts                         what can be seen of a process that does not answer
 //!   why                           which of that is the reason, and what to do about it
 //!   program · tunable             a program that runs: its sockets, questions to it, its variables
@@ -60,6 +61,7 @@
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 mod allowance;
+mod call;
 mod client;
 mod directory;
 mod error;
@@ -85,7 +87,7 @@ pub use event_loop::{SessionListener, SessionServer, no_thread};
 pub use limits::{raise_descriptor_limit, restore_descriptor_limit};
 pub use process::{Stat, boot, is_dead, open, pid_in_namespace, pid_namespace, process_name, start_of};
 pub use processes::{Entering, Processes};
-pub use program::Program;
+pub use program::{Program, Wait};
 pub use server::{Counts, Joining, Service};
 pub use unheard::Unheard;
 pub use why::{why_not_joined, why_not_preloaded};

@@ -29,7 +29,16 @@ pub struct Stat {
 impl Stat {
     /// Of a process; `None` if there is none, or it may not be looked at.
     pub fn of(pid: u32) -> Option<Stat> {
-        let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
+        Stat::at(&format!("/proc/{pid}/stat"))
+    }
+
+    /// That of a thread.
+    pub(crate) fn of_task(pid: u32, tid: u32) -> Option<Stat> {
+        Stat::at(&format!("/proc/{pid}/task/{tid}/stat"))
+    }
+
+    fn at(path: &str) -> Option<Stat> {
+        let stat = std::fs::read(path).ok()?;
         let stat = String::from_utf8_lossy(&stat);
         // The name in parentheses may hold anything, parentheses too.
         let (before, fields) = stat.rsplit_once(')')?;
@@ -45,6 +54,51 @@ impl Stat {
     /// Where code, stack and arguments start, as the kernel has placed them: otherwise for most programs that a process becomes by `exec`.
     pub(crate) fn layout(&self) -> String {
         [26, 28, 48].map(|number| self.field(number)).join(" ")
+    }
+}
+
+/// proc_pid_status(5).
+#[derive(Debug)]
+pub(crate) struct Status(String);
+
+impl Status {
+    pub(crate) fn of(pid: u32) -> Option<Status> {
+        Status::at(&format!("/proc/{pid}/status"))
+    }
+
+    /// That of a thread.
+    pub(crate) fn of_task(pid: u32, tid: u32) -> Option<Status> {
+        Status::at(&format!("/proc/{pid}/task/{tid}/status"))
+    }
+
+    fn at(path: &str) -> Option<Status> {
+        // Its name may be any bytes.
+        Some(Status(String::from_utf8_lossy(&std::fs::read(path).ok()?).into()))
+    }
+
+    fn numbers(&self, name: &str) -> impl Iterator<Item = u64> {
+        let line = self.0.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
+        line.split_whitespace().map_while(|number| number.parse().ok())
+    }
+
+    pub(crate) fn number(&self, name: &str, index: usize) -> Option<u64> {
+        self.numbers(name).nth(index)
+    }
+
+    /// Whether a set has a signal.
+    pub(crate) fn has_signal(&self, name: &str, signal: i32) -> bool {
+        let set = self.0.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
+        u64::from_str_radix(set.trim(), 16).is_ok_and(|set| set >> (signal - 1) & 1 == 1)
+    }
+
+    /// Whether a filter of system calls is in force.
+    pub(crate) fn has_filter(&self) -> bool {
+        self.number("Seccomp:", 0).is_some_and(|mode| mode != 0)
+    }
+
+    /// The group that it makes files as, and those that it has besides.
+    pub(crate) fn groups(&self) -> Vec<u32> {
+        self.numbers("Gid:").skip(3).chain(self.numbers("Groups:")).map(|group| group as u32).collect()
     }
 }
 
@@ -123,15 +177,10 @@ impl Identity {
     /// Of a process; `None` if there is none, or it may not be looked at.
     pub(crate) fn of(pid: u32) -> Option<Identity> {
         // Not the owner of the directory, which is root for a process that cannot be dumped.
-        let status = std::fs::read(format!("/proc/{pid}/status")).ok()?;
-        // Its name may be any bytes.
-        let status = String::from_utf8_lossy(&status);
-        let numbers = |name: &str| -> Option<Vec<u32>> {
-            let line = status.lines().find_map(|line| line.strip_prefix(name))?;
-            line.split_whitespace().map(|number| number.parse().ok()).collect()
-        };
-        let ids = numbers("NSpid:").filter(|ids| !ids.is_empty()).unwrap_or_else(|| vec![pid]);
-        Some(Identity { uid: *numbers("Uid:")?.get(1)?, start: start_of(pid), ids })
+        let status = Status::of(pid)?;
+        let ids: Vec<u32> = status.numbers("NSpid:").map(|id| id as u32).collect();
+        let ids = if ids.is_empty() { vec![pid] } else { ids };
+        Some(Identity { uid: status.number("Uid:", 1)? as u32, start: start_of(pid), ids })
     }
 }
 

@@ -299,13 +299,13 @@ mod tests {
         let mut children = [sleep(), sleep()];
         let [first, second] = children.each_ref().map(Child::id);
         for (number, pid) in [(1, first), (2, first), (3, second), (4, first)] {
-            assert_eq!(processes.admit(entering(number, pid, 7)), []);
+            assert_eq!(processes.admit(entering(number, pid, 7)), [0_u16; 0]);
             processes.count_joined(1);
         }
         assert_eq!((processes.count(), processes.joined()), (2, 4));
         assert!(processes.has(first) && !processes.are_all_dead() && processes.is_known(3));
         // Nobody's end: nothing is removed.
-        assert_eq!(processes.ended(1), []);
+        assert_eq!(processes.ended(1), [0_u16; 0]);
         processes.forget(2);
         assert!(!processes.is_known(2) && processes.has(first));
         children[0].kill().unwrap();
@@ -336,7 +336,7 @@ mod tests {
         processes.admit(Entering { pidfd: None, ..entering(1, child.id(), 5) });
         // It cannot be seen at all: nothing is known of its end.
         processes.admit(Entering { pid: None, pidfd: None, ..entering(2, 1, 5) });
-        assert_eq!(processes.ended_unwatched(), []);
+        assert_eq!(processes.ended_unwatched(), [0_u16; 0]);
         child.kill().unwrap();
         child.wait().unwrap();
         assert_eq!(processes.ended_unwatched(), [1]);

@@ -3,18 +3,19 @@
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use dormouse_abi::message::{Edge, ProgramToTool, ToolToProgram};
 use dormouse_transport::{Conversation, Deadline, Error as Failure, Peer};
 use rustix::io::Errno;
 
+use crate::call::{Cost, PATIENCE_FOR_MOMENT, cheapest_thread, send};
 use crate::directory::{ProcessRoot, Refusal, SocketDirectory, directories_of, directory_besides};
 use crate::error::Error;
-use crate::facts::{inner_directories, names_otherwise};
+use crate::facts::{has_listener, inner_directories, names_otherwise};
 use crate::peer;
-use crate::process::{self, Identity, is_dead};
-use crate::why::{Looked, why_none, why_silent, why_unreachable};
+use crate::process::{self, Identity, Stat, is_dead};
+use crate::why::{Looked, Silence, why_none, why_silent, why_unreachable};
 
 /// How long a program may take over an answer, all in all.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -22,6 +23,22 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// How long after its start a process that does not listen may do so in a moment, and how long from one look to the next.
 const YOUNG: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_millis(20);
+
+/// After how long it is said that a program is waited for.
+const SAID_AFTER: Duration = Duration::from_secs(1);
+/// From one look at a program that is called to the next: while a moment for the signal is waited for, and then for its socket.
+const LOOK_FOR_MOMENT: Duration = Duration::from_micros(200);
+const LOOK_FOR_SOCKET: Duration = Duration::from_millis(5);
+/// How long a thread that listens may be there before its socket is found.
+const PATIENCE_FOR_SOCKET: Duration = Duration::from_millis(500);
+
+/// How long a program is waited for that listens by a signal: it answers once it passes a tracepoint.
+pub struct Wait<'a> {
+    /// `None`: without an end.
+    pub limit: Option<Duration>,
+    /// Called once when a program is waited for, after a second, with its id.
+    pub on_wait: &'a mut dyn FnMut(u32),
+}
 
 /// How the identity of a process is looked up: another way in tests.
 type Lookup = fn(u32) -> Option<Identity>;
@@ -51,23 +68,24 @@ fn while_young<T>(mut look: impl FnMut() -> Result<T, Error>, mut is_young: impl
 }
 
 impl Program {
-    /// Finds a process's sockets: those that the process itself listens to, in directories where its user's sockets may be.
+    /// Finds a process's sockets: those that the process itself listens to, in directories where its user's sockets may be. A program that listens
+    /// by a signal is called, and gets five seconds to pass a tracepoint.
     ///
     /// # Errors
     /// One line.
     pub fn find(pid: u32) -> Result<Program, Error> {
-        Program::find_by(pid, Identity::of, directories_of)
+        Program::find_by(pid, Identity::of, directories_of, &mut Wait { limit: Some(PATIENCE), on_wait: &mut |_| {} })
     }
 
-    /// The same, but that a process which has just started gets time to listen.
+    /// The same, but that a program which listens by a signal is waited for as it is said here, and one that has just started gets time to listen.
     ///
     /// # Errors
     /// One line.
-    pub fn find_soon(pid: u32) -> Result<Program, Error> {
-        while_young(|| Program::find(pid), || process::is_young(pid, YOUNG))
+    pub fn find_soon(pid: u32, wait: &mut Wait<'_>) -> Result<Program, Error> {
+        while_young(|| Program::find_by(pid, Identity::of, directories_of, wait), || process::is_young(pid, YOUNG))
     }
 
-    /// The same, for who has no use for a reason.
+    /// That of a process that listens at this moment, without a call or a reason.
     pub fn listening(pid: u32) -> Option<Program> {
         Program::look_for(pid, Identity::of, directories_of)
             .ok()
@@ -76,9 +94,41 @@ impl Program {
             .filter(Program::has_socket)
     }
 
-    fn find_by(pid: u32, lookup: Lookup, directories_of: impl Fn(u32) -> Vec<PathBuf>) -> Result<Program, Error> {
-        let (program, looked) = Program::look_for(pid, lookup, directories_of)?.ok_or_else(|| why_none(pid))?;
-        if program.has_socket() { Ok(program) } else { Err(why_unreachable(pid, looked)) }
+    fn find_by(
+        pid: u32,
+        lookup: Lookup,
+        directories_of: impl Fn(u32) -> Vec<PathBuf>,
+        wait: &mut Wait<'_>,
+    ) -> Result<Program, Error> {
+        let started = Instant::now();
+        let mut call = Call::default();
+        let mut is_said = false;
+        let mut listens_since = Instant::now();
+        loop {
+            let (program, looked) = Program::look_for(pid, lookup, &directories_of)?.ok_or_else(|| why_none(pid))?;
+            if program.has_socket() {
+                return Ok(program);
+            }
+            let is_late = wait.limit.is_some_and(|limit| started.elapsed() >= limit);
+            if !has_listener(pid) {
+                listens_since = Instant::now();
+            }
+            let listens_elsewhere = listens_since.elapsed() >= PATIENCE_FOR_SOCKET;
+            // The reason is looked for before it is called, when it has become another program, where its socket is not found, and at the end.
+            if is_late || listens_elsewhere || !call.is_under_way(pid) {
+                match why_unreachable(pid, looked) {
+                    Silence::Callable(why) if is_late => return Err(why),
+                    Silence::Callable(_) if call.is_under_way(pid) => {}
+                    Silence::Callable(_) => call = Call::to(pid),
+                    Silence::Because(why) => return Err(why),
+                }
+            }
+            if !is_said && started.elapsed() >= SAID_AFTER {
+                is_said = true;
+                (wait.on_wait)(pid);
+            }
+            std::thread::sleep(if call.go_on(pid) { LOOK_FOR_SOCKET } else { LOOK_FOR_MOMENT });
+        }
     }
 
     /// `None`: there is no such process.
@@ -227,6 +277,40 @@ impl Program {
     }
 }
 
+/// A call of a program that listens by a signal.
+#[derive(Debug, Default)]
+struct Call {
+    /// What the program is like, so that one that it has become by `exec` is told from it. Empty: nobody is called.
+    layout: String,
+    started: Option<Instant>,
+    /// The thread that was sent the signal.
+    thread: Option<u32>,
+}
+
+impl Call {
+    fn to(pid: u32) -> Call {
+        let layout = Stat::of(pid).map(|stat| stat.layout()).unwrap_or_default();
+        Call { layout, started: Some(Instant::now()), thread: None }
+    }
+
+    fn is_under_way(&self, pid: u32) -> bool {
+        self.started.is_some() && Stat::of(pid).is_some_and(|stat| stat.layout() == self.layout)
+    }
+
+    /// Sends the signal if this is a moment for it. Whether it has been sent.
+    fn go_on(&mut self, pid: u32) -> bool {
+        // A thread that has ended may not have come to run the handler.
+        if self.thread.is_some_and(|tid| Stat::of_task(pid, tid).is_some()) {
+            return true;
+        }
+        let is_late = self.started.is_some_and(|started| started.elapsed() >= PATIENCE_FOR_MOMENT);
+        let thread = cheapest_thread(pid).filter(|(cost, _)| is_late || *cost <= Cost::Restarted);
+        // Whoever may not send it finds no socket, and hears why.
+        self.thread = thread.map(|(_, tid)| tid).filter(|tid| send(pid, *tid).is_ok());
+        self.thread.is_some()
+    }
+}
+
 /// What is known of a process at the other end of a connection, after it was connected.
 struct Seen {
     /// Its id, if it can be seen, and its user.
@@ -270,9 +354,9 @@ mod tests {
 
     use super::*;
 
-    fn directories(dir: &Path) -> impl Fn(u32) -> Vec<PathBuf> {
-        let dir = dir.to_owned();
-        move |_| vec![dir.clone()]
+    fn find_by(pid: u32, lookup: Lookup, dir: &Path) -> Result<Program, Error> {
+        let wait = &mut Wait { limit: Some(Duration::ZERO), on_wait: &mut |_| {} };
+        Program::find_by(pid, lookup, |_| vec![dir.to_owned()], wait)
     }
 
     fn listen(dir: &Path, name: &str) -> UnixListener {
@@ -307,7 +391,7 @@ mod tests {
         let _other = listen(place.path(), "4200000.0.sock");
         std::thread::scope(|scope| {
             scope.spawn(|| answer_all(&listener, &ProgramToTool::Error { text: "no\u{1b}[2J".into() }));
-            let program = Program::find_by(me, Identity::of, directories(place.path())).unwrap();
+            let program = find_by(me, Identity::of, place.path()).unwrap();
             assert_eq!(program.tracer_count(), 1);
             let answer = program.ask(&ToolToProgram::List).unwrap().remove(0);
             assert_eq!(program.refusal(answer).to_string(), format!("process {me}: no\u{fffd}[2J"));
@@ -315,7 +399,7 @@ mod tests {
         });
         // As in a container: the process knows itself by another id.
         let inside = |pid| Identity::of(pid).map(|identity| Identity { ids: vec![pid, 4_200_000], ..identity });
-        let program = Program::find_by(me, inside, directories(place.path())).unwrap();
+        let program = find_by(me, inside, place.path()).unwrap();
         assert_eq!(program.tracer_count(), 2);
     }
 
@@ -333,12 +417,12 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let me = std::process::id();
         let _listener = listen(place.path(), &format!("{me}.0.sock"));
-        let program = Program::find_by(me, lookup, directories(place.path())).unwrap();
+        let program = find_by(me, lookup, place.path()).unwrap();
         let error = program.ask(&ToolToProgram::List).unwrap_err().to_string();
         assert!(error.contains("the process has ended meanwhile"), "{error}");
         // Between its look-up and the first connection.
         LOOKED.set(1);
-        let error = Program::find_by(me, lookup, directories(place.path())).unwrap_err().to_string();
+        let error = find_by(me, lookup, place.path()).unwrap_err().to_string();
         assert!(error.contains("the process has ended meanwhile"), "{error}");
     }
 
@@ -365,7 +449,7 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let mut child = std::process::Command::new("sleep").arg("infinity").spawn().unwrap();
         let _listener = listen(place.path(), &format!("{}.0.sock", child.id()));
-        let error = Program::find_by(child.id(), Identity::of, directories(place.path())).map(drop);
+        let error = find_by(child.id(), Identity::of, place.path()).map(drop);
         child.kill().unwrap();
         // Nobody has waited for it yet.
         let dead = rustix::process::WaitIdOptions::EXITED | rustix::process::WaitIdOptions::NOWAIT;

@@ -61,7 +61,6 @@ struct Facts {
 struct Reason {
     requests: &'static [Request],
     /// What it is about, in the document.
-    #[cfg_attr(not(test), expect(dead_code, reason = "the document is compared with it"))]
     what: &'static str,
     /// What was seen, where the row holds: the rest of a sentence about the program.
     seen: fn(&Facts) -> Option<String>,
@@ -69,7 +68,11 @@ struct Reason {
     remedy: &'static str,
 }
 
-const REASONS: [Reason; 26] = [
+/// Rows that a program is in which listens by a signal, and which nothing keeps from answering once it was called.
+const NOT_CALLABLE_NOW: &str = "its threads wait for signals, or block `SIGURG`";
+const NOT_PASSED: &str = "it has passed no tracepoint since it was called";
+
+const REASONS: [Reason; 28] = [
     Reason {
         requests: &[Answer],
         what: "it is a zombie",
@@ -80,17 +83,6 @@ const REASONS: [Reason; 26] = [
             )
         },
         remedy: "name a program that runs: `pgrep -a NAME` finds its id",
-    },
-    Reason {
-        requests: &[Answer],
-        what: "its first thread has ended",
-        seen: |facts| {
-            facts.of(
-                |process| process.state == 'Z',
-                "goes on without its first thread, and the system does not show what it has mapped",
-            )
-        },
-        remedy: "record it from its start: `dormouse record -- CMD`",
     },
     Reason {
         requests: &[Answer],
@@ -298,7 +290,9 @@ const REASONS: [Reason; 26] = [
         requests: &[Answer],
         what: "a filter of system calls is in force",
         seen: |facts| {
-            let process = facts.process.as_ref().filter(|process| process.has_filter)?;
+            let is_meant =
+                |process: &Process| process.handles_sigurg && (process.is_asked_to_listen() || process.has_mild_filter);
+            let process = facts.process.as_ref().filter(|process| process.has_filter && !is_meant(process))?;
             Some(format!(
                 "does not listen{}, and is under a seccomp filter, where a program does so only if it is told to; what that forbids cannot be seen",
                 process.surroundings()
@@ -311,7 +305,8 @@ const REASONS: [Reason; 26] = [
         requests: &[Answer],
         what: "it may get no new privileges, as programs that Landlock confines",
         seen: |facts| {
-            let process = facts.process.as_ref().filter(|process| process.has_no_new_privileges)?;
+            let is_it = |process: &&Process| process.has_no_new_privileges && !process.handles_sigurg;
+            let process = facts.process.as_ref().filter(is_it)?;
             Some(format!(
                 "does not listen{}, and has set no_new_privs; whether rules of Landlock keep it from making a socket cannot be seen",
                 process.surroundings()
@@ -321,11 +316,45 @@ const REASONS: [Reason; 26] = [
     },
     Reason {
         requests: &[Answer],
+        what: "it is written in Go, whose runtime handles `SIGURG`",
+        seen: |facts| {
+            let is_go = facts.executable().is_some_and(|executable| executable.is_go);
+            facts.of(
+                |process| process.handles_sigurg && is_go,
+                "is written in Go, whose runtime handles the signal by which a program is called",
+            )
+        },
+        remedy: "start it with DORMOUSE_LISTEN=thread",
+    },
+    Reason {
+        requests: &[Answer],
+        what: NOT_CALLABLE_NOW,
+        seen: |facts| {
+            facts.of(
+                |process| process.handles_sigurg && !process.has_callable_thread,
+                "cannot be called: each of its threads waits for signals (pause, sigwait) or blocks SIGURG",
+            )
+        },
+        remedy: "have it go on, or start it with DORMOUSE_LISTEN=thread",
+    },
+    Reason {
+        requests: &[Answer],
+        what: NOT_PASSED,
+        seen: |facts| {
+            let process = facts.process.as_ref().filter(|process| process.handles_sigurg)?;
+            let landlock =
+                if process.has_no_new_privileges { ", or rules of Landlock keep it from making a socket" } else { "" };
+            Some(format!("has passed no tracepoint since it was called{landlock}"))
+        },
+        remedy: "have it pass one, wait longer (`--wait SECONDS`), or start it with DORMOUSE_LISTEN=thread: then it answers at once",
+    },
+    Reason {
+        requests: &[Answer],
         what: "nothing can be seen that keeps it from listening",
         seen: |facts| {
             let process = facts.process.as_ref()?;
             Some(format!(
-                "has Dormouse's library{}, and nothing to be seen keeps it from listening: it is still starting, has stopped, or was built so",
+                "has Dormouse's library{}, and nothing to be seen keeps it from listening: it is still starting, has stopped, has set what SIGURG does, or was built so",
                 process.surroundings()
             ))
         },
@@ -434,13 +463,26 @@ fn within_patience<T: Send + 'static>(look: impl FnOnce() -> T + Send + 'static)
     seen.recv_timeout(PATIENCE).ok()
 }
 
-/// Why a process that has no socket where it was looked for does not listen, in one line.
-pub(crate) fn why_unreachable(pid: u32, looked: Looked) -> Error {
+/// What a process that has no socket is about.
+#[derive(Debug)]
+pub(crate) enum Silence {
+    /// It listens by a signal, and would make a socket if it were called. If it has been called: why it has not, in one line.
+    Callable(Error),
+    /// Why it does not listen, in one line.
+    Because(Error),
+}
+
+/// Why a process that has no socket where it was looked for does not listen.
+pub(crate) fn why_unreachable(pid: u32, looked: Looked) -> Silence {
     let look = move || {
         let process = Process::look(pid);
         let session = process.as_ref().and_then(|process| Some((process.session.as_deref()?, process.uid)));
         let is_session_alive = session.and_then(|(path, uid)| is_session_alive(path, uid));
-        Facts { process, looked, is_session_alive, ..Facts::default() }.told(pid)
+        let facts = Facts { process, looked, is_session_alive, ..Facts::default() };
+        let is_callable =
+            facts.reason(Answer).is_some_and(|(reason, _)| [NOT_CALLABLE_NOW, NOT_PASSED].contains(&reason.what));
+        let why = facts.told(pid).into();
+        if is_callable { Silence::Callable(why) } else { Silence::Because(why) }
     };
     let late = || {
         format!(
@@ -448,7 +490,7 @@ pub(crate) fn why_unreachable(pid: u32, looked: Looked) -> Error {
             PATIENCE.as_secs()
         )
     };
-    within_patience(look).unwrap_or_else(late).into()
+    within_patience(look).unwrap_or_else(|| Silence::Because(late().into()))
 }
 
 /// Why there is no process with this id that a tool could talk to, in one line.
@@ -476,11 +518,6 @@ pub(crate) fn why_silent(pid: u32, patience: Duration) -> Error {
     let remedy = format!("have it go on (`kill -CONT {pid}`, or in its debugger), and try again");
     match (why, process) {
         (Some(why), _) => format!("process {pid} does not answer: it {why}; {remedy}").into(),
-        (None, Some(Process { handles_sigurg: true, .. })) => format!(
-            "process {pid} did not answer: if it listens by a signal (DORMOUSE_LISTEN=signal), it has passed no tracepoint within {} ms",
-            patience.as_millis()
-        )
-        .into(),
         (None, Some(process)) => format!(
             "process {pid} has not answered within {} ms; it is neither stopped nor traced (state {}): try again when it has less to do",
             patience.as_millis(), process.state
@@ -558,7 +595,7 @@ mod tests {
 
     /// A program that has a tracer, and does not listen.
     fn silent() -> Facts {
-        let executable = Executable { kind: Kind::Dynamic, has_events: true };
+        let executable = Executable { kind: Kind::Dynamic, has_events: true, is_go: false };
         let process = Process {
             pid: 7,
             name: "shop".into(),
@@ -581,13 +618,13 @@ mod tests {
 
     fn is_kind(kind: Kind) -> impl FnOnce(&mut Process) {
         move |process| {
-            process.executable = Some(Executable { kind, has_events: false });
+            process.executable = Some(Executable { kind, has_events: false, is_go: false });
             process.tracers.clear();
         }
     }
 
     fn command(kind: Kind, has_events: bool, privileges: Option<&str>) -> Facts {
-        let executable = Executable { kind, has_events };
+        let executable = Executable { kind, has_events, is_go: false };
         let command =
             Command { path: "/bin/x".into(), script: None, executable, privileges: privileges.map(String::from) };
         Facts { command: Some(command), ..Facts::default() }
@@ -613,7 +650,6 @@ mod tests {
         };
         let cases: Vec<(Facts, Request, &str)> = vec![
             (with(|process| process.state = 'Z'), Answer, "has ended, and its parent"),
-            (with(|process| (process.state, process.thread_count) = ('Z', 2)), Answer, "without its first thread"),
             (with(|process| process.is_kernel_thread = true), Answer, "is a thread of the kernel"),
             (with(|process| process.unseen = Some("no".into())), Answer, "may not look at it (no)"),
             (with(is_kind(Kind::Static)), Answer, "is static and has no Dormouse tracepoints"),
@@ -664,7 +700,21 @@ mod tests {
             (with(|process| process.memory_left = Some(4096)), Answer, "may map 4 KiB of memory more"),
             (with(|process| process.has_filter = true), Answer, "is under a seccomp filter"),
             (with(|process| process.has_no_new_privileges = true), Answer, "rules of Landlock"),
-            (silent(), Answer, "it is still starting, has stopped, or was built so"),
+            (
+                with(|process| {
+                    process.handles_sigurg = true;
+                    process.executable.as_mut().unwrap().is_go = true;
+                }),
+                Answer,
+                "is written in Go, whose runtime handles the signal",
+            ),
+            (with(|process| process.handles_sigurg = true), Answer, "each of its threads waits for signals"),
+            (
+                with(|process| (process.handles_sigurg, process.has_callable_thread) = (true, true)),
+                Answer,
+                "has passed no tracepoint since it was called; have it pass one",
+            ),
+            (silent(), Answer, "it is still starting, has stopped, has set what SIGURG does, or was built so"),
         ];
         let mut told = BTreeSet::new();
         for (facts, request, words) in cases {

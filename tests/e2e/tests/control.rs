@@ -58,6 +58,9 @@ fn words(words: &[&str]) -> Vec<OsString> {
     words.iter().map(OsString::from).collect()
 }
 
+/// A program that answers at once, whether it passes tracepoints or not.
+const BY_THREAD: [(&str, &str); 1] = [("DORMOUSE_LISTEN", "thread")];
+
 /// What a session's owner does while a program forks, starts others and loads a library.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Owner {
@@ -209,7 +212,7 @@ mod waits {
         let place = tempfile::tempdir().expect("a directory");
         let session = place.path().join("session");
         let _silent = std::os::unix::net::UnixListener::bind(&session).expect("a socket");
-        let mut program = Program::start(&[CROWD, "forks"], BOUND);
+        let mut program = Program::start_with(&[CROWD, "forks"], &BY_THREAD, BOUND);
         program.wait_for_ready();
         let run = program.place().join("run");
         let [socket] = &sockets(&run)[..] else { panic!("{:?}", sockets(&run)) };
@@ -508,7 +511,7 @@ fn a_socket_of_the_programs_is_not_answered_by_the_tracer() {
 /// thread that never sleeps has no voluntary switch more.
 #[test]
 fn a_listener_that_lacks_descriptors_sleeps() {
-    let mut program = Program::start(&[HOST, "as-before-5.9", "limit"], BOUND);
+    let mut program = Program::start_with(&[HOST, "as-before-5.9", "limit"], &BY_THREAD, BOUND);
     program.wait_for_ready();
     let run = program.place().join("run");
     let threads = PathBuf::from(format!("/proc/{}/task", program.pid()));
@@ -540,7 +543,7 @@ fn programs_of_two_pid_namespaces_are_told_apart() {
     let place = tempfile::tempdir().expect("a directory");
     let starts = [("boxed", [BOX, "none", "100"]), ("other", [CROWD, "listed", ""])];
     let programs = starts.map(|(_, program)| {
-        let command = [&[ENTER, "pid-namespace", "exec"], &program[..]].concat();
+        let command = [&["env", "DORMOUSE_LISTEN=thread", ENTER, "pid-namespace", "exec"], &program[..]].concat();
         let mut program = Program::start_beside(&command, BOUND, place.path());
         program.wait_for_ready();
         program
@@ -579,7 +582,9 @@ fn root_arms_the_program_of_another_user() {
         ));
     }
     let events = EVENTS.to_string();
-    let mut program = Program::start_beside(&[&as_nobody[..], &[BOX, "none", &events]].concat(), BOUND, &nobodys);
+    let by_thread = ["env", "DORMOUSE_LISTEN=thread"];
+    let mut program =
+        Program::start_beside(&[&by_thread[..], &as_nobody, &[BOX, "none", &events]].concat(), BOUND, &nobodys);
     program.wait_for_ready();
     let (pid, dir, roots) = (program.pid().to_string(), place.path().join("trace"), place.path().join("roots"));
     std::fs::create_dir(&roots).expect("a directory");

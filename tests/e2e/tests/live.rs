@@ -19,6 +19,9 @@ use tempfile::TempDir;
 const LIVE: &str = env!("CARGO_BIN_EXE_e2e-live");
 const TRACED: &str = env!("CARGO_BIN_EXE_e2e-traced");
 
+/// Arguments are evaluated for no tool: a call by a signal has them evaluated once.
+const BY_THREAD: [(&str, &str); 1] = [("DORMOUSE_LISTEN", "thread")];
+
 /// A program that runs, with a directory of sockets of its own.
 struct Live {
     place: TempDir,
@@ -113,7 +116,7 @@ fn count(trace: &Trace, class: &str) -> u64 {
 
 #[test]
 fn events_are_armed_and_disarmed_while_the_program_runs() {
-    let live = Live::start(&[]);
+    let live = Live::start(&BY_THREAD);
     let pid = live.pid();
     let list = live.succeed(&["list", &pid]);
     assert!(list.contains("in no session"), "{list}");
@@ -352,7 +355,7 @@ fn the_end_of_the_program_completes_the_trace() {
 
 #[test]
 fn a_foreground_recorder_joins_and_leaves() {
-    let live = Live::start(&[]);
+    let live = Live::start(&BY_THREAD);
     let (dir, dir_text) = live.trace_dir("trace");
     let recorder = Command::new(dormouse())
         .args(["record", "--attach", &live.pid(), "-e", "live:tock", "-o", &dir_text])
@@ -373,7 +376,7 @@ fn a_foreground_recorder_joins_and_leaves() {
 
 #[test]
 fn what_cannot_be_reached_is_told_in_one_line() {
-    let live = Live::start(&[]);
+    let live = Live::start(&BY_THREAD);
     let pid = live.pid();
     let mut stranger = Command::new("sleep").arg("infinity").spawn().unwrap();
     for command in ["list", "arm", "disarm"] {

@@ -162,17 +162,19 @@ fn programs_without_tracepoints_are_told_by_what_they_are() {
 #[test]
 fn programs_that_do_not_listen_are_told_by_why() {
     assert!(refused(&boxed(&["DORMOUSE_LISTEN=0"])).contains("(e2e-box) was started with DORMOUSE_LISTEN=0; "));
-    let stopped = boxed(&[]);
-    let pid = Pid::from_raw(stopped.pid() as i32).expect("a process");
-    kill_process(pid, Signal::STOP).expect("a process");
-    let text = refused(&stopped);
-    kill_process(pid, Signal::CONT).expect("a process");
-    assert!(
-        text.contains(&format!("does not answer: it is stopped; have it go on (`kill -CONT {}`", stopped.pid())),
-        "{text}"
-    );
+    // One that listens by a signal has no socket that would not answer.
+    for (environment, said) in
+        [(&["DORMOUSE_LISTEN=thread"][..], "does not answer: it is stopped"), (&[], "is stopped")]
+    {
+        let stopped = boxed(environment);
+        let pid = Pid::from_raw(stopped.pid() as i32).expect("a process");
+        kill_process(pid, Signal::STOP).expect("a process");
+        let text = refused(&stopped);
+        kill_process(pid, Signal::CONT).expect("a process");
+        assert!(text.contains(&format!("{said}; have it go on (`kill -CONT {}`", stopped.pid())), "{text}");
+    }
     // It listens where the tool does not look.
-    let program = boxed(&[]);
+    let program = boxed(&["DORMOUSE_LISTEN=thread"]);
     let (pid, run) = (program.pid().to_string(), program.place().join("run"));
     let elsewhere = refusal(&["list", &pid], &[], program.place());
     let dir = run.join("dormouse").display().to_string();

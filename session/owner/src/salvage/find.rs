@@ -99,7 +99,7 @@ fn processes() -> Vec<u32> {
 
 /// Whether a program that may have the memory mapped answers, and whether it still writes to the session.
 fn question(pid: u32, directory: &Directory) -> (bool, bool) {
-    let Some(answers) = Program::find(pid).ok().and_then(|program| program.ask(&ToolToProgram::List).ok()) else {
+    let Some(answers) = Program::listening(pid).and_then(|program| program.ask(&ToolToProgram::List).ok()) else {
         // It does not say whether it writes.
         let memory = OwnerlessMemory::of_process(pid, directory.uuid(), directory.buffers());
         return (false, memory.is_ok());

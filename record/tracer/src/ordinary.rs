@@ -1,0 +1,217 @@
+//! Whether the calling thread is in ordinary context. A signal handler is not: the code that it has interrupted may hold a lock of the allocator's or
+//! the loader's, so a thread must not be started there.
+//!
+//! Either of two looks proves that no handler runs on the thread:
+//!
+//! 1. The signal mask. While the handler of a signal runs, the signal is blocked, unless its action has `SA_NODEFER`. If no handled signal is
+//!    blocked, and no action has that flag, there is no handler.
+//! 2. The stack, on x86-64. Below the frame of each handler the kernel leaves the address to which the handler returns (`sa_restorer`). If the thread
+//!    is on no alternate stack, and no word from here to the end of the stack is such an address, there is no handler.
+//!
+//! The first look is cheap, and proves nothing in a thread that blocks signals which other threads handle. The second is for such threads. Both may
+//! fail in ordinary context, because an earlier handler has left the address behind, for example; the next tracepoint then looks again.
+
+use core::cell::UnsafeCell;
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use crate::{clock, thread};
+
+/// No thread looks before this time. (`CLOCK_MONOTONIC`.)
+static LOOK_AT_NS: AtomicU64 = AtomicU64::new(0);
+/// Between two looks, each of which asks the kernel about all signals.
+const LOOK_INTERVAL_NS: u64 = 1_000_000;
+/// Signals that there are.
+const SIGNAL_COUNT: i32 = 64;
+/// Different addresses to which handlers of one process return.
+const RESTORER_COUNT_MAX: usize = 8;
+/// A handler that uses more stack than this is not found.
+const STACK_BYTES_MAX: usize = 8 << 20;
+/// Words of the stack that are copied at a time.
+const WORD_COUNT: usize = 2048;
+
+/// What a look needs. It is not on the stack: that may be small, and the look would find what it looks for.
+struct Look {
+    action: libc::sigaction,
+    blocked: libc::sigset_t,
+    stack: libc::stack_t,
+    restorers: [usize; RESTORER_COUNT_MAX],
+    words: [usize; WORD_COUNT],
+}
+
+struct Shared {
+    is_busy: AtomicBool,
+    look: UnsafeCell<Look>,
+}
+
+// SAFETY: `look` is reached only in `is_ordinary`, past the flag, where one thread is at a time.
+unsafe impl Sync for Shared {}
+
+static SHARED: Shared = Shared {
+    is_busy: AtomicBool::new(false),
+    // SAFETY: integers, sets of bits and pointers that may be null, of which zeroes are values.
+    look: UnsafeCell::new(unsafe { core::mem::zeroed() }),
+};
+
+/// Whether the calling thread may start a thread: it is in ordinary context, and in no call of the tracer's. `here` is an address in the caller's
+/// frame. Async-signal-safe.
+#[cold]
+#[inline(never)]
+pub(crate) fn is_ordinary(here: usize) -> bool {
+    let now = clock::monotonic_ns();
+    if thread::is_inside() || now < LOOK_AT_NS.load(Ordering::Relaxed) || !thread::identify().owns_tls {
+        return false;
+    }
+    LOOK_AT_NS.store(now + LOOK_INTERVAL_NS, Ordering::Relaxed);
+    // (F) pairs with (F'). Taken: another thread looks, or this one is in a handler that has interrupted its own look.
+    if SHARED.is_busy.swap(true, Ordering::Acquire) {
+        return false;
+    }
+    // SAFETY: nobody else is past the flag.
+    let look = unsafe { &mut *SHARED.look.get() };
+    let is_ordinary = look.proves_by_mask() || look.proves_by_stack(here);
+    // (F') pairs with (F).
+    SHARED.is_busy.store(false, Ordering::Release);
+    is_ordinary
+}
+
+/// In a forked child: the thread that looked is not in it.
+pub(crate) fn after_fork() {
+    SHARED.is_busy.store(false, Ordering::Relaxed);
+}
+
+impl Look {
+    /// Whether a signal has a handler, whose action is `self.action` then. About libc's own signals nothing is told.
+    fn is_handled(&mut self, signal: i32) -> bool {
+        // SAFETY: only asks, with room for the answer.
+        let is_told = unsafe { libc::sigaction(signal, core::ptr::null(), &raw mut self.action) } == 0;
+        is_told && ![libc::SIG_DFL, libc::SIG_IGN].contains(&self.action.sa_sigaction)
+    }
+
+    fn proves_by_mask(&mut self) -> bool {
+        // SAFETY: only asks, with room for the answer.
+        unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, core::ptr::null(), &raw mut self.blocked) };
+        (1..=SIGNAL_COUNT).all(|signal| {
+            // SAFETY: a set that was filled in, and a signal that there is.
+            let is_blocked = unsafe { libc::sigismember(&raw const self.blocked, signal) } == 1;
+            !self.is_handled(signal) || self.action.sa_flags & libc::SA_NODEFER == 0 && !is_blocked
+        })
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    fn proves_by_stack(&mut self, here: usize) -> bool {
+        // SAFETY: only asks, with room for the answer.
+        let is_told = unsafe { libc::sigaltstack(core::ptr::null(), &raw mut self.stack) } == 0;
+        is_told && self.stack.ss_flags & libc::SS_ONSTACK == 0 && self.find_restorers() && self.has_none_above(here)
+    }
+
+    /// Elsewhere the kernel need not leave the address on the stack.
+    #[cfg(not(target_arch = "x86_64"))]
+    fn proves_by_stack(&mut self, _: usize) -> bool {
+        let _ = (STACK_BYTES_MAX, &self.stack, &self.restorers, &self.words);
+        false
+    }
+
+    /// False where the C library does not tell one, or there are too many.
+    #[cfg(target_arch = "x86_64")]
+    fn find_restorers(&mut self) -> bool {
+        self.restorers = [0; RESTORER_COUNT_MAX];
+        (1..=SIGNAL_COUNT).all(|signal| {
+            if !self.is_handled(signal) {
+                return true;
+            }
+            let Some(restorer) = self.action.sa_restorer.map(|restorer| restorer as usize) else { return false };
+            let place = self.restorers.iter_mut().find(|known| [0, restorer].contains(known));
+            place.map(|place| *place = restorer).is_some()
+        })
+    }
+
+    /// Whether no word from here to the end of what is mapped is the address to which a handler returns.
+    #[cfg(target_arch = "x86_64")]
+    fn has_none_above(&mut self, here: usize) -> bool {
+        let chunk_bytes = size_of_val(&self.words);
+        let is_restorer = |restorers: &[usize], word: usize| word != 0 && restorers.contains(&word);
+        for offset in (0..STACK_BYTES_MAX).step_by(chunk_bytes) {
+            let from = (here & !7) + offset;
+            let to = libc::iovec { iov_base: self.words.as_mut_ptr().cast(), iov_len: chunk_bytes };
+            let from = libc::iovec { iov_base: core::ptr::without_provenance_mut(from), iov_len: chunk_bytes };
+            let own = thread::own_pid() as i32;
+            // SAFETY: the kernel copies at most as many bytes as there is room for, of what is mapped (process_vm_readv(2)).
+            let copied_bytes = unsafe { libc::process_vm_readv(own, &raw const to, 1, &raw const from, 1, 0) };
+            let Ok(copied_bytes) = usize::try_from(copied_bytes) else {
+                // The stack ends here, unless not even the caller's frame could be read.
+                return offset > 0;
+            };
+            let copied = &self.words[..copied_bytes / size_of::<usize>()];
+            if copied.iter().any(|word| is_restorer(&self.restorers, *word)) {
+                return false;
+            }
+            if copied_bytes < chunk_bytes {
+                return true;
+            }
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::ffi::c_int;
+    use core::sync::atomic::AtomicU32;
+
+    use super::*;
+
+    /// What the looks said in a handler: one bit each.
+    static SEEN: AtomicU32 = AtomicU32::new(u32::MAX);
+
+    fn looks() -> (bool, bool) {
+        let here = 0_u8;
+        let here = (&raw const here).addr();
+        // SAFETY: integers, sets of bits and pointers that may be null, of which zeroes are values.
+        let mut look: Box<Look> = unsafe { Box::new(core::mem::zeroed()) };
+        (look.proves_by_mask(), look.proves_by_stack(here))
+    }
+
+    extern "C" fn handler(_: c_int) {
+        let (by_mask, by_stack) = looks();
+        SEEN.store(u32::from(by_mask) | u32::from(by_stack) << 1, Ordering::Relaxed);
+    }
+
+    fn handle(signal: c_int, flags: c_int) {
+        // SAFETY: integers, a set of bits and a pointer that may be null, of which zeroes are values.
+        let mut action: libc::sigaction = unsafe { core::mem::zeroed() };
+        (action.sa_sigaction, action.sa_flags) = (handler as extern "C" fn(c_int) as usize, flags);
+        // SAFETY: the action is filled in. The handler allocates, which `raise` below makes harmless: it interrupts no allocator.
+        assert_eq!(unsafe { libc::sigaction(signal, &raw const action, core::ptr::null_mut()) }, 0);
+    }
+
+    fn raised(signal: c_int) -> u32 {
+        // SAFETY: a signal that is handled.
+        assert_eq!(unsafe { libc::raise(signal) }, 0);
+        SEEN.swap(u32::MAX, Ordering::Relaxed)
+    }
+
+    /// In a thread of its own, whose signal mask nobody else sees. The test harness handles no signal but what the standard library does.
+    #[test]
+    fn handlers_are_told_from_threads_that_block_signals() {
+        std::thread::spawn(|| {
+            handle(libc::SIGUSR2, 0);
+            assert!(looks().0, "a thread that blocks nothing");
+            assert_eq!(raised(libc::SIGUSR2), 0, "in a handler");
+            // SAFETY: integers, of which zeroes are values.
+            let mut all: libc::sigset_t = unsafe { core::mem::zeroed() };
+            // SAFETY: fills what it is given.
+            unsafe { libc::sigfillset(&raw mut all) };
+            // SAFETY: a set that was filled in.
+            unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const all, core::ptr::null_mut()) };
+            // A handler has run on this stack before: what it has left lies below.
+            assert_eq!(looks(), (false, cfg!(target_arch = "x86_64")), "a thread that blocks everything");
+            // SAFETY: a set that was filled in.
+            unsafe { libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const all, core::ptr::null_mut()) };
+            handle(libc::SIGUSR2, libc::SA_NODEFER);
+            assert_eq!(looks(), (false, cfg!(target_arch = "x86_64")), "where a signal may interrupt its own handler");
+            assert_eq!(raised(libc::SIGUSR2), 0, "in such a handler");
+        })
+        .join()
+        .unwrap();
+    }
+}
