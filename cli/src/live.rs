@@ -202,9 +202,9 @@ fn changed_text(verb: &str, pid: u32, total: &Changed, [none, others]: [&str; 2]
 
 impl Arm {
     /// Options that only a session that is made can follow.
-    fn given(&self) -> Vec<(&'static str, OsString)> {
+    fn given(&self) -> Vec<(&'static str, Option<OsString>)> {
         let mut given = self.settings.given();
-        given.extend(self.output.clone().map(|dir| ("--output", dir.into())));
+        given.extend(self.output.clone().map(|dir| ("--output", Some(dir.into()))));
         given
     }
 
@@ -237,7 +237,7 @@ impl Arm {
         let mut owner = Command::new(std::env::current_exe().context("cannot find dormouse itself")?);
         owner.args(["record", "--background", "--attach", &self.pid.to_string()]);
         for (name, value) in self.given() {
-            owner.arg(name).arg(value);
+            owner.arg(name).args(value);
         }
         for pattern in &self.patterns {
             owner.arg("--event").arg(pattern);

@@ -140,6 +140,10 @@ pub(crate) struct Settings {
     /// are refused [default: no limit]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     disk_max: Option<u64>,
+    /// Have the session's memory in core dumps of the traced programs [default: they are as large as without dormouse, unless the program was
+    /// executed under a filter of system calls (seccomp)]
+    #[arg(long)]
+    dump_buffers: bool,
     /// Write to disk only as long as all live sessions of this user that have this option or DORMOUSE_DISK_MAX_USER=SIZE have at most SIZE
     /// together, at least 256K: events beyond that are lost and counted, snapshots and new sessions are refused. A session that has lost events
     /// so writes none any more [default: DORMOUSE_DISK_MAX_USER, or no limit]
@@ -174,7 +178,7 @@ impl Settings {
     }
 
     /// The options that were given, as they are given to another `dormouse`.
-    pub(crate) fn given(&self) -> Vec<(&'static str, OsString)> {
+    pub(crate) fn given(&self) -> Vec<(&'static str, Option<OsString>)> {
         let pretended = self.pretend_cpus.map(|(possible, online)| format!("{possible}:{online}"));
         let options = [
             ("--budget", self.budget.map(|bytes| bytes.to_string().into())),
@@ -187,7 +191,8 @@ impl Settings {
             ("--context", self.context.map(|context| context.name().into())),
             ("--format", self.format.map(|format| format.name().into())),
         ];
-        options.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
+        let with_value = options.into_iter().filter(|(_, value)| value.is_some());
+        with_value.chain(self.dump_buffers.then_some(("--dump-buffers", None))).collect()
     }
 }
 
@@ -240,6 +245,7 @@ impl Record {
             command_line,
             may_be_stopped: self.attach.is_some(),
             buffers: self.settings.buffers.clone(),
+            dump_buffers: self.settings.dump_buffers,
             disk_bytes_max: self.settings.disk_max,
             disk_bytes_user_max: self.settings.disk_max_user()?,
             ..defaults

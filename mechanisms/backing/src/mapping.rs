@@ -360,6 +360,16 @@ impl Mapping {
         self.len
     }
 
+    /// Leaves it out of core dumps of this process, and of those that it forks from now on (`MADV_DONTDUMP`): shared memory is in them by default.
+    ///
+    /// # Errors
+    /// [`BackingError::System`].
+    pub fn leave_out_of_dumps(&self) -> Result<(), BackingError> {
+        // SAFETY: all of the mapping; the advice changes nothing of what it holds (madvise(2)).
+        unsafe { rustix::mm::madvise(self.base.as_ptr().cast(), self.len, Advice::LinuxDontDump) }
+            .map_err(BackingError::system("leave the memory out of core dumps"))
+    }
+
     /// Gives up the mapping without unmapping it: it stays until the process ends.
     pub fn into_raw(self) -> (*mut u8, usize) {
         let this = ManuallyDrop::new(self);

@@ -128,6 +128,8 @@ pub struct SessionHeader {
     pub huge_end: AtomicU32,
     /// How many times memory of pages was given back: a process that remembers which are in its page table forgets it when this has changed.
     pub emptied: AtomicU32,
+    /// Not zero if the memory is to be in core dumps of the programs that map it. Written before the memory is shared.
+    pub is_dumped: AtomicU32,
     /// Not zero once the owner has ended the session: producers leave at their next page.
     pub stopped: Line<AtomicU32>,
     /// How many pages became free; a producer that found none searches again when it has changed.
@@ -147,6 +149,7 @@ impl SessionHeader {
             huge_begin: AtomicU32::new(0),
             huge_end: AtomicU32::new(0),
             emptied: AtomicU32::new(0),
+            is_dumped: AtomicU32::new(0),
             stopped: Line(AtomicU32::new(0)),
             freed: Line(AtomicU64::new(0)),
             page_limit: Line(AtomicU32::new(page_limit)),

@@ -231,6 +231,11 @@ impl Joining {
         if uuid.is_some_and(|uuid| uuid != memory.uuid()) {
             return Err("what was inherited is not the session's memory".into());
         }
+        // A filter of system calls that was entered before the program was executed may kill for it.
+        if !is_filtered() && memory.header().is_dumped.load(Ordering::Relaxed) == 0 {
+            // Refused by a kernel without it, or by a sandbox: then dumps have the memory.
+            let _ = fresh.leave_out_of_dumps();
+        }
         match &self.mapped {
             Some((_, former)) if former.uuid() == memory.uuid() => Ok(*former),
             _ => {

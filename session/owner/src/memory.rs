@@ -146,6 +146,7 @@ impl SessionMemory {
         // Programs may take this part into their page tables at once. (Relaxed: nobody has the memory yet.)
         view.header().huge_begin.store(count(huge.start), Ordering::Relaxed);
         view.header().huge_end.store(count(huge.end), Ordering::Relaxed);
+        view.header().is_dumped.store(plan.options.dump_buffers.into(), Ordering::Relaxed);
         if let Some(register) = view.register() {
             // They fit: `Options::plan`.
             let _ = register.set_patterns(plan.options.patterns.iter().map(String::as_str));

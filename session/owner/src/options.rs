@@ -58,6 +58,8 @@ pub struct Options {
     /// Where the memory lies on a file system, so that it outlives the owner: a new file, or a directory for one. `None`: in a
     /// memory file without a name, which ends with the last process that maps it.
     pub buffers: Option<PathBuf>,
+    /// Whether core dumps of the session's programs have its memory in them.
+    pub dump_buffers: bool,
     /// Bytes that the trace and its snapshots together may have on disk: events beyond that are lost, and counted. `None`: any number.
     pub disk_bytes_max: Option<u64>,
     /// Bytes that all live sessions of the user that have such a maximum may have on disk together. `None`: any number.
@@ -79,6 +81,7 @@ impl Options {
             command_line: String::new(),
             may_be_stopped: false,
             buffers: None,
+            dump_buffers: false,
             disk_bytes_max: None,
             disk_bytes_user_max: None,
         }

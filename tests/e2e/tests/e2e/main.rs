@@ -4,6 +4,7 @@
 mod budgets;
 mod compact;
 mod dormant;
+mod dumps;
 mod ends;
 mod failures;
 mod faults;
@@ -21,6 +22,8 @@ mod values;
 
 /// The program of many names.
 const TRACED: &str = env!("CARGO_BIN_EXE_e2e-traced");
+/// The program that runs until its input ends.
+const LIVE: &str = env!("CARGO_BIN_EXE_e2e-live");
 /// The program that emits every kind of value.
 const VALUES: &str = env!("CARGO_BIN_EXE_e2e-values");
 
