@@ -47,7 +47,7 @@ const PIE: &str = "-fPIE -pie";
 const FIXED: &str = "-fno-pic -no-pie";
 const IMV: Shape = Libraries("dormouse-imv");
 
-const WAYS: [Way; 26] = [
+const WAYS: [Way; 32] = [
     ("gcc", "-std=gnu11 -O0", "bfd", PIE, IMV),
     ("gcc", "-std=gnu11 -O2", "gold", FIXED, IMV),
     ("gcc", "-std=gnu17 -O3", "lld", PIE, IMV),
@@ -65,6 +65,13 @@ const WAYS: [Way; 26] = [
     ("g++", "-std=gnu++11 -O3 -flto=1", "gold", FIXED, IMV),
     ("clang", "-std=gnu11 -O2 -flto", "lld", PIE, IMV),
     ("clang++", "-std=gnu++17 -O3 -flto=thin", "lld", FIXED, IMV),
+    // In larger code models.
+    ("gcc", "-std=gnu11 -O2 -mcmodel=large", "bfd", PIE, IMV),
+    ("gcc", "-std=gnu11 -O0 -mcmodel=large", "bfd", FIXED, Static),
+    ("g++", "-std=gnu++17 -O2 -mcmodel=large", "bfd", FIXED, IMV),
+    ("gcc", "-std=gnu11 -O2 -mcmodel=medium", "bfd", PIE, IMV),
+    ("clang", "-std=gnu11 -O2 -mcmodel=large", "bfd", FIXED, IMV),
+    ("clang++", "-std=gnu++17 -O0 -mcmodel=large", "bfd", PIE, IMV),
     // In other shapes.
     ("gcc", "-std=gnu11 -O2", "bfd", PIE, Libraries("dormouse")),
     ("gcc", "-std=gnu11 -O2", "lld", PIE, Archive),

@@ -68,12 +68,12 @@ fn link_flags(link: Link) -> Vec<String> {
 }
 
 /// Compiles the test program and its plugin, and gives their directory.
-fn build_program(dir: &Path, compilers: (&str, &str), level: &str, link: Link) {
+fn build_program(dir: &Path, compilers: (&str, &str), level: &str, code_model: &str, link: Link) {
     // Dynamic and static addressing of the program take turns; libraries are always position-independent.
     let model: &[&str] = if level == "-O0" { &["-fPIE", "-pie"] } else { &["-fno-pic", "-no-pie"] };
     let compile = |name: &str, model: &str| {
         let object = dir.join(name).with_extension("o");
-        succeed(compiler_of(name, compilers).args([level, model, "-c", "-o"]).arg(&object).arg(source(name)));
+        succeed(compiler_of(name, compilers).args([level, code_model, model, "-c", "-o"]).arg(&object).arg(source(name)));
         object
     };
     let mut objects: Vec<_> =
@@ -246,8 +246,21 @@ fn every_program(compilers: (&str, &str)) {
     for level in ["-O0", "-O2"] {
         for link in [Link::Shared, Link::Static] {
             let dir = tempfile::tempdir().unwrap();
-            build_program(dir.path(), compilers, level, link);
+            build_program(dir.path(), compilers, level, "-mcmodel=small", link);
             println!("{} {level} {link:?}", compilers.0);
+            exercise(dir.path());
+        }
+    }
+}
+
+/// Where neither text nor data need lie within 2 GiB: dormant sites are the same bytes, and what is recorded is the same.
+#[test]
+fn events_of_larger_code_models() {
+    for compilers in compilers() {
+        for (level, code_model) in [("-O0", "-mcmodel=large"), ("-O2", "-mcmodel=large"), ("-O2", "-mcmodel=medium")] {
+            let dir = tempfile::tempdir().unwrap();
+            build_program(dir.path(), compilers, level, code_model, Link::Shared);
+            println!("{} {level} {code_model}", compilers.0);
             exercise(dir.path());
         }
     }
@@ -268,10 +281,11 @@ fn headers_compile_for_every_code_model_without_a_warning() {
     let dir = tempfile::tempdir().unwrap();
     for compilers in compilers() {
         for model in ["-fPIC", "-fPIE", "-fno-pic", "-DDORMOUSE_GENERIC", "-DDORMOUSE_DISABLE"] {
-            for level in ["-O0", "-O2"] {
+            for (level, code_model) in [("-O0", "small"), ("-O2", "small"), ("-O0", "large"), ("-O2", "medium")] {
                 for name in ["types.c", "shapes.cc"] {
                     let object = dir.path().join("unit.o");
                     let mut command = compiler_of(name, compilers);
+                    command.arg(format!("-mcmodel={code_model}"));
                     succeed(command.args([level, model, "-c", "-o"]).arg(object).arg(source(name)));
                 }
             }

@@ -314,10 +314,10 @@ inline struct dormouse_static_key *key_of(struct dormouse_static_key_import *imp
                          ".subsection 1\n"                                                                             \
                          "775:\n\t"                                                                                    \
                          ".if %c[dormouse_i_kind] & 32\n\t"                                                            \
-                         "movq %c[dormouse_i_name](%%rip), %q[dormouse_i_bits]\n\t"                                    \
+                         "movq " DORMOUSE_I_SYMBOL(dormouse_i_name) "(%%rip), %q[dormouse_i_bits]\n\t"                 \
                          DORMOUSE_I_LOAD("(%q[dormouse_i_bits])")                                                      \
                          ".else\n\t"                                                                                   \
-                         DORMOUSE_I_LOAD("%c[dormouse_i_name](%%rip)")                                                 \
+                         DORMOUSE_I_LOAD(DORMOUSE_I_SYMBOL(dormouse_i_name) "(%%rip)")                                 \
                          ".endif\n\t"                                                                                  \
                          "jmp 774b\n\t"                                                                                \
                          ".previous\n\t"                                                                               \
@@ -325,12 +325,12 @@ inline struct dormouse_static_key *key_of(struct dormouse_static_key_import *imp
                          "772:\n\t"                                                                                    \
                          ".skip 8 - (774f - 773f), 0x3e\n"                                                             \
                          "773:\n\t"                                                                                    \
-                         DORMOUSE_I_LOAD("%c[dormouse_i_name](%%rip)")                                                 \
+                         DORMOUSE_I_LOAD(DORMOUSE_I_SYMBOL(dormouse_i_name) "(%%rip)")                                 \
                          "774:\n\t"                                                                                    \
                          ".endif\n\t"                                                                                  \
-                         DORMOUSE_I_SITE_RECORD("%c[dormouse_i_name]", "0")                                            \
+                         DORMOUSE_I_SITE_RECORD(DORMOUSE_I_SYMBOL(dormouse_i_name), "0")                               \
                          : [dormouse_i_bits] "=r"(dormouse_i_read.bits)                                                \
-                         : [dormouse_i_name] "i"(&name), [dormouse_i_size] "i"(sizeof(name##__imv_type)),              \
+                         : [dormouse_i_name] DORMOUSE_I_ADDRESS(&name), [dormouse_i_size] "i"(sizeof(name##__imv_type)), \
                            [dormouse_i_kind] "i"(DORMOUSE_I_KIND(sizeof(name##__imv_type), DORMOUSE_I_IS_IMPORT(name)))\
                          : "cc");                                                                                      \
         dormouse_i_read.value;                                                                                         \

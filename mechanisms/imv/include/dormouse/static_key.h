@@ -37,12 +37,24 @@
 #define DORMOUSE_I_GENERIC
 #endif
 
-/* Constraint of an operand that is the address of something in this object. */
+/*
+ * Constraint of an operand that is the address of something in this object, and the letter that has it printed as it is.
+ * In the large code model gcc takes no address for a constant, and still has the symbol in an operand of any kind. Text and
+ * keys have to lie within 2 GiB there too: the linker refuses a program in which they do not.
+ */
 #ifdef __aarch64__
 #define DORMOUSE_I_ADDRESS "S"
+#define DORMOUSE_I_PLAIN "c"
+#elif defined(__code_model_large__) && !defined(__clang__)
+#define DORMOUSE_I_ADDRESS "X"
+#define DORMOUSE_I_PLAIN "p"
 #else
 #define DORMOUSE_I_ADDRESS "i"
+#define DORMOUSE_I_PLAIN "c"
 #endif
+
+/* An operand of the assembler's that is such an address. */
+#define DORMOUSE_I_SYMBOL(name) "%" DORMOUSE_I_PLAIN "[" #name "]"
 
 #ifdef __cplusplus
 extern "C" {
@@ -151,7 +163,7 @@ DORMOUSE_I_RECORDS(sites, "aR", dormouse_site_record, constructor, destructor, d
     "772:\n\t"                                                                                                         \
     DORMOUSE_I_JUMP(slow)                                                                                              \
     "773:\n\t"                                                                                                         \
-    DORMOUSE_I_SITE_RECORD("%c[dormouse_i_key]", slow " - .") announcement
+    DORMOUSE_I_SITE_RECORD(DORMOUSE_I_SYMBOL(dormouse_i_key), slow " - .") announcement
 
 /* The record of site 772. The arguments are texts of the assembler. */
 #define DORMOUSE_I_SITE_RECORD(key, slow)                                                                              \
@@ -170,10 +182,10 @@ DORMOUSE_I_RECORDS(sites, "aR", dormouse_site_record, constructor, destructor, d
 #define DORMOUSE_I_CLEAR "xorl %0, %0\n"
 #define DORMOUSE_I_LOAD_COUNT                                                                                          \
     ".if %c[dormouse_i_kind]\n\t"                                                                                      \
-    "movq %c[dormouse_i_key](%%rip), %q0\n\t"                                                                          \
+    "movq " DORMOUSE_I_SYMBOL(dormouse_i_key) "(%%rip), %q0\n\t"                                                       \
     "movl (%q0), %0\n\t"                                                                                               \
     ".else\n\t"                                                                                                        \
-    "movl %c[dormouse_i_key](%%rip), %0\n\t"                                                                           \
+    "movl " DORMOUSE_I_SYMBOL(dormouse_i_key) "(%%rip), %0\n\t"                                                        \
     ".endif\n\t"                                                                                                       \
     "jmp 773b\n\t"
 #else
@@ -203,7 +215,7 @@ DORMOUSE_I_RECORDS(sites, "aR", dormouse_site_record, constructor, destructor, d
 #define DORMOUSE_I_GATE(key_lvalue, announcement, taken)                                                               \
     __asm__ goto(DORMOUSE_I_SITE("774f", announcement) ".subsection 1\n"                                               \
                  "774:\n\t"                                                                                            \
-                 "cmpl $0, %c[dormouse_i_key](%%rip)\n\t"                                                              \
+                 "cmpl $0, " DORMOUSE_I_SYMBOL(dormouse_i_key) "(%%rip)\n\t"                                           \
                  "jg %l[" #taken "]\n\t"                                                                               \
                  "jmp 773b\n\t"                                                                                        \
                  ".previous"                                                                                           \

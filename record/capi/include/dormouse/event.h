@@ -133,7 +133,7 @@ DORMOUSE_I_RECORDS(events, "aR", dormouse_event_record, constructor(101), destru
 #define DORMOUSE_I_ANNOUNCEMENT                                                                                        \
     ".pushsection dormouse_events,\"aR?\",%%progbits\n\t"                                                             \
     ".balign 8\n\t"                                                                                                    \
-    ".8byte %c[dormouse_i_key] - .\n\t"                                                                                \
+    ".8byte " DORMOUSE_I_SYMBOL(dormouse_i_key) " - .\n\t"                                                             \
     ".8byte 0\n\t"                                                                                                     \
     ".popsection\n\t"
 
