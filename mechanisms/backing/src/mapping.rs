@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
 use rustix::fs::{FallocateFlags, FileType, SealFlags};
 use rustix::io::Errno;
-use rustix::mm::{Advice, MapFlags, ProtFlags};
+use rustix::mm::{Advice, MapFlags, MremapFlags, ProtFlags};
 
 use crate::available::available_bytes;
 use crate::error::{BackingError, last_errno};
@@ -34,6 +34,8 @@ pub struct Mapping {
     /// Bytes of the inaccessible part behind that range.
     behind_len: usize,
     is_sealed: bool,
+    /// Whether only its first `os_page` is mapped, and its other addresses may belong to anybody: see [`Mapping::fold`].
+    is_folded: bool,
     /// Bytes of its pages if the system has set them aside (hugetlb).
     hugetlb: Option<usize>,
     options: MemoryOptions,
@@ -41,6 +43,12 @@ pub struct Mapping {
 
 /// `f_type` of hugetlbfs (linux/magic.h).
 const HUGETLBFS: u64 = 0x9584_58F6;
+
+/// Bytes of the pages of a file that the system has set aside (hugetlb).
+fn hugetlb(file: BorrowedFd<'_>) -> Result<Option<usize>, BackingError> {
+    let stat = rustix::fs::fstatfs(file).map_err(BackingError::system("ask for the file system"))?;
+    Ok((stat.f_type as u64 == HUGETLBFS).then_some(stat.f_bsize as usize))
+}
 
 /// Makes a call up to [`COLLAPSE_TRIES`] times, as long as it fails by [`Errno::AGAIN`].
 pub(crate) fn again_while_asked(mut call: impl FnMut() -> Result<(), Errno>) -> Result<(), Errno> {
@@ -62,6 +70,54 @@ impl Mapping {
     /// [`BackingError::Size`] (it is empty), [`BackingError::NotEnough`], [`BackingError::System`].
     pub fn map(file: impl AsFd, populate: bool) -> Result<Mapping, BackingError> {
         let file = file.as_fd();
+        let len = Mapping::sealed_len(file)?;
+        let mut mapping = Mapping::map_len(file, len)?;
+        mapping.is_sealed = true;
+        if populate {
+            mapping.prefault(Some(file), 0..len)?;
+        }
+        Ok(mapping)
+    }
+
+    /// Maps memory that is not this program's own affair, whatever the program has said of its memory: as [`Mapping::map`] or
+    /// [`Mapping::map_file`], but not locked if the program has all that it maps locked from now on (`mlockall(MCL_FUTURE)`), nor refused
+    /// because it may not lock so much. (Of pages that the system has set aside the kernel locks none.)
+    ///
+    /// # Errors
+    /// As of these two.
+    pub fn map_unlocked(file: impl AsFd) -> Result<Mapping, BackingError> {
+        let file = file.as_fd();
+        let (len, is_sealed) = match Mapping::sealed_len(file) {
+            Ok(len) => (len, true),
+            Err(BackingError::NotSealed | BackingError::NotMemory) => (Mapping::own_file_len(file)?, false),
+            Err(error) => return Err(error),
+        };
+        let os_page = os_page_size();
+        let hugetlb = hugetlb(file)?;
+        let mut mapping = if hugetlb.is_some() || len <= os_page {
+            Mapping::with_capacity(Some(file), len, hugetlb, MemoryOptions::new().prefault(false))?
+        } else {
+            // The kernel counts one page as locked, until it is folded out. What is not locked grows without being locked (mremap(2)).
+            let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
+            // SAFETY: a new mapping at an address that the kernel chooses (mmap(2)).
+            let first = unsafe { rustix::mm::mmap(null_mut(), os_page, protection, flags, file, 0) };
+            let first: *mut u8 = first.map_err(BackingError::system("map the memory"))?.cast();
+            let base = NonNull::new(first).ok_or(BackingError::Size { size_bytes: len })?;
+            let capacity_len = len.next_multiple_of(os_page);
+            let options = MemoryOptions::new().prefault(false);
+            let (guard_len, behind_len) = (0, 0);
+            let (is_sealed, is_folded, hugetlb) = (false, true, None);
+            let mut mapping =
+                Mapping { base, len, capacity_len, guard_len, behind_len, is_sealed, is_folded, hugetlb, options };
+            mapping.unlock_first()?;
+            mapping.unfold_elsewhere()?;
+            mapping
+        };
+        mapping.is_sealed = is_sealed;
+        Ok(mapping)
+    }
+
+    fn sealed_len(file: BorrowedFd<'_>) -> Result<usize, BackingError> {
         let seals = rustix::fs::fcntl_get_seals(file).map_err(|errno| match errno {
             Errno::INVAL => BackingError::NotMemory,
             errno => BackingError::System { purpose: "read the memory's seals", errno },
@@ -71,13 +127,7 @@ impl Mapping {
         }
         // Read after the seal is checked: from here on the file cannot shrink.
         let stat = rustix::fs::fstat(file).map_err(BackingError::system("read the memory's size"))?;
-        let len = usize::try_from(stat.st_size).map_err(|_| BackingError::Size { size_bytes: usize::MAX })?;
-        let mut mapping = Mapping::map_len(file, len)?;
-        mapping.is_sealed = true;
-        if populate {
-            mapping.prefault(Some(file), 0..len)?;
-        }
-        Ok(mapping)
+        usize::try_from(stat.st_size).map_err(|_| BackingError::Size { size_bytes: usize::MAX })
     }
 
     /// Maps all of a regular file of this user's (or root's) that nobody else may write to: the buffers of a session on a file
@@ -88,14 +138,17 @@ impl Mapping {
     /// [`BackingError::NotOurs`], [`BackingError::Size`] (it is empty), [`BackingError::System`].
     pub fn map_file(file: impl AsFd) -> Result<Mapping, BackingError> {
         let file = file.as_fd();
+        Mapping::map_len(file, Mapping::own_file_len(file)?)
+    }
+
+    fn own_file_len(file: BorrowedFd<'_>) -> Result<usize, BackingError> {
         let stat = rustix::fs::fstat(file).map_err(BackingError::system("read the memory's size"))?;
         let is_regular = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
         let is_ours = stat.st_uid == 0 || stat.st_uid == rustix::process::geteuid().as_raw();
         if !is_regular || !is_ours || stat.st_mode & 0o022 != 0 {
             return Err(BackingError::NotOurs);
         }
-        let len = usize::try_from(stat.st_size).map_err(|_| BackingError::Size { size_bytes: usize::MAX })?;
-        Mapping::map_len(file, len)
+        usize::try_from(stat.st_size).map_err(|_| BackingError::Size { size_bytes: usize::MAX })
     }
 
     /// As [`Mapping::map_file`], of a file of `user`'s (or root's) that this process has inherited, by fstat(2) and mmap(2) alone: for processes
@@ -125,9 +178,7 @@ impl Mapping {
     /// Maps the first `len` bytes, whatever the seals. Memory that is as large as a huge page starts where a huge page may start, because huge
     /// pages of the file serve no other mapping.
     pub(crate) fn map_len(file: BorrowedFd<'_>, len: usize) -> Result<Mapping, BackingError> {
-        let stat = rustix::fs::fstatfs(file).map_err(BackingError::system("ask for the file system"))?;
-        let hugetlb = (stat.f_type as u64 == HUGETLBFS).then_some(stat.f_bsize as usize);
-        Mapping::with_capacity(Some(file), len, hugetlb, MemoryOptions::new().prefault(false))
+        Mapping::with_capacity(Some(file), len, hugetlb(file)?, MemoryOptions::new().prefault(false))
     }
 
     /// Sets addresses aside as the options say, and maps the first `len` bytes: of a file, or of new memory. Nothing is present yet.
@@ -175,6 +226,7 @@ impl Mapping {
             guard_len,
             behind_len: guard_len,
             is_sealed: false,
+            is_folded: false,
             hugetlb,
             options,
         };
@@ -370,6 +422,89 @@ impl Mapping {
             .map_err(BackingError::system("leave the memory out of core dumps"))
     }
 
+    /// Takes all but its first `os_page` out of the address space until [`Mapping::unfold`], so that for the kernel the program has hardly more
+    /// memory than its own. Nobody may access it meanwhile. Only of all of a file in small pages, as [`Mapping::map_unlocked`] maps it.
+    ///
+    /// # Errors
+    /// [`BackingError::System`].
+    pub fn fold(&mut self) -> Result<(), BackingError> {
+        let os_page = os_page_size();
+        let is_whole = self.guard_len + self.behind_len == 0 && self.capacity_len == self.len.next_multiple_of(os_page);
+        if self.hugetlb.is_some() || !is_whole || self.capacity_len <= os_page {
+            return Err(BackingError::System { purpose: "fold the memory", errno: Errno::INVAL });
+        }
+        let behind = self.base.as_ptr().wrapping_add(os_page);
+        // SAFETY: this value's own mapping, behind its first page; by this function's terms nobody accesses it.
+        unsafe { rustix::mm::munmap(behind.cast(), self.capacity_len - os_page) }
+            .map_err(BackingError::system("fold the memory"))?;
+        self.is_folded = true;
+        Ok(())
+    }
+
+    /// Takes all of it into the address space again, not locked: where it was, or if somebody has come there, elsewhere.
+    ///
+    /// # Errors
+    /// [`BackingError::System`]: it is still folded.
+    pub fn unfold(&mut self) -> Result<(), BackingError> {
+        self.unlock_first()?;
+        let base = self.base.as_ptr().cast();
+        // SAFETY: grows this value's own mapping in its place, where nothing else is mapped (mremap(2)).
+        match unsafe { rustix::mm::mremap(base, os_page_size(), self.capacity_len, MremapFlags::empty()) } {
+            Ok(_) => {
+                self.is_folded = false;
+                Ok(())
+            }
+            Err(_) => self.unfold_elsewhere(),
+        }
+    }
+
+    fn unlock_first(&self) -> Result<(), BackingError> {
+        // SAFETY: inside the mapping; what it holds stays (munlock(2)).
+        unsafe { rustix::mm::munlock(self.base.as_ptr().cast(), os_page_size()) }
+            .map_err(BackingError::system("map the memory"))
+    }
+
+    /// Where a huge page may begin.
+    fn unfold_elsewhere(&mut self) -> Result<(), BackingError> {
+        let failed = BackingError::system("map the memory");
+        let os_page = os_page_size();
+        let alignment = if self.capacity_len >= HUGE_PAGE_SIZE_BYTES { HUGE_PAGE_SIZE_BYTES } else { os_page };
+        let outer_len = self.capacity_len + alignment - os_page;
+        // Addresses are set aside first, and not locked either: they have no memory, but would count.
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        // SAFETY: a new mapping at an address that the kernel chooses (mmap(2)); nobody may access it.
+        let outer = unsafe { rustix::mm::mmap_anonymous(null_mut(), os_page, ProtFlags::empty(), flags) };
+        let mut outer = outer.map_err(&failed)?;
+        let mut mapped_len = os_page;
+        // SAFETY: the page that was mapped just now (munlock(2)).
+        let unlocked = unsafe { rustix::mm::munlock(outer, os_page) };
+        // SAFETY: of which nobody knows, so it may move (mremap(2)).
+        let grow = |()| unsafe { rustix::mm::mremap(outer, os_page, outer_len, MremapFlags::MAYMOVE) };
+        let grown = unlocked.and_then(grow);
+        if let Ok(grown) = grown {
+            (outer, mapped_len) = (grown, outer_len);
+        }
+        let target = outer.wrapping_byte_add(outer.addr().next_multiple_of(alignment) - outer.addr());
+        let base = self.base.as_ptr().cast();
+        // SAFETY: this value's own mapping, which nobody accesses, moves into a part of what was set aside, and replaces it (mremap(2)).
+        let fix =
+            |_| unsafe { rustix::mm::mremap_fixed(base, os_page, self.capacity_len, MremapFlags::MAYMOVE, target) };
+        let moved = grown.and_then(fix);
+        // What is left of the addresses; all of them if it was not moved.
+        let kept = if moved.is_ok() { target.addr()..target.addr() + self.capacity_len } else { 0..0 };
+        let end = outer.addr() + mapped_len;
+        for range in if kept.is_empty() { [outer.addr()..end, 0..0] } else { [outer.addr()..kept.start, kept.end..end] }
+        {
+            if !range.is_empty() {
+                // SAFETY: set aside above, and known to nobody.
+                let _ = unsafe { rustix::mm::munmap(outer.with_addr(range.start), range.len()) };
+            }
+        }
+        let base = NonNull::new(moved.map_err(failed)?.cast()).ok_or(BackingError::Size { size_bytes: self.len })?;
+        (self.base, self.is_folded) = (base, false);
+        Ok(())
+    }
+
     /// Gives up the mapping without unmapping it: it stays until the process ends.
     pub fn into_raw(self) -> (*mut u8, usize) {
         let this = ManuallyDrop::new(self);
@@ -442,9 +577,10 @@ impl Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         let outer = self.base.as_ptr().wrapping_sub(self.guard_len);
+        let len = if self.is_folded { os_page_size() } else { self.guard_len + self.capacity_len + self.behind_len };
         // SAFETY: this value's own mapping, whole; who kept an address beyond the value's life broke `base`'s terms.
         // Unmapping a whole mapping does not fail (munmap(2)).
-        _ = unsafe { rustix::mm::munmap(outer.cast(), self.guard_len + self.capacity_len + self.behind_len) };
+        _ = unsafe { rustix::mm::munmap(outer.cast(), len) };
     }
 }
 

@@ -78,6 +78,8 @@ const VERSION: &CStr = match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_V
 #[cfg(target_arch = "x86_64")]
 tracer::define_vfork!();
 
+tracer::define_libc_functions!();
+
 /// Before the tracer crate's own constructor, which would start listening: objects that register themselves do so, unless their program has
 /// said before that it does not want that. After those of a program that contains the archive.
 #[used]
@@ -154,6 +156,7 @@ fn agree_on_a_registry() {
     }
     // Now, so that no `vfork` waits for a thread that is in `dlopen`.
     tracer::real_vfork();
+    tracer::interpose::prepare();
     if is_static() {
         let symbols = dormouse_percpu::rseq_symbols!();
         // SAFETY: the program's own libc's, or null.

@@ -4,6 +4,7 @@
 
 use std::collections::HashMap;
 use std::mem::{offset_of, size_of};
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -73,7 +74,9 @@ fn build_program(dir: &Path, compilers: (&str, &str), level: &str, code_model: &
     let model: &[&str] = if level == "-O0" { &["-fPIE", "-pie"] } else { &["-fno-pic", "-no-pie"] };
     let compile = |name: &str, model: &str| {
         let object = dir.join(name).with_extension("o");
-        succeed(compiler_of(name, compilers).args([level, code_model, model, "-c", "-o"]).arg(&object).arg(source(name)));
+        succeed(
+            compiler_of(name, compilers).args([level, code_model, model, "-c", "-o"]).arg(&object).arg(source(name)),
+        );
         object
     };
     let mut objects: Vec<_> =
@@ -656,5 +659,111 @@ fn programs_ask_for_snapshots() {
                 "test:step number=I32(99)"
             );
         }
+    }
+}
+
+/// What the program of crashes does, and the signal that is the crash if it ends by one.
+const CRASHES: [(&str, Option<&str>); 27] = [
+    ("fix", None),
+    ("fix-open", None),
+    ("fix-then-trap", Some("SIGILL")),
+    ("fix-and-reset", None),
+    ("fix-and-reset-then-fault", Some("SIGSEGV")),
+    ("reset", Some("SIGSEGV")),
+    ("reset-and-raise", Some("SIGSEGV")),
+    ("once", None),
+    ("once-then-fault", Some("SIGSEGV")),
+    ("strict", Some("SIGSEGV")),
+    ("jump", None),
+    ("jump-then-exit", None),
+    ("jump-then-fault", Some("SIGSEGV")),
+    ("overflow", None),
+    ("chain", None),
+    ("chain-to-default", Some("SIGSEGV")),
+    ("exit", Some("SIGSEGV")),
+    ("exit-at-once", Some("SIGSEGV")),
+    ("abort", Some("SIGABRT")),
+    ("abort-handled", Some("SIGABRT")),
+    ("abort-jump", None),
+    ("raise-handled", None),
+    ("kill", Some("SIGSEGV")),
+    ("kill-handled", None),
+    ("ignored", None),
+    ("ignored-fault", Some("SIGSEGV")),
+    ("threads", Some("SIGSEGV")),
+];
+
+/// Runs the program of crashes in each way, alone and recorded: it ends in the same way, and leaves a snapshot that has its last event where it
+/// ends by a crash, and none where it does not.
+fn crash(program: &Path, options: &[&str], last: &str) {
+    let more = [("child", Some("SIGSEGV"))];
+    for (what, signal) in CRASHES.iter().chain(&more) {
+        for when in ["before", "after"] {
+            let way = format!("{what} {when} {options:?}");
+            let run = |command: &mut Command| command.output().unwrap();
+            let alone = run(Command::new(program).args([what, when]));
+            let code = alone.status.code().or_else(|| Some(128 + alone.status.signal()?));
+            assert!(!(90..100).contains(&code.unwrap()), "{way}: {alone:?}");
+            let dir = tempfile::tempdir().unwrap();
+            let trace = dir.path().join("trace");
+            let mut command = record(&trace);
+            command.args(["--mode", "overwrite", "--snapshot-on", "crash"]).args(options).arg("--").arg(program);
+            let recorded = run(command.args([what, when]));
+            assert_eq!((recorded.status.code(), &recorded.stdout), (code, &alone.stdout), "{way}: {recorded:?}");
+            let snapshot = |number: u32| dir.path().join(format!("trace-snapshot-{number}"));
+            assert!(!snapshot(1 + u32::from(signal.is_some())).exists(), "{way}: {recorded:?}");
+            let Some(signal) = signal else { continue };
+            assert!(snapshot(1).exists(), "{way}: {recorded:?}");
+            let view = succeed(Command::new(&installed().dormouse).arg("view").arg(snapshot(1)));
+            let text = stdout(&view);
+            let of_trigger = format!("trigger = \"{signal}\"");
+            assert!(text.contains(last) && text.contains(&of_trigger), "{way}: {text}");
+        }
+    }
+}
+
+#[test]
+fn a_snapshot_of_a_crash_is_that_of_the_fault_that_ends_the_program() {
+    let dir = tempfile::tempdir().unwrap();
+    let build = |link: Link| {
+        let program = dir.path().join(format!("{link:?}"));
+        let mut command = Command::new(compilers()[0].0);
+        command.args(WARNINGS).args(["-Wno-infinite-recursion", "-std=gnu11", "-O1", "-o"]).arg(&program);
+        command.arg(source("crashes.c")).args(link_flags(link)).arg("-pthread");
+        succeed(command.arg(format!("-Wl,-rpath,{}", installed().prefix.join("lib").display())));
+        program
+    };
+    crash(&build(Link::Shared), &[], "crash:last");
+}
+
+/// Runs the program that locks its memory, alone and recorded: the kernel answers the same, nothing of the session's memory is locked, and each
+/// event is in the trace or counted as lost.
+#[test]
+fn a_program_locks_its_memory_as_without_a_session() {
+    let dir = tempfile::tempdir().unwrap();
+    let program = dir.path().join("locks");
+    let mut command = Command::new(compilers()[0].0);
+    command.args(WARNINGS).args(["-std=gnu11", "-O1", "-o"]).arg(&program).arg(source("locks.c"));
+    command.args(link_flags(Link::Shared)).arg("-pthread");
+    succeed(command.arg(format!("-Wl,-rpath,{}", installed().prefix.join("lib").display())));
+    let (current, future, on_fault) = (libc::MCL_CURRENT, libc::MCL_FUTURE, libc::MCL_ONFAULT);
+    for flags in
+        [&[current][..], &[current | future], &[future], &[future, current | future], &[current | on_fault], &[0]]
+    {
+        let arguments: Vec<String> = flags.iter().map(i32::to_string).collect();
+        let mut command = Command::new(&program);
+        let alone = command.args(&arguments).env("DORMOUSE_LISTEN", "0").output().unwrap();
+        if alone.status.code() == Some(77) {
+            let reason = format!("the limit of locked memory is too low for this program: {}", stdout(&alone).trim());
+            return skip_part("mlockall", Lack::machine(reason, "raise it (`ulimit -l`)"));
+        }
+        assert!(alone.status.success(), "{arguments:?}: {alone:?}");
+        let trace = dir.path().join(format!("trace-{}", arguments.join("-")));
+        let recorded = succeed(record(&trace).arg("--").arg(&program).args(&arguments));
+        assert_eq!(stdout(&recorded), stdout(&alone), "{arguments:?}");
+        let said = String::from_utf8(recorded.stderr).unwrap();
+        assert_eq!((number(&said, "locked"), number(&said, "less")), (0, 0), "{arguments:?}: {said}");
+        let (events, lost) = read(&trace);
+        assert_eq!(events.len() as u64 + lost, number(&said, "emitted"), "{arguments:?}: {lost} lost");
     }
 }

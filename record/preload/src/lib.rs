@@ -93,6 +93,8 @@ use core::ffi::{c_char, c_int};
 #[cfg(target_arch = "x86_64")]
 dormouse::define_vfork!();
 
+dormouse::define_libc_functions!();
+
 unsafe extern "C" {
     static mut environ: *const *const c_char;
 }
@@ -104,6 +106,7 @@ static CONSTRUCTOR: extern "C" fn(c_int, *const *const c_char, *const *const c_c
     extern "C" fn constructor(_count: c_int, _arguments: *const *const c_char, environment: *const *const c_char) {
         real::prepare_all();
         dormouse::real_vfork();
+        dormouse::interpose::prepare();
         // SAFETY: there is one thread, and a word is read.
         let known = unsafe { environ };
         if known.is_null() {

@@ -501,3 +501,41 @@ fn calls_under_valgrind_are_counted() {
         assert_eq!(counts(&["valgrind", "-q", &format!("--tool={tool}"), "--fair-sched=yes"]), plain, "{tool}");
     }
 }
+
+/// Which of these ends are crashes, and all others, libdormouse's tests have, of the same program with events of its own.
+#[test]
+fn a_crash_of_an_unmodified_program_leaves_a_snapshot_and_a_fault_that_it_handles_does_not() {
+    let place = tempfile::tempdir().unwrap();
+    let program = place.path().join("crashes");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../capi/tests/programs/crashes.c");
+    let mut compile = Command::new("cc");
+    compile.args(["-std=gnu11", "-O1", "-w", "-pthread", "-DDORMOUSE_DISABLE", "-o"]).arg(&program).arg(source);
+    assert!(compile.status().unwrap().success());
+    let ends = [
+        ("fix", None),
+        ("jump", None),
+        ("chain", None),
+        ("raise-handled", None),
+        ("fix-then-trap", Some("SIGILL")),
+        ("reset", Some("SIGSEGV")),
+        ("once-then-fault", Some("SIGSEGV")),
+        ("exit-at-once", Some("SIGSEGV")),
+        ("abort-handled", Some("SIGABRT")),
+        ("threads", Some("SIGSEGV")),
+    ];
+    for (end, signal) in ends {
+        let trace = place.path().join(end);
+        let mut dormouse = Command::new(built().join("dormouse"));
+        dormouse.args(["record", "--libc", "--mode", "overwrite", "--snapshot-on", "crash", "-o"]).arg(&trace);
+        let recorded = dormouse.arg("--").arg(&program).args([end, "after"]).output().unwrap();
+        let alone = Command::new(&program).args([end, "after"]).output().unwrap();
+        let code = alone.status.code().or_else(|| Some(128 + alone.status.signal()?));
+        assert_eq!((recorded.status.code(), &recorded.stdout), (code, &alone.stdout), "{end}: {recorded:?}");
+        let snapshot = |number: u32| place.path().join(format!("{end}-snapshot-{number}"));
+        assert!(!snapshot(1 + u32::from(signal.is_some())).exists(), "{end}: {recorded:?}");
+        let Some(signal) = signal else { continue };
+        let view = Command::new(built().join("dormouse")).arg("view").arg(snapshot(1)).output().unwrap();
+        let text = String::from_utf8(view.stdout).unwrap();
+        assert!(text.contains("\"/last\"") && text.contains(&format!("trigger = \"{signal}\"")), "{end}: {text}");
+    }
+}

@@ -3,7 +3,7 @@
 use core::sync::atomic::Ordering;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 
 use dormouse_abi::class::{Announcement, CLASS_ID_NONE, matches};
 use dormouse_abi::message::{ClassStatus, ProgramToTool, ToolToProgram};
@@ -60,6 +60,16 @@ impl Drop for Afterwards {
 pub(crate) fn lock() -> Locked {
     let held = Rank::Control.hold();
     Locked { control: CONTROL.lock().unwrap_or_else(PoisonError::into_inner), held, _afterwards: Afterwards }
+}
+
+/// The same if nobody has the lock; not from within the tracer.
+pub(crate) fn try_lock() -> Option<Locked> {
+    let control = match CONTROL.try_lock() {
+        Ok(control) => control,
+        Err(TryLockError::Poisoned(error)) => error.into_inner(),
+        Err(TryLockError::WouldBlock) => return None,
+    };
+    Some(Locked { control, held: Rank::Control.hold(), _afterwards: Afterwards })
 }
 
 impl Locked {

@@ -16,7 +16,7 @@ use dormouse_relay::Memory;
 use dormouse_transport::{Conversation, Deadline};
 use rustix::io::Errno;
 
-use crate::session::{Attached, current, forget_users, has_users, set_current};
+use crate::session::{Attached, current, forget_apart, forget_users, has_users, set_apart, set_current, set_together};
 use crate::{membarrier, own, thread, unheard};
 
 /// How this process joins sessions, and what it says of itself.
@@ -214,11 +214,7 @@ impl Joining {
     /// Maps the memory, or keeps the mapping when it is of the same session. With a uuid, it has to be that session's.
     fn adopt(&mut self, fd: BorrowedFd<'_>, uuid: Option<[u8; 16]>) -> Result<Memory, String> {
         // The session's owner is this program's user or root, and has put its buffers where they are: `is_of_own_user`, or it has been inherited.
-        let map = || match Mapping::map(fd, false) {
-            Err(BackingError::NotSealed | BackingError::NotMemory) => Mapping::map_file(fd),
-            mapped => mapped,
-        };
-        let fresh = if is_filtered() { Mapping::map_inherited(fd, user()) } else { map() };
+        let fresh = if is_filtered() { Mapping::map_inherited(fd, user()) } else { Mapping::map_unlocked(fd) };
         let fresh = fresh.inspect_err(|error| self.tell_of(*error, fd, uuid)).map_err(|error| match error {
             // Not in libc's words, for which it may call the loader, under the tracer's lock.
             BackingError::System { purpose, errno } => {
@@ -290,21 +286,43 @@ impl Joining {
         Ok(ProgramToTool::MemoryPart { memory_size_bytes, bytes: bytes.collect() })
     }
 
+    /// Makes a call while the session's memory, but for one `os_page`, is out of the address space: it is not counted as this program's, nor
+    /// locked with it. Events meanwhile are lost, and counted. Where other threads cannot be kept from the memory, it stays where it is.
+    pub(crate) fn apart<T>(&mut self, call: impl FnOnce() -> T) -> T {
+        let (Some(former), Some((mapping, memory))) = (current(), &mut self.mapped) else { return call() };
+        set_apart();
+        if !is_unused() || mapping.fold().is_err() {
+            set_together(Some(former));
+            return call();
+        }
+        let result = call();
+        let unfolded = mapping.unfold().map_err(|error| error.to_string()).and_then(|()| {
+            // SAFETY: mapped again; kept in `self` until `leave` has waited for everybody who uses it.
+            *memory = unsafe { Memory::from_raw(mapping.base(), mapping.len()) }?;
+            // Nothing of it is in the page table any more, and it may lie elsewhere.
+            let ready = membarrier::is_ready();
+            Attached::new(*memory, former.rseq, ready, former.process, former.socket.clone())
+        });
+        match unfolded {
+            Ok(attached) => {
+                attached.make_ready();
+                set_together(Some(Box::leak(Box::new(attached))));
+            }
+            // No addresses are left where there were some just now: the process is out of the session, as if it had ended.
+            Err(_) => {
+                self.mapped = None;
+                set_together(None);
+            }
+        }
+        result
+    }
+
     /// Leaves the session, if any, and unmaps its memory once no thread uses it.
     pub(crate) fn leave(&mut self) {
         let former = current();
         set_current(None);
         let Some((mapping, _)) = self.mapped.take() else { return };
-        // Critical sections that have compared the word before are restarted, and compare it again.
-        let fenced = membarrier::restart_sections();
-        // Those outside of sections are counted; they take microseconds, unless one was killed or stopped in there.
-        for _ in 0..1_000 {
-            if !has_users() {
-                break;
-            }
-            std::thread::yield_now();
-        }
-        let is_left = fenced && !has_users();
+        let is_left = is_unused();
         if let Some(register) = former.filter(|_| is_left).and_then(|former| former.memory.register()) {
             register.leave(former.map_or(0, |former| former.process), thread::own_pid());
         }
@@ -320,6 +338,7 @@ impl Joining {
     /// One line.
     pub(crate) fn join_after_fork(&mut self, former: &Attached, parent: u32) -> Result<(), String> {
         forget_users();
+        forget_apart();
         // The one thread has forgotten its context. The mapping is there, and its page table is empty.
         self.has_threads_with_context = false;
         if let Some(identity) = &mut self.identity {
@@ -333,6 +352,20 @@ impl Joining {
         let process = self.enter(&former.memory)?;
         self.attach(former.memory, process, former.socket.clone()).map(|_| ())
     }
+}
+
+/// Whether no thread uses the session's memory any more, after nobody can find it.
+fn is_unused() -> bool {
+    // Critical sections that have compared the word before are restarted, and compare it again.
+    let fenced = membarrier::restart_sections();
+    // Those outside of sections are counted; they take microseconds, unless one was killed or stopped in there.
+    for _ in 0..1_000 {
+        if !has_users() {
+            break;
+        }
+        std::thread::yield_now();
+    }
+    fenced && !has_users()
 }
 
 /// The user that this program was executed as.

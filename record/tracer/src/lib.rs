@@ -29,10 +29,10 @@
 //!                                             or the slow path: stream of the CPU (percpu), record (relay), offer (vring)
 //!
 //!   from below, each line above those before it:
-//!   arch, clock, environment, membarrier, spawn    thread: who writes    presence, session: the memory    value, class, marks    record
+//!   arch, clock, disposition, environment, membarrier, spawn    thread: who writes    presence, session: the memory    value, class, marks    record
 //!   join: joining and leaving    control: registry and lock    tunable: what operators set
 //!   snapshot, crash, watch, trigger: what the program asks for, and what asks for it
-//!   listen: the socket    fork    start: constructor
+//!   listen: the socket    fork    interpose: libc's functions that others export in its place    start: constructor
 //! ```
 //!
 //! # What it never does
@@ -55,10 +55,13 @@ mod class;
 mod clock;
 mod control;
 mod crash;
+mod disposition;
 mod environment;
 #[doc(hidden)]
 pub mod foreign;
 mod fork;
+#[doc(hidden)]
+pub mod interpose;
 mod join;
 #[cfg(feature = "listen")]
 mod listen;

@@ -1,12 +1,12 @@
 //! The session that this process is in, as the record path sees it: what its memory is, and who uses it just now.
 
-use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use std::path::PathBuf;
 
 use dormouse_abi::record::RecordKind;
 #[cfg(target_arch = "x86_64")]
 use dormouse_abi::session::StreamControl;
-use dormouse_abi::session::{CLOCK_TSC, Line, STREAM_STRIDE_BYTES};
+use dormouse_abi::session::{CLOCK_TSC, LOST_CLASS_COUNT, Line, STREAM_STRIDE_BYTES, lost_class_index};
 #[cfg(target_arch = "x86_64")]
 use dormouse_percpu::PerCpu;
 use dormouse_percpu::{Area, Rseq};
@@ -103,6 +103,66 @@ pub(crate) fn divert(on: bool) {
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = on;
+}
+
+/// Whether the process is in a session whose memory is out of its address space for the moment: [`current`] is none, and events are lost.
+static IS_APART: AtomicBool = AtomicBool::new(false);
+/// Events lost so, by [`lost_class_index`], which the session has not been told of yet.
+static LOST_APART: [AtomicU64; LOST_CLASS_COUNT] = [const { AtomicU64::new(0) }; LOST_CLASS_COUNT];
+
+/// The session's memory leaves the address space. Nobody uses it once [`has_users`] is false and critical sections have been restarted.
+pub(crate) fn set_apart() {
+    // (U') pairs with (U): who finds no session, and was in it, finds this.
+    IS_APART.store(true, Ordering::SeqCst);
+    set_current(None);
+}
+
+/// The session's memory is there again, as this sees it; `None`: it has been left.
+pub(crate) fn set_together(attached: Option<&'static Attached>) {
+    set_current(attached);
+    // (U'') pairs with (U).
+    IS_APART.store(false, Ordering::SeqCst);
+    tell_lost_apart();
+}
+
+/// An event of a class finds no session: if that is so for the moment only, it is counted, and the answer is true. Otherwise there is no session, or
+/// its memory has come back meanwhile. Wait-free; async-signal-safe.
+pub(crate) fn count_apart(class_id: u16) -> bool {
+    // (U) pairs with (U').
+    let is_apart = IS_APART.load(Ordering::SeqCst);
+    if is_apart {
+        LOST_APART[lost_class_index(class_id)].fetch_add(1, Ordering::SeqCst);
+        // (U) pairs with (U''): either this finds that the memory is there again, or who has mapped it finds the count.
+        if !IS_APART.load(Ordering::SeqCst) {
+            tell_lost_apart();
+        }
+    }
+    is_apart
+}
+
+/// Each count is told of by whoever takes it.
+#[cold]
+fn tell_lost_apart() {
+    let Some(guard) = current().and_then(Guard::enter) else { return };
+    let memory = &guard.memory;
+    let (cpu_count, stream_count) = (memory.geometry().cpu_count, memory.geometry().stream_count);
+    // To a stream of writers without rseq anybody may add.
+    let stream = cpu_count.min(stream_count - 1);
+    for (index, lost) in LOST_APART.iter().enumerate() {
+        let count = lost.swap(0, Ordering::SeqCst);
+        if count != 0 {
+            memory.use_stream(stream);
+            let control = memory.stream(stream);
+            control.records_lost_full.0.fetch_add(count, Ordering::Relaxed);
+            control.records_lost_by_class[index].fetch_add(count, Ordering::Relaxed);
+        }
+    }
+}
+
+/// In a forked child: what was lost so is the parent's.
+pub(crate) fn forget_apart() {
+    IS_APART.store(false, Ordering::Relaxed);
+    LOST_APART.iter().for_each(|lost| lost.store(0, Ordering::Relaxed));
 }
 
 /// How many threads touch the memory outside critical sections just now, in parts that lie in cache lines of their own, so that
@@ -221,6 +281,11 @@ impl Guard {
         users.fetch_add(1, Ordering::SeqCst);
         let guard = Guard { attached, users };
         core::ptr::eq(CURRENT.load(Ordering::SeqCst), attached).then_some(guard)
+    }
+
+    /// The session.
+    pub(crate) fn attached(&self) -> &'static Attached {
+        self.attached
     }
 
     /// Leaves a session that its owner has ended. The memory stays mapped until the next session is joined: unmapping waits

@@ -140,6 +140,23 @@ pub(crate) fn begun_ns(duration: usize) -> Option<&'static core::cell::Cell<u64>
     words().begun_ns.get(duration)
 }
 
+/// Keeps where on the stack the program's handler of a crash's signal is called, and of which, or that none is. Gives what was kept before.
+/// Async-signal-safe.
+pub(crate) fn in_handler(handler: Option<(usize, core::ffi::c_int)>) -> Option<(usize, core::ffi::c_int)> {
+    let former = self::handler();
+    let words = words();
+    let (frame, signal) = handler.unwrap_or_default();
+    words.handler_frame.set(frame);
+    words.handled_signal.set(signal);
+    former
+}
+
+/// What [`in_handler`] keeps. Async-signal-safe.
+pub(crate) fn handler() -> Option<(usize, core::ffi::c_int)> {
+    let words = words();
+    Some((words.handler_frame.get(), words.handled_signal.get())).filter(|(frame, _)| *frame != 0)
+}
+
 /// To be called just before `vfork`: from now on the thread-local data may be in the child's hands.
 pub(crate) fn before_vfork() {
     let words = words();

@@ -1,4 +1,4 @@
-//! x86-64: 88 bytes in the static TLS block, and the function that `vfork` goes through.
+//! x86-64: 104 bytes in the static TLS block, where a signal handler returns to, and the function that `vfork` goes through.
 
 use super::Tls;
 use core::arch::{asm, global_asm};
@@ -8,14 +8,50 @@ global_asm!(
     ".hidden dormouse_i_tls",
     ".globl dormouse_i_tls",
     ".type dormouse_i_tls, @object",
-    ".size dormouse_i_tls, 88",
+    ".size dormouse_i_tls, 104",
     ".balign 16",
     "dormouse_i_tls:",
-    ".zero 88",
+    ".zero 104",
     ".popsection",
 );
 
-const _: () = assert!(size_of::<Tls>() == 88 && core::mem::offset_of!(Tls, context) == 0);
+const _: () = assert!(size_of::<Tls>() == 104 && core::mem::offset_of!(Tls, context) == 0);
+
+/// Where signal handlers return to that are installed past libc: `rt_sigreturn`.
+pub(crate) const RETURN_FROM_SIGNAL: Option<unsafe extern "C" fn()> = Some(return_from_signal);
+
+#[unsafe(naked)]
+unsafe extern "C" fn return_from_signal() {
+    // Unwinders and debuggers know the frame of a signal by these very bytes: 48 C7 C0 0F 00 00 00 0F 05.
+    core::arch::naked_asm!(".byte 0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0", "syscall")
+}
+
+/// Makes this the thread's alternate stack, although the thread may run on another one: the kernel refuses that by the stack pointer.
+///
+/// ```text
+///   stack pointer = top of the new stack;  sigaltstack(stack);  stack pointer = what it was
+/// ```
+///
+/// # Safety
+/// The stack is the calling thread's alone, and nothing runs on it.
+pub(crate) unsafe fn set_alternate_stack(stack: &libc::stack_t) {
+    let top = stack.ss_sp.wrapping_byte_add(stack.ss_size).map_addr(|top| top & !15);
+    // SAFETY: between the two exchanges the stack pointer is in memory that is this thread's, by the caller's word, so a signal may come there too;
+    // the call reads `stack`, and changes rax, rcx and r11 alone (psABI, A.2.1).
+    unsafe {
+        asm!(
+            "xchg rsp, {top}",
+            "syscall",
+            "xchg rsp, {top}",
+            top = inout(reg) top => _,
+            inlateout("rax") libc::SYS_sigaltstack => _,
+            in("rdi") core::ptr::from_ref(stack),
+            in("rsi") 0_usize,
+            lateout("rcx") _,
+            lateout("r11") _,
+        );
+    }
+}
 
 /// The calling thread's words. They live as long as the thread.
 #[inline(always)]

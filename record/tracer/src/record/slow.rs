@@ -17,7 +17,7 @@ use dormouse_relay::{Drawer, Form, Record, Segment, Written, write_exclusive};
 use dormouse_vring::split::PlannedDriver;
 
 use crate::marks;
-use crate::session::{Attached, Guard, current_before_id};
+use crate::session::{Attached, Guard, count_apart, current_before_id};
 use crate::thread::{self, Writer};
 
 /// Called when a record of a class with marks was written, with these and its writer. Async-signal-safe.
@@ -77,28 +77,40 @@ unsafe fn record_slowly(id: *const u32, segments: &[Segment]) {
     if crate::wake::is_wanted() {
         crate::listen::start_woken();
     }
-    let Some(attached) = current_before_id() else { return };
-    // SAFETY: the caller's word; all access to ids is atomic.
-    let id = unsafe { AtomicU32::from_ptr(id.cast_mut()) };
-    // Relaxed: the id is a number of its own, and the session has been asked for before.
-    let (id, marks) = marks::split(id.load(Ordering::Relaxed));
-    // No class has such an id: the owner had none left, or the class has just left a session.
-    if id > CLASS_ID_MAX as u32 {
-        return;
+    // The memory may leave the address space and come back meanwhile: who finds it neither gone nor there looks again.
+    for _ in 0..LOOKS {
+        let attached = current_before_id();
+        // SAFETY: the caller's word; all access to ids is atomic.
+        let id = unsafe { AtomicU32::from_ptr(id.cast_mut()) };
+        // Relaxed: the id is a number of its own, and the session has been asked for before.
+        let (id, marks) = marks::split(id.load(Ordering::Relaxed));
+        // No class has such an id: the owner had none left, or the class has just left a session.
+        if id > CLASS_ID_MAX as u32 || thread::is_inside() {
+            return;
+        }
+        // From here on the memory is touched outside critical sections, so its unmapping has to wait.
+        match attached.and_then(Guard::enter) {
+            Some(guard) => return record_in(guard, id as u16, marks, segments),
+            None if count_apart(id as u16) => return,
+            None => {}
+        }
     }
-    if thread::is_inside() {
-        return;
-    }
-    // From here on the memory is touched outside critical sections, so its unmapping has to wait.
-    let Some(guard) = Guard::enter(attached) else { return };
+}
+
+/// See [`record_slowly`].
+const LOOKS: u32 = 3;
+
+/// Writes a record of a class with this id and these marks.
+fn record_in(guard: Guard, id: u16, marks: u32, segments: &[Segment]) {
     guard.make_ready();
     let writer = thread::identify();
-    let record = Record::new(id as u16, writer.context, segments);
+    let record = Record::new(id, writer.context, segments);
     // (P) pairs with (P').
     if guard.memory.header().stopped.0.load(Ordering::Acquire) != 0 {
         guard.leave();
         return;
     }
+    let attached: &'static Attached = guard.attached();
     match attached.rseq {
         Some(rseq) if writer.owns_tls => record_under_rseq(attached, rseq, &record),
         _ => record_claimed(attached, writer, &record),
@@ -212,7 +224,11 @@ fn record_under_rseq(attached: &'static Attached, rseq: Rseq, record: &Record<'_
                 begin_epoch(control, timestamp);
             }
             match written {
-                Written::Done | Written::Gone => return,
+                Written::Done => return,
+                Written::Gone => {
+                    count_apart(record.id);
+                    return;
+                }
                 Written::Aborted | Written::Full => continue,
             }
         }

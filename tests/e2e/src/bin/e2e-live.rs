@@ -1,6 +1,7 @@
 //! A program that runs until its input ends, and counts how often its events were evaluated.
 //!
-//! It keeps the number of its round in the file that it is given, so that a test can wait for rounds and not for time.
+//! It keeps the number of its round in the file that it is given, so that a test can wait for rounds and not for time. If it is given a number of
+//! bytes too, it may lock so many, and has all locked that is mapped from then on.
 
 use std::fs::File;
 use std::io::Read;
@@ -11,9 +12,21 @@ use std::time::Duration;
 static EVALUATED: AtomicU64 = AtomicU64::new(0);
 static IS_OVER: AtomicBool = AtomicBool::new(false);
 
+/// Has all be locked that is mapped from now on, by a process that may lock so many bytes.
+fn lock_from_now_on(limit_bytes: u64) {
+    let limit = libc::rlimit { rlim_cur: limit_bytes, rlim_max: limit_bytes };
+    // SAFETY: reads a limit.
+    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const limit) }, 0);
+    // SAFETY: takes a number.
+    assert_eq!(unsafe { libc::mlockall(libc::MCL_FUTURE) }, 0);
+}
+
 fn main() {
     let rounds = File::create(std::env::args_os().nth(1).expect("a file for the rounds")).expect("a file");
     rounds.write_all_at(&0u64.to_le_bytes(), 0).expect("room for a number");
+    if let Some(limit) = std::env::args().nth(2) {
+        lock_from_now_on(limit.parse().expect("a number"));
+    }
     println!("ready");
     let work = std::thread::spawn(move || {
         for number in 0u64.. {

@@ -166,6 +166,9 @@ fn end(how: &str, events: u64) {
         // SAFETY: an action that is no function.
         unsafe { libc::signal(libc::SIGTRAP, libc::SIG_IGN) };
     }
+    if how == "handled" || how == "given-up" {
+        handle_faults(how == "handled");
+    }
     emit_steps(0, events);
     match how {
         "exit" => std::process::exit(3),
@@ -174,6 +177,8 @@ fn end(how: &str, events: u64) {
         "overflow" => println!("{}", overflow(1)),
         // SAFETY: none: the page is never there.
         "segv" => unsafe { std::ptr::without_provenance_mut::<u64>(8).write_volatile(1) },
+        // SAFETY: the page is there once the handler has run; otherwise the program has ended.
+        "handled" | "given-up" => (0..5).for_each(|_| unsafe { page().write_volatile(1) }),
         "thread" => std::thread::spawn(|| println!("{}", overflow(1))).join().expect("the process ends before"),
         // SAFETY: sends a signal to this very thread.
         "raise" => drop(unsafe { libc::raise(libc::SIGSEGV) }),
@@ -183,6 +188,27 @@ fn end(how: &str, events: u64) {
         "forbidden" => call_forbidden(),
         other => panic!("no end `{other}`"),
     }
+}
+
+/// An address at which nothing is mapped, unless somebody maps something.
+fn page() -> *mut u8 {
+    std::ptr::without_provenance_mut(0x1234_5000)
+}
+
+/// Has a handler map the page that is missing, or give SIGSEGV back to the system.
+fn handle_faults(is_mapped: bool) {
+    extern "C" fn map(_: c_int) {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
+        // SAFETY: a fresh mapping at an address that nobody else uses.
+        unsafe { libc::mmap(page().cast(), 4096, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
+    }
+    extern "C" fn give_up(signal: c_int) {
+        // SAFETY: an action that is no function.
+        unsafe { libc::signal(signal, libc::SIG_DFL) };
+    }
+    let handler = if is_mapped { map } else { give_up } as extern "C" fn(c_int);
+    // SAFETY: both handlers make one system call.
+    unsafe { libc::signal(libc::SIGSEGV, handler as usize) };
 }
 
 /// Makes a system call that a filter of this program traps.

@@ -4,7 +4,6 @@
 mod budgets;
 mod compact;
 mod dormant;
-mod dumps;
 mod ends;
 mod failures;
 mod faults;
@@ -12,6 +11,7 @@ mod forks;
 mod formats;
 mod hostile;
 mod kills;
+mod mappings;
 mod numbers;
 mod points;
 mod refused;

@@ -1,13 +1,14 @@
-//! A core dump of a traced program is as large as without a session: the kernel says of each mapping whether dumps have it (`VmFlags`, proc(5)).
+//! A session's memory is not the program's own affair: it is in no core dump and is not locked, as the kernel says of each mapping (`VmFlags`, proc(5)).
 
 use std::time::Duration;
 
 use dormouse_e2e::program::Program;
 use dormouse_e2e::run::{Record, libc_library};
+use dormouse_testing::has_part;
 
 use crate::LIVE;
 
-/// Of each mapping of a session's memory in such a file, whether dumps have it.
+/// Of each mapping of a session's memory in such a file, whether dumps have it. None of it is locked.
 fn are_dumped(smaps: &str) -> Vec<bool> {
     let mut dumped = Vec::new();
     let mut is_session = false;
@@ -16,7 +17,9 @@ fn are_dumped(smaps: &str) -> Vec<bool> {
         if !name.ends_with(':') {
             is_session = line.contains("dormouse-session") || line.ends_with(".buffers");
         } else if name == "VmFlags:" && is_session {
-            dumped.push(!line.split_ascii_whitespace().any(|flag| flag == "dd"));
+            let has = |flag| line.split_ascii_whitespace().any(|word| word == flag);
+            assert!(!has("lo"), "{smaps}");
+            dumped.push(!has("dd"));
         }
     }
     dumped
@@ -41,22 +44,37 @@ fn dumps_have_the_memory_of_a_session_only_if_that_was_asked_for() {
     }
 }
 
+/// Also one that has all locked that it maps from now on, whether it may lock as much as a session's memory or not.
 #[test]
 fn dumps_of_a_program_that_is_armed_have_it_neither() {
-    for (option, is_dumped) in [(None, false), (Some("--dump-buffers"), true)] {
+    let restricted: &[&str] = &["setpriv", "--bounding-set", "-ipc_lock"];
+    let ways: [(&[&str], &[&str], &[&str]); 4] = [
+        (&[], &[], &[]),
+        (&[], &[], &["--dump-buffers"]),
+        (&[], &["8388608"], &[]),
+        // As root, the program may lock all without a limit otherwise.
+        (restricted, &["8388608"], &[]),
+    ];
+    for (prefix, locks, options) in ways {
+        let may_restrict = || has_part(prefix[0]) && rustix::process::geteuid().is_root();
+        if !prefix.is_empty() && !may_restrict() {
+            continue;
+        }
         let place = tempfile::tempdir().unwrap();
         let rounds = place.path().join("rounds");
-        let mut program = Program::start(&[LIVE.as_ref(), rounds.as_os_str()], Duration::from_secs(60));
+        let rounds = [LIVE, rounds.to_str().unwrap()];
+        let command = [prefix, &rounds, locks].concat();
+        let mut program = Program::start(&command, Duration::from_secs(60));
         program.wait_for_ready();
         let pid = program.pid().to_string();
         let trace = place.path().join("trace");
         let mut arm = vec!["arm", "-o", trace.to_str().unwrap()];
-        arm.extend(option);
+        arm.extend(options);
         arm.extend([&pid, "*"]);
         let output = program.dormouse(&arm, &program.place().join("run"));
         assert!(output.status.success(), "{output:?}");
         let smaps = std::fs::read_to_string(format!("/proc/{pid}/smaps")).unwrap();
-        assert_eq!(are_dumped(&smaps), [is_dumped], "{option:?}: {smaps}");
+        assert_eq!(are_dumped(&smaps), [!options.is_empty()], "{command:?}: {smaps}");
         program.end();
     }
 }
