@@ -51,6 +51,10 @@
 //! A file on a file system ([`Pool::on_file_system`], [`Mapping::map_file`]) has no seals. If the file is truncated, processes that map it
 //! get `SIGBUS`; its user and root can do that. So it is made only for a user who asks for it.
 //!
+//! # Memory that is not the program's own affair
+//! A program that has another's memory mapped may have that left out of its core dumps ([`Mapping::leave_out_of_dumps`]), and out of what it locks:
+//! [`Mapping::map_unlocked`] does not have it locked by `mlockall(MCL_FUTURE)`, and before `mlockall(MCL_CURRENT)` it is folded ([`Mapping::fold`]).
+//!
 //! # Ordering
 //! None: the memory is made before anybody else has the file. Prefaulting may run beside users of the memory: on kernels that do not do it
 //! themselves, it is an atomic exchange of a byte for itself.

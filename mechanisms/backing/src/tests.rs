@@ -804,3 +804,44 @@ fn memory_comes_from_a_cpus_node() {
     let nodes = PrivatePool::new(4096, MemoryOptions::new()).unwrap().obtained().unwrap().nodes;
     assert_eq!(nodes, Nodes::NotAsked);
 }
+
+#[test]
+fn a_folded_mapping_has_its_contents_again_where_it_was_or_elsewhere() {
+    let pool = Pool::new("test", 3 * HUGE_PAGE_SIZE_BYTES + 5 * os_page_size(), MemoryOptions::new()).unwrap();
+    let mut mapping = Mapping::map_unlocked(&pool).unwrap();
+    assert!(mapping.is_sealed() && mapping.len() == pool.size_bytes());
+    assert_eq!(mapping.base().addr() % HUGE_PAGE_SIZE_BYTES, 0, "a huge page may begin there");
+    let last = mapping.len() - 1;
+    let byte = |base: *mut u8, at: usize| base.wrapping_add(at);
+    for round in 1..4_u8 {
+        for at in [0, os_page_size(), last] {
+            // SAFETY: mapped, and this thread's alone.
+            unsafe { byte(pool.base(), at).write_volatile(round) };
+        }
+        mapping.fold().unwrap();
+        let base = mapping.base();
+        let mut occupied = null_mut();
+        if round == 2 {
+            let (flags, protection) = (MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE, ProtFlags::empty());
+            let place = base.wrapping_add(os_page_size()).cast();
+            // SAFETY: where nothing is mapped, or refused.
+            occupied = unsafe { rustix::mm::mmap_anonymous(place, os_page_size(), protection, flags) }.unwrap();
+        }
+        mapping.unfold().unwrap();
+        // Another test may have come to the first place too.
+        assert!(round != 2 || mapping.base() != base);
+        assert_eq!(mapping.base().addr() % HUGE_PAGE_SIZE_BYTES, 0);
+        for at in [0, os_page_size(), last] {
+            // SAFETY: mapped again.
+            assert_eq!(unsafe { byte(mapping.base(), at).read_volatile() }, round);
+        }
+        if !occupied.is_null() {
+            // SAFETY: mapped above, and used by nobody.
+            unsafe { rustix::mm::munmap(occupied, os_page_size()) }.unwrap();
+        }
+    }
+    assert!(Mapping::map(&pool, false).unwrap().fold().is_ok(), "all of a file");
+    let guarded = MemoryOptions::new().guard(true);
+    let (_, mut guarded) = Pool::new("test", HUGE_PAGE_SIZE_BYTES, guarded).unwrap().into_parts();
+    assert!(guarded.fold().is_err());
+}

@@ -59,6 +59,8 @@
 //! * No thread (unless `DORMOUSE_LISTEN=thread` or a snapshot's trigger by event asks for one), no descriptor but the session's memory, which
 //!   `dormouse record` hands down, no output.
 //! * `vfork` goes through a function that tells the tracer; the child's events have the child's ids.
+//! * `sigaction`, `signal`, `sysv_signal`, `_exit`, `_Exit` and `mlockall` go through the tracer too, which has crashes told of and a session's memory not
+//!   locked; what they do and say is what libc's do.
 //!
 //! # Limits
 //! * Not traced, because the loader does not preload there: static programs, set-user-ID programs, programs with another libc

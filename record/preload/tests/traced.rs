@@ -377,17 +377,22 @@ fn only_the_wrappers_are_exported() {
     let mut exported: Vec<_> = text.lines().filter_map(|line| line.split(' ').next()).collect();
     exported.sort_unstable();
     let expected = [
+        "_Exit",
         "__open64_2",
         "__open_2",
         "__openat64_2",
         "__openat_2",
         "__read_chk",
+        "__sysv_signal",
+        "_exit",
         "calloc",
         "close",
         "creat",
         "creat64",
+        "dormouse_i_install_crash_hook",
         "free",
         "malloc",
+        "mlockall",
         "open",
         "open64",
         "openat",
@@ -397,6 +402,9 @@ fn only_the_wrappers_are_exported() {
         "pthread_mutex_unlock",
         "read",
         "realloc",
+        "sigaction",
+        "signal",
+        "sysv_signal",
         "vfork",
         "write",
     ];
@@ -537,5 +545,27 @@ fn a_crash_of_an_unmodified_program_leaves_a_snapshot_and_a_fault_that_it_handle
         let view = Command::new(built().join("dormouse")).arg("view").arg(snapshot(1)).output().unwrap();
         let text = String::from_utf8(view.stdout).unwrap();
         assert!(text.contains("\"/last\"") && text.contains(&format!("trigger = \"{signal}\"")), "{end}: {text}");
+    }
+}
+
+/// Of events of libdormouse's, its tests count each one.
+#[test]
+fn an_unmodified_program_locks_its_memory_as_without_a_session() {
+    let place = tempfile::tempdir().unwrap();
+    let program = place.path().join("locks");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../capi/tests/programs/locks.c");
+    let mut compile = Command::new("cc");
+    compile.args(["-std=gnu11", "-O1", "-w", "-pthread", "-fno-builtin", "-DDORMOUSE_DISABLE", "-o"]).arg(&program);
+    assert!(compile.arg(source).status().unwrap().success());
+    for flags in [libc::MCL_CURRENT, libc::MCL_CURRENT | libc::MCL_FUTURE] {
+        let flags = flags.to_string();
+        let alone = Command::new(&program).arg(&flags).output().unwrap();
+        if alone.status.code() == Some(77) {
+            return skip(Lack::machine("the limit of locked memory is too low", "raise it (`ulimit -l`)"));
+        }
+        let recorded = record(&[], &[program.as_os_str(), OsStr::new(&flags)]);
+        assert_eq!(recorded.output.stdout, alone.stdout, "{flags}: {recorded:?}", recorded = recorded.output);
+        let said = String::from_utf8_lossy(&recorded.output.stderr);
+        assert!(said.contains("\nlocked 0\nless 0\n"), "{flags}: {said}");
     }
 }

@@ -15,8 +15,10 @@ impl Snapshot {
     /// trigger takes the place of an earlier one.
     ///
     /// [`Trigger::Crash`] and [`Trigger::Signal`] install signal handlers. For an overflow of its stack a thread needs an
-    /// alternate one: the calling thread, and threads that trace an event from now on, get one if they have none. After a crash
-    /// what was installed before takes over, so the program ends as it would have; after another signal a former handler runs.
+    /// alternate one: the calling thread, and threads that trace an event from now on, get one if they have none. A crash is what
+    /// ends the process, not a fault that a handler of the program's own deals with; the program ends as it would have. A handler
+    /// that the program installs later, and that gives the signal back to the system, is noticed in programs with libdormouse only.
+    /// After another signal a former handler runs.
     /// [`Trigger::Panic`] sends before the former hook runs.
     ///
     /// [`Trigger::Event`] and [`Trigger::Duration`] wait for events that are armed in the session; such an event's record is

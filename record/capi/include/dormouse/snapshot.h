@@ -54,8 +54,8 @@ int dormouse_snapshot(const struct dormouse_snapshot_options *options, struct do
 /*
  * Asks for a snapshot, without waiting for it, whenever a trigger in a list such as "crash,exit,USR2" fires:
  *
- *     crash                                             SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGTRAP, SIGSYS or SIGABRT; the program then
- *                                                       ends as it would have
+ *     crash                                             SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGTRAP, SIGSYS or SIGABRT ends the program,
+ *                                                       as it would have; a fault that the program handles is none
  *     exit                                              the program ends
  *     USR2, SIGUSR2, 12                                 the signal arrives; its former handler still runs
  *     event:shop:order_failed                           an armed event occurs; `*` and `?` are wild
