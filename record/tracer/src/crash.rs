@@ -459,8 +459,12 @@ unsafe extern "C-unwind" fn on_ignored(signal: c_int, info: *mut libc::siginfo_t
         // Nobody can ignore what an instruction of his own has done: the kernel then takes the default action.
         // SAFETY: what the kernel has given to this function.
         unsafe { on_default(signal, info, context) };
-    } else if signal == libc::SIGABRT && is_of_abort(context) {
-        tell(signal);
+    } else {
+        keep_errno(|| {
+            if signal == libc::SIGABRT && is_of_abort(context) {
+                tell(signal);
+            }
+        });
     }
 }
 
@@ -478,22 +482,35 @@ unsafe extern "C-unwind" fn around(signal: c_int, info: *mut libc::siginfo_t, co
     if is_once {
         Disposition::new(on_default as Handler as usize, FLAGS).install(signal);
     }
-    make_room();
+    keep_errno(make_room);
     let here = 0_u8;
     let former = thread::in_handler(Some((core::ptr::from_ref(&here).addr(), signal)));
     // SAFETY: the program has installed it for this signal.
     unsafe { own.call(signal, info, context) };
     thread::in_handler(former);
-    if signal == libc::SIGABRT && is_of_abort(context) {
-        tell(signal);
-    }
-    settle(signal);
+    keep_errno(|| {
+        if signal == libc::SIGABRT && is_of_abort(context) {
+            tell(signal);
+        }
+        settle(signal);
+    });
+}
+
+/// The interrupted code's errno is as it was, or as the program's handler has left it.
+fn keep_errno(function: impl FnOnce()) {
+    // SAFETY: this thread's own.
+    let errno_at = unsafe { libc::__errno_location() };
+    // SAFETY: the thread's errno, which lives as long as the thread.
+    let errno = unsafe { errno_at.read() };
+    function();
+    // SAFETY: the thread's errno, which lives as long as the thread.
+    unsafe { errno_at.write(errno) };
 }
 
 /// The process is about to end by the calling thread's `exit` or `_exit`: that is a crash if it is in a handler of one. Async-signal-safe.
 pub(crate) fn ending() {
     let here = 0_u8;
-    if let Some(signal) = handled(core::ptr::from_ref(&here).addr()) {
+    if let Some(signal) = handled(core::ptr::from_ref(&here).addr()).filter(|_| !is_other_process()) {
         tell(signal);
     }
 }
@@ -518,9 +535,17 @@ const DONE: u32 = u32::MAX;
 const NAP_COUNT: u32 = 100;
 const NAP: Duration = Duration::from_millis(1);
 
+/// Whether this is a child that the fork handlers do not know of, as of `vfork`: with the parent's data, or a copy of them.
+fn is_other_process() -> bool {
+    rustix::process::getpid().as_raw_nonzero().get() as u32 != thread::own_pid()
+}
+
 /// Has the snapshot asked for, once in the process, before this returns.
 fn tell(signal: c_int) {
     let Some(hook) = hook(signal) else { return };
+    if is_other_process() {
+        return hook.ask();
+    }
     let me = rustix::thread::gettid().as_raw_nonzero().get() as u32;
     // Relaxed, here and below: what others wait for is a system call, which comes before the store.
     match ASKING.compare_exchange(NOBODY, me, Ordering::Relaxed, Ordering::Relaxed) {
