@@ -50,6 +50,20 @@ fn hugetlb(file: BorrowedFd<'_>) -> Result<Option<usize>, BackingError> {
     Ok((stat.f_type as u64 == HUGETLBFS).then_some(stat.f_bsize as usize))
 }
 
+/// Whether the program has all locked that it maps from now on, and there at once: what it maps is there then, or refused. Three system calls.
+fn is_locked_from_now_on() -> bool {
+    let os_page = os_page_size();
+    // SAFETY: a new mapping at an address that the kernel chooses (mmap(2)).
+    let page = unsafe { rustix::mm::mmap_anonymous(null_mut(), os_page, ProtFlags::READ, MapFlags::PRIVATE) };
+    let Ok(page) = page else { return true };
+    let mut is_present = 0;
+    // SAFETY: the page that was mapped just now, and room for a byte (mincore(2)).
+    let is_told = unsafe { libc::mincore(page, os_page, &raw mut is_present) } == 0;
+    // SAFETY: of which nobody knows.
+    let _ = unsafe { rustix::mm::munmap(page, os_page) };
+    is_told && is_present & 1 != 0
+}
+
 /// Makes a call up to [`COLLAPSE_TRIES`] times, as long as it fails by [`Errno::AGAIN`].
 pub(crate) fn again_while_asked(mut call: impl FnMut() -> Result<(), Errno>) -> Result<(), Errno> {
     let mut results = (0..COLLAPSE_TRIES).map(|_| call());
@@ -92,28 +106,43 @@ impl Mapping {
             Err(BackingError::NotSealed | BackingError::NotMemory) => (Mapping::own_file_len(file)?, false),
             Err(error) => return Err(error),
         };
-        let os_page = os_page_size();
         let hugetlb = hugetlb(file)?;
-        let mut mapping = if hugetlb.is_some() || len <= os_page {
-            Mapping::with_capacity(Some(file), len, hugetlb, MemoryOptions::new().prefault(false))?
-        } else {
-            // The kernel counts one page as locked, until it is folded out. What is not locked grows without being locked (mremap(2)).
-            let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
-            // SAFETY: a new mapping at an address that the kernel chooses (mmap(2)).
-            let first = unsafe { rustix::mm::mmap(null_mut(), os_page, protection, flags, file, 0) };
-            let first: *mut u8 = first.map_err(BackingError::system("map the memory"))?.cast();
-            let base = NonNull::new(first).ok_or(BackingError::Size { size_bytes: len })?;
-            let capacity_len = len.next_multiple_of(os_page);
-            let options = MemoryOptions::new().prefault(false);
-            let (guard_len, behind_len) = (0, 0);
-            let (is_sealed, is_folded, hugetlb) = (false, true, None);
-            let mut mapping =
-                Mapping { base, len, capacity_len, guard_len, behind_len, is_sealed, is_folded, hugetlb, options };
-            mapping.unlock_first()?;
-            mapping.unfold_elsewhere()?;
-            mapping
+        let plain = || Mapping::with_capacity(Some(file), len, hugetlb, MemoryOptions::new().prefault(false));
+        let may_grow = hugetlb.is_none() && len > os_page_size();
+        let mapped = if may_grow && is_locked_from_now_on() { Mapping::grown(file, len) } else { plain() };
+        let mut mapping = match mapped {
+            // With `MCL_ONFAULT` that is how it shows.
+            Err(BackingError::System { errno: Errno::AGAIN, .. }) if may_grow => Mapping::grown(file, len)?,
+            mapped => mapped?,
         };
+        // SAFETY: all of the mapping; what it holds stays (munlock(2)). Where it is not locked nothing happens.
+        let _ = unsafe { rustix::mm::munlock(mapping.base.as_ptr().cast(), mapping.len) };
         mapping.is_sealed = is_sealed;
+        Ok(mapping)
+    }
+
+    /// Maps the first page, and grows from there: the kernel counts that one as locked until it is unlocked, and what is not locked grows without
+    /// being locked (mremap(2)). Valgrind does not know of such growth.
+    fn grown(file: BorrowedFd<'_>, len: usize) -> Result<Mapping, BackingError> {
+        let os_page = os_page_size();
+        let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
+        // SAFETY: a new mapping at an address that the kernel chooses (mmap(2)).
+        let first = unsafe { rustix::mm::mmap(null_mut(), os_page, protection, flags, file, 0) };
+        let first: *mut u8 = first.map_err(BackingError::system("map the memory"))?.cast();
+        let base = NonNull::new(first).ok_or(BackingError::Size { size_bytes: len })?;
+        let mut mapping = Mapping {
+            base,
+            len,
+            capacity_len: len.next_multiple_of(os_page),
+            guard_len: 0,
+            behind_len: 0,
+            is_sealed: false,
+            is_folded: true,
+            hugetlb: None,
+            options: MemoryOptions::new().prefault(false),
+        };
+        mapping.unlock_first()?;
+        mapping.unfold_elsewhere()?;
         Ok(mapping)
     }
 
