@@ -44,6 +44,20 @@ pub const NAME_SIZE_BYTES: usize = 16;
 /// A namespace of process ids that is not known.
 pub const NAMESPACE_UNKNOWN: u64 = 0;
 
+/// A number of the program that a process is, another one after `exec`: by 16 of the random bits that the kernel has given it, and by where on its
+/// stack it has put them (`AT_RANDOM`, getauxval(3)), which others can look up.
+pub const fn image(random: u64, address: u64) -> u64 {
+    random << PLACE_BITS | place_of(address)
+}
+
+/// What an [`image`] says of that address.
+pub const fn place_of(image: u64) -> u64 {
+    image & ((1 << PLACE_BITS) - 1)
+}
+
+/// Bits of an address of a program's.
+const PLACE_BITS: u32 = 48;
+
 const CLAIMED: u64 = 1;
 const READY: u64 = 2;
 const LEFT: u64 = 3;
@@ -111,7 +125,7 @@ pub struct Process {
     pub joined_at: u64,
     /// The inode of its namespace of process ids, or [`NAMESPACE_UNKNOWN`].
     pub namespace: u64,
-    /// A number of the program that the process is, another one after `exec`.
+    /// See [`image`].
     pub image: u64,
     /// Its id as the session owner sees it, if that has made the entry; else zero.
     pub pid: u32,

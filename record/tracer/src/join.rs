@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use dormouse_abi::message::{Edge, MEMORY_PART_SIZE_BYTES_MAX, OwnerToProgram, ProgramToOwner, ProgramToTool};
-use dormouse_abi::register::{Entrant, NAME_SIZE_BYTES, NAMESPACE_UNKNOWN, Unmapped};
+use dormouse_abi::register::{Entrant, NAME_SIZE_BYTES, NAMESPACE_UNKNOWN, Unmapped, image};
 use dormouse_abi::session::{Geometry, SessionLayout};
 use dormouse_backing::{BackingError, Mapping};
 use dormouse_imv::is_filtered;
@@ -39,7 +39,7 @@ pub(crate) struct Joining {
 struct Identity {
     /// Inode of the namespace of process ids.
     namespace: u64,
-    /// Of the random bytes that the kernel gives to each program that is executed.
+    /// See [`dormouse_abi::register::image`].
     image: u64,
     name: [u8; NAME_SIZE_BYTES],
     is_forked: bool,
@@ -47,12 +47,12 @@ struct Identity {
     command_line: Vec<u8>,
 }
 
-fn image() -> u64 {
+fn own_image() -> u64 {
     // SAFETY: asks for an entry of the auxiliary vector; 0 where there is none.
-    let random = unsafe { libc::getauxval(libc::AT_RANDOM) };
-    let random = core::ptr::with_exposed_provenance::<u64>(random as usize);
+    let address = unsafe { libc::getauxval(libc::AT_RANDOM) };
+    let random = core::ptr::with_exposed_provenance::<u64>(address as usize);
     // SAFETY: what it gives is the address of 16 bytes that stay as long as the process runs (getauxval(3)).
-    if random.is_null() { 0 } else { unsafe { random.read_unaligned() } }
+    if random.is_null() { 0 } else { image(unsafe { random.read_unaligned() }, address) }
 }
 
 impl Identity {
@@ -64,7 +64,7 @@ impl Identity {
         };
         Identity {
             namespace: rustix::fs::stat("/proc/self/ns/pid").map_or(NAMESPACE_UNKNOWN, |stat| stat.st_ino),
-            image: image(),
+            image: own_image(),
             name: thread::program_name(),
             is_forked: false,
             program,

@@ -85,7 +85,7 @@ pub use directory::{ENV_SOCKET_DIR, socket_dir, user_file};
 pub use error::Error;
 pub use event_loop::{SessionListener, SessionServer, no_thread};
 pub use limits::{raise_descriptor_limit, restore_descriptor_limit};
-pub use process::{Stat, boot, is_dead, open, pid_in_namespace, pid_namespace, process_name, start_of};
+pub use process::{Stat, boot, is_image, is_dead, open, pid_in_namespace, pid_namespace, process_name, start_of};
 pub use processes::{Entering, Processes};
 pub use program::{Program, Wait};
 pub use server::{Counts, Joining, Service};

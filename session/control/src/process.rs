@@ -4,6 +4,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
+use dormouse_abi::register::place_of;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::param::clock_ticks_per_second;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -50,11 +51,20 @@ impl Stat {
     pub fn field(&self, number: usize) -> &str {
         self.fields.split_whitespace().nth(number - 3).unwrap_or_default()
     }
+}
 
-    /// Where code, stack and arguments start, as the kernel has placed them: otherwise for most programs that a process becomes by `exec`.
-    pub(crate) fn layout(&self) -> String {
-        [26, 28, 48].map(|number| self.field(number)).join(" ")
-    }
+/// Whether a process is the program with this [`image`](dormouse_abi::register::image) just now, as far as its stack tells: not once it has
+/// executed another one, and not if it may not be looked at.
+pub fn is_image(pid: u32, image: u64) -> bool {
+    image_place(pid) == Some(place_of(image))
+}
+
+/// Where the kernel has put the random bytes of the program that a process is.
+fn image_place(pid: u32) -> Option<u64> {
+    let auxv = std::fs::read(format!("/proc/{pid}/auxv")).ok()?;
+    let words: Vec<u64> = auxv.as_chunks::<8>().0.iter().map(|word| u64::from_ne_bytes(*word)).collect();
+    let entry = words.as_chunks::<2>().0.iter().find(|[kind, _]| *kind == libc::AT_RANDOM)?;
+    Some(place_of(entry[1]))
 }
 
 /// proc_pid_status(5).

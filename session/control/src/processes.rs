@@ -9,7 +9,7 @@ use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
 
-use crate::process::{Stat, is_dead, process_name};
+use crate::process::{is_dead, is_image, process_name};
 
 /// Everybody who has joined.
 #[derive(Debug)]
@@ -58,8 +58,6 @@ struct Joined {
     pid: Option<u32>,
     /// A number of its program: see [`dormouse_abi::register::Process::image`].
     image: u64,
-    /// See [`Stat::layout`].
-    layout: String,
     /// See [`crate::process_name`].
     name: String,
 }
@@ -75,8 +73,6 @@ pub struct Entering {
     pub image: u64,
     /// What it called itself when it joined.
     pub name: String,
-    /// What the kernel tells of it.
-    pub stat: Option<Stat>,
     /// What its end is noticed by; `None` if there is no descriptor left.
     pub pidfd: Option<OwnedFd>,
 }
@@ -103,7 +99,7 @@ impl Processes {
     ///
     /// A process that has become another program leaves its former number behind: its threads ended amid their writes, as those of a killed
     /// process do, but its pidfd does not say so.
-    pub fn admit(&self, Entering { number, pid, image, name, stat, pidfd }: Entering) -> Vec<u16> {
+    pub fn admit(&self, Entering { number, pid, image, name, pidfd }: Entering) -> Vec<u16> {
         let mut table = self.lock();
         let mut former = Vec::new();
         let known = pid.and_then(|pid| table.by_pid.get(&pid).copied());
@@ -114,11 +110,10 @@ impl Processes {
         }
         let key = known.filter(|_| !is_former).unwrap_or_else(|| self.watch(&mut table, pid, pidfd));
         former.extend(table.remove_images(key, image));
-        let layout = stat.as_ref().map(Stat::layout).unwrap_or_default();
         if let Some(process) = table.processes.get_mut(&key) {
             process.numbers.push(number);
         }
-        table.live.insert(number, Joined { pid, image, layout, name });
+        table.live.insert(number, Joined { pid, image, name });
         former
     }
 
@@ -199,10 +194,10 @@ impl Processes {
     pub fn renamed(&self, count_max: usize) -> Vec<(u16, String)> {
         let looked_at = self.lock().next_named(count_max);
         // Files are read without the lock: it is the server's too.
-        let differs = |(number, pid, known, layout): (u16, u32, String, String)| {
+        let differs = |(number, pid, known, image): (u16, u32, String, u64)| {
             let name = process_name(pid).filter(|name| *name != known)?;
             // A program that it has become by `exec` joins by itself, or is none of the session's.
-            Stat::of(pid).filter(|stat| stat.layout() == layout).map(|_| (number, pid, name))
+            is_image(pid, image).then_some((number, pid, name))
         };
         let renamed: Vec<(u16, u32, String)> = looked_at.into_iter().filter_map(differs).collect();
         let mut table = self.lock();
@@ -250,15 +245,14 @@ impl Table {
     }
 
     /// Whose names are looked at next: number, id, and what is known.
-    fn next_named(&mut self, count_max: usize) -> Vec<(u16, u32, String, String)> {
+    fn next_named(&mut self, count_max: usize) -> Vec<(u16, u32, String, u64)> {
         let Table { live, last_named, .. } = self;
         let behind = (Bound::Excluded(*last_named), Bound::Unbounded);
-        let entry =
-            |(number, joined): (&u16, &Joined)| (*number, joined.pid, joined.name.clone(), joined.layout.clone());
+        let entry = |(number, joined): (&u16, &Joined)| (*number, joined.pid, joined.name.clone(), joined.image);
         let all = live.range(behind).chain(live.range(..=*last_named)).map(entry).take(count_max);
-        let looked_at: Vec<(u16, Option<u32>, String, String)> = all.collect();
+        let looked_at: Vec<(u16, Option<u32>, String, u64)> = all.collect();
         *last_named = looked_at.last().map_or(*last_named, |(number, ..)| *number);
-        looked_at.into_iter().filter_map(|(number, pid, name, layout)| Some((number, pid?, name, layout))).collect()
+        looked_at.into_iter().filter_map(|(number, pid, name, image)| Some((number, pid?, name, image))).collect()
     }
 }
 
@@ -289,8 +283,7 @@ mod tests {
     }
 
     fn entering(number: u16, pid: u32, image: u64) -> Entering {
-        let (stat, pidfd) = (Stat::of(pid), process::open(pid).ok());
-        Entering { number, pid: Some(pid), image, name: "x".into(), stat, pidfd }
+        Entering { number, pid: Some(pid), image, name: "x".into(), pidfd: process::open(pid).ok() }
     }
 
     #[test]

@@ -66,7 +66,6 @@ impl Service for Noted {
             pid,
             image: joining.image,
             name: joining.name.into(),
-            stat: None,
             pidfd: Some(pidfd),
         });
         Ok(number)

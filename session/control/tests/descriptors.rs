@@ -38,7 +38,6 @@ impl Service for Nothing {
             pid,
             image: joining.image,
             name: joining.name.into(),
-            stat: None,
             pidfd: Some(pidfd),
         });
         Ok(number)

@@ -71,7 +71,7 @@ impl Owner {
     /// # Errors
     /// As for a session's owner.
     pub fn snapshot(&self, wanted: &Take) -> Result<Snapshot, Error> {
-        snapshot::take(&self.memory.borrow(), &self.trace, wanted)
+        snapshot::take(&self.memory.borrow(), &self.trace, wanted, || {})
     }
 
     /// Writes what is offered, closed and committed, as at a session's end. The event streams' files must not be there.

@@ -249,6 +249,8 @@ impl Session {
             let write_error = Some("the drain thread has failed; the trace ends where it did".into());
             Drained { summary: Summary { write_error, ..Summary::default() }, ..Drained::default() }
         });
+        // Whose events were drained has its record: a program that a process has become last of all too.
+        shared.look();
         let late = register.late(&memory.view());
         let late_count = ledger.late().load(Ordering::Relaxed).saturating_add(late.len() as u64);
         trace.refuse_at_end(late);

@@ -11,7 +11,9 @@ use dormouse_abi::register::{
     Entrant, NAME_SIZE_BYTES, NAMESPACE_UNKNOWN, PROCESS_COUNT, Phase, Process, Register, Unmapped,
 };
 use dormouse_abi::text::printable;
-use dormouse_control::{Entering, Joining, Processes, Stat, open, pid_in_namespace, pid_namespace};
+use dormouse_control::{
+    Entering, Joining, Processes, Stat, is_image, open, pid_in_namespace, pid_namespace, process_name,
+};
 use dormouse_ctf::{Refusal, StateRecord};
 use dormouse_relay::Memory;
 use rustix::io::Errno;
@@ -22,6 +24,9 @@ use crate::trace::{ALL_CLASSES, Trace};
 
 /// Ticks of `starttime` of proc_pid_stat(5) are hundredths of a second in all that it says to programs.
 const TICK_NS: u64 = 10_000_000;
+
+/// How often one look goes over the register again because somebody has joined meanwhile. A program may have written any time there.
+const LOOK_COUNT_MAX: usize = 8;
 
 /// What of the register has been looked at. One looks at a time.
 #[derive(Debug, Default)]
@@ -59,20 +64,35 @@ impl TakenIn {
     /// Takes in the processes that have come since the last look, in the order in which they came, and lets go of those that have left, or have
     /// ended without anybody's being told.
     pub(crate) fn look(&self, parts: Parts<'_>) {
+        self.look_anew(&mut self.lock(), parts);
+    }
+
+    fn look_anew(&self, looked: &mut Looked, parts: Parts<'_>) {
         let Parts { memory, trace, processes } = parts;
-        let mut looked = self.lock();
         processes.ended_unwatched().into_iter().for_each(|number| self.take_back(parts, number));
         let Some(register) = memory.register() else { return };
         // They cannot count a change up.
         trace.refuse(register.take_unmapped().iter().map(|unmapped| refusal_of_unmapped(&memory, unmapped)));
+        // Before the counter: who is not found below writes its first event later than this.
+        let mut begun = trace.clock.now();
         let changes = register.changes();
         if looked.changes.replace(changes) == Some(changes) && looked.claimed.is_empty() {
-            return;
+            return trace.know_processes_until(begun);
+        }
+        let all = || (1..PROCESS_COUNT as u16).filter_map(|number| Some((number, register.process(number)?)));
+        let mut found: Vec<(u16, Process)> = all().collect();
+        for _ in 0..LOOK_COUNT_MAX {
+            let is_later = |(_, process): &(u16, Process)| process.phase != Phase::Claimed && process.joined_at > begun;
+            if !found.iter().any(is_later) {
+                break;
+            }
+            // One has joined meanwhile, and another may have done so before it, at a place that was passed already.
+            begun = trace.clock.now();
+            found = all().collect();
         }
         let claimed_before = std::mem::take(&mut looked.claimed);
         let mut fresh: Vec<(u16, Process)> = Vec::new();
-        for number in 1..PROCESS_COUNT as u16 {
-            let Some(process) = register.process(number) else { continue };
+        for (number, process) in found {
             match (process.phase, processes.is_known(number)) {
                 (Phase::Ready | Phase::Offered | Phase::Left, false) => fresh.push((number, process)),
                 (Phase::Left, true) => {
@@ -89,6 +109,7 @@ impl TakenIn {
         }
         fresh.sort_by_key(|(_, process)| process.joined_at);
         fresh.into_iter().for_each(|(number, process)| self.admit(parts, number, &process));
+        trace.know_processes_until(begun);
     }
 
     /// Enters a process that has asked at the socket, and takes it in.
@@ -98,14 +119,16 @@ impl TakenIn {
     pub(crate) fn enter(&self, parts: Parts<'_>, joining: &Joining<'_>, pidfd: OwnedFd) -> Result<u16, String> {
         let Parts { memory, trace, processes } = parts;
         let Joining { pid, vpid, image, name, program, command_line } = *joining;
-        // What enters itself meanwhile waits for the next look.
-        let _looked = self.lock();
+        // What enters itself meanwhile waits for the next look. What this process was before `exec` comes first.
+        let mut looked = self.lock();
+        self.look_anew(&mut looked, parts);
         let register = memory.register().ok_or("the session takes no programs in")?;
         let full = || format!("a session has at most {} processes at once", PROCESS_COUNT - 1);
         let number = register.claim_process(vpid).ok_or_else(full)?;
         let mut name_bytes = [0; NAME_SIZE_BYTES];
         name_bytes.iter_mut().zip(name.bytes()).for_each(|(target, byte)| *target = byte);
-        let joined_at = trace.clock.now();
+        // Now, as far as records go: behind what this process was before `exec`.
+        let joined_at = trace.processes_known_until();
         let entrant = Entrant {
             vpid,
             joined_ns: boot_ns(),
@@ -121,9 +144,8 @@ impl TakenIn {
             return Err("a program has damaged the session's register".into());
         }
         let pid_seen = Some(pid).filter(|pid| *pid != 0);
-        let stat = pid_seen.and_then(Stat::of);
         let (name, pidfd) = (name.to_string(), Some(pidfd));
-        let entering = Entering { number, pid: pid_seen, image, name, stat, pidfd };
+        let entering = Entering { number, pid: pid_seen, image, name, pidfd };
         processes.admit(entering).into_iter().for_each(|number| self.take_back(parts, number));
         let record =
             StateRecord::Process { process: number.into(), pid, vpid, name: joining.name, program, command_line };
@@ -139,13 +161,11 @@ impl TakenIn {
         let program = printable(&process.program);
         let found = find(process);
         let pid = found.as_ref().map_or(process.vpid, |(pid, _)| *pid);
-        let stat = found.as_ref().and_then(|(pid, _)| Stat::of(*pid));
-        // Not of one that has become another program since.
-        let exe = found.as_ref().and_then(|(pid, _)| std::fs::read_link(format!("/proc/{pid}/exe")).ok());
-        let is_same = exe.is_some_and(|exe| exe == Path::new(&process.program));
-        let now = stat.as_ref().filter(|_| is_same && process.is_forked).map(|stat| stat.name.clone());
-        let name = now.unwrap_or_else(|| printable(&process.name));
-        let whole = is_same.then(|| command_line(pid)).flatten();
+        let seen = found.as_ref().map(|(pid, _)| (process_name(*pid), command_line(*pid)));
+        // Behind these, which were another program's if it has become one meanwhile.
+        let is_same = is_image(pid, process.image);
+        let (name, whole) = seen.filter(|_| is_same).unwrap_or_default();
+        let name = name.filter(|_| process.is_forked).unwrap_or_else(|| printable(&process.name));
         let command_line = whole.unwrap_or_else(|| printable(&process.command_line));
         let record = StateRecord::Process {
             process: number.into(),
@@ -162,7 +182,7 @@ impl TakenIn {
         }
         match found {
             Some((pid, pidfd)) if process.phase != Phase::Left => {
-                let entering = Entering { number, pid: Some(pid), image: process.image, name, stat, pidfd };
+                let entering = Entering { number, pid: Some(pid), image: process.image, name, pidfd };
                 processes.admit(entering).into_iter().for_each(|number| self.take_back(parts, number));
             }
             // An owner that is dead had a descriptor of it, and nobody can find it any more: it is in the session until it leaves.
@@ -171,7 +191,7 @@ impl TakenIn {
                 && process.namespace == NAMESPACE_UNKNOWN
                 && process.phase != Phase::Left =>
             {
-                let entering = Entering { number, pid: None, image: process.image, name, stat, pidfd: None };
+                let entering = Entering { number, pid: None, image: process.image, name, pidfd: None };
                 processes.admit(entering);
             }
             _ => self.take_back(parts, number),

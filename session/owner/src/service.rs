@@ -73,7 +73,7 @@ impl Service for Shared {
     /// One after another, for each has room for all that is retained.
     fn snapshot(&self, wanted: &Take) -> Result<Snapshot, Error> {
         let _turn = self.memory.turn();
-        snapshot::take(&self.memory, &self.trace, wanted)
+        snapshot::take(&self.memory, &self.trace, wanted, || self.look())
     }
 
     fn budget(&self, bytes: u64) -> Result<BudgetState, Error> {

@@ -80,12 +80,17 @@ struct Copied {
     begin: usize,
 }
 
-/// Takes one. The caller has the memory's turn.
+/// Takes one. The caller has the memory's turn. `look` has the trace name the processes whose events were copied.
 ///
 /// # Errors
 /// One line; nothing is left behind but an empty directory.
-pub(crate) fn take(memory: &SessionMemory, trace: &Trace, wanted: &Take) -> Result<Snapshot, Error> {
-    take_while(memory, trace, wanted, || {})
+pub(crate) fn take(
+    memory: &SessionMemory,
+    trace: &Trace,
+    wanted: &Take,
+    look: impl FnOnce(),
+) -> Result<Snapshot, Error> {
+    take_while(memory, trace, wanted, || {}, look)
 }
 
 /// As [`take`]. What writers do `meanwhile`, once the pages are chosen, is nothing but in tests.
@@ -94,6 +99,7 @@ fn take_while(
     trace: &Trace,
     wanted: &Take,
     meanwhile: impl FnOnce(),
+    look: impl FnOnce(),
 ) -> Result<Snapshot, Error> {
     let view = memory.view();
     if !view.is_overwrite() {
@@ -130,6 +136,7 @@ fn take_while(
     }
     let pages_refused = losses.of(Cause::PacketRefused);
     let record = StateRecord::Snapshot { trigger: &wanted.trigger, pages_missed, pages_refused };
+    look();
     trace.branch(&dir, &record, files.totals()).inspect_err(|_| files.remove())?;
     trace.ledger.add_snapshot_bytes(*bytes);
     let ticks = moment.saturating_sub(files.begin().unwrap_or(moment));
@@ -394,9 +401,14 @@ mod tests {
         fn take(&mut self, wanted: &Take, meanwhile: impl FnOnce(&mut Writer)) -> (Snapshot, Vec<u64>) {
             let dir = self.place.path().join("snapshot");
             let wanted = Take { dir: Some(dir.clone()), ..wanted.clone() };
-            let snapshot =
-                take_while(&self.owner.memory.borrow(), &self.owner.trace, &wanted, || meanwhile(&mut self.writer))
-                    .unwrap();
+            let snapshot = take_while(
+                &self.owner.memory.borrow(),
+                &self.owner.trace,
+                &wanted,
+                || meanwhile(&mut self.writer),
+                || {},
+            )
+            .unwrap();
             assert_eq!(snapshot.pages_refused, 0);
             let numbers = numbers(&dir);
             std::fs::remove_dir_all(&dir).unwrap();

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use dormouse_abi::class::ClassDecl;
@@ -62,6 +62,8 @@ pub(crate) struct Trace {
     memory: OnceLock<Memory>,
     /// Where all sessions of the user together have a maximum.
     pub(crate) user_disk: Option<UserDisk>,
+    /// See [`Trace::know_processes_until`]. Relaxed: a number of its own.
+    known_until: AtomicU64,
     inner: Mutex<Inner>,
 }
 
@@ -207,7 +209,16 @@ impl Trace {
             has_looked: true,
             is_finished: false,
         });
-        Trace { dir, clock, uuid, ledger, memory: OnceLock::new(), user_disk, inner }
+        Trace {
+            dir,
+            clock,
+            uuid,
+            ledger,
+            memory: OnceLock::new(),
+            user_disk,
+            known_until: AtomicU64::new(u64::MAX),
+            inner,
+        }
     }
 
     /// Of the trace, and of snapshots of its session.
@@ -337,9 +348,21 @@ impl Trace {
         (inner.refusals.clone(), inner.losses.clone())
     }
 
-    /// Appends a packet of state records, of now.
+    /// Every process that has written an event before this time has its record in the trace. Later records are of this time at most: the record of
+    /// a process that is found next is then of the time at which it joined, and not behind its first events, which readers would take for
+    /// events of the program that the process was before.
+    pub(crate) fn know_processes_until(&self, moment: u64) {
+        self.known_until.store(moment, Ordering::Relaxed);
+    }
+
+    /// See [`Trace::know_processes_until`]; the end of all time before anybody was looked for.
+    pub(crate) fn processes_known_until(&self) -> u64 {
+        self.known_until.load(Ordering::Relaxed)
+    }
+
+    /// Appends a packet of state records, of now or a little earlier ([`Trace::know_processes_until`]).
     pub(crate) fn state(&self, records: &[StateRecord<'_>]) -> Result<(), Error> {
-        self.state_at(u64::MAX, records)
+        self.state_at(self.processes_known_until(), records)
     }
 
     /// Appends a packet of state records of a moment that is past: not before what is there already.
@@ -396,7 +419,8 @@ impl Trace {
     /// Either could not be written. The trace is valid, but does not say what was lost, or stays open.
     pub(crate) fn finish(&self, losses: &[StateRecord<'_>], totals: Option<Totals>) -> Result<(), Error> {
         let mut inner = self.lock();
-        let told = if losses.is_empty() { Ok(()) } else { self.append(&mut inner, u64::MAX, losses, 0) };
+        let told =
+            if losses.is_empty() { Ok(()) } else { self.append(&mut inner, self.processes_known_until(), losses, 0) };
         inner.is_finished = true;
         // Releases what was set aside and not used.
         inner.state.release_space();

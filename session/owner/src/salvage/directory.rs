@@ -118,6 +118,7 @@ impl Directory {
             process.phase != Phase::Claimed && !self.state.processes.contains(&(number.into(), process.vpid))
         };
         self.entered = all.filter(|(number, process)| is_new(*number, process)).collect();
+        self.entered.sort_by_key(|(_, process)| process.joined_at);
     }
 
     /// What is there of a stream's file.

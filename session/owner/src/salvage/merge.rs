@@ -183,7 +183,12 @@ impl Merge<'_> {
         let now = now.max(state.last.map_or(0, |last| last.timestamp_end));
         let mut writer =
             state.last.map_or_else(|| PacketWriter::state(directory.uuid()), |last| PacketWriter::behind(&last));
-        records.iter().for_each(|record| writer.push(now, record));
+        let mut moment = state.last.map_or(0, |last| last.timestamp_end);
+        let joined = entered.iter().map(|(_, process, _)| process.joined_at).chain(std::iter::repeat(now));
+        for (record, joined_at) in records.iter().zip(joined) {
+            moment = joined_at.clamp(moment, now);
+            writer.push(moment, record);
+        }
         let mut bytes = state.bytes.clone();
         bytes.extend(writer.finish());
         output.create("state", &bytes)?;
