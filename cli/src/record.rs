@@ -12,8 +12,9 @@ use dormouse_abi::environment::{ENV_DISK_MAX_USER, ENV_LISTEN};
 use dormouse_abi::record::RecordKind;
 use dormouse_abi::trigger::{PATTERN_COUNT_MAX, Trigger};
 use dormouse_consumer::{
-    Cpus, Ended, Ending, Inheritance, Mode, NewSession, Options, Outcome, Remote, Summary, SupervisedOwner, Supervisor,
-    Traced, find_libc_library, on_ending_signals, raise_descriptor_limit, why_not_joined, why_not_preloaded,
+    Cpus, Ended, Ending, Inheritance, Mode, NAMED_SHOWN_MAX, NewSession, Options, Outcome, Remote, Summary,
+    SupervisedOwner, Supervisor, Traced, find_libc_library, on_ending_signals, raise_descriptor_limit, why_not_joined,
+    why_not_preloaded,
 };
 
 use crate::patterns::{classes, say_unmatched, unmatched};
@@ -45,6 +46,8 @@ An event can trigger a snapshot (--snapshot-on):
 The classes of a trigger are armed, and the event that triggers is in the snapshot. A trigger of a process requests at most one \
 snapshot a second; while it keeps firing, the interval grows, up to an hour, and each snapshot says how often the trigger fired since \
 the one before. All processes of a session together get 32 snapshots by their triggers, crashes and exits too, and one more each minute.
+
+The recording ends with its command. Processes that go on, such as a daemon's, are named in the last line, and not recorded any more; with --wait-all they are recorded to their ends. A program that a cleared environment keeps from the session (sudo, su -, cron, test runners) is named if it was seen.
 
 At the end, patterns that matched no event are named.
 
@@ -81,6 +84,10 @@ pub(crate) struct Record {
     /// Write what the last line says into FILE, as JSON, when the recording ends; `/dev/fd/3` is the descriptor 3 of whoever runs this
     #[arg(long, value_name = "FILE")]
     summary: Option<PathBuf>,
+    /// Go on when the command has ended, until the last of the processes that it has started, and that have joined, has ended too; a daemon's among
+    /// them. Ctrl-C ends the recording
+    #[arg(long, conflicts_with = "attach")]
+    wait_all: bool,
     /// Record the program PID, which already runs, instead of running a command
     #[arg(long, value_name = "PID", conflicts_with_all = ["libc", "command"])]
     attach: Option<u32>,
@@ -308,8 +315,15 @@ impl Record {
                 ));
                 (128 + signal) as u8
             }
+            Ended::Interrupted => 0,
         };
-        remote.finish(code);
+        if self.wait_all && matches!(ended, Ended::Exited(_)) {
+            let interrupted = remote.clone();
+            remote.finish_with_the_last(code);
+            traced.on_interrupt(move || interrupted.finish(code))?;
+        } else {
+            remote.finish(code);
+        }
         Ok(concluded(supervisor.wait(), dir, code))
     }
 
@@ -387,6 +401,8 @@ impl Record {
         for refusal in &summary.classes_refused {
             say(refusal);
         }
+        say_first(summary.unjoined.iter().map(|unjoined| &unjoined.reason));
+        say_first(summary.executed.iter());
         let dir = dir.display();
         if summary.processes > 0 || !summary.classes_refused.is_empty() {
             say(format_args!(
@@ -394,9 +410,10 @@ impl Record {
             ));
         } else {
             // Why its library does not reach the command was said already, if the command's file says why.
-            let program = self.command.first().filter(|program| !self.libc || why_not_preloaded(program).is_none());
+            let is_open = |program: &OsString| !self.libc || why_not_preloaded(program).is_none();
+            let is_told = !summary.unjoined.is_empty() || !self.command.first().is_some_and(is_open);
             let library = if self.libc { find_libc_library().ok() } else { None };
-            let why = program.map(|program| format!(": {}", why_not_joined(program, library.as_deref())));
+            let why = (!is_told).then(|| format!(": {}", why_not_joined(&self.command, library.as_deref())));
             let why = why.unwrap_or_default();
             say(format_args!("{summary}; no process joined{why}"));
         }
@@ -421,6 +438,15 @@ impl Record {
             say(format_args!("recording {} of process {pid} into {dir}; Ctrl-C ends it", classes(armed)));
         }
         Ok(concluded(supervisor.wait(), dir, 0))
+    }
+}
+
+/// Says the first lines of many.
+fn say_first(lines: impl ExactSizeIterator<Item = impl std::fmt::Display>) {
+    let others = lines.len().saturating_sub(NAMED_SHOWN_MAX);
+    lines.take(NAMED_SHOWN_MAX).for_each(say);
+    if others > 0 {
+        say(format_args!("and {others} others, which the file of --summary has"));
     }
 }
 

@@ -67,7 +67,7 @@ impl Command {
         // An interpreter may be a script itself, four deep at most (execve(2)).
         for _ in 0..5 {
             // FIFOs and devices are never opened: what is run is a regular file.
-            let file = File::open(&path).ok().filter(|_| path.is_file())?;
+            let file = path.is_file().then(|| File::open(&path).ok())??;
             match interpreter(&file) {
                 Some(next) => script = Some(script.unwrap_or(std::mem::replace(&mut path, next))),
                 None => {
@@ -260,5 +260,9 @@ mod tests {
         write("circle", &format!("#!{}\n", circle.display()));
         assert!(Command::find(circle.as_os_str()).is_none());
         assert!(Command::find(OsStr::new("/nowhere")).is_none());
+        let fifo = place.path().join("fifo");
+        rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+        // Opened, it would have this wait for whoever writes to it.
+        assert!(Command::find(fifo.as_os_str()).is_none());
     }
 }

@@ -26,10 +26,12 @@
 //!   peer · directory · executable the process at the other end; directories of sockets; what a program's file says
 //!   call                          which thread of a program is sent the signal that has it make a socket
 //!   facts                         what can be seen of a process that does not answer
+//!   processes · members           who has joined; who has a session's memory mapped
+//!   unjoined                      programs with tracepoints that have not joined
 //!   why                           which of that is the reason, and what to do about it
 //!   program · tunable             a program that runs: its sockets, questions to it, its variables
 //!   client                        what tools ask an owner for
-//!   allowance · processes         how many snapshots; who has joined
+//!   allowance                     how many snapshots
 //!   server                        what is answered to whom, without sockets and clocks
 //!   event_loop                    the server's thread
 //! ```
@@ -69,6 +71,7 @@ mod event_loop;
 mod executable;
 mod facts;
 mod limits;
+mod members;
 mod peer;
 mod process;
 mod processes;
@@ -78,6 +81,7 @@ mod server;
 mod tests;
 mod tunable;
 mod unheard;
+mod unjoined;
 mod why;
 
 pub use client::{SessionSocket, Take, ask_for_budget, ask_for_snapshot, ask_for_status, find_session, stop_session};
@@ -85,9 +89,11 @@ pub use directory::{ENV_SOCKET_DIR, socket_dir, user_file};
 pub use error::Error;
 pub use event_loop::{SessionListener, SessionServer, no_thread};
 pub use limits::{raise_descriptor_limit, restore_descriptor_limit};
-pub use process::{Stat, boot, is_image, is_dead, open, pid_in_namespace, pid_namespace, process_name, start_of};
+pub use members::MappedFile;
+pub use process::{Stat, boot, is_dead, is_image, open, pid_in_namespace, pid_namespace, process_name, start_of};
 pub use processes::{Entering, Processes};
 pub use program::{Program, Wait};
 pub use server::{Counts, Joining, Service};
 pub use unheard::Unheard;
+pub use unjoined::{Descendants, Unjoined, has_tracepoints};
 pub use why::{why_not_joined, why_not_preloaded};

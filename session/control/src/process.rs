@@ -59,8 +59,13 @@ pub fn is_image(pid: u32, image: u64) -> bool {
     image_place(pid) == Some(place_of(image))
 }
 
+/// Whether a process is to be seen as another program than the one with this image.
+pub(crate) fn is_other_image(pid: u32, image: u64) -> bool {
+    image_place(pid).is_some_and(|place| place != place_of(image))
+}
+
 /// Where the kernel has put the random bytes of the program that a process is.
-fn image_place(pid: u32) -> Option<u64> {
+pub(crate) fn image_place(pid: u32) -> Option<u64> {
     let auxv = std::fs::read(format!("/proc/{pid}/auxv")).ok()?;
     let words: Vec<u64> = auxv.as_chunks::<8>().0.iter().map(|word| u64::from_ne_bytes(*word)).collect();
     let entry = words.as_chunks::<2>().0.iter().find(|[kind, _]| *kind == libc::AT_RANDOM)?;

@@ -9,7 +9,7 @@ use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
 
-use crate::process::{is_dead, is_image, process_name};
+use crate::process::{is_dead, is_image, is_other_image, process_name};
 
 /// Everybody who has joined.
 #[derive(Debug)]
@@ -60,6 +60,8 @@ struct Joined {
     image: u64,
     /// See [`crate::process_name`].
     name: String,
+    /// Whether the process was seen to be that program. Some tools (valgrind) show a program another stack than the kernel does.
+    is_seen: bool,
 }
 
 /// A process that joins.
@@ -113,7 +115,8 @@ impl Processes {
         if let Some(process) = table.processes.get_mut(&key) {
             process.numbers.push(number);
         }
-        table.live.insert(number, Joined { pid, image, name });
+        let is_seen = pid.is_some_and(|pid| is_image(pid, image));
+        table.live.insert(number, Joined { pid, image, name, is_seen });
         former
     }
 
@@ -208,6 +211,24 @@ impl Processes {
             Some((number, name))
         };
         renamed.into_iter().filter_map(&mut named).collect()
+    }
+
+    /// Whether a process is in the session as the program that it is now, as far as its stack tells.
+    pub fn is_seen_joined(&self, pid: u32) -> bool {
+        let image = |joined: &Joined| (joined.pid == Some(pid)).then_some(joined.image);
+        let images: Vec<u64> = self.lock().live.values().filter_map(image).collect();
+        images.into_iter().any(|image| is_image(pid, image))
+    }
+
+    /// Ids of processes that have executed another program since they joined, which has not.
+    pub fn executed(&self) -> Vec<u32> {
+        let seen = |joined: &Joined| joined.pid.filter(|_| joined.is_seen).map(|pid| (pid, joined.image));
+        let mut all: Vec<(u32, u64)> = self.lock().live.values().filter_map(seen).collect();
+        all.sort();
+        all.dedup();
+        // Files are read without the lock: it is the server's too. What a process may not show counts as what it was.
+        all.retain(|(pid, image)| is_other_image(*pid, *image));
+        all.into_iter().map(|(pid, _)| pid).collect()
     }
 
     /// Ids of those that are alive and can be seen.

@@ -2,11 +2,12 @@
 //!
 //! A row of the table holds or does not hold by what was seen. The first that holds is the reason. `docs/limits.md` has the same table.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
+use dormouse_abi::environment::ENV_SESSION;
 use dormouse_abi::text::shown;
 use dormouse_transport::Deadline;
 use rustix::io::Errno;
@@ -15,6 +16,7 @@ use crate::directory::{Refusal, SocketDirectory, directories_of, within};
 use crate::error::Error;
 use crate::executable::{Command, Executable, Kind};
 use crate::facts::{Process, process_of_thread};
+use crate::unjoined::keep_environment;
 
 /// How long a look may take: another user's file systems are looked into.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -555,8 +557,19 @@ fn named(program: &OsStr, command: Option<&Command>) -> String {
     }
 }
 
-/// Why neither a command nor what it has started has joined a session, although this library was to be loaded, if any was.
-pub fn why_not_joined(program: &OsStr, library: Option<&Path>) -> String {
+/// What of a command's arguments is a file with tracepoints, which it may have been to start.
+fn argument_with_tracepoints(arguments: &[OsString]) -> Option<&OsStr> {
+    let has_events = |argument: &&OsString| {
+        let path = Path::new(argument);
+        path.components().count() > 1 && Command::find(argument).is_some_and(|found| found.executable.has_events)
+    };
+    arguments.iter().find(has_events).map(OsString::as_os_str)
+}
+
+/// Why neither a command, a program and its arguments, nor what it has started has joined a session, although this library was to be loaded, if any
+/// was.
+pub fn why_not_joined(command: &[OsString], library: Option<&Path>) -> String {
+    let Some((program, arguments)) = command.split_first() else { return "there is no command".into() };
     let is_none = |library: &&Path| {
         let object = std::fs::File::open(library).ok().and_then(|file| Executable::of(&file));
         !object.is_some_and(|object| object.has_events)
@@ -564,6 +577,15 @@ pub fn why_not_joined(program: &OsStr, library: Option<&Path>) -> String {
     let no_library = library.filter(is_none).map(PathBuf::from);
     let facts = Facts { command: Command::find(program), no_library, ..Facts::default() };
     let subject = named(program, facts.command.as_ref());
+    let has_events = facts.executable().is_some_and(|executable| executable.has_events);
+    if let Some(argument) = argument_with_tracepoints(arguments).filter(|_| !has_events) {
+        return format!(
+            "`{}`, which {subject} was given, has Dormouse tracepoints and has not joined: it was not started, or with an environment that \
+             lacks {ENV_SESSION} (sudo, su -, env -i, cron and test runners clear it); {}",
+            shown(&argument.to_string_lossy()),
+            keep_environment()
+        );
+    }
     match facts.reason(if library.is_some() { Preload } else { Join }) {
         Some((reason, seen)) => format!("{subject} {seen}; {}", reason.remedy),
         None if facts.command.is_none() => {

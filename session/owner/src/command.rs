@@ -120,6 +120,8 @@ pub enum Ended {
     Exited(i32),
     /// It has not: this signal asked for its end, and it cannot take it, because it is frozen, stopped or traced. It goes on.
     Frozen(i32),
+    /// It had ended before, and a signal asks for the recording's end.
+    Interrupted,
 }
 
 /// How long a command that a signal has asked to end may leave that signal pending. One that runs takes it at once, whatever it then does.
@@ -238,11 +240,25 @@ impl Traced {
     }
 
     /// Waits for the command's end, or for it to be asked to end while it is frozen.
-    pub fn wait(self) -> Ended {
+    pub fn wait(&self) -> Ended {
         // The waiter has sent something when it ends.
         let ended = self.ended.recv().unwrap_or(Ended::Exited(1));
         self.phase.is_command_over.store(true, Ordering::Relaxed);
         ended
+    }
+
+    /// Calls `function` at the first signal that asks for the end from now on, where the command has ended. Those until now were the command's.
+    ///
+    /// # Errors
+    /// One line.
+    pub fn on_interrupt(self, function: impl FnOnce() + Send + 'static) -> Result<(), Error> {
+        self.phase.ending_count.store(0, Ordering::Relaxed);
+        let wait = move || {
+            if self.ended.iter().any(|ended| ended == Ended::Interrupted) {
+                function();
+            }
+        };
+        std::thread::Builder::new().name("dormouse-interrupt".into()).spawn(wait).map(drop).map_err(no_thread)
     }
 }
 
@@ -292,6 +308,9 @@ impl Forwarder {
             }
             let is_over = self.phase.is_command_over.load(Ordering::Relaxed);
             if is_over {
+                if ENDING.contains(&signal) {
+                    let _ = self.ended.send(Ended::Interrupted);
+                }
                 // Its process id may be another's by now.
                 continue;
             }

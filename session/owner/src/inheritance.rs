@@ -8,6 +8,7 @@
 //!                             failed TEXT          the session cannot be taken up
 //!                             done CODE            the trace is complete, and what there is to say is said
 //!   supervisor ──▶ owner      finish CODE          the command has ended so, or somebody asks for the end
+//!                             await CODE           the command has ended so, and what it has started is to end too
 //! ```
 //! The end of the connection is the end of the other one.
 
@@ -60,14 +61,32 @@ impl Said {
     }
 }
 
-/// What a supervisor says: the end, with the exit code of what was recorded.
-pub(crate) fn finish_line(code: u8) -> String {
-    format!("finish {code}\n")
+/// What a supervisor says, with the exit code of what was recorded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Asked {
+    /// The session is to end.
+    Finish(u8),
+    /// It is to end once no process is in it.
+    Await(u8),
 }
 
-/// The exit code of such a line.
-pub(crate) fn finish_code(line: &str) -> Option<u8> {
-    line.strip_prefix("finish ")?.parse().ok()
+impl Asked {
+    pub(crate) fn to_line(self) -> String {
+        match self {
+            Asked::Finish(code) => format!("finish {code}\n"),
+            Asked::Await(code) => format!("await {code}\n"),
+        }
+    }
+
+    pub(crate) fn from_line(line: &str) -> Option<Asked> {
+        let (word, code) = line.split_once(' ')?;
+        let code = code.parse().ok()?;
+        match word {
+            "finish" => Some(Asked::Finish(code)),
+            "await" => Some(Asked::Await(code)),
+            _ => None,
+        }
+    }
 }
 
 /// Descriptors that an owner inherits, in the order of its arguments: the session's, then the connection to the supervisor, then the file of the
@@ -177,7 +196,10 @@ mod tests {
         }
         assert_eq!(Said::Failed("a\nb".into()).to_line(), "failed a b\n");
         assert_eq!([Said::from_line("done 256"), Said::from_line("armed"), Said::from_line("")], [None, None, None]);
-        assert_eq!((finish_code(finish_line(130).trim_end()), finish_code("finish 300")), (Some(130), None));
+        for asked in [Asked::Finish(130), Asked::Await(0)] {
+            assert_eq!(Asked::from_line(asked.to_line().trim_end()), Some(asked));
+        }
+        assert_eq!([Asked::from_line("finish 300"), Asked::from_line("await"), Asked::from_line("x 1")], [None; 3]);
     }
 
     #[test]

@@ -76,6 +76,8 @@ mod error;
 mod fault;
 #[cfg(all(test, target_arch = "x86_64"))]
 mod first_touch;
+mod follow;
+mod followed;
 #[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]
 pub mod fuzzing;
@@ -117,6 +119,6 @@ pub use options::{Cpus, Mode, Options};
 pub use owner::Session;
 pub use salvage::{Salvage, salvage};
 pub use session_file::is_owner_alive;
-pub use summary::Summary;
+pub use summary::{Executed, NAMED_SHOWN_MAX, NotJoined, Running, Summary};
 pub use supervised::{Ending, SupervisedOwner};
 pub use supervisor::{COMMAND, Outcome, Remote, Supervisor};

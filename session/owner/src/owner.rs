@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use dormouse_abi::environment::{ENV_MEMORY, ENV_SESSION, memory_name};
 use dormouse_abi::message::{ProgramToTool, ToolToProgram};
-use dormouse_control::{Processes, Program, SessionListener, SessionServer, no_thread};
+use dormouse_control::{Processes, Program, SessionListener, SessionServer, is_dead, no_thread, process_name};
 use dormouse_ctf::{Cause, Losses};
 
 use crate::begin::{Estate, NewSession};
@@ -21,6 +21,8 @@ use crate::drain::{self, Drained, Drainer};
 use crate::end::{Deadline, END_MAX, since};
 use crate::error::Error;
 use crate::fault;
+use crate::follow;
+use crate::followed::Followed;
 use crate::ledger::Ledger;
 use crate::losses;
 use crate::memory::SessionMemory;
@@ -28,7 +30,7 @@ use crate::options::Options;
 use crate::register::{TakenIn, ended_amid_write};
 use crate::service::{NAMED_COUNT_MAX, Shared};
 use crate::session_file::OwnerFiles;
-use crate::summary::Summary;
+use crate::summary::{NAMED_SHOWN_MAX, NotJoined, Running, Summary};
 use crate::trace::Trace;
 
 /// How often a waiting owner looks whether its session is over. It looks because one of its three questions is any function of its
@@ -37,9 +39,6 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Descriptors that a session needs beside those of its processes and streams: its own files, a snapshot's, what its command is started with.
 const DESCRIPTORS_BESIDE: u64 = 64;
-
-/// How long a program may take to join when it is asked to.
-const PATIENCE_TO_ATTACH: Duration = Duration::from_secs(5);
 
 /// Memory, threads and files of a session that is open.
 #[derive(Debug)]
@@ -84,7 +83,14 @@ impl Session {
         processes.count_joined(ledger.written().joined);
         trace.follow(memory.view());
         let (register, unheard) = (TakenIn::default(), listener.unheard());
-        let shared = Arc::new(Shared { memory, trace, processes: Arc::new(processes), register, unheard });
+        let shared = Arc::new(Shared {
+            memory,
+            trace,
+            processes: Arc::new(processes),
+            register,
+            unheard,
+            followed: Followed::default(),
+        });
         Session::open(listener, Arc::clone(&shared), files).inspect_err(|_| {
             if is_new {
                 shared.trace.remove()
@@ -122,6 +128,7 @@ impl Session {
         };
         let drainer = std::thread::Builder::new().name("dormouse-drain".into()).spawn(run).map_err(no_thread)?;
         ready.recv().map_err(|_| "the drain thread has failed".to_string())??;
+        follow::start(Arc::clone(&shared), server.path().into())?;
         Ok(Session { shared, files, server, stop, drainer: Some(drainer), inheritable: OnceLock::new() })
     }
 
@@ -156,18 +163,8 @@ impl Session {
     /// # Errors
     /// When the program cannot be reached or refuses.
     pub fn attach(&self, program: &Program) -> Result<u32, Error> {
-        let session = self.socket().to_string_lossy().into_owned();
-        let mut total = 0;
-        let (question, memory) = (ToolToProgram::Attach { session }, self.shared.memory.file());
-        for index in 0..program.tracer_count() {
-            match program.ask_with(index, &question, Some(memory), PATIENCE_TO_ATTACH)? {
-                ProgramToTool::Changed { armed, .. } => total += armed,
-                other => return Err(program.refusal(other)),
-            }
-        }
-        // Who asks about it next finds it.
-        self.shared.look();
-        Ok(total)
+        self.shared.followed.set_attached(program.pid);
+        follow::attach(&self.shared, self.socket(), program)
     }
 
     /// Waits until `is_over`, a tool asks for the session's end, or every process is dead. True in the last case.
@@ -204,7 +201,8 @@ impl Session {
 
     /// Whether no process is in the session.
     pub(crate) fn is_empty(&self) -> bool {
-        self.shared.processes.count() == 0
+        // The kernel is asked once there is none: a child that was just forked has not entered itself yet.
+        self.shared.processes.count() == 0 && self.shared.members().is_empty()
     }
 
     /// Ends a session whose command cannot run, and takes its trace away: nothing is left behind but an empty directory.
@@ -228,12 +226,13 @@ impl Session {
         // A peer may take its time over a conversation. One that is left behind is refused: the trace is finished then.
         deadline.bound("dormouse-close", server.closing());
         let socket = server.path().to_path_buf();
-        let Shared { memory, trace, processes, register, unheard } = &*shared;
+        let Shared { memory, trace, processes, register, unheard, followed } = &*shared;
         let ledger = &trace.ledger;
         // These wait for a disk.
         memory.wait_for_turns();
         shared.look();
         shared.record_names(usize::MAX);
+        let members = if ledger.command() == 0 { Vec::new() } else { shared.members() };
         losses.add(Cause::NotDetached, deadline.ask_all(processes.live_pids(), move |pid| detach(pid, &socket)) as u64);
         // An owner that was killed while it ended the session has told them already.
         let is_told = ledger.is_stopped() != 0;
@@ -260,7 +259,13 @@ impl Session {
         losses.extend(&drained.summary.losses);
         losses.add(Cause::AmidWrite, ended_amid_write(&memory.view(), ledger));
         losses.add(Cause::MemoryGone, memory.gone());
+        let (unjoined, executed) = followed.end();
+        let alive = members.into_iter().filter(|(_, pidfd)| !is_dead(pidfd));
+        let named = |(pid, _)| Running { pid, name: process_name(pid).unwrap_or_default() };
         let mut summary = Summary {
+            still_running: alive.map(named).collect(),
+            executed,
+            unjoined: unjoined.into_iter().map(NotJoined::from).collect(),
             processes: processes.joined().saturating_sub(late_count),
             snapshots_refused: ledger.counts().snapshots_refused.load(Ordering::Relaxed),
             owner_restarts: ledger.restarts(),
@@ -274,7 +279,8 @@ impl Session {
         }
         files.remove();
         let refused = summary.classes_refused.iter().map(|refusal| format!("{refusal}\n"));
-        server.answer_stop(refused.collect::<String>() + &summary.to_string());
+        let executed = summary.executed.iter().take(NAMED_SHOWN_MAX).map(|executed| format!("{executed}\n"));
+        server.answer_stop(refused.chain(executed).collect::<String>() + &summary.to_string());
         summary
     }
 }

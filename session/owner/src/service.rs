@@ -7,11 +7,12 @@ use std::sync::atomic::Ordering;
 
 use dormouse_abi::message::{BudgetState, Snapshot, Status};
 use dormouse_abi::register::CLASS_COUNT;
-use dormouse_control::{Counts, Joining, Processes, Service, Take, Unheard};
+use dormouse_control::{Counts, Joining, MappedFile, Processes, Service, Take, Unheard, open, start_of};
 use dormouse_ctf::{Cause, StateRecord};
 
 use crate::announced::refusal_of;
 use crate::error::Error;
+use crate::followed::Followed;
 use crate::memory::SessionMemory;
 use crate::register::{Parts, TakenIn};
 use crate::snapshot;
@@ -28,6 +29,7 @@ pub(crate) struct Shared {
     pub(crate) processes: Arc<Processes>,
     pub(crate) register: TakenIn,
     pub(crate) unheard: Arc<Unheard>,
+    pub(crate) followed: Followed,
 }
 
 impl Shared {
@@ -38,6 +40,29 @@ impl Shared {
     /// Takes in what programs have entered in the register since the last look.
     pub(crate) fn look(&self) {
         self.register.look(self.parts());
+    }
+
+    /// The recorded command's process id, if a command is recorded and is there.
+    pub(crate) fn command(&self) -> Option<u32> {
+        let ledger = &self.trace.ledger;
+        let pid = u32::try_from(ledger.command()).ok().filter(|pid| *pid != 0)?;
+        // Its id may be another's by now.
+        (start_of(pid) == ledger.command_start().to_string()).then_some(pid)
+    }
+
+    /// The memory, as it is found among what processes have mapped.
+    pub(crate) fn mapped_memory(&self) -> Option<MappedFile> {
+        let file = self.memory.file().try_clone_to_owned().map(std::fs::File::from).ok()?;
+        Some(MappedFile::of(&file.metadata().ok()?))
+    }
+
+    /// Processes that are in the session, however new, with what their ends are noticed by.
+    pub(crate) fn members(&self) -> Vec<(u32, OwnedFd)> {
+        let Some(file) = self.mapped_memory() else { return Vec::new() };
+        let mut pids = file.mapped_by(self.trace.ledger.command_start());
+        // Those that may not be looked at.
+        pids.extend(self.processes.live_pids().into_iter().filter(|pid| file.is_mapped_by(*pid).is_none()));
+        pids.into_iter().filter_map(|pid| Some((pid, open(pid).ok()?))).collect()
     }
 
     /// Notes in the trace what processes, at most so many, call themselves otherwise than before.

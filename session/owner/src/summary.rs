@@ -1,5 +1,6 @@
 //! What a session came to, and its line for people.
 
+use dormouse_control::Unjoined;
 use dormouse_ctf::{Cause, Losses, Refusal};
 use serde::Serialize;
 
@@ -27,6 +28,61 @@ pub struct Summary {
     pub write_error: Option<String>,
     /// How often its owner was started again.
     pub owner_restarts: u64,
+    /// Processes that were in the session at its end, and go on unrecorded.
+    pub still_running: Vec<Running>,
+    /// Processes that have executed another program since they were attached.
+    pub executed: Vec<Executed>,
+    /// Programs with tracepoints that the command has started, and that have not joined, as far as they were seen.
+    pub unjoined: Vec<NotJoined>,
+}
+
+/// A process that goes on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Running {
+    /// Its id.
+    pub pid: u32,
+    /// What it calls itself.
+    pub name: String,
+}
+
+/// A process that has executed another program, and that program.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Executed {
+    /// The process's id.
+    pub pid: u32,
+    /// Path of the executable.
+    pub program: String,
+    /// Whether that has joined.
+    pub is_recorded: bool,
+}
+
+impl std::fmt::Display for Executed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Executed { pid, program, is_recorded } = self;
+        write!(f, "process {pid} has executed {program}")?;
+        f.write_str(if *is_recorded {
+            ", which has joined a moment later; its events until then are not recorded"
+        } else {
+            " and is not recorded any more; `dormouse record -- CMD` records a program from its start, with all that it executes"
+        })
+    }
+}
+
+/// A program that has not joined.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct NotJoined {
+    /// Its process's id.
+    pub pid: u32,
+    /// What it calls itself.
+    pub name: String,
+    /// What there is to say of it, in a line.
+    pub reason: String,
+}
+
+impl From<Unjoined> for NotJoined {
+    fn from(Unjoined { pid, name, reason }: Unjoined) -> NotJoined {
+        NotJoined { pid, name, reason }
+    }
 }
 
 impl std::fmt::Display for Summary {
@@ -66,9 +122,35 @@ impl std::fmt::Display for Summary {
                 rest.iter().fold(0, |sum: u64, (_, count)| sum.saturating_add(*count))
             )?;
         }
-        Ok(())
+        self.still_running_line(f)
     }
 }
+
+impl Summary {
+    fn still_running_line(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let all = &self.still_running;
+        let names = all.iter().take(NAMED_SHOWN_MAX).map(|Running { pid, name }| format!("{name} ({pid})"));
+        let names = names.collect::<Vec<_>>().join(", ");
+        let others = match all.len().saturating_sub(NAMED_SHOWN_MAX) {
+            0 => String::new(),
+            count => format!(" and {count} others"),
+        };
+        match all.len() {
+            0 => Ok(()),
+            1 => write!(
+                f,
+                "; 1 process still running and not recorded any more (`--wait-all` records to its end): {names}"
+            ),
+            count => write!(
+                f,
+                "; {count} processes still running and not recorded any more (`--wait-all` records to their ends): {names}{others}"
+            ),
+        }
+    }
+}
+
+/// Processes that a summary names in its line.
+pub const NAMED_SHOWN_MAX: usize = 5;
 
 /// Classes that a summary names in its line.
 const LOST_CLASSES_SHOWN_MAX: usize = 5;

@@ -14,7 +14,7 @@ use dormouse_control::{Program, is_dead, no_thread, open, start_of};
 
 use crate::command::on_ending_signals;
 use crate::error::Error;
-use crate::inheritance::{Inheritance, Said, finish_code};
+use crate::inheritance::{Asked, Inheritance, Said};
 use crate::owner::Session;
 
 /// How often it looks whether its session is over, where nobody tells it: a tool has asked for its end, or its programs have ended.
@@ -23,7 +23,7 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 /// What its supervisor says.
 #[derive(Debug)]
 enum Heard {
-    Finish(u8),
+    Asked(Asked),
     /// Nothing more.
     End,
 }
@@ -60,8 +60,8 @@ impl SupervisedOwner {
         let (sender, heard) = channel();
         let (lines, to) = (control.try_clone().map_err(|error| error.to_string())?, sender.clone());
         let hear = move || {
-            let codes = BufReader::new(lines).lines().map_while(Result::ok).filter_map(|line| finish_code(&line));
-            codes.map(Heard::Finish).chain([Heard::End]).for_each(|heard| drop(to.send(heard)));
+            let asked = BufReader::new(lines).lines().map_while(Result::ok).filter_map(|line| Asked::from_line(&line));
+            asked.map(Heard::Asked).chain([Heard::End]).for_each(|heard| drop(to.send(heard)));
         };
         std::thread::Builder::new().name("dormouse-hear".into()).spawn(hear).map_err(no_thread)?;
         tell(&mut control, &Said::Ready);
@@ -105,9 +105,11 @@ impl SupervisedOwner {
     /// Waits until the session is to end. `is_attached`: it ends with its processes.
     pub fn wait(&self, is_attached: bool) -> Ending {
         let mut orphan: Option<Orphan> = None;
+        let mut awaited = None;
         loop {
             match self.heard.recv_timeout(LOOK_INTERVAL) {
-                Ok(Heard::Finish(code)) => return Ending::Asked(code),
+                Ok(Heard::Asked(Asked::Finish(code))) => return Ending::Asked(code),
+                Ok(Heard::Asked(Asked::Await(code))) => awaited = Some(code),
                 Ok(Heard::End) if orphan.is_some() => return Ending::Asked(0),
                 Ok(Heard::End) | Err(RecvTimeoutError::Disconnected) => {
                     orphan.get_or_insert_with(|| Orphan::new(&self.session, self.sender.clone()));
@@ -116,6 +118,9 @@ impl SupervisedOwner {
             }
             if self.session.is_ending() || self.session.is_stop_requested() {
                 return Ending::Asked(0);
+            }
+            if let Some(code) = awaited.filter(|_| self.session.is_empty()) {
+                return Ending::Asked(code);
             }
             if is_attached && self.session.is_deserted()
                 || orphan.as_ref().is_some_and(|orphan| orphan.is_over(&self.session))

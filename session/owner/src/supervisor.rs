@@ -33,7 +33,7 @@ use rustix::process::{Signal, pidfd_send_signal};
 
 use crate::begin::{Entrance, NewSession};
 use crate::error::Error;
-use crate::inheritance::{Inheritance, Said, finish_line};
+use crate::inheritance::{Asked, Inheritance, Said};
 use crate::ledger::Ledger;
 use crate::notify;
 
@@ -80,7 +80,7 @@ struct State {
     /// The connection to the owner that there is, and what it is ended by.
     owner: Option<(UnixStream, OwnedFd)>,
     /// What the owner is, or is to be, told.
-    finish: Option<u8>,
+    asked: Option<Asked>,
     /// No owner is to be started any more.
     is_over: bool,
 }
@@ -93,8 +93,17 @@ impl Remote {
     /// Asks for the session's end, with the exit code of what was recorded.
     pub fn finish(&self, code: u8) {
         notify::stopping();
+        self.ask(Asked::Finish(code));
+    }
+
+    /// The same, once no process is in the session.
+    pub fn finish_with_the_last(&self, code: u8) {
+        self.ask(Asked::Await(code));
+    }
+
+    fn ask(&self, asked: Asked) {
         let mut state = self.lock();
-        state.finish = Some(code);
+        state.asked = Some(asked);
         state.tell();
     }
 
@@ -110,9 +119,9 @@ impl Remote {
 
 impl State {
     fn tell(&mut self) {
-        if let (Some((control, _)), Some(code)) = (&mut self.owner, self.finish) {
+        if let (Some((control, _)), Some(asked)) = (&mut self.owner, self.asked) {
             // One that is dead is replaced, and the next is told.
-            let _ = control.write_all(finish_line(code).as_bytes());
+            let _ = control.write_all(asked.to_line().as_bytes());
         }
     }
 }

@@ -1,0 +1,57 @@
+//! Which processes are in a session, as the kernel shows it: those that have its memory mapped. A forked child that has not run yet is one of them.
+
+use std::os::unix::fs::MetadataExt;
+
+use rustix::fs::{major, minor};
+
+use crate::process::start_of;
+
+/// A session's memory, as proc_pid_maps(5) shows it.
+#[derive(Debug, Clone)]
+pub struct MappedFile(String);
+
+impl MappedFile {
+    /// That of a file.
+    pub fn of(file: &std::fs::Metadata) -> MappedFile {
+        let (dev, inode) = (file.dev(), file.ino());
+        MappedFile(format!(" {:02x}:{:02x} {inode} ", major(dev), minor(dev)))
+    }
+
+    /// Whether a process has it mapped. `None`: it may not be looked at.
+    pub fn is_mapped_by(&self, pid: u32) -> Option<bool> {
+        let maps = std::fs::read(format!("/proc/{pid}/maps")).ok()?;
+        // Of an exiting process, and of a zombie, nothing is mapped any more.
+        Some(String::from_utf8_lossy(&maps).lines().any(|line| line.contains(&self.0)))
+    }
+
+    /// Processes that have it mapped, of those that started at `since` ticks after the boot or later. Not this one.
+    pub fn mapped_by(&self, since: u64) -> Vec<u32> {
+        let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+        let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+        let is_young = |pid: &u32| start_of(*pid).parse::<u64>().is_ok_and(|start| start >= since);
+        let others = pids.filter(|pid| *pid != std::process::id());
+        others.filter(is_young).filter(|pid| self.is_mapped_by(*pid) == Some(true)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    #[test]
+    fn a_process_has_its_executable_mapped_as_long_as_it_runs() {
+        let mut child = Command::new("sleep").arg("infinity").stdin(Stdio::null()).spawn().unwrap();
+        let pid = child.id();
+        let file = MappedFile::of(&std::fs::metadata(format!("/proc/{pid}/exe")).unwrap());
+        let start = start_of(pid).parse::<u64>().unwrap();
+        // Its executable is mapped once `spawn` has returned: exec has succeeded.
+        assert_eq!(file.is_mapped_by(pid), Some(true));
+        assert!(file.mapped_by(start).contains(&pid) && !file.mapped_by(start + 1).contains(&pid));
+        assert_eq!(file.is_mapped_by(std::process::id()), Some(false));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(!file.mapped_by(0).contains(&pid));
+    }
+}
