@@ -5,6 +5,13 @@ use std::process::{Command, Output};
 
 pub const LAB: &str = env!("CARGO_BIN_EXE_dormouse-lab");
 
+/// The lab, with no project to build and no peers: what has been built besides makes no difference.
+pub fn lab() -> Command {
+    let mut lab = Command::new(LAB);
+    lab.env("DORMOUSE_LAB_PROJECT", "/dev/null").env("DORMOUSE_LAB_PEERS", "/dev/null");
+    lab
+}
+
 /// A program that a test has just installed is busy as long as a child that another test forked meanwhile has it open: that ends
 /// when the child executes something.
 fn output(command: &mut Command) -> std::io::Result<Output> {

@@ -9,12 +9,12 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::common::{LAB, refuse, succeed};
+use crate::common::{lab, refuse, succeed};
 
 /// A result of a short run, in an environment that `plant` changes.
 fn result(dir: &Path, name: &str, plant: impl FnOnce(&mut Command)) -> PathBuf {
     let path = dir.join(name);
-    let mut command = Command::new(LAB);
+    let mut command = lab();
     command
         .args(["run", "percpu", "--quick", "--rounds", "1", "--no-peers", "--json"])
         .arg(&path)
@@ -26,7 +26,7 @@ fn result(dir: &Path, name: &str, plant: impl FnOnce(&mut Command)) -> PathBuf {
 
 /// What both say of a fact, if they differ.
 fn difference(a: &Path, b: &Path, fact: &str) -> Option<[String; 2]> {
-    let output = succeed(Command::new(LAB).args(["compare", "--json"]).args([a, b]));
+    let output = succeed(lab().args(["compare", "--json"]).args([a, b]));
     let comparison: Value = serde_json::from_slice(&output.stdout).expect("a comparison is JSON");
     let facts = comparison["facts"].as_array().expect("a list");
     let found = facts.iter().find(|one| one["fact"] == fact)?;
@@ -48,7 +48,7 @@ fn planted_differences_are_listed() {
     }
     let found = difference(&plain, &planted, "memory.thp_process");
     assert_eq!(found, Some(["allowed", "disabled"].map(String::from)));
-    let text = succeed(Command::new(LAB).arg("compare").args([&planted, &plain]));
+    let text = succeed(lab().arg("compare").args([&planted, &plain]));
     let text = String::from_utf8_lossy(&text.stdout).into_owned();
     let is_found = |line: &str| line.split_whitespace().eq(["memory.thp_process", "disabled", "allowed"]);
     assert!(text.lines().any(is_found), "{text}");
@@ -66,6 +66,6 @@ fn a_file_that_is_no_result_is_named() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let path = dir.path().join("poem.json");
     std::fs::write(&path, "[\"no result\"]").expect("written");
-    let error = refuse(Command::new(LAB).arg("compare").args([&path, &path]));
+    let error = refuse(lab().arg("compare").args([&path, &path]));
     assert!(error.contains("poem.json is no result"), "{error}");
 }

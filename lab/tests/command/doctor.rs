@@ -1,13 +1,13 @@
 //! `dormouse lab doctor --save` and `--compare`: who differs is named and is in the exit code, and a file that is no host is refused.
 
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Output;
 
-use crate::common::LAB;
+use crate::common::lab;
 use crate::output::closed;
 
 fn compare(path: &Path) -> Output {
-    Command::new(LAB).args(["doctor", "--json", "--compare"]).arg(path).output().unwrap()
+    lab().args(["doctor", "--json", "--compare"]).arg(path).output().unwrap()
 }
 
 /// Figures with whether they differ.
@@ -22,7 +22,7 @@ fn a_saved_host_is_compared_with_this_one() {
     let dir = tempfile::tempdir().unwrap();
     let saved = dir.path().join("host.json");
     // Nobody reads what it prints: the file is written all the same.
-    let mut command = Command::new(LAB);
+    let mut command = lab();
     command.args(["doctor", "--save"]).arg(&saved).stdout(closed()).stderr(closed());
     let output = command.output().unwrap();
     assert!(matches!(output.status.code(), Some(0 | 1)), "{output:?}");
@@ -44,7 +44,7 @@ fn a_saved_host_is_compared_with_this_one() {
         }
     }
     std::fs::write(&saved, json.to_string()).unwrap();
-    let output = Command::new(LAB).args(["doctor", "--compare"]).arg(&saved).output().unwrap();
+    let output = lab().args(["doctor", "--compare"]).arg(&saved).output().unwrap();
     assert_eq!(output.status.code(), Some(3));
     let text = String::from_utf8_lossy(&output.stdout);
     let is_found = |line: &str| line.trim().starts_with("core clock addition") && line.contains("differs by");
@@ -68,7 +68,7 @@ fn what_is_no_measured_host_is_refused() {
 
 #[test]
 fn the_doctor_answers_for_every_group() {
-    let output = Command::new(LAB).args(["doctor", "--json"]).output().expect("dormouse runs");
+    let output = lab().args(["doctor", "--json"]).output().expect("dormouse runs");
     let findings: serde_json::Value = serde_json::from_slice(&output.stdout).expect("findings are JSON");
     let findings = findings.as_array().expect("an array");
     for group in ["processor", "clock", "kernel", "memory", "permissions", "tracing"] {
@@ -77,7 +77,7 @@ fn the_doctor_answers_for_every_group() {
     let works = !findings.iter().any(|finding| finding["prevents_tracing"] == true);
     assert_eq!(output.status.code(), Some(i32::from(!works)));
 
-    let output = Command::new(LAB).arg("doctor").env("DORMOUSE_IMV_WRITER", "none").output().expect("dormouse runs");
+    let output = lab().arg("doctor").env("DORMOUSE_IMV_WRITER", "none").output().expect("dormouse runs");
     assert_eq!(output.status.code(), Some(1), "unpatched");
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(text.contains("warning  patching: none"), "{text}");

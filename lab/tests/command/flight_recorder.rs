@@ -1,20 +1,14 @@
 //! `dormouse lab run flight-recorder`: writers are measured with snapshots and without, and traces are weighed.
 
-use std::process::Command;
-
 use dormouse_lab::Report;
 
-use crate::common::{LAB, succeed};
+use crate::common::{lab, succeed};
 
 #[test]
 fn flight_recorder_has_its_figures() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let json = dir.path().join("result.json");
-    succeed(
-        Command::new(LAB)
-            .args(["run", "flight-recorder", "--quick", "--rounds", "2", "--no-peers", "--json"])
-            .arg(&json),
-    );
+    succeed(lab().args(["run", "flight-recorder", "--quick", "--rounds", "2", "--no-peers", "--json"]).arg(&json));
     let text = std::fs::read_to_string(&json).expect("the figures are written");
     let report: Report = serde_json::from_str(&text).expect("they are a result");
     let [experiment] = report.experiments.as_slice() else { panic!("one experiment: {text}") };

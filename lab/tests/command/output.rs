@@ -1,13 +1,13 @@
 //! Nobody reads what the lab prints, or it cannot be written: the work is done all the same, and the exit code says which.
 
 use std::fs::File;
-use std::process::{Command, Output, Stdio};
+use std::process::{Output, Stdio};
 
-use crate::common::LAB;
+use crate::common::lab;
 
 /// Where both outputs of a command go.
 fn run(words: &[&str], stdout: Stdio, stderr: Stdio) -> Output {
-    Command::new(LAB).args(words).stdin(Stdio::null()).stdout(stdout).stderr(stderr).output().unwrap()
+    lab().args(words).stdin(Stdio::null()).stdout(stdout).stderr(stderr).output().unwrap()
 }
 
 pub fn closed() -> Stdio {

@@ -1,33 +1,81 @@
 //! `dormouse lab run query`: what is not there is named, and what is there is measured.
+//!
+//! The lab is copied to where nothing is but what the test puts there: what has been built besides makes no difference.
 
+use std::fs;
+use std::path::Path;
 use std::process::Command;
 
-use dormouse_lab::{Report, Verdict};
+use dormouse_lab::{Experiment, Report, Verdict};
+use dormouse_testing::{copy_program, has, printed, write_script};
 
 use crate::common::{LAB, succeed};
 
+/// Runs the experiment as the lab in this directory does.
+fn run(dir: &Path, arguments: &[&str]) -> Experiment {
+    let json = dir.join("result.json");
+    let mut lab = Command::new(dir.join("dormouse-lab"));
+    lab.args(["run", "query", "--quick", "--rounds", "2", "--no-peers", "--json"]).arg(&json).args(arguments);
+    // It need not trace, for nobody counts: any library that is preloaded will do.
+    lab.env_remove("DORMOUSE_LAB_PROJECT").env("DORMOUSE_LIBC_LIBRARY", dir.join("library.so"));
+    succeed(&mut lab);
+    let text = fs::read_to_string(&json).expect("the figures are written");
+    let report: Report = serde_json::from_str(&text).expect("they are a result");
+    let [experiment] = report.experiments.try_into().unwrap_or_else(|_| panic!("one experiment: {text}"));
+    experiment
+}
+
+/// What its notes say is missing.
+fn missing(experiment: &Experiment) -> Vec<&str> {
+    experiment.notes.iter().filter_map(|note| Some(note.split_once(" not measured: ")?.0)).collect()
+}
+
 #[test]
 fn what_is_missing_is_named() {
-    let dir = tempfile::tempdir().expect("a temporary directory");
-    let json = dir.path().join("result.json");
-    succeed(Command::new(LAB).args(["run", "query", "--quick", "--rounds", "2", "--no-peers", "--json"]).arg(&json));
-    let text = std::fs::read_to_string(&json).expect("the figures are written");
-    let report: Report = serde_json::from_str(&text).expect("they are a result");
-    let [experiment] = report.experiments.as_slice() else { panic!("one experiment: {text}") };
-    let notes = &experiment.notes;
-    let is_missing = |what: &str| notes.iter().any(|note| note.starts_with(&format!("{what} not measured: ")));
-    let has_gaps = ["parquet", "duckdb", "query"].into_iter().any(is_missing);
-    assert!(has_gaps, "{notes:#?}");
-    let start = if cfg!(debug_assertions) { "unoptimised-" } else { "" };
-    let has = |name: &str| experiment.measurements.iter().any(|figure| figure.name == name);
-    // No project to build, no preload library: nothing is recorded.
-    let is_recorded = !is_missing("query");
-    assert_eq!(has(&format!("{start}perfetto.wall")), is_recorded && !is_missing("perfetto"), "{notes:#?}");
-    let has_both = is_recorded && !is_missing("trace") && !is_missing("duckdb");
-    for question in ["counts", "pairs", "files", "wide"] {
-        assert_eq!(has(&format!("{question}.{start}trace.wall")), has_both, "{notes:#?}");
-        assert_eq!(has(&format!("{question}.duckdb.wall")), has_both, "{notes:#?}");
+    if !has("cc") || !has("make") {
+        return;
     }
-    let judged = experiment.statements.iter().filter(|judged| judged.verdict != Verdict::NotMeasured);
-    assert!(!cfg!(debug_assertions) || judged.count() == 0, "no statement is judged by what is not optimised");
+    let place = tempfile::tempdir().expect("a temporary directory");
+    // What is one directory further up is found, too.
+    let dir = place.path().join("bin");
+    let (project, python) = (dir.join("project"), dir.join("duckdb/bin/python"));
+    for path in [&project, python.parent().expect("a directory")] {
+        fs::create_dir_all(path).expect("a directory");
+    }
+    copy_program(LAB.as_ref(), &dir.join("dormouse-lab"));
+    write_script(&dir.join("dormouse-lab-engine-timer"), "#!/bin/sh\n\"$@\" > /dev/null && echo '[0.5, 0.5, 1]'\n");
+    let answer = |program: &Path| write_script(program, "#!/bin/sh\nprintf 'a,b,c\\n1,2,3\\n'\n");
+
+    let experiment = run(&dir, &[]);
+    assert_eq!(missing(&experiment), ["query"], "{:#?}", experiment.notes);
+    assert!(experiment.measurements.is_empty(), "without a project nothing is recorded");
+
+    fs::write(project.join("Makefile"), "program: program.c\n\tcc -o $@ $<\n").expect("a Makefile");
+    fs::write(project.join("program.c"), "int main(void) { return 0; }\n").expect("a source");
+    let mut cc = Command::new("cc");
+    cc.args(["-shared", "-fPIC", "-x", "c", "/dev/null", "-o"]).arg(dir.join("library.so"));
+    printed(&mut cc, "cc").expect("a library");
+    let start = if cfg!(debug_assertions) { "unoptimised-" } else { "" };
+    let alone = [format!("{start}view.wall"), format!("{start}perfetto.wall")];
+    let answers = ["counts", "pairs", "files", "wide"].into_iter().flat_map(|question| {
+        let tools = [format!("{start}trace"), format!("{start}parquet"), "duckdb".into()];
+        tools.map(|tool| format!("{question}.{tool}.wall"))
+    });
+    let answers: Vec<String> = answers.collect();
+    // Program by program, as they are put there.
+    for (program, still_missing, is_alone, is_answered) in [
+        (None, &["perfetto", "trace and parquet"][..], false, false),
+        (Some(dir.join("dormouse")), &["trace and parquet"], true, false),
+        (Some(dir.join("dormouse-query")), &["duckdb"], true, false),
+        (Some(python), &[], true, true),
+    ] {
+        program.iter().for_each(|program| answer(program));
+        let experiment = run(&dir, &["--project", project.to_str().expect("a path of text")]);
+        assert_eq!(missing(&experiment), still_missing, "{:#?}", experiment.notes);
+        let has = |name: &String| experiment.measurements.iter().any(|figure| figure.name == *name);
+        assert!(alone.iter().all(|name| has(name) == is_alone), "{program:?}: {:#?}", experiment.measurements);
+        assert!(answers.iter().all(|name| has(name) == is_answered), "{program:?}: {:#?}", experiment.measurements);
+        let judged = experiment.statements.iter().filter(|judged| judged.verdict != Verdict::NotMeasured);
+        assert!(!cfg!(debug_assertions) || judged.count() == 0, "no statement is judged by what is not optimised");
+    }
 }

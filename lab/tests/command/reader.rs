@@ -1,16 +1,14 @@
 //! `dormouse lab run reader`: it records, counts what it has recorded, and times every reader that is there.
 
-use std::process::Command;
-
 use dormouse_lab::{Report, Verdict, experiments};
 
-use crate::common::{LAB, succeed};
+use crate::common::{lab, succeed};
 
 #[test]
 fn readers_are_timed_on_traces_that_are_counted() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let json = dir.path().join("result.json");
-    succeed(Command::new(LAB).args(["run", "reader", "--quick", "--rounds", "2", "--no-peers", "--json"]).arg(&json));
+    succeed(lab().args(["run", "reader", "--quick", "--rounds", "2", "--no-peers", "--json"]).arg(&json));
     let text = std::fs::read_to_string(&json).expect("the figures are written");
     let report: Report = serde_json::from_str(&text).expect("they are a result");
     let [experiment] = report.experiments.as_slice() else { panic!("one experiment: {text}") };

@@ -12,7 +12,7 @@ use dormouse_lab::statistics::quantile;
 use dormouse_lab::{Experiment, Report, RunOptions};
 use serde_json::Value;
 
-use crate::common::{LAB, refuse, succeed};
+use crate::common::{lab, refuse, succeed};
 
 /// As the kernel has it: the name of the file that is run.
 const NOISY: &str = "noisy-tester";
@@ -43,7 +43,7 @@ fn a_run_has_its_figures_and_names_its_noisy_neighbour() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let (json, html) = (dir.path().join("result.json"), dir.path().join("result.html"));
     let neighbour = Neighbour::start(dir.path());
-    let mut command = Command::new(LAB);
+    let mut command = lab();
     command
         .args(["run", "event", "--quick", "--rounds", "2", "--no-peers", "--json"])
         .arg(&json)
@@ -174,7 +174,7 @@ fn assert_counts(notes: &[String]) {
 fn imv_has_its_tables_and_its_figures() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let (json, html) = (dir.path().join("result.json"), dir.path().join("result.html"));
-    let mut command = Command::new(LAB);
+    let mut command = lab();
     command
         .args(["run", "imv", "--quick", "--rounds", "2", "--no-peers", "--json"])
         .arg(&json)
@@ -279,13 +279,13 @@ fn assert_imv_cases(experiment: &Experiment, report: &Report) {
 
 #[test]
 fn an_unknown_experiment_is_refused_before_the_others_run() {
-    let error = refuse(Command::new(LAB).args(["run", "event", "evnet"]));
+    let error = refuse(lab().args(["run", "event", "evnet"]));
     assert!(error.contains("`evnet`") && error.contains("`dormouse lab list`"), "{error}");
 }
 
 #[test]
 fn a_cpu_that_is_not_there_is_refused() {
-    let error = refuse(Command::new(LAB).args(["run", "event", "--cpu", "4096"]));
+    let error = refuse(lab().args(["run", "event", "--cpu", "4096"]));
     assert!(error.contains("CPU 4096"), "{error}");
 }
 
@@ -293,7 +293,7 @@ fn a_cpu_that_is_not_there_is_refused() {
 fn a_file_that_cannot_be_written_is_refused_before_anything_runs() {
     let file = "/nonexistent/dir/f";
     for option in ["--json", "--html"] {
-        let error = refuse(Command::new(LAB).args(["run", "event", option, file]));
+        let error = refuse(lab().args(["run", "event", option, file]));
         assert!(error.contains(&format!("cannot write {file}")), "{error}");
     }
 }

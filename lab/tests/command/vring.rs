@@ -1,16 +1,14 @@
 //! `dormouse lab run vring`: every buffer came to the other side and back, and the figures are there, with the paper's and the model's.
 
-use std::process::Command;
-
 use dormouse_lab::{Report, Verdict};
 
-use crate::common::{LAB, succeed};
+use crate::common::{lab, succeed};
 
 #[test]
 fn vring_has_its_figures_and_the_models() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let json = dir.path().join("result.json");
-    let mut command = Command::new(LAB);
+    let mut command = lab();
     let output =
         succeed(command.args(["run", "vring", "--quick", "--rounds", "12", "--no-peers", "--json"]).arg(&json));
     let text = std::fs::read_to_string(&json).expect("the figures are written");

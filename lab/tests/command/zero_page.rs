@@ -1,16 +1,14 @@
 //! `dormouse lab run zero-page`: frames are read from the page that the kernel says, with as many faults as pages, and the paper is judged.
 
-use std::process::Command;
-
 use dormouse_lab::{Measurement, Report, Verdict};
 
-use crate::common::{LAB, succeed};
+use crate::common::{lab, succeed};
 
 #[test]
 fn zero_page_has_its_census_its_faults_and_its_paper() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let json = dir.path().join("result.json");
-    let output = succeed(Command::new(LAB).args(["run", "zero-page", "--quick", "--rounds", "1", "--json"]).arg(&json));
+    let output = succeed(lab().args(["run", "zero-page", "--quick", "--rounds", "1", "--json"]).arg(&json));
     let text = std::fs::read_to_string(&json).expect("the figures are written");
     let report: Report = serde_json::from_str(&text).expect("they are a result");
     let [experiment] = report.experiments.as_slice() else { panic!("one experiment: {text}") };

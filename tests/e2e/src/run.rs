@@ -86,6 +86,7 @@ pub fn plugin() -> &'static Path {
 #[derive(Debug)]
 pub struct Record {
     place: TempDir,
+    dormouse: PathBuf,
     output: Option<PathBuf>,
     options: Vec<OsString>,
     environment: Vec<(OsString, OsString)>,
@@ -106,6 +107,7 @@ impl Record {
         let place = tempfile::tempdir().expect("a temporary directory");
         Record {
             place,
+            dormouse: dormouse().into(),
             output: None,
             options: Vec::new(),
             environment: Vec::new(),
@@ -113,6 +115,12 @@ impl Record {
             within: Vec::new(),
             patience: PATIENCE,
         }
+    }
+
+    /// Runs this copy of the command.
+    pub fn dormouse(mut self, path: impl Into<PathBuf>) -> Record {
+        self.dormouse = path.into();
+        self
     }
 
     /// Adds an option.
@@ -196,7 +204,7 @@ impl Record {
         std::fs::write(place.join("stdin"), &self.input).expect("a file");
         std::fs::create_dir_all(place.join("run")).expect("a directory");
         let dir = self.output.unwrap_or_else(|| place.join("trace"));
-        let mut words = self.within.iter().map(OsString::as_os_str).chain([dormouse().as_os_str()]);
+        let mut words = self.within.iter().map(OsString::as_os_str).chain([self.dormouse.as_os_str()]);
         let mut child = Command::new(words.next().expect("the command at least"));
         child.args(words);
         // Whoever runs the tests may ignore signals, and programs would inherit that.

@@ -20,7 +20,7 @@ use dormouse_e2e::program::Program;
 use dormouse_e2e::run::{PATIENCE, Record, Recording, Running, dormouse, plugin, watched};
 use dormouse_e2e::trace::{Trace, has_joined};
 use dormouse_e2e::{Random, seed};
-use dormouse_testing::{Lack, has, skip, wait_until};
+use dormouse_testing::{Lack, for_everybody, has, skip, wait_until};
 use dormouse_transport::{Conversation, Deadline};
 use rustix::fs::{FileType, Mode};
 use rustix::process::Signal;
@@ -571,20 +571,19 @@ fn root_arms_the_program_of_another_user() {
     let nobodys = place.path().join("run");
     std::fs::create_dir(&nobodys).expect("a directory");
     let is_given = std::os::unix::fs::chown(&nobodys, Some(65534), Some(65534)).is_ok();
+    let [program, enter] = [BOX, ENTER].map(|built| for_everybody(Path::new(built), place.path()));
     if !is_given
-        || !watched(Command::new(as_nobody[0]).args(&as_nobody[1..]).args([ENTER, "none", "calls", "1"]), BOUND)
+        || !watched(Command::new(as_nobody[0]).args(&as_nobody[1..]).arg(enter).args(["none", "calls", "1"]), BOUND)
             .status
             .success()
     {
-        return skip(Lack::machine(
-            "this user cannot become another",
-            "run the tests as root, where others may execute what is built",
-        ));
+        return skip(Lack::machine("this user cannot become another", "run the tests as root"));
     }
     let events = EVENTS.to_string();
+    let program = program.to_str().expect("a path of text");
     let by_thread = ["env", "DORMOUSE_LISTEN=thread"];
-    let mut program =
-        Program::start_beside(&[&by_thread[..], &as_nobody, &[BOX, "none", &events]].concat(), BOUND, &nobodys);
+    let command = [&by_thread[..], &as_nobody, &[program, "none", &events]].concat();
+    let mut program = Program::start_beside(&command, BOUND, &nobodys);
     program.wait_for_ready();
     let (pid, dir, roots) = (program.pid().to_string(), place.path().join("trace"), place.path().join("roots"));
     std::fs::create_dir(&roots).expect("a directory");

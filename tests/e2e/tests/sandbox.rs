@@ -14,14 +14,15 @@
 use std::ffi::OsString;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
 use dormouse_e2e::program::Program;
 use dormouse_e2e::run::{Record, Recording, dormouse, libc_library, watched};
 use dormouse_e2e::trace::Trace;
-use dormouse_testing::{Lack, copy_program, has, skip, skip_part};
+use dormouse_testing::{Lack, copy_program, for_everybody, has, skip, skip_part};
+use tempfile::TempDir;
 
 /// The program with tracepoints.
 const BOX: &str = env!("CARGO_BIN_EXE_e2e-box");
@@ -36,6 +37,32 @@ const EVENTS: u64 = 20_000;
 const STDOUT: &str = "ready\ndone\nready\n";
 /// How a program ends that cannot enter its sandbox.
 const CANNOT_ENTER: i32 = 77;
+
+/// In the words of a tool, the directory of the programs.
+const PROGRAMS: &str = "PROGRAMS";
+
+/// Programs and the library where each user may execute them. All are in one directory, and each sandbox shows it.
+struct Programs {
+    program: PathBuf,
+    enter: PathBuf,
+    library: PathBuf,
+    /// Of copies.
+    _place: TempDir,
+}
+
+impl Programs {
+    fn new() -> Programs {
+        let place = tempfile::tempdir().expect("a directory");
+        std::fs::set_permissions(place.path(), PermissionsExt::from_mode(0o755)).expect("it is ours");
+        let [program, enter, library] =
+            [Path::new(BOX), Path::new(ENTER), libc_library()].map(|built| for_everybody(built, place.path()));
+        Programs { program, enter, library, _place: place }
+    }
+
+    fn dir(&self) -> &Path {
+        self.enter.parent().expect("a program is in a directory")
+    }
+}
 
 /// How a sandbox is entered.
 enum Enter {
@@ -52,22 +79,33 @@ struct Sandbox(Enter, &'static [&'static str]);
 
 impl Sandbox {
     /// A command that enters the sandbox and does its work there.
-    fn command(&self, program: &str, work: &[&str]) -> Vec<OsString> {
-        let in_none = [&[program, "none"], work].concat();
-        let words = match self.0 {
-            Enter::Main(name) => [&[program, name], work].concat(),
-            Enter::Exec(name) => [&[ENTER, name, "exec"], &in_none[..]].concat(),
-            Enter::Tool(tool) => [tool, &in_none].concat(),
+    fn command(&self, programs: &Programs, program: &Path, work: &[&str]) -> Vec<OsString> {
+        let words = |words: &[&str]| words.iter().map(OsString::from).collect::<Vec<_>>();
+        let of = |program: &Path, words: &[&str]| {
+            [program.as_os_str()]
+                .into_iter()
+                .chain(words.iter().map(AsRef::as_ref))
+                .map(OsString::from)
+                .collect::<Vec<_>>()
         };
-        words.iter().map(OsString::from).collect()
+        let in_none = of(program, &[&["none"], work].concat());
+        match self.0 {
+            Enter::Main(name) => of(program, &[&[name], work].concat()),
+            Enter::Exec(name) => [of(&programs.enter, &[name, "exec"]), in_none].concat(),
+            Enter::Tool(tool) => {
+                let tool =
+                    words(tool).into_iter().map(|word| if word == PROGRAMS { programs.dir().into() } else { word });
+                tool.chain(in_none).collect()
+            }
+        }
     }
 
-    fn linked_command(&self) -> Vec<OsString> {
-        self.command(BOX, &[&EVENTS.to_string()])
+    fn linked_command(&self, programs: &Programs) -> Vec<OsString> {
+        self.command(programs, &programs.program, &[&EVENTS.to_string()])
     }
 
     /// Of a program that is outside of sessions, and says to the library what it is about to do, in this way.
-    fn armed_command(&self, way: Way) -> Vec<OsString> {
+    fn armed_command(&self, programs: &Programs, way: Way) -> Vec<OsString> {
         let events = EVENTS.to_string();
         let word = match (way, self) {
             (Way::Calls, Sandbox(Enter::Main("strict"), _)) => "stop",
@@ -76,23 +114,23 @@ impl Sandbox {
             (Way::Calls, Sandbox(Enter::Main("user-namespace" | "namespaces" | "keep-capabilities"), _)) => {
                 "stop-listen"
             }
-            _ => return self.command(BOX, &[&events]),
+            _ => return self.command(programs, &programs.program, &[&events]),
         };
-        self.command(BOX, &[&events, word])
+        self.command(programs, &programs.program, &[&events, word])
     }
 
-    fn libc_command(&self) -> Vec<OsString> {
-        self.command(ENTER, &["calls", &EVENTS.to_string()])
+    fn libc_command(&self, programs: &Programs) -> Vec<OsString> {
+        self.command(programs, &programs.enter, &["calls", &EVENTS.to_string()])
     }
 
     /// Whether a program that nobody traces enters the sandbox, and does its work; otherwise the test is skipped.
-    fn is_permitted(&self) -> bool {
+    fn is_permitted(&self, programs: &Programs) -> bool {
         if let Enter::Tool(tool) = self.0
             && !has(tool[0])
         {
             return false;
         }
-        let mut program = Program::start(&self.libc_command(), PATIENCE);
+        let mut program = Program::start(&self.libc_command(programs), PATIENCE);
         program.wait_for_ready();
         program.step();
         let ended = program.end();
@@ -138,19 +176,20 @@ impl Sandbox {
     }
 
     fn linked(&self) {
-        if self.is_permitted() {
+        let programs = Programs::new();
+        if self.is_permitted(&programs) {
             let record = Record::new().patience(PATIENCE).input(b"\n").option("-e").option("e2e:boxed");
-            let recording = record.run(&self.linked_command());
+            let recording = record.run(&self.linked_command(&programs));
             self.check_recording(&recording, boxed(&recording.trace()));
         }
     }
 
     fn libc(&self) {
-        libc_library();
-        if self.is_permitted() {
+        let programs = Programs::new();
+        if self.is_permitted(&programs) {
             let record =
                 Record::new().patience(PATIENCE).input(b"\n").option("--libc").option("-e").option("libc:write");
-            let recording = record.run(&self.libc_command());
+            let recording = record.env("DORMOUSE_LIBC_LIBRARY", &programs.library).run(&self.libc_command(&programs));
             let values = recording.trace().values("libc:write");
             self.check_recording(
                 &recording,
@@ -160,13 +199,14 @@ impl Sandbox {
     }
 
     fn armed_by(&self, way: Way) {
-        if !self.is_permitted() {
+        let programs = Programs::new();
+        if !self.is_permitted(&programs) {
             return;
         }
         // In a filter that kills, nobody asks for a thread.
         let is_by_itself = way == Way::Signal || matches!(self.0, Enter::Exec("loader"));
         let variables: &[_] = if is_by_itself { &[] } else { &[("DORMOUSE_LISTEN", "thread")] };
-        let mut program = Program::start_with(&self.armed_command(way), variables, PATIENCE);
+        let mut program = Program::start_with(&self.armed_command(&programs, way), variables, PATIENCE);
         program.wait_for_ready();
         let place = tempfile::tempdir().expect("a directory");
         let (pid, dir, run) = (program.pid().to_string(), place.path().join("trace"), program.place().join("run"));
@@ -293,8 +333,8 @@ sandboxes! {
         ["namespace"];
     bubblewrap:
         Enter::Tool(&[
-            "bwrap", "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "--tmpfs", "/tmp", "--unshare-all",
-            "--die-with-parent",
+            "bwrap", "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "--tmpfs", "/tmp", "--ro-bind",
+            PROGRAMS, PROGRAMS, "--unshare-all", "--die-with-parent",
         ]),
         ["namespace"];
     chroot: Enter::Main("chroot-empty"), ["chroot"];
@@ -322,17 +362,17 @@ sandboxes! {
 /// A thread before a program's first function would keep its user or its user namespace from being changed: who asks for one is told so.
 #[test]
 fn tools_that_are_asked_to_listen_do_what_they_do() {
-    libc_library();
+    let programs = Programs::new();
     for (Sandbox(enter, words), name) in
         [(other_user_by_setpriv::SANDBOX, "setpriv"), (user_namespace_by_unshare::SANDBOX, "unshare")]
     {
         let sandbox = Sandbox(enter, words);
-        if !sandbox.is_permitted() {
+        if !sandbox.is_permitted(&programs) {
             continue;
         }
         let recorded = |wish: &str| {
             let record = Record::new().patience(PATIENCE).input(b"\n").option("--libc").env("DORMOUSE_LISTEN", wish);
-            record.run(&sandbox.libc_command())
+            record.env("DORMOUSE_LIBC_LIBRARY", &programs.library).run(&sandbox.libc_command(&programs))
         };
         // Nothing is different where the library has to do without a thread.
         for wish in ["signal", "0"] {
@@ -350,7 +390,6 @@ fn tools_that_are_asked_to_listen_do_what_they_do() {
 /// nothing to it.
 #[test]
 fn a_set_user_id_program_ignores_its_environment() {
-    libc_library();
     let place = tempfile::tempdir().expect("a directory");
     std::fs::set_permissions(place.path(), PermissionsExt::from_mode(0o755)).expect("it is ours");
     let nobodys = place.path().join("nobodys");
@@ -363,8 +402,9 @@ fn a_set_user_id_program_ignores_its_environment() {
         let run = watched(Command::new(as_nobody[0]).args(&as_nobody[1..]).arg(what).arg("--version"), PATIENCE);
         (!run.status.success()).then(|| String::from_utf8_lossy(&run.stderr).trim().to_owned())
     };
-    if let Some(reason) = cannot(dormouse()) {
-        return skip(Lack::machine(reason, "build where other users may execute what is built"));
+    let (dormouse, library) = (for_everybody(dormouse(), place.path()), for_everybody(libc_library(), place.path()));
+    if let Some(reason) = cannot(&dormouse) {
+        return skip(Lack::machine(reason, "run the tests as root, where other users may run programs"));
     }
     for (index, (program, work, options)) in
         [(BOX, &["none"][..], &[][..]), (ENTER, &["none", "calls"], &["--libc"])].into_iter().enumerate()
@@ -383,6 +423,7 @@ fn a_set_user_id_program_ignores_its_environment() {
         assert!(sockets.is_empty(), "a program with root's rights makes sockets where its user says: {sockets:?}");
         drop(alone);
         let record = Record::new().patience(PATIENCE).input(b"\n").within(&as_nobody).env("XDG_RUNTIME_DIR", &nobodys);
+        let record = record.dormouse(&dormouse).env("DORMOUSE_LIBC_LIBRARY", &library);
         let record = options.iter().fold(record.output(nobodys.join(format!("trace-{index}"))), Record::option);
         let recording = record.run(&command);
         check_end(recording.status, &recording.stdout, &recording.stderr);

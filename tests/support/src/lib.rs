@@ -11,6 +11,7 @@
 
 use std::fmt::Display;
 use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -245,6 +246,21 @@ fn record(part: Option<String>, lack: Lack) {
 pub fn copy_program(from: &Path, to: &Path) {
     let status = Command::new("install").args(["-m", "755"]).args([from, to]).status().expect("install(1) runs");
     assert!(status.success(), "{} cannot be copied to {}", from.display(), to.display());
+}
+
+/// A program or library where every user may execute it: itself or, where a directory above it is closed to others, a copy in `place`.
+///
+/// # Panics
+/// It cannot be copied.
+#[track_caller]
+pub fn for_everybody(program: &Path, place: &Path) -> PathBuf {
+    let is_open = |path: &Path, bits: u32| path.metadata().is_ok_and(|found| found.permissions().mode() & bits == bits);
+    if is_open(program, 0o5) && program.ancestors().skip(1).all(|dir| is_open(dir, 0o1)) {
+        return program.into();
+    }
+    let copy = place.join(program.file_name().expect("a program has a name"));
+    copy_program(program, &copy);
+    copy
 }
 
 /// Makes `to` a script, as [`copy_program`] makes a program.

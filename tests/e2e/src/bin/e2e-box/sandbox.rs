@@ -5,6 +5,7 @@
 use std::ffi::{CString, c_int, c_long, c_uint, c_ulong};
 use std::io::Error;
 use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 
 /// How a program ends that cannot enter its sandbox: the machine or the user does not permit it.
 pub(crate) const CANNOT_ENTER: c_int = 77;
@@ -29,7 +30,7 @@ enum Step {
     PrivateMounts,
     /// Everything that is mounted can only be read.
     ReadOnly,
-    /// An empty file system over this directory.
+    /// An empty file system over this directory, or the part of it that matters: this program is seen all the same.
     Cover(&'static str),
     /// chroot(2).
     Root(&'static str),
@@ -159,7 +160,7 @@ impl Step {
             Step::Unshare(flags) => checked(unsafe { libc::unshare(flags) }.into()).map(drop),
             Step::Fork => fork(),
             Step::PrivateMounts => mount(None, "/", libc::MS_REC | libc::MS_PRIVATE),
-            Step::Cover(path) => mount(Some("tmpfs"), path, 0),
+            Step::Cover(path) => cover(path),
             Step::ReadOnly => make_read_only(),
             Step::Root(path) => chroot(path),
             Step::Nobody => set_groups().and_then(|()| set_user()),
@@ -252,6 +253,16 @@ fn mount(kind: Option<&str>, at: &str, flags: c_ulong) -> Result<(), Error> {
     let kind = kind.as_ref().map_or(std::ptr::null(), |kind| kind.as_ptr());
     // SAFETY: terminated texts, or none where mount(2) takes none.
     checked(unsafe { libc::mount(c"none".as_ptr(), at.as_ptr(), kind, flags, std::ptr::null()) }.into()).map(drop)
+}
+
+/// Where this program lies below the directory itself, of the directory no more is covered than what holds the session's sockets.
+fn cover(path: &str) -> Result<(), Error> {
+    let mount = |at: &Path| mount(Some("tmpfs"), at.to_str().expect("a path of text"), 0);
+    if !std::env::current_exe()?.starts_with(path) {
+        return mount(path.as_ref());
+    }
+    let sockets = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).unwrap_or_default();
+    sockets.parent().filter(|above| above.starts_with(path) && *above != path).map_or(Ok(()), mount)
 }
 
 fn make_read_only() -> Result<(), Error> {
