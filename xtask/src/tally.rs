@@ -362,24 +362,27 @@ use dormouse_testing::{Lack, skip, skip_part};
 //! ```
 "#;
 
-    /// Runs a package of these files of tests.
-    fn run(tests: &[(&str, &str)]) -> (Counts, String) {
-        run_together(&[tests])
+    /// Runs a package of these files of tests, under a name of the caller's own.
+    fn run(name: &str, tests: &[(&str, &str)]) -> (Counts, String) {
+        run_together(name, &[tests])
     }
 
     /// Runs such packages at the same time.
-    fn run_together(packages: &[&[(&str, &str)]]) -> (Counts, String) {
+    fn run_together(name: &str, packages: &[&[(&str, &str)]]) -> (Counts, String) {
         let dir = tempfile::tempdir().unwrap();
         let mut tally = Tally::new(dir.path().join("skips"), BTreeMap::new(), |_| ());
-        let place = |index: usize| dir.path().join(index.to_string());
-        let jobs = packages.iter().enumerate().map(|(index, tests)| package(&place(index), tests).into());
+        let jobs = packages.iter().enumerate().map(|(index, tests)| package(&format!("{name}-{index}"), tests).into());
         tally.run_all(jobs.collect(), 2).unwrap();
         tally.leave_out("tests on the moon", "too far", "fly");
         let (counts, text, faults) = tally.finish().unwrap();
         (counts, text + &faults)
     }
 
-    fn package(dir: &Path, tests: &[(&str, &str)]) -> Command {
+    /// All have one target directory, and the same place each time: what they depend on is compiled once.
+    fn package(name: &str, tests: &[(&str, &str)]) -> Command {
+        let target = crate::run::target_dir().unwrap().join("fixtures");
+        let dir = target.join(name);
+        let _ = std::fs::remove_dir_all(&dir);
         let testing = root().join("tests/support");
         let manifest = format!(
             "[package]\nname = \"fixture\"\nedition = \"2024\"\n[workspace]\n\
@@ -393,7 +396,7 @@ use dormouse_testing::{Lack, skip, skip_part};
             std::fs::write(dir.join("tests").join(name), text).unwrap();
         }
         let mut tests = cargo(["test", "--offline", "--no-fail-fast", "--manifest-path"]);
-        tests.arg(dir.join("Cargo.toml")).env("CARGO_TARGET_DIR", dir.join("target"));
+        tests.arg(dir.join("Cargo.toml")).env("CARGO_TARGET_DIR", target);
         tests.env_remove(dormouse_testing::ENV_REQUIRE_TOOLS);
         tests
     }
@@ -401,7 +404,7 @@ use dormouse_testing::{Lack, skip, skip_part};
     #[test]
     fn every_outcome_is_counted_once() {
         let abort = "#[test] fn a() {}\n#[test] fn ends_all() { std::process::abort() }";
-        let (counts, text) = run(&[("outcomes.rs", TESTS), ("short.rs", abort)]);
+        let (counts, text) = run("every-outcome", &[("outcomes.rs", TESTS), ("short.rs", abort)]);
         assert_eq!(counts.to_string(), "3 passed, 2 failed, 5 skipped", "{text}");
         for wanted in [
             " passes_in_part: the left half: no left half here (turn around)\n",
@@ -420,14 +423,14 @@ use dormouse_testing::{Lack, skip, skip_part};
 
     #[test]
     fn what_runs_at_the_same_time_is_counted_once() {
-        let (counts, text) = run_together(&[&[("outcomes.rs", TESTS)], &[("outcomes.rs", TESTS)]]);
+        let (counts, text) = run_together("same-time", &[&[("outcomes.rs", TESTS)], &[("outcomes.rs", TESTS)]]);
         // Twice what one has, and what was left out.
         assert_eq!(counts.to_string(), "6 passed, 2 failed, 9 skipped", "{text}");
     }
 
     #[test]
     fn what_does_not_compile_is_a_failure() {
-        let (counts, text) = run(&[("wrong.rs", "this is not Rust")]);
+        let (counts, text) = run("does-not-compile", &[("wrong.rs", "this is not Rust")]);
         assert_eq!((counts.passed, counts.failed), (0, 1), "{text}");
         assert!(text.contains("failed:\n  `cargo test"), "{text}");
     }
