@@ -49,7 +49,7 @@ const LAB: [&str; 12] = [
     "dormouse-vring",
 ];
 
-const RULES: [Rule; 52] = [
+const RULES: [Rule; 53] = [
     ("dormouse-abi", &[]),
     // How both sides talk.
     ("dormouse-transport", &["dormouse-abi"]),
@@ -213,6 +213,8 @@ const RULES: [Rule; 52] = [
     ("dormouse-objects", &[]),
     ("dormouse-cluster", &["dormouse-query", "dormouse-terminal"]),
     ("dormouse-install", &[]),
+    // It is built before all else.
+    ("dormouse-cache", &[]),
     ("xtask", &["dormouse-install", "dormouse-testing"]),
 ];
 
