@@ -1,13 +1,15 @@
 //! `cargo xtask ci`.
 
+use std::fmt;
+use std::process::{Command, Stdio};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 
 use crate::lab;
 use crate::run::{self, LAB, QUERY, WORKSPACES, cargo, succeed};
-use crate::test::Part;
+use crate::test::Test;
 use crate::{demo, fuzz, headers, peers, test};
 
 /// A step.
@@ -23,22 +25,19 @@ const fn step(name: &'static str, budget_minutes: u32, run: fn() -> Result<()>) 
 }
 
 /// All steps. Later ones run though earlier ones fail, so that one run tells everything.
-const STEPS: [Step; 14] = [
-    // First of all, so that every compiler sees the headers.
-    step("tools", 1, test::tools),
+const STEPS: [Step; 11] = [
+    // These build nothing: the next two are run as the first that a newcomer runs.
     step("fetch", 1, fetch),
     step("format", 1, format),
+    step("demo", 4, demo::run),
+    step("test", 22, || Test::default().run()),
     step("clippy", 3, clippy),
     step("headers", 1, headers::check),
-    step("test", 18, || Part::Core.tests().run()),
-    step("report", 2, || Part::Report.tests().run()),
-    step("python", 3, || Part::Python.tests().run()),
     step("doc", 2, doc),
     step("query", 13, query),
     step("fuzz", 5, fuzz::ci),
     step("peers", 2, peers),
     step("lab", 3, lab::trial),
-    step("demo", 4, demo::run),
 ];
 
 /// The platform that everything is for.
@@ -61,13 +60,12 @@ fn fetch() -> Result<()> {
 fn query() -> Result<()> {
     // What it depends on takes ten minutes to compile, and `cargo clippy` would compile it for itself. So the linter compiles what is tested; it reads
     // its own options from a variable, as `cargo clippy` passes them.
-    let mut tests = cargo(["test", "--workspace", "--locked", "--no-fail-fast", "--manifest-path", QUERY]);
-    tests.env("RUSTC_WORKSPACE_WRAPPER", "clippy-driver").env("CLIPPY_ARGS", DENY_WARNINGS);
+    let linter = [("RUSTC_WORKSPACE_WRAPPER", "clippy-driver"), ("CLIPPY_ARGS", DENY_WARNINGS)];
     // What a newcomer asks is answered by reports and `stats`, and here by the program too.
     let program = run::target_dir()?.join("debug").join("dormouse-query");
-    let mut newcomer = cargo(["test", "--locked", "-p", "dormouse-e2e", "--test", "newcomer"]);
+    let mut newcomer = cargo(["test", "--locked", "--workspace", "--test", "newcomer"]);
     newcomer.env("DORMOUSE_QUERY", program);
-    test::run_commands([tests, newcomer])
+    test::run_workspace(QUERY, &linter, newcomer)
 }
 
 fn doc() -> Result<()> {
@@ -97,7 +95,45 @@ fn peers() -> Result<()> {
     }
     // Those that are built answer, and what they emit arrives.
     // Of the whole workspace, as it is built already.
-    succeed(cargo(["test", "--quiet", "--workspace", "--test", "peers"]).args(["--manifest-path", LAB]))
+    let mut tests = cargo(["test", "--quiet", "--workspace", "--test", "peers", "--manifest-path", LAB]);
+    succeed(tests.env("DORMOUSE_LAB_PEERS", run::target_dir()?.join("release/peers")))
+}
+
+/// What a step has taken: time, and the time of CPUs.
+#[derive(Debug, Clone, Copy, Default)]
+struct Taken {
+    elapsed: Duration,
+    cpu: Duration,
+}
+
+impl fmt::Display for Taken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:>7.1} s  {:>7.1} s of CPUs", self.elapsed.as_secs_f64(), self.cpu.as_secs_f64())
+    }
+}
+
+/// The time of CPUs that this process has taken, and those that it has waited for.
+fn cpu_time() -> Result<Duration> {
+    // In `/proc/PID/stat` a second has so many ticks, on every machine.
+    const TICKS_PER_S: f64 = 100.0;
+    let stat = std::fs::read_to_string("/proc/self/stat").context("cannot read /proc/self/stat")?;
+    let fields = stat.rsplit_once(") ").context("/proc/self/stat has no name")?.1.split(' ');
+    // `utime`, `stime`, `cutime` and `cstime`.
+    let ticks: f64 = fields.skip(11).take(4).filter_map(|field| field.parse::<f64>().ok()).sum();
+    Ok(Duration::from_secs_f64(ticks / TICKS_PER_S))
+}
+
+/// Runs commands one after another, whenever CPUs have nothing else to do, and says nothing of them: who needs what they do does it again, which then takes no
+/// time, or says what is wrong.
+fn run_ahead(commands: Vec<Command>) -> JoinHandle<()> {
+    std::thread::spawn(move || {
+        for command in commands {
+            let mut idle = Command::new("nice");
+            idle.args(["-n", "19"]).arg(command.get_program()).args(command.get_args()).current_dir(run::root());
+            idle.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+            let _ = idle.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
+        }
+    })
 }
 
 /// Runs steps, all of them if none is named, and prints a table; last of all what failed, so that the end of the output tells it.
@@ -110,33 +146,42 @@ pub(crate) fn run(chosen: &[String]) -> Result<()> {
         bail!("there is no step {other}; the steps are {}", names.join(", "));
     }
     let is_chosen = |name: &str| chosen.is_empty() || chosen.iter().any(|one| one == name);
-    let mut rows: Vec<(Step, Duration, Result<()>)> = Vec::new();
+    let mut rows: Vec<(Step, Taken, Result<()>)> = Vec::new();
     let mut ahead = None;
     for step in STEPS.into_iter().filter(|step| is_chosen(step.name)) {
         println!("\n== {}", step.name);
-        // Tests wait often: the CPUs that they leave idle compile the peers.
-        if step.name == "test" && is_chosen("peers") {
-            ahead = peers::build_ahead().ok();
+        // Tests wait often: the CPUs that they leave idle compile what has a target directory of its own, by the tools that the tests need, too.
+        if step.name == "test" && chosen.is_empty() && test::tools().is_ok() {
+            ahead = Some(run_ahead(peers::ahead()?.into_iter().chain(fuzz::ahead()?).collect()));
         }
-        let started = Instant::now();
+        let (started, cpu) = (Instant::now(), cpu_time()?);
         let result = (step.run)();
         if let Err(error) = &result {
             println!("{error:#}");
         }
-        rows.push((step, started.elapsed(), result));
+        rows.push((step, Taken { elapsed: started.elapsed(), cpu: cpu_time()?.saturating_sub(cpu) }, result));
     }
-    // It has ended before the step that needs it.
+    // It has ended before the steps that need it.
     drop(ahead.map(JoinHandle::join));
+    if chosen.is_empty() {
+        println!("\n== cache");
+        // The next run takes longer without, and no more.
+        if let Err(error) = succeed(&mut cargo(["run", "--quiet", "--package", "dormouse-cache", "--", "keep"])) {
+            println!("{error:#}");
+        }
+    }
     println!("\n== ci");
-    for (step, elapsed, result) in &rows {
+    for (step, taken, result) in &rows {
         let outcome = if result.is_ok() { "ok" } else { "FAILED" };
         // On a busy machine that says nothing of the change.
         let budget = Duration::from_secs(60 * u64::from(step.budget_minutes));
-        let over = if *elapsed > budget { format!(", over its {} min", step.budget_minutes) } else { String::new() };
-        println!("{:10} {:>7.1} s  {outcome}{over}", step.name, elapsed.as_secs_f64());
+        let over =
+            if taken.elapsed > budget { format!(", over its {} min", step.budget_minutes) } else { String::new() };
+        println!("{:10} {taken}  {outcome}{over}", step.name);
     }
-    let total: Duration = rows.iter().map(|(_, elapsed, _)| *elapsed).sum();
-    println!("{:10} {:>7.1} s", "total", total.as_secs_f64());
+    let sum = |of: fn(&Taken) -> Duration| rows.iter().map(|(_, taken, _)| of(taken)).sum();
+    let total = Taken { elapsed: sum(|taken| taken.elapsed), cpu: sum(|taken| taken.cpu) };
+    println!("{:10} {total}", "total");
     let mut failed = Vec::new();
     for (step, _, result) in &rows {
         if let Err(error) = result {

@@ -11,6 +11,7 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -156,7 +157,7 @@ impl Fuzz {
         }
         let all = if self.targets.is_empty() { Target::value_variants() } else { &self.targets };
         let seconds = self.seconds.or((self.runs.is_none()).then_some(SECONDS_DEFAULT));
-        let limits = Limits { runs: self.runs, seconds, seed: self.seed, is_bulk: self.bulk };
+        let limits = Limits { runs: self.runs, seconds, seed: self.seed, is_bulk: self.bulk, at_once: 1 };
         run_all(&programs, all, &limits, &home()?.join("corpus"))
     }
 }
@@ -171,10 +172,23 @@ pub(crate) fn ci() -> Result<()> {
     if corpus.exists() {
         fs::remove_dir_all(&corpus).with_context(|| format!("cannot remove {}", corpus.display()))?;
     }
-    let limits = Limits { runs: Some(CI.0), seconds: None, seed: Some(CI.1), is_bulk: false };
+    let limits = Limits { runs: Some(CI.0), seconds: None, seed: Some(CI.1), is_bulk: false, at_once: 2 };
     run_all(&programs, Target::value_variants(), &limits, &corpus)?;
+    succeed(&mut linter()?)
+}
+
+/// What [`ci`] compiles, and lints: it finds that done, if somebody has done it before.
+///
+/// # Errors
+/// There is no target directory.
+pub(crate) fn ahead() -> Result<[Command; 2]> {
+    Ok([builder(false, false, &home()?), linter()?])
+}
+
+fn linter() -> Result<Command> {
     let mut clippy = cargo(["clippy", "--quiet", "--locked", "--manifest-path", MANIFEST, "--target-dir"]);
-    succeed(clippy.arg(home()?).args(["--all-targets", "--", "-D", "warnings"]))
+    clippy.arg(home()?).args(["--all-targets", "--", "-D", "warnings"]);
+    Ok(clippy)
 }
 
 /// Where everything goes.
@@ -192,7 +206,6 @@ fn libfuzzer() -> Option<PathBuf> {
 
 /// Builds all targets and gives the directory that they are in.
 fn build(has_sanitizer: bool, is_bulk: bool) -> Result<PathBuf> {
-    const PLATFORM: &str = "x86_64-unknown-linux-gnu";
     system::ensure(&[CC, CPP])?;
     let started = Instant::now();
     let dir = match (has_sanitizer, is_bulk) {
@@ -201,6 +214,16 @@ fn build(has_sanitizer: bool, is_bulk: bool) -> Result<PathBuf> {
         (true, false) => home()?.join("sanitized"),
         (true, true) => home()?.join("sanitized-bulk"),
     };
+    succeed(&mut builder(has_sanitizer, is_bulk, &dir))?;
+    println!("targets built, {:.1} s", started.elapsed().as_secs_f64());
+    Ok(dir.join(PLATFORM).join("debug"))
+}
+
+/// The platform that targets are built for.
+const PLATFORM: &str = "x86_64-unknown-linux-gnu";
+
+/// Builds all targets into a directory.
+fn builder(has_sanitizer: bool, is_bulk: bool, dir: &Path) -> Command {
     // With a platform named, what runs at compile time is compiled without coverage.
     let mut build = cargo(["build", "--quiet", "--locked", "--manifest-path", MANIFEST, "--target", PLATFORM]);
     let mut rustflags = RUSTFLAGS.to_vec();
@@ -210,13 +233,11 @@ fn build(has_sanitizer: bool, is_bulk: bool) -> Result<PathBuf> {
         rustflags.push(flag);
         build.env(name, value);
     }
-    build.arg("--target-dir").arg(&dir).env("CARGO_ENCODED_RUSTFLAGS", rustflags.join("\x1f"));
+    build.arg("--target-dir").arg(dir).env("CARGO_ENCODED_RUSTFLAGS", rustflags.join("\x1f"));
     if let Some(library) = libfuzzer() {
         build.env("CUSTOM_LIBFUZZER_PATH", library);
     }
-    succeed(&mut build)?;
-    println!("targets built, {:.1} s", started.elapsed().as_secs_f64());
-    Ok(dir.join(PLATFORM).join("debug"))
+    build
 }
 
 /// When a target is at its end.
@@ -226,14 +247,14 @@ struct Limits {
     seconds: Option<u64>,
     seed: Option<u32>,
     is_bulk: bool,
+    /// Targets that run at the same time.
+    at_once: usize,
 }
 
 fn run_all(programs: &Path, targets: &[Target], limits: &Limits, corpus: &Path) -> Result<()> {
     let failures = home()?.join("failures");
     fs::create_dir_all(&failures).with_context(|| format!("cannot make {}", failures.display()))?;
-    let mut failed = Vec::new();
-    let mut summary = Vec::new();
-    for target in targets {
+    let run = |target: Target| {
         let name = target.name();
         let corpus = corpus.join(&name);
         fs::create_dir_all(&corpus).with_context(|| format!("cannot make {}", corpus.display()))?;
@@ -245,14 +266,23 @@ fn run_all(programs: &Path, targets: &[Target], limits: &Limits, corpus: &Path) 
         command.args(limits.seconds.map(|seconds| format!("-max_total_time={seconds}")));
         command.args(limits.seed.map(|seed| format!("-seed={seed}"))).arg(&corpus);
         let outcome = watch(&name, command)?;
-        if let Some(input) = &outcome.failure {
-            failed.push(format!("cargo xtask fuzz {name} --input {}", input.display()));
-        } else if !outcome.is_success {
-            failed.push(format!("{name} has ended, see above"));
-        }
+        let failed = match &outcome.failure {
+            Some(input) => Some(format!("cargo xtask fuzz {name} --input {}", input.display())),
+            None => (!outcome.is_success).then(|| format!("{name} has ended, see above")),
+        };
         let (elapsed, figures) = (outcome.elapsed, outcome.figures.after(outcome.elapsed));
-        summary.push(format!("{name:10} {:>7.1} s  {figures}", elapsed.as_secs_f64()));
-    }
+        Ok((format!("{name:10} {:>7.1} s  {figures}", elapsed.as_secs_f64()), failed))
+    };
+    let left = Mutex::new(targets.iter());
+    let next = || left.lock().unwrap_or_else(PoisonError::into_inner).next();
+    let run_some = || std::iter::from_fn(|| next().map(|target| run(*target))).collect::<Result<Vec<_>>>();
+    let outcomes: Vec<Result<Vec<_>>> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..limits.at_once).map(|_| scope.spawn(run_some)).collect();
+        threads.into_iter().map(|thread| thread.join().expect("a target does not panic here")).collect()
+    });
+    let outcomes = outcomes.into_iter().collect::<Result<Vec<_>>>()?.concat();
+    let summary: Vec<&str> = outcomes.iter().map(|(text, _)| text.as_str()).collect();
+    let failed: Vec<&str> = outcomes.iter().filter_map(|(_, failed)| failed.as_deref()).collect();
     println!("\n{}", summary.join("\n"));
     if !failed.is_empty() {
         bail!("inputs that fail; again, each with\n  {}", failed.join("\n  "));
@@ -289,7 +319,7 @@ fn watch(name: &str, mut command: Command) -> Result<Outcome> {
         } else if let Some((_, path)) = text.split_once("Test unit written to ") {
             failure = Some(PathBuf::from(path.trim()));
         } else if !NOISE.iter().any(|noise| text.starts_with(noise)) {
-            println!("{text}");
+            println!("{name}: {text}");
         }
     }
     let status = child.wait().context("a child can be awaited")?;
@@ -339,6 +369,25 @@ fn replay(programs: &Path, target: Target, input: &Path) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_target_is_run_and_the_one_that_fails_is_named() {
+        let place = tempfile::tempdir().unwrap();
+        for target in [Target::Chain, Target::Write, Target::Read] {
+            let end = if target == Target::Write { "Test unit written to /here/input\nEOF\nexit 1" } else { "EOF" };
+            let text = format!("#!/bin/sh\ncat >&2 <<EOF\n#5\tDONE   cov: 7 ft: 9 corp: 3/3b\n{end}\n");
+            dormouse_testing::write_script(&place.path().join(target.name()), &text);
+        }
+        let targets = [Target::Chain, Target::Write, Target::Read];
+        for at_once in [1, 2] {
+            let limits = Limits { runs: Some(5), seconds: None, seed: None, is_bulk: false, at_once };
+            let run = |targets| run_all(place.path(), targets, &limits, &place.path().join("corpus"));
+            let error = run(&targets).unwrap_err().to_string();
+            assert!(error.ends_with("\n  cargo xtask fuzz write --input /here/input"), "{error}");
+            run(&targets[..1]).unwrap();
+            assert!(targets.iter().all(|target| place.path().join("corpus").join(target.name()).is_dir()));
+        }
+    }
 
     #[test]
     fn figures_are_read() {

@@ -87,7 +87,10 @@ enum Task {
 }
 
 fn main() -> ExitCode {
-    let result = match Arguments::parse().task {
+    let task = Arguments::parse().task;
+    let is_preloading = matches!(task, Task::Demo | Task::Test(_) | Task::Soak(_) | Task::Lab(_) | Task::Ci { .. });
+    let checked = if is_preloading { run::check_path() } else { Ok(()) };
+    let result = checked.and_then(|()| match task {
         Task::Demo => demo::run(),
         Task::Install(install) => install.run(),
         Task::Test(test) => test.run(),
@@ -101,7 +104,7 @@ fn main() -> ExitCode {
         Task::Ci { steps } => ci::run(&steps),
         Task::FetchLua { dir } => lua::run(dir),
         Task::Busy => load::busy(),
-    };
+    });
     match result {
         Ok(()) => ExitCode::SUCCESS,
         // The last line is that of the counts.

@@ -68,23 +68,13 @@ fn linter(target: &Path) -> Command {
     clippy
 }
 
-/// Begins to build the engines in Rust, and to run the linter on them, whenever CPUs have nothing else to do: [`build`] and [`lint`] find it
-/// done, or wait for the rest, and say what has gone wrong.
+/// What [`build`] and [`lint`] do with the engines in Rust: they find it done, if somebody has done it before, or wait for the rest, and say what has gone wrong.
 ///
 /// # Errors
 /// There is no target directory.
-pub(crate) fn build_ahead() -> Result<JoinHandle<()>> {
+pub(crate) fn ahead() -> Result<[Command; 2]> {
     let target = run::target_dir()?;
-    Ok(std::thread::spawn(move || {
-        for command in [rust_builder(&ALL_RUST, &target), linter(&target)] {
-            let mut idle = Command::new("nice");
-            idle.args(["-n", "19"]).arg(command.get_program()).args(command.get_args()).current_dir(run::root());
-            let quiet = idle.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-            if !quiet.status().is_ok_and(|status| status.success()) {
-                return;
-            }
-        }
-    }))
+    Ok([rust_builder(&ALL_RUST, &target), linter(&target)])
 }
 
 /// Installs what is missing where that is possible, builds every peer, and prints a line for each. Returns those that it could

@@ -32,6 +32,20 @@ pub(crate) const QUERY: &str = "read/query/Cargo.toml";
 /// The laboratory's.
 pub(crate) const LAB: &str = "lab/Cargo.toml";
 
+/// Whether what is built here can be preloaded into programs.
+///
+/// # Errors
+/// The loader takes a character of the path for something else.
+pub(crate) fn check_path() -> Result<()> {
+    let path = target_dir()?.display().to_string();
+    if let Some(character) = path.chars().find(|character| " :$".contains(*character)) {
+        bail!(
+            "the loader takes `{character}` in LD_PRELOAD for something else, and what is built in {path} is preloaded; move this directory to another path"
+        );
+    }
+    Ok(())
+}
+
 /// Cargo, to be run in the workspace.
 pub(crate) fn cargo<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));

@@ -11,7 +11,7 @@ use cargo_metadata::{Message, MetadataCommand};
 
 use crate::aarch64;
 use crate::load::Load;
-use crate::run::{LAB, PYTHON, WORKSPACES, cargo, line, root, target_dir};
+use crate::run::{WORKSPACES, cargo, line, root, target_dir};
 use crate::system::{
     self, BABELTRACE2, BUBBLEWRAP, CC, CHROMIUM, CLANG, CMAKE, CPP, DPDK, GIT, GROFF, LLD, LTTNG, LTTNG_UST, MAKE,
     MUSL_GCC, NPM, PKG_CONFIG, STORAGE_DAEMON, Tool, VALGRIND,
@@ -71,44 +71,6 @@ pub(crate) struct Test {
     /// An environment variable of the tests
     #[arg(skip)]
     variable: Option<(&'static str, &'static str)>,
-    /// These alone
-    #[arg(skip)]
-    part: Option<Part>,
-}
-
-/// A part of all tests, which has a step of its own.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Part {
-    /// All that is no other part.
-    Core,
-    Report,
-    Python,
-}
-
-impl Part {
-    /// Which workspaces it is in.
-    fn workspaces(self) -> &'static [&'static str] {
-        match self {
-            Part::Core => &[WORKSPACES[0], LAB],
-            Part::Report => &[WORKSPACES[0]],
-            Part::Python => &[PYTHON],
-        }
-    }
-
-    /// Whether it has tests of this source, in a workspace of its.
-    fn has(self, source: &str) -> bool {
-        let is_report = source.starts_with("read/report/");
-        match self {
-            Part::Core => !is_report,
-            Part::Report => is_report,
-            Part::Python => true,
-        }
-    }
-
-    /// The tests of it.
-    pub(crate) fn tests(self) -> Test {
-        Test { part: Some(self), ..Test::default() }
-    }
 }
 
 const AFTER_HELP: &str = "\
@@ -132,13 +94,24 @@ pub(crate) fn tools() -> Result<()> {
     system::ensure(&TOOLS)
 }
 
-/// Runs commands of tests that are not of the workspaces of [`Test`], and counts likewise.
+/// Runs the tests of a workspace that is none of [`WORKSPACES`], with variables for cargo, and then of a command, and counts likewise.
 ///
 /// # Errors
-/// One cannot be run. [`Failed`]: a test failed.
-pub(crate) fn run_commands(commands: impl IntoIterator<Item = Command>) -> Result<()> {
-    let mut tally = Tally::new(skips()?, BTreeMap::new(), show);
-    commands.into_iter().try_for_each(|command| tally.run(command))?;
+/// Something does not build, or cannot be run. [`Failed`]: a test failed.
+pub(crate) fn run_workspace(manifest: &str, variables: &[(&str, &str)], last: Command) -> Result<()> {
+    let cargo = |what: &[&str]| {
+        let mut command = cargo(what);
+        command.args(["--workspace", "--locked", "--manifest-path", manifest]).envs(variables.iter().copied());
+        command
+    };
+    let programs = build([cargo(&BUILD)])?;
+    let mut tally = Tally::new(skips()?, sources(&programs), show);
+    let mut jobs: Vec<Job> = programs.iter().map(Program::job).collect();
+    let mut documentation = cargo(&["test", "--no-fail-fast"]);
+    documentation.args(["--", DOCUMENTATION]);
+    jobs.push(documentation.into());
+    tally.run_all(jobs, AT_ONCE)?;
+    tally.run(last)?;
     let (counts, text, faults) = tally.finish()?;
     show(&format!("{text}{faults}\n{counts}"));
     if counts.failed > 0 {
@@ -161,13 +134,33 @@ struct Program {
     dir: PathBuf,
 }
 
-/// Builds all that tests run (commands, libraries) and the tests.
-fn build(manifests: &[&str]) -> Result<Vec<Program>> {
+impl Program {
+    /// Runs it as cargo would.
+    fn job(&self) -> Job {
+        let mut command = Command::new(&self.file);
+        command.current_dir(&self.dir);
+        Job { command, source: Some(self.source.clone()) }
+    }
+}
+
+/// Source files by the names of programs.
+fn sources(programs: &[Program]) -> BTreeMap<String, String> {
+    let name = |program: &Program| program.file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    programs.iter().map(|one| (name(one), one.source.clone())).collect()
+}
+
+/// All that tests run (commands, libraries), and the tests. At once: tests have features of libraries that programs alone have not, and apart these would be
+/// compiled twice.
+const BUILD: [&str; 5] = ["build", "--lib", "--bins", "--tests", "--examples"];
+
+/// A filter that only tests of the documentation have in their names. `--doc` would have cargo compile again, with fewer features.
+const DOCUMENTATION: &str = "(line ";
+
+/// Builds workspaces by these commands, and gives their programs of tests.
+fn build(commands: impl IntoIterator<Item = Command>) -> Result<Vec<Program>> {
     let mut programs = Vec::new();
-    for manifest in manifests {
-        // All at once: tests have features of libraries that programs alone have not, and apart these would be compiled twice.
-        let what = ["build", "--workspace", "--lib", "--bins", "--tests", "--examples"];
-        build_workspace(cargo(what).args(["--manifest-path", manifest]), &mut programs)?;
+    for mut command in commands {
+        build_workspace(&mut command, &mut programs)?;
     }
     // Large ones first, which take longest as a rule.
     programs.sort_by_key(|program| Reverse(program.file.metadata().map_or(0, |metadata| metadata.len())));
@@ -226,10 +219,13 @@ impl Test {
     pub(crate) fn run(&self) -> Result<()> {
         self.check_names()?;
         tools()?;
-        let mut programs = build(self.workspaces())?;
-        programs.retain(|program| self.part.is_none_or(|part| part.has(&program.source)));
-        let name = |program: &Program| program.file.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let sources: BTreeMap<_, _> = programs.iter().map(|one| (name(one), one.source.clone())).collect();
+        let of_workspace = |manifest| {
+            let mut command = cargo(BUILD);
+            command.args(["--workspace", "--manifest-path", manifest]);
+            command
+        };
+        let programs = build(WORKSPACES.map(of_workspace))?;
+        let sources = sources(&programs);
         let is_required = TOOLS.iter().all(Tool::is_installed);
         let _load = Load::start(self.load)?;
         let (mut counts, mut failed_runs, mut all_faults) = (Counts::default(), Vec::new(), String::new());
@@ -267,10 +263,6 @@ impl Test {
         Ok(())
     }
 
-    fn workspaces(&self) -> &'static [&'static str] {
-        self.part.map_or(&WORKSPACES[..], Part::workspaces)
-    }
-
     /// # Errors
     /// A package or a file of tests is in no workspace.
     fn check_names(&self) -> Result<()> {
@@ -293,14 +285,9 @@ impl Test {
         let mut jobs = Vec::new();
         if is_all {
             // Program by program: cargo would start the next one only when the one before has ended.
-            jobs.extend(programs.iter().map(|Program { file, source, dir }| {
-                let mut command = Command::new(file);
-                command.current_dir(dir);
-                Job { command, source: Some(source.clone()) }
-            }));
+            jobs.extend(programs.iter().map(Program::job));
         }
-        // Those of the documentation of reports are of the core.
-        for manifest in self.workspaces().iter().filter(|_| self.part != Some(Part::Report)) {
+        for manifest in WORKSPACES {
             let (packages, targets) = contents(manifest, &self.packages)?;
             // What is not in this workspace is in another one: `check_names` has refused all else.
             let packages: Vec<&String> = self.packages.iter().filter(|name| packages.contains(*name)).collect();
@@ -314,8 +301,7 @@ impl Test {
             }
             tests.args(packages.into_iter().flat_map(|package| ["--package", package]));
             tests.args(targets.into_iter().flat_map(|target| ["--test", target]));
-            // Only tests of the documentation have such names. `--doc` would have cargo compile again, with fewer features.
-            tests.arg("--").args(&self.filters).args(is_all.then_some("(line "));
+            tests.arg("--").args(&self.filters).args(is_all.then_some(DOCUMENTATION));
             // Exhaustive tests print what they have measured.
             tests.args(self.variable.map(|_| "--show-output"));
             jobs.push(tests.into());
@@ -332,7 +318,7 @@ impl Test {
             1 => jobs.into_iter().try_for_each(|job| tally.run(job))?,
             _ => tally.run_all(jobs, AT_ONCE)?,
         }
-        if is_all && self.part.is_none_or(|part| part == Part::Core) {
+        if is_all {
             aarch64::test(tally)?;
         }
         Ok(())
