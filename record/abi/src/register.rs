@@ -173,16 +173,19 @@ struct UnmappedEntry {
 
 const _: () = assert!(size_of::<UnmappedEntry>() == UNMAPPED_SIZE_BYTES);
 
-/// A program that could not map the memory.
+/// A program that could not map the memory, or was not to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unmapped {
     /// Its id as it sees it itself.
     pub vpid: u32,
-    /// What mmap(2) said.
+    /// What mmap(2) said, or [`SANITIZED`].
     pub errno: i32,
     /// Path of the executable.
     pub program: String,
 }
+
+/// In place of an errno: the runtime of a sanitizer is in the process, and the library of `--libc` leaves the process to it.
+pub const SANITIZED: i32 = -1;
 
 impl Unmapped {
     /// What a program writes into the memory that it cannot map, and how many bytes behind the register's beginning: one of few places, that

@@ -49,7 +49,7 @@
 //! `realloc` moves out.
 //!
 //! # Cost
-//! Dormant: a call through a pointer and the gate's `nop`; `free` and `realloc` also compare an
+//! Dormant: a call through a pointer, a byte that is compared, and the gate's `nop`; `free` and `realloc` also compare an
 //! address. Armed: one event. A process that starts, and a forked child, enter themselves in the session's memory.
 //!
 //! # What does not change
@@ -77,7 +77,8 @@
 //!   before it shows the other unlock it.
 //! * `_Fork`, `clone` and raw system calls bypass the fork handlers: such a child records under its parent's ids.
 //! * A program that defines `malloc` or another of these functions itself calls its own function.
-//! * Sanitizers must be first in the list of libraries, and have allocators of their own: do not combine them with this library.
+//! * Programs with a library of AddressSanitizer, LeakSanitizer or ThreadSanitizer are not traced: these account for memory themselves. The
+//!   session is told of them.
 //!
 //! # Source
 //! ld.so(8), `LD_PRELOAD`; glibc manual, "Replacing malloc"; System V gABI, "Dynamic Section", `DF_1_INITFIRST`
@@ -89,6 +90,7 @@ mod memory;
 mod mutexes;
 mod outcome;
 mod real;
+mod sanitizer;
 
 use core::ffi::{c_char, c_int};
 
@@ -115,7 +117,11 @@ static CONSTRUCTOR: extern "C" fn(c_int, *const *const c_char, *const *const c_c
             // SAFETY: there is one thread; glibc passes constructors what its own constructor will store there.
             unsafe { environ = environment };
         }
-        dormouse::start(dormouse::Listen::OnRequest);
+        if sanitizer::look() {
+            dormouse::leave_to_sanitizer();
+        } else {
+            dormouse::start(dormouse::Listen::Preloaded);
+        }
     }
     constructor
 };

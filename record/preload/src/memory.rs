@@ -6,8 +6,8 @@ use core::ffi::c_void;
 use dormouse::event;
 use libc::size_t;
 
-use crate::arena;
 use crate::real::{self, wrappers};
+use crate::{arena, sanitizer};
 
 wrappers! {
     /// `malloc(3)`.
@@ -22,6 +22,10 @@ wrappers! {
 /// As libc's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn realloc(old: *mut c_void, size: size_t) -> *mut c_void {
+    if sanitizer::is_there() && !arena::contains(old) {
+        // SAFETY: the caller's word.
+        return unsafe { real::realloc::alone(old, size) };
+    }
     let ptr = if arena::contains(old) {
         // SAFETY: the caller's word: a block of the arena.
         unsafe { move_out(old, size) }
@@ -39,6 +43,10 @@ pub unsafe extern "C-unwind" fn realloc(old: *mut c_void, size: size_t) -> *mut 
 /// As libc's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn free(ptr: *mut c_void) {
+    if sanitizer::is_there() && !arena::contains(ptr) {
+        // SAFETY: the caller's word.
+        return unsafe { real::free::alone(ptr) };
+    }
     event!(libc.free, ptr);
     // SAFETY: the caller's word.
     unsafe { release(ptr) };

@@ -76,6 +76,19 @@ macro_rules! real {
                     }
                 }
 
+                /// Calls the real function, as the last thing that its caller does: the compiler makes it a jump, so that the real function's caller
+                /// is the program. Inlined, it would become one with the other call of the wrapper, which is none.
+                ///
+                /// # Safety
+                /// As the real function.
+                #[cold]
+                #[inline(never)]
+                #[allow(dead_code, reason = "what has no wrapper is only called")]
+                pub(crate) unsafe extern "C-unwind" fn alone($($argument: $type),*) -> $output {
+                    // SAFETY: the caller's word.
+                    unsafe { call($($argument),*) }
+                }
+
                 /// Calls the real function.
                 ///
                 /// # Safety
@@ -146,6 +159,10 @@ macro_rules! wrappers {
         /// As libc's.
         #[unsafe(no_mangle)]
         pub unsafe extern "C-unwind" fn $name($($argument: $type),*) -> $output {
+            if $crate::sanitizer::is_there() {
+                // SAFETY: the caller's word.
+                return unsafe { real::$name::alone($($argument),*) };
+            }
             // SAFETY: the caller's word.
             let $result = unsafe { real::$name::call($($argument),*) };
             $traced;

@@ -378,6 +378,7 @@ fn only_the_wrappers_are_exported() {
     exported.sort_unstable();
     let expected = [
         "_Exit",
+        "__asan_default_options",
         "__open64_2",
         "__open_2",
         "__openat64_2",
@@ -409,6 +410,67 @@ fn only_the_wrappers_are_exported() {
         "write",
     ];
     assert_eq!(exported, expected);
+}
+
+#[test]
+fn programs_beside_a_module_of_ld_audit_are_traced() {
+    let directory = tempfile::tempdir().unwrap();
+    let program = compiled(directory.path(), "audited.c");
+    let module = directory.path().join("module.so");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/audited.c");
+    let mut compiler = Command::new("cc");
+    compiler.args(["-shared", "-fPIC", "-DAUDIT", "-o"]).arg(&module).arg(source);
+    assert!(compiler.status().unwrap().success());
+    let variable = format!("LD_AUDIT={}", module.display());
+    let trace = record(&["-e", "libc:malloc"], &["env".as_ref(), variable.as_ref(), program.as_os_str()]);
+    succeeded(&trace);
+    let pid = trace.printed()[0][0];
+    assert!(trace.named("libc:malloc").any(|event| i64::from(event.pid) == pid), "{:?}", trace.events);
+}
+
+/// What a program prints on both outputs and returns, but for process ids and addresses.
+fn outcome(command: &mut Command) -> (Option<i32>, String, String) {
+    let output = command.output().unwrap();
+    let is_varying = |word: &&str| !word.contains("==") && !word.starts_with("0x");
+    let kept = |line: &str| line.split(' ').filter(is_varying).collect::<Vec<_>>().join(" ") + "\n";
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).lines().map(kept).collect::<String>();
+    (output.status.code(), text(&output.stdout), text(&output.stderr))
+}
+
+/// A sanitizer reports what it reports without the library, with the same calls, and the recording says that the program is not in it.
+#[test]
+fn programs_with_a_sanitizer_do_what_they_do() {
+    let directory = tempfile::tempdir().unwrap();
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/leaks.c");
+    let kinds = [("address", "AddressSanitizer"), ("leak", "LeakSanitizer"), ("thread", "ThreadSanitizer")];
+    for (kind, name) in kinds {
+        let program = directory.path().join(kind);
+        let mut compiler = Command::new("gcc");
+        compiler.args(["-g", "-fno-omit-frame-pointer", &format!("-fsanitize={kind}"), "-o"]).arg(&program);
+        if !compiler.arg(&source).output().unwrap().status.success() {
+            skip(Lack::tool(&format!("gcc has no -fsanitize={kind}"), "`apt-get install gcc`"));
+            return;
+        }
+        let plain = outcome(&mut Command::new(&program));
+        let library = built().join("libdormouse_libc.so");
+        let preloaded = outcome(Command::new(&program).env("LD_PRELOAD", library));
+        assert_eq!(preloaded, plain, "{kind}");
+        // As the command, and as what the command starts.
+        let trace = record(&[], &[program.as_os_str()]);
+        let told = String::from_utf8_lossy(&trace.output.stderr).into_owned();
+        let reason =
+            format!("dormouse: `{}` has the runtime of a sanitizer ({name}): `--libc` does", program.display());
+        assert_eq!((trace.output.status.code(), trace.stdout().as_str()), (plain.0, plain.1.as_str()), "{told}");
+        assert!(trace.events.is_empty() && told.contains(&reason), "{told}");
+        let trace = record(&[], &["sh".as_ref(), "-c".as_ref(), format!("{}; :", program.display()).as_ref()]);
+        let told = String::from_utf8_lossy(&trace.output.stderr).into_owned();
+        assert_eq!((trace.output.status.code(), trace.stdout().as_str()), (Some(0), plain.1.as_str()), "{told}");
+        let of_child = format!("of {}: process ", program.display());
+        assert!(
+            !trace.events.is_empty() && told.contains(&of_child) && told.contains("runtime of a sanitizer"),
+            "{told}"
+        );
+    }
 }
 
 /// Links a program that prints `hello` and ends with 7, by a compiler with these flags.

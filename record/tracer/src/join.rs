@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use dormouse_abi::message::{Edge, MEMORY_PART_SIZE_BYTES_MAX, OwnerToProgram, ProgramToOwner, ProgramToTool};
-use dormouse_abi::register::{Entrant, NAME_SIZE_BYTES, NAMESPACE_UNKNOWN, Unmapped, image};
+use dormouse_abi::register::{Entrant, NAME_SIZE_BYTES, NAMESPACE_UNKNOWN, SANITIZED, Unmapped, image};
 use dormouse_abi::session::{Geometry, SessionLayout};
 use dormouse_backing::{BackingError, Mapping};
 use dormouse_imv::is_filtered;
@@ -244,7 +244,20 @@ impl Joining {
 
     /// Has the session's owner know why this process is not in the session, if its memory cannot be mapped. Under a filter nobody is told.
     fn tell_of(&mut self, error: BackingError, fd: BorrowedFd<'_>, uuid: Option<[u8; 16]>) {
-        let BackingError::System { errno: errno @ (Errno::NOMEM | Errno::AGAIN), .. } = error else { return };
+        if let BackingError::System { errno: errno @ (Errno::NOMEM | Errno::AGAIN), .. } = error {
+            self.tell(errno.raw_os_error(), fd, uuid);
+        }
+    }
+
+    /// Has the owner of the session whose memory this program has inherited know that it is left to the runtime of a sanitizer.
+    pub(crate) fn tell_of_sanitizer(&mut self, (descriptor, uuid): (i32, [u8; 16])) {
+        // SAFETY: looked at while this function runs, and not closed. Another file at this number is told from a session's memory by its header.
+        let file = unsafe { BorrowedFd::borrow_raw(descriptor) };
+        self.tell(SANITIZED, file, Some(uuid));
+    }
+
+    /// Writes into a session's memory, which this process does not map, why it does not.
+    fn tell(&mut self, errno: i32, fd: BorrowedFd<'_>, uuid: Option<[u8; 16]>) {
         let mut layout = [0; size_of::<SessionLayout>()];
         if is_filtered() || rustix::io::pread(fd, &mut layout, 0) != Ok(layout.len()) {
             return;
@@ -253,7 +266,7 @@ impl Joining {
         let is_session = Geometry::from_layout(&layout, layout.size_bytes as usize).is_ok();
         if is_session && layout.register_offset != 0 && uuid.is_none_or(|uuid| uuid == layout.uuid) {
             let program = &self.identity.get_or_insert_with(Identity::of_this_process).program;
-            let (offset, entry) = Unmapped::to_write(thread::own_pid(), errno.raw_os_error(), program);
+            let (offset, entry) = Unmapped::to_write(thread::own_pid(), errno, program);
             let begin = layout.register_offset + offset as u64;
             let may_write = unheard::may_write_up_to(begin + entry.len() as u64);
             self.has_told = may_write && rustix::io::pwrite(fd, &entry, begin).is_ok();

@@ -96,6 +96,8 @@ pub use fork::{announce_vfork, real_vfork};
 #[cfg(feature = "listen")]
 pub use listen::{listen, listen_by, stop_listening};
 pub use snapshot::{Prepared, Snapshot, SnapshotError, Taken, snapshot};
+#[doc(hidden)]
+pub use start::leave_to_sanitizer;
 pub use start::{Listen, start};
 #[doc(hidden)]
 pub use thread::enter_tracer;

@@ -16,8 +16,12 @@ use crate::{control, fork, join, membarrier, thread, trigger};
 pub enum Listen {
     /// A linked program: unless it is in a session already, whose owner has said what is armed.
     ByDefault,
-    /// A preloaded library in somebody else's program: no, because that costs a thread.
+    /// A library that stands for no program: no, because that costs a thread.
     OnRequest,
+    /// The same of a library that is preloaded and linked never to be unloaded. Its constructor may come before libc's, when `dlopen` must not
+    /// be called: in a process with a module of `LD_AUDIT`, glibc would clear the thread-local data of each library whose constructor is
+    /// still to come, its own too (`update_tls_slotinfo`, glibc 2.36).
+    Preloaded,
 }
 
 const BEFORE: u8 = 0;
@@ -48,7 +52,9 @@ fn start_by(listen: Listen, deadline: Deadline<'_>) -> bool {
     thread::know_process();
     // Before the process has threads, registering costs microseconds.
     membarrier::register();
-    pin();
+    if listen != Listen::Preloaded {
+        pin();
+    }
     // The first time it calls the loader, and this constructor may come before that of `dormouse_percpu`.
     let _ = dormouse_percpu::Rseq::of_libc();
     {
@@ -76,6 +82,19 @@ fn start_by(listen: Listen, deadline: Deadline<'_>) -> bool {
     STATE.store(DONE, Ordering::Release);
     start_listening(listen, deadline);
     true
+}
+
+/// In place of [`start`], in a process that has the runtime of a sanitizer: nothing is traced. The session whose memory the process has inherited
+/// is told so.
+#[doc(hidden)]
+pub fn leave_to_sanitizer() {
+    if STATE.compare_exchange(BEFORE, DONE, Ordering::Relaxed, Ordering::Relaxed).is_err() {
+        return;
+    }
+    let _inside = thread::enter_tracer();
+    if let Some(memory) = variable(ENV_MEMORY).and_then(|name| parse_memory_name(&name)) {
+        control::lock().joining.tell_of_sanitizer(memory);
+    }
 }
 
 /// As the crate's own constructor does it: not where a library has done it before, which knows whether the program is to listen.

@@ -14,6 +14,18 @@ const EVENTS_SECTION: &[u8] = b"dormouse_events";
 
 /// The section in which Go's linker says what it has built.
 const GO_SECTION: &[u8] = b".go.buildinfo";
+/// What each program asks the loader for that needs the runtime of a sanitizer with an allocator of its own: of the compilers' libraries, and of what
+/// the compiled code calls.
+const SANITIZERS: [(&[u8], &str); 8] = [
+    (b"libasan.so", "AddressSanitizer"),
+    (b"__asan_init\0", "AddressSanitizer"),
+    (b"liblsan.so", "LeakSanitizer"),
+    (b"__lsan_init\0", "LeakSanitizer"),
+    (b"libtsan.so", "ThreadSanitizer"),
+    (b"__tsan_init\0", "ThreadSanitizer"),
+    (b"libhwasan.so", "HWAddressSanitizer"),
+    (b"__hwasan_init\0", "HWAddressSanitizer"),
+];
 
 /// Most bytes of a table or a name that are read.
 const TABLE_BYTES_MAX: u64 = 8 << 20;
@@ -23,6 +35,8 @@ const TABLE_BYTES_MAX: u64 = 8 << 20;
 pub(crate) enum Kind {
     /// With a dynamic loader that is not musl's.
     Dynamic,
+    /// With the runtime of a sanitizer; which.
+    Sanitized(&'static str),
     /// musl's loader.
     Musl,
     /// No loader.
@@ -132,9 +146,9 @@ impl Executable {
         let kind = match loader {
             None => Kind::Static,
             Some(loader) if String::from_utf8_lossy(&loader).contains("/ld-musl") => Kind::Musl,
-            Some(_) => Kind::Dynamic,
+            Some(_) => sanitizer(file, &header).map_or(Kind::Dynamic, Kind::Sanitized),
         };
-        let has = |section: &[u8]| has_section(file, &header, section).unwrap_or(false);
+        let has = |section: &[u8]| has_section(file, &header, section);
         Some(Executable { kind, has_events: has(EVENTS_SECTION), is_go: has(GO_SECTION) })
     }
 }
@@ -152,8 +166,22 @@ fn loader(file: &File, header: &[u8]) -> Option<Vec<u8>> {
     table(file, u64_at(interp, 8), u64_at(interp, 32).min(4096))
 }
 
+/// The sanitizer whose runtime is a library of the program's. Where it is a part of the program, a preloaded library stands behind it, which does no
+/// harm.
+fn sanitizer(file: &File, header: &[u8]) -> Option<&'static str> {
+    let names = section(file, header, b".dynstr")?;
+    let names = table(file, u64_at(&names, 24), u64_at(&names, 32))?;
+    let has = |name: &[u8]| names.windows(name.len()).any(|window| window == name);
+    SANITIZERS.iter().find(|(name, _)| has(name)).map(|(_, sanitizer)| *sanitizer)
+}
+
 /// Whether the object has a section of this name.
-fn has_section(file: &File, header: &[u8], name: &[u8]) -> Option<bool> {
+fn has_section(file: &File, header: &[u8], name: &[u8]) -> bool {
+    section(file, header, name).is_some()
+}
+
+/// The header of the section of this name.
+fn section(file: &File, header: &[u8], name: &[u8]) -> Option<Vec<u8>> {
     let (start, entry_size) = (u64_at(header, 40), usize::from(u16_at(header, 58)).max(64));
     let mut count = u64::from(u16_at(header, 60));
     let mut names_index = u64::from(u16_at(header, 62));
@@ -170,7 +198,7 @@ fn has_section(file: &File, header: &[u8], name: &[u8]) -> Option<bool> {
         let rest = names.get(u32_at(section, 0) as usize..);
         rest.and_then(|rest| rest.strip_prefix(name)).is_some_and(|rest| rest.first() == Some(&0))
     };
-    Some(sections.chunks_exact(entry_size).any(is_it))
+    sections.chunks_exact(entry_size).find(|section| is_it(section)).map(<[u8]>::to_vec)
 }
 
 /// Bytes of a file.
@@ -213,8 +241,8 @@ mod tests {
         let file = File::open("/proc/self/exe").unwrap();
         assert_eq!(Executable::of(&file), Some(Executable { kind: Kind::Dynamic, has_events: false, is_go: false }));
         let file_header = table(&file, 0, 64).unwrap();
-        assert_eq!(has_section(&file, &file_header, b".text"), Some(true));
-        assert_eq!(has_section(&file, &file_header, b".tex"), Some(false));
+        assert!(has_section(&file, &file_header, b".text"));
+        assert!(!has_section(&file, &file_header, b".tex"));
     }
 
     #[test]

@@ -74,7 +74,7 @@ struct Reason {
 const NOT_CALLABLE_NOW: &str = "its threads wait for signals, or block `SIGURG`";
 const NOT_PASSED: &str = "it has passed no tracepoint since it was called";
 
-const REASONS: [Reason; 28] = [
+const REASONS: [Reason; 29] = [
     Reason {
         requests: &[Answer],
         what: "it is a zombie",
@@ -149,6 +149,12 @@ const REASONS: [Reason; 28] = [
         what: "it is of another architecture",
         seen: |facts| facts.is_kind(|kind| matches!(kind, Kind::Foreign(_))),
         remedy: "record a program that is built for this machine",
+    },
+    Reason {
+        requests: &[Preload],
+        what: "it has the runtime of a sanitizer (`-fsanitize=address`, `leak`, `thread`)",
+        seen: |facts| facts.is_kind(|kind| matches!(kind, Kind::Sanitized(_))),
+        remedy: "build it without `-fsanitize`",
     },
     Reason {
         requests: &[Preload],
@@ -440,6 +446,7 @@ impl Process {
 fn kind(executable: &Executable) -> Option<String> {
     match &executable.kind {
         Kind::Dynamic => None,
+        Kind::Sanitized(name) => Some(format!("has the runtime of a sanitizer ({name})")),
         Kind::Musl => Some("has musl for its libc".into()),
         Kind::Static => Some("is static".into()),
         Kind::Foreign(name) => Some(format!("is of another architecture ({name})")),
@@ -604,9 +611,12 @@ pub fn why_not_joined(command: &[OsString], library: Option<&Path>) -> String {
 /// Why the library of `--libc` does not reach a command, if its file says so.
 pub fn why_not_preloaded(program: &OsStr) -> Option<String> {
     let facts = Facts { command: Command::find(program), ..Facts::default() };
-    let (_, seen) = facts.reason(Preload)?;
+    let (reason, seen) = facts.reason(Preload)?;
     let subject = named(program, facts.command.as_ref());
-    Some(format!("{subject} {seen}: `--libc` does not reach it, so what it calls of libc is not traced"))
+    Some(format!(
+        "{subject} {seen}: `--libc` does not reach it, so what it calls of libc is not traced; {}",
+        reason.remedy
+    ))
 }
 
 #[cfg(test)]
@@ -688,6 +698,7 @@ mod tests {
                 "was to load /l.so, which is no library",
             ),
             (command(Kind::Foreign("aarch64".into()), false, None), Preload, "another architecture (aarch64)"),
+            (command(Kind::Sanitized("LeakSanitizer"), false, None), Preload, "runtime of a sanitizer (LeakSanitizer)"),
             (command(Kind::Musl, false, None), Preload, "has musl for its libc"),
             (command(Kind::Static, false, None), Preload, "is static"),
             (with(|process| process.listen = Some("0".into())), Answer, "was started with DORMOUSE_LISTEN=0"),

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use dormouse_abi::register::{
-    Entrant, NAME_SIZE_BYTES, NAMESPACE_UNKNOWN, PROCESS_COUNT, Phase, Process, Register, Unmapped,
+    Entrant, NAME_SIZE_BYTES, NAMESPACE_UNKNOWN, PROCESS_COUNT, Phase, Process, Register, SANITIZED, Unmapped,
 };
 use dormouse_abi::text::printable;
 use dormouse_control::{
@@ -230,9 +230,15 @@ fn refusal_of_late(memory: &Memory, number: u16) -> Option<Refusal> {
     Some(refusal_of(ALL_CLASSES, &printable(&process.program), &reason))
 }
 
-/// A program that is not in the session because its address space has no room for it.
+/// A program that is not in the session because its address space has no room for it, or because of a sanitizer.
 fn refusal_of_unmapped(memory: &Memory, unmapped: &Unmapped) -> Refusal {
     let Unmapped { vpid, errno, program } = unmapped;
+    if *errno == SANITIZED {
+        let reason = format!(
+            "process {vpid} has the runtime of a sanitizer, to which `--libc` leaves its calls of libc; build it without -fsanitize"
+        );
+        return refusal_of(ALL_CLASSES, program, &reason);
+    }
     let error = Errno::from_raw_os_error(*errno);
     let remedy =
         if error == Errno::NOMEM { "; raise its limit (ulimit -v), or record with a smaller --budget-max" } else { "" };
