@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use dormouse_testing::has_part;
+use dormouse_testing::{Lack, has_part, skip_part};
 
 #[track_caller]
 fn succeed(command: &mut Command) -> String {
@@ -42,6 +42,25 @@ fn records(prefix: &Path, options: &[&str], command: &Path, event: &str) {
     succeed(record.env("LD_LIBRARY_PATH", prefix.join("lib")));
     let text = succeed(Command::new(&dormouse).arg("view").arg(trace.path()));
     assert!(text.contains(event), "{text}");
+}
+
+/// Programs for 64 and for 32 bits in one recording: neither finds an error on its standard error.
+fn programs_of_both_kinds(prefix: &Path, dir: &Path) {
+    if !cfg!(target_arch = "x86_64") || !has_part("gcc") {
+        return;
+    }
+    fs::write(dir.join("small.c"), "#include <stdio.h>\nint main(void) { puts(\"small\"); return 0; }\n").unwrap();
+    let mut gcc = Command::new("gcc");
+    if !gcc.current_dir(dir).args(["-m32", "small.c", "-o", "small"]).output().unwrap().status.success() {
+        let lack = Lack::tool("gcc links no program for 32 bits", "`apt-get install gcc-multilib`");
+        skip_part("programs for 32 bits", lack);
+        return;
+    }
+    let mut record = Command::new(prefix.join("bin/dormouse"));
+    record.args(["record", "--libc", "-o"]).arg(dir.join("both")).args(["--", "sh", "-c", "./small; ls -d /; ./small"]);
+    let text = succeed(record.current_dir(dir));
+    let said: Vec<&str> = text.lines().filter(|line| !line.starts_with("dormouse: ")).collect();
+    assert_eq!(said, ["small", "/", "small"]);
 }
 
 /// Compiles a program by pkg-config and by CMake, and records it.
@@ -113,6 +132,7 @@ fn what_is_installed_works_wherever_it_lies_and_can_be_removed() {
     assert!(help.contains("  vring ") && !help.contains("  lab "), "{help}");
 
     c_programs(&prefix, dir.path());
+    programs_of_both_kinds(&prefix, dir.path());
     texts(&prefix);
 
     // Another installation over it, then none.

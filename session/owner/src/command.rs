@@ -52,6 +52,23 @@ pub fn find_libc_library() -> Result<PathBuf, Error> {
     Ok(found.ok_or_else(not_found)?)
 }
 
+/// The directory beside the library in which there is one for each kind of program, by what `$LIB` is for it: 32-bit programs find an empty one, whose
+/// loader would otherwise write an error to their standard error. `cargo xtask install` makes it.
+const BY_LIB: &str = "libc-by-lib";
+
+/// The name through that directory, if it leads programs such as this one to the library.
+fn name_by_lib(library: &Path) -> Option<OsString> {
+    let (libc, tree, name) = (libc_path()?, library.parent()?.join(BY_LIB), library.file_name()?);
+    let dir = libc.parent()?;
+    // Behind the place where `$LIB` leads to libc, the same is in the tree.
+    let mut prefixes = dir.ancestors().skip(1).take(2);
+    let prefix = prefixes
+        .find(|prefix| is_loaded(prefix.join("$LIB").join(libc.file_name().unwrap_or_default()).as_os_str()))?;
+    let lib = dir.strip_prefix(prefix).ok()?;
+    let leads = tree.join(lib).join(name).canonicalize().is_ok_and(|found| found == library);
+    leads.then(|| tree.join("$LIB").join(name).into_os_string())
+}
+
 /// What `LD_PRELOAD` names a library by: through `$LIB`, where glibc's loader puts the name of the system's directory of libraries, such as
 /// `lib64`. musl's loader takes it as it stands, finds no such file, and goes on without. By its plain path it would find the library, and not
 /// start the program, because what the library needs is glibc's.
@@ -62,6 +79,9 @@ fn preload_name(library: &Path) -> Result<OsString, Error> {
             "cannot preload {path}: the loader takes `{character}` in LD_PRELOAD for something else; move it to another path"
         );
         return Err(text.into());
+    }
+    if let Some(name) = name_by_lib(library) {
+        return Ok(name);
     }
     // There are systems without such a directory.
     let leads_back = libc_path().is_none_or(|libc| is_loaded(&through_lib(&libc)));

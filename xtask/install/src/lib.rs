@@ -8,6 +8,7 @@
 //!   DIR/bin/dormouse-lab                                     with the lab
 //!   DIR/bin/dormouse-query, dormouse-cluster                 with queries; units of clusters in lib/systemd/system
 //!   DIR/lib/dormouse/libdormouse_libc.so                     what `dormouse record --libc` preloads
+//!   DIR/lib/dormouse/libc-by-lib/…                           the same for each kind of program, on x86-64
 //!   DIR/lib/dormouse/lab/…                                   the lab's engines, its peers' engines in peers/
 //!   DIR/include/dormouse/…                                   headers for C and C++
 //!   DIR/lib/libdormouse.so.0, .so -> .so.0, libdormouse.a    libraries, likewise libdormouse_imv, _relay, _vring, _backing
@@ -20,6 +21,7 @@
 //! ```
 //! The tree may be moved afterwards: nothing in it names `DIR`, and the manifest's paths are relative.
 
+mod by_lib;
 mod manifest;
 
 use std::fs;
@@ -160,10 +162,31 @@ impl Installation {
     pub fn command(&mut self) -> Result<()> {
         let (library, _) = PRELOADED;
         self.copy(&self.built.join(library), &format!("lib/dormouse/{library}"))?;
+        if cfg!(target_arch = "x86_64") {
+            self.by_lib(library)?;
+        }
         self.copy_tree(&root().join("cli/systemd"), "lib/systemd")?;
         COMMANDS.iter().try_for_each(|(name, _)| self.program(name))?;
         // The command's own come first: it has a page for each program that it finds, and that program a better one.
         COMMANDS.iter().try_for_each(|(name, _)| self.texts(name))
+    }
+
+    /// What leads each program to the library that is right for it.
+    ///
+    /// # Errors
+    /// As [`Installation::run`].
+    pub fn by_lib(&mut self, library: &str) -> Result<()> {
+        let name = |lib: &str| format!("lib/dormouse/libc-by-lib/{lib}/{library}");
+        for lib in by_lib::OF_64_BITS {
+            let target = "../".repeat(1 + Path::new(lib).components().count()) + library;
+            let link = self.place(&name(lib))?;
+            symlink(target, &link).with_context(|| format!("cannot make {}", link.display()))?;
+        }
+        for lib in by_lib::OF_32_BITS {
+            let file = self.place(&name(lib))?;
+            fs::write(&file, by_lib::empty_library()).with_context(|| format!("cannot write {}", file.display()))?;
+        }
+        Ok(())
     }
 
     /// The lab, its engines, and those of its peers that are built.
