@@ -68,7 +68,7 @@ pub(crate) struct Record {
     /// Arm the events that match `provider:name`; `*` and `?` are wildcards; may be given several times [default: all]
     #[arg(short, long = "event", value_name = "PATTERN")]
     events: Vec<String>,
-    /// Also trace malloc, open, read, write, close, mutexes … of unmodified programs (events libc:*)
+    /// Also trace malloc, open, read, write, close, dup, mutexes … of unmodified programs (events libc:*)
     #[arg(long)]
     libc: bool,
     #[command(flatten)]

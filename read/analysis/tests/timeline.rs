@@ -209,6 +209,40 @@ fn a_mutex_is_held_from_a_lock_that_was_had_until_it_is_given_back() {
     assert_eq!(ends, ["4 end 1 since 1 of libc:mutex_lock above 0", "5 end 2 since 3 of libc:mutex_trylock above 0"]);
 }
 
+/// A wait for a condition is a slice of its own, in which the mutex is not held, however it ends.
+#[test]
+fn a_mutex_is_not_held_while_its_holder_waits_for_a_condition() {
+    let mut builder = TraceBuilder::new();
+    let (mutex, result) = (("mutex", FieldType::scalar(Kind::U64)), ("result", FieldType::scalar(Kind::I32)));
+    let cond = ("cond", FieldType::scalar(Kind::U64));
+    let lock = builder.class("libc", "mutex_lock", &[mutex, result]);
+    let unlock = builder.class("libc", "mutex_unlock", &[mutex, result]);
+    let wait = builder.class("libc", "cond_wait_begin", &[cond, mutex]);
+    let woken = builder.class("libc", "cond_wait_end", &[cond, mutex, result]);
+    let stream = builder.stream(0);
+    let (mutex, done, late) = (Value::U64(5), Value::I32(0), Value::I32(-110));
+    for (time, tid, class, values) in [
+        (1, 7, lock, &[mutex, done][..]),
+        (2, 7, wait, &[Value::U64(9), mutex]),
+        (3, 8, lock, &[mutex, done]),
+        (5, 8, unlock, &[mutex, done]),
+        (9, 7, woken, &[Value::U64(9), mutex, late]),
+        (10, 7, unlock, &[mutex, done]),
+    ] {
+        builder.event(stream, time, 7, tid, class, values);
+    }
+    let (lines, totals) = timeline(&Options::default(), &builder.finish()).unwrap();
+    assert_eq!((totals.slices, totals.slices_unfinished), (4, 0), "{lines:?}");
+    let ends: Vec<_> = lines.iter().filter(|line| line.contains(" end ")).collect();
+    let expected = [
+        "2 end 1 since 1 of libc:mutex_lock above 0",
+        "5 end 3 since 3 of libc:mutex_lock above 0",
+        "9 end 2 since 2 of libc:cond_wait_begin above 0",
+        "10 end 4 since 9 of libc:cond_wait_end above 0",
+    ];
+    assert_eq!(ends, expected, "{lines:?}");
+}
+
 #[test]
 fn losses_are_where_they_happened_and_slices_across_them_are_not_believed() {
     let mut builder = TraceBuilder::new();

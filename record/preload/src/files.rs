@@ -104,7 +104,7 @@ fn mode_of(flags: c_int, mode: mode_t) -> mode_t {
 ///
 /// # Safety
 /// A call that opens `path` has just returned `fd`, with its `errno`.
-unsafe fn path_of<'a>(path: *const c_char, fd: c_int) -> &'a CStr {
+pub(crate) unsafe fn path_of<'a>(path: *const c_char, fd: c_int) -> &'a CStr {
     let unread = [libc::EFAULT, libc::EINVAL, libc::ENAMETOOLONG, libc::ENOSYS, libc::EPERM];
     if path.is_null() || fd < 0 && unread.contains(&errno()) {
         return c"";

@@ -27,10 +27,22 @@
 //! | `libc:openat` | `dirfd`, `path`, `flags`, `mode`, `fd` |
 //! | `libc:read`, `libc:write` | `fd`, `buf`, `count`, `result` |
 //! | `libc:close` | `fd`, `result` |
+//! | `libc:close_range` (`close_range`, `closefrom`) | `first`, `last`, `flags`, `result` |
+//! | `libc:dup` (`dup`, `dup2`, `dup3`, `fcntl` with `F_DUPFD` or `F_DUPFD_CLOEXEC`) | `oldfd`, `fd` |
+//! | `libc:fopen` | `path`, `fd` |
+//! | `libc:fdopen` | `fd`, `result` |
+//! | `libc:freopen` | `path`, `oldfd`, `fd` |
+//! | `libc:fclose` (`fclose`, `pclose`, `closedir`) | `fd`, `result` |
+//! | `libc:pipe` (`pipe`, `pipe2`) | `read_fd`, `write_fd`, `flags`, `result` |
+//! | `libc:socket` | `domain`, `kind`, `protocol`, `fd` |
+//! | `libc:socketpair` | `domain`, `kind`, `protocol`, `fd`, `other_fd`, `result` |
+//! | `libc:accept` (`accept`, `accept4`) | `sockfd`, `flags`, `fd` |
 //! | `libc:mutex_lock`, `libc:mutex_trylock`, `libc:mutex_unlock` | `mutex`, `result` |
+//! | `libc:cond_wait_begin` (`pthread_cond_wait`, `…_timedwait`, `…_clockwait`) | `cond`, `mutex` |
+//! | `libc:cond_wait_end` | `cond`, `mutex`, `result` |
 //!
 //! One event for each call, after it has returned. Only `free` is recorded before, because afterwards another thread may have the
-//! address. The result (`fd`, `result`) of a call that failed is `-errno`, as in tracers of system calls; a
+//! address; and a wait for a condition has two, because it gives the mutex back and takes it again. The result (`fd`, `result`) of a call that failed is `-errno`, as in tracers of system calls; a
 //! `ptr` is null. `mode` is 0 if the flags do not require one. `path` is empty if the call failed with `EFAULT`,
 //! `EINVAL`, `ENAMETOOLONG`, `ENOSYS` or `EPERM`, perhaps before the kernel read it.
 //!
@@ -71,8 +83,10 @@
 //! * Under valgrind, tools that replace `malloc` and related functions (memcheck, helgrind, drd, massif, dhat) handle these calls themselves.
 //! * Under a seccomp filter that was entered before `exec`, programs are recorded by the loader's own system calls; where musl is installed,
 //!   the loader also calls `readlink`, because of `$LIB` below.
-//! * Calls inside libc do not pass through here: `fread` reads, `pthread_cond_wait` locks, `posix_spawn` closes unseen. Their
-//!   allocations do. `posix_memalign` and related functions are not traced; freeing their blocks is.
+//! * Calls inside libc do not pass through here: `fread` reads, `getaddrinfo` opens, `posix_spawn` closes unseen. Their
+//!   allocations do.
+//! * On x86-64, waits for a condition are glibc's of version 2.3.2: a program that was linked with an older one has other condition variables.
+//!   `posix_memalign` and related functions are not traced; freeing their blocks is.
 //! * Events of several threads are in the order of their records, not of the calls' effects: a trace may show one thread lock a mutex
 //!   before it shows the other unlock it.
 //! * `_Fork`, `clone` and raw system calls bypass the fork handlers: such a child records under its parent's ids.
@@ -85,12 +99,15 @@
 //! (Solaris Linker and Libraries Guide); pthreads(7), "Cancellation points".
 
 mod arena;
+mod conditions;
+mod descriptors;
 mod files;
 mod memory;
 mod mutexes;
 mod outcome;
 mod real;
 mod sanitizer;
+mod streams;
 
 use core::ffi::{c_char, c_int};
 

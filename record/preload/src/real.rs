@@ -5,24 +5,34 @@
 //! all of them up, so that no signal handler has to. A pointer changes once, from one correct value to another, and points to
 //! code: relaxed accesses are enough.
 
-use core::ffi::{CStr, c_char, c_int, c_void};
+use core::ffi::{CStr, c_char, c_int, c_uint, c_ulong, c_void};
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use libc::{mode_t, pthread_mutex_t, size_t, ssize_t};
+use libc::{
+    DIR, FILE, clockid_t, mode_t, pthread_cond_t, pthread_mutex_t, size_t, sockaddr, socklen_t, ssize_t, timespec,
+};
 
 use crate::{arena, outcome};
 
 /// Whether a look-up is running that may allocate.
 static LOOKING_UP: AtomicBool = AtomicBool::new(false);
 
+/// The version of glibc's condition variables on x86-64, where there are older ones too. Without a version, `dlsym` behind this library finds the
+/// oldest.
+const COND: Option<&CStr> = if cfg!(target_arch = "x86_64") { Some(c"GLIBC_2.3.2") } else { None };
+
 /// Looks a function up. Null if there is none, or if an allocation function is requested during a look-up.
-fn look_up(name: &CStr, is_allocation: bool) -> *mut c_void {
+fn look_up(name: &CStr, version: Option<&CStr>, is_allocation: bool) -> *mut c_void {
     let was_looking_up = LOOKING_UP.swap(true, Ordering::Relaxed);
     if was_looking_up && is_allocation {
         return core::ptr::null_mut();
     }
-    // SAFETY: a C string; RTLD_NEXT is relative to this library, which contains the call.
-    let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
+    let found = match version {
+        // SAFETY: C strings; RTLD_NEXT is relative to this library, which contains the call.
+        Some(version) => unsafe { libc::dlvsym(libc::RTLD_NEXT, name.as_ptr(), version.as_ptr()) },
+        // SAFETY: a C string; RTLD_NEXT is relative to this library, which contains the call.
+        None => unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) },
+    };
     LOOKING_UP.store(was_looking_up, Ordering::Relaxed);
     found
 }
@@ -33,11 +43,17 @@ fn missing() -> c_int {
     -1
 }
 
+/// The same, of those that return a stream.
+fn no_stream() -> *mut FILE {
+    missing();
+    core::ptr::null_mut()
+}
+
 /// `"C-unwind"`: `pthread_cancel` and exceptions thrown by signal handlers pass through these calls.
 macro_rules! real {
     ($(
         $(#[$allocation:ident])?
-        $name:ident($($argument:ident: $type:ty),*) -> $output:ty, else $fallback:expr;
+        $name:ident($($argument:ident: $type:ty),*) -> $output:ty, else $fallback:expr $(, of $version:ident)?;
     )*) => {
         $(
             pub(crate) mod $name {
@@ -55,6 +71,7 @@ macro_rules! real {
                                 Ok(name) => name,
                                 Err(_) => panic!(),
                             } },
+                            version!($($version)?),
                             is_allocation!($($allocation)?),
                         );
                         if found.is_null() {
@@ -112,6 +129,15 @@ macro_rules! real {
     };
 }
 
+macro_rules! version {
+    () => {
+        None
+    };
+    ($version:ident) => {
+        $version
+    };
+}
+
 macro_rules! is_allocation {
     () => {
         false
@@ -144,6 +170,43 @@ real! {
     __read_chk(fd: c_int, buf: *mut c_void, count: size_t, size: size_t) -> ssize_t, else missing() as ssize_t;
     write(fd: c_int, buf: *const c_void, count: size_t) -> ssize_t, else missing() as ssize_t;
     close(fd: c_int) -> c_int, else missing();
+
+    dup(oldfd: c_int) -> c_int, else missing();
+    dup2(oldfd: c_int, newfd: c_int) -> c_int, else missing();
+    dup3(oldfd: c_int, newfd: c_int, flags: c_int) -> c_int, else missing();
+    fcntl(fd: c_int, command: c_int, argument: c_ulong) -> c_int, else missing();
+    fcntl64(fd: c_int, command: c_int, argument: c_ulong) -> c_int, else {
+        // SAFETY: the caller's word: on 64-bit platforms it is the same function.
+        unsafe { fcntl::call(fd, command, argument) }
+    };
+    pipe(ends: *mut c_int) -> c_int, else missing();
+    pipe2(ends: *mut c_int, flags: c_int) -> c_int, else missing();
+    socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int, else missing();
+    socketpair(domain: c_int, kind: c_int, protocol: c_int, ends: *mut c_int) -> c_int, else missing();
+    accept(sockfd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int, else missing();
+    accept4(sockfd: c_int, address: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> c_int, else missing();
+    close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int, else missing();
+    closefrom(first: c_int) -> (), else {
+        // SAFETY: closes what the caller wants closed, as the function that libc lacks would (close_range(2)).
+        unsafe { libc::syscall(libc::SYS_close_range, first.max(0), c_uint::MAX, 0) };
+    };
+
+    fopen(path: *const c_char, mode: *const c_char) -> *mut FILE, else no_stream();
+    fopen64(path: *const c_char, mode: *const c_char) -> *mut FILE, else no_stream();
+    fdopen(fd: c_int, mode: *const c_char) -> *mut FILE, else no_stream();
+    freopen(path: *const c_char, mode: *const c_char, old: *mut FILE) -> *mut FILE, else no_stream();
+    freopen64(path: *const c_char, mode: *const c_char, old: *mut FILE) -> *mut FILE, else no_stream();
+    fclose(stream: *mut FILE) -> c_int, else missing();
+    pclose(stream: *mut FILE) -> c_int, else missing();
+    closedir(directory: *mut DIR) -> c_int, else missing();
+
+    pthread_cond_wait(condition: *mut pthread_cond_t, mutex: *mut pthread_mutex_t) -> c_int, else libc::ENOSYS, of COND;
+    pthread_cond_timedwait(
+        condition: *mut pthread_cond_t, mutex: *mut pthread_mutex_t, until: *const timespec
+    ) -> c_int, else libc::ENOSYS, of COND;
+    pthread_cond_clockwait(
+        condition: *mut pthread_cond_t, mutex: *mut pthread_mutex_t, clock: clockid_t, until: *const timespec
+    ) -> c_int, else libc::ENOSYS;
 
     pthread_mutex_lock(mutex: *mut pthread_mutex_t) -> c_int, else libc::ENOSYS;
     pthread_mutex_trylock(mutex: *mut pthread_mutex_t) -> c_int, else libc::ENOSYS;

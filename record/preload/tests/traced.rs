@@ -216,6 +216,86 @@ fn mutexes() {
     assert_eq!(count("libc:mutex_unlock", -libc::EPERM), 1000);
 }
 
+/// The program says of each write where the kernel had the descriptor lead; whoever follows the events finds the same.
+#[test]
+fn descriptors_lead_where_the_kernel_says() {
+    for no_rseq in [false, true] {
+        let directory = tempfile::tempdir().unwrap();
+        let program = compiled(directory.path(), "descriptors.c");
+        let variable = format!("DORMOUSE_NO_RSEQ={}", u8::from(no_rseq));
+        let command = ["env".as_ref(), variable.as_ref(), program.as_os_str(), directory.path().as_os_str()];
+        let trace = record(&["-e", "libc:*", "--budget", "64M"], &command);
+        succeeded(&trace);
+        let mut paths: BTreeMap<i64, String> = BTreeMap::new();
+        let mut writes = Vec::new();
+        for event in &trace.events {
+            let number = |field| event.number(field);
+            match event.name.as_str() {
+                "libc:open" | "libc:openat" | "libc:fopen" if number("fd") >= 0 => {
+                    drop(paths.insert(number("fd"), event.text.clone()));
+                }
+                "libc:freopen" => {
+                    let former = paths.remove(&number("oldfd"));
+                    let path = if event.text.is_empty() { former } else { Some(event.text.clone()) };
+                    paths.extend(path.filter(|_| number("fd") >= 0).map(|path| (number("fd"), path)));
+                }
+                "libc:close" | "libc:fclose" if number("result") == 0 => drop(paths.remove(&number("fd"))),
+                "libc:close_range" => paths.retain(|fd, _| !(number("first")..=number("last")).contains(fd)),
+                "libc:dup" if number("fd") >= 0 => match paths.get(&number("oldfd")).cloned() {
+                    Some(path) => drop(paths.insert(number("fd"), path)),
+                    None => drop(paths.remove(&number("fd"))),
+                },
+                "libc:pipe" => ["read_fd", "write_fd"].iter().for_each(|end| drop(paths.remove(&number(end)))),
+                "libc:socket" | "libc:accept" => drop(paths.remove(&number("fd"))),
+                "libc:socketpair" => ["fd", "other_fd"].iter().for_each(|end| drop(paths.remove(&number(end)))),
+                "libc:write" if number("fd") != 1 => {
+                    writes.push((number("fd"), number("count"), paths.get(&number("fd")).cloned()));
+                }
+                _ => {}
+            }
+        }
+        let text = trace.stdout();
+        let said = text.lines().map(|line| {
+            let words: Vec<&str> = line.split(' ').collect();
+            let path = words[2].strip_prefix(directory.path().to_str().unwrap()).map(|path| path[1..].to_string());
+            (words[0].parse().unwrap(), words[1].parse().unwrap(), path)
+        });
+        assert_eq!(writes, said.collect::<Vec<_>>());
+        // What has failed says how.
+        let failed =
+            |name: &str, field: &str, errno: i32| assert!(trace.count(name, field, -i64::from(errno)) > 0, "{name}");
+        failed("libc:dup", "fd", libc::EBADF);
+        failed("libc:fopen", "fd", libc::ENOENT);
+        failed("libc:freopen", "fd", libc::ENOENT);
+        failed("libc:fdopen", "result", libc::EBADF);
+        failed("libc:fclose", "fd", libc::EBADF);
+    }
+}
+
+#[test]
+fn a_wait_for_a_condition_gives_the_mutex_back_and_takes_it_again() {
+    let trace = trace("conditions.c", &["-e", "libc:mutex_*", "-e", "libc:cond_*"]);
+    succeeded(&trace);
+    let [mutex, condition, waiter] = trace.printed()[0][..] else { panic!() };
+    let of_mutex: Vec<&Event> =
+        trace.events.iter().filter(|event| event.numbers.get("mutex") == Some(&mutex)).collect();
+    // What each thread says of itself.
+    for tid in of_mutex.iter().map(|event| event.tid).collect::<std::collections::BTreeSet<_>>() {
+        let mut is_held = false;
+        for event in of_mutex.iter().filter(|event| event.tid == tid) {
+            let takes = matches!(event.name.as_str(), "libc:mutex_lock" | "libc:cond_wait_end");
+            assert_eq!(is_held, !takes, "{event:?}");
+            assert!(event.numbers.get("cond").is_none_or(|cond| *cond == condition), "{event:?}");
+            is_held = takes;
+        }
+        assert!(!is_held);
+    }
+    let waits = trace.named("libc:cond_wait_end").filter(|event| i64::from(event.tid) == waiter);
+    let results: Vec<i64> = waits.map(|event| event.number("result")).collect();
+    assert_eq!(results[0], -i64::from(libc::ETIMEDOUT));
+    assert!(results.len() >= 4 && results[1..].iter().all(|result| *result == 0), "{results:?}");
+}
+
 #[test]
 fn before_and_after_main() {
     let trace = trace("before_and_after.c", &["-e", "libc:*"]);
@@ -386,18 +466,40 @@ fn only_the_wrappers_are_exported() {
         "__read_chk",
         "__sysv_signal",
         "_exit",
+        "accept",
+        "accept4",
         "calloc",
         "close",
+        "close_range",
+        "closedir",
+        "closefrom",
         "creat",
         "creat64",
         "dormouse_i_install_crash_hook",
+        "dup",
+        "dup2",
+        "dup3",
+        "fclose",
+        "fcntl",
+        "fcntl64",
+        "fdopen",
+        "fopen",
+        "fopen64",
         "free",
+        "freopen",
+        "freopen64",
         "malloc",
         "mlockall",
         "open",
         "open64",
         "openat",
         "openat64",
+        "pclose",
+        "pipe",
+        "pipe2",
+        "pthread_cond_clockwait",
+        "pthread_cond_timedwait",
+        "pthread_cond_wait",
         "pthread_mutex_lock",
         "pthread_mutex_trylock",
         "pthread_mutex_unlock",
@@ -405,6 +507,8 @@ fn only_the_wrappers_are_exported() {
         "realloc",
         "sigaction",
         "signal",
+        "socket",
+        "socketpair",
         "sysv_signal",
         "vfork",
         "write",

@@ -37,8 +37,8 @@ const fn held(
     Rule { begin, end, name, key, only: Some(only) }
 }
 
-/// A class is what the first rule says in which it and the class of the other end are.
-const RULES: [Rule; 21] = [
+/// A class is what the first rule without a key says in which it and the class of the other end are, and what the first rule with a key says.
+const RULES: [Rule; 23] = [
     // System calls, as LTTng and perf call them.
     nested("syscall_entry_*", "syscall_exit_*", "syscall_*"),
     nested("compat_syscall_entry_*", "compat_syscall_exit_*", "compat_syscall_*"),
@@ -59,11 +59,20 @@ const RULES: [Rule; 21] = [
     // A thread that waits for a mutex, as LTTng's pthread wrapper says it.
     nested("*_req", "*_acq", "*"),
     // The functions of libc, which `dormouse record --libc` traces: how long something is held, by whichever thread.
-    held("libc:mutex_lock", "libc:mutex_unlock", "libc:mutex held", &["pid", "mutex"], "result == 0"),
-    held("libc:mutex_trylock", "libc:mutex_unlock", "libc:mutex held", &["pid", "mutex"], "result == 0"),
-    held("libc:open", "libc:close", "libc:file open", &["pid", "fd"], "fd >= 0"),
-    held("libc:openat", "libc:close", "libc:file open", &["pid", "fd"], "fd >= 0"),
+    // Who waits for a condition gives the mutex back meanwhile, and has it again when the time is over.
+    held("libc:mutex_lock", "libc:mutex_unlock", "libc:mutex held", MUTEX, IS_HELD),
+    held("libc:mutex_trylock", "libc:mutex_unlock", "libc:mutex held", MUTEX, IS_HELD),
+    held("libc:cond_wait_end", "libc:cond_wait_begin", "libc:mutex held", MUTEX, IS_HELD),
+    held("libc:open", "libc:close", "libc:file open", FILE, IS_OPEN),
+    held("libc:openat", "libc:close", "libc:file open", FILE, IS_OPEN),
+    held("libc:fopen", "libc:fclose", "libc:file open", FILE, IS_OPEN),
 ];
+
+const MUTEX: &[&str] = &["pid", "mutex"];
+/// -110 is that the time of a wait is over (ETIMEDOUT).
+const IS_HELD: &str = "result == 0 or result == -110";
+const FILE: &[&str] = &["pid", "fd"];
+const IS_OPEN: &str = "fd >= 0";
 
 /// Classes that begin and end what has one name.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -87,25 +96,31 @@ pub fn slice_rules(trace: TraceRef<'_>) -> Vec<SliceRule> {
     let mut found: Vec<SliceRule> = Vec::new();
     let mut index: HashMap<(String, &[&str]), usize> = HashMap::new();
     for class in &classes {
-        let Some((at, text, is_begin)) = rule_of(class, &names) else { continue };
-        let rule = &RULES[at];
-        let name = rule.name.replace('*', text);
-        let at = *index.entry((name.clone(), rule.key)).or_insert_with(|| {
-            found.push(SliceRule { name, begins: Vec::new(), ends: Vec::new(), key: rule.key, only: None });
-            found.len() - 1
-        });
-        let ends = if is_begin { &mut found[at].begins } else { &mut found[at].ends };
-        ends.push(class.class.full_name.clone());
-        found[at].only = found[at].only.or(rule.only);
+        for (at, text, is_begin) in rules_of(class, &names) {
+            let rule = &RULES[at];
+            let name = rule.name.replace('*', text);
+            let at = *index.entry((name.clone(), rule.key)).or_insert_with(|| {
+                found.push(SliceRule { name, begins: Vec::new(), ends: Vec::new(), key: rule.key, only: None });
+                found.len() - 1
+            });
+            let ends = if is_begin { &mut found[at].begins } else { &mut found[at].ends };
+            ends.push(class.class.full_name.clone());
+            found[at].only = found[at].only.or(rule.only);
+        }
     }
     found
 }
 
-/// The first rule that says something of a class, by its index, with what `*` stands for and whether the class begins.
-fn rule_of<'n>(class: &ClassRef<'n>, names: &BTreeSet<&str>) -> Option<(usize, &'n str, bool)> {
+/// The rules that say something of a class.
+fn rules_of<'n>(class: &ClassRef<'n>, names: &BTreeSet<&str>) -> impl Iterator<Item = (usize, &'n str, bool)> {
+    [false, true].into_iter().filter_map(|has_key| rule_of(class, names, has_key))
+}
+
+/// The first rule with a key, or without one, that says something of a class, by its index, with what `*` stands for and whether the class begins.
+fn rule_of<'n>(class: &ClassRef<'n>, names: &BTreeSet<&str>, has_key: bool) -> Option<(usize, &'n str, bool)> {
     let full_name = class.class.full_name.as_str();
     let has = |part: &str| matches!(part, "pid" | "tid" | "cpu") || class.field(&Name::parse(part)).is_some();
-    RULES.iter().enumerate().find_map(|(at, rule)| {
+    RULES.iter().enumerate().filter(|(_, rule)| rule.key.is_empty() != has_key).find_map(|(at, rule)| {
         let (text, is_begin) = match star(rule.begin, full_name) {
             Some(text) => (text, true),
             None => (star(rule.end, full_name)?, false),
@@ -237,7 +252,7 @@ impl Bound {
             }
         }
         if roles.is_empty() {
-            roles.extend(self.role(class, names, picker));
+            roles.extend(rules_of(class, names).map(|of| self.role(of, picker)));
         }
         roles.sort_by_key(|role| role.is_begin);
         let counters = options.counters.iter().filter(|(pattern, _)| matches(pattern, full_name));
@@ -248,14 +263,13 @@ impl Bound {
         Kind { name, roles, counters, is_picked }
     }
 
-    /// What the rules say of a class, if they say anything.
-    fn role(&mut self, class: &ClassRef<'_>, names: &BTreeSet<&str>, picker: &mut Picker) -> Option<Role> {
-        let (at, text, is_begin) = rule_of(class, names)?;
+    /// What a rule says of a class.
+    fn role(&mut self, (at, text, is_begin): (usize, &str, bool), picker: &mut Picker) -> Role {
         let rule = &RULES[at];
         let pair = self.name(&rule.name.replace('*', text));
         let key = self.key(rule.key, picker);
         let only = rule.only.filter(|_| is_begin).and_then(|only| self.condition(only));
-        Some(Role { pair, name: pair, is_begin, key, only })
+        Role { pair, name: pair, is_begin, key, only }
     }
 
     fn name(&mut self, text: &str) -> u32 {
