@@ -18,15 +18,20 @@ use dormouse_terminal::parse_duration;
 use serde_json::Value;
 
 use crate::carried::locf;
+use crate::descriptors::descriptor_path;
 use crate::quantile::quantile;
 
 /// Name, what it takes, what it gives; as `--help` tells.
-pub(crate) const FUNCTIONS: [(&str, &str); 6] = [
+pub(crate) const FUNCTIONS: [(&str, &str); 7] = [
     ("time_bucket('100ms', time)", "the begin of the interval that a time is in"),
     ("duration_text(ns)", "nanoseconds as people read them: 1.24 ms"),
     ("quantile(x, 0.99)", "a quantile, within 0.2 % (DDSketch)"),
     ("field(fields, 'bytes')", "one field of the JSON of `events`, as text; 'peer.port' of a structure"),
     ("locf(x) over (partition by … order by time)", "the last x that was not null, up to the row"),
+    (
+        "descriptor_path(first, last, fd, oldfd, path) over (partition by pid order by time)",
+        "what stands behind a descriptor: `dormouse query --named io-by-file --show` has how",
+    ),
     ("pairs('BEGIN', 'END', 'KEY')", "a table of what begins and ends; without KEY on one thread"),
 ];
 
@@ -111,6 +116,7 @@ pub(crate) fn register(context: &SessionContext) {
     context.register_udf(fields_json().as_ref().clone());
     context.register_udaf(quantile());
     context.register_udwf(locf());
+    context.register_udwf(descriptor_path());
 }
 
 /// What the tables of a store make the column `fields` of: the first argument lists names as JSON, the others are the columns of these names.

@@ -25,6 +25,7 @@ mod catalog;
 mod cluster;
 mod codec;
 mod count;
+mod descriptors;
 pub mod engine;
 mod export;
 mod facts;

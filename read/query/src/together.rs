@@ -28,7 +28,7 @@ use crate::leaf::{Leaf, Work, undivided};
 use crate::scan::{Rows, Scan};
 
 /// Branches that are read together; each thread has a batch for each.
-const BRANCHES_MAX: usize = 8;
+const BRANCHES_MAX: usize = 16;
 
 /// What reads branches of a union together, in its place.
 pub(crate) fn replace(plan: &Arc<dyn ExecutionPlan>) -> Result<Option<Arc<dyn ExecutionPlan>>> {

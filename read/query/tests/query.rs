@@ -1,5 +1,6 @@
 //! The program, on traces that are made here.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -417,6 +418,102 @@ fn named_queries() {
     assert_eq!((code, err.contains("`dormouse record --libc -- COMMAND` records it")), (2, true), "{err}");
     let (code, _, err) = query(&[http.to_str().unwrap(), "--named", "alloc-leak"]);
     assert_eq!((code, err.contains("did you mean \"alloc-leaks\"?")), (2, true), "{err}");
+}
+
+/// Bytes are counted for the file that stands behind the descriptor when they are moved, however it came there.
+#[test]
+fn io_by_file_follows_copies_and_ends_of_descriptors() {
+    let mut builder = TraceBuilder::new();
+    let field = |name: &'static str, kind| (name, FieldType::scalar(kind));
+    let (fd, path, result) = (field("fd", Kind::I32), field("path", Kind::Str), field("result", Kind::I64));
+    let (flags, mode) = (field("flags", Kind::I32), field("mode", Kind::U32));
+    let open = builder.class("libc", "open", &[path, flags, mode, fd]);
+    builder.class("libc", "openat", &[field("dirfd", Kind::I32), path, flags, mode, fd]);
+    let transfer = [fd, field("buf", Kind::U64), field("count", Kind::U64), result];
+    builder.class("libc", "read", &transfer);
+    let write = builder.class("libc", "write", &transfer);
+    let close = builder.class("libc", "close", &[fd, field("result", Kind::I32)]);
+    let [fclose, dup, close_range, pipe, fopen, freopen, socket, socketpair, accept] =
+        made::descriptor_classes(&mut builder);
+    let stream = builder.stream(0);
+    let mut at = 0;
+    let mut event = |pid: u32, class: u16, values: &[Value<'_>]| {
+        at += 1000;
+        builder.event(stream, at, pid, pid, class, values);
+    };
+    let text = |path: &'static str| Value::Str(path.as_bytes());
+    let numbers = |values: &[i32]| values.iter().map(|value| Value::I32(*value)).collect::<Vec<_>>();
+    let opened = |path: &'static str, fd| [text(path), Value::I32(0), Value::U32(0), Value::I32(fd)];
+    // Each write has another power of two, so that the sums say which of them were counted.
+    let mut size = 1;
+    let mut written = |fd| {
+        size *= 2;
+        [Value::I32(fd), Value::U64(0), Value::U64(0), Value::I64(size / 2)]
+    };
+    let range = |first, last, flags| [Value::U32(first), Value::U32(last), Value::I32(flags), Value::I32(0)];
+    event(7, open, &opened("/a", 3));
+    event(7, write, &written(3)); // /a: 1
+    event(7, dup, &numbers(&[3, 1]));
+    event(7, close, &numbers(&[3, 0]));
+    event(7, write, &written(1)); // /a: 2
+    event(7, dup, &numbers(&[1, 10]));
+    event(7, dup, &numbers(&[-9, 10])); // one that is not known
+    event(7, write, &written(10)); // descriptor 10: 4
+    event(7, dup, &numbers(&[1, -24]));
+    event(7, close, &numbers(&[1, -9]));
+    event(7, write, &written(1)); // /a: 8
+    event(7, open, &opened("/b", 3));
+    event(7, fclose, &numbers(&[3, 0]));
+    event(7, pipe, &numbers(&[3, 4, 0, 0]));
+    event(7, write, &written(4)); // descriptor 4: 16
+    event(7, fopen, &[text("/c"), Value::I32(5)]);
+    event(7, freopen, &[text(""), Value::I32(5), Value::I32(5)]);
+    event(7, write, &written(5)); // /c: 32
+    event(7, freopen, &[text("/d"), Value::I32(5), Value::I32(6)]);
+    event(7, write, &written(5)); // descriptor 5: 64
+    event(7, write, &written(6)); // /d: 128
+    event(7, close_range, &range(6, u32::MAX, 4));
+    event(7, write, &written(6)); // /d: 256
+    event(7, close_range, &range(6, u32::MAX, 0));
+    event(7, write, &written(6)); // descriptor 6: 512
+    event(7, write, &written(1)); // /a: 1024
+    event(7, open, &opened("/e", 7));
+    event(8, write, &written(7)); // of another process, descriptor 7: 2048
+    // Whatever has closed it before.
+    event(7, socket, &numbers(&[1, 1, 0, 7]));
+    event(7, write, &written(7)); // descriptor 7: 4096
+    event(7, open, &opened("/f", 8));
+    event(7, open, &opened("/f", 9));
+    event(7, socketpair, &numbers(&[1, 1, 0, 8, 9, 0]));
+    event(7, write, &written(8)); // descriptor 8: 8192
+    event(7, write, &written(9)); // descriptor 9: 16384
+    event(7, open, &opened("/g", 11));
+    event(7, accept, &numbers(&[7, 0, 11]));
+    event(7, write, &written(11)); // descriptor 11: 32768
+    let dir = tempfile::tempdir().unwrap();
+    builder.finish().closed().write(dir.path());
+    let (code, out, err) = query(&[dir.path().to_str().unwrap(), "--named", "io-by-file"]);
+    assert_eq!((code, err.as_str()), (0, ""));
+    let sums = |pid: u32| -> BTreeMap<String, u64> {
+        let rows = out.lines().skip(1).map(|line| line.split(',').collect::<Vec<_>>());
+        let of_process = rows.filter(|row| row[1] == pid.to_string());
+        of_process.map(|row| (row[2].to_string(), row[6].parse().unwrap())).collect()
+    };
+    let expected = |rows: &[(&str, u64)]| rows.iter().map(|(name, sum)| (name.to_string(), *sum)).collect();
+    let of_7 = expected(&[
+        ("/a", 1 + 2 + 8 + 1024),
+        ("/c", 32),
+        ("/d", 128 + 256),
+        ("descriptor 10", 4),
+        ("descriptor 4", 16),
+        ("descriptor 5", 64),
+        ("descriptor 6", 512),
+        ("descriptor 7", 4096),
+        ("descriptor 8", 8192),
+        ("descriptor 9", 16384),
+        ("descriptor 11", 32768),
+    ]);
+    assert_eq!((sums(7), sums(8)), (of_7, expected(&[("descriptor 7", 2048)])), "{out}");
 }
 
 #[test]

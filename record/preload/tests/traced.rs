@@ -552,7 +552,7 @@ fn programs_with_a_sanitizer_do_what_they_do() {
         let mut compiler = Command::new("gcc");
         compiler.args(["-g", "-fno-omit-frame-pointer", &format!("-fsanitize={kind}"), "-o"]).arg(&program);
         if !compiler.arg(&source).output().unwrap().status.success() {
-            skip(Lack::tool(&format!("gcc has no -fsanitize={kind}"), "`apt-get install gcc`"));
+            skip(Lack::tool(format!("gcc has no -fsanitize={kind}"), "`apt-get install gcc`"));
             return;
         }
         let plain = outcome(&mut Command::new(&program));

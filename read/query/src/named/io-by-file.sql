@@ -1,22 +1,55 @@
 -- bytes and calls of read and write for each file, by the path that its descriptor was opened with
 -- needs: libc:open
 -- needs: libc:openat
+-- needs: libc:fopen
+-- needs: libc:freopen
 -- needs: libc:read
 -- needs: libc:write
 -- needs: libc:close
--- A descriptor that was opened before the trace, or by means that are not traced, has no path.
+-- needs: libc:fclose
+-- needs: libc:close_range
+-- needs: libc:dup
+-- needs: libc:pipe
+-- needs: libc:socket
+-- needs: libc:socketpair
+-- needs: libc:accept
+-- A descriptor that was opened before the trace or by the parent, by means that are not traced, or without a path (pipes, sockets), has no path.
 with calls as (
-    select time, process, pid, fd, path, 'open' as call, 0 as bytes /*+, host*/ from "libc:open" where fd >= 0
+    select time, process, pid, null as first, null as last, fd, null as oldfd, path, '' as call, 0 as bytes /*+, host*/ from "libc:open"
     union all
-    select time, process, pid, fd, path, 'open', 0 /*+, host*/ from "libc:openat" where fd >= 0
+    select time, process, pid, null as first, null as last, fd, null as oldfd, path, '' as call, 0 as bytes /*+, host*/ from "libc:openat"
     union all
-    select time, process, pid, fd, null, 'read', greatest(result, 0) /*+, host*/ from "libc:read"
+    select time, process, pid, null as first, null as last, fd, null as oldfd, path, '' as call, 0 as bytes /*+, host*/ from "libc:fopen"
     union all
-    select time, process, pid, fd, null, 'write', greatest(result, 0) /*+, host*/ from "libc:write"
+    -- Without a path, the same file with another mode.
+    select time, process, pid, oldfd as first, oldfd as last, fd, case when path = '' then oldfd end as oldfd, nullif(path, '') as path, '' as call, 0 as bytes /*+, host*/ from "libc:freopen"
     union all
-    select time, process, pid, fd, '', 'close', 0 /*+, host*/ from "libc:close" where result = 0
+    select time, process, pid, null as first, null as last, fd, null as oldfd, null as path, 'read' as call, greatest(result, 0) as bytes /*+, host*/ from "libc:read"
+    union all
+    select time, process, pid, null as first, null as last, fd, null as oldfd, null as path, 'write' as call, greatest(result, 0) as bytes /*+, host*/ from "libc:write"
+    union all
+    -- Only EBADF leaves a descriptor as it was.
+    select time, process, pid, case when result <> -9 then fd end as first, fd as last, null as fd, null as oldfd, null as path, '' as call, 0 as bytes /*+, host*/ from "libc:close"
+    union all
+    select time, process, pid, fd as first, fd as last, null as fd, null as oldfd, null as path, '' as call, 0 as bytes /*+, host*/ from "libc:fclose"
+    union all
+    -- CLOSE_RANGE_CLOEXEC (4) closes nothing yet.
+    select time, process, pid, case when result = 0 and (flags & 4) = 0 then first end as first, last, null as fd, null as oldfd, null as path, '' as call, 0 as bytes /*+, host*/
+    from "libc:close_range"
+    union all
+    select time, process, pid, null as first, null as last, fd, oldfd, null as path, '' as call, 0 as bytes /*+, host*/ from "libc:dup"
+    union all
+    select time, process, pid, read_fd as first, read_fd as last, write_fd as fd, null as oldfd, '' as path, '' as call, 0 as bytes /*+, host*/
+    from "libc:pipe"
+    union all
+    select time, process, pid, null as first, null as last, fd, null as oldfd, '' as path, '' as call, 0 as bytes /*+, host*/ from "libc:socket"
+    union all
+    select time, process, pid, fd as first, fd as last, other_fd as fd, null as oldfd, '' as path, '' as call, 0 as bytes /*+, host*/ from "libc:socketpair"
+    union all
+    select time, process, pid, null as first, null as last, fd, null as oldfd, '' as path, '' as call, 0 as bytes /*+, host*/ from "libc:accept"
 ), known as (
-    select process, pid, fd, call, bytes, locf(path) over (partition by pid, fd /*+, host*/ order by time) as path /*+, host*/
+    select process, pid, fd, call, bytes,
+           descriptor_path(first, last, fd, oldfd, path) over (partition by pid /*+, host*/ order by time) as path /*+, host*/
     from calls
 )
 select process, pid, coalesce(nullif(path, ''), 'descriptor ' || fd) as file,

@@ -1,6 +1,7 @@
 -- mutexes that several threads take: how often, how long they are held, how often one takes it from another
 -- needs: libc:mutex_lock
 -- needs: libc:mutex_unlock
+-- Who waits for a condition (pthread_cond_wait) does not hold the mutex meanwhile: each time that it takes it again counts as a lock.
 -- Calls are traced when they return, so how long a thread waited is not in the trace. `handovers` counts locks that came after one of another
 -- thread; `soon` those of them that came within 50 microseconds of the unlock before, which is when a thread has probably waited.
 with held as (

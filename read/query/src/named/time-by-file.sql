@@ -1,12 +1,15 @@
 -- how long each file was open, by the path that it was opened with: how often, the longest and all together
 -- needs: libc:open
 -- needs: libc:openat
+-- needs: libc:fopen
 -- needs: libc:close
 -- A file that is open when the trace ends, or that was opened before it, is not among them.
 with opened as (
     select time, pid, fd, path /*+, host*/ from "libc:open"
     union all
     select time, pid, fd, path /*+, host*/ from "libc:openat"
+    union all
+    select time, pid, fd, path /*+, host*/ from "libc:fopen"
 )
 select process, pairs.pid, path as file,
        count(*) as opens,

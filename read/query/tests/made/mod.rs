@@ -51,6 +51,27 @@ pub fn write_requests(dir: &Path, count: u64) {
     builder.finish().closed().write(dir);
 }
 
+/// The classes of what copies and closes descriptors, and of what opens them besides: `fclose`, `dup`, `close_range`, `pipe`, `fopen`, `freopen`,
+/// `socket`, `socketpair`, `accept`.
+pub fn descriptor_classes(builder: &mut TraceBuilder) -> [u16; 9] {
+    let field = |name: &'static str, kind| (name, FieldType::scalar(kind));
+    let number = |name: &'static str| field(name, Kind::I32);
+    let (path, fd, oldfd, result) = (field("path", Kind::Str), number("fd"), number("oldfd"), number("result"));
+    let kind = [number("domain"), number("kind"), number("protocol")];
+    let range = [field("first", Kind::U32), field("last", Kind::U32), number("flags"), result];
+    [
+        builder.class("libc", "fclose", &[fd, result]),
+        builder.class("libc", "dup", &[oldfd, fd]),
+        builder.class("libc", "close_range", &range),
+        builder.class("libc", "pipe", &[number("read_fd"), number("write_fd"), number("flags"), result]),
+        builder.class("libc", "fopen", &[path, fd]),
+        builder.class("libc", "freopen", &[path, oldfd, fd]),
+        builder.class("libc", "socket", &[&kind[..], &[fd]].concat()),
+        builder.class("libc", "socketpair", &[&kind[..], &[fd, number("other_fd"), result]].concat()),
+        builder.class("libc", "accept", &[number("sockfd"), number("flags"), fd]),
+    ]
+}
+
 /// Two blocks are not freed; a mutex is taken by two threads in turn; a file is read and another written.
 pub fn write_libc(dir: &Path) {
     let mut builder = TraceBuilder::new();
@@ -70,6 +91,7 @@ pub fn write_libc(dir: &Path) {
     let read = builder.class("libc", "read", &transfer);
     let write = builder.class("libc", "write", &transfer);
     let close = builder.class("libc", "close", &[fd, result]);
+    descriptor_classes(&mut builder);
     let (name, program) = ("app", "/bin/app");
     builder.state(0, &StateRecord::Process { process: 1, pid: 7, vpid: 7, name, program, command_line: "" });
     let stream = builder.stream(0);

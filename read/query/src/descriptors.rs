@@ -1,0 +1,159 @@
+//! The window function `descriptor_path`: what stands behind a descriptor of a process, row by row.
+//!
+//! Its arguments say what a call does, in this order; each may be null, and a number below 0 is no descriptor.
+//!
+//! ```text
+//!   descriptor_path(first, last, fd, oldfd, path) over (partition by pid order by time)
+//!     first, last    descriptors that have no path any more
+//!     fd, oldfd      `fd` has the path that `oldfd` had before
+//!     fd, path       `fd` has this path
+//! ```
+//! Its value is the path of `fd` behind the call; null if that is not known.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use datafusion::arrow::array::cast::AsArray;
+use datafusion::arrow::array::types::Int64Type;
+use datafusion::arrow::array::{Array, ArrayRef};
+use datafusion::arrow::datatypes::{DataType, Field, FieldRef};
+use datafusion::common::ScalarValue;
+use datafusion::error::Result;
+use datafusion::logical_expr::function::{PartitionEvaluatorArgs, WindowUDFFieldArgs};
+use datafusion::logical_expr::{PartitionEvaluator, Signature, Volatility, WindowUDF, WindowUDFImpl};
+
+/// The function.
+pub(crate) fn descriptor_path() -> WindowUDF {
+    let mut types = vec![DataType::Int64; 4];
+    types.push(DataType::Utf8);
+    WindowUDF::new_from_impl(DescriptorPath { signature: Signature::exact(types, Volatility::Immutable) })
+}
+
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct DescriptorPath {
+    signature: Signature,
+}
+
+impl WindowUDFImpl for DescriptorPath {
+    fn name(&self) -> &str {
+        "descriptor_path"
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn partition_evaluator(&self, _: PartitionEvaluatorArgs) -> Result<Box<dyn PartitionEvaluator>> {
+        Ok(Box::new(Paths::default()))
+    }
+
+    fn field(&self, of: WindowUDFFieldArgs) -> Result<FieldRef> {
+        Ok(Arc::new(Field::new(of.name(), DataType::Utf8, true)))
+    }
+}
+
+/// The paths of one process's descriptors.
+#[derive(Debug, Default)]
+struct Paths(BTreeMap<i64, String>);
+
+/// What a call does to descriptors.
+#[derive(Debug, Clone, Copy, Default)]
+struct Call<'a> {
+    closed: Option<(i64, i64)>,
+    fd: Option<i64>,
+    oldfd: Option<i64>,
+    path: Option<&'a str>,
+}
+
+impl Paths {
+    /// Gives the path of `fd` behind the call.
+    fn after(&mut self, call: Call<'_>) -> Option<&str> {
+        let copied = call.oldfd.map(|oldfd| self.0.get(&oldfd).cloned());
+        if let Some((first, last)) = call.closed {
+            let closed: Vec<i64> =
+                if first <= last { self.0.range(first..=last).map(|(fd, _)| *fd).collect() } else { Vec::new() };
+            closed.iter().for_each(|fd| drop(self.0.remove(fd)));
+        }
+        let fd = call.fd.filter(|fd| *fd >= 0)?;
+        match call.path.map(|path| Some(path.to_string())).or(copied) {
+            Some(Some(path)) => drop(self.0.insert(fd, path)),
+            Some(None) => drop(self.0.remove(&fd)),
+            None => {}
+        }
+        self.0.get(&fd).map(String::as_str)
+    }
+}
+
+impl PartitionEvaluator for Paths {
+    fn evaluate(&mut self, values: &[ArrayRef], range: &Range<usize>) -> Result<ScalarValue> {
+        // Rows come one after another.
+        let row = range.start;
+        let number = |index: usize| {
+            let column = values[index].as_primitive::<Int64Type>();
+            column.is_valid(row).then(|| column.value(row))
+        };
+        let paths = values[4].as_string::<i32>();
+        let call = Call {
+            closed: number(0).zip(number(1)),
+            fd: number(2),
+            oldfd: number(3),
+            path: paths.is_valid(row).then(|| paths.value(row)),
+        };
+        Ok(ScalarValue::Utf8(self.after(call).map(String::from)))
+    }
+
+    fn supports_bounded_execution(&self) -> bool {
+        true
+    }
+
+    fn is_causal(&self) -> bool {
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::hash::{BuildHasher, RandomState};
+
+    use super::*;
+
+    /// An array with a place for each descriptor says the same.
+    #[test]
+    fn paths_follow_descriptors() {
+        let seed = RandomState::new().hash_one(0) | 1;
+        println!("seed {seed}");
+        let mut random = seed;
+        let mut below = |count: usize| {
+            // xorshift64: Marsaglia, "Xorshift RNGs", 2003.
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            (random >> 16) as usize % count
+        };
+        let (mut paths, mut table) = (Paths::default(), vec![None::<String>; 12]);
+        for step in 0..20_000 {
+            let (one, other) = (below(12), below(12));
+            let path = format!("/{step}");
+            let call = match below(4) {
+                0 => {
+                    table[one] = Some(path.clone());
+                    Call { fd: Some(one as i64), path: Some(&path), ..Call::default() }
+                }
+                1 => {
+                    table[other] = table[one].clone();
+                    Call { fd: Some(other as i64), oldfd: Some(one as i64), ..Call::default() }
+                }
+                2 => {
+                    (one..=other).for_each(|fd| table[fd] = None);
+                    Call { closed: Some((one as i64, other as i64)), fd: Some(one as i64), ..Call::default() }
+                }
+                _ => Call { fd: Some(other as i64), ..Call::default() },
+            };
+            let fd = call.fd.unwrap() as usize;
+            assert_eq!(paths.after(call), table[fd].as_deref(), "step {step}: {call:?}");
+        }
+        // A call that has failed.
+        assert_eq!(paths.after(Call { fd: Some(-2), path: Some("/x"), ..Call::default() }), None);
+    }
+}
