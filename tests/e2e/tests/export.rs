@@ -36,23 +36,31 @@ fn a_recording_of_libc_has_slices_of_files_and_mutexes() {
     let whole: Json = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
     let events = whole["traceEvents"].as_array().unwrap();
     let begins = |name: &str| events.iter().filter(|event| event["ph"] == "B" && event["name"] == name).count() as u64;
-    let opened = count(&["-e", "libc:open*", "--where", "fd >= 0"]);
-    assert!(opened >= 150);
-    assert_eq!(begins("libc:file open"), opened);
-    let locked = ["libc:mutex_lock", "libc:mutex_trylock"].map(|name| ["-e", name, "--where", "result == 0"]);
     // A class that no call has armed is not in the trace.
     let classes = output(&["stats", "--json"], &trace);
-    let locked: u64 = locked.iter().filter(|options| classes.contains(options[1])).map(|options| count(options)).sum();
+    let sum = |names: &[&str], options: &[&str]| -> u64 {
+        let there = names.iter().filter(|name| classes.contains(&format!("\"{name}\"")));
+        there.map(|name| count(&[&["-e", name], options].concat())).sum()
+    };
+    let opened = sum(&["libc:open", "libc:openat", "libc:fopen"], &["--where", "fd >= 0"]);
+    assert!(opened >= 150);
+    assert_eq!(begins("libc:file open"), opened);
+    // Who has waited for a condition has the mutex again.
+    let takes = ["libc:mutex_lock", "libc:mutex_trylock", "libc:cond_wait_end"];
+    let locked = sum(&takes, &["--where", "result == 0 or result == -110"]);
     assert_eq!(begins("libc:mutex held"), locked);
+    let waits = sum(&["libc:cond_wait_begin"], &[]);
+    assert_eq!(begins("libc:cond_wait"), waits);
     let timeline = |key: &str| told["timeline"][key].as_u64().unwrap();
-    assert_eq!(timeline("slices") + timeline("slices_unfinished"), opened + locked);
+    assert_eq!(timeline("slices") + timeline("slices_unfinished"), opened + locked + waits);
     // What is closed or unlocked a second time, or was opened otherwise, ends nothing.
-    let ended = count(&["-e", "libc:close"]) + count(&["-e", "libc:mutex_unlock"]);
-    assert_eq!(timeline("slices") + timeline("ends_unpaired"), ended);
+    let ends = ["libc:close", "libc:fclose", "libc:mutex_unlock", "libc:cond_wait_begin", "libc:cond_wait_end"];
+    assert_eq!(timeline("slices") + timeline("ends_unpaired"), sum(&ends, &[]));
     // The pairs of files are those that `stats` finds.
     let files = ["stats", "--latency", "libc:open*..libc:close", "--key", "pid,fd", "--where", "fd >= 0", "--json"];
     let stats: Json = serde_json::from_str(&output(&files, &trace)).unwrap();
     let pairs = stats["rows"][0]["count"].as_u64().unwrap();
     let slices = timeline("slices");
-    assert!(pairs >= 150 && (pairs..=pairs + locked).contains(&slices), "{pairs} pairs, {slices} slices");
+    let others = locked + waits + sum(&["libc:fopen"], &[]);
+    assert!(pairs >= 150 && (pairs..=pairs + others).contains(&slices), "{pairs} pairs, {slices} slices");
 }
