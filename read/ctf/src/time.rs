@@ -93,18 +93,48 @@ impl Scale {
         Scale { plain_ns: offset_ns.filter(|_| self.drift == 0), ..self }
     }
 
+    /// The drift added.
+    #[inline]
+    fn drifted(&self, ns: i128) -> i128 {
+        match self.drift {
+            0 => ns,
+            drift => ns + ((ns - i128::from(self.at_ns)).saturating_mul(drift.into()) >> DRIFT_BITS),
+        }
+    }
+
     /// The nearest that an `i64` can hold, the drift added.
     #[inline]
     fn within(&self, ns: i128) -> i64 {
-        let drifted = match self.drift {
-            0 => ns,
-            drift => ns + ((ns - i128::from(self.at_ns)).saturating_mul(drift.into()) >> DRIFT_BITS),
-        };
-        drifted.clamp(i64::MIN.into(), i64::MAX.into()) as i64
+        self.drifted(ns).clamp(i64::MIN.into(), i64::MAX.into()) as i64
     }
 
-    /// Nanoseconds since the epoch. Times that an `i64` cannot hold (before 1678, after 2262) become the nearest that it
-    /// can.
+    /// Nanoseconds since the epoch, where an `i64` can hold them: not before the end of 1677, not after April 2262.
+    pub fn held_ns(&self, timestamp: u64) -> Option<i64> {
+        self.exact_ns(timestamp).and_then(|ns| i64::try_from(ns).ok())
+    }
+
+    /// `None`: more than 64 bits of nanoseconds behind tick 0.
+    fn exact_ns(&self, timestamp: u64) -> Option<i128> {
+        let ns = match self.frequency_hz {
+            1_000_000_000 => timestamp,
+            hz => u64::try_from((1e9 * timestamp as f64 / hz as f64) as i128).ok()?,
+        };
+        Some(self.drifted(self.offset_ns + i128::from(ns)))
+    }
+
+    /// The last tick whose time an `i64` can hold, or would, were it not too early; `None`: all are too late.
+    pub(crate) fn last_held(&self) -> Option<u64> {
+        let is_late = |ticks: u64| self.exact_ns(ticks).is_none_or(|ns| ns > i64::MAX.into());
+        if is_late(0) {
+            return None;
+        }
+        // Times increase with ticks.
+        let bits = (0..u64::BITS).rev().map(|bit| 1 << bit);
+        Some(bits.fold(0, |held, bit| if is_late(held | bit) { held } else { held | bit }))
+    }
+
+    /// Nanoseconds since the epoch. Times that an `i64` cannot hold ([`Scale::held_ns`]) become the nearest that it can; readers of streams give no
+    /// event such a time.
     ///
     /// Unless the clock runs at 1 GHz this is a division in `f64`, exactly as in `babeltrace2`, so that both print the same
     /// digits. It never decreases with `timestamp`, and is rounded down but for the error of `f64`, which is at most 1.5 ns

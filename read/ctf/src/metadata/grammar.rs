@@ -379,9 +379,10 @@ fn string(input: &mut Input<'_>) -> Parsed<String> {
 }
 
 fn escape(input: &mut Input<'_>, out: &mut Vec<u8>) -> Parsed<()> {
-    let octal = take_while(1..=3, '0'..='7').map(|digits: &str| u32::from_str_radix(digits, 8).unwrap_or(0) as u8);
-    let hexadecimal = preceded(literal("x"), take_while(1..=2, |c: char| c.is_ascii_hexdigit()))
-        .map(|digits: &str| u8::from_str_radix(digits, 16).unwrap_or(0));
+    // Three digits of either base can be more than a byte; its low bits count then.
+    let byte = |base| move |digits: &str| u32::from_str_radix(digits, base).unwrap_or(0) as u8;
+    let octal = take_while(1..=3, '0'..='7').map(byte(8));
+    let hexadecimal = preceded(literal("x"), take_while(1..=3, |c: char| c.is_ascii_hexdigit())).map(byte(16));
     if let Some(byte) = opt(alt((octal, hexadecimal))).parse_next(input)? {
         out.push(byte);
         return Ok(());

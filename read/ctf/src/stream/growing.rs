@@ -89,7 +89,7 @@ impl<'a, S: Source> StreamReader<'a, S> {
         if let Some(opened) = self.last
             && let Some(plan) = self.trace.plan.stream(opened.stream_id)
         {
-            self.scale = self.trace.scale(plan.clock);
+            self.set_scale(plan);
             self.memory = Memory::with_outer(&opened.outer);
             self.packet = inside.map(|inside| {
                 (self.at, self.header) = (inside.at, inside.header);

@@ -6,7 +6,8 @@
 //! | what | reading goes on |
 //! | --- | --- |
 //! | gap, loss, packets out of order | with this packet |
-//! | record damaged, or outside the packet's time | with the next packet |
+//! | record damaged, or outside the packet's time, or of a time beyond what 64 bits of nanoseconds hold | with the next packet |
+//! | packet that begins beyond what they hold | not at all |
 //! | packet of another trace or stream | with the next packet that belongs here |
 //! | header damaged, and a size leads to a header of this trace | there: the size that the header claims, or that of the packet before |
 //! | header damaged otherwise, packet cut off, bytes that cannot be read | not at all |
@@ -41,7 +42,7 @@ pub use block::Block;
 pub use counts::{ClassCounts, IntervalCounts};
 pub use event::{Event, EventFields, Scratch};
 pub use growing::Position;
-pub use notice::{Foreign, Notice, Problem, RecordError};
+pub use notice::{ClockSaid, Foreign, Notice, Problem, RecordError};
 pub use pages::{count_records, first_record_since};
 pub use range::PacketSpan;
 pub(crate) use records::Passed;
@@ -68,7 +69,7 @@ struct Packet<'a> {
     end: u64,
     timestamp_end: u64,
     cpu_id: u32,
-    /// Whether some of its events can be outside the time that was asked for.
+    /// Whether some of its events can be outside the time that was asked for, or before what 64 bits of nanoseconds hold.
     is_partly: bool,
     /// Bytes that are there, and bytes that there should be, if that is not the same.
     cut_bytes: Option<(u64, u64)>,
@@ -140,6 +141,8 @@ pub struct StreamReader<'a, S = &'a [u8]> {
     /// Time of the record before, ticks.
     time: u64,
     scale: Option<Scale>,
+    /// The last tick that has a time by `scale`; `None`: not even the first has one.
+    last_held: Option<u64>,
     /// The last packet that was opened.
     last: Option<Opened>,
     /// The most that a packet of another tracer has counted of discarded events.
@@ -198,6 +201,7 @@ impl<'a, S: Source> StreamReader<'a, S> {
             memory: Memory::default(),
             time: 0,
             scale: None,
+            last_held: Some(u64::MAX),
             last: None,
             discarded_most: None,
             size_bytes_last: 0,
@@ -310,6 +314,25 @@ impl<'a, S: Source> StreamReader<'a, S> {
         self.trace.plan.streams.iter().any(StreamPlan::has_who)
     }
 
+    /// Takes the clock of the streams of a class for that of the ticks from here on.
+    fn set_scale(&mut self, plan: &StreamPlan) {
+        let scale = self.trace.scale(plan.clock);
+        if self.scale != scale {
+            self.scale = scale;
+            self.last_held = scale.map_or(Some(u64::MAX), |scale| scale.last_held());
+        }
+    }
+
+    /// What is wrong with the record that the reader has come to, if its time is before what 64 bits of nanoseconds hold: then the packet is left.
+    fn beyond(&mut self, time: u64) -> Option<Problem> {
+        let packet = self.packet.as_mut().filter(|_| self.scale.is_some_and(|scale| scale.held_ns(time).is_none()))?;
+        packet.position = packet.end;
+        let error = RecordError::Beyond(self.trace.clock_said(packet.plan.clock));
+        let record_offset_bytes = self.current.take().map_or(0, |current| current.begin / 8);
+        self.totals.events -= 1;
+        Some(Problem::Record { record_offset_bytes, error })
+    }
+
     /// Nanoseconds since the epoch of ticks of the stream's clock.
     pub(crate) fn epoch_ns(&self, ticks: u64) -> Option<i64> {
         self.scale.map(|scale| scale.epoch_ns(ticks))
@@ -330,6 +353,9 @@ impl<'a, S: Source> StreamReader<'a, S> {
             if let Some(next) = self.next_record() {
                 match next {
                     Ok(time) if self.packet.as_ref().is_some_and(|packet| packet.is_partly) => {
+                        if let Some(problem) = self.beyond(time) {
+                            return Some(Err(self.notice(problem)));
+                        }
                         match self.is_asked_for(time) {
                             Some(true) => return Some(Ok(time)),
                             Some(false) => continue,

@@ -2,6 +2,7 @@
 
 use crate::packet::HeaderError;
 use crate::plan::{Failure, FieldError};
+use crate::time::Clock;
 
 /// Why bytes are no record, or no record of their packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -21,6 +22,32 @@ pub enum RecordError {
     /// The time is beyond the packet's `timestamp_end`.
     #[error("a record is younger than the packet's end")]
     Younger,
+    /// Nanoseconds since 1970 of 64 bits do not hold the time.
+    #[error("the time of a record {0}")]
+    Beyond(ClockSaid),
+}
+
+/// A clock that gives a time which nanoseconds since 1970 of 64 bits do not hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("by the clock `{}`, whose offset is {offset_s} s, is outside of the years 1678 to 2262, which are all that can be read; is that offset right?", self.name())]
+pub struct ClockSaid {
+    /// The first bytes of the name.
+    name: [u8; 24],
+    offset_s: i64,
+}
+
+impl ClockSaid {
+    pub(super) fn new(clock: Option<&Clock>) -> ClockSaid {
+        let mut name = [0; 24];
+        let known = clock.map_or("", |clock| clock.name.as_str()).as_bytes();
+        let length = known.len().min(name.len());
+        name[..length].copy_from_slice(&known[..length]);
+        ClockSaid { name, offset_s: clock.map_or(0, |clock| clock.offset_s) }
+    }
+
+    fn name(&self) -> String {
+        String::from_utf8_lossy(&self.name).trim_end_matches(['\0', char::REPLACEMENT_CHARACTER]).into()
+    }
 }
 
 /// What a stream says besides its events.
@@ -106,6 +133,9 @@ pub enum Problem {
     /// `timestamp_end` < `timestamp_begin`.
     #[error("ends before it begins")]
     Times,
+    /// Nanoseconds since 1970 of 64 bits do not hold the time at which it begins.
+    #[error("has a time that {0}")]
+    Beyond(ClockSaid),
     /// A record is none, or none of the packet's.
     #[error("is damaged at its byte {record_offset_bytes}: {error}")]
     Record {

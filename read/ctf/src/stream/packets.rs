@@ -193,7 +193,7 @@ impl<'a, S: Source> StreamReader<'a, S> {
     fn open_with(&mut self, plan: &'a StreamPlan, start: PacketStart) -> Result<(), Problem> {
         let (content_bits, packet_size_bytes) = self.sizes(&start)?;
         let fields = start.fields;
-        self.scale = self.trace.scale(plan.clock);
+        self.set_scale(plan);
         if let Some(begin) = fields.timestamp_begin {
             self.time = match self.trace.is_own() {
                 true => begin,
@@ -201,8 +201,15 @@ impl<'a, S: Source> StreamReader<'a, S> {
                 false => advance(self.time, begin, fields.timestamp_begin_bits),
             };
         }
-        self.note_header(&fields);
         let lies = self.lies(plan.id, &fields);
+        // Where packets do not say when they begin, the first record decides.
+        let begin = fields.timestamp_begin.map_or(0, |_| self.time);
+        if lies != Lies::Behind && self.last_held.is_none_or(|last| begin > last) {
+            return Err(Problem::Beyond(self.trace.clock_said(plan.clock)));
+        }
+        let last_held = self.last_held.unwrap_or(0);
+        let is_early = self.scale.is_some_and(|scale| self.time <= last_held && scale.held_ns(self.time).is_none());
+        self.note_header(&fields);
         let times_valid = match (fields.timestamp_begin, fields.timestamp_end) {
             (Some(begin), Some(end)) if self.trace.is_own() => begin <= end,
             _ => true,
@@ -225,9 +232,9 @@ impl<'a, S: Source> StreamReader<'a, S> {
             offset,
             position,
             end,
-            timestamp_end: timestamp_end.unwrap_or(u64::MAX),
+            timestamp_end: timestamp_end.unwrap_or(u64::MAX).min(last_held),
             cpu_id: fields.cpu_id.and_then(|cpu| u32::try_from(cpu).ok()).unwrap_or(CPU_UNKNOWN),
-            is_partly: lies == Lies::Across,
+            is_partly: lies == Lies::Across || is_early,
             cut_bytes: (packet_size_bytes > present_bytes).then_some((present_bytes, packet_size_bytes)),
         });
         self.size_bytes_last = packet_size_bytes;
@@ -278,7 +285,7 @@ impl<'a, S: Source> StreamReader<'a, S> {
             discarded = self.totals.events_discarded + self.newly_discarded(fields);
         }
         if discarded > self.totals.events_discarded {
-            let ns = |ticks: Option<u64>| Some(self.scale?.epoch_ns(ticks?));
+            let ns = |ticks: Option<u64>| self.scale?.held_ns(ticks?);
             let end_of_last = last.map_or(fields.timestamp_begin, |last| last.timestamp_end);
             self.notices.push(Problem::Discarded {
                 count: discarded - self.totals.events_discarded,

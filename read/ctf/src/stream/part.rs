@@ -31,6 +31,7 @@ impl<'a, S: Source> StreamReader<'a, S> {
             memory: Memory::default(),
             time: self.time,
             scale: self.scale,
+            last_held: self.last_held,
             last: self.last,
             size_bytes_last: self.size_bytes_last,
             discarded_most: self.discarded_most,

@@ -110,7 +110,7 @@ impl<'a, S: Source> StreamReader<'a, S> {
     pub fn nanoseconds(&mut self, ticks: u64) -> Option<i64> {
         if self.scale.is_none() {
             let (plan, _) = self.next_header().ok()?;
-            self.scale = self.trace.scale(plan.clock);
+            self.set_scale(plan);
         }
         self.epoch_ns(ticks)
     }

@@ -54,7 +54,12 @@ impl<'a, S: Source> StreamReader<'a, S> {
             timestamp => {
                 packet.position = packet.end;
                 let is_earlier = timestamp.is_none() && matches!(record.time, Time::Full(_));
-                let error = if is_earlier { RecordError::Older } else { RecordError::Younger };
+                let is_beyond = timestamp.is_some_and(|ticks| self.last_held.is_none_or(|last| ticks > last));
+                let error = match (is_earlier, is_beyond) {
+                    (true, _) => RecordError::Older,
+                    (_, true) => RecordError::Beyond(self.trace.clock_said(packet.plan.clock)),
+                    _ => RecordError::Younger,
+                };
                 return Some(Err(Problem::Record { record_offset_bytes: begin / 8, error }));
             }
         }

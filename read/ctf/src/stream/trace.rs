@@ -1,5 +1,6 @@
 //! What a reader of streams has to know of their trace.
 
+use super::notice::ClockSaid;
 use crate::metadata::Metadata;
 use crate::model::EnvValue;
 use crate::plan::Plan;
@@ -76,6 +77,11 @@ impl<'a> TraceRef<'a> {
 
     pub(crate) fn origin(&self) -> Option<&'a str> {
         self.origin
+    }
+
+    /// What is said of this clock where it gives a time that cannot be held.
+    pub(super) fn clock_said(&self, clock: Option<usize>) -> ClockSaid {
+        ClockSaid::new(clock.and_then(|clock| self.clocks.get(clock)))
     }
 
     /// How ticks of this clock become nanoseconds.

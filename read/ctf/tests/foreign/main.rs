@@ -10,6 +10,7 @@ mod quirks;
 mod recorded;
 mod refused;
 mod suite;
+mod times;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
