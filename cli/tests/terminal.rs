@@ -205,3 +205,83 @@ fn lines_for_people_fit_the_terminal() {
         assert!(columns < 200 || lines.iter().all(|line| line.contains("bytes=")), "{shown}");
     }
 }
+
+/// A directory with so many events, `e n=0` and so on.
+fn counting(events: u64) -> tempfile::TempDir {
+    let mut trace = TraceBuilder::new();
+    let class = trace.class("p", "e", &[("n", FieldType::scalar(Kind::U64))]);
+    let stream = trace.stream(0);
+    (0..events).for_each(|n| trace.event(stream, n, 1, 1, class, &[Value::U64(n)]));
+    let dir = tempfile::tempdir().expect("a directory");
+    trace.finish().write(dir.path());
+    dir
+}
+
+/// What a person sees by a pager, and the exit code.
+fn paged(dir: &Path, pager: &str, options: &[&str]) -> (String, Option<i32>) {
+    let (mut person, program) = terminal(120);
+    let input = program.try_clone().expect("a descriptor");
+    let mut command = Command::new(DORMOUSE);
+    command.arg("view").arg(dir).args(options).env("PAGER", pager).env("NO_COLOR", "1").env("TZ", "UTC");
+    let errors = program.try_clone().expect("a descriptor");
+    let mut child = command.stdin(input).stdout(program).stderr(errors).spawn().expect("dormouse runs");
+    drop(command);
+    let mut shown = Vec::new();
+    // The error at the end says that the other side is closed.
+    let _ = person.read_to_end(&mut shown);
+    (String::from_utf8(shown).expect("it prints text"), child.wait().expect("it ends").code())
+}
+
+/// Little, and more than a pipe holds.
+const COUNTS: [u64; 2] = [3, 20_000];
+
+#[test]
+fn a_pager_that_fails_loses_nothing() {
+    for count in COUNTS {
+        let dir = counting(count);
+        // Not there, a failure at once, one a moment later, no program, a wrong option, a signal.
+        for pager in
+            ["no-such-pager-of-dormouse", "false", "sleep 0.1; exit 3", "/", "head --no-such-option", "kill -9 $$"]
+        {
+            let (shown, code) = paged(dir.path(), pager, &[]);
+            assert_eq!(code, Some(0), "{pager}: {shown}");
+            assert!(shown.contains(&format!("the pager `{pager}` has failed")), "{pager}: {shown}");
+            let numbers: Vec<u64> =
+                shown.lines().filter_map(|line| line.split_once(" n=")?.1.trim().parse().ok()).collect();
+            assert!(numbers.iter().copied().eq(0..count), "{pager}: {} of {count}", numbers.len());
+        }
+    }
+}
+
+#[test]
+fn a_pager_reads_and_is_left_as_it_likes() {
+    for count in COUNTS {
+        let dir = counting(count);
+        for (pager, expected) in [
+            ("cat", count),
+            ("  cat  ", count),
+            ("", count),
+            ("cat -", count),
+            ("sleep 0.1; cat", count),
+            ("sed -n '1,2p'", 2),
+            ("head -n 1", 1),
+            // It has seen enough, whatever it says of that.
+            ("head -n 2; exit 5", 2),
+            ("sh -c 'sed s/n=/n=/ | cat'", count),
+            ("true", 0),
+        ] {
+            let (shown, code) = paged(dir.path(), pager, &[]);
+            assert_eq!(code, Some(0), "{pager}: {shown}");
+            assert!(!shown.contains("has failed"), "{pager}: {shown}");
+            assert_eq!(shown.lines().filter(|line| line.contains(" n=")).count() as u64, expected, "{pager}");
+        }
+    }
+    // The exit code is that of the trace.
+    let dir = counting(3);
+    std::fs::write(dir.path().join("cpu_9"), "no packet").expect("a file");
+    for pager in ["cat -", "false"] {
+        let (shown, code) = paged(dir.path(), pager, &[]);
+        assert!(shown.contains("warning: ") && shown.contains(" n=2"), "{pager}: {shown}");
+        assert_eq!(code, Some(1), "{pager}: {shown}");
+    }
+}
