@@ -211,7 +211,7 @@ const RULES: [Rule; 53] = [
     ("dormouse-store", &["dormouse-abi", "dormouse-analysis", "dormouse-columns", "dormouse-ctf", "dormouse-reader"]),
     ("dormouse-ship", &["dormouse-reader", "dormouse-store", "dormouse-terminal"]),
     ("dormouse-objects", &[]),
-    ("dormouse-cluster", &["dormouse-query", "dormouse-terminal"]),
+    ("dormouse-cluster", &["dormouse-abi", "dormouse-query", "dormouse-terminal"]),
     ("dormouse-install", &[]),
     // It is built before all else.
     ("dormouse-cache", &[]),

@@ -14,7 +14,7 @@ use dormouse_query::engine;
 use dormouse_terminal::{Output, parse_size};
 use tempfile::TempDir;
 
-use crate::{Common, HEARTBEAT_S, MESSAGE_BYTES_MAX, log_lines, signalled, told};
+use crate::{Common, Ends, HEARTBEAT_S, MESSAGE_BYTES_MAX, log_lines, told};
 
 /// Directories of executors begin with it.
 const PREFIX: &str = "dormouse-executor-";
@@ -101,7 +101,12 @@ impl Executor {
         tokio::select! {
             done = done => done,
             // The first of them has it drain.
-            second = async { signalled().await?; signalled().await } => second,
+            second = async {
+                let mut ends = Ends::new()?;
+                ends.next().await;
+                ends.next().await;
+                Ok(())
+            } => second,
         }
     }
 }

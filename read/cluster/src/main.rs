@@ -20,10 +20,13 @@ mod scheduler;
 
 use std::net::{IpAddr, SocketAddr};
 use std::process::ExitCode;
+use std::time::Instant;
 
 use anyhow::{Context, Result};
 use clap::{Args, Parser, Subcommand};
+use dormouse_abi::requests::Requests;
 use dormouse_terminal::{EXIT_CODES, Output};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// Seconds between two heartbeats of an executor.
 const HEARTBEAT_S: u64 = 1;
@@ -68,7 +71,7 @@ Examples:
 
 Executors read s3://… as the environment says: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION, AWS_ENDPOINT, AWS_ALLOW_HTTP.
 
-SIGTERM and Ctrl-C: a scheduler takes what it has to the end, an executor the tasks that it works on; a second one ends them at once.
+SIGTERM and Ctrl-C: a scheduler takes what it has to the end, an executor the tasks that it works on; a second one, more than 0.2 s later, ends them at once.
 
 Nothing is authenticated or encrypted: bind to loopback or to a private network.
 
@@ -96,13 +99,30 @@ fn told(ip: IpAddr) -> Option<String> {
     (!ip.is_unspecified()).then(|| SocketAddr::new(ip, 0).ip().to_string())
 }
 
-/// The end: SIGTERM, or Ctrl-C.
-async fn signalled() -> Result<()> {
-    use tokio::signal::unix::{SignalKind, signal};
-    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
-    tokio::select! {
-        _ = interrupt.recv() => {}
-        _ = terminate.recv() => {}
+/// Requests for the end: SIGTERM, or Ctrl-C.
+struct Ends {
+    interrupt: Signal,
+    terminate: Signal,
+    begun: Instant,
+    requests: Requests,
+}
+
+impl Ends {
+    fn new() -> Result<Ends> {
+        let (interrupt, terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+        Ok(Ends { interrupt, terminate, begun: Instant::now(), requests: Requests::default() })
     }
-    Ok(())
+
+    /// Waits for the next one.
+    async fn next(&mut self) {
+        loop {
+            tokio::select! {
+                _ = self.interrupt.recv() => {}
+                _ = self.terminate.recv() => {}
+            }
+            if self.requests.is_new(self.begun.elapsed()) {
+                return;
+            }
+        }
+    }
 }

@@ -15,7 +15,7 @@ use dormouse_terminal::{Output, say};
 use tokio::net::TcpListener;
 
 use crate::guard::{Guard, Server};
-use crate::{Common, EXECUTOR_TIMEOUT_S, MESSAGE_BYTES_MAX, log_lines, signalled, told};
+use crate::{Common, EXECUTOR_TIMEOUT_S, Ends, MESSAGE_BYTES_MAX, log_lines, told};
 
 /// How often a scheduler that ends looks whether jobs still run. Nothing tells it.
 const TICK: Duration = Duration::from_millis(100);
@@ -76,7 +76,8 @@ impl Scheduler {
         out.flush()?;
         let serve = start_grpc_service_with_listener(listener, scheduler.clone());
         let end = async {
-            signalled().await?;
+            let mut ends = Ends::new()?;
+            ends.next().await;
             let left = || scheduler.running_job_number() + scheduler.pending_job_number();
             if left() > 0 {
                 say(format_args!(
@@ -94,7 +95,7 @@ impl Scheduler {
             };
             tokio::select! {
                 done = done => done,
-                second = signalled() => second,
+                () = ends.next() => Ok(()),
             }
         };
         tokio::select! {

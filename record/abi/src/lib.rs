@@ -3,7 +3,7 @@
 //! The write side (traced programs) and the read side (the session owner) are separate programs, often of separate
 //! versions. They meet only in this crate: constants, `repr(C)` structures whose sizes are proven by const asserts, and
 //! pure encoders and decoders. No system call, no allocation outside [`message`], [`class`], [`text`], [`environment`] and by readers of
-//! [`register`], no policy.
+//! [`register`], no policy but that of [`requests`].
 //!
 //! ```text
 //!   one memfd, made by the session owner, sealed against shrinking
@@ -28,6 +28,7 @@
 //! * [`message`]: what programs, session owners and tools tell one another, over Unix sockets.
 //! * [`environment`]: where they find one another.
 //! * [`text`]: what of a text may be printed.
+//! * [`requests`]: which signals that ask for an end are one request.
 #![no_std]
 extern crate alloc;
 #[cfg(test)]
@@ -40,6 +41,7 @@ pub mod message;
 pub mod page;
 pub mod record;
 pub mod register;
+pub mod requests;
 pub mod rseq;
 pub mod session;
 pub mod site;

@@ -9,9 +9,10 @@ use std::process::{Command, ExitStatus};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use dormouse_abi::environment::{ENV_MEMORY, ENV_SESSION, memory_name};
+use dormouse_abi::requests::Requests;
 use dormouse_abi::trigger::{ENV_SNAPSHOT_ON, Trigger};
 use dormouse_control::{no_thread, restore_descriptor_limit};
 use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH};
@@ -130,7 +131,8 @@ fn is_loaded(name: &OsStr) -> bool {
 pub struct Traced {
     pid: u32,
     ended: Receiver<Ended>,
-    phase: Arc<Phase>,
+    /// Nothing else is published by it: all orderings are Relaxed.
+    is_over: Arc<AtomicBool>,
 }
 
 /// How a command, or its recording, has ended.
@@ -150,28 +152,49 @@ const SIGNAL_PENDING_MAX: Duration = Duration::from_secs(1);
 /// Signals that ask a recording to end.
 const ENDING: [c_int; 3] = [SIGHUP, SIGINT, SIGTERM];
 
-/// What signals have asked for so far.
-#[derive(Debug, Default)]
-struct Phase {
-    /// Signals that ask for the end. All orderings are Relaxed: nothing else is published by them.
-    ending_count: AtomicU32,
-    is_command_over: AtomicBool,
+/// What a signal that asks for the end is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Heard {
+    First,
+    /// Of a request that was heard, or the command's.
+    Known,
+    /// This process is to end at once.
+    AtOnce,
 }
 
-impl Phase {
-    /// Takes note of a signal that asks for the end. True if it is the second that this process is to go by: then it ends at once.
-    ///
-    /// What a terminal sends while the command runs is the command's, however often.
-    fn is_second(&self, is_from_terminal: bool) -> bool {
-        if is_from_terminal && !self.is_command_over.load(Ordering::Relaxed) {
-            self.ending_count.fetch_max(1, Ordering::Relaxed);
-            return false;
-        }
-        self.ending_count.fetch_add(1, Ordering::Relaxed) > 0
+/// What signals have asked for so far.
+#[derive(Debug)]
+struct Endings<C> {
+    /// The time since some moment.
+    clock: C,
+    requests: Requests,
+    is_asked: bool,
+}
+
+impl Endings<()> {
+    fn new() -> Endings<impl Fn() -> Duration> {
+        let begun = Instant::now();
+        Endings { clock: move || begun.elapsed(), requests: Requests::default(), is_asked: false }
     }
 }
 
-/// Calls `first` at the first signal that asks for the end, and `at_once` with each later one.
+impl<C: Fn() -> Duration> Endings<C> {
+    /// Takes note of a signal that asks for the end.
+    ///
+    /// What a terminal sends while the command runs is the command's, however often, and so is what a wrapper passes on of it.
+    fn hear(&mut self, is_from_terminal: bool, is_command_over: bool) -> Heard {
+        if !self.requests.is_new((self.clock)()) {
+            return Heard::Known;
+        }
+        match std::mem::replace(&mut self.is_asked, true) {
+            false => Heard::First,
+            true if is_from_terminal && !is_command_over => Heard::Known,
+            true => Heard::AtOnce,
+        }
+    }
+}
+
+/// Calls `first` at the first request for the end by a signal, and `at_once` at each later one ([`dormouse_abi::requests`]).
 ///
 /// # Errors
 /// One line.
@@ -180,10 +203,14 @@ pub fn on_ending_signals(
     at_once: impl Fn(i32) + Send + 'static,
 ) -> Result<(), Error> {
     let mut signals = SignalsInfo::<WithOrigin>::new(ENDING).map_err(no_signals)?;
-    let phase = Phase { is_command_over: AtomicBool::new(true), ..Phase::default() };
+    let mut endings = Endings::new();
     let run = move || {
         for origin in signals.forever() {
-            if phase.is_second(is_from_terminal(&origin)) { at_once(origin.signal) } else { first() }
+            match endings.hear(is_from_terminal(&origin), true) {
+                Heard::First => first(),
+                Heard::Known => {}
+                Heard::AtOnce => at_once(origin.signal),
+            }
         }
     };
     std::thread::Builder::new().name("dormouse-signal".into()).spawn(run).map(drop).map_err(no_thread)
@@ -197,7 +224,7 @@ impl Traced {
     /// Starts `command` (program and arguments, not empty) so that it and its descendants join the session, and ask for a snapshot at each of
     /// `triggers`, if there are any. They inherit the session's memory, at a descriptor so high that no program expects to get it. Signals are passed on to it from here on, as long as this process lives.
     ///
-    /// `at_once` is called with a second signal that asks for the end: the process is not to wait for anything any more.
+    /// `at_once` is called with the signal of a second request for the end ([`dormouse_abi::requests`]): the process is not to wait for anything any more.
     ///
     /// # Errors
     /// One line.
@@ -241,17 +268,17 @@ impl Traced {
         let failed = |error| format!("cannot run `{}`: {error}", program.to_string_lossy());
         let mut child = process.spawn().map_err(failed)?;
         let (sender, ended) = channel();
-        let (pid, phase, of_waiter) = (child.id(), Arc::new(Phase::default()), sender.clone());
+        let (pid, is_over, of_waiter) = (child.id(), Arc::new(AtomicBool::new(false)), sender.clone());
         let wait = move || {
             // Nobody else waits for it, so it can be awaited.
             let code = child.wait().map_or(1, exit_code);
             let _ = of_waiter.send(Ended::Exited(code));
         };
         std::thread::Builder::new().name("dormouse-wait".into()).spawn(wait).map_err(no_thread)?;
-        let forwarder = Forwarder { pid, signals, phase: Arc::clone(&phase), ended: sender };
+        let forwarder = Forwarder { pid, signals, is_over: Arc::clone(&is_over), ended: sender };
         let forward = move || forwarder.run(&at_once);
         std::thread::Builder::new().name("dormouse-signal".into()).spawn(forward).map_err(no_thread)?;
-        Ok(Traced { pid, ended, phase })
+        Ok(Traced { pid, ended, is_over })
     }
 
     /// The command's process id.
@@ -263,7 +290,7 @@ impl Traced {
     pub fn wait(&self) -> Ended {
         // The waiter has sent something when it ends.
         let ended = self.ended.recv().unwrap_or(Ended::Exited(1));
-        self.phase.is_command_over.store(true, Ordering::Relaxed);
+        self.is_over.store(true, Ordering::Relaxed);
         ended
     }
 
@@ -313,20 +340,21 @@ fn inherit(file: RawFd, number: RawFd) -> std::io::Result<()> {
 struct Forwarder {
     pid: u32,
     signals: SignalsInfo<WithOrigin>,
-    phase: Arc<Phase>,
+    is_over: Arc<AtomicBool>,
     ended: Sender<Ended>,
 }
 
 impl Forwarder {
     /// What a terminal sends (to the whole foreground group) reaches the command by itself and is not repeated.
     fn run(mut self, at_once: &dyn Fn(i32)) {
+        let mut endings = Endings::new();
         for origin in self.signals.forever() {
             let signal = origin.signal;
             let is_from_terminal = is_from_terminal(&origin);
-            if ENDING.contains(&signal) && self.phase.is_second(is_from_terminal) {
+            let is_over = self.is_over.load(Ordering::Relaxed);
+            if ENDING.contains(&signal) && endings.hear(is_from_terminal, is_over) == Heard::AtOnce {
                 at_once(signal);
             }
-            let is_over = self.phase.is_command_over.load(Ordering::Relaxed);
             if is_over {
                 if ENDING.contains(&signal) {
                     let _ = self.ended.send(Ended::Interrupted);
@@ -449,17 +477,40 @@ fn exit_code(status: ExitStatus) -> i32 {
 mod tests {
     use super::*;
 
+    /// What is heard of signals: when each comes, in milliseconds, whether from a terminal, and whether the command is over.
+    fn heard(signals: &[(u64, bool, bool)]) -> Vec<Heard> {
+        let now = std::cell::Cell::new(Duration::ZERO);
+        let mut endings = Endings { clock: || now.get(), requests: Requests::default(), is_asked: false };
+        let hear = |(ms, is_from_terminal, is_over): &(u64, bool, bool)| {
+            now.set(Duration::from_millis(*ms));
+            endings.hear(*is_from_terminal, *is_over)
+        };
+        signals.iter().map(hear).collect()
+    }
+
     #[test]
-    fn the_second_signal_that_is_for_the_recording_ends_it() {
-        let phase = Phase::default();
-        // Ctrl-C at a prompt of the command, as often as people like.
-        assert_eq!([true; 3].map(|terminal| phase.is_second(terminal)), [false; 3]);
-        assert!(phase.is_second(false), "a terminal's is the first, and this is sent to the recorder");
-        let phase = Phase::default();
-        assert_eq!([false; 2].map(|terminal| phase.is_second(terminal)), [false, true]);
-        let phase = Phase::default();
-        phase.is_command_over.store(true, Ordering::Relaxed);
-        assert_eq!([true; 2].map(|terminal| phase.is_second(terminal)), [false, true]);
+    fn the_second_request_that_is_for_the_recording_ends_it() {
+        use Heard::{AtOnce, First, Known};
+        const SENT: bool = false;
+        const TERMINAL: bool = true;
+        // Ctrl-C at a prompt of the command, as often as people like; the first counts when the recorder itself is told.
+        let prompt = [(0, TERMINAL, false), (900, TERMINAL, false), (1_800, TERMINAL, false), (3_000, SENT, false)];
+        assert_eq!(heard(&prompt), [First, Known, Known, AtOnce]);
+        // A wrapper in the foreground group passes each of them on.
+        let wrapped = [(0, TERMINAL, false), (1, SENT, false), (900, TERMINAL, false), (903, SENT, false)];
+        assert_eq!(heard(&wrapped), [First, Known, Known, Known]);
+        // timeout(1), and after that a person.
+        for is_over in [false, true] {
+            let timeout = [
+                (5, SENT, is_over),
+                (5, SENT, is_over),
+                (60, SENT, is_over),
+                (2_000, SENT, is_over),
+                (2_000, SENT, is_over),
+            ];
+            assert_eq!(heard(&timeout), [First, Known, Known, AtOnce, Known]);
+        }
+        assert_eq!(heard(&[(0, TERMINAL, true), (150, TERMINAL, true), (400, TERMINAL, true)]), [First, Known, AtOnce]);
     }
 
     #[test]
