@@ -56,8 +56,10 @@ something happened that can lose events and that nobody can count: a program cou
 
 Signals are passed on to the command. When it has ended, the recording ends within 3 s, whatever other programs do (a disk that hangs is \
 waited for). If it does not take SIGTERM, SIGINT or SIGHUP because it is frozen, stopped or traced, the recording ends without it. A second \
-such signal ends the recording at once, and `dormouse salvage` makes a trace of what is there; Ctrl-C counts only once the command has \
-ended.
+such signal, more than 0.2 s later, ends the recording at once, and `dormouse salvage` makes a trace of what is there; Ctrl-C counts only once the \
+command has ended.
+
+Options stand before the command: from its name on, and behind `--`, everything is the command's.
 
 Exit code: the command's; 128 + N if signal N ended it, or was to end it while it was frozen; 2 if there was nothing to run or record; with \
 --fail-on-loss, 3 in place of 0 if events were lost, or may have been.")]
@@ -97,7 +99,7 @@ pub(crate) struct Record {
     #[arg(long, hide = true, requires = "attach")]
     background: bool,
     /// The command and its arguments
-    #[arg(last = true, required_unless_present = "attach", value_name = "CMD")]
+    #[arg(trailing_var_arg = true, required_unless_present = "attach", value_name = "CMD")]
     command: Vec<OsString>,
 }
 
