@@ -123,9 +123,9 @@ impl View {
             let why = format!("nothing had come in their streams for --delay {delay:?}");
             sink.say(format!("{late} {stand} behind events of later times: {why}"));
         }
-        let stated = progress.positions.values().map(Position::events_discarded).fold(0, u64::saturating_add);
-        if !bounds.are_set() && (progress.losses.unstated > 0 || stated > 0 || !progress.losses.uncounted.is_empty()) {
-            sink.say(progress.losses.told(stated));
+        let lost = progress.losses.sum(progress.positions.values().map(Position::events_discarded));
+        if !bounds.are_set() && (lost > 0 || !progress.losses.uncounted.is_empty()) {
+            sink.say(progress.losses.told(lost));
         }
         ending.told().into_iter().for_each(|line| sink.say(line.into()));
         Ok((progress.is_damaged || !files.left_out.is_empty() || ending == Ending::Killed).into())

@@ -7,6 +7,7 @@ use dormouse_abi::class::matches;
 use dormouse_ctf::loss::{AT_AN_EDGE, DAMAGED, NOT_CLOSED};
 use dormouse_ctf::plan::Class;
 use dormouse_ctf::stats::{LossPlaces, Span};
+use dormouse_ctf::time::since_ns;
 use dormouse_ctf::{Event, Notice, Problem, StateRecord, StatedLosses, Trace};
 
 use crate::distribution::Number;
@@ -224,7 +225,7 @@ impl<'q> Analysis<'q> {
     }
 
     fn since_ns(&self, ns: i64) -> u64 {
-        ns.saturating_sub(self.span_ns.map_or(ns, |(begin, _)| begin)).max(0) as u64
+        since_ns(ns, self.span_ns.map_or(ns, |(begin, _)| begin))
     }
 
     fn pair(&mut self, event: &Event<'_>, kind: Kind, trace: usize) {
@@ -411,7 +412,7 @@ impl<'q> Analysis<'q> {
         });
         let other = self.groups.other.as_ref();
         let losses = report::Lost {
-            events: self.losses.unstated.saturating_add(self.discarded),
+            events: self.losses.sum([self.discarded]),
             unplaced: self.losses.unstated,
             possible: self.losses.uncounted,
             places: self.places.sorted(),

@@ -54,11 +54,8 @@ impl Number {
 impl Serialize for Number {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match *self {
-            Number::Whole(value) => match (i64::try_from(value), u64::try_from(value)) {
-                (Ok(value), _) => serializer.serialize_i64(value),
-                (_, Ok(value)) => serializer.serialize_u64(value),
-                _ => serializer.serialize_f64(value as f64),
-            },
+            // With all its digits: a sum has up to 128 bits.
+            Number::Whole(value) => serializer.serialize_i128(value),
             Number::Real(value) => serializer.serialize_f64(value),
         }
     }
@@ -300,6 +297,13 @@ mod tests {
         }
         assert_eq!(values.sum(), Some(Number::Whole(2 * i128::from(u64::MAX) + 1)));
         assert_eq!((values.min(), values.max()), (Some(Number::Whole(0)), Some(Number::Whole(u64::MAX.into()))));
+        let json = |number: Option<Number>| serde_json::to_string(&number).expect("it is a number");
+        assert_eq!(json(values.sum()), "36893488147419103231");
+        let least = (0..3).fold(Distribution::default(), |mut least, _| {
+            least.add(Number::Whole(i64::MIN.into()));
+            least
+        });
+        assert_eq!([json(least.min()), json(least.sum())], ["-9223372036854775808", "-27670116110564327424"]);
         values.add(Number::Real(f64::NAN));
         values.add(Number::Real(f64::INFINITY));
         assert_eq!((values.count(), values.not_finite()), (4, 2));

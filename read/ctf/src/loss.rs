@@ -172,6 +172,8 @@ pub const NOT_CLOSED: &str = "the trace was not closed: its session is live or w
 
 /// The same where only a part of the time is looked at.
 pub const AT_AN_EDGE: &str = "events were lost at the edge of this time, in it or not";
+/// The same where the sum of what was counted is not known.
+const TOO_MANY: &str = "they are more than 64 bits count";
 /// The same of those whose time nobody knows.
 const AT_UNKNOWN_TIMES: &str = "events were lost at times that nobody knows";
 
@@ -240,12 +242,18 @@ impl StatedLosses {
         self
     }
 
-    /// In words, with the events that packets state.
-    pub fn told(&self, stated: u64) -> String {
-        told(
-            self.unstated.saturating_add(stated),
-            self.uncounted.iter().map(|known| (known.cause.as_str(), known.count)),
-        )
+    /// All events that are known to be lost, with those that packets state. A sum that 64 bits do not hold is the most that they do, and more can be lost.
+    pub fn sum(&mut self, stated: impl IntoIterator<Item = u64>) -> u64 {
+        let sum = stated.into_iter().fold(self.unstated, u64::saturating_add);
+        if sum == u64::MAX {
+            self.add(TOO_MANY, 0);
+        }
+        sum
+    }
+
+    /// In words, with this sum.
+    pub fn told(&self, sum: u64) -> String {
+        told(sum, self.uncounted.iter().map(|known| (known.cause.as_str(), known.count)))
     }
 }
 
@@ -281,8 +289,17 @@ mod tests {
         // What is written is what a reader says.
         let mut stated = StatedLosses::default();
         losses.records().for_each(|record| stated.note(&record));
-        assert_eq!(stated.told(losses.of(Cause::NoPage)), losses.to_string());
+        let sum = stated.sum([losses.of(Cause::NoPage)]);
+        assert_eq!(stated.told(sum), losses.to_string());
         losses.add(Cause::NoPage, u64::MAX);
         assert_eq!(losses.lost(), u64::MAX);
+    }
+
+    #[test]
+    fn a_sum_beyond_64_bits_is_no_exact_one() {
+        let mut stated = StatedLosses { unstated: 5, ..StatedLosses::default() };
+        assert_eq!((stated.sum([7, 1 << 63]), stated.uncounted.len()), ((1 << 63) + 12, 0));
+        let sum = stated.sum([1 << 63, 1 << 63]);
+        assert_eq!(stated.told(sum), "at least 18446744073709551615 lost because they are more than 64 bits count");
     }
 }

@@ -149,6 +149,11 @@ impl Scale {
     }
 }
 
+/// Nanoseconds from a time to another; 0 if that is earlier.
+pub fn since_ns(ns: i64, begin_ns: i64) -> u64 {
+    if ns > begin_ns { ns.abs_diff(begin_ns) } else { 0 }
+}
+
 fn duration_ns(ticks: u64, frequency_hz: u64) -> u64 {
     match frequency_hz {
         1_000_000_000 => ticks,

@@ -8,6 +8,7 @@ use std::io::Write;
 
 use dormouse_abi::text::is_printable;
 use dormouse_analysis::timeline::{Begin, Counter, End, Flow, Instant, Loss, NameText, Sink, Track, TrackKind};
+use dormouse_ctf::time::since_ns;
 
 use crate::nest::{CONTINUED_MAX, Nest};
 
@@ -34,7 +35,7 @@ pub(crate) struct Folded {
     nest: Nest<Frame>,
     /// Of each stack the one without its innermost slice (of the outermost, the track), and the name of that one.
     stacks: Vec<(Result<u32, u32>, u32)>,
-    own_ns: Vec<u64>,
+    own_ns: Vec<u128>,
     known: HashMap<(Result<u32, u32>, u32), u32>,
     /// Parent, and what it is called, of threads and processes.
     tracks: Vec<(Option<u32>, Option<String>)>,
@@ -85,9 +86,9 @@ impl Folded {
     fn close(&mut self, track: u32, ns: i64, is_believed: bool) {
         let open = self.nest.open(track);
         let Some((_, frame)) = open.pop() else { return };
-        let ns = ns.saturating_sub(frame.since_ns).max(0) as u64;
+        let ns = since_ns(ns, frame.since_ns);
         if is_believed && let Some(own_ns) = self.own_ns.get_mut(frame.stack as usize) {
-            *own_ns = own_ns.saturating_add(ns.saturating_sub(frame.within_ns));
+            *own_ns += u128::from(ns.saturating_sub(frame.within_ns));
         }
         if let Some((_, outer)) = open.last_mut() {
             outer.within_ns = outer.within_ns.saturating_add(ns);

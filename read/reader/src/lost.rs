@@ -55,8 +55,9 @@ impl LostWithin {
             losses.add(DAMAGED, 0);
         }
         let stated = self.stated(&mut losses);
-        let is_any = losses.unstated > 0 || stated > 0 || !losses.uncounted.is_empty();
+        let sum = losses.sum([stated]);
+        let is_any = sum > 0 || !losses.uncounted.is_empty();
         let of = if self.is_whole() { "" } else { "of the time that is shown: " };
-        (is_any.then(|| format!("{of}{}", losses.told(stated))), losses.unstated.saturating_add(stated))
+        (is_any.then(|| format!("{of}{}", losses.told(sum))), sum)
     }
 }

@@ -4,7 +4,7 @@
 pub(crate) const BINS_AN_OCTAVE: u64 = 4;
 
 /// A name in call trees: parent (0: none; plus 1), name, count, total, own time.
-pub(crate) type Node = (u32, u32, u64, u64, u64);
+pub(crate) type Node = (u32, u32, u64, u128, u128);
 
 /// In which part of all durations one is.
 pub(crate) fn bin(duration: u64) -> u64 {

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 use dormouse_abi::text::printable;
 use dormouse_analysis::{Figure, QuickMap, Sample};
 use dormouse_ctf::Event;
+use dormouse_ctf::time::since_ns;
 use serde::Serialize;
 
 use crate::bins::{self, bin};
@@ -61,7 +62,7 @@ impl Samples {
     }
 
     fn since_ns(&self, ns: i64) -> u64 {
-        ns.saturating_sub(self.span_ns.map_or(ns, |(begin, _)| begin)).max(0) as u64
+        since_ns(ns, self.span_ns.map_or(ns, |(begin, _)| begin))
     }
 
     fn duration_ns(&self) -> u64 {
@@ -132,7 +133,7 @@ struct Drawn {
 }
 
 /// Parent (0: none; plus 1), name, and counts and times of both traces.
-type Node = (u32, u32, [u64; 2], [u64; 2]);
+type Node = (u32, u32, [u64; 2], [u128; 2]);
 
 /// Two traces beside each other, as the page is told of them.
 #[derive(Debug, Serialize)]
@@ -233,7 +234,7 @@ fn trees(nodes: [&[bins::Node]; 2], names: [&[String]; 2]) -> (Vec<String>, Vec<
                 all.len() as u32 - 1
             });
             let (_, _, counts, totals) = &mut all[number as usize];
-            (counts[side], totals[side]) = (counts[side] + count, totals[side].saturating_add(total));
+            (counts[side], totals[side]) = (counts[side] + count, totals[side] + total);
             numbers.push(number);
         }
     }

@@ -1,5 +1,6 @@
 //! Values over time.
 
+use dormouse_ctf::time::since_ns;
 use serde::Serialize;
 
 /// Values from some time on, nanoseconds since the epoch: the least, the greatest and the last of them.
@@ -30,8 +31,9 @@ impl Counter {
         if self.values.len() <= values_max {
             return;
         }
-        let span = ns.saturating_sub(self.values[0].0);
-        self.step_ns = (2 * self.step_ns).max(4 * span / values_max.max(1) as i64).max(1);
+        let span = i128::from(ns) - i128::from(self.values[0].0);
+        let step = (2 * i128::from(self.step_ns)).max(4 * span / values_max.max(1) as i128).max(1);
+        self.step_ns = i64::try_from(step).unwrap_or(i64::MAX);
         let values = std::mem::take(&mut self.values);
         values.into_iter().for_each(|values| self.put(values));
     }
@@ -77,7 +79,7 @@ pub(crate) struct CounterHead<'c> {
 impl Counter {
     /// The values between two times (since `begin_ns`, nanoseconds), with the one that holds at the first, in at most about `points_max` steps.
     pub(crate) fn head(&self, begin_ns: i64, (from, to): (u64, u64), points_max: usize) -> CounterHead<'_> {
-        let since = |(ns, ..): &Values| u64::try_from(ns.saturating_sub(begin_ns)).unwrap_or(0);
+        let since = |(ns, ..): &Values| since_ns(*ns, begin_ns);
         let first = self.values.partition_point(|value| since(value) <= from).saturating_sub(1);
         let count = self.values[first..].partition_point(|value| since(value) <= to);
         let shown = &self.values[first..first + count];

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::io::Write;
 
 use dormouse_analysis::timeline::Totals;
+use dormouse_ctf::time::since_ns;
 use flate2::Compression;
 use serde::Serialize;
 
@@ -388,9 +389,7 @@ impl Contents {
         let span = self.span();
         let order = order(&self.items, |item| item.thread);
         let Summary { nodes, nodes_left_out, .. } = summary::of(&self.items, &order, span);
-        let since = |ns: Option<i64>, without: u64| {
-            ns.map_or(without, |ns| u64::try_from(ns.saturating_sub(span.0)).unwrap_or(0).min(span.1))
-        };
+        let since = |ns: Option<i64>, without: u64| ns.map_or(without, |ns| since_ns(ns, span.0).min(span.1));
         let losses = self.losses.iter().map(|loss| LostBeside {
             begin: since(loss.begin_ns, 0),
             end: since(loss.end_ns, span.1),
@@ -432,9 +431,7 @@ fn order(items: &[Item], of: impl Fn(&Item) -> u32) -> Vec<u32> {
 
 fn loss_head(loss: &Loss, span: (i64, u64)) -> LossHead<'_> {
     // What lies before the first event is drawn at its time, and what lies behind the last at the end.
-    let since = |ns: Option<i64>, without: u64| {
-        ns.map_or(without, |ns| u64::try_from(ns.saturating_sub(span.0)).unwrap_or(0).min(span.1))
-    };
+    let since = |ns: Option<i64>, without: u64| ns.map_or(without, |ns| since_ns(ns, span.0).min(span.1));
     LossHead {
         begin: since(loss.begin_ns, 0),
         end: since(loss.end_ns, span.1),

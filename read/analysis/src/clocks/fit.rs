@@ -54,10 +54,10 @@ impl Line {
         1.0 + self.drift()
     }
 
-    pub(super) fn correction(&self) -> Correction {
-        let offset_ns = self.base_ns + self.later[0].round() as i128;
-        let clamped = offset_ns.clamp(i64::MIN.into(), i64::MAX.into()) as i64;
-        Correction::new(self.span.0, clamped, self.drift())
+    /// `None`: 64 bits do not hold the offset.
+    pub(super) fn correction(&self) -> Option<Correction> {
+        let offset_ns = i64::try_from(self.base_ns + self.later[0].round() as i128).ok()?;
+        Some(Correction::new(self.span.0, offset_ns, self.drift()))
     }
 
     /// The begin and the end of the span, from the begin of another line's, to which this one leads.

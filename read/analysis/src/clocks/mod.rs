@@ -123,6 +123,9 @@ pub enum Unfit {
         "no evenly running clock fits its messages: some are received before they were sent, whatever is corrected"
     )]
     Contradiction,
+    /// 64 bits of nanoseconds do not hold the difference.
+    #[error("is more than 292 years apart from the trace whose times are known; is the offset of its clock right?")]
+    Far,
 }
 
 impl Messages {
@@ -218,7 +221,10 @@ impl Messages {
                         }
                     };
                     let way = [&[fit], ways[beside].as_slice()].concat();
-                    let corrected = self.corrected(trace, beside, &way);
+                    let Some(corrected) = self.corrected(trace, beside, &way) else {
+                        results[trace - 1] = Err(Unfit::Far);
+                        continue;
+                    };
                     if best.as_ref().is_none_or(|(best, _)| corrected.error_ns < best.error_ns) {
                         best = Some((corrected, way));
                     }
@@ -234,8 +240,8 @@ impl Messages {
         results
     }
 
-    /// What comes of a way to the first trace. Errors are worst at one end of the span: each is convex.
-    fn corrected(&self, trace: usize, beside: usize, way: &[Fit]) -> Corrected {
+    /// What comes of a way to the first trace, unless that is too far. Errors are worst at one end of the span: each is convex.
+    fn corrected(&self, trace: usize, beside: usize, way: &[Fit]) -> Option<Corrected> {
         let mut line = way[0].line;
         let mut errors = [way[0].error_ns(0.0), way[0].error_ns(line.length())];
         for outer in &way[1..] {
@@ -246,7 +252,7 @@ impl Messages {
         let count = |from, to| self.between.get(&(from, to)).map_or(0, |messages| messages.count);
         let messages = [count(beside, trace), count(trace, beside)];
         let error_ns = errors[0].max(errors[1]).ceil() as u64;
-        Corrected { trace, messages, beside, correction: line.correction(), error_ns }
+        Some(Corrected { trace, messages, beside, correction: line.correction()?, error_ns })
     }
 
     /// The line from the times of a trace to those of the trace beside.

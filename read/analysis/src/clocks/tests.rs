@@ -87,3 +87,14 @@ fn what_cannot_be_is_told() {
     messages.between.entry((1, 0)).or_default().add(1_900_000, 1_890_000);
     assert_eq!(messages.corrections(2), [Err(Unfit::Contradiction)]);
 }
+
+#[test]
+fn a_difference_that_64_bits_do_not_hold_is_told() {
+    const APART_NS: i64 = 5_000_000_000_000_000_000;
+    let classes = MessageClasses { send: "s".into(), receive: "r".into(), key: Vec::new() };
+    let mut messages = Messages::of(classes);
+    messages.spans = vec![Some((-APART_NS, 1_000 - APART_NS)), Some((APART_NS, APART_NS + 1_000))];
+    messages.between.entry((0, 1)).or_default().add(-APART_NS, APART_NS + 10);
+    messages.between.entry((1, 0)).or_default().add(APART_NS + 500, 600 - APART_NS);
+    assert_eq!(messages.corrections(2), [Err(Unfit::Far)]);
+}

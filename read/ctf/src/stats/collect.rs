@@ -300,13 +300,14 @@ impl<'a> Collector<'a> {
         let warnings = self.warnings.into_iter().map(|(_, warning)| warning).chain(missing).collect();
         let totals: Vec<StreamTotals> = self.streams.iter().filter_map(|stream| stream.totals).collect();
         let discarded = totals.iter().map(|stream| stream.events_discarded);
+        let events_lost = self.losses.sum(discarded);
         let events = classes.iter().map(|class| class.count).sum();
         let span = span_ns.map(|(begin_ns, end_ns)| Span { begin_ns, end_ns, duration_ns: end_ns.abs_diff(begin_ns) });
         let seconds = span.map(|span| span.duration_ns as f64 / 1e9).filter(|seconds| *seconds > 0.0);
         Stats {
             events,
             state_events: self.state_events,
-            events_lost: discarded.fold(self.losses.unstated, u64::saturating_add),
+            events_lost,
             loss_places: self.places.sorted(),
             loss_possible: self.losses.uncounted,
             lost_by_class,

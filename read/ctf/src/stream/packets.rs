@@ -282,7 +282,7 @@ impl<'a, S: Source> StreamReader<'a, S> {
             }
         }
         if !self.trace.is_own() {
-            discarded = self.totals.events_discarded + self.newly_discarded(fields);
+            discarded = self.totals.events_discarded.saturating_add(self.newly_discarded(fields));
         }
         if discarded > self.totals.events_discarded {
             let ns = |ticks: Option<u64>| self.scale?.held_ns(ticks?);

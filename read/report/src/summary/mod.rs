@@ -28,9 +28,9 @@ pub(crate) struct Row {
     pub name: u32,
     pub is_slice: bool,
     pub count: u64,
-    pub total: u64,
+    pub total: u128,
     /// Without what is nested in it.
-    pub own: u64,
+    pub own: u128,
     /// The half, nine tenths and 99 hundredths are not longer.
     pub p50: u64,
     pub p90: u64,
@@ -70,7 +70,7 @@ pub(crate) struct Trees {
     nodes: Vec<Node>,
     numbers: HashMap<(u32, u32), u32>,
     left_out: u64,
-    own: HashMap<u32, u64>,
+    own: HashMap<u32, u128>,
     open: Vec<Open>,
 }
 
@@ -113,13 +113,12 @@ impl Trees {
     fn close(&mut self, items: &[Item]) {
         let Some(open) = self.open.pop() else { return };
         let item = &items[open.item as usize];
-        let own = self.own.entry(item.name).or_default();
-        *own = own.saturating_add(open.own);
+        *self.own.entry(item.name).or_default() += u128::from(open.own);
         if let Some(node) = open.node {
             let (_, _, count, total, own) = &mut self.nodes[node as usize];
             *count += 1;
-            *total = total.saturating_add(item.duration_ns);
-            *own = own.saturating_add(open.own);
+            *total += u128::from(item.duration_ns);
+            *own += u128::from(open.own);
         }
     }
 
@@ -176,7 +175,7 @@ pub(crate) fn of(items: &[Item], order: &[u32], span: (i64, u64)) -> Summary {
         .into_iter()
         .map(|((name, kind), mut of_name)| {
             of_name.durations.sort_unstable();
-            let total = of_name.durations.iter().fold(0, |sum: u64, duration| sum.saturating_add(*duration));
+            let total = of_name.durations.iter().map(|duration| u128::from(*duration)).sum();
             let mut slowest: Vec<_> = of_name.slowest.into_iter().map(|Reverse(slow)| slow).collect();
             slowest.sort_unstable_by(|a, b| b.cmp(a));
             let durations = &of_name.durations;

@@ -17,8 +17,8 @@ const PARTS_OF_HEAT: u64 = 4;
 #[derive(Debug, Default)]
 struct OfName {
     count: u64,
-    total: u64,
-    own: u64,
+    total: u128,
+    own: u128,
     max: u64,
     durations: Distribution,
     /// By part of the time and bin of the duration.
@@ -75,19 +75,19 @@ impl Running {
         if let Some(around) = at.checked_sub(1).and_then(|at| open.get_mut(at)) {
             around.nested = around.nested.saturating_add(duration);
         }
-        let own = duration.saturating_sub(nested);
+        let own = u128::from(duration.saturating_sub(nested));
         match node {
             Some(node) => {
                 let (_, _, count, total, own_of_node) = &mut self.trees.nodes[node as usize];
                 *count += 1;
-                *total = total.saturating_add(duration);
-                *own_of_node = own_of_node.saturating_add(own);
+                *total += u128::from(duration);
+                *own_of_node += own;
             }
             None => self.trees.left_out += 1,
         }
         let of_name = self.item(name, true, begin, bin(duration));
-        of_name.total = of_name.total.saturating_add(duration);
-        of_name.own = of_name.own.saturating_add(own);
+        of_name.total += u128::from(duration);
+        of_name.own += own;
         of_name.max = of_name.max.max(duration);
         of_name.durations.add(Number::Whole(duration.into()));
         of_name.slowest.push(Reverse((duration, Reverse(begin), thread)));
