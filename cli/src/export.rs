@@ -321,6 +321,7 @@ fn write<'f>(mut reading: Reading<'f>, mut exporter: Exporter, mut writing: Writ
             exporter.take(&mut writing.batch);
         }
         if writing.batch.is_full() {
+            refuse(&exporter)?;
             progress.show(&reading);
             writing.flush();
             if writing.out.is_over() {
@@ -346,10 +347,16 @@ fn write<'f>(mut reading: Reading<'f>, mut exporter: Exporter, mut writing: Writ
         progress.step(&reading);
     }
     drop(progress);
+    refuse(&exporter)?;
     let totals = writing.end(exporter)?;
     let Said { warnings, losses, .. } = reading.finish(!writing.out.is_over());
     let (is_damaged, left_out) = (!warnings.is_empty(), left_out(&totals));
     Ok(Told { is_damaged, events: totals.events, totals: Some(totals), losses, warnings, left_out })
+}
+
+/// What cannot be written is written in no other way.
+fn refuse(exporter: &Exporter) -> anyhow::Result<()> {
+    exporter.refusal().map_or(Ok(()), |why| Err(anyhow::Error::msg(why)))
 }
 
 /// What is being written.

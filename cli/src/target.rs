@@ -32,12 +32,21 @@ pub(crate) struct Partial {
 impl Partial {
     fn new(path: &Path) -> std::io::Result<Partial> {
         let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let prefix = format!(".{}.partial-", path.file_name().unwrap_or_default().to_string_lossy());
         let watch = Watch::new()?;
-        let file = tempfile::Builder::new().prefix(&prefix).tempfile_in(dir)?;
+        let file = tempfile::Builder::new().prefix(&partial_prefix(path)).tempfile_in(dir)?;
         let watched = watch.over(file.path())?;
         Ok(Partial { file, watched })
     }
+}
+
+/// Letters of a name that the name of what becomes it has: with others of its own it is no longer than names may be.
+const PARTIAL_NAME_BYTES_MAX: usize = 200;
+
+/// How the name of what becomes `path` begins.
+pub(crate) fn partial_prefix(path: &Path) -> String {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let begin = &name[..name.floor_char_boundary(PARTIAL_NAME_BYTES_MAX)];
+    format!(".{begin}.partial-")
 }
 
 /// Signals that end the program: they wait from here on, so that what is made next does not outlive one that comes at once.

@@ -8,7 +8,7 @@ use std::path::{Component, Path, PathBuf};
 use anyhow::{Context, bail};
 use dormouse_reader::TraceFiles;
 
-use crate::target::{Watch, Watched};
+use crate::target::{Watch, Watched, partial_prefix};
 
 /// Writes a trace into a directory that is not there yet. Gives how many bytes its files have.
 ///
@@ -24,11 +24,10 @@ pub(super) fn write(files: &TraceFiles, path: &Path) -> anyhow::Result<u64> {
     }
     let failed = || format!("cannot write to {}", path.display());
     let parent = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let prefix = format!(".{}.partial-", path.file_name().unwrap_or_default().to_string_lossy());
     let watch = Watch::new().with_context(failed)?;
     // Where it is not kept, it is removed.
     let mut partial = tempfile::Builder::new();
-    let partial = partial.prefix(&prefix).permissions(Permissions::from_mode(0o700)).tempdir_in(parent);
+    let partial = partial.prefix(&partial_prefix(path)).permissions(Permissions::from_mode(0o700)).tempdir_in(parent);
     let partial = partial.with_context(failed)?;
     let watched = watch.over(partial.path()).with_context(failed)?;
     let written_bytes = in_directory(files, &metadata, partial.path(), &watched)?;

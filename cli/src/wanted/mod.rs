@@ -172,7 +172,7 @@ impl Verbose {
 
 fn notes(files: &TraceFiles, indexes: Vec<String>) -> impl Iterator<Item = String> + use<'_> {
     let clocks = files.traces().flat_map(|trace| trace.clocks()).map(|clock| {
-        let seconds = clock.epoch_ns(0) as f64 / 1e9;
+        let seconds = clock.offset_s as f64 + clock.offset_cycles as f64 / clock.frequency_hz.max(1) as f64;
         format!("the clock {} counts {} Hz from {seconds:.9} s since 1970 on", clock.name, clock.frequency_hz)
     });
     files.notes.iter().cloned().chain(indexes).chain(clocks).map(|line| format!("note: {line}"))

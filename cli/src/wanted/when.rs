@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use anyhow::bail;
-use dormouse_ctf::Event;
+use dormouse_ctf::stream::RecordError;
+use dormouse_ctf::{Event, Problem};
 use dormouse_reader::{Bounds, TraceFiles};
 use dormouse_terminal::parse_duration;
 use jiff::civil::{DateTime, Time};
@@ -90,6 +91,19 @@ pub(crate) fn begin_ns(files: &TraceFiles) -> Option<i64> {
     None
 }
 
+/// Why a trace has no time from which others could be counted.
+fn no_time(files: &TraceFiles) -> anyhow::Error {
+    let mut events = files.events();
+    while let Some(item) = events.next_event() {
+        if let Err(notice) = item
+            && let Problem::Beyond(_) | Problem::Record { error: RecordError::Beyond(_), .. } = notice.problem
+        {
+            return anyhow::anyhow!("this trace has no event with a time that can be read: {notice}");
+        }
+    }
+    anyhow::anyhow!("this trace has no event with a time")
+}
+
 /// From when until when events are wanted.
 pub(super) fn bounds(
     files: &TraceFiles,
@@ -109,7 +123,7 @@ pub(super) fn bounds(
 }
 
 fn resolve(files: &TraceFiles, when: &When, without: i64) -> anyhow::Result<i64> {
-    let known = |ns: Option<i64>| ns.ok_or_else(|| anyhow::anyhow!("this trace has no event with a time"));
+    let known = |ns: Option<i64>| ns.ok_or_else(|| no_time(files));
     Ok(match *when {
         When::At(ns) => ns,
         When::FromBegin(ns) => known(begin_ns(files))?.saturating_add(ns),

@@ -58,7 +58,7 @@ fn an_event_at_the_last_moment_of_its_clock_counts() {
     let time = r#"{"type":"fixed-length-unsigned-integer","length":64,"byte-order":"little-endian","alignment":8,"roles":["default-clock-timestamp"]}"#;
     let fragments = [
         r#"{"type":"preamble","version":2}"#.to_string(),
-        r#"{"type":"clock-class","id":"c","frequency":1000000000}"#.to_string(),
+        r#"{"type":"clock-class","id":"c","frequency":1000000000,"offset-from-origin":{"seconds":-9223372037,"cycles":145224192}}"#.to_string(),
         format!(
             r#"{{"type":"data-stream-class","default-clock-class-id":"c","event-record-header-field-class":{{"type":"structure","member-classes":[{{"name":"t","field-class":{time}}}]}}}}"#
         ),

@@ -3,12 +3,14 @@
 mod clocks;
 mod damage;
 mod doctor;
+mod edges;
 mod export;
 mod external;
 mod kinds;
 mod memory;
 mod open;
 mod questions;
+mod record;
 mod report;
 mod report_diff;
 mod stats;

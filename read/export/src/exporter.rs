@@ -4,7 +4,8 @@ use std::io::Write;
 use std::sync::Arc;
 
 use dormouse_analysis::timeline::{NameText, Options, Timeline, Totals};
-use dormouse_ctf::{Event, Notice, Trace};
+use dormouse_ctf::time::utc_date;
+use dormouse_ctf::{Event, Notice, Problem, Trace};
 
 use crate::encoder::Encoder;
 use crate::fields::Fields;
@@ -31,6 +32,8 @@ pub enum Format {
 pub struct Exporter {
     timeline: Timeline<()>,
     output: Output,
+    /// The earliest time that the format does not hold.
+    not_held_ns: Option<i64>,
 }
 
 #[derive(Debug)]
@@ -44,7 +47,7 @@ enum Output {
 /// Calls a method of the timeline with the sink of the format.
 macro_rules! with_sink {
     ($self:ident, $batch:ident, |$timeline:ident, $sink:ident| $call:expr) => {{
-        let Exporter { timeline: $timeline, output } = $self;
+        let Exporter { timeline: $timeline, output, .. } = $self;
         match output {
             Output::Folded(folded) => {
                 let $sink = folded;
@@ -100,7 +103,7 @@ impl Exporter {
                 Output::Otlp(Box::new(Otlp::new(names, Fields::of(traces), host, base_ns)))
             }
         };
-        Ok(Exporter { timeline, output })
+        Ok(Exporter { timeline, output, not_held_ns: None })
     }
 
     /// Has it keep no more than so many bytes of what is open, of tracks and of stacks ([`Timeline::limit`]); what is beyond is counted in the totals.
@@ -112,6 +115,26 @@ impl Exporter {
             Output::Otlp(otlp) => otlp.limit(bytes / 2),
             Output::Perfetto(..) | Output::Chrome(..) => {}
         }
+    }
+
+    /// What is written, or can be, has this time.
+    #[inline]
+    fn note_time(&mut self, ns: Option<i64>) {
+        if let Some(ns @ ..0) = ns
+            && matches!(self.output, Output::Perfetto(..) | Output::Otlp(_))
+        {
+            self.not_held_ns = Some(self.not_held_ns.unwrap_or(ns).min(ns));
+        }
+    }
+
+    /// Why what has been shown so far cannot be written, if it cannot.
+    pub fn refusal(&self) -> Option<String> {
+        let ns = self.not_held_ns?;
+        let format = if matches!(self.output, Output::Otlp(_)) { "OTLP" } else { "Perfetto's format" };
+        let date = utc_date(ns.div_euclid(1_000_000_000));
+        Some(format!(
+            "{format} holds no time before 1970, and there is one of {date} ({ns} ns since 1970); --since 1970-01-01T00:00:00Z leaves it out, --to chrome and --to json hold it"
+        ))
     }
 
     /// An encoder of its batches; `None` where nothing is to be encoded: stacks are written at the end ([`Exporter::finish`]), spans when they end.
@@ -126,15 +149,17 @@ impl Exporter {
     /// The next event. True: it has to be the next one that is kept in the batch's block.
     #[inline]
     pub fn event(&mut self, event: &Event<'_>, batch: &mut Batch<'_>) -> bool {
+        self.note_time(event.time_ns);
         with_sink!(self, batch, |timeline, sink| timeline.event(event, sink))
     }
 
     /// The next event, which has been kept in the batch's block: the last one there.
     #[inline]
     pub fn take(&mut self, batch: &mut Batch<'_>) {
-        let Exporter { timeline, output } = self;
+        let Some(index) = batch.block.len().checked_sub(1) else { return };
+        self.note_time(batch.block.time_ns(index));
+        let Exporter { timeline, output, .. } = self;
         let Batch { block, ops, more, .. } = &mut *batch;
-        let Some(index) = block.len().checked_sub(1) else { return };
         if let (Output::Perfetto(recorder, _) | Output::Chrome(recorder, ..), Some(event)) = (output, block.get(index))
         {
             let mut recording = Recording { recorder, ops, more, event: index as u32, is_kept: false };
@@ -147,7 +172,7 @@ impl Exporter {
 
     #[inline(never)]
     fn take_slowly(&mut self, index: usize, batch: &mut Batch<'_>) {
-        let Exporter { timeline, output } = self;
+        let Exporter { timeline, output, .. } = self;
         let Batch { block, ops, more, out } = batch;
         let Some(event) = block.get(index) else { return };
         match output {
@@ -172,6 +197,9 @@ impl Exporter {
 
     /// A notice. `time_ns`: to where its stream has come.
     pub fn notice(&mut self, notice: &Notice, time_ns: Option<i64>, batch: &mut Batch<'_>) {
+        if let Problem::Discarded { begin_ns, .. } = notice.problem {
+            self.note_time(begin_ns);
+        }
         with_sink!(self, batch, |timeline, sink| timeline.notice(notice, time_ns, sink));
     }
 
@@ -180,7 +208,7 @@ impl Exporter {
     /// # Errors
     /// Those of `out`.
     pub fn finish(self, batch: &mut Batch<'_>, out: &mut impl Write) -> std::io::Result<Totals> {
-        let Exporter { timeline, output } = self;
+        let Exporter { timeline, output, .. } = self;
         match output {
             Output::Folded(mut folded) => {
                 let names = timeline.names().to_vec();
