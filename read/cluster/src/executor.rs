@@ -105,7 +105,7 @@ impl Executor {
                 let mut ends = Ends::new()?;
                 ends.next().await;
                 ends.next().await;
-                Ok(())
+                anyhow::Ok(())
             } => second,
         }
     }
