@@ -97,7 +97,7 @@ fn two_signals_at_a_time_are_one_request() {
     }
     running.kill(Signal::CONT);
     let recording = running.wait();
-    assert!(recording.stderr.contains("100 events, 0 lost, 1 processes, "), "{}", recording.stderr);
+    assert!(recording.stderr.contains("100 events, 0 lost, 1 process, "), "{}", recording.stderr);
     assert!(!recording.stderr.contains("at once"), "{}", recording.stderr);
     assert_eq!(check(&recording).1, 100);
 }
