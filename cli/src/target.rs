@@ -45,7 +45,8 @@ const PARTIAL_NAME_BYTES_MAX: usize = 200;
 /// How the name of what becomes `path` begins.
 pub(crate) fn partial_prefix(path: &Path) -> String {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let begin = &name[..name.floor_char_boundary(PARTIAL_NAME_BYTES_MAX)];
+    let fitting = name.char_indices().take_while(|(at, c)| at + c.len_utf8() <= PARTIAL_NAME_BYTES_MAX);
+    let begin: String = fitting.map(|(_, c)| c).collect();
     format!(".{begin}.partial-")
 }
 
