@@ -15,6 +15,8 @@ pub(crate) enum Kind {
         size_bits: u32,
         is_signed: bool,
     },
+    /// Whole numbers of which no 64 bits hold all: signed and unsigned ones of that size.
+    Wide,
     Bool,
     Float {
         is_single: bool,
@@ -61,10 +63,11 @@ impl Kind {
         fields.into_iter().map(|(name, field)| (name.to_string(), Kind::new(field, None))).collect()
     }
 
-    /// What holds the values of both, if something does without changing them.
+    /// What holds the values of both, if something of at most 64 bits does without changing them, or one of them is wider.
     pub(crate) fn common(&self, other: &Kind) -> Option<Kind> {
         match (self, other) {
             (one, two) if one == two => Some(one.clone()),
+            (Kind::Wide, Kind::Integer { .. }) | (Kind::Integer { .. }, Kind::Wide) => Some(Kind::Wide),
             (
                 Kind::Integer { size_bits: a, is_signed: a_signed },
                 Kind::Integer { size_bits: b, is_signed: b_signed },
@@ -81,6 +84,12 @@ impl Kind {
         }
     }
 
+    /// The same, of whatever size.
+    pub(crate) fn common_or_wide(&self, other: &Kind) -> Option<Kind> {
+        let are_integers = matches!((self, other), (Kind::Integer { .. }, Kind::Integer { .. }));
+        self.common(other).or(are_integers.then_some(Kind::Wide))
+    }
+
     /// Its type in Arrow.
     pub(crate) fn data_type(&self, is_text_binary: bool) -> DataType {
         let field = |name: &str, kind: &Kind| Field::new(name, kind.data_type(is_text_binary), true);
@@ -94,6 +103,8 @@ impl Kind {
             Kind::Integer { size_bits: 16, .. } => DataType::Int16,
             Kind::Integer { size_bits: 32, .. } => DataType::Int32,
             Kind::Integer { .. } => DataType::Int64,
+            // Digits of the greatest number of 64 bits.
+            Kind::Wide => DataType::Decimal128(20, 0),
             Kind::Bool => DataType::Boolean,
             Kind::Float { is_single: true } => DataType::Float32,
             Kind::Float { is_single: false } => DataType::Float64,
@@ -124,5 +135,10 @@ mod tests {
             assert_eq!(a.common(&b), expected, "{a:?} {b:?}");
             assert_eq!(b.common(&a), expected, "{b:?} {a:?}");
         }
+        let (unsigned, signed) = (integer(64, false), integer(8, true));
+        assert_eq!(unsigned.common_or_wide(&signed), Some(Kind::Wide));
+        assert_eq!(signed.common(&Kind::Wide), Some(Kind::Wide));
+        assert_eq!(signed.common_or_wide(&integer(32, false)), Some(integer(64, true)));
+        assert_eq!((signed.common_or_wide(&Kind::Text), Kind::Wide.common_or_wide(&Kind::Text)), (None, None));
     }
 }

@@ -1,6 +1,6 @@
 //! Which columns there are, and which members of which classes fill them.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use arrow_array::StringArray;
@@ -130,17 +130,31 @@ pub struct ClassColumns {
 
 /// The classes of traces, each name once, in alphabetical order.
 pub fn classes<'a>(traces: impl IntoIterator<Item = TraceRef<'a>>) -> Vec<ClassColumns> {
-    let mut found: Vec<ClassColumns> = Vec::new();
+    let mut found: BTreeMap<&str, Table> = BTreeMap::new();
     for class in traces.into_iter().flat_map(ClassRef::all) {
-        let mut table = Table::default();
-        table.add(class);
+        found.entry(&class.class.full_name).or_default().add(class);
+    }
+    let columns = |(name, table): (&str, Table)| {
         let fields = table.columns.iter().filter(|column| !COMMON.contains(&column.name.as_str()));
         let fields = fields.map(|column| Field::new(&column.name, column.kind.data_type(false), true)).collect();
-        found.push(ClassColumns { name: class.class.full_name.clone(), fields });
-    }
-    found.sort_by(|a, b| a.name.cmp(&b.name));
-    found.dedup_by(|a, b| a.name == b.name);
-    found
+        ClassColumns { name: name.into(), fields }
+    };
+    found.into_iter().map(columns).collect()
+}
+
+/// The classes of this name, each with its members and for each member the column that it fills.
+pub fn filled<'a>(
+    traces: impl IntoIterator<Item = TraceRef<'a>>,
+    class: &str,
+) -> Vec<Vec<(MemberRef<'a>, Option<String>)>> {
+    let mut table = Table::of_events();
+    let named = traces.into_iter().flat_map(ClassRef::all).filter(|one| one.class.full_name == class);
+    let of_class = |class: ClassRef<'a>| {
+        let columns = table.add(class).into_iter();
+        let names = columns.map(|column| column.map(|column| table.columns[column].name.clone()));
+        class.class.members().into_iter().zip(names).collect()
+    };
+    named.map(of_class).collect()
 }
 
 /// A column and its kind.
@@ -148,6 +162,8 @@ pub fn classes<'a>(traces: impl IntoIterator<Item = TraceRef<'a>>) -> Vec<ClassC
 struct Named {
     name: String,
     kind: Kind,
+    /// The class that it was made for.
+    class: String,
 }
 
 /// The columns that members of classes fill.
@@ -158,16 +174,29 @@ struct Table {
 }
 
 impl Table {
+    /// The columns that all events have are there whether or not a class fills them.
+    fn of_events() -> Table {
+        let mut table = Table::default();
+        for name in ["pid", "tid"] {
+            table.column(name, "", &Kind::UINT32, &HashSet::new());
+        }
+        table
+    }
+
     /// The column of this name and a kind that holds both, or one of another name.
     fn column(&mut self, name: &str, class: &str, kind: &Kind, taken: &HashSet<usize>) -> usize {
         let mut name = name.to_string();
         loop {
             let Some(index) = self.index.get(&name).copied() else {
-                self.columns.push(Named { name: name.clone(), kind: kind.clone() });
+                self.columns.push(Named { name: name.clone(), kind: kind.clone(), class: class.into() });
                 self.index.insert(name, self.columns.len() - 1);
                 return self.columns.len() - 1;
             };
-            let common = self.columns[index].kind.common(kind).filter(|_| !taken.contains(&index));
+            let before = &self.columns[index];
+            // What programs write as one class is one thing, whatever the types are that they take for it.
+            let common =
+                if before.class == class { before.kind.common_or_wide(kind) } else { before.kind.common(kind) };
+            let common = common.filter(|_| !taken.contains(&index));
             if let Some(common) = common {
                 self.columns[index].kind = common;
                 return index;
@@ -235,11 +264,7 @@ impl<'a> Layout<'a> {
             true => !(request.is_without_state && class.is_state()),
             false => request.events.iter().any(|pattern| matches(pattern, full_name(class))),
         };
-        // The columns that all events have are there whether or not a class fills them.
-        let mut table = Table::default();
-        for name in ["pid", "tid"] {
-            table.column(name, "", &Kind::UINT32, &HashSet::new());
-        }
+        let mut table = Table::of_events();
         let mut found = Vec::new();
         for (trace, classes) in classes.iter().enumerate() {
             for class in classes.iter().filter(|class| is_chosen(class)) {

@@ -33,7 +33,7 @@
 //!
 //! A field that has the name of a column that all events have is called `fields.NAME`, a context's `context.NAME`. Where classes give a
 //! name different types, the column has the smallest whole number that holds both; if nothing does, each type has a column of its own,
-//! `CLASS.NAME` from the second on.
+//! `CLASS.NAME` from the second on. Of one class, which several programs or templates write, signed and unsigned numbers of 64 bits are decimals of 20 digits.
 //!
 //! What no field says by itself are columns behind these ([`Extra`]): the name of the process, and all fields as JSON.
 //!
@@ -62,6 +62,6 @@ mod pairs;
 mod part;
 
 pub use batches::{Batches, ByClass, Damage, Gap, Split, Together, TogetherRows};
-pub use layout::{ClassColumns, Extra, Layout, Request, RequestError, classes};
+pub use layout::{ClassColumns, Extra, Layout, Request, RequestError, classes, filled};
 pub use pairs::{PairRequest, Pairs, pair_schema};
 pub use part::MixedKinds;
