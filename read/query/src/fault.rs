@@ -9,19 +9,26 @@ use crate::traces::{CATALOG, SCHEMA};
 /// Names that are listed; of more the nearest is told.
 const LISTED_MAX: usize = 8;
 
+/// The one of these names that was perhaps meant.
+pub(crate) fn meant<'n>(name: &str, names: &[&'n str]) -> Option<&'n str> {
+    let likeness = |other: &str| strsim::normalized_damerau_levenshtein(&name.to_lowercase(), &other.to_lowercase());
+    let best = names.iter().copied().max_by(|a, b| likeness(a).total_cmp(&likeness(b)));
+    best.filter(|best| likeness(best) >= 0.5)
+}
+
 /// What was perhaps meant, as the end of a sentence; or what there is.
 pub(crate) fn nearest<'n>(name: &str, names: impl Iterator<Item = &'n str>) -> String {
     let names: Vec<&str> = names.collect();
-    let likeness = |other: &&&str| strsim::normalized_damerau_levenshtein(&name.to_lowercase(), &other.to_lowercase());
-    let best = names.iter().max_by(|a, b| likeness(a).total_cmp(&likeness(b)));
-    match best {
-        Some(best) if likeness(&best) >= 0.5 => format!("; did you mean {}?", quoted(best)),
-        Some(_) if names.len() <= LISTED_MAX => {
+    match (meant(name, &names), names.first()) {
+        (Some(best), _) => format!("; did you mean {}?", quoted(best)),
+        (None, Some(_)) if names.len() <= LISTED_MAX => {
             let all: Vec<String> = names.iter().map(|name| quoted(name)).collect();
             format!("; there are {}", all.join(", "))
         }
-        Some(_) => format!("; there are {}, which `select * from classes` or `describe TABLE` lists", names.len()),
-        None => String::new(),
+        (None, Some(_)) => {
+            format!("; there are {}, which `select * from classes` or `describe TABLE` lists", names.len())
+        }
+        (None, None) => String::new(),
     }
 }
 

@@ -3,6 +3,8 @@
 //! A file of SQL for each. Its first lines are comments: `-- about` what it tells, and `-- needs: TABLE` (or one of `A | B`) what the trace has to have.
 //! What stands in `/*+ … */` is read where a store is asked: process ids are of one host, and stores have many.
 
+use crate::fault;
+
 /// A query that has a name.
 #[derive(Debug)]
 pub(crate) struct Named {
@@ -18,6 +20,13 @@ macro_rules! named {
 }
 
 named! { "alloc-leaks" "alloc-sizes" "busiest" "classes-by-second" "io-by-file" "latency" "mutex-contention" "slowest" "threads" "time-by-file" }
+
+/// Which was perhaps meant by a name that none has, as the end of a sentence, and what lists them.
+pub(crate) fn nearest(name: &str) -> String {
+    let names: Vec<&str> = ALL.iter().map(|named| named.name).collect();
+    let meant = fault::meant(name, &names).map(|best| format!("; did you mean {best}?")).unwrap_or(";".into());
+    format!("{meant} `dormouse query --named` lists all {}", names.len())
+}
 
 impl Named {
     pub(crate) fn find(name: &str) -> Option<&'static Named> {

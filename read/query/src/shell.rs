@@ -15,7 +15,7 @@ use rustyline::{Config, Context as LineContext, Editor, Helper};
 
 use crate::fault::quoted;
 use crate::functions::FUNCTIONS;
-use crate::named::{ALL, Named};
+use crate::named::{self, ALL, Named};
 use crate::output::Format;
 use crate::run::{INTERRUPTED, Session, TERMINATED};
 
@@ -155,7 +155,7 @@ pub(crate) fn run(session: &Session, rows: usize, out: &mut Output) -> Result<u8
     loop {
         match editor.readline("dormouse> ") {
             Ok(line) => {
-                let (text, named): (&str, String);
+                let (text, sql): (&str, String);
                 match line.trim().trim_end_matches(';').trim() {
                     "" => continue,
                     ".quit" | ".exit" => break,
@@ -172,16 +172,16 @@ pub(crate) fn run(session: &Session, rows: usize, out: &mut Output) -> Result<u8
                     }
                     other => match other.strip_prefix(".named ").map(|name| (name.trim(), Named::find(name.trim()))) {
                         Some((_, Some(found))) => {
-                            named = found.text(session.source().is_a_store());
-                            text = &named;
+                            sql = found.text(session.source().is_a_store());
+                            text = &sql;
                         }
                         Some((name, None)) => {
-                            say(format_args!("no query is called {name}"));
+                            say(format_args!("no query is called {name}{}", named::nearest(name)));
                             continue;
                         }
                         None => {
-                            named = other.to_string();
-                            text = &named;
+                            sql = other.to_string();
+                            text = &sql;
                         }
                     },
                 }
