@@ -197,13 +197,17 @@ const SLOW: &str = "select a.host, a.path, count(*), sum(a.bytes::bigint * b.byt
 const PAIRS: &str = "select host, process, tid, count(*), sum(duration_ns), min(begin_time), max(key) \
      from pairs('http:begin', 'http:end', 'id') group by 1, 2, 3 order by 1, 2, 3";
 
-/// The ten that have names, one whose result is wide, and one of pairs.
+/// Sums and operators beyond 64 bits: whole numbers that DataFusion's own would wrap.
+const EXACT: &str = "select host, sum((id + 4294967296) * 4294967295), avg(id - 9223372036854775807), sum(distinct bytes * 1000000007), \
+     max(-bytes), min(id - 5), max(id << 20), max(bytes + 0) from \"http:begin\" group by host order by host";
+
+/// The ten that have names, one whose result is wide, one of pairs, and one of great numbers.
 fn queries() -> Vec<Vec<String>> {
     let (code, named, _) = query(&["--named"]);
     assert_eq!(code, 0);
     let named = named.lines().map(|line| vec!["--named".to_string(), line.split(' ').next().unwrap().into()]);
-    let all: Vec<Vec<String>> = named.chain([WIDE, PAIRS].map(|sql| vec![sql.to_string()])).collect();
-    assert!(all.len() >= 12);
+    let all: Vec<Vec<String>> = named.chain([WIDE, PAIRS, EXACT].map(|sql| vec![sql.to_string()])).collect();
+    assert!(all.len() >= 13);
     all
 }
 

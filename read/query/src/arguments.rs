@@ -12,9 +12,9 @@ use crate::export::export;
 use crate::functions::FUNCTIONS;
 use crate::named::{ALL, Named};
 use crate::output::Format;
-use crate::run::Session;
+use crate::run::{INTERRUPTED, Session, TERMINATED};
 use crate::source::Source;
-use crate::{cluster, facts, fault, shell};
+use crate::{cluster, facts, named, shell, statements};
 
 /// Parts of a plan for a cluster: as many as four executors of four threads work on at a time.
 const CLUSTER_THREADS: usize = 16;
@@ -24,7 +24,7 @@ const CLUSTER_THREADS: usize = 16;
 #[command(name = "dormouse-query", bin_name = "dormouse query", version, max_term_width = 100, after_help = after_help())]
 pub(crate) struct Query {
     /// Traces: directories of one or with several below, archives of such (.tar, .tar.gz, .tar.zst), or `-`; or a store: a directory or
-    /// s3://BUCKET/PREFIX; then the query. Without a query there is a shell, or the query is read from standard input
+    /// s3://BUCKET/PREFIX; then the query. Without a query there is a shell, or the query is read from standard input; semicolons separate several
     #[arg(value_name = "TRACE… [SQL]")]
     words: Vec<String>,
     /// Run a query that has a name; alone, list them
@@ -167,7 +167,18 @@ impl Query {
                 sql
             }
         };
-        session.run(&sql, format, self.rows, self.output.as_deref(), out)
+        let queries = statements::of(&sql);
+        if queries.len() > 1 && (self.output.is_some() || !format.is_text()) {
+            bail!("several queries have several results: they go to standard output, as --format table, json or csv");
+        }
+        let mut code = 0;
+        for query in &queries {
+            match session.run(query, format, self.rows, self.output.as_deref(), out)? {
+                ended @ (INTERRUPTED | TERMINATED) => return Ok(ended),
+                of_query => code = code.max(of_query),
+            }
+        }
+        Ok(code)
     }
 }
 
@@ -179,10 +190,7 @@ fn list(out: &mut Output) -> Result<u8> {
 }
 
 fn find(name: &str) -> Result<&'static Named> {
-    Named::find(name).with_context(|| {
-        let near = fault::nearest(name, ALL.iter().map(|named| named.name));
-        format!("no query is called {name}{near}")
-    })
+    Named::find(name).with_context(|| format!("no query is called {name}{}", named::nearest(name)))
 }
 
 /// Traces and the query: the last word is the query, if no file has its name.

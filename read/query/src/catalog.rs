@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
 use datafusion::catalog::{CatalogProvider, MemoryCatalogProvider, SchemaProvider, TableProvider};
+use datafusion::dataframe::DataFrame;
 use datafusion::error::Result;
 use datafusion::execution::SessionStateBuilder;
 use datafusion::execution::context::{SQLOptions, SessionConfig, SessionContext};
@@ -15,6 +16,7 @@ use datafusion::execution::memory_pool::{FairSpillPool, TrackConsumersPool};
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 
 use crate::engine::{self, Objects};
+use crate::exact;
 use crate::functions;
 use crate::rules;
 use crate::source::Source;
@@ -86,6 +88,7 @@ pub(crate) fn context(source: Source, limits: &Limits) -> Result<SessionContext>
     let runtime = RuntimeEnvBuilder::new().with_memory_pool(Arc::new(pool)).with_disk_manager_builder(disk);
     let runtime = runtime.with_object_store_registry(Arc::new(Objects::default())).build_arc()?;
     let state = SessionStateBuilder::new().with_default_features().with_config(config).with_runtime_env(runtime);
+    let state = state.with_analyzer_rules(exact::analyzer_rules());
     let state = state.with_physical_optimizer_rules(rules::all()).build();
     let context = SessionContext::new_with_state(state);
     let tables = Tables { source, names: source.names(), made: Mutex::default() };
@@ -93,11 +96,20 @@ pub(crate) fn context(source: Source, limits: &Limits) -> Result<SessionContext>
     catalog.register_schema(SCHEMA, Arc::new(tables))?;
     context.register_catalog(CATALOG, Arc::new(catalog));
     functions::register(&context);
+    exact::register(&context);
     source.register(&context);
     Ok(context)
 }
 
-/// The source is read, and nothing else: no file is read or written by a query.
-pub(crate) fn options() -> SQLOptions {
-    SQLOptions::new().with_allow_ddl(false).with_allow_dml(false).with_allow_statements(false)
+/// What a query asks. The source is read, and nothing else: no file is read or written by a query.
+///
+/// # Errors
+/// It is wrong.
+pub(crate) async fn frame(context: &SessionContext, sql: &str) -> Result<DataFrame> {
+    let state = context.state();
+    let mut statement = state.sql_to_statement(sql, &state.config_options().sql_parser.dialect)?;
+    exact::with_decimals(&mut statement);
+    let plan = state.statement_to_plan(statement).await?;
+    SQLOptions::new().with_allow_ddl(false).with_allow_dml(false).with_allow_statements(false).verify_plan(&plan)?;
+    context.execute_logical_plan(plan).await
 }

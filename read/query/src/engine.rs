@@ -16,7 +16,7 @@ use object_store::local::LocalFileSystem;
 use url::Url;
 
 pub use crate::codec::Codec;
-use crate::functions;
+use crate::{exact, functions};
 
 /// Object stores by their addresses, opened as the environment says (AWS_ACCESS_KEY_ID and so on), each once.
 #[derive(Debug, Default)]
@@ -78,5 +78,6 @@ pub fn state(config: SessionConfig, runtime: Arc<RuntimeEnv>) -> SessionState {
         SessionStateBuilder::new().with_default_features().with_config(config).with_runtime_env(runtime).build();
     let context = SessionContext::new_with_state(state);
     functions::register(&context);
+    exact::register(&context);
     context.state()
 }

@@ -36,17 +36,18 @@ pub(crate) const FUNCTIONS: [(&str, &str); 7] = [
 ];
 
 /// What a function does with columns of its arguments.
-type Run = fn(&[ArrayRef]) -> Result<ArrayRef>;
+pub(crate) type Run = fn(&[ArrayRef]) -> Result<ArrayRef>;
 
 /// A function of one row.
 #[derive(Debug)]
-struct Function {
-    name: &'static str,
-    signature: Signature,
-    returns: DataType,
+pub(crate) struct Function {
+    pub name: &'static str,
+    pub signature: Signature,
+    /// `None`: as its first argument.
+    pub returns: Option<DataType>,
     /// Whether its first argument has one row if that is the value of all rows.
-    is_first_short: bool,
-    run: Run,
+    pub is_first_short: bool,
+    pub run: Run,
 }
 
 // There is one of each name.
@@ -73,8 +74,9 @@ impl ScalarUDFImpl for Function {
         &self.signature
     }
 
-    fn return_type(&self, _: &[DataType]) -> Result<DataType> {
-        Ok(self.returns.clone())
+    fn return_type(&self, arguments: &[DataType]) -> Result<DataType> {
+        let returns = self.returns.as_ref().or(arguments.first());
+        returns.cloned().ok_or_else(|| DataFusionError::Plan(format!("{} takes an argument", self.name)))
     }
 
     fn invoke_with_args(&self, args: ScalarFunctionArgs) -> Result<ColumnarValue> {
@@ -100,7 +102,7 @@ pub(crate) fn register(context: &SessionContext) {
         context.register_udf(ScalarUDF::new_from_impl(Function {
             name,
             signature,
-            returns,
+            returns: Some(returns),
             is_first_short: name == "time_bucket",
             run,
         }));
@@ -109,7 +111,7 @@ pub(crate) fn register(context: &SessionContext) {
     context.register_udf(ScalarUDF::new_from_impl(Function {
         name: "duration_text",
         signature,
-        returns: text,
+        returns: Some(text),
         is_first_short: false,
         run: duration_text,
     }));
@@ -125,7 +127,7 @@ pub(crate) fn fields_json() -> Arc<ScalarUDF> {
     Arc::new(ScalarUDF::new_from_impl(Function {
         name: "dormouse_fields_json",
         signature,
-        returns: DataType::Utf8,
+        returns: Some(DataType::Utf8),
         is_first_short: false,
         run: to_json,
     }))

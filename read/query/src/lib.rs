@@ -10,6 +10,7 @@
 //! * Nothing is decoded here: batches come from `dormouse_columns`, pairs from `dormouse_analysis`, figures from `dormouse_ctf`, files of a store from DataFusion.
 //! * A query reads the source that was named, and nothing else: it opens and writes no file but what `-o` names.
 //! * `--memory` bounds what DataFusion keeps; sorting, grouping and joining go on in temporary files beyond it.
+//! * Whole numbers are exact: DataFusion's sums and operators, which wrap, are replaced (`exact`).
 //! * Plans are changed by DataFusion's rules, and by three of ours (`rules`): where only `count(*)` is asked, by class and time, nothing becomes a row, and
 //!   whoever reads counts (`count`); tables of a trace that a union brings together are read in one pass (`together`); `locf` keeps the last values by key
 //!   (`carried`).
@@ -27,6 +28,7 @@ mod codec;
 mod count;
 mod descriptors;
 pub mod engine;
+mod exact;
 mod export;
 mod facts;
 mod fault;
@@ -43,6 +45,7 @@ mod run;
 mod scan;
 mod shell;
 mod source;
+mod statements;
 mod store;
 mod together;
 mod traces;

@@ -38,7 +38,7 @@ pub(crate) enum Format {
 }
 
 impl Format {
-    fn is_text(self) -> bool {
+    pub(crate) fn is_text(self) -> bool {
         !matches!(self, Format::Arrow | Format::Parquet)
     }
 }

@@ -1,7 +1,7 @@
 //! Which conditions of a query are looked at while the trace is read.
 //!
 //! A condition is pushed down only where the reader answers it as SQL does: a comparison with what an event does not have is neither true nor false in
-//! both. Left to DataFusion are floating-point numbers (SQL orders NaN, the filter language does not), labels of enumerations (a value can have several),
+//! both. It asks for a field, and SQL for a column: so the column has to have that field of all classes with the name of the table. Left to DataFusion are floating-point numbers (SQL orders NaN, the filter language does not), labels of enumerations (a value can have several),
 //! names that mean more than one field, and who wrote the event.
 
 use std::collections::BTreeSet;
@@ -14,7 +14,7 @@ use datafusion::catalog::Session;
 use datafusion::common::{DFSchema, ScalarValue};
 use datafusion::error::Result;
 use datafusion::logical_expr::{BinaryExpr, Expr, Operator};
-use dormouse_columns::classes as all_classes;
+use dormouse_columns::{classes as all_classes, filled};
 use dormouse_ctf::ClassRef;
 use dormouse_ctf::plan::Shape;
 
@@ -200,10 +200,14 @@ fn field(column: &str, class: &str, traces: &Traces) -> Option<FieldKind> {
         return None;
     }
     let mut found = None;
-    for class in traces.files.traces().flat_map(ClassRef::all).filter(|one| one.class.full_name == class) {
-        let members = class.class.members();
-        let mut of_name = members.iter().filter(|member| member.name == column);
-        let (member, None) = (of_name.next()?, of_name.next()) else { return None };
+    for members in filled(traces.files.traces(), class) {
+        let mut fills = members.iter().filter(|(_, filled)| filled.as_deref() == Some(column));
+        let mut of_name = members.iter().filter(|(member, _)| member.name == column);
+        // Of each class with this name the column has the values of this member, and of no other.
+        let ((member, _), None) = (fills.next()?, fills.next()) else { return None };
+        if member.name != column || of_name.nth(1).is_some() {
+            return None;
+        }
         let kind = match (member.declared.map(|declared| declared.kind), member.field.shape()) {
             (Some(dormouse_abi::class::Kind::Bool | dormouse_abi::class::Kind::Bytes), _) => return None,
             (_, Shape::Integer(node))
@@ -239,8 +243,14 @@ fn literal(value: &ScalarValue, kind: FieldKind, is_equal: bool) -> Option<Strin
         (FieldKind::Integer, ScalarValue::UInt16(Some(n))) => Some(n.to_string()),
         (FieldKind::Integer, ScalarValue::UInt32(Some(n))) => Some(n.to_string()),
         (FieldKind::Integer, ScalarValue::UInt64(Some(n))) => Some(n.to_string()),
+        (FieldKind::Integer, ScalarValue::Decimal128(Some(n), _, 0)) => integer(*n),
         _ => None,
     }
+}
+
+/// A number that is near those of 64 bits: the filter language has no greater ones.
+fn integer(n: i128) -> Option<String> {
+    (n.unsigned_abs() <= 1 << 64).then(|| n.to_string())
 }
 
 /// The names of all classes, in alphabetical order.

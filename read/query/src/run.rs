@@ -133,7 +133,7 @@ impl Session {
 
     async fn answer(&self, sql: &str, format: Format, rows: usize, target: &mut Target<'_>) -> Result<()> {
         let told = |error: DataFusionError| anyhow!("{}", fault::told(sql, &error, &self.tables));
-        let frame = self.context.sql_with_options(sql, catalog::options()).await.map_err(told)?;
+        let frame = catalog::frame(&self.context, sql).await.map_err(told)?;
         let task = Arc::new(frame.task_ctx());
         if self.cluster.is_some() {
             cluster::check(frame.logical_plan())?;

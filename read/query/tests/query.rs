@@ -417,7 +417,11 @@ fn named_queries() {
     let (code, _, err) = query(&[http.to_str().unwrap(), "--named", "alloc-leaks"]);
     assert_eq!((code, err.contains("`dormouse record --libc -- COMMAND` records it")), (2, true), "{err}");
     let (code, _, err) = query(&[http.to_str().unwrap(), "--named", "alloc-leak"]);
-    assert_eq!((code, err.contains("did you mean \"alloc-leaks\"?")), (2, true), "{err}");
+    let told =
+        "dormouse: no query is called alloc-leak; did you mean alloc-leaks? `dormouse query --named` lists all 10\n";
+    assert_eq!((code, err.as_str()), (2, told));
+    let (code, _, err) = query(&[http.to_str().unwrap(), "--named", "nope"]);
+    assert_eq!((code, err.as_str()), (2, "dormouse: no query is called nope; `dormouse query --named` lists all 10\n"));
 }
 
 /// Bytes are counted for the file that stands behind the descriptor when they are moved, however it came there.
@@ -833,4 +837,141 @@ fn examples_of_the_documentation() {
     let listed =
         |all: &[(String, String)]| all.iter().map(|(command, out)| format!("$ {command}\n{out}")).collect::<String>();
     assert!(shown == examples, "what is printed:\n{}", listed(&shown));
+}
+
+/// A trace of a class with the extremes of 64 bits, and a class whose field has signed and unsigned values, or none, or is a text.
+fn write_extremes(dir: &Path) {
+    let mut builder = TraceBuilder::new();
+    let field = |name: &'static str, kind| (name, FieldType::scalar(kind));
+    let fields = [
+        field("u", Kind::U64),
+        field("s", Kind::I64),
+        field("a", Kind::U64),
+        field("b", Kind::U64),
+        field("w", Kind::U32),
+        field("f", Kind::F64),
+    ];
+    let number = builder.class("n", "e", &fields);
+    let types = [Kind::U64, Kind::I64, Kind::I32].map(|kind| builder.class("t", "e", &[field("x", kind)]));
+    let without = builder.class("t", "e", &[]);
+    let text = builder.class("t", "e", &[field("x", Kind::Str)]);
+    let stream = builder.stream(0);
+    let mut at = 0;
+    let mut event = |class, values: &[Value<'_>]| {
+        at += 1;
+        builder.event(stream, at, 1, 1, class, values);
+    };
+    for least in [false, true, false] {
+        let (s, f) = if least { (i64::MIN, f64::INFINITY) } else { (i64::MAX, f64::NEG_INFINITY) };
+        let values =
+            [Value::U64(u64::MAX), Value::I64(s), Value::U64(5), Value::U64(7), Value::U32(u32::MAX), Value::F64(f)];
+        event(number, &values);
+    }
+    for value in [u64::MAX, 1 << 63, 7] {
+        event(types[0], &[Value::U64(value)]);
+    }
+    event(types[1], &[Value::I64(-1)]);
+    event(types[1], &[Value::I64(i64::MIN)]);
+    event(types[2], &[Value::I32(-5)]);
+    event(without, &[]);
+    event(text, &[Value::Str(b"-7")]);
+    builder.finish().closed().write(dir);
+}
+
+/// What is expected are the numbers themselves, as any program that computes with more bits gives them.
+#[test]
+fn no_number_wraps() {
+    let dir = tempfile::tempdir().unwrap();
+    let (trace, store) = (dir.path().join("trace"), dir.path().join("store"));
+    std::fs::create_dir(&trace).unwrap();
+    write_extremes(&trace);
+    assert_eq!(query(&[trace.to_str().unwrap(), "--export", store.to_str().unwrap()]).0, 0);
+    for (what, expected) in [
+        ("sum(u)", "55340232221128654845"),
+        ("sum(distinct u)", "18446744073709551615"),
+        ("sum(s)", "9223372036854775806"),
+        ("avg(s)", "3.0744573456182584e18"),
+        ("avg(distinct s)", "-0.5"),
+        ("avg(u)", "1.8446744073709552e19"),
+        ("sum(a - b)", "-6"),
+        ("min(a - b)", "-2"),
+        ("max(0 - u)", "-18446744073709551615"),
+        ("sum(u + u)", "110680464442257309690"),
+        ("max(u * a)", "92233720368547758075"),
+        ("max(u + 1)", "18446744073709551616"),
+        ("max(s + u)", "27670116110564327422"),
+        ("max(w * w)", "18446744065119617025"),
+        ("max(0 - w - w)", "-8589934590"),
+        ("max(w + 1)", "4294967296"),
+        ("sum(s) filter (where s > 0)", "18446744073709551614"),
+        ("max(a << 60)", "5764607523034234880"),
+        ("max(u >> 63)", "1"),
+        ("count(*) filter (where u < 18446744073709551616)", "3"),
+        ("count(*) filter (where s >= -9223372036854775809)", "3"),
+        ("count(*) filter (where u = 18446744073709551616)", "0"),
+        ("count(*) filter (where s < -9223372036854775807)", "1"),
+    ] {
+        for place in [&trace, &store] {
+            assert_eq!(rows(place, &format!("select {what} from \"n:e\"")), [expected], "{what} {place:?}");
+        }
+        assert_eq!(rows(&trace, &format!("select {what} from \"n:e\" group by a")), [expected], "{what}");
+    }
+    for what in [
+        "s + s",
+        "s - 1",
+        "-s",
+        "s * 2",
+        "s << 1",
+        "u << 1",
+        "a << 64",
+        "a << -1",
+        "sum(u * u)",
+        "9223372036854775807 + 1",
+    ] {
+        for place in [&trace, &store] {
+            let (code, out, err) = query(&[place.to_str().unwrap(), &format!("select {what} from \"n:e\"")]);
+            assert_eq!((code, out.as_str(), err.to_lowercase().contains("overflow")), (2, "", true), "{what}: {err}");
+        }
+    }
+    let windows = "sum(u) over (order by time rows between 1 preceding and current row), sum(s) over (order by time), \
+                   sum(distinct u) over (order by time), avg(s) over (order by time rows between 1 preceding and current row)";
+    assert_eq!(
+        rows(&trace, &format!("select {windows} from \"n:e\" order by time")),
+        [
+            "18446744073709551615,9223372036854775807,18446744073709551615,9.223372036854776e18",
+            "36893488147419103230,-1,18446744073709551615,-0.5",
+            "36893488147419103230,9223372036854775806,18446744073709551615,-0.5"
+        ]
+    );
+    let of_floats = "select min(f), max(f) from \"n:e\" group by s order by s";
+    assert_eq!(rows(&trace, of_floats), ["inf,inf", "-inf,-inf"]);
+    let two = query(&[trace.to_str().unwrap(), "select max(a) from \"n:e\"; select max(b) as b from \"n:e\";"]);
+    assert_eq!(two, (0, "max(n:e.a)\n5\nb\n7\n".into(), String::new()));
+}
+
+/// A condition is true of rows whose column has such a value, and of no others.
+#[test]
+fn a_field_of_several_types() {
+    let dir = tempfile::tempdir().unwrap();
+    let (trace, store) = (dir.path().join("trace"), dir.path().join("store"));
+    std::fs::create_dir(&trace).unwrap();
+    write_extremes(&trace);
+    assert_eq!(query(&[trace.to_str().unwrap(), "--export", store.to_str().unwrap()]).0, 0);
+    for place in [&trace, &store] {
+        for (condition, expected) in [
+            ("x < 0", &["-9223372036854775808", "-5", "-1"][..]),
+            ("x > 9223372036854775807", &["9223372036854775808", "18446744073709551615"]),
+            ("x in (7, -1)", &["-1", "7"]),
+            ("x <> 7 and x > -6 and x < 9223372036854775808", &["-5", "-1"]),
+        ] {
+            let found = rows(place, &format!("select x from \"t:e\" where {condition} order by x"));
+            assert_eq!(found, expected, "{condition} {place:?}");
+            let count = rows(place, &format!("select count(*) from \"t:e\" where {condition}"));
+            assert_eq!(count, [expected.len().to_string()], "{condition} {place:?}");
+        }
+        assert_eq!(rows(place, "select count(*) from \"t:e\" where x is null"), ["2"]);
+        assert_eq!(rows(place, "select \"t:e.x\" from \"t:e\" where \"t:e.x\" = '-7'"), ["-7"]);
+    }
+    let plan = rows(&trace, "explain select x from \"t:e\" where x < 0").join("\n");
+    assert!(plan.contains("FilterExec"), "a text is not the column's: {plan}");
 }

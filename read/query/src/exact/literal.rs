@@ -1,0 +1,59 @@
+//! Whole numbers in the text of a query that 64 bits do not hold.
+
+use std::ops::ControlFlow;
+
+use datafusion::sql::parser::Statement;
+use datafusion::sql::sqlparser::ast::{
+    CastKind, DataType, ExactNumberInfo, Expr, UnaryOperator, Value, visit_expressions_mut,
+};
+
+use super::DIGITS_MAX;
+
+/// Writes them as decimals: DataFusion makes floating-point numbers of them, which equal their neighbours. Those of more digits than a decimal has stay what
+/// they are: all integers are on one side of them.
+pub(crate) fn with_decimals(statement: &mut Statement) {
+    match statement {
+        Statement::Statement(statement) => {
+            let _: ControlFlow<()> = visit_expressions_mut(statement.as_mut(), |expr| {
+                widen(expr);
+                ControlFlow::Continue(())
+            });
+        }
+        Statement::Explain(explain) => with_decimals(&mut explain.statement),
+        _ => {}
+    }
+}
+
+fn widen(expr: &mut Expr) {
+    match expr {
+        // A magnitude that an unsigned number has and no negative one.
+        Expr::UnaryOp { op: UnaryOperator::Minus, expr: of } => {
+            if digits(of).is_some_and(|digits| digits.parse::<u64>().is_ok_and(|n| n > i64::MIN.unsigned_abs())) {
+                to_decimal(of);
+            }
+        }
+        _ if digits(expr).is_some_and(|digits| digits.parse::<u64>().is_err()) => to_decimal(expr),
+        _ => {}
+    }
+}
+
+/// Those of a whole number that a decimal holds.
+fn digits(expr: &Expr) -> Option<String> {
+    let Expr::Value(value) = expr else { return None };
+    let Value::Number(text, _) = &value.value else { return None };
+    let text = text.replace('_', "");
+    let is_whole = text.bytes().all(|byte| byte.is_ascii_digit());
+    (is_whole && text.trim_start_matches('0').len() <= usize::from(DIGITS_MAX)).then_some(text)
+}
+
+fn to_decimal(expr: &mut Expr) {
+    let (Some(digits), Expr::Value(value)) = (digits(expr), &expr) else { return };
+    let text = value.span.clone();
+    *expr = Expr::Cast {
+        kind: CastKind::Cast,
+        expr: Box::new(Expr::Value(Value::SingleQuotedString(digits).with_span(text))),
+        data_type: DataType::Decimal(ExactNumberInfo::PrecisionAndScale(u64::from(DIGITS_MAX), 0)),
+        array: false,
+        format: None,
+    };
+}
