@@ -58,8 +58,6 @@ pub(crate) struct Stored {
     /// By name.
     tables: BTreeMap<&'static str, Arc<StoreTable>>,
     events: Arc<StoreEvents>,
-    /// What is not among the pairs.
-    left_out: BTreeSet<String>,
 }
 
 /// A table, and of events the class.
@@ -128,10 +126,24 @@ impl Stored {
                 files.entry(key(&file.table, class)).or_default().push(stored(&store, manifest, file));
             }
         }
+        let sum = |of: fn(&Manifest) -> u64| manifests.iter().map(of).sum::<u64>();
+        let unpaired = [
+            (
+                sum(|one| one.unpaired.across_losses),
+                "pairs are left out: events can have been lost between begin and end",
+            ),
+            (sum(|one| one.unpaired.not_followed), "events that begin something are left out: too many were open"),
+        ];
         let mut of = |table: &str, class: Option<&str>, parts, time| -> Result<Arc<StoreTable>> {
             let files = files.remove(&key(table, class)).unwrap_or_default();
-            let schema = schemas::of(schemas.of(table, class), class.unwrap_or(table))?;
-            Ok(Arc::new(StoreTable::new(root.clone(), schema, parts, time, files)))
+            let (schema, unfit) = schemas::of(schemas.of(table, class));
+            let name = class.unwrap_or(table);
+            let lines = unfit.iter().map(|column| {
+                format!("the column {column} of {name} is left out: chunks have types of it that no type holds")
+            });
+            let unpaired = unpaired.iter().filter(|(count, _)| table == "pairs" && *count > 0);
+            let left_out = lines.chain(unpaired.map(|(count, what)| format!("{count} {what}"))).collect();
+            Ok(Arc::new(StoreTable::new(root.clone(), schema, parts, time, files, left_out)))
         };
         let names: BTreeSet<&str> =
             manifests.iter().flat_map(|one| &one.classes).map(|class| class.name.as_str()).collect();
@@ -144,25 +156,15 @@ impl Stored {
             tables.insert(name, of(name, None, parts, time)?);
         }
         let all = classes.values().flat_map(|table| table.files().iter().cloned()).collect();
-        let common = StoreTable::new(root.clone(), common(), &OF_EVENTS, Some("time"), all);
+        let common = StoreTable::new(root.clone(), common(), &OF_EVENTS, Some("time"), all, BTreeSet::new());
         let events = Arc::new(StoreEvents::new(Arc::new(common), classes.clone()));
-        let sum = |of: fn(&Manifest) -> u64| manifests.iter().map(of).sum::<u64>();
-        let left_out = [
-            (
-                sum(|one| one.unpaired.across_losses),
-                "pairs are left out: events can have been lost between begin and end",
-            ),
-            (sum(|one| one.unpaired.not_followed), "events that begin something are left out: too many were open"),
-        ];
-        let left_out = left_out.into_iter().filter(|(count, _)| *count > 0);
-        let left_out = left_out.map(|(count, what)| format!("{count} {what}")).collect();
-        Ok(Stored { store, root, classes, tables, events, left_out })
+        Ok(Stored { store, root, classes, tables, events })
     }
 
     /// What is not in the tables that were read since this was asked before, one line each.
     pub(crate) fn take_damage(&self) -> BTreeSet<String> {
-        let is_told = self.tables.get("pairs").is_some_and(|pairs| pairs.take_read());
-        if is_told { self.left_out.clone() } else { BTreeSet::new() }
+        let tables = self.tables.values().chain(self.classes.values());
+        tables.filter(|table| table.take_read()).flat_map(|table| table.left_out().clone()).collect()
     }
 
     /// The names of all event classes, in alphabetical order.

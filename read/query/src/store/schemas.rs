@@ -1,46 +1,41 @@
 //! The columns of a table whose files were written at different times.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use anyhow::{Result, bail};
 use datafusion::arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 
-/// The columns of all of them.
-///
-/// # Errors
-/// Two have a column of one name and of types that nothing holds.
-pub(crate) fn of<'s>(schemas: impl IntoIterator<Item = &'s SchemaRef>, name: &str) -> Result<SchemaRef> {
-    let mut all: Vec<Field> = Vec::new();
+/// The columns of all of them, and the names of those that are left out: types that nothing holds have one name.
+pub(crate) fn of<'s>(schemas: impl IntoIterator<Item = &'s SchemaRef>) -> (SchemaRef, BTreeSet<String>) {
+    let (mut all, mut left_out) = (Vec::new(), BTreeSet::new());
     for schema in schemas {
-        add(&mut all, schema, name)?;
+        left_out.extend(add(&mut all, schema));
     }
-    Ok(Arc::new(Schema::new(all)))
+    all.retain(|field| !left_out.contains(field.name()));
+    (Arc::new(Schema::new(all)), left_out)
 }
 
-/// Adds the columns of one.
-fn add(all: &mut Vec<Field>, schema: &Schema, name: &str) -> Result<()> {
+/// Adds the columns of one; the names of those that do not fit.
+fn add(all: &mut Vec<Field>, schema: &Schema) -> Vec<String> {
+    let mut unfit = Vec::new();
     for field in schema.fields() {
         let Some(known) = all.iter_mut().find(|known| known.name() == field.name()) else {
             // A file that lacks it has null there.
             all.push(field.as_ref().clone().with_nullable(true));
             continue;
         };
-        let Some(both) = wider(known.data_type(), field.data_type()) else {
-            bail!(
-                "the column {} of {name} is {} in one chunk and {} in another, which no type holds",
-                field.name(),
-                known.data_type(),
-                field.data_type()
-            );
-        };
-        *known = known.clone().with_data_type(both);
+        match wider(known.data_type(), field.data_type()) {
+            Some(both) => *known = known.clone().with_data_type(both),
+            None => unfit.push(field.name().clone()),
+        }
     }
-    Ok(())
+    unfit
 }
 
 /// The smallest type that holds what both hold.
 fn wider(a: &DataType, b: &DataType) -> Option<DataType> {
-    use DataType::{Dictionary, Float32, Float64, Int8, Int16, Int32, Int64, UInt8, UInt16, UInt32, UInt64, Utf8};
+    use DataType::{Decimal128, Dictionary, Float32, Float64};
+    use DataType::{Int8, Int16, Int32, Int64, UInt8, UInt16, UInt32, UInt64, Utf8};
     const SIGNED: [DataType; 4] = [Int8, Int16, Int32, Int64];
     const UNSIGNED: [DataType; 4] = [UInt8, UInt16, UInt32, UInt64];
     if a == b {
@@ -50,9 +45,9 @@ fn wider(a: &DataType, b: &DataType) -> Option<DataType> {
     match (at(&SIGNED, a), at(&SIGNED, b), at(&UNSIGNED, a), at(&UNSIGNED, b)) {
         (Some(a), Some(b), ..) => return Some(SIGNED[a.max(b)].clone()),
         (.., Some(a), Some(b)) => return Some(UNSIGNED[a.max(b)].clone()),
-        // Of an unsigned number of 64 bits no signed one holds all.
+        // Of an unsigned number of 64 bits no signed one holds all. Traces have the same decimal then.
         (Some(signed), _, _, Some(unsigned)) | (_, Some(signed), Some(unsigned), _) => {
-            return SIGNED.get(signed.max(unsigned + 1)).cloned();
+            return Some(SIGNED.get(signed.max(unsigned + 1)).cloned().unwrap_or(Decimal128(20, 0)));
         }
         _ => {}
     }
@@ -61,9 +56,15 @@ fn wider(a: &DataType, b: &DataType) -> Option<DataType> {
         Dictionary(_, values) => **values == Utf8,
         _ => false,
     };
+    // What is written down in one way.
+    let is_plain = |one: &DataType| one.is_numeric() || *one == DataType::Boolean || is_text(one);
     match (a, b) {
         (Float32, Float64) | (Float64, Float32) => Some(Float64),
-        _ if is_text(a) && is_text(b) => Some(Utf8),
+        (wide @ Decimal128(20, 0), other) | (other, wide @ Decimal128(20, 0)) if other.is_integer() => {
+            Some(wide.clone())
+        }
+        // A number in one program and a text in another: both are texts.
+        _ if is_plain(a) && is_plain(b) => Some(Utf8),
         _ => None,
     }
 }
@@ -75,23 +76,30 @@ mod tests {
     #[test]
     fn columns_of_chunks_are_brought_together() {
         let schema = |fields: &[(&str, DataType)]| {
-            Schema::new(fields.iter().map(|(name, of)| Field::new(*name, of.clone(), false)).collect::<Vec<_>>())
+            Arc::new(Schema::new(
+                fields.iter().map(|(name, of)| Field::new(*name, of.clone(), false)).collect::<Vec<_>>(),
+            ))
         };
         let labels = DataType::Dictionary(Box::new(DataType::Int32), Box::new(DataType::Utf8));
-        let mut all = Vec::new();
+        let list = DataType::new_list(DataType::UInt8, true);
         let chunks = [
-            schema(&[("a", DataType::UInt8), ("b", DataType::Utf8), ("f", DataType::Float32)]),
-            schema(&[("a", DataType::Int16), ("c", DataType::Int64), ("f", DataType::Float64)]),
-            schema(&[("a", DataType::UInt32), ("b", labels)]),
+            schema(&[("a", DataType::UInt8), ("b", DataType::Utf8), ("f", DataType::Float32), ("w", DataType::UInt64)]),
+            schema(&[("a", DataType::Int16), ("c", DataType::Int64), ("f", DataType::Float64), ("w", DataType::Int8)]),
+            schema(&[("a", DataType::UInt32), ("b", labels), ("l", list), ("w", DataType::UInt32)]),
+            schema(&[("c", DataType::Utf8), ("l", DataType::UInt8)]),
         ];
-        chunks.iter().for_each(|schema| add(&mut all, schema, "p:e").unwrap());
-        let found: Vec<_> = all.iter().map(|field| (field.name().as_str(), field.data_type().clone())).collect();
-        let expected =
-            [("a", DataType::Int64), ("b", DataType::Utf8), ("f", DataType::Float64), ("c", DataType::Int64)];
+        let (all, left_out) = of(&chunks);
+        let found: Vec<_> =
+            all.fields().iter().map(|field| (field.name().as_str(), field.data_type().clone())).collect();
+        let expected = [
+            ("a", DataType::Int64),
+            ("b", DataType::Utf8),
+            ("f", DataType::Float64),
+            ("w", DataType::Decimal128(20, 0)),
+            ("c", DataType::Utf8),
+        ];
         assert_eq!(found, expected);
-        assert!(all.iter().all(Field::is_nullable));
-        let wrong = add(&mut all, &schema(&[("b", DataType::Int8)]), "p:e").unwrap_err().to_string();
-        assert_eq!(wrong, "the column b of p:e is Utf8 in one chunk and Int8 in another, which no type holds");
-        assert_eq!(wider(&DataType::UInt64, &DataType::Int8), None);
+        assert!(all.fields().iter().all(|field| field.is_nullable()));
+        assert_eq!(left_out.iter().collect::<Vec<_>>(), ["l"]);
     }
 }

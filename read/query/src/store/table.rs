@@ -1,6 +1,6 @@
 //! A table of a store: files of Parquet.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -62,6 +62,8 @@ pub(crate) struct StoreTable {
     /// The column of the times that manifests tell.
     time: Option<&'static str>,
     files: Vec<StoredFile>,
+    /// What is not in it, one line each.
+    left_out: BTreeSet<String>,
     was_read: AtomicBool,
 }
 
@@ -73,6 +75,7 @@ impl StoreTable {
         parts: &'static [&'static str],
         time: Option<&'static str>,
         files: Vec<StoredFile>,
+        left_out: BTreeSet<String>,
     ) -> StoreTable {
         StoreTable {
             root,
@@ -80,12 +83,18 @@ impl StoreTable {
             parts,
             time,
             files,
+            left_out,
             was_read: AtomicBool::new(false),
         }
     }
 
     pub(crate) fn files(&self) -> &[StoredFile] {
         &self.files
+    }
+
+    /// What is not in it, one line each.
+    pub(crate) fn left_out(&self) -> &BTreeSet<String> {
+        &self.left_out
     }
 
     /// Whether it was read since this was asked before.
@@ -136,6 +145,7 @@ impl StoreTable {
         projection: Option<&Vec<usize>>,
         limit: Option<usize>,
     ) -> Result<Arc<dyn ExecutionPlan>> {
+        self.was_read.store(true, Ordering::Relaxed);
         let files: Vec<&StoredFile> = files.into_iter().collect();
         if files.is_empty() {
             return empty(self.schema.table_schema(), projection);
@@ -288,7 +298,6 @@ impl TableProvider for StoreTable {
         filters: &[Expr],
         limit: Option<usize>,
     ) -> Result<Arc<dyn ExecutionPlan>> {
-        self.was_read.store(true, Ordering::Relaxed);
         self.plan(state, self.kept(filters, state)?, projection, limit)
     }
 }
