@@ -14,7 +14,7 @@ use crate::directory::{ProcessRoot, Refusal, SocketDirectory, directories_of, di
 use crate::error::Error;
 use crate::facts::{has_listener, inner_directories, names_otherwise};
 use crate::peer;
-use crate::process::{self, Identity, Stat, is_dead};
+use crate::process::{self, Identity, Stat, image_place, is_dead};
 use crate::why::{Looked, Silence, why_none, why_silent, why_unreachable};
 
 /// How long a program may take over an answer, all in all.
@@ -280,8 +280,9 @@ impl Program {
 /// A call of a program that listens by a signal.
 #[derive(Debug, Default)]
 struct Call {
-    /// What the program is like, so that one that it has become by `exec` is told from it. Empty: nobody is called.
-    layout: String,
+    /// Which program the process is, so that one that it becomes by `exec` is told from it.
+    image: Option<u64>,
+    /// `None`: nobody is called.
     started: Option<Instant>,
     /// The thread that was sent the signal.
     thread: Option<u32>,
@@ -289,12 +290,11 @@ struct Call {
 
 impl Call {
     fn to(pid: u32) -> Call {
-        let layout = Stat::of(pid).map(|stat| stat.layout()).unwrap_or_default();
-        Call { layout, started: Some(Instant::now()), thread: None }
+        Call { image: image_place(pid), started: Some(Instant::now()), thread: None }
     }
 
     fn is_under_way(&self, pid: u32) -> bool {
-        self.started.is_some() && Stat::of(pid).is_some_and(|stat| stat.layout() == self.layout)
+        self.started.is_some() && image_place(pid) == self.image
     }
 
     /// Sends the signal if this is a moment for it. Whether it has been sent.

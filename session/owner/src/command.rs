@@ -131,8 +131,15 @@ fn is_loaded(name: &OsStr) -> bool {
 pub struct Traced {
     pid: u32,
     ended: Receiver<Ended>,
-    /// Nothing else is published by it: all orderings are Relaxed.
-    is_over: Arc<AtomicBool>,
+    phase: Arc<Phase>,
+}
+
+/// What is known of the command where signals are heard. Nothing else is published by it: all orderings are Relaxed.
+#[derive(Debug, Default)]
+struct Phase {
+    is_command_over: AtomicBool,
+    /// Signals that asked for the end until now were the command's.
+    begins_anew: AtomicBool,
 }
 
 /// How a command, or its recording, has ended.
@@ -268,17 +275,17 @@ impl Traced {
         let failed = |error| format!("cannot run `{}`: {error}", program.to_string_lossy());
         let mut child = process.spawn().map_err(failed)?;
         let (sender, ended) = channel();
-        let (pid, is_over, of_waiter) = (child.id(), Arc::new(AtomicBool::new(false)), sender.clone());
+        let (pid, phase, of_waiter) = (child.id(), Arc::new(Phase::default()), sender.clone());
         let wait = move || {
             // Nobody else waits for it, so it can be awaited.
             let code = child.wait().map_or(1, exit_code);
             let _ = of_waiter.send(Ended::Exited(code));
         };
         std::thread::Builder::new().name("dormouse-wait".into()).spawn(wait).map_err(no_thread)?;
-        let forwarder = Forwarder { pid, signals, is_over: Arc::clone(&is_over), ended: sender };
+        let forwarder = Forwarder { pid, signals, phase: Arc::clone(&phase), ended: sender };
         let forward = move || forwarder.run(&at_once);
         std::thread::Builder::new().name("dormouse-signal".into()).spawn(forward).map_err(no_thread)?;
-        Ok(Traced { pid, ended, is_over })
+        Ok(Traced { pid, ended, phase })
     }
 
     /// The command's process id.
@@ -290,7 +297,7 @@ impl Traced {
     pub fn wait(&self) -> Ended {
         // The waiter has sent something when it ends.
         let ended = self.ended.recv().unwrap_or(Ended::Exited(1));
-        self.is_over.store(true, Ordering::Relaxed);
+        self.phase.is_command_over.store(true, Ordering::Relaxed);
         ended
     }
 
@@ -299,7 +306,7 @@ impl Traced {
     /// # Errors
     /// One line.
     pub fn on_interrupt(self, function: impl FnOnce() + Send + 'static) -> Result<(), Error> {
-        self.phase.ending_count.store(0, Ordering::Relaxed);
+        self.phase.begins_anew.store(true, Ordering::Relaxed);
         let wait = move || {
             if self.ended.iter().any(|ended| ended == Ended::Interrupted) {
                 function();
@@ -340,7 +347,7 @@ fn inherit(file: RawFd, number: RawFd) -> std::io::Result<()> {
 struct Forwarder {
     pid: u32,
     signals: SignalsInfo<WithOrigin>,
-    is_over: Arc<AtomicBool>,
+    phase: Arc<Phase>,
     ended: Sender<Ended>,
 }
 
@@ -351,7 +358,10 @@ impl Forwarder {
         for origin in self.signals.forever() {
             let signal = origin.signal;
             let is_from_terminal = is_from_terminal(&origin);
-            let is_over = self.is_over.load(Ordering::Relaxed);
+            let is_over = self.phase.is_command_over.load(Ordering::Relaxed);
+            if self.phase.begins_anew.swap(false, Ordering::Relaxed) {
+                endings.is_asked = false;
+            }
             if ENDING.contains(&signal) && endings.hear(is_from_terminal, is_over) == Heard::AtOnce {
                 at_once(signal);
             }
