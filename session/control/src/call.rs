@@ -206,15 +206,17 @@ mod tests {
         cost_soon(&mut start(&mut Command::new("cat")), Some(Cost::Restarted));
         cost_soon(&mut start(Command::new("sleep").arg("infinity")), Some(Cost::Interrupted));
         let mut blocks = Command::new("sleep");
-        // SAFETY: between fork and exec only system calls are made.
-        unsafe {
-            blocks.arg("infinity").pre_exec(|| {
-                let mut set: libc::sigset_t = std::mem::zeroed();
-                libc::sigfillset(&mut set);
-                libc::sigprocmask(libc::SIG_BLOCK, &set, std::ptr::null_mut());
-                Ok(())
-            })
+        let block = || {
+            // SAFETY: integers, of which zeroes are values.
+            let mut all: libc::sigset_t = unsafe { std::mem::zeroed() };
+            // SAFETY: fills what it is given.
+            unsafe { libc::sigfillset(&raw mut all) };
+            // SAFETY: a set that was filled in.
+            unsafe { libc::sigprocmask(libc::SIG_BLOCK, &raw const all, std::ptr::null_mut()) };
+            Ok(())
         };
+        // SAFETY: between fork and exec only system calls are made.
+        unsafe { blocks.arg("infinity").pre_exec(block) };
         cost_soon(&mut start(&mut blocks), None);
     }
 
