@@ -78,6 +78,8 @@ impl Running {
             .args([plugin_count.to_string(), thread_count.to_string()])
             .arg(place.path().join("progress"))
             .env("XDG_RUNTIME_DIR", place.path())
+            // Its threads stand still in the loader while tools come.
+            .env("DORMOUSE_LISTEN", "thread")
             .env("GATE", place.path().join("gate"))
             .envs(environment.iter().copied())
             .stdin(Stdio::piped())

@@ -86,6 +86,8 @@ impl Tuned {
         let mut child = Command::new(dir.join("tuned"))
             .arg(dir.join("plugin.so"))
             .env("XDG_RUNTIME_DIR", place.path())
+            // It waits for its input between tracepoints.
+            .env("DORMOUSE_LISTEN", "thread")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()

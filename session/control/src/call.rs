@@ -204,7 +204,8 @@ mod tests {
             child.wait().unwrap();
         };
         cost_soon(&mut start(&mut Command::new("cat")), Some(Cost::Restarted));
-        cost_soon(&mut start(Command::new("sleep").arg("infinity")), Some(Cost::Interrupted));
+        cost_soon(&mut start(Command::new("sleep").arg("600")), Some(Cost::Interrupted));
+
         let mut blocks = Command::new("sleep");
         let block = || {
             // SAFETY: integers, of which zeroes are values.
@@ -216,7 +217,7 @@ mod tests {
             Ok(())
         };
         // SAFETY: between fork and exec only system calls are made.
-        unsafe { blocks.arg("infinity").pre_exec(block) };
+        unsafe { blocks.arg("600").pre_exec(block) };
         cost_soon(&mut start(&mut blocks), None);
     }
 

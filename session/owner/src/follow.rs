@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use dormouse_abi::message::{ProgramToTool, ToolToProgram};
 use dormouse_abi::text::printable;
-use dormouse_control::{Descendants, Program, has_tracepoints, no_thread};
+use dormouse_control::{Descendants, Program, Wait, has_tracepoints, no_thread};
 
 use crate::error::Error;
 use crate::service::Shared;
@@ -34,6 +34,9 @@ const REST_MAX: Duration = Duration::from_secs(10);
 
 /// How long a program may take to join when it is asked to.
 const PATIENCE_TO_ATTACH: Duration = Duration::from_secs(5);
+
+/// How long a program may take to pass a tracepoint when it is called.
+const PATIENCE_TO_CALL: Duration = Duration::from_secs(1);
 
 /// Starts the thread.
 pub(crate) fn start(shared: Arc<Shared>, socket: PathBuf) -> Result<(), Error> {
@@ -68,11 +71,17 @@ fn follow_executed(shared: &Shared, socket: &Path, members: &mut BTreeSet<u32>) 
     for pid in shared.processes.executed().into_iter().filter(|pid| members.contains(pid)) {
         let path = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
         let program = printable(&path.to_string_lossy());
-        let is_recorded = Program::listening(pid).is_some_and(|program| attach(shared, socket, &program).is_ok());
+        let is_recorded = called(pid).is_some_and(|program| attach(shared, socket, &program).is_ok());
         // What others than the attached one start is of interest where it could be recorded.
         let is_named = is_recorded || shared.followed.is_attached(pid) || has_tracepoints(pid);
         shared.followed.note_executed(Executed { pid, program, is_recorded }, is_named);
     }
+}
+
+/// A program that listens, or does so once it is called: it gets a moment to pass a tracepoint, and another one at the next look.
+fn called(pid: u32) -> Option<Program> {
+    let wait = &mut Wait { limit: Some(PATIENCE_TO_CALL), on_wait: &mut |_| {} };
+    Program::find_soon(pid, wait).ok()
 }
 
 /// Has a program that runs join, and arm the session's classes. Returns how many are armed.

@@ -33,6 +33,7 @@ impl Running {
     fn start_as(command: &mut Command) -> Running {
         let place = tempfile::tempdir().unwrap();
         command.env("XDG_RUNTIME_DIR", place.path()).stdin(Stdio::piped()).stdout(Stdio::piped());
+        command.env("DORMOUSE_LISTEN", "thread");
         let mut child = command.spawn().unwrap();
         let stdout = BufReader::new(child.stdout.take().unwrap());
         Running { place, child, stdout }
@@ -292,7 +293,10 @@ fn programs_of_two_pid_namespaces_do_not_take_each_others_sockets() {
     let place = tempfile::tempdir().unwrap();
     let start = || {
         let mut command = Command::new("unshare");
-        command.args(["--pid", "--fork", "--kill-child", HOST, "wait"]).env("XDG_RUNTIME_DIR", place.path());
+        command
+            .args(["--pid", "--fork", "--kill-child", HOST, "wait"])
+            .env("XDG_RUNTIME_DIR", place.path())
+            .env("DORMOUSE_LISTEN", "thread");
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
@@ -332,7 +336,12 @@ fn sockets_of_dead_processes_go_with_the_next_program() {
         rustix::fs::utimensat(rustix::fs::CWD, path, &times, rustix::fs::AtFlags::SYMLINK_NOFOLLOW).unwrap();
     }
     let mut command = Command::new(HOST);
-    command.arg("wait").env("XDG_RUNTIME_DIR", running.place.path()).stdin(Stdio::piped()).stdout(Stdio::null());
+    command
+        .arg("wait")
+        .env("XDG_RUNTIME_DIR", running.place.path())
+        .env("DORMOUSE_LISTEN", "thread")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null());
     let mut next = command.spawn().unwrap();
     // The one that lives and the new one.
     wait_until("dead sockets are gone", || running.sockets().len() == 2);

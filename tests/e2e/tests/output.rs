@@ -117,6 +117,7 @@ impl Place {
         let dir = tempfile::tempdir().unwrap();
         let pantry = Command::new(pantry())
             .env("XDG_RUNTIME_DIR", dir.path())
+            .env("DORMOUSE_LISTEN", "thread")
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn();

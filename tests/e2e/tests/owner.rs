@@ -268,7 +268,7 @@ fn running_owner_is_killed(supervisor: u32) -> bool {
 /// A program that runs already is recorded on as well, and its session ended by a tool.
 #[test]
 fn a_program_that_is_attached_stays_so() {
-    let mut program = Program::start(&[BOX, "none", "1000"], PATIENCE);
+    let mut program = Program::start_with(&[BOX, "none", "1000"], &[("DORMOUSE_LISTEN", "thread")], PATIENCE);
     program.wait_for_ready();
     let (pid, run, dir) = (program.pid().to_string(), program.place().join("run"), program.place().join("trace"));
     let succeed = |program: &Program, arguments: &[&str]| {

@@ -29,6 +29,8 @@ impl Pantry {
         let place = tempfile::tempdir().unwrap();
         let mut child = Command::new(pantry())
             .env("XDG_RUNTIME_DIR", place.path())
+            // It waits for its clients.
+            .env("DORMOUSE_LISTEN", "thread")
             .envs(environment.iter().copied())
             .stdout(Stdio::piped())
             .stderr(File::create(place.path().join("log")).unwrap())
@@ -389,6 +391,7 @@ fn a_library_with_a_tracer_of_its_own_is_tuned_too() {
     let mut child = Command::new(env!("CARGO_BIN_EXE_e2e-tuned"))
         .arg(plugin())
         .env("XDG_RUNTIME_DIR", place.path())
+        .env("DORMOUSE_LISTEN", "thread")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()

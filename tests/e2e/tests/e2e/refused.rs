@@ -81,7 +81,7 @@ fn classes_that_no_trace_can_hold_are_named_once() {
 fn refusals_are_told_when_the_last_event_is_disarmed() {
     let place = tempfile::tempdir().expect("a directory");
     let mut program = Command::new(UNFIT);
-    program.args(["by-library", "wait"]).env("XDG_RUNTIME_DIR", place.path());
+    program.args(["by-library", "wait"]).env("XDG_RUNTIME_DIR", place.path()).env("DORMOUSE_LISTEN", "thread");
     let mut program = program.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("the program runs");
     let mut line = String::new();
     BufReader::new(program.stdout.take().expect("a pipe")).read_line(&mut line).expect("a line");
