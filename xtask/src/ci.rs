@@ -166,7 +166,7 @@ pub(crate) fn run(chosen: &[String]) -> Result<()> {
     if chosen.is_empty() {
         println!("\n== cache");
         // The next run takes longer without, and no more.
-        if let Err(error) = succeed(&mut cargo(["run", "--quiet", "--package", "dormouse-cache", "--", "keep"])) {
+        if let Err(error) = succeed(&mut cargo(["run", "--quiet", "--package", "xtask-cache", "--", "keep"])) {
             println!("{error:#}");
         }
     }

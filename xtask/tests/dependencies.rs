@@ -214,7 +214,7 @@ const RULES: [Rule; 53] = [
     ("dormouse-cluster", &["dormouse-abi", "dormouse-query", "dormouse-terminal"]),
     ("dormouse-install", &[]),
     // It is built before all else.
-    ("dormouse-cache", &[]),
+    ("xtask-cache", &[]),
     ("xtask", &["dormouse-install", "dormouse-testing"]),
 ];
 

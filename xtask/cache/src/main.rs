@@ -53,7 +53,7 @@ fn main() -> ExitCode {
             find().and_then(|cache| cache.map_or(Ok(NOWHERE.into()), |cache| cache.bring()))
         }
         [action] if action == "keep" => find().and_then(|cache| cache.map_or(Ok(NOWHERE.into()), |cache| cache.keep())),
-        _ => Err("usage: dormouse-cache bring|keep".into()),
+        _ => Err("usage: xtask-cache bring|keep".into()),
     };
     match result {
         Ok(text) => println!("cache: {text} ({:.1} s)", started.elapsed().as_secs_f64()),

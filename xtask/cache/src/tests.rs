@@ -129,7 +129,7 @@ fn nothing_is_brought_beside_what_is_compiled() {
     compile(&one, "debug");
     one.keep().unwrap();
     // This program alone, as cargo builds it first.
-    write(&other.target.join("debug/.fingerprint/dormouse-cache-9/bin-dormouse-cache"), "");
+    write(&other.target.join("debug/.fingerprint/xtask-cache-9/bin-xtask-cache"), "");
     write(&other.target.join("release/.fingerprint/serde-9/lib-serde"), "");
     assert!(other.bring().unwrap().contains("not used: something is compiled in "));
     fs::remove_dir_all(other.target.join("release")).unwrap();
