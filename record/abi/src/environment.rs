@@ -7,7 +7,7 @@ use alloc::string::String;
 pub const ENV_SESSION: &str = "DORMOUSE_SESSION";
 /// Environment variable: the session's memory, for programs that inherit it: a descriptor's number, `:`, and the session's uuid in hexadecimal.
 pub const ENV_MEMORY: &str = "DORMOUSE_MEMORY";
-/// Environment variable: `thread` (or `1`) has a program listen, `signal` without a thread until a tool comes, `0` keeps it from it.
+/// Environment variable: `thread` (or `1`) has a thread of a program listen, `signal` has it called by a signal, `0` keeps it from listening.
 pub const ENV_LISTEN: &str = "DORMOUSE_LISTEN";
 /// Environment variable: `1` forces the path for machines without rseq.
 pub const ENV_NO_RSEQ: &str = "DORMOUSE_NO_RSEQ";

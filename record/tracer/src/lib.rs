@@ -15,9 +15,10 @@
 //! # How it is armed
 //! * `dormouse record -e 'http:*' -- ./server` starts the program in a session, whose memory it inherits (`DORMOUSE_MEMORY`; its socket is
 //!   `DORMOUSE_SESSION`).
-//! * `dormouse arm PID 'http:*'` reaches a program that runs already, through the socket in `$XDG_RUNTIME_DIR/dormouse` on
-//!   which one thread of the program sleeps. A program that `dormouse record` has started has none, unless `DORMOUSE_LISTEN=thread` says so.
-//!   `DORMOUSE_LISTEN=0` does without in any program, `stop_listening` from some point on, and without the feature `listen` the code is left out.
+//! * `dormouse arm PID 'http:*'` calls a program that runs already by a signal; a tracepoint that it passes starts a thread that listens on a socket,
+//!   and that goes when no tool has come for two seconds. `DORMOUSE_LISTEN=thread` has it listen from the start. A program that `dormouse record` has
+//!   started does not listen unless that says so. `DORMOUSE_LISTEN=0` does without in any program, `stop_listening` from some point on, and without
+//!   the feature `listen` the code is left out.
 //! * `dormouse imv list PID` and `dormouse imv set PID NAME VALUE` reach the program's [tunables](imv::tunable) the same way.
 //! * [`snapshot`] and [`Snapshot`] have what a session in overwrite mode retains written as a trace, at once or when something
 //!   happens; `DORMOUSE_SNAPSHOT_ON=crash,exit,USR2,event:shop:order_failed` does so without a line of code.

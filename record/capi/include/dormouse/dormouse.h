@@ -3,7 +3,7 @@
  * libdormouse, for C11 and C++. Programs that trace include <dormouse/event.h>; this header is what lies below it.
  *
  * What is traced is decided outside the program, by `dormouse record -e 'PATTERN' -- PROGRAM` and `dormouse arm PID
- * 'PATTERN'`. For the latter a thread of the program sleeps on a socket, unless `dormouse record` has started the program. DORMOUSE_LISTEN=0
+ * 'PATTERN'`. The latter calls the program by SIGURG, unless `dormouse record` has started it. DORMOUSE_LISTEN=0
  * in its environment, or -DDORMOUSE_NO_LISTEN for all of its files, does without; dormouse_stop_listening ends it. DORMOUSE_NO_RSEQ=1
  * forces the path for machines without restartable sequences.
  */
@@ -53,10 +53,11 @@ void dormouse_register_events(const struct dormouse_event_record *start, const s
 void dormouse_unregister_events(const struct dormouse_event_record *start);
 
 /*
- * Lets tools reach the program from now on, also in children that it forks: starts a thread that sleeps on a socket. Programs do so by
- * themselves before main, unless they are in a session of `dormouse record` or are compiled with -DDORMOUSE_NO_LISTEN.
+ * Lets tools reach the program from now on, also in children that it forks, in the way that DORMOUSE_LISTEN says; by a signal, if it says nothing.
+ * Programs do so by themselves before main, unless they are in a session of `dormouse record` or are compiled with -DDORMOUSE_NO_LISTEN.
  *
- * Errors: -EPERM   DORMOUSE_LISTEN=0 forbids it, or the program has privileges that its caller has not (AT_SECURE)
+ * Errors: -EPERM   DORMOUSE_LISTEN=0 forbids it, the program has privileges that its caller has not (AT_SECURE), or a handler of its own for
+ *                  SIGURG
  *         -EIO     there is no thread to be had, or no directory for the socket
  *         -ENOSYS  the library was built without it
  * MT-safe, blocking (50 ms at most), not async-signal-safe.
@@ -66,10 +67,10 @@ int dormouse_listen(void);
 /*
  * The same in one of two ways, whatever the environment says but for DORMOUSE_LISTEN=0.
  *
- * By a signal there is no thread until a tool connects: the kernel then sends SIGURG, and the next thread that passes a tracepoint outside of
- * signal handlers starts the thread, which ends again two seconds after the last tool, unless the program is in a session. The price: a call that
- * sleeps may return EINTR, the program has a descriptor more, and a tool waits for a tracepoint. Not for programs that have a handler of their own
- * for SIGURG or any with SA_NODEFER, or tracepoints in their allocator.
+ * By a signal there is no thread until a tool comes: it sends SIGURG, and the next thread that passes a tracepoint outside of signal handlers
+ * starts the thread, which ends again two seconds after the last tool, unless the program is in a session. The price: a call that sleeps may
+ * return EINTR, the arguments of that tracepoint are evaluated, and the tool waits for it. Not for programs that have a handler of their own for
+ * SIGURG, tracepoints in their allocator, or no tracepoints.
  *
  * Errors: as dormouse_listen and dormouse_stop_listening, and
  *         -EPERM   the program has a handler of its own for SIGURG
@@ -83,7 +84,7 @@ enum dormouse_way {
 int dormouse_listen_by(int way);
 
 /*
- * Ends that: when it returns 0 there is neither thread nor socket, and they do not come back by themselves. Call it before the program enters a
+ * Ends that: when it returns 0 there is neither thread, socket nor handler, and they do not come back by themselves. Call it before the program enters a
  * sandbox (seccomp, Landlock), a user namespace, or becomes another user. Recording goes on.
  *
  * Errors: -EIO        the socket cannot be reached any more, for example after chroot
