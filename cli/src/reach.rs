@@ -20,7 +20,7 @@ pub(crate) struct Reach {
 }
 
 impl Reach {
-    /// What was given.
+    /// The time that was given.
     pub(crate) fn given(&self) -> Option<Duration> {
         self.wait
     }

@@ -67,7 +67,7 @@ static IS_BY_SIGNAL: AtomicBool = AtomicBool::new(false);
 static PLACE: AtomicPtr<PathBuf> = AtomicPtr::new(core::ptr::null_mut());
 /// The thread's id.
 static TID: AtomicU32 = AtomicU32::new(0);
-/// What the program's action for the signal was before this tracer's: `SIG_DFL`, `SIG_IGN`, or the handler of another tracer.
+/// Action of the signal before this tracer's: `SIG_DFL`, `SIG_IGN`, or the handler of another tracer.
 static FORMER: AtomicUsize = AtomicUsize::new(libc::SIG_DFL);
 /// Whether a tool has called since the thread has its socket: it may have found none because the thread is about to end.
 static IS_CALLED: AtomicBool = AtomicBool::new(false);
@@ -216,7 +216,7 @@ type Handler = extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void);
 /// This tracer's.
 const HANDLER: Handler = on_signal;
 
-/// What the process does at the signal.
+/// Action that the process has for the signal.
 fn action_now() -> libc::sigaction {
     // SAFETY: integers, sets of bits and a pointer that may be null, of which zeroes are values.
     let mut action: libc::sigaction = unsafe { core::mem::zeroed() };

@@ -29,7 +29,7 @@ const STACK_BYTES_MAX: usize = 8 << 20;
 /// Words of the stack that are copied at a time.
 const WORD_COUNT: usize = 2048;
 
-/// What a look needs. It is not on the stack: that may be small, and the look would find what it looks for.
+/// Working memory of a look. It is not on the stack: the stack may be small, and the look would find its own copy of the address.
 struct Look {
     action: libc::sigaction,
     blocked: libc::sigset_t,
@@ -160,7 +160,7 @@ mod tests {
 
     use super::*;
 
-    /// What the looks said in a handler: one bit each.
+    /// Results of the looks in a handler: one bit each.
     static SEEN: AtomicU32 = AtomicU32::new(u32::MAX);
 
     fn looks() -> (bool, bool) {

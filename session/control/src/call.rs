@@ -22,7 +22,7 @@ use crate::process::{Stat, Status};
 /// How long a moment is waited for in which no call of the program returns `EINTR`.
 pub(crate) const PATIENCE_FOR_MOMENT: Duration = Duration::from_millis(300);
 
-/// What a signal does to the call in which a thread is.
+/// Effect of a signal on the call in which a thread is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Cost {
     /// It is in no call that could be interrupted.
@@ -54,7 +54,7 @@ fn cost(pid: u32, tid: u32) -> Option<Cost> {
     }
 }
 
-/// What is known of a call, by its number and its arguments (proc_pid_syscall(5)); or else by where in the kernel the thread sleeps
+/// Tells the call by its number and its arguments (proc_pid_syscall(5)), or else by where in the kernel the thread sleeps
 /// (proc_pid_wchan(5)), which also a user sees who may not trace the process.
 fn cost_of_sleep(path: &str) -> Option<Cost> {
     let read = |name: &str| std::fs::read_to_string(format!("{path}/{name}")).ok();

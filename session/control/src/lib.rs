@@ -42,7 +42,8 @@
 //!   `DORMOUSE_SOCKET_DIR` of the tool names). No symbolic link is followed, the file that was checked is the one that is connected to, and
 //!   the process that listens has to be that process, by id, user and start, and (from Linux 6.5) by pidfd. Below the root of a program whose
 //!   files or users have other names (a mount or user namespace, a chroot) the same directories are looked into in the same way.
-//! * A process without a socket is looked at, and never asked: what explains it is printed, and nothing is done because of it.
+//! * A process without a socket is looked at. One that has tracepoints and a handler of `SIGURG` is sent that signal, which is ignored by default,
+//!   and is asked once it listens. What else is seen explains why it cannot be reached; it is printed, and nothing is done because of it.
 //! * What a program answers is text about itself. The path of its session is used where it names a socket of a session in a directory of the
 //!   program's user or the tool's own, and a process of that user or root answers; a session is ended only if its owner has the program in it.
 //! * An owner answers processes of its own user and root, by the credentials of the connection. One in a PID namespace that it cannot see is

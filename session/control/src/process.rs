@@ -33,7 +33,7 @@ impl Stat {
         Stat::at(&format!("/proc/{pid}/stat"))
     }
 
-    /// That of a thread.
+    /// The same file of a thread.
     pub(crate) fn of_task(pid: u32, tid: u32) -> Option<Stat> {
         Stat::at(&format!("/proc/{pid}/task/{tid}/stat"))
     }
@@ -81,7 +81,7 @@ impl Status {
         Status::at(&format!("/proc/{pid}/status"))
     }
 
-    /// That of a thread.
+    /// The same file of a thread.
     pub(crate) fn of_task(pid: u32, tid: u32) -> Option<Status> {
         Status::at(&format!("/proc/{pid}/task/{tid}/status"))
     }

@@ -85,7 +85,7 @@ impl Program {
         while_young(|| Program::find_by(pid, Identity::of, directories_of, wait), || process::is_young(pid, YOUNG))
     }
 
-    /// That of a process that listens at this moment, without a call or a reason.
+    /// The program, if it listens at this moment. It is not called, and no reason is looked for.
     pub fn listening(pid: u32) -> Option<Program> {
         Program::look_for(pid, Identity::of, directories_of)
             .ok()
@@ -127,6 +127,7 @@ impl Program {
                 is_said = true;
                 (wait.on_wait)(pid);
             }
+            // Nobody tells a tool of a better moment, or of a socket.
             std::thread::sleep(if call.go_on(pid) { LOOK_FOR_SOCKET } else { LOOK_FOR_MOMENT });
         }
     }

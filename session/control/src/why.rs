@@ -472,7 +472,7 @@ fn within_patience<T: Send + 'static>(look: impl FnOnce() -> T + Send + 'static)
     seen.recv_timeout(PATIENCE).ok()
 }
 
-/// What a process that has no socket is about.
+/// Why a process has no socket.
 #[derive(Debug)]
 pub(crate) enum Silence {
     /// It listens by a signal, and would make a socket if it were called. If it has been called: why it has not, in one line.
