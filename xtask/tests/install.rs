@@ -52,7 +52,8 @@ fn programs_of_both_kinds(prefix: &Path, dir: &Path) {
     fs::write(dir.join("small.c"), "#include <stdio.h>\nint main(void) { puts(\"small\"); return 0; }\n").unwrap();
     let mut gcc = Command::new("gcc");
     if !gcc.current_dir(dir).args(["-m32", "small.c", "-o", "small"]).output().unwrap().status.success() {
-        let lack = Lack::tool("gcc links no program for 32 bits", "`apt-get install gcc-multilib`");
+        // Not a tool that is installed with the others: it excludes the cross compilers.
+        let lack = Lack::machine("gcc links no program for 32 bits", "`apt-get install gcc-multilib`");
         skip_part("programs for 32 bits", lack);
         return;
     }
