@@ -27,10 +27,10 @@ pub(crate) fn with_decimals(statement: &mut Statement) {
 fn widen(expr: &mut Expr) {
     match expr {
         // A magnitude that an unsigned number has and no negative one.
-        Expr::UnaryOp { op: UnaryOperator::Minus, expr: of } => {
-            if digits(of).is_some_and(|digits| digits.parse::<u64>().is_ok_and(|n| n > i64::MIN.unsigned_abs())) {
-                to_decimal(of);
-            }
+        Expr::UnaryOp { op: UnaryOperator::Minus, expr: of }
+            if digits(of).is_some_and(|digits| digits.parse::<u64>().is_ok_and(|n| n > i64::MIN.unsigned_abs())) =>
+        {
+            to_decimal(of);
         }
         _ if digits(expr).is_some_and(|digits| digits.parse::<u64>().is_err()) => to_decimal(expr),
         _ => {}
@@ -48,7 +48,7 @@ fn digits(expr: &Expr) -> Option<String> {
 
 fn to_decimal(expr: &mut Expr) {
     let (Some(digits), Expr::Value(value)) = (digits(expr), &expr) else { return };
-    let text = value.span.clone();
+    let text = value.span;
     *expr = Expr::Cast {
         kind: CastKind::Cast,
         expr: Box::new(Expr::Value(Value::SingleQuotedString(digits).with_span(text))),
