@@ -46,8 +46,8 @@ mod tests {
         let pid = child.id();
         let file = MappedFile::of(&std::fs::metadata(format!("/proc/{pid}/exe")).unwrap());
         let start = start_of(pid).parse::<u64>().unwrap();
-        // Its executable is mapped once `spawn` has returned: exec has succeeded.
-        assert_eq!(file.is_mapped_by(pid), Some(true));
+        // `spawn` may return while the kernel still maps the executable.
+        dormouse_testing::wait_until("the child's executable", || file.is_mapped_by(pid) == Some(true));
         assert!(file.mapped_by(start).contains(&pid) && !file.mapped_by(start + 1).contains(&pid));
         assert_eq!(file.is_mapped_by(std::process::id()), Some(false));
         child.kill().unwrap();
