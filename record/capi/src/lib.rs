@@ -40,8 +40,8 @@
 //! * `vfork` goes through a door here, so that a child that traces before `exec` does so under its own id and without the
 //!   restartable sequences that the kernel has not registered for it. A program that reaches the system call by itself has
 //!   to leave events out of such a child.
-//! * `sigaction`, `signal`, `sysv_signal`, `_exit`, `_Exit` and `mlockall` go through doors here as well: for crashes, and so that a session's memory is not
-//!   locked. They are not there for a library that comes by `dlopen`.
+//! * `sigaction`, `signal`, `sysv_signal`, `_exit`, `_Exit`, `mlockall` and `opendir` go through doors here as well: for crashes, and so that a session's memory
+//!   is not locked, and its descriptor not listed. They are not there for a library that comes by `dlopen`.
 //! * One process should have one libdormouse. A program with `libdormouse.a` in it and a plugin with `libdormouse.so` each
 //!   trace by themselves, and each joins the session.
 //! * A library that contains `libdormouse.a` stays mapped for good once it is loaded: threads and handlers run its code.

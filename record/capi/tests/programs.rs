@@ -771,3 +771,33 @@ fn a_program_locks_its_memory_as_without_a_session() {
         assert_eq!(events.len() as u64 + lost, number(&said, "emitted"), "{arguments:?}: {lost} lost");
     }
 }
+
+/// A program that lists its descriptors by `opendir` does not find the session's memory, and what it executes is recorded all the same.
+#[test]
+fn a_program_lists_its_descriptors_as_without_a_session() {
+    let dir = tempfile::tempdir().unwrap();
+    for (name, link, flag) in
+        [("shared", Link::Shared, None), ("archive", Link::Static, None), ("static", Link::Static, Some("-static"))]
+    {
+        let program = dir.path().join(name);
+        let mut command = Command::new(compilers()[0].0);
+        command.args(WARNINGS).args(["-std=gnu11", "-O1", "-o"]).arg(&program).arg(source("descriptors.c"));
+        command.args(link_flags(link)).args(flag).arg("-pthread");
+        command.arg(format!("-Wl,-rpath,{}", installed().prefix.join("lib").display()));
+        if flag.is_some() && !command.output().unwrap().status.success() {
+            return skip_part(
+                "with a static libc",
+                Lack::tool("gcc links no static program", "`apt-get install libc6-dev`"),
+            );
+        }
+        succeed(&mut command);
+        let alone = succeed(&mut Command::new(&program));
+        assert_eq!(stdout(&alone).lines().filter(|line| line.ends_with(" 4242")).count(), 2, "{alone:?}");
+        let trace = dir.path().join(format!("trace-{name}"));
+        let recorded = succeed(record(&trace).arg("--").arg(&program));
+        assert_eq!(stdout(&recorded), stdout(&alone), "{name}");
+        let mut events = read(&trace).0;
+        events.sort();
+        assert_eq!(events, ["test:listed count=I32(1)", "test:listed count=I32(2)"], "{name}");
+    }
+}

@@ -69,6 +69,8 @@ wrappers! {
 /// As [`path_of`].
 #[inline(always)]
 unsafe fn opened(path: *const c_char, flags: c_int, mode: mode_t, fd: c_int) {
+    // SAFETY: the caller's word.
+    unsafe { opened_to_list(path, fd) };
     event!(
         libc.open,
         // SAFETY: the caller's word.
@@ -83,6 +85,8 @@ unsafe fn opened(path: *const c_char, flags: c_int, mode: mode_t, fd: c_int) {
 /// As [`path_of`].
 #[inline(always)]
 unsafe fn opened_at(dirfd: c_int, path: *const c_char, flags: c_int, mode: mode_t, fd: c_int) {
+    // SAFETY: the caller's word.
+    unsafe { opened_to_list(path, fd) };
     event!(
         libc.openat,
         dirfd,
@@ -92,6 +96,18 @@ unsafe fn opened_at(dirfd: c_int, path: *const c_char, flags: c_int, mode: mode_
         mode = mode_of(flags, mode),
         fd = of_call(fd),
     );
+}
+
+/// A program that lists its descriptors does so after it has opened their directory.
+///
+/// # Safety
+/// As [`path_of`].
+#[inline(always)]
+unsafe fn opened_to_list(path: *const c_char, fd: c_int) {
+    if fd >= 0 {
+        // SAFETY: the kernel has copied the path up to its NUL.
+        unsafe { dormouse::interpose::hide_from(path) };
+    }
 }
 
 fn mode_of(flags: c_int, mode: mode_t) -> mode_t {

@@ -70,9 +70,11 @@
 //!   while its thread joins a session (at start and in a forked child).
 //! * No thread (unless `DORMOUSE_LISTEN=thread` or a snapshot's trigger by event asks for one), no descriptor but the session's memory, which
 //!   `dormouse record` hands down, no output.
+//! * A program that lists its descriptors (`/proc/self/fd`, `/dev/fd`, `fdinfo`, by its id or a thread's) by `opendir`, `scandir`, `scandirat`, `open` or `openat`
+//!   does not find that one: it is closed just before. What the program executes afterwards asks at the session's socket.
 //! * `vfork` goes through a function that tells the tracer; the child's events have the child's ids.
-//! * `sigaction`, `signal`, `sysv_signal`, `_exit`, `_Exit` and `mlockall` go through the tracer too, which has crashes told of and a session's memory not
-//!   locked; what they do and say is what libc's do.
+//! * `sigaction`, `signal`, `sysv_signal`, `_exit`, `_Exit`, `mlockall` and `opendir` go through the tracer too, which has crashes told of and a session's
+//!   memory not locked and not listed; what they do and say is what libc's do.
 //!
 //! # Limits
 //! * Not traced, because the loader does not preload there: static programs, set-user-ID programs, programs with another libc
@@ -87,6 +89,8 @@
 //!   allocations do.
 //! * On x86-64, waits for a condition are glibc's of version 2.3.2: a program that was linked with an older one has other condition variables.
 //!   `posix_memalign` and related functions are not traced; freeing their blocks is.
+//! * A program finds the descriptor of the session's memory if it lists by raw system calls, a relative path, or `glob`, `nftw` and `fts_open` inside libc, or
+//!   asks of each number whether it is open; with the runtime of a sanitizer, also by `open` and `openat`.
 //! * Events of several threads are in the order of their records, not of the calls' effects: a trace may show one thread lock a mutex
 //!   before it shows the other unlock it.
 //! * `_Fork`, `clone` and raw system calls bypass the fork handlers: such a child records under its parent's ids.
@@ -102,6 +106,7 @@ mod arena;
 mod conditions;
 mod descriptors;
 mod files;
+mod listing;
 mod memory;
 mod mutexes;
 mod outcome;

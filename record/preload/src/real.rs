@@ -199,6 +199,16 @@ real! {
     fclose(stream: *mut FILE) -> c_int, else missing();
     pclose(stream: *mut FILE) -> c_int, else missing();
     closedir(directory: *mut DIR) -> c_int, else missing();
+    scandir(path: *const c_char, list: *mut c_void, filter: *const c_void, compare: *const c_void) -> c_int,
+        else missing();
+    scandir64(path: *const c_char, list: *mut c_void, filter: *const c_void, compare: *const c_void) -> c_int,
+        else missing();
+    scandirat(
+        dirfd: c_int, path: *const c_char, list: *mut c_void, filter: *const c_void, compare: *const c_void
+    ) -> c_int, else missing();
+    scandirat64(
+        dirfd: c_int, path: *const c_char, list: *mut c_void, filter: *const c_void, compare: *const c_void
+    ) -> c_int, else missing();
 
     pthread_cond_wait(condition: *mut pthread_cond_t, mutex: *mut pthread_mutex_t) -> c_int, else libc::ENOSYS, of COND;
     pthread_cond_timedwait(

@@ -1,6 +1,6 @@
 //! Unmodified programs under `dormouse record --libc`: what they did is what the trace holds, and they do not notice.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -280,7 +280,7 @@ fn a_wait_for_a_condition_gives_the_mutex_back_and_takes_it_again() {
     let of_mutex: Vec<&Event> =
         trace.events.iter().filter(|event| event.numbers.get("mutex") == Some(&mutex)).collect();
     // What each thread says of itself.
-    for tid in of_mutex.iter().map(|event| event.tid).collect::<std::collections::BTreeSet<_>>() {
+    for tid in of_mutex.iter().map(|event| event.tid).collect::<BTreeSet<_>>() {
         let mut is_held = false;
         for event in of_mutex.iter().filter(|event| event.tid == tid) {
             let takes = matches!(event.name.as_str(), "libc:mutex_lock" | "libc:cond_wait_end");
@@ -332,7 +332,7 @@ fn vforked_children_write_under_their_own_ids() {
         // A child has no restartable sequences: it claims a stream that is no CPU's. Its parent goes back.
         assert!(of_children.iter().all(|event| event.cpu == CPU_UNKNOWN));
         assert!(of_parent.iter().all(|event| (event.cpu == CPU_UNKNOWN) == no_rseq));
-        let pids: std::collections::BTreeSet<_> = of_children.iter().map(|event| event.pid).collect();
+        let pids: BTreeSet<_> = of_children.iter().map(|event| event.pid).collect();
         assert_eq!(pids.len(), 22);
         let closes: Vec<_> = trace.named("libc:close").filter(|event| event.number("fd") == sink + 1).collect();
         assert_eq!(closes.iter().filter(|event| pids.contains(&event.pid)).count(), 20);
@@ -406,6 +406,25 @@ fn nothing_is_left_behind() {
     let without_session = command.env("LD_PRELOAD", built().join("libdormouse_libc.so")).output().unwrap();
     assert_eq!(without_session, plain);
     alike(&["sh".as_ref(), "-c".as_ref(), format!("{0}; ({0}); kill -9 $$", residue.display()).as_ref()]);
+}
+
+/// What lists its descriptors does not find the session's memory, and what it executes is recorded all the same.
+#[test]
+fn descriptors_are_listed_as_without_a_session() {
+    let directory = tempfile::tempdir().unwrap();
+    let program = compiled(directory.path(), "lists.c");
+    for way in ["opendir", "open", "openat", "scandir", "scandirat"] {
+        let trace = alike(&[program.as_os_str(), way.as_ref()]);
+        succeeded(&trace);
+        assert_eq!(trace.stdout().lines().count(), 4, "{way}");
+        let pids: BTreeSet<_> = trace.named("libc:malloc").map(|event| event.pid).collect();
+        assert_eq!(pids.len(), 3, "{way}");
+    }
+    let filesystem = compiled(directory.path(), "filesystem.cc");
+    alike(&[filesystem.as_os_str()]);
+    let script = "import os; print(os.listdir('/proc/self/fd'), sorted(entry.name for entry in os.scandir('/dev/fd')))";
+    alike(&["python3".as_ref(), "-c".as_ref(), script.as_ref()]);
+    alike(&["sh".as_ref(), "-c".as_ref(), "ls /proc/self/fd; echo /proc/self/fd/*; find /dev/fd/".as_ref()]);
 }
 
 #[test]
@@ -494,6 +513,7 @@ fn only_the_wrappers_are_exported() {
         "open64",
         "openat",
         "openat64",
+        "opendir",
         "pclose",
         "pipe",
         "pipe2",
@@ -505,6 +525,10 @@ fn only_the_wrappers_are_exported() {
         "pthread_mutex_unlock",
         "read",
         "realloc",
+        "scandir",
+        "scandir64",
+        "scandirat",
+        "scandirat64",
         "sigaction",
         "signal",
         "socket",

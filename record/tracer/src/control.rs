@@ -13,6 +13,7 @@ use dormouse_locks::{Held, Rank};
 use dormouse_transport::Deadline;
 
 use crate::class::{Class, Found, read_records};
+use crate::inherited;
 use crate::join::{self, Joining, ask_for_memory};
 use crate::marks::{self, Marks};
 use crate::session::{Attached, current};
@@ -253,8 +254,12 @@ pub(crate) fn join(socket: &Path, inherited: Option<(i32, [u8; 16])>, deadline: 
     if let Some(memory) = inherited {
         let mut control = lock();
         let joined = control.join(|joining| joining.join_inherited(memory, socket));
+        let is_of_session = joined.is_ok() || control.joining.is_mapped(memory.1) || control.joining.has_told;
+        if is_of_session {
+            inherited::remember(memory.0);
+        }
         // Where it is the session's memory, and has no room, its owner has none either; and who cannot map it need not ask for it.
-        if joined.is_ok() || control.joining.is_mapped(memory.1) || control.joining.has_told {
+        if is_of_session {
             return joined;
         }
     }

@@ -3,7 +3,7 @@
 //!
 //! Elsewhere they would replace libc's for the whole program, so a Rust program does without.
 
-use core::ffi::{CStr, c_int, c_void};
+use core::ffi::{CStr, c_char, c_int, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
 
 use dormouse_locks::call_loader;
@@ -11,6 +11,7 @@ use dormouse_locks::call_loader;
 use crate::control;
 use crate::crash::{self, Own};
 use crate::disposition::Disposition;
+pub use crate::inherited::hide_from;
 use crate::{session, thread};
 
 /// The next object's function of a name.
@@ -50,14 +51,16 @@ static SIGNAL: Next = Next::new(c"signal");
 static SYSV_SIGNAL: Next = Next::new(c"__sysv_signal");
 static EXIT: Next = Next::new(c"_exit");
 static MLOCKALL: Next = Next::new(c"mlockall");
+static OPENDIR: Next = Next::new(c"opendir");
 
 type Sigaction = unsafe extern "C" fn(c_int, *const libc::sigaction, *mut libc::sigaction) -> c_int;
 type Signal = unsafe extern "C" fn(c_int, usize) -> usize;
 type Exit = unsafe extern "C" fn(c_int) -> !;
+type Opendir = unsafe extern "C" fn(*const c_char) -> *mut libc::DIR;
 
 /// Looks all of them up, so that no signal handler has to.
 pub fn prepare() {
-    for next in [&SIGACTION, &SIGNAL, &SYSV_SIGNAL, &EXIT, &MLOCKALL] {
+    for next in [&SIGACTION, &SIGNAL, &SYSV_SIGNAL, &EXIT, &MLOCKALL, &OPENDIR] {
         // SAFETY: a function; it is not called.
         let _ = unsafe { next.get::<*const c_void>() };
     }
@@ -187,10 +190,7 @@ pub fn mlockall(flags: c_int) -> c_int {
     };
     restore_signals(signals);
     drop(inside);
-    // SAFETY: this thread's own.
-    let errno_at = unsafe { libc::__errno_location() };
-    // SAFETY: the thread's errno, which lives as long as the thread.
-    unsafe { errno_at.write(result.1) };
+    set_errno(result.1);
     result.0
 }
 
@@ -206,6 +206,13 @@ fn errno() -> c_int {
     std::io::Error::last_os_error().raw_os_error().unwrap_or_default()
 }
 
+fn set_errno(errno: c_int) {
+    // SAFETY: this thread's own.
+    let place = unsafe { libc::__errno_location() };
+    // SAFETY: the thread's errno, which lives as long as the thread.
+    unsafe { place.write(errno) };
+}
+
 /// Blocks all signals in this thread, libc's own too. Gives those that were blocked before.
 fn block_signals() -> u64 {
     let (all, mut before) = (u64::MAX, 0_u64);
@@ -219,6 +226,42 @@ fn restore_signals(before: u64) {
     let (how, none, size) = (libc::SIG_SETMASK, core::ptr::null_mut::<u64>(), size_of::<u64>());
     // SAFETY: rt_sigprocmask(2) with a set of eight bytes.
     unsafe { libc::syscall(libc::SYS_rt_sigprocmask, how, &raw const before, none, size) };
+}
+
+/// `opendir(3)`: a program that lists its descriptors does not find the session's memory among them.
+///
+/// # Safety
+/// As libc's.
+pub unsafe fn opendir(path: *const c_char) -> *mut libc::DIR {
+    // SAFETY: the caller's word; libc's reads the path here too.
+    unsafe { hide_from(path) };
+    // SAFETY: the function's type.
+    match unsafe { OPENDIR.get::<Opendir>() } {
+        // SAFETY: the caller's word.
+        Some(next) => unsafe { next(path) },
+        // SAFETY: the caller's word.
+        None => unsafe { opendir_of_kernel(path) },
+    }
+}
+
+/// # Safety
+/// As [`opendir`].
+unsafe fn opendir_of_kernel(path: *const c_char) -> *mut libc::DIR {
+    let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC;
+    // SAFETY: the caller's word.
+    let file = unsafe { libc::open(path, flags) };
+    if file < 0 {
+        return core::ptr::null_mut();
+    }
+    // SAFETY: opened above; what is made of it owns it.
+    let directory = unsafe { libc::fdopendir(file) };
+    if directory.is_null() {
+        let failed = errno();
+        // SAFETY: opened above, and nobody else knows of it.
+        unsafe { libc::close(file) };
+        set_errno(failed);
+    }
+    directory
 }
 
 /// Installs what a copy of the tracer that is not in this object has a crash's signal do. 0, or an errno. Async-signal-safe.
@@ -286,6 +329,16 @@ macro_rules! define_libc_functions {
             #[unsafe(no_mangle)]
             extern "C" fn mlockall(flags: c_int) -> c_int {
                 $crate::interpose::mlockall(flags)
+            }
+
+            /// `opendir(3)`.
+            ///
+            /// # Safety
+            /// As libc's.
+            #[unsafe(no_mangle)]
+            unsafe extern "C" fn opendir(path: *const ::core::ffi::c_char) -> *mut $crate::interpose::libc::DIR {
+                // SAFETY: the caller's word.
+                unsafe { $crate::interpose::opendir(path) }
             }
 
             /// For other copies of the tracer in the process.

@@ -30,7 +30,7 @@
 //!                                             or the slow path: stream of the CPU (percpu), record (relay), offer (vring)
 //!
 //!   from below, each line above those before it:
-//!   arch, clock, disposition, environment, membarrier, spawn    thread: who writes    presence, session: the memory    value, class, marks    record
+//!   arch, clock, disposition, environment, membarrier, spawn    thread: who writes    inherited: the memory's descriptor    presence, session: the memory    value, class, marks    record
 //!   join: joining and leaving    control: registry and lock    tunable: what operators set
 //!   snapshot, crash, watch, trigger: what the program asks for, and what asks for it
 //!   listen: the socket    fork    interpose: libc's functions that others export in its place    start: constructor
@@ -62,6 +62,7 @@ mod environment;
 pub mod foreign;
 mod fork;
 #[doc(hidden)]
+mod inherited;
 pub mod interpose;
 mod join;
 #[cfg(feature = "listen")]

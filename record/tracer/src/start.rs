@@ -9,7 +9,7 @@ use dormouse_locks::call_loader;
 use dormouse_transport::Deadline;
 
 use crate::environment::{says, variable};
-use crate::{control, fork, join, membarrier, thread, trigger};
+use crate::{control, fork, inherited, join, membarrier, thread, trigger};
 
 /// Whether a program listens when neither its environment nor itself has said.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -93,7 +93,11 @@ pub fn leave_to_sanitizer() {
     }
     let _inside = thread::enter_tracer();
     if let Some(memory) = variable(ENV_MEMORY).and_then(|name| parse_memory_name(&name)) {
-        control::lock().joining.tell_of_sanitizer(memory);
+        let mut control = control::lock();
+        control.joining.tell_of_sanitizer(memory);
+        if control.joining.has_told {
+            inherited::remember(memory.0);
+        }
     }
 }
 

@@ -1,0 +1,139 @@
+//! The descriptor of a session's memory that a program has inherited, which it is not to find among its own.
+//!
+//! The memory is mapped, so the program itself has no use for it; what it executes has. It stays until the program lists its descriptors: then it is
+//! closed just before, and what the program executes afterwards asks at the session's socket.
+//!
+//! A child of `vfork` may list as well, on its parent's data and with a table of its own. So nothing is noted when it is closed: whether the number
+//! still is that file's is asked each time. A program that closes the number and puts a file of its own there in between would lose that file.
+
+use core::ffi::{CStr, c_char};
+use std::os::fd::{BorrowedFd, RawFd};
+use std::sync::OnceLock;
+
+use crate::thread;
+
+/// A descriptor, and the file that it is of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Inherited {
+    descriptor: RawFd,
+    device: u64,
+    inode: u64,
+}
+
+impl Inherited {
+    /// What is at a number just now.
+    fn at(descriptor: RawFd) -> Option<Inherited> {
+        // SAFETY: asked for in this call only; at a number that nothing is open at, it fails.
+        let stat = rustix::fs::fstat(unsafe { BorrowedFd::borrow_raw(descriptor) }).ok()?;
+        Some(Inherited { descriptor, device: stat.st_dev, inode: stat.st_ino })
+    }
+}
+
+static INHERITED: OnceLock<Inherited> = OnceLock::new();
+
+/// Keeps that a session's memory is at this number. The first stays.
+pub(crate) fn remember(descriptor: RawFd) {
+    if let Some(inherited) = Inherited::at(descriptor) {
+        let _ = INHERITED.set(inherited);
+    }
+}
+
+/// Closes the descriptor if `path` is of a directory that lists this process's. Keeps `errno`; async-signal-safe.
+///
+/// # Safety
+/// `path` ends in NUL, or is null.
+#[inline]
+pub unsafe fn hide_from(path: *const c_char) {
+    // SAFETY: the caller's word.
+    if unsafe { may_list(path) } {
+        // SAFETY: the caller's word; it is not null.
+        hide(unsafe { CStr::from_ptr(path) });
+    }
+}
+
+/// Whether a path begins as the looked for ones do. Most do not.
+///
+/// # Safety
+/// `path` ends in NUL, or is null.
+#[inline]
+unsafe fn may_list(path: *const c_char) -> bool {
+    let path = path.cast::<u8>();
+    // SAFETY: the caller's word.
+    let is_absolute = !path.is_null() && unsafe { path.read() } == b'/';
+    // SAFETY: the byte before is not the last one.
+    is_absolute && matches!(unsafe { path.wrapping_add(1).read() }, b'p' | b'd' | b'/' | b'.')
+}
+
+#[cold]
+fn hide(path: &CStr) {
+    if let Some(inherited) = INHERITED.get()
+        && lists_descriptors(path.to_bytes(), thread::own_pid())
+        && Inherited::at(inherited.descriptor) == Some(*inherited)
+    {
+        // SAFETY: the session's memory, as the environment has handed it to this library.
+        unsafe { rustix::io::close(inherited.descriptor) };
+    }
+}
+
+/// Whether a path names a directory of process `pid`'s descriptors (proc_pid_fd(5)).
+fn lists_descriptors(path: &[u8], pid: u32) -> bool {
+    let mut names = path.split(|byte| *byte == b'/').filter(|name| !matches!(*name, b"" | b"."));
+    let is_own = |name: &[u8]| matches!(name, b"self" | b"thread-self") || number(name) == Some(pid);
+    match names.next() {
+        Some(b"dev") => names.eq([b"fd"]),
+        Some(b"proc") if names.next().is_some_and(is_own) => {
+            let mut name = names.next();
+            if name == Some(b"task") {
+                name = names.next().and_then(number).and_then(|_| names.next());
+            }
+            matches!(name, Some(b"fd" | b"fdinfo")) && names.next().is_none()
+        }
+        _ => false,
+    }
+}
+
+fn number(name: &[u8]) -> Option<u32> {
+    core::str::from_utf8(name).ok()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn directories_of_the_own_descriptors_are_known() {
+        let own = [
+            "/proc/self/fd",
+            "/proc/self/fd/",
+            "//proc/./self//fdinfo/.",
+            "/proc/thread-self/fd",
+            "/proc/70/fd",
+            "/proc/self/task/71/fd",
+            "/proc/70/task/71/fdinfo/",
+            "/dev/fd",
+            "/dev/fd/",
+        ];
+        for path in own {
+            assert!(lists_descriptors(path.as_bytes(), 70), "{path}");
+        }
+        let others = [
+            "",
+            "/",
+            "/proc",
+            "/proc/self",
+            "/proc/self/fd/3",
+            "/proc/self/fds",
+            "/proc/self/task",
+            "/proc/self/task/fd",
+            "/proc/self/task/71",
+            "/proc/7/fd",
+            "/proc/701/fd",
+            "/dev/fd/0",
+            "/dev",
+            "/home/proc/self/fd",
+        ];
+        for path in others {
+            assert!(!lists_descriptors(path.as_bytes(), 70), "{path}");
+        }
+    }
+}
