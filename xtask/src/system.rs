@@ -57,6 +57,8 @@ pub(crate) const DPDK: Tool = Tool { program: "dpdk-testpmd", others: &[], packa
 /// Runs programs and watches each of their accesses to memory.
 pub(crate) const VALGRIND: Tool =
     Tool { program: "valgrind", others: &[], package: "valgrind libc6-dbg", is_required: false };
+/// Counts the system calls of programs.
+pub(crate) const STRACE: Tool = Tool { program: "strace", others: &[], package: "strace", is_required: false };
 /// Runs programs in namespaces, as Flatpak does.
 pub(crate) const BUBBLEWRAP: Tool = Tool { program: "bwrap", others: &[], package: "bubblewrap", is_required: false };
 /// Compiles and links with musl.

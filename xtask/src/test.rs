@@ -14,12 +14,12 @@ use crate::load::Load;
 use crate::run::{WORKSPACES, cargo, line, root, target_dir};
 use crate::system::{
     self, BABELTRACE2, BUBBLEWRAP, CC, CHROMIUM, CLANG, CMAKE, CPP, DPDK, GIT, GROFF, LLD, LTTNG, LTTNG_UST, MAKE,
-    MUSL_GCC, NPM, PKG_CONFIG, STORAGE_DAEMON, Tool, VALGRIND,
+    MUSL_GCC, NPM, PKG_CONFIG, STORAGE_DAEMON, STRACE, Tool, VALGRIND,
 };
 use crate::tally::{Counts, Job, Tally, show};
 
 /// What the tests run. Where all of it is there, a test that misses some of it fails.
-const TOOLS: [Tool; 21] = [
+const TOOLS: [Tool; 22] = [
     CC,
     CPP,
     CLANG,
@@ -37,6 +37,7 @@ const TOOLS: [Tool; 21] = [
     STORAGE_DAEMON,
     DPDK,
     VALGRIND,
+    STRACE,
     BUBBLEWRAP,
     MUSL_GCC,
     aarch64::QEMU,
