@@ -48,7 +48,10 @@ impl Install {
             return Ok(());
         }
         let release = (!self.debug).then_some("--release");
-        succeed(cargo(["build"]).args(release).args(run::packages()))?;
+        // Of the whole workspace they are built already where tests install them: alone they have fewer features, and all would be compiled again.
+        if !self.debug || std::env::var_os("DORMOUSE_BUILT").is_none() {
+            succeed(cargo(["build"]).args(release).args(run::packages()))?;
+        }
         if self.with_lab {
             succeed(cargo(["build", "--workspace", "--manifest-path", run::LAB]).args(release))?;
         }

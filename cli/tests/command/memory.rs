@@ -18,7 +18,7 @@ const DATA_KIB: u64 = 40 << 10;
 
 /// Events of a trace; `DORMOUSE_HOSTILE` says another number.
 fn count() -> u64 {
-    std::env::var("DORMOUSE_HOSTILE").ok().and_then(|count| count.parse().ok()).unwrap_or(250_000)
+    std::env::var("DORMOUSE_HOSTILE").ok().and_then(|count| count.parse().ok()).unwrap_or(100_000)
 }
 
 fn written(builder: TraceBuilder) -> TempDir {

@@ -515,10 +515,16 @@ fn a_listener_that_lacks_descriptors_sleeps() {
     program.wait_for_ready();
     let run = program.place().join("run");
     let threads = PathBuf::from(format!("/proc/{}/task", program.pid()));
-    let threads = std::fs::read_dir(threads).expect("the program is there").flatten().map(|entry| entry.path());
     let is_listener =
         |thread: &PathBuf| std::fs::read_to_string(thread.join("comm")).is_ok_and(|name| name == "dormouse\n");
-    let listener = threads.filter(is_listener).last().expect("the listener's thread");
+    let mut listener = None;
+    // A thread has its name only once it runs.
+    wait_until("the listener's thread", || {
+        let all = std::fs::read_dir(&threads).expect("the program is there").flatten().map(|entry| entry.path());
+        listener = all.filter(is_listener).last();
+        listener.is_some()
+    });
+    let listener = listener.expect("waited for");
     let sleeps = || {
         let status = std::fs::read_to_string(listener.join("status")).expect("the thread is there");
         let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
