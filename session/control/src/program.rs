@@ -110,7 +110,8 @@ impl Program {
                 return Ok(program);
             }
             let is_late = wait.limit.is_some_and(|limit| started.elapsed() >= limit);
-            if !has_listener(pid) {
+            let has_listened = has_listener(pid);
+            if !has_listened {
                 listens_since = Instant::now();
             }
             let listens_elsewhere = listens_since.elapsed() >= PATIENCE_FOR_SOCKET;
@@ -120,6 +121,11 @@ impl Program {
                     Silence::Callable(why) if is_late => return Err(why),
                     Silence::Callable(_) if call.is_under_way(pid) => {}
                     Silence::Callable(_) => call = Call::to(pid),
+                    // Its socket is made, or taken down, at this moment.
+                    Silence::Because(_) if !is_late && !listens_elsewhere && (has_listened || has_listener(pid)) => {
+                        std::thread::sleep(LOOK_FOR_SOCKET);
+                        continue;
+                    }
                     Silence::Because(why) => return Err(why),
                 }
             }
@@ -402,6 +408,27 @@ mod tests {
         let inside = |pid| Identity::of(pid).map(|identity| Identity { ids: vec![pid, 4_200_000], ..identity });
         let program = find_by(me, inside, place.path()).unwrap();
         assert_eq!(program.tracer_count(), 2);
+    }
+
+    #[test]
+    fn a_program_whose_socket_changes_at_this_moment_is_looked_at_again() {
+        let (place, empty) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let me = std::process::id();
+        let _listener = listen(place.path(), &format!("{me}.0.sock"));
+        let (end, is_over) = std::sync::mpsc::channel::<()>();
+        let wait_for_end = move || is_over.recv().unwrap_err();
+        let thread = std::thread::Builder::new().name("dormouse".into()).spawn(wait_for_end).unwrap();
+        dormouse_testing::wait_until("the thread has its name", || has_listener(me));
+        let looks = Cell::new(0);
+        let directories_of = |_| {
+            looks.set(looks.get() + 1);
+            vec![if looks.get() < 3 { empty.path().to_owned() } else { place.path().to_owned() }]
+        };
+        let wait = &mut Wait { limit: None, on_wait: &mut |_| {} };
+        let program = Program::find_by(me, Identity::of, directories_of, wait).unwrap();
+        assert_eq!((program.tracer_count(), looks.get()), (1, 3));
+        drop(end);
+        thread.join().unwrap();
     }
 
     #[test]
