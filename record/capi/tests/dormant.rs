@@ -293,7 +293,11 @@ fn a_program_that_is_linked_and_not_traced_is_what_it_was() {
                 let more = count.saturating_sub(former.get(name).copied().unwrap_or(0));
                 (more > 0).then_some((name.as_str(), more))
             });
-            let more: BTreeMap<&str, u64> = more.collect();
+            let mut more: BTreeMap<&str, u64> = more.collect();
+            // Threads that are waited for have ended by then, or not.
+            if form.thread_count() > 1 {
+                more.remove("futex");
+            }
             println!("  calls more: {more:?}");
             assert!(more.keys().all(|name| CALLS.contains(name)), "{}: {more:?}", form.name);
         }
