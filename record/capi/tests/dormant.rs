@@ -317,7 +317,7 @@ fn each_of_them_is_reached_at_its_next_tracepoint() {
         let output = std::thread::scope(|scope| {
             let pass = || {
                 let input = program.input.as_mut().unwrap();
-                // A program passes tracepoints from time to time.
+                // A step every 20 ms, as the tool looks for a moment in which the program sleeps in `read`; the tool's end ends it.
                 while !is_over.load(Ordering::Relaxed) {
                     input.write_all(b"+").unwrap();
                     std::thread::sleep(std::time::Duration::from_millis(20));

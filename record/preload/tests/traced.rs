@@ -408,7 +408,7 @@ fn nothing_is_left_behind() {
     alike(&["sh".as_ref(), "-c".as_ref(), format!("{0}; ({0}); kill -9 $$", residue.display()).as_ref()]);
 }
 
-/// What lists its descriptors does not find the session's memory, and what it executes is recorded all the same.
+/// A program that lists its descriptors does not find the session's memory; the programs that it executes are recorded.
 #[test]
 fn descriptors_are_listed_as_without_a_session() {
     let directory = tempfile::tempdir().unwrap();

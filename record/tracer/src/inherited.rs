@@ -21,7 +21,7 @@ struct Inherited {
 }
 
 impl Inherited {
-    /// What is at a number just now.
+    /// The file that is open at a number, or `None`.
     fn at(descriptor: RawFd) -> Option<Inherited> {
         // SAFETY: asked for in this call only; at a number that nothing is open at, it fails.
         let stat = rustix::fs::fstat(unsafe { BorrowedFd::borrow_raw(descriptor) }).ok()?;

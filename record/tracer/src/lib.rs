@@ -61,8 +61,8 @@ mod environment;
 #[doc(hidden)]
 pub mod foreign;
 mod fork;
-#[doc(hidden)]
 mod inherited;
+#[doc(hidden)]
 pub mod interpose;
 mod join;
 #[cfg(feature = "listen")]

@@ -121,7 +121,7 @@ impl Program {
                     Silence::Callable(why) if is_late => return Err(why),
                     Silence::Callable(_) if call.is_under_way(pid) => {}
                     Silence::Callable(_) => call = Call::to(pid),
-                    // Its socket is made, or taken down, at this moment.
+                    // Its socket is being made or taken down, of which nobody tells a tool; `PATIENCE_FOR_SOCKET` ends it.
                     Silence::Because(_) if !is_late && !listens_elsewhere && (has_listened || has_listener(pid)) => {
                         std::thread::sleep(LOOK_FOR_SOCKET);
                         continue;

@@ -32,7 +32,7 @@ static void *wait_for_end(void *unused) {
     return read(ends[0], &byte, 1) < 0 ? &ends : unused;
 }
 
-/* What may be called in a process with one thread, and not later. */
+/* Leaves the starter's session; called before there are threads. */
 static void become_daemon(void) {
     for (int i = 0; i < 2; i++) {
         if (fork() != 0) {
