@@ -73,7 +73,8 @@ fn is_wanted(tool: &RunningPeer, case: &str, threads: usize, pressure: &str, is_
         (_, "armed_u64" | "dormant_u64" | "load_u64" | "floor_u64") => match pressure {
             "L1" => is_full || !is_quick,
             "L2" => true,
-            "L3" => is_ours || is_full && !is_quick,
+            // A walk over a last cache of hundreds of MiB takes seconds.
+            "L3" => is_full && !is_quick,
             _ => is_ours,
         },
         _ => false,
