@@ -4,8 +4,9 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use dormouse_backing::{Huge, MemoryOptions, PrivatePool};
+use rand::SeedableRng;
 use rand::rngs::SmallRng;
-use rand::{Rng, SeedableRng};
+use rand::seq::index::sample;
 
 use super::{Looks, SAMPLES};
 
@@ -25,14 +26,17 @@ fn sum(words: &[u64]) {
 const LINE: usize = 64;
 const STRIDE: usize = LINE / 8;
 
-/// Makes one circle through all lines of the buffer, in an order drawn at random (Sattolo 1986).
-fn link_lines(words: &mut [u64]) {
-    let mut order: Vec<u32> = (0..(words.len() / STRIDE) as u32).collect();
-    let mut random = SmallRng::seed_from_u64(1);
-    for last in (1..order.len()).rev() {
-        order.swap(last, random.random_range(0..last));
-    }
-    words.iter_mut().step_by(STRIDE).zip(order).for_each(|(word, next)| *word = next.into());
+/// Steps of a sample's walk at most.
+const STEPS_MAX: usize = 32 << 10;
+
+/// Links lines of the buffer into one circle, in an order drawn at random: all of them, or as many as the samples walk over. To link every line of a large
+/// buffer takes longer than to measure it. Returns one of them.
+fn link_lines(words: &mut [u64]) -> u64 {
+    let count = words.len() / STRIDE;
+    let order = sample(&mut SmallRng::seed_from_u64(1), count, count.min(STEPS_MAX * (SAMPLES + 1)));
+    let next = order.iter().skip(1).chain([order.index(0)]);
+    order.iter().zip(next).for_each(|(line, next)| words[line * STRIDE] = next as u64);
+    order.index(0) as u64
 }
 
 /// Goes so many lines on from one. Returns where it is then.
@@ -48,24 +52,24 @@ pub(super) fn caches(between: &mut dyn FnMut(), looks: &mut Looks) {
         let memory = bytes.ok_or_else(|| "the machine does not tell its size".to_string()).and_then(|bytes| {
             let memory = PrivatePool::new(bytes, MemoryOptions::new().huge(Huge::Prefer));
             let mut memory = memory.map_err(|error| error.to_string())?;
-            link_lines(words(&mut memory));
+            let start = link_lines(words(&mut memory));
             match memory.mapping().unbacked_os_pages(0..memory.size_bytes()) {
                 Ok(1..) => Err("pages of its buffer are not there".into()),
-                _ => Ok(memory),
+                _ => Ok((memory, start)),
             }
         });
-        let mut memory = match memory {
-            Ok(memory) => memory,
+        let (mut memory, start) = match memory {
+            Ok(linked) => linked,
             Err(cause) => {
                 looks.note(format!("caches: {name} is not measured: {cause}"));
                 continue;
             }
         };
         let (bytes, buffer) = (memory.size_bytes(), &*words(&mut memory));
-        let (steps, passes) = ((2 * bytes / LINE).clamp(4096, 32 << 10), (1_usize << 20).div_ceil(bytes));
+        let (steps, passes) = ((2 * bytes / LINE).clamp(4096, STEPS_MAX), (1_usize << 20).div_ceil(bytes));
         // As it is after the first sample.
         sum(buffer);
-        let mut at = walk(buffer, 0, steps);
+        let mut at = walk(buffer, start, steps);
         let latencies = [(); SAMPLES].map(|()| {
             between();
             let begun = Instant::now();
