@@ -3,17 +3,13 @@
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::ErrorKind;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
+use dormouse_directory::{Dir, Error, METADATA_BYTES_MAX, not_read};
 use rustix::process::{Resource, getrlimit, setrlimit};
 
-use crate::dir::Dir;
 use crate::extent::Extent;
 use crate::spool::unpacked;
-use crate::{Error, not_read};
-
-/// No metadata of a trace are longer: all the classes that a trace may have, with long names and many fields.
-pub(crate) const METADATA_BYTES_MAX: u64 = 64 << 20;
 
 /// Directories in directories in which traces are looked for.
 const DEPTH_MAX: usize = 32;
@@ -108,38 +104,6 @@ fn indexes(dir: &Dir, name: &OsStr) -> Vec<(String, Extent)> {
     names.into_iter().filter_map(index).collect()
 }
 
-/// Opens the directory of a trace that a user has named.
-///
-/// # Errors
-/// It cannot be opened; or it is none, and where the trace is.
-pub fn open_dir(path: &Path) -> Result<Dir, Error> {
-    Dir::open(path).map_err(|error| no_trace(path, error))
-}
-
-pub(crate) fn no_trace(dir: &Path, error: std::io::Error) -> Error {
-    if !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) {
-        return not_read(dir)(error);
-    }
-    let shown = dir.display();
-    if let Some(trace) = dir.ancestors().skip(1).find(|above| above.join("metadata").is_file()) {
-        return format!("{shown} lies in the trace {0}: give its directory, {0}", trace.display()).into();
-    }
-    format!("there is no trace in {shown}: neither it nor a directory below has a file `metadata`; `dormouse record -o DIR -- CMD` makes one").into()
-}
-
-/// The metadata of a trace: where they are, and what is there.
-///
-/// # Errors
-/// They are not there, or cannot be read.
-pub fn read_metadata(dir: &Dir) -> Result<(PathBuf, Vec<u8>), Error> {
-    let path = dir.path_of("metadata");
-    match dir.read_all("metadata", METADATA_BYTES_MAX) {
-        Ok(bytes) => Ok((path, bytes)),
-        Err(error) if error.kind() == ErrorKind::NotFound => Err(no_trace(&dir.path, error)),
-        Err(error) => Err(not_read(&path)(error)),
-    }
-}
-
 /// Opens one of the files of a trace, which can be more than a process may have open by default. A process may raise that limit itself.
 fn open_one_of_many(dir: &Dir, name: &OsStr) -> std::io::Result<File> {
     dir.read(name).or_else(|error| {
@@ -151,10 +115,4 @@ fn open_one_of_many(dir: &Dir, name: &OsStr) -> std::io::Result<File> {
         setrlimit(Resource::Nofile, limit)?;
         dir.read(name)
     })
-}
-
-/// `cpu_3`, `claimed_0`.
-pub fn is_stream_name(name: &str) -> bool {
-    let number = name.strip_prefix("cpu_").or_else(|| name.strip_prefix("claimed_"));
-    number.is_some_and(|number| !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()))
 }

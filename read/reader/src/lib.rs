@@ -26,7 +26,6 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
-pub mod dir;
 pub mod extent;
 pub mod index;
 pub mod spool;
@@ -45,30 +44,8 @@ mod traces;
 pub use ahead::Ahead;
 pub use bounds::Bounds;
 pub use counts::{ClassCount, Counts};
-pub use dir::Dir;
+pub use dormouse_directory::{Dir, Error, is_stream_name, open_dir, read_metadata};
 pub use extent::Window;
-pub use find::{is_stream_name, open_dir, read_metadata};
 pub use parts::{Part, Parts};
 pub use reading::{Item, Reading, Said};
 pub use traces::{Events, TraceFiles};
-
-/// Why a trace cannot be read: one line, and where metadata are wrong the place in their text.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct Error(pub String);
-
-impl From<String> for Error {
-    fn from(text: String) -> Error {
-        Error(text)
-    }
-}
-
-/// Why a file of a trace cannot be read.
-pub(crate) fn not_read(path: &std::path::Path) -> impl FnOnce(std::io::Error) -> Error {
-    move |error| {
-        // Who may read it has nothing to do with what is in it.
-        let hint =
-            if error.kind() == std::io::ErrorKind::InvalidData { "" } else { "; check its owner and permissions" };
-        format!("cannot read {}: {error}{hint}", path.display()).into()
-    }
-}

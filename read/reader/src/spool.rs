@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::Error;
+use dormouse_directory::Error;
 use crate::extent::Extent;
 
 /// How compressed bytes begin.
@@ -161,7 +161,7 @@ pub(crate) fn standard_input() -> Result<Extent, Error> {
 
 /// A file that a user has named, unpacked if it is compressed.
 pub(crate) fn file(path: &Path, file: File) -> Result<Extent, Error> {
-    let failed = crate::not_read(path);
+    let failed = dormouse_directory::not_read(path);
     let extent = Extent::all(file).and_then(|extent| Ok((extent.start::<4>()?, extent)));
     let (start, extent) = extent.map_err(failed)?;
     match is_compressed(&start) {

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use dormouse_ctf::{Metadata, Problem, StreamReader, Trace};
 
 use crate::extent::{Extent, WINDOW_BYTES};
-use crate::find::is_stream_name;
+use dormouse_directory::is_stream_name;
 
 /// A stream.
 #[derive(Debug)]

@@ -6,7 +6,7 @@ use dormouse_ctf::stats::{Collector, Tally};
 use dormouse_ctf::{Correction, Merge, StateRecord, StatedLosses, Stats, StreamReader, Trace, TraceRef};
 
 use crate::extent::{WINDOW_BYTES, Window};
-use crate::find::{Found, find, no_trace, open_dir};
+use crate::find::{Found, find};
 use crate::index::Index;
 use crate::streams::Stream;
 use crate::{Error, archive, spool, streams};

@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use dormouse_reader::dir::{DIR_FLAGS, no_file};
+use dormouse_directory::{DIR_FLAGS, no_file};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, fchmod, fstat, mkdirat, openat, renameat, unlinkat};
 use rustix::io::Errno;
 
@@ -18,12 +18,12 @@ use crate::error::Error;
 
 /// A directory that is open; reading is that of every reader of traces.
 #[derive(Debug)]
-pub(crate) struct Dir(dormouse_reader::Dir);
+pub(crate) struct Dir(dormouse_directory::Dir);
 
 impl std::ops::Deref for Dir {
-    type Target = dormouse_reader::Dir;
+    type Target = dormouse_directory::Dir;
 
-    fn deref(&self) -> &dormouse_reader::Dir {
+    fn deref(&self) -> &dormouse_directory::Dir {
         &self.0
     }
 }
@@ -52,7 +52,7 @@ impl Dir {
     /// # Errors
     /// One line, also where no trace can be in it.
     pub(crate) fn open(path: &Path) -> Result<Dir, Error> {
-        dormouse_reader::open_dir(path).map(Dir).map_err(|error| error.to_string().into())
+        dormouse_directory::open_dir(path).map(Dir).map_err(|error| error.to_string().into())
     }
 
     /// Makes one that is this user's alone, whatever the umask; one that is there will do if it is empty and this user's.

@@ -167,19 +167,6 @@ impl Session {
         follow::attach(&self.shared, self.socket(), program)
     }
 
-    /// Waits until `is_over`, a tool asks for the session's end, or every process is dead. True in the last case.
-    pub fn wait(&self, is_over: impl Fn() -> bool) -> bool {
-        loop {
-            if is_over() || self.server.is_stop_requested() || self.is_ending() {
-                return false;
-            }
-            if self.shared.processes.are_all_dead() {
-                return true;
-            }
-            std::thread::sleep(LOOK_INTERVAL);
-        }
-    }
-
     /// Whether an owner before this one was killed while it ended the session.
     pub(crate) fn is_ending(&self) -> bool {
         self.shared.trace.ledger.is_ending() != 0

@@ -68,11 +68,6 @@ impl SupervisedOwner {
         Ok(SupervisedOwner { session, control, heard, sender, summary })
     }
 
-    /// The session.
-    pub fn session(&self) -> &Session {
-        &self.session
-    }
-
     /// Has the program join, unless an owner before this one has had it. Gives the number of its events that are armed, which
     /// [`SupervisedOwner::tell_armed`] tells the supervisor.
     ///

@@ -175,11 +175,6 @@ impl Supervisor {
         self.session.entrance()
     }
 
-    /// The trace's directory.
-    pub fn dir(&self) -> &Path {
-        self.session.dir()
-    }
-
     /// The command that is recorded. If this process dies, the session goes on as long as that.
     pub fn note_command(&self, pid: u32) {
         let ledger = &self.session.estate.ledger;

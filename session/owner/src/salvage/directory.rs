@@ -52,7 +52,7 @@ pub(super) struct StateStream {
 impl Directory {
     pub(super) fn open(dir: &Path) -> Result<Directory, Error> {
         let dir = Dir::open(dir)?;
-        let (path, bytes) = dormouse_reader::read_metadata(&dir).map_err(|error| error.to_string())?;
+        let (path, bytes) = dormouse_directory::read_metadata(&dir).map_err(|error| error.to_string())?;
         let (metadata, metadata_text) =
             whole_declarations(&bytes).map_err(|error| format!("{}: {error}", path.display()))?;
         let session_file = match dir.read_all(FILE_NAME, LEN_MAX) {
@@ -83,7 +83,7 @@ impl Directory {
         for entry in dir.names().map_err(not_read(&dir.path))? {
             let name = entry.to_string_lossy().into_owned();
             let is_state = name == "state";
-            if !is_state && !dormouse_reader::is_stream_name(&name) {
+            if !is_state && !dormouse_directory::is_stream_name(&name) {
                 continue;
             }
             match dir.read(&entry).and_then(|file| map(&file)) {
@@ -257,7 +257,7 @@ mod tests {
             ("state", false),
             (".session", false),
         ] {
-            assert_eq!(dormouse_reader::is_stream_name(name), is_one, "{name}");
+            assert_eq!(dormouse_directory::is_stream_name(name), is_one, "{name}");
         }
     }
 }
