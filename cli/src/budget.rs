@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use clap::Args;
-use dormouse_consumer::{ask_for_budget, find_session};
+use dormouse_tools::{ask_for_budget, find_session};
 use serde_json::json;
 
 use dormouse_terminal::{Output, parse_size};

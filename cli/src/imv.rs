@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 use dormouse_abi::message::TunableStatus;
 use dormouse_abi::site::TunableType;
 use dormouse_abi::tunable::{TunableRange, TunableValue};
-use dormouse_consumer::Tunables;
+use dormouse_abi::message::Tunables;
 use serde_json::{Value, json};
 
 use crate::reach::{Reach, SHORTLY};

@@ -10,7 +10,8 @@ use clap::Args;
 use dormouse_abi::class::FieldType;
 use dormouse_abi::message::{ClassStatus, ProgramToTool, ToolToProgram};
 use dormouse_abi::text::printable;
-use dormouse_consumer::{Program, process_name, stop_session};
+use dormouse_control::process_name;
+use dormouse_tools::{Program, stop_session};
 use serde_json::{Value, json};
 
 use crate::patterns::{classes, instead, say_unmatched};

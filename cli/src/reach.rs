@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use clap::Args;
-use dormouse_consumer::{Program, Wait};
+use dormouse_tools::{Program, Wait};
 use dormouse_terminal::{parse_duration, say};
 
 /// How long a program is waited for that lists or changes what it has.

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use dormouse_consumer::{Take, ask_for_snapshot, find_session};
+use dormouse_control::Take;
+use dormouse_tools::{ask_for_snapshot, find_session};
 use serde_json::json;
 
 use crate::record::default_dir;

@@ -4,7 +4,8 @@ use std::io::Write;
 
 use clap::Args;
 use dormouse_abi::text::printable;
-use dormouse_consumer::{Status as Counts, ask_for_status, find_session};
+use dormouse_abi::message::Status as Counts;
+use dormouse_tools::{ask_for_status, find_session};
 use serde_json::json;
 
 use dormouse_terminal::Output;

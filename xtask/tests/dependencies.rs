@@ -10,7 +10,7 @@ use cargo_metadata::{DependencyKind, MetadataCommand};
 type Rule = (&'static str, &'static [&'static str]);
 
 /// Every room but the command.
-const EVERYTHING: [&str; 13] = [
+const EVERYTHING: [&str; 14] = [
     "dormouse",
     "dormouse-abi",
     "dormouse-transport",
@@ -21,21 +21,23 @@ const EVERYTHING: [&str; 13] = [
     "dormouse-vring",
     "dormouse-backing",
     "dormouse-control",
+    "dormouse-tools",
     "dormouse-consumer",
     "dormouse-ctf",
     "dormouse-reader",
 ];
 
 /// Every room, and what tests share.
-const E2E: [&str; 14] = {
-    let [a, b, c, d, e, f, g, h, i, j, k, l, m] = EVERYTHING;
-    [a, b, c, d, e, f, g, h, i, j, k, l, m, "dormouse-testing"]
+const E2E: [&str; 15] = {
+    let [a, b, c, d, e, f, g, h, i, j, k, l, m, n] = EVERYTHING;
+    [a, b, c, d, e, f, g, h, i, j, k, l, m, n, "dormouse-testing"]
 };
 
 /// What experiments drive and read: sessions, what they record, and the lab's own parts below them.
-const LAB: [&str; 12] = [
+const LAB: [&str; 14] = [
     "dormouse-abi",
     "dormouse-consumer",
+    "dormouse-control",
     "dormouse-doctor",
     "dormouse-lab-coherence",
     "dormouse-lab-harness",
@@ -46,10 +48,11 @@ const LAB: [&str; 12] = [
     "dormouse-terminal",
     // For the features that it asks of libraries.
     "dormouse-testing",
+    "dormouse-tools",
     "dormouse-vring",
 ];
 
-const RULES: [Rule; 54] = [
+const RULES: [Rule; 55] = [
     ("dormouse-abi", &[]),
     // How both sides talk.
     ("dormouse-transport", &["dormouse-abi"]),
@@ -114,6 +117,7 @@ const RULES: [Rule; 54] = [
     ("dormouse-export", &["dormouse-abi", "dormouse-analysis", "dormouse-ctf"]),
     // Who may ask a session's owner what, and who is believed: it knows no memory and no trace.
     ("dormouse-control", &["dormouse-abi", "dormouse-transport"]),
+    ("dormouse-tools", &["dormouse-abi", "dormouse-control", "dormouse-transport"]),
     (
         "dormouse-consumer",
         &[
@@ -124,6 +128,7 @@ const RULES: [Rule; 54] = [
             "dormouse-backing",
             "dormouse-ctf",
             "dormouse-directory",
+            "dormouse-tools",
             "dormouse-transport",
         ],
     ),
@@ -131,13 +136,14 @@ const RULES: [Rule; 54] = [
     ("dormouse-pages", &["dormouse-backing", "dormouse-terminal"]),
     // The command. What is large or apart is a program of its own, which it runs.
     ("dormouse-terminal", &["dormouse-abi"]),
-    ("dormouse-doctor", &["dormouse-abi", "dormouse-consumer", "dormouse-imv", "dormouse-percpu", "dormouse-terminal"]),
+    ("dormouse-doctor", &["dormouse-abi", "dormouse-control", "dormouse-imv", "dormouse-percpu", "dormouse-terminal"]),
     (
         "dormouse-cli",
         &[
             "dormouse-abi",
             "dormouse-analysis",
             "dormouse-consumer",
+            "dormouse-control",
             "dormouse-ctf",
             "dormouse-doctor",
             "dormouse-export",
@@ -145,6 +151,7 @@ const RULES: [Rule; 54] = [
             "dormouse-reader",
             "dormouse-report",
             "dormouse-terminal",
+            "dormouse-tools",
         ],
     ),
     // Beside both: they measure and test all of it.
@@ -186,6 +193,7 @@ const RULES: [Rule; 54] = [
         &[
             "dormouse-abi",
             "dormouse-consumer",
+            "dormouse-control",
             "dormouse-ctf",
             "dormouse-filter",
             "dormouse-reader",

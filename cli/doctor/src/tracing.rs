@@ -87,7 +87,7 @@ fn membarrier() -> Result<(), String> {
 
 /// As a traced program does it: a directory of this user that nobody else can write to, and in which files can be made.
 fn sockets() -> Result<(), String> {
-    let dir = dormouse_consumer::socket_dir();
+    let dir = dormouse_control::socket_dir();
     let shown = dir.display();
     let made = std::fs::DirBuilder::new().mode(0o700).create(&dir);
     let metadata = match std::fs::symlink_metadata(&dir) {

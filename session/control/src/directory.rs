@@ -67,7 +67,7 @@ fn user_file_in(dir: &Path, name: &str, size_bytes: u64) -> Result<(File, PathBu
 }
 
 /// Where sockets of a user's programs and sessions may be. What programs say, in their environment or otherwise, is not asked.
-pub(crate) fn directories_of(uid: u32) -> Vec<PathBuf> {
+pub fn directories_of(uid: u32) -> Vec<PathBuf> {
     let is_own = uid == rustix::process::geteuid().as_raw();
     let [own, named] = directories_named();
     let usual = [PathBuf::from(format!("/run/user/{uid}/dormouse")), environment::socket_dir(None, uid).into()];
@@ -82,12 +82,12 @@ pub(crate) fn directories_of(uid: u32) -> Vec<PathBuf> {
 }
 
 /// Where the caller's environment says that sockets are: its own, and those that it names besides.
-pub(crate) fn directories_named() -> [Option<PathBuf>; 2] {
+pub fn directories_named() -> [Option<PathBuf>; 2] {
     [Some(socket_dir()), directory_besides()].map(|dir| dir.map(|dir| resolved(&dir)))
 }
 
 /// The directory that the caller names besides, as it stands.
-pub(crate) fn directory_besides() -> Option<PathBuf> {
+pub fn directory_besides() -> Option<PathBuf> {
     std::env::var_os(ENV_SOCKET_DIR).filter(|dir| !dir.is_empty()).map(PathBuf::from)
 }
 
@@ -99,11 +99,11 @@ fn resolved(dir: &Path) -> PathBuf {
 
 /// A directory of sockets that nobody but its owner, or root, can change.
 #[derive(Debug)]
-pub(crate) struct SocketDirectory {
+pub struct SocketDirectory {
     fd: OwnedFd,
     path: PathBuf,
     /// Whose it is.
-    pub(crate) uid: u32,
+    pub uid: u32,
 }
 
 impl SocketDirectory {
@@ -111,12 +111,12 @@ impl SocketDirectory {
     ///
     /// # Errors
     /// One line. `None`: there is no such directory.
-    pub(crate) fn open(path: &Path, uid: u32) -> Result<Option<SocketDirectory>, Error> {
+    pub fn open(path: &Path, uid: u32) -> Result<Option<SocketDirectory>, Error> {
         SocketDirectory::open_from(rustix::fs::open("/", ROOT_FLAGS, Mode::empty()), path, path.into(), uid)
     }
 
     /// The same below a root, which a process may have for itself.
-    pub(crate) fn open_in(root: &ProcessRoot, path: &Path, uid: u32) -> Result<Option<SocketDirectory>, Error> {
+    pub fn open_in(root: &ProcessRoot, path: &Path, uid: u32) -> Result<Option<SocketDirectory>, Error> {
         SocketDirectory::open_from(rustix::io::dup(&root.fd), path, root.path_of(path), uid)
     }
 
@@ -152,7 +152,7 @@ impl SocketDirectory {
     ///
     /// # Errors
     /// One line.
-    pub(crate) fn create(path: &Path) -> Result<SocketDirectory, Error> {
+    pub fn create(path: &Path) -> Result<SocketDirectory, Error> {
         let failed = |error: String| {
             let text = "set XDG_RUNTIME_DIR to a directory of your own";
             Error::from(format!("cannot make the session's socket in {}: {error}; {text}", path.display()))
@@ -165,12 +165,12 @@ impl SocketDirectory {
         if directory.uid == uid { Ok(directory) } else { Err(failed("it is root's".into())) }
     }
 
-    pub(crate) fn path_of(&self, name: &str) -> PathBuf {
+    pub fn path_of(&self, name: &str) -> PathBuf {
         self.path.join(name)
     }
 
     /// Names in it, at most [`ENTRY_COUNT_MAX`], sorted.
-    pub(crate) fn names(&self) -> Vec<String> {
+    pub fn names(&self) -> Vec<String> {
         let entries = Dir::read_from(&self.fd).into_iter().flatten().flatten();
         let names = entries.filter_map(|entry| Some(entry.file_name().to_str().ok()?.to_string()));
         let mut names: Vec<String> = names.filter(|name| name.ends_with(".sock")).take(ENTRY_COUNT_MAX).collect();
@@ -179,7 +179,7 @@ impl SocketDirectory {
     }
 
     /// Connects to a socket in it that belongs to one of these users and to which nobody else may connect.
-    pub(crate) fn connect(&self, name: &str, uids: &[u32], deadline: &Deadline<'_>) -> Result<OwnedFd, Refusal> {
+    pub fn connect(&self, name: &str, uids: &[u32], deadline: &Deadline<'_>) -> Result<OwnedFd, Refusal> {
         let file = self.find(name, uids)?;
         Ok(dormouse_transport::connect(Path::new(&by_descriptor(&file, "")), deadline)?)
     }
@@ -196,7 +196,7 @@ impl SocketDirectory {
     }
 
     /// Makes a socket that is listened to. From its first moment, nobody but the user may connect.
-    pub(crate) fn listen(&self, name: &str) -> std::io::Result<OwnedFd> {
+    pub fn listen(&self, name: &str) -> std::io::Result<OwnedFd> {
         if self.path_of(name).as_os_str().len() > PATH_LEN_MAX {
             let text = format!("its path is longer than {PATH_LEN_MAX} bytes");
             return Err(std::io::Error::new(std::io::ErrorKind::InvalidInput, text));
@@ -211,19 +211,19 @@ impl SocketDirectory {
     }
 
     /// Opens a file in it that is no socket.
-    pub(crate) fn open_file(&self, name: &Path, flags: OFlags, mode: Mode) -> Result<OwnedFd, Errno> {
+    pub fn open_file(&self, name: &Path, flags: OFlags, mode: Mode) -> Result<OwnedFd, Errno> {
         rustix::fs::openat(&self.fd, name, flags, mode)
     }
 
     /// Removes a socket, and the file of those who have not reached it.
-    pub(crate) fn remove(&self, name: &str) {
+    pub fn remove(&self, name: &str) {
         let _ = rustix::fs::unlinkat(&self.fd, Path::new(name).with_extension(UNHEARD_EXTENSION), AtFlags::empty());
         let _ = rustix::fs::unlinkat(&self.fd, name, AtFlags::empty());
     }
 
     /// Removes the sockets at which nobody answers any more, of programs and session owners that were killed or called `_exit`. Asks at
     /// most `count_max` sockets. How many were removed.
-    pub(crate) fn sweep(&self, count_max: usize) -> usize {
+    pub fn sweep(&self, count_max: usize) -> usize {
         // A program that is alive is not woken up: only one whose id nobody has here may be dead, or in another PID namespace.
         let may_be_dead = |name: &String| owner_of(name).is_none_or(|pid| !is_there(pid));
         let suspects = self.names().into_iter().filter(may_be_dead).take(count_max);
@@ -253,7 +253,7 @@ fn is_there(pid: u32) -> bool {
 }
 
 /// Whose socket it is, as that process sees its id: `PID.….sock` or `session-PID-….sock`.
-pub(crate) fn owner_of(name: &str) -> Option<u32> {
+pub fn owner_of(name: &str) -> Option<u32> {
     let rest = name.strip_prefix("session-").unwrap_or(name);
     rest.split_once(['.', '-'])?.0.parse().ok()
 }
@@ -264,7 +264,7 @@ fn by_descriptor(fd: &impl AsFd, name: &str) -> String {
 
 /// Why a socket was not connected to.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Refusal {
+pub enum Refusal {
     /// It is not what it has to be.
     Unfit(String),
     /// It is of another process, which has the same id in another PID namespace.
@@ -331,7 +331,7 @@ fn walk(root: OwnedFd, path: &Path, access: OFlags) -> Result<OwnedFd, Errno> {
 
 /// The root directory of a process: in its mount namespace, and where it has changed its root. Nothing in it is followed as a link.
 #[derive(Debug)]
-pub(crate) struct ProcessRoot {
+pub struct ProcessRoot {
     fd: OwnedFd,
     pid: u32,
 }
@@ -341,7 +341,7 @@ impl ProcessRoot {
     ///
     /// # Errors
     /// `ACCES` or `PERM` if the caller may not look at it.
-    pub(crate) fn of(pid: u32) -> Result<ProcessRoot, Errno> {
+    pub fn of(pid: u32) -> Result<ProcessRoot, Errno> {
         ProcessRoot::of_thread(pid, pid)
     }
 
@@ -349,30 +349,30 @@ impl ProcessRoot {
     ///
     /// # Errors
     /// As [`ProcessRoot::of`].
-    pub(crate) fn of_thread(pid: u32, tid: u32) -> Result<ProcessRoot, Errno> {
+    pub fn of_thread(pid: u32, tid: u32) -> Result<ProcessRoot, Errno> {
         // A link of the kernel's own, to the directory itself.
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         Ok(ProcessRoot { fd: rustix::fs::open(format!("/proc/{pid}/task/{tid}/root"), flags, Mode::empty())?, pid })
     }
 
     /// How the caller names what the process calls `path`.
-    pub(crate) fn path_of(&self, path: &Path) -> PathBuf {
+    pub fn path_of(&self, path: &Path) -> PathBuf {
         PathBuf::from(format!("/proc/{}/root{}", self.pid, path.display()))
     }
 
     /// The root itself.
-    pub(crate) fn directory(&self) -> Result<OwnedFd, Errno> {
+    pub fn directory(&self) -> Result<OwnedFd, Errno> {
         rustix::io::dup(&self.fd)
     }
 
     /// A descriptor of what has this path, which can be asked about and not be read.
-    pub(crate) fn find(&self, path: &Path) -> Result<OwnedFd, Errno> {
+    pub fn find(&self, path: &Path) -> Result<OwnedFd, Errno> {
         walk(rustix::io::dup(&self.fd)?, path, OFlags::PATH)
     }
 }
 
 /// A path that was said, as one of a directory of these and a plain name.
-pub(crate) fn within<'a>(path: &'a str, directories: &[PathBuf]) -> Option<(usize, &'a str)> {
+pub fn within<'a>(path: &'a str, directories: &[PathBuf]) -> Option<(usize, &'a str)> {
     let (parent, name) = path.rsplit_once('/')?;
     let is_plain = name.starts_with("session-") && name.ends_with(".sock") && !name.contains('\0');
     // Compared as text: a path that leads to the same place by other names is not the session's own.

@@ -64,28 +64,19 @@
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 mod allowance;
-mod call;
-mod client;
-mod directory;
+pub mod directory;
 mod error;
 mod event_loop;
-mod executable;
-mod facts;
 mod limits;
 mod members;
-mod peer;
-mod process;
+pub mod peer;
+pub mod process;
 mod processes;
-mod program;
 mod server;
 #[cfg(test)]
 mod tests;
-mod tunable;
 mod unheard;
-mod unjoined;
-mod why;
 
-pub use client::{SessionSocket, Take, ask_for_budget, ask_for_snapshot, ask_for_status, find_session, stop_session};
 pub use directory::{ENV_SOCKET_DIR, socket_dir, user_file};
 pub use error::Error;
 pub use event_loop::{SessionListener, SessionServer, no_thread};
@@ -93,8 +84,5 @@ pub use limits::{raise_descriptor_limit, restore_descriptor_limit};
 pub use members::MappedFile;
 pub use process::{Stat, boot, is_dead, is_image, open, pid_in_namespace, pid_namespace, process_name, start_of};
 pub use processes::{Entering, Processes};
-pub use program::{Program, Wait};
-pub use server::{Counts, Joining, Service};
+pub use server::{Counts, ENDS_WITH_COMMAND, Joining, Service, Take};
 pub use unheard::Unheard;
-pub use unjoined::{Descendants, Unjoined, has_tracepoints};
-pub use why::{why_not_joined, why_not_preloaded};

@@ -9,7 +9,7 @@ use crate::process;
 /// A pidfd of the process at the other end, also of one that cannot be seen.
 ///
 /// Before Linux 6.5 it is found by its id, which another process may have by now; `None` then for one that cannot be seen.
-pub(crate) fn pidfd(socket: &OwnedFd, peer: &Peer) -> std::io::Result<Option<OwnedFd>> {
+pub fn pidfd(socket: &OwnedFd, peer: &Peer) -> std::io::Result<Option<OwnedFd>> {
     match exact_pidfd(socket)? {
         Some(pidfd) => Ok(Some(pidfd)),
         None => Ok(process_id(peer).map(process::open).transpose()?),
@@ -17,12 +17,12 @@ pub(crate) fn pidfd(socket: &OwnedFd, peer: &Peer) -> std::io::Result<Option<Own
 }
 
 /// The process id of a peer that can be seen.
-pub(crate) fn process_id(peer: &Peer) -> Option<u32> {
+pub fn process_id(peer: &Peer) -> Option<u32> {
     peer.pid.map(|pid| pid.as_raw_nonzero().get().unsigned_abs())
 }
 
 /// Whether the process is known to have ended, from Linux 6.5 on: others may still hold its socket.
-pub(crate) fn is_dead(socket: &impl AsFd) -> bool {
+pub fn is_dead(socket: &impl AsFd) -> bool {
     match exact_pidfd(socket) {
         Ok(Some(pidfd)) => process::is_dead(&pidfd),
         Ok(None) => false,

@@ -34,7 +34,7 @@ impl Stat {
     }
 
     /// The same file of a thread.
-    pub(crate) fn of_task(pid: u32, tid: u32) -> Option<Stat> {
+    pub fn of_task(pid: u32, tid: u32) -> Option<Stat> {
         Stat::at(&format!("/proc/{pid}/task/{tid}/stat"))
     }
 
@@ -60,12 +60,12 @@ pub fn is_image(pid: u32, image: u64) -> bool {
 }
 
 /// Whether a process is to be seen as another program than the one with this image.
-pub(crate) fn is_other_image(pid: u32, image: u64) -> bool {
+pub fn is_other_image(pid: u32, image: u64) -> bool {
     image_place(pid).is_some_and(|place| place != place_of(image))
 }
 
 /// Where the kernel has put the random bytes of the program that a process is.
-pub(crate) fn image_place(pid: u32) -> Option<u64> {
+pub fn image_place(pid: u32) -> Option<u64> {
     let auxv = std::fs::read(format!("/proc/{pid}/auxv")).ok()?;
     let words: Vec<u64> = auxv.as_chunks::<8>().0.iter().map(|word| u64::from_ne_bytes(*word)).collect();
     let entry = words.as_chunks::<2>().0.iter().find(|[kind, _]| *kind == libc::AT_RANDOM)?;
@@ -74,15 +74,15 @@ pub(crate) fn image_place(pid: u32) -> Option<u64> {
 
 /// proc_pid_status(5).
 #[derive(Debug)]
-pub(crate) struct Status(String);
+pub struct Status(String);
 
 impl Status {
-    pub(crate) fn of(pid: u32) -> Option<Status> {
+    pub fn of(pid: u32) -> Option<Status> {
         Status::at(&format!("/proc/{pid}/status"))
     }
 
     /// The same file of a thread.
-    pub(crate) fn of_task(pid: u32, tid: u32) -> Option<Status> {
+    pub fn of_task(pid: u32, tid: u32) -> Option<Status> {
         Status::at(&format!("/proc/{pid}/task/{tid}/status"))
     }
 
@@ -96,23 +96,23 @@ impl Status {
         line.split_whitespace().map_while(|number| number.parse().ok())
     }
 
-    pub(crate) fn number(&self, name: &str, index: usize) -> Option<u64> {
+    pub fn number(&self, name: &str, index: usize) -> Option<u64> {
         self.numbers(name).nth(index)
     }
 
     /// Whether a set has a signal.
-    pub(crate) fn has_signal(&self, name: &str, signal: i32) -> bool {
+    pub fn has_signal(&self, name: &str, signal: i32) -> bool {
         let set = self.0.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
         u64::from_str_radix(set.trim(), 16).is_ok_and(|set| set >> (signal - 1) & 1 == 1)
     }
 
     /// Whether a filter of system calls is in force.
-    pub(crate) fn has_filter(&self) -> bool {
+    pub fn has_filter(&self) -> bool {
         self.number("Seccomp:", 0).is_some_and(|mode| mode != 0)
     }
 
     /// The group that it makes files as, and those that it has besides.
-    pub(crate) fn groups(&self) -> Vec<u32> {
+    pub fn groups(&self) -> Vec<u32> {
         self.numbers("Gid:").skip(3).chain(self.numbers("Groups:")).map(|group| group as u32).collect()
     }
 }
@@ -148,7 +148,7 @@ pub fn start_of(pid: u32) -> String {
 }
 
 /// Whether a process started less than so long ago; not if there is none.
-pub(crate) fn is_young(pid: u32, age: Duration) -> bool {
+pub fn is_young(pid: u32, age: Duration) -> bool {
     let Ok(start) = start_of(pid).parse::<u64>() else { return false };
     let start = Duration::from_millis(start.saturating_mul(1000) / clock_ticks_per_second().max(1));
     let now = clock_gettime(ClockId::Boottime);
@@ -173,24 +173,24 @@ pub fn open(pid: u32) -> rustix::io::Result<OwnedFd> {
 
 /// Who a process is: two processes that have the same id one after the other differ in this.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Identity {
+pub struct Identity {
     /// The user as whom it runs.
-    pub(crate) uid: u32,
+    pub uid: u32,
     /// See [`start_of`].
-    pub(crate) start: String,
+    pub start: String,
     /// Its id in each PID namespace that it is in, this one's first.
-    pub(crate) ids: Vec<u32>,
+    pub ids: Vec<u32>,
 }
 
 impl Identity {
     /// Whether the process may have given this name to a socket: it knows itself by its id in its own PID namespace.
-    pub(crate) fn may_have(&self, name: &str) -> bool {
+    pub fn may_have(&self, name: &str) -> bool {
         let number = name.split_once('.').and_then(|(number, _)| number.parse::<u32>().ok());
         number.is_some_and(|number| self.ids.contains(&number))
     }
 
     /// Of a process; `None` if there is none, or it may not be looked at.
-    pub(crate) fn of(pid: u32) -> Option<Identity> {
+    pub fn of(pid: u32) -> Option<Identity> {
         // Not the owner of the directory, which is root for a process that cannot be dumped.
         let status = Status::of(pid)?;
         let ids: Vec<u32> = status.numbers("NSpid:").map(|id| id as u32).collect();

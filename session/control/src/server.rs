@@ -17,12 +17,27 @@ use dormouse_abi::message::{
 use dormouse_transport::{Conversation, Deadline, Error as Failure, Incoming, Outgoing, Peer};
 
 use crate::allowance::Allowance;
-use crate::client::{ENDS_WITH_COMMAND, Take};
 use crate::error::Error;
 use crate::limits;
 use crate::peer;
 use crate::process::process_name;
 use crate::processes::Processes;
+
+/// What a snapshot takes.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Take {
+    /// The new trace's directory, absolute, which must not exist or be empty. `None`: beside the session's, numbered.
+    pub dir: Option<PathBuf>,
+    /// Events that are older are left out. `None`: none is.
+    pub last: Option<Duration>,
+    /// The newest pages up to so many bytes. `None`: all.
+    pub bytes_max: Option<u64>,
+    /// Who asks, for the trace: `command`, `program`, a signal's name.
+    pub trigger: String,
+}
+
+/// Why a session of a command is not ended by a tool.
+pub const ENDS_WITH_COMMAND: &str = "the session ends with its command";
 
 /// How long a client may take over all of its conversation.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(2);

@@ -17,12 +17,11 @@ use dormouse_transport::{Conversation, Deadline, Incoming, Peer};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-use crate::client::Take;
 use crate::directory::within;
 use crate::error::Error;
 use crate::process;
 use crate::processes::{Entering, Processes};
-use crate::server::{CLIENT_COUNT_MAX, Counts, Joining, Next, PATIENCE, Server, Service, THREAD_COUNT_MAX};
+use crate::server::{CLIENT_COUNT_MAX, Counts, Joining, Next, PATIENCE, Server, Service, THREAD_COUNT_MAX, Take};
 
 /// Environment variable: how many conversations are held.
 const ENV_CONVERSATIONS: &str = "DORMOUSE_CONVERSATIONS";

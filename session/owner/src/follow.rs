@@ -16,7 +16,8 @@ use std::time::{Duration, Instant};
 
 use dormouse_abi::message::{ProgramToTool, ToolToProgram};
 use dormouse_abi::text::printable;
-use dormouse_control::{Descendants, Program, Wait, has_tracepoints, no_thread};
+use dormouse_control::no_thread;
+use dormouse_tools::{Descendants, Program, Wait, has_tracepoints};
 
 use crate::error::Error;
 use crate::service::Shared;

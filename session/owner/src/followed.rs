@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use dormouse_control::Unjoined;
+use dormouse_tools::Unjoined;
 
 use crate::summary::Executed;
 

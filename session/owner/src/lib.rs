@@ -105,12 +105,6 @@ mod testing;
 mod trace;
 mod user_disk;
 
-pub use dormouse_abi::message::{BudgetState, Snapshot, Status, Tunables};
-pub use dormouse_control::{
-    Program, SessionSocket, Take, Wait, ask_for_budget, ask_for_snapshot, ask_for_status, find_session, process_name,
-    raise_descriptor_limit, socket_dir, stop_session, why_not_joined, why_not_preloaded,
-};
-
 pub use begin::{Entrance, NewSession};
 pub use command::{Ended, LIBC_LIBRARY, Traced, find_libc_library, on_ending_signals};
 pub use error::Error;

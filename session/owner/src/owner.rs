@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 
 use dormouse_abi::environment::{ENV_MEMORY, ENV_SESSION, memory_name};
 use dormouse_abi::message::{ProgramToTool, ToolToProgram};
-use dormouse_control::{Processes, Program, SessionListener, SessionServer, is_dead, no_thread, process_name};
+use dormouse_control::{Processes, SessionListener, SessionServer, is_dead, no_thread, process_name};
+use dormouse_tools::Program;
 use dormouse_ctf::{Cause, Losses};
 
 use crate::begin::{Estate, NewSession};

@@ -1,6 +1,6 @@
 //! What a session came to, and its line for people.
 
-use dormouse_control::Unjoined;
+use dormouse_tools::Unjoined;
 use dormouse_ctf::{Cause, Losses, Refusal};
 use serde::Serialize;
 

@@ -10,7 +10,8 @@ use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
-use dormouse_control::{Program, is_dead, no_thread, open, start_of};
+use dormouse_control::{is_dead, no_thread, open, start_of};
+use dormouse_tools::Program;
 
 use crate::command::on_ending_signals;
 use crate::error::Error;

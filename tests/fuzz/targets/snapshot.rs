@@ -9,7 +9,7 @@ use std::time::Duration;
 use arbitrary::Arbitrary;
 use dormouse_abi::record::RecordKind;
 use dormouse_abi::session::MODE_OVERWRITE;
-use dormouse_consumer::Take;
+use dormouse_control::Take;
 use dormouse_consumer::fuzzing::Owner;
 use dormouse_ctf::{Metadata, Problem, RecordError};
 use dormouse_fuzz::session::{Bench, GEOMETRY, Noise, Operation};

@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use dormouse_abi::message::{ProgramToTool, ToolToProgram};
-use dormouse_control::Program;
+use dormouse_tools::Program;
 
 use super::copy::Copied;
 use super::directory::Directory;

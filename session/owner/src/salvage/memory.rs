@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use dormouse_abi::message::{MEMORY_PART_SIZE_BYTES_MAX, ProgramToTool, ToolToProgram};
 use dormouse_abi::session::SessionLayout;
 use dormouse_backing::maps::{self, Map};
-use dormouse_control::Program;
+use dormouse_tools::Program;
 
 /// A session's memory, wherever it is.
 #[derive(Debug)]

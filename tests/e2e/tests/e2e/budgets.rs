@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use dormouse_consumer::{SessionSocket, ask_for_budget};
+use dormouse_tools::{SessionSocket, ask_for_budget};
 use dormouse_e2e::check::check;
 use dormouse_e2e::run::{Record, Running};
 use dormouse_e2e::trace::Trace;

@@ -5,7 +5,8 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use dormouse_consumer::{SessionSocket, Take, ask_for_snapshot};
+use dormouse_control::Take;
+use dormouse_tools::{SessionSocket, ask_for_snapshot};
 use dormouse_e2e::run::{Record, Running, babeltrace2_count};
 use dormouse_e2e::trace::Trace;
 use rustix::fs::{FileType, Mode};

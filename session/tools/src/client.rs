@@ -9,8 +9,8 @@ use dormouse_abi::message::{
 };
 use dormouse_transport::{Conversation, Deadline, Peer};
 
-use crate::directory::{SocketDirectory, directories_named, directories_of, owner_of, within};
-use crate::error::Error;
+use dormouse_control::directory::{SocketDirectory, directories_named, directories_of, owner_of, within};
+use dormouse_control::{ENDS_WITH_COMMAND, Error, Take};
 use crate::program::Program;
 
 /// How long the asker waits: the owner may have to find memory, to write to a disk, and to serve those who have asked before.
@@ -18,19 +18,6 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// How long an owner may take to show that it is there.
 const PATIENCE_TO_CONNECT: Duration = Duration::from_secs(2);
-
-/// What a snapshot takes.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Take {
-    /// The new trace's directory, absolute, which must not exist or be empty. `None`: beside the session's, numbered.
-    pub dir: Option<PathBuf>,
-    /// Events that are older are left out. `None`: none is.
-    pub last: Option<Duration>,
-    /// The newest pages up to so many bytes. `None`: all.
-    pub bytes_max: Option<u64>,
-    /// Who asks, for the trace: `command`, `program`, a signal's name.
-    pub trigger: String,
-}
 
 /// The socket of a session, in a directory that was checked. Whoever answers there is a process of one of the users that are believed.
 #[derive(Debug, Clone)]
@@ -119,9 +106,6 @@ pub fn ask_for_status(session: &SessionSocket) -> Result<Status, Error> {
         other => Err(refusal(other)),
     }
 }
-
-/// Why a session of a command is not ended by a tool.
-pub(crate) const ENDS_WITH_COMMAND: &str = "the session ends with its command";
 
 /// Asks the owner of a session of attached programs to end it, and gives its summary; `None`: it goes on, because it ends with its command. A
 /// session that `program` is not in goes on: only then has somebody named it who is not to be believed.

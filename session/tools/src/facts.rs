@@ -14,9 +14,9 @@ use rustix::fs::{FileType, Mode, OFlags, Stat as FileStat, StatVfsMountFlags};
 use rustix::io::Errno;
 
 use crate::call::cheapest_thread;
-use crate::directory::ProcessRoot;
+use dormouse_control::directory::ProcessRoot;
 use crate::executable::Executable;
-use crate::process::{Stat, Status, process_name};
+use dormouse_control::process::{Stat, Status, process_name};
 
 /// Most bytes of a file below `/proc` that are read.
 const PROC_BYTES_MAX: u64 = 16 << 20;

@@ -7,9 +7,9 @@ use dormouse_abi::environment::{ENV_MEMORY, ENV_SESSION};
 use dormouse_abi::text::shown;
 
 use crate::facts::Process;
-use crate::members::MappedFile;
-use crate::process::image_place;
-use crate::processes::Processes;
+use dormouse_control::MappedFile;
+use dormouse_control::process::image_place;
+use dormouse_control::Processes;
 
 /// Descendants that are looked at in one round, and closer looks in it.
 const DESCENDANT_COUNT_MAX: usize = 10_000;

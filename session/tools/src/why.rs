@@ -12,8 +12,8 @@ use dormouse_abi::text::shown;
 use dormouse_transport::Deadline;
 use rustix::io::Errno;
 
-use crate::directory::{Refusal, SocketDirectory, directories_of, within};
-use crate::error::Error;
+use dormouse_control::directory::{Refusal, SocketDirectory, directories_of, within};
+use dormouse_control::Error;
 use crate::executable::{Command, Executable, Kind};
 use crate::facts::{Process, process_of_thread};
 use crate::unjoined::keep_environment;
@@ -511,7 +511,7 @@ pub(crate) fn why_none(pid: u32) -> Error {
     match Process::look(pid) {
         Some(process) if process.state == 'Z' => Facts { process: Some(process), ..Facts::default() }.told(pid).into(),
         Some(_) => none.into(),
-        None if crate::process::open(pid).is_ok_and(|pidfd| !crate::process::is_dead(&pidfd)) => format!(
+        None if dormouse_control::process::open(pid).is_ok_and(|pidfd| !dormouse_control::process::is_dead(&pidfd)) => format!(
             "process {pid} is not shown to user {} (/proc is mounted with hidepid); run dormouse as root",
             rustix::process::geteuid().as_raw()
         )

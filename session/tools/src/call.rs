@@ -17,7 +17,7 @@ use std::time::Duration;
 use dormouse_abi::call::CALL;
 use rustix::io::Errno;
 
-use crate::process::{Stat, Status};
+use dormouse_control::process::{Stat, Status};
 
 /// How long a moment is waited for in which no call of the program returns `EINTR`.
 pub(crate) const PATIENCE_FOR_MOMENT: Duration = Duration::from_millis(300);

@@ -2,7 +2,7 @@
 
 use dormouse_abi::message::{ProgramToTool, ToolToProgram, TunableChange, TunableStatus, Tunables};
 
-use crate::error::Error;
+use dormouse_control::Error;
 use crate::program::Program;
 
 /// Names in an error message; more are left to `dormouse imv list`.

@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 
 use dormouse_abi::environment::{program_socket_name, socket_dir};
 use dormouse_abi::message::{Edge, ProgramToTool, ToolToProgram};
-use dormouse_control::Program;
+use dormouse_tools::Program;
 use dormouse_testing::{Lack, has, skip};
 use dormouse_transport::{Conversation, Deadline};
 

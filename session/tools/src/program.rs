@@ -10,11 +10,11 @@ use dormouse_transport::{Conversation, Deadline, Error as Failure, Peer};
 use rustix::io::Errno;
 
 use crate::call::{Cost, PATIENCE_FOR_MOMENT, cheapest_thread, send};
-use crate::directory::{ProcessRoot, Refusal, SocketDirectory, directories_of, directory_besides};
-use crate::error::Error;
+use dormouse_control::directory::{ProcessRoot, Refusal, SocketDirectory, directories_of, directory_besides};
+use dormouse_control::Error;
 use crate::facts::{has_listener, inner_directories, names_otherwise};
-use crate::peer;
-use crate::process::{self, Identity, Stat, image_place, is_dead};
+use dormouse_control::peer;
+use dormouse_control::process::{self, Identity, Stat, image_place, is_dead};
 use crate::why::{Looked, Silence, why_none, why_silent, why_unreachable};
 
 /// How long a program may take over an answer, all in all.
