@@ -14,8 +14,8 @@
 //!       ── free ────▶ account(−bytes) ──▶ libc  ─┘      bytes  += ±usable size
 //!                                                       class[log₂ size] += 1
 //!                                                       every 64th time: sum of bytes over all CPUs > memory? → refusals += 1
-//!   perf event cpu-clock ── SIGURG, so many times a second ──▶ tick: is the interrupted instruction in that section?
-//!   perf event cpu-clock ── SIGURG, 10,000 times a second ──▶ tick: is the interrupted instruction in that section?
+//!   perf event cpu-clock ── SIGURG, 10,000 times a second ───▶ tick: is the interrupted instruction in that section?
+//!                                                                 │
 //!   DORMOUSE_ACCOUNT_FILE, at one and the same address in all ◀───┘
 //!   processes of the build:   ledger │ handles │ the counters, as the scheme lays them out
 //! ```
@@ -32,7 +32,6 @@
 //! # Limits
 //! * Only main threads are sampled, in user mode. A build's compilers have no other threads.
 //! * A process that ends by `_exit`, `exec` or a signal does not subtract its bytes.
-//! * A process that ends by `_exit`, `exec` or a signal does not give its bytes back.
 
 use core::cell::UnsafeCell;
 use core::ffi::{CStr, c_int, c_void};

@@ -7,7 +7,7 @@
 //!
 //! ```text
 //!   SHAPE.RING.BATCH[.PLACEMENT][.far]
-//!     SHAPE    stream: as many buffers under way as the ring holds         lockstep: a batch there and back, then the next
+//!     SHAPE    stream: as many buffers under way as the ring holds        lockstep: a batch there and back, then the next
 //!     RING     rings of the engine `dormouse-lab-engine-vring`, and queues of `dormouse-lab-peer-queues`, one for either direction
 //!   SHAPE.RING.BATCH.COUNTER      for the paper's two rings, the sum of both threads; those of each thread are counters of the cost
 //!   long.RING.1      a run of as many buffers as the paper's runs had, in seconds; in full runs only

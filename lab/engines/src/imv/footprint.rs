@@ -3,7 +3,7 @@
 //! ```text
 //!   as linked (the file)        every reachable instruction:             hot and cold
 //!   as patched (the memory)     no conditional jump taken:               hot
-//!                                 ├ bytes of instructions, less those of an empty function                         hot-code
+//!                                 ├ bytes of instructions, minus those of an empty function                         hot-code
 //!                                 └ bytes and lines of the variables that they read                                 hot-data, hot-lines
 //!   cold-code = reachable as linked, less hot        site-table = the records that only an update reads
 //! ```

@@ -10,8 +10,8 @@
 //! ```
 //! Caches and the frequency range are those of CPU 0. Facilities are tried in the calling process, whose environment,
 //! limits and `prctl` settings the engines inherit. Source: the kernel's
-//! `Documentation/ABI/testing/sysfs-devices-system-cpu`,
-//! `admin-guide/mm/transhuge.rst`, `admin-guide/cgroup-v2.rst`; `proc(5)`, `perf_event_open(2)`, `membarrier(2)`.
+//! `Documentation/ABI/testing/sysfs-devices-system-cpu`, `admin-guide/mm/transhuge.rst`, `admin-guide/cgroup-v2.rst`;
+//! `proc(5)`, `perf_event_open(2)`, `membarrier(2)`.
 
 mod facts;
 
