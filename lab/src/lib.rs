@@ -44,7 +44,7 @@ pub enum LabError {
     /// There is no experiment of this name.
     #[error("there is no experiment `{0}`; `dormouse lab list` names them")]
     Unknown(String),
-    /// The program or library is missing.
+    /// The program of an engine is missing.
     #[error("cannot find {0}; `cargo xtask lab` builds it, `cargo xtask install --prefix DIR --with-lab` installs it")]
     NoEngine(String),
     /// The engine failed.

@@ -614,7 +614,7 @@ pub unsafe extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
 /// realloc(3), with accounting.
 ///
 /// # Safety
-/// `block` is null or in use.
+/// `block` must be null or in use.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn realloc(block: *mut c_void, size: usize) -> *mut c_void {
     account(block, -1);
@@ -628,7 +628,7 @@ pub unsafe extern "C" fn realloc(block: *mut c_void, size: usize) -> *mut c_void
 /// free(3), with accounting.
 ///
 /// # Safety
-/// `block` is null or in use.
+/// `block` must be null or in use.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn free(block: *mut c_void) {
     account(block, -1);

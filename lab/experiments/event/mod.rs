@@ -58,8 +58,9 @@ const AXES: &[Axis] = &[
     Axis::without("mode", "overwrite"),
 ];
 
-/// Whether a tool's case is measured with this number of threads, under this pressure. Ours and LTTng-UST are measured on
-/// all axes, other peers on fields, threads, and pressure on the first two caches. Discard mode has only the plain case.
+/// Whether a tool's case is measured with this number of threads, under this pressure. Ours and LTTng-UST are measured
+/// on all axes, other peers on fields, threads, and pressure on the first two caches. Discard mode has only the plain
+/// case.
 fn is_wanted(tool: &RunningPeer, case: &str, threads: usize, pressure: &str, is_quick: bool) -> bool {
     let is_ours = tool.name == "dormouse";
     let is_full = is_ours || tool.name == "lttng-ust";
