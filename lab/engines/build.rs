@@ -1,22 +1,24 @@
-//! Writes functions with a tracepoint, a branch or nothing each, for cases that run over many of them.
+//! Generates functions with a tracepoint, a branch or nothing each, for cases that run over many of them.
 
 use std::fmt::Write;
 use std::path::Path;
 
-/// How many functions there are of each kind.
+/// Number of functions of each kind.
 const SITES: usize = 1_000;
 
-/// Sites of the keys that are switched on and off.
+/// Numbers of sites of the keys that are switched on and off.
 const TOGGLED: [usize; 3] = [1, 100, 1_000];
 
-/// Nothing in a function, as far from the next as others are: a function that shares its cache line with others is found
-/// there more often, and the difference would be taken for the cost of what it lacks. Only assembly can say so.
+/// An empty function, as far from the next as functions of the other kinds. If it shared its cache line with others, it
+/// would be cached more often, and the difference would be taken for the cost of the missing code. Only assembly can
+/// express this.
 const EMPTY_X86_64: &str = "#[unsafe(naked)] extern \"C\" fn empty_site_NUMBER(number: u64) { core::arch::naked_asm!(\
     \"push rax\", \"mov rax, rdi\", \"xor rax, NUMBER\", \"mov [rsp], rax\", \"pop rax\", \"ret\", PADDING) }";
 
-/// As far as functions with an event are apart, about; and exactly as far as those with a gate or a test of a variable. The engine of
-/// `imv` says how far they are.
+/// Padding that puts empty functions about as far apart as those with an event.
 const EVENT_PADDING: &str = "\".balign 64\"";
+/// Padding that puts empty functions exactly as far apart as those with a gate or a test of a variable. The engine of
+/// `imv` reports the distance.
 const GATE_PADDING: &str = "\".skip 20\", \".balign 16\"";
 
 fn main() {
@@ -52,13 +54,13 @@ fn if_taken(condition: &str) -> String {
     format!("if {condition} {{ taken(); }}")
 }
 
-/// A function with a number in it, so that no two become one.
+/// Returns the source of a function with a number in it, so that the compiler merges no two of them.
 fn site(kind: &str, number: usize, body: &str) -> String {
     let other = number + 1;
     format!("#[inline(never)] extern \"C\" fn {kind}_site_{number}(number: u64) {{ opaque(number ^ {other}); {body} }}")
 }
 
-/// A thousand functions and the table of them.
+/// Returns the source of a thousand functions and the table of them.
 fn functions(kind: &str, function: impl Fn(usize) -> String) -> String {
     let lines: Vec<String> = (0..SITES).map(function).collect();
     let names: Vec<String> = (0..SITES).map(|number| format!("{kind}_site_{number}")).collect();
@@ -66,7 +68,7 @@ fn functions(kind: &str, function: impl Fn(usize) -> String) -> String {
     format!("{}\nstatic {table}_SITES: [Site; {SITES}] = [{}];\n", lines.join("\n"), names.join(", "))
 }
 
-/// A key with so many sites, in a function each, which tells what its gate has answered.
+/// Returns the source of a key with `count` sites, each in a function that returns its gate's answer.
 fn toggled(count: usize) -> String {
     let mut text = format!("static TOGGLED_{count}: StaticKey = StaticKey::new();\n");
     for number in 0..count {

@@ -1,4 +1,5 @@
-//! The experiments: a folder each, with what is measured and, where it grew out of a paper, what that says (`paper.toml`).
+//! The experiments. Each has a folder with its code and, if it grew out of a paper, the paper's statements and figures
+//! (`paper.toml`).
 
 mod compile_job;
 mod event;
@@ -21,16 +22,16 @@ type Run = fn(&RunOptions, &Host) -> Result<Experiment, LabError>;
 
 /// An experiment that can be run.
 pub struct Known {
-    /// Its name.
+    /// Name of the experiment.
     pub name: &'static str,
-    /// What it measures.
+    /// Description of what it measures.
     pub what: &'static str,
     pub(crate) run: Run,
-    /// Its `paper.toml`.
+    /// Content of its `paper.toml`.
     paper: Option<&'static str>,
 }
 
-/// All of them.
+/// All experiments.
 pub const EXPERIMENTS: [Known; 10] = [
     Known::new("event", event::run_event, None)
         .of("cost of a dormant and of an armed event, beside the tracers that people use"),
@@ -59,19 +60,19 @@ impl Known {
         Known { name, what: "", run, paper }
     }
 
-    /// Says what it measures.
+    /// Sets the description.
     const fn of(self, what: &'static str) -> Known {
         Known { what, ..self }
     }
 
-    /// The paper that it grew out of.
+    /// Returns the paper that the experiment grew out of, if there is one.
     pub fn paper(&self) -> Option<Paper> {
-        // Each is read by a test.
+        // A test parses each of them.
         self.paper.and_then(|text| Paper::parse(text).ok())
     }
 }
 
-/// The experiment of this name.
+/// Returns the experiment of this name.
 pub fn find(name: &str) -> Option<&'static Known> {
     EXPERIMENTS.iter().find(|known| known.name == name)
 }

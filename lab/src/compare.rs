@@ -1,15 +1,15 @@
-//! Two results beside each other: which figures differ and how sure that is, and in what their machines and runs differ.
+//! Comparison of two results: which figures differ and how certain that is, and how their machines and runs differ.
 //!
 //! ```text
 //!   A.json ─┐  figures of the same name ──▶ difference, ratio, 95 % intervals, p ──Holm──▶ verdict
-//!           ├─▶ hosts, labels, rounds ────▶ what differs, side by side
-//!   B.json ─┘  probes of both hosts ──────▶ ratio, and what looks at one machine differ by
+//!           ├─▶ hosts, labels, rounds ────▶ differences, side by side
+//!   B.json ─┘  probes of both hosts ──────▶ ratio, and the spread of looks at one machine
 //! ```
-//! A figure is *slower* or *faster* when both hold: its 95 % interval excludes zero, and the probability of such a
-//! difference by chance, corrected by Holm's method for all the figures compared, is below 5 %.
+//! A figure is *slower* or *faster* when both hold: its 95 % interval excludes zero, and the probability of a
+//! difference of that size by chance, corrected by Holm's method for all the figures compared, is below 5 %.
 //!
-//! Runs of one machine differ too, by the layout of memory for instance: repeat both before believing a small difference. That a fact
-//! differs does not say that it matters.
+//! Runs of one machine differ too, for instance by the layout of memory: repeat both before believing a small
+//! difference. A fact that differs need not matter.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -26,15 +26,15 @@ use crate::neighbours::Neighbour;
 use crate::probes::{self, Compared};
 use crate::{Host, Report, SCHEMA};
 
-/// What a difference must be improbable by, after Holm's correction.
+/// Probability by chance below which a difference is shown, after Holm's correction.
 const ALPHA: f64 = 0.05;
-/// The verdict where chance would explain it.
+/// Verdict on a difference that chance explains.
 const NO_DIFFERENCE: &str = "no_difference_shown";
 
 /// Reads a result.
 ///
 /// # Errors
-/// The file cannot be read, or is no result; the text says how to make one.
+/// If the file cannot be read, or is not a result; the text says how to make one.
 pub fn load(path: &Path) -> anyhow::Result<Report> {
     let shown = path.display();
     let remedy = format!("make one with `dormouse lab run EXPERIMENT --json {shown}`");
@@ -42,38 +42,38 @@ pub fn load(path: &Path) -> anyhow::Result<Report> {
     serde_json::from_slice(&text).map_err(|error| anyhow!("{shown} is no result: {error}; {remedy}"))
 }
 
-/// Two results beside each other.
+/// A comparison of two results.
 #[derive(Debug, Serialize)]
 pub struct Comparison<'a> {
     schema: u32,
-    /// In A's order.
+    /// Differences, in A's order.
     differences: Vec<Difference<'a>>,
     only_in_a: Vec<String>,
     only_in_b: Vec<String>,
     facts: Vec<DifferentFact>,
-    /// Of both machines.
+    /// Probes of both machines.
     measured: Vec<Compared>,
     notes: Vec<String>,
 }
 
-/// A figure that both have.
+/// A figure that both results have.
 #[derive(Debug, Default, Serialize)]
 struct Difference<'a> {
     experiment: &'a str,
     name: &'a str,
-    /// Ratios have none.
+    /// Unit; empty for ratios.
     unit: &'a str,
     a: f64,
     b: f64,
-    /// B with A.
+    /// Comparison of B with A.
     #[serde(flatten)]
     compared: intervals::Compared,
-    /// Probability of such a difference by chance, corrected for all the figures compared.
+    /// Probability of a difference of this size by chance, corrected for all the figures compared.
     p_corrected: f64,
     verdict: &'static str,
 }
 
-/// A fact of the hosts or the runs that is not the same.
+/// A fact of the hosts or the runs that differs.
 #[derive(Debug, Serialize)]
 struct DifferentFact {
     fact: String,
@@ -81,7 +81,7 @@ struct DifferentFact {
     b: String,
 }
 
-/// All figures of a result, by experiment, name and unit: figures of two units are two figures.
+/// Returns all figures of a result, by experiment, name and unit: figures of two units are two figures.
 fn figures(report: &Report) -> impl Iterator<Item = ([&str; 3], Figure<'_>)> {
     report.experiments.iter().flat_map(|of| {
         let measurements = of.measurements.iter();
@@ -94,7 +94,7 @@ fn shown(name: &str, unit: &str) -> String {
     if unit.is_empty() { name.into() } else { format!("{name} ({unit})") }
 }
 
-/// What a difference means: a time that is longer is slower, and so is less that is done in a time.
+/// Returns the verdict on a difference: a longer time is slower, and so is a lower rate.
 fn verdict(unit: &str, difference: f64) -> &'static str {
     let is_time = ["ns", "us", "µs", "ms", "s", "cycles"].contains(&unit);
     match (is_time, unit.ends_with("/s"), difference > 0.0) {
@@ -115,7 +115,7 @@ pub fn compare<'a>(a: &'a Report, b: &'a Report) -> Comparison<'a> {
             only_in_a.push(alone([experiment, name, unit]));
             continue;
         };
-        // What is no number in a result is written as null.
+        // NaN is written as null.
         if x.value.is_finite() && y.value.is_finite() {
             let (compared, a, b) = (intervals::compare(x, y), x.value, y.value);
             differences.push(Difference { experiment, name, unit, a, b, compared, ..Difference::default() });
@@ -128,7 +128,7 @@ pub fn compare<'a>(a: &'a Report, b: &'a Report) -> Comparison<'a> {
         one.verdict = if is_told { verdict(one.unit, one.compared.difference) } else { NO_DIFFERENCE };
         one.p_corrected = p;
     }
-    // What one of them does not have, being of another version, is no difference.
+    // A fact that one result lacks, because another version wrote it, is not a difference.
     let missing = Fact::<String>::default().to_string();
     let is_told = |text: &String| !text.is_empty() && *text != missing;
     let mut facts_of_b = facts_of_run(b);
@@ -147,7 +147,7 @@ pub fn compare<'a>(a: &'a Report, b: &'a Report) -> Comparison<'a> {
     }
 }
 
-/// All that a host says, but for the moment, which is another one each time, and what was measured, which has intervals.
+/// Returns all facts of a host except the time of reading, which always differs, and the probes, which have intervals.
 pub(crate) fn facts_of_host(host: &Host) -> BTreeMap<String, String> {
     let cache = |c: &Cache| format!("L{} {} {} KiB, CPUs {}", c.level, c.kind, c.size_bytes >> 10, c.shared_cpus);
     let caches = host.caches.clone().map(|caches| caches.iter().map(cache).collect::<Vec<_>>().join("; "));
@@ -158,7 +158,7 @@ pub(crate) fn facts_of_host(host: &Host) -> BTreeMap<String, String> {
         [("caches".into(), caches.to_string()), ("neighbours".into(), neighbours)].into();
     facts.extend(host.counters.iter().map(|(name, state)| (format!("counters.{name}"), state.to_string())));
     facts.extend(host.facts.iter().map(|(name, fact)| (name.clone(), fact.to_string())));
-    // A host is an object, whatever it holds.
+    // A host is always serialised as an object.
     let members = serde_json::to_value(host).ok().and_then(|host| host.as_object().cloned()).unwrap_or_default();
     let is_plain = |name: &str, value: &Value| !(value.is_object() || value.is_array() || name == "measured");
     let plain = members.into_iter().filter(|(name, value)| is_plain(name, value));
@@ -166,7 +166,7 @@ pub(crate) fn facts_of_host(host: &Host) -> BTreeMap<String, String> {
     facts
 }
 
-/// What is to be known of a run: its host, and labels and rounds of what it measured.
+/// Returns the facts of a run: its host, and labels and rounds of its measurements.
 fn facts_of_run(report: &Report) -> BTreeMap<String, String> {
     let mut facts = facts_of_host(&report.host);
     for experiment in &report.experiments {
@@ -203,14 +203,14 @@ fn notes(a: &Report, b: &Report, differences: &[Difference]) -> Vec<String> {
 }
 
 impl Comparison<'_> {
-    /// What of both machines was measured otherwise: caches, scheduler.
+    /// Returns the subjects of the probes that differ, for example caches or scheduler.
     pub fn differing(&self) -> Vec<&str> {
         let mut subjects: Vec<&str> = self.measured.iter().filter(|one| one.differs).map(Compared::subject).collect();
         subjects.dedup();
         subjects
     }
 
-    /// For a terminal, with what the two are called, and their hosts.
+    /// Formats the comparison for a terminal. `sides` are the names of the two results, and their hosts.
     pub fn text(&self, sides: [(&str, &Host); 2]) -> String {
         let hosts = sides.map(|(side, host)| wrap(&format!("{}, {host}", host.measured), &format!("{side}: ")) + "\n");
         let [(a, _), (b, _)] = sides;

@@ -10,36 +10,36 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::{LabError, RunOptions};
 
-/// How long an answer may take before the engine is given up.
+/// Maximum time for an answer, in seconds, before the lab gives up on the engine.
 const ANSWER_TIMEOUT_S: i64 = 120;
 
 const WRONG_ANSWER: &str = "an answer to another question";
 
-/// Where a part of the lab is: beside this program or, for tests, one directory further up, or where `cargo xtask install` puts it. `None`:
-/// nowhere.
+/// Returns the path of a part of the lab: beside this program; for tests, one directory further up; or in the directory
+/// to which `cargo xtask install` installs it. Returns `None` if it is in none of them.
 pub(crate) fn find_part(name: &str) -> Option<PathBuf> {
     let dir = std::env::current_exe().ok()?.parent()?.to_owned();
     let places = ["", "..", "../lib/dormouse/lab"].map(|place| dir.join(place).join(name));
     places.into_iter().find(|path| path.exists())
 }
 
-/// Where an engine of ours is.
+/// Returns the path of one of our engines.
 pub(crate) fn engine_path(name: &str) -> Result<PathBuf, LabError> {
     find_part(name).ok_or_else(|| LabError::NoEngine(name.into()))
 }
 
-/// A running engine. It ends when this is dropped.
+/// A running engine. Dropping it ends the process.
 #[derive(Debug)]
 pub struct Engine {
     child: Child,
     output: BufReader<ChildStdout>,
     description: Description,
-    /// Events that it has emitted so far.
+    /// Number of events that it has emitted so far.
     pub emitted: u64,
 }
 
 impl Engine {
-    /// Starts one. `command` is complete but for the processors and the policy.
+    /// Starts an engine. `command` is complete except for the CPUs and the policy.
     pub fn start(mut command: Command, options: &RunOptions) -> Result<Engine, LabError> {
         let name = command.get_program().to_string_lossy().into_owned();
         let cpus: Vec<String> = options.cpus.iter().map(u32::to_string).collect();
@@ -67,7 +67,7 @@ impl Engine {
             return Err(self.ended());
         }
         let timeout = Timespec { tv_sec: ANSWER_TIMEOUT_S, tv_nsec: 0 };
-        // An engine says one line at a time, so nothing is left in the buffer from before.
+        // An engine answers one line at a time, so the buffer has no rest of an earlier answer.
         let mut fds = [PollFd::new(self.output.get_ref(), PollFlags::IN)];
         if matches!(poll(&mut fds, Some(&timeout)), Ok(0)) {
             return Err(self.failed(format!("no answer in {ANSWER_TIMEOUT_S} s")));
@@ -90,12 +90,12 @@ impl Engine {
         }
     }
 
-    /// What it has said of itself.
+    /// The engine's description of itself.
     pub fn description(&self) -> &Description {
         &self.description
     }
 
-    /// Whether it has a case.
+    /// Whether the engine has a case.
     pub fn has(&self, case: &str) -> bool {
         self.description.cases.iter().any(|name| name == case)
     }
@@ -107,13 +107,13 @@ impl Engine {
         Ok(timing)
     }
 
-    /// Events that arrived, as far as the tracer's own reader is asked.
+    /// Asks for the number of events that arrived, if the tracer's own reader counts them.
     pub fn arrived(&mut self) -> Result<Arrived, LabError> {
         let Answer::Arrived(arrived) = self.ask(&Request::Arrived)? else { return Err(self.failed(WRONG_ANSWER)) };
         Ok(arrived)
     }
 
-    /// Lets it end by itself, so that a tracer may say good-bye.
+    /// Lets the engine exit by itself, so that a tracer can shut down.
     pub fn finish(mut self) -> Result<(), LabError> {
         // Waiting closes its input.
         match self.child.wait() {
@@ -126,7 +126,7 @@ impl Engine {
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        // One that answers no more does not end by itself either. Both fail only when it has ended.
+        // An engine that no longer answers does not exit by itself. Both calls fail only if it has ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

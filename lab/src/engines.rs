@@ -1,17 +1,19 @@
-//! The engines of an experiment, ours and its peers', from their start to what is said of their events.
+//! The engines of an experiment, ours and its peers', from their start to the verification of their events.
 //!
 //! ```text
 //!   add, add_peers ──▶ a process each ──▶ plans, whose rounds drive them
 //!                        ▲     │ count: its events are accounted for, and it ends
 //!        renew: another ─┘     ▼
 //!                        Verification, one for each process ──▶ finish: their sum
-//!                          arrived + lost = emitted, or 0 < arrived ≤ emitted of a ring
+//!                          arrived + lost = emitted, or for a ring 0 < arrived ≤ emitted
 //! ```
-//! Where a process's code, stack and heap lie is drawn when it starts, and a case may take several times as long for it, in all of its
-//! rounds alike. So each engine has several processes, one after another, and the rounds are shared out among them.
+//! The addresses of a process's code, stack and heap are drawn when it starts, and a case may take several times as
+//! long in one process as in another, in all its rounds alike. So each engine has several processes, one after another,
+//! and the rounds are divided among them.
 //!
-//! Peers are the tracers that people use, and what else does the work of one of our parts. Their programs are built by `cargo xtask peers`,
-//! and describe their configuration at their top: `lab/peers`. One that is not there is reported, with the reason for it, and left out.
+//! Peers are the tracers that people use, and other programs that do the work of one of our parts. `cargo xtask peers`
+//! builds their programs, and each describes its configuration in its documentation: `lab/peers`. A peer that is
+//! missing is left out and reported, with the reason.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -24,17 +26,17 @@ use dormouse_testing::lttng::{BUFFERS, LttngCounts, LttngDaemon, LttngSession};
 use crate::engine::{Engine, engine_path, find_part};
 use crate::{Host, LabError, RunOptions};
 
-/// Accounts for the events of a process, and lets it end.
+/// Accounts for the events of a process, and lets the process end.
 pub type Count = Box<dyn FnOnce(Engine) -> Result<Verification, LabError>>;
 
-/// What a process is started by, complete but for the processors and the policy, and how its events are counted.
+/// Command that starts a process, complete except for the CPUs and the policy, and the function that counts its events.
 pub type Start = (Command, Count);
 
-/// Engines that run, ours first.
+/// Running engines, ours first.
 pub(crate) struct Engines {
-    /// All of them, in the order in which they were added.
+    /// All engines, in the order in which they were added.
     pub(crate) all: Vec<Engine>,
-    /// Those of peers.
+    /// Peers among them.
     pub(crate) peers: Vec<RunningPeer>,
     sources: Vec<Source>,
     pub(crate) options: RunOptions,
@@ -43,7 +45,7 @@ pub(crate) struct Engines {
 
 type Starter = Box<dyn FnMut(&Path) -> Result<Start, LabError>>;
 
-/// Where the processes of an engine come from, and what was found of those that have ended.
+/// Starts the processes of an engine, and keeps the verifications of those that have ended.
 struct Source {
     start: Starter,
     count: Count,
@@ -53,9 +55,9 @@ struct Source {
 /// A peer whose engine runs.
 pub(crate) struct RunningPeer {
     pub(crate) name: &'static str,
-    /// How it treats a full buffer, if it has a choice.
+    /// How it treats a full buffer, if it has several modes.
     pub(crate) mode: Option<Mode>,
-    /// Which of the engines is its.
+    /// Index of its engine.
     pub(crate) engine: usize,
 }
 
@@ -65,7 +67,7 @@ impl Engines {
         Ok(Engines { all: Vec::new(), peers: Vec::new(), sources: Vec::new(), options: options.clone(), dir })
     }
 
-    /// Adds one, whose processes are started by what `start` says anew for each, given a directory of its own.
+    /// Adds an engine. `start` is called anew for each of its processes, with a directory for that process.
     pub(crate) fn add(
         &mut self,
         mut start: impl FnMut(&Path) -> Result<Start, LabError> + 'static,
@@ -76,12 +78,12 @@ impl Engines {
         Ok(())
     }
 
-    /// Adds an experiment's peers, if they are wanted, in every mode that they have. Returns notes: the version of each, or why it is
-    /// not there.
+    /// Adds an experiment's peers, if they are wanted, in all their modes. Returns notes: the version of each, or the
+    /// reason why it is missing.
     pub(crate) fn add_peers(&mut self, experiment: &str) -> Vec<String> {
         let (mut notes, is_wanted) = (Vec::new(), self.options.has_peers);
         for peer in PEERS.into_iter().filter(|peer| is_wanted && peer.experiment == experiment) {
-            // All of them start at once.
+            // All daemons are started before the first is used.
             let daemons: Vec<_> = peer.modes().iter().map(|_| peer.daemon()).collect();
             for (mode, daemon) in peer.modes().iter().zip(daemons) {
                 let (name, choice) = (peer.name, (peer.modes().len() > 1).then_some(*mode));
@@ -95,12 +97,12 @@ impl Engines {
                 self.peers.push(RunningPeer { name, mode: choice, engine });
             }
         }
-        // One version in two modes.
+        // A peer in two modes has one version.
         notes.dedup();
         notes
     }
 
-    /// What they could not have as they were asked to: processors, policy, counters.
+    /// Returns what the engines were refused: CPUs, policy, counters.
     fn shortcomings(&self, host: &Host) -> Vec<String> {
         let RunOptions { cpus, policy, .. } = &self.options;
         let descriptions = || self.all.iter().map(Engine::description);
@@ -108,13 +110,13 @@ impl Engines {
         let unpinned = unpinned.map(|(n, of)| format!("engine {n} of {} could not be pinned to {cpus:?}", of.name));
         let other = descriptions().take(1).filter(|of| of.policy != policy.as_str());
         let other = other.map(|of| format!("scheduling policy {}", of.policy));
-        // What the host's trial found counts, since a counter may open and yet stay at zero.
+        // The host's trial decides, since a counter may open and still stay at zero.
         let refused = host.counters.iter().filter_map(|(name, counter)| Some((name, counter.cause()?)));
         let refused = refused.map(|(name, why)| format!("counter {name} not available: {why}"));
         unpinned.chain(other).chain(refused).collect()
     }
 
-    /// Puts another process in the place of each, once the events of the former are accounted for.
+    /// Replaces the process of each engine, after the old process's events are accounted for.
     pub(crate) fn renew(&mut self) -> Result<(), LabError> {
         for (engine, source) in std::mem::take(&mut self.all).into_iter().zip(&mut self.sources) {
             let count = std::mem::replace(&mut source.count, Box::new(unwatched));
@@ -126,8 +128,8 @@ impl Engines {
         Ok(())
     }
 
-    /// Lets all engines end. Returns what was found of the events of each, all of its processes together. Notes say it of peers, and what
-    /// engines could not have.
+    /// Lets all engines end. Returns the verification of each engine, summed over all its processes. Adds notes on the
+    /// peers' events, and on what engines were refused.
     pub(crate) fn finish(self, host: &Host, notes: &mut Vec<String>) -> Result<Vec<Verification>, LabError> {
         notes.extend(self.shortcomings(host));
         let ends = self.all.into_iter().zip(self.sources).map(|(engine, Source { count, mut found, .. })| {
@@ -140,7 +142,7 @@ impl Engines {
     }
 }
 
-/// The count of an engine in which nothing is to be counted.
+/// The count of an engine whose events are not counted.
 pub(crate) fn unwatched(engine: Engine) -> Result<Verification, LabError> {
     let emitted = engine.emitted;
     engine.finish()?;
@@ -151,12 +153,12 @@ fn no_directory(error: std::io::Error) -> LabError {
     LabError::System { what: "temporary directory", error }
 }
 
-/// A directory for one process.
+/// Makes a directory for one process.
 fn own_dir(dir: &tempfile::TempDir) -> Result<PathBuf, LabError> {
     tempfile::tempdir_in(dir).map(tempfile::TempDir::keep).map_err(no_directory)
 }
 
-/// An engine of ours that finds out itself what became of its events. `wrong` says of arrived and emitted events what is amiss.
+/// Starts one of our engines that counts its own events. `wrong` describes a mismatch of arrived and emitted events.
 pub(crate) fn of_ours(program: &str, dir: &Path, wrong: fn(u64, u64) -> String) -> Result<Start, LabError> {
     let (command, count) = start(&engine_path(program)?, None, false, dir);
     let count = move |engine: Engine| match count(engine)? {
@@ -167,7 +169,8 @@ pub(crate) fn of_ours(program: &str, dir: &Path, wrong: fn(u64, u64) -> String) 
     Ok((command, Box::new(count)))
 }
 
-/// An engine whose events are counted in the trace of a session, or by itself. `dir` takes its counts.
+/// Starts an engine whose events are counted in the trace of a session, or by the engine itself. `dir` is for its
+/// counts.
 fn start(program: &Path, session: Option<LttngSession>, is_ring: bool, dir: &Path) -> Start {
     let counts = dir.join("counts");
     let mut command = Command::new(program);
@@ -197,11 +200,11 @@ fn start(program: &Path, session: Option<LttngSession>, is_ring: bool, dir: &Pat
 /// A peer that can be measured.
 #[derive(Debug, Clone, Copy)]
 pub struct Peer {
-    /// Its name, which is that of its program.
+    /// Name of the peer and of its program.
     pub name: &'static str,
-    /// The experiment that it is in.
+    /// Experiment that it belongs to.
     pub experiment: &'static str,
-    /// Whether its engine counts in a ring that holds the last events, and not every event.
+    /// Whether its engine counts the last events, which a ring holds, instead of every event.
     is_ring: bool,
 }
 
@@ -216,10 +219,11 @@ const fn ring(name: &'static str) -> Peer {
 /// LTTng-UST, whose events babeltrace2 counts in the trace of a session.
 pub const LTTNG_UST: Peer = peer("lttng-ust", "event");
 
-/// What a peer's sessions are of, one after another: `None` where it has none, or why it cannot be had.
+/// Daemon of a peer's sessions, which come one after another: `None` if it has no daemon, or the reason why it cannot
+/// be started.
 type Daemon = Option<Result<Rc<LttngDaemon>, String>>;
 
-/// All of them, built or not.
+/// All peers, built or not.
 pub const PEERS: [Peer; 14] = [
     LTTNG_UST,
     peer("tracy", "event"),
@@ -237,10 +241,11 @@ pub const PEERS: [Peer; 14] = [
     peer("queues", "vring"),
 ];
 
-/// Environment variable with the directory of the peers' programs, instead of the one that is built or installed.
+/// Environment variable with the directory of the peers' programs. It overrides the directory where they are built or
+/// installed.
 pub const DIRECTORY: &str = "DORMOUSE_LAB_PEERS";
 
-/// The directory where the peers' programs are, or would be.
+/// Returns the directory of the peers' programs, which need not exist.
 pub fn directory() -> PathBuf {
     std::env::var_os(DIRECTORY).map(PathBuf::from).or_else(|| find_part("peers")).unwrap_or_default()
 }
@@ -250,41 +255,42 @@ impl Peer {
         self.name == LTTNG_UST.name
     }
 
-    /// Its program, in a directory of such, or why it is not there.
+    /// Returns the path of its program in the directory `programs`, or the reason why it is missing.
     pub(crate) fn program(&self, programs: &Path) -> Result<PathBuf, LabError> {
         let program = programs.join(self.name);
         if program.is_file() {
             return Ok(program);
         }
-        // Left there by the build.
+        // The build leaves this file.
         let why = std::fs::read_to_string(program.with_extension("why")).ok();
         let why = why.as_deref().map_or("not built", str::trim);
         Err(LabError::Peer(format!("{why}; `cargo xtask peers` builds it")))
     }
 
-    /// How it treats a full buffer; [`Mode::Overwrite`] alone where it has no choice.
+    /// Ways in which it can treat a full buffer; only [`Mode::Overwrite`] if it has no choice.
     pub fn modes(&self) -> &'static [Mode] {
         if self.is_lttng() { &[Mode::Overwrite, Mode::Discard] } else { &[Mode::Overwrite] }
     }
 
-    /// Starts the daemon of its sessions, where it has one.
+    /// Starts the daemon of its sessions, if it has one.
     fn daemon(&self) -> Daemon {
         self.is_lttng().then(LttngDaemon::start)
     }
 
-    /// Starts its session, where it has one. Its program is in the directory `programs`; `dir` takes its trace, and is to outlive it.
+    /// Starts its session, if it has one. Its program is in the directory `programs`. Its trace goes to `dir`, which
+    /// must outlive it.
     ///
     /// # Errors
-    /// It is not built, or its session cannot be had: [`LabError::Peer`] says why.
+    /// [`LabError::Peer`] if it is not built, or if its session cannot be started.
     pub fn start(&self, mode: Mode, programs: &Path, dir: &Path) -> Result<Start, LabError> {
         self.program(programs)?;
         self.start_of(&self.daemon(), mode, programs, dir)
     }
 
-    /// Starts its session of a daemon that has no other.
+    /// Starts its session, with a daemon that has no other session.
     fn start_of(&self, daemon: &Daemon, mode: Mode, programs: &Path, dir: &Path) -> Result<Start, LabError> {
         let program = self.program(programs)?;
-        // The events of its engine that are armed.
+        // Patterns of the armed events of its engine.
         let (channel, patterns) = (format!("--{} {BUFFERS}", mode.name()), ["lab:armed_*"]);
         let session = daemon.clone().map(|daemon| LttngSession::of(daemon?, &channel, &patterns, &[], dir)).transpose();
         let is_ring = self.is_ring || self.is_lttng() && mode == Mode::Overwrite;
@@ -292,25 +298,25 @@ impl Peer {
     }
 }
 
-/// What was found of an engine's events.
+/// Result of accounting for an engine's events.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Verification {
-    /// What the engine emitted.
+    /// Number of events that the engine emitted.
     pub emitted: u64,
-    /// What the tracer's own reader found, where it could tell.
+    /// Number of events that the tracer's own reader found, if known.
     pub arrived: Option<u64>,
-    /// What the tracer says that it lost.
+    /// Number of events that the tracer reports as lost.
     pub lost: u64,
     /// Whether only the last events are kept.
     pub is_ring: bool,
-    /// Bytes of the trace's streams, where there is a trace.
+    /// Size of the trace's streams in bytes, if there is a trace.
     pub bytes: u64,
-    /// How that was counted, or why it could not be.
+    /// Method of the count, or the reason why there is none.
     pub text: String,
 }
 
 impl Verification {
-    /// Whether the events came through: all are accounted for, or in a ring some of them are.
+    /// Whether the count is right: all events are accounted for, or for a ring some of them.
     pub fn holds(&self) -> bool {
         match self.arrived {
             _ if self.emitted == 0 => self.arrived.unwrap_or(0) == 0,
@@ -320,7 +326,7 @@ impl Verification {
         }
     }
 
-    /// Of the processes of one engine: the first whose events did not come through, else all together.
+    /// Combines the verifications of an engine's processes: the first that does not hold, otherwise their sum.
     fn of_all(found: Vec<Verification>) -> Verification {
         let sum = |a: Verification, b: Verification| Verification {
             emitted: a.emitted + b.emitted,
@@ -335,7 +341,7 @@ impl Verification {
         }
     }
 
-    /// As a note.
+    /// Formats the verification as a note.
     pub fn note(&self, name: &str) -> String {
         let Verification { emitted, lost, .. } = self;
         let verdict = if self.holds() { "" } else { "NOT VERIFIED: " };
@@ -376,7 +382,7 @@ mod tests {
         let more = verification(5, Some(6), 0, false);
         let of_all = |found: [&Verification; 2]| Verification::of_all(found.map(Verification::clone).into());
         assert_eq!(of_all([&whole, &whole]), verification(20, Some(14), 6, false));
-        // What one has too much does not make up for what another lacks.
+        // A surplus of one does not make up for what another lacks.
         assert_eq!((of_all([&whole, &less]), of_all([&less, &more])), (less.clone(), less.clone()));
     }
 

@@ -1,28 +1,30 @@
-//! A table, and the three ways to write it: for a terminal, for a browser, for a document.
+//! A table, and three ways to write it: for a terminal, for a browser, for a document.
 //!
-//! What a column holds decides how it is written: figures stand on the right, sentences are broken, and a column in which no cell has
-//! anything is left out.
+//! The content of a column decides its format: figures are aligned right, sentences are wrapped, and a column with
+//! empty cells only is left out.
 
-/// Rows of text under heads. Cells may be missing at the end of a row; one that starts with a blank belongs to the row above.
+/// Rows of text with a head. Cells may be missing at the end of a row; a cell that starts with a blank belongs to the
+/// row above.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Grid {
-    /// One for each column.
+    /// Head of each column.
     pub head: Vec<String>,
-    /// The rows.
+    /// Rows of cells.
     pub rows: Vec<Vec<String>>,
 }
 
-/// How wide a table for a terminal is, where words can be broken so.
+/// Maximum width of a table for a terminal, in characters, if its cells can be wrapped that far.
 const WIDTH: usize = 108;
-/// How wide a column of it may be before others are made narrower.
+/// Initial maximum width of a column, in characters.
 const COLUMN_WIDTH: usize = 64;
-/// Sentences are not broken to be narrower than this, and heads not than the next.
+/// Minimum width of a column of sentences, in characters.
 const SENTENCES_WIDTH: usize = 26;
+/// Maximum width of a column that its head alone requires, in characters.
 const HEAD_WIDTH: usize = 14;
-/// A cell with more characters, and blanks among them, is a sentence.
+/// Length in characters above which a cell with blanks is a sentence.
 const FIGURE_WIDTH: usize = 30;
 
-/// With as many digits as a figure deserves: three or four.
+/// Formats a figure with three or four significant digits.
 pub fn number(value: f64) -> String {
     match value.abs() {
         size if !size.is_finite() => "n/a".into(),
@@ -35,7 +37,7 @@ pub fn number(value: f64) -> String {
     }
 }
 
-/// `[1.000, 2.000]`. Without an interval there were too few rounds, unless the figure is exact.
+/// Formats an interval: `[1.000, 2.000]`. A figure without one is exact, or has too few rounds.
 pub fn interval(ci95: Option<[f64; 2]>, is_exact: bool) -> String {
     match ci95 {
         _ if is_exact => "exact".into(),
@@ -44,9 +46,9 @@ pub fn interval(ci95: Option<[f64; 2]>, is_exact: bool) -> String {
     }
 }
 
-/// Text within HTML, also within a quoted attribute.
+/// Escapes text for HTML, also for a quoted attribute.
 pub fn escaped(text: &str) -> String {
-    // The zero is no character of HTML.
+    // HTML has no character for NUL.
     let of = [('&', "&amp;"), ('<', "&lt;"), ('>', "&gt;"), ('"', "&quot;"), ('\'', "&#39;"), ('\0', "\u{fffd}")];
     of.into_iter().fold(text.to_string(), |text, (character, escape)| text.replace(character, escape))
 }
@@ -58,12 +60,13 @@ enum Kind {
     Words,
 }
 
-/// A column in which there is something: its head, and below it the cells of all rows.
+/// A column that is not empty: its head, followed by the cells of all rows.
 struct Column<'a> {
     kind: Kind,
     cells: Vec<&'a str>,
-    /// For a terminal, in characters; and how narrow it can be made.
+    /// Width for a terminal, in characters.
     width: usize,
+    /// Minimum to which the width can be reduced.
     width_min: usize,
 }
 
@@ -79,7 +82,7 @@ fn broken(cell: &str, width: usize) -> Vec<String> {
 }
 
 impl Grid {
-    /// Rows under heads.
+    /// Makes a table from a head and rows.
     pub fn new(head: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> Grid {
         Grid { head: head.iter().map(ToString::to_string).collect(), rows: rows.into_iter().collect() }
     }
@@ -106,10 +109,10 @@ impl Grid {
         columns
     }
 
-    /// For a terminal: columns as wide as their cells, sentences broken.
+    /// Formats the table for a terminal: columns as wide as their cells, with sentences wrapped.
     pub fn text(&self) -> String {
         let mut columns = self.columns();
-        // The widest gives way first.
+        // The widest column is reduced first.
         while columns.iter().map(|column| column.width + 2).sum::<usize>() > WIDTH {
             let others = columns.iter_mut().filter(|column| column.width > column.width_min);
             let Some(widest) = others.max_by_key(|column| column.width) else { break };
@@ -130,7 +133,7 @@ impl Grid {
         text
     }
 
-    /// For a document.
+    /// Formats the table as markdown.
     pub fn markdown(&self) -> String {
         let columns = self.columns();
         let cell = |cell: &str| {
@@ -144,7 +147,8 @@ impl Grid {
         lines.iter().map(|line| format!("|{line}\n")).collect()
     }
 
-    /// For a browser: a table in a box of its own, whose rows are cards on a phone; as high as it is where it has sentences.
+    /// Formats the table for a browser, in a box of its own. On a phone its rows are cards. A table with sentences is
+    /// shown in full height.
     pub fn html(&self, label: &str) -> String {
         let columns = self.columns();
         let place = |kind| columns.iter().position(|column| column.kind == kind);
@@ -157,7 +161,7 @@ impl Grid {
                 class += if cell.starts_with(' ') { " inner" } else { "" };
                 if index == name {
                     class += " name";
-                    // Long names break where their parts end.
+                    // Long names may wrap at the ends of their parts.
                     text = text.replace('.', ".<wbr>").replace('_', "_<wbr>");
                 }
                 let (tag, scope) = match row {

@@ -1,21 +1,21 @@
-//! The lab: experiments that measure what a mechanism costs on the machine at hand, and say how sure that is.
+//! The lab: experiments that measure the cost of a mechanism on the machine at hand, and how certain that is.
 //!
 //! ```text
 //!   experiments: cases × axes        compile_job: ways to build a project
 //!     │                                   │
-//!     ├── sessions of ours; peers, lttng ─┤         each verified by counts: arrived + lost = emitted
+//!     ├── our sessions; peers, lttng ─────┤         each verified by counts: arrived + lost = emitted
 //!     ▼                                   │
 //!    plan  ◀── lines of JSON ──▶ engines  │         every case once a round, in an order drawn anew
 //!     │ samples                           │ samples
 //!     ▼                                   ▼
-//!   statistics ───────────────────────▶ result ◀── lab/machine: facts, who disturbed it, what it does to figures
-//!                                         ├─▶ report, paper, grid     to be read
+//!   statistics ───────────────────────▶ result ◀── lab/machine: facts, disturbances, the machine's effect on figures
+//!                                         ├─▶ report, paper, grid     for readers
 //!                                         └─▶ compare                 with another result
 //! ```
-//! An engine is a process of its own, pinned, which times its own loops; all of them are made of one harness, `dormouse-lab-harness`.
-//! `lab/METHODOLOGY.md` says what figures mean, `lab/BIAS.md` where they may mislead.
+//! An engine is a process of its own, pinned, which times its own loops; all engines use one harness,
+//! `dormouse-lab-harness`. `lab/METHODOLOGY.md` says what figures mean, and `lab/BIAS.md` how they may mislead.
 
-// Who calls says what there is to say.
+// The caller prints; this crate does not.
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 pub mod compare;
@@ -38,65 +38,66 @@ pub use dormouse_lab_statistics::{self as statistics, Labels, Measurement, Ratio
 pub use experiments::EXPERIMENTS;
 pub use result::{Experiment, Judged, Report, Verdict};
 
-/// Why an experiment could not be run.
+/// Reason why an experiment could not be run.
 #[derive(Debug, thiserror::Error)]
 pub enum LabError {
-    /// No such experiment.
+    /// There is no experiment of this name.
     #[error("there is no experiment `{0}`; `dormouse lab list` names them")]
     Unknown(String),
-    /// The engine is missing.
+    /// The program of an engine is missing.
     #[error("cannot find {0}; `cargo xtask lab` builds it, `cargo xtask install --prefix DIR --with-lab` installs it")]
     NoEngine(String),
-    /// The engine did not do its work.
+    /// The engine failed.
     #[error("the engine failed: {0}")]
     Engine(String),
-    /// The project to build, or what its builds came to, is not as it should be.
+    /// The project to build, or the result of its builds, is wrong.
     #[error("{0}")]
     Project(String),
-    /// A signal asked for the end.
+    /// A signal asked the lab to end.
     #[error("interrupted")]
     Interrupted,
     /// A peer cannot be measured.
     #[error("{0}")]
     Peer(String),
-    /// The session could not be made, or the preload library is missing.
+    /// The session could not be created, or the preload library is missing.
     #[error(transparent)]
     Session(#[from] dormouse_consumer::Error),
-    /// Something that the system refused.
+    /// The system refused a request.
     #[error("{what}: {error}")]
     System {
-        /// What was tried.
+        /// The request.
         what: &'static str,
-        /// Why it failed.
+        /// The system's error.
         error: std::io::Error,
     },
 }
 
-/// How experiments are to be run.
+/// Options for running experiments.
 #[derive(Debug, Clone)]
 pub struct RunOptions {
-    /// A few seconds instead of minutes.
+    /// Whether an experiment takes a few seconds instead of minutes.
     pub is_quick: bool,
-    /// At most so many rounds of each case that count. A few show that it works, and nothing of what it costs.
+    /// Maximum number of rounds of each case that count. A few rounds show that an experiment works, but say nothing
+    /// about costs.
     pub rounds_max: usize,
-    /// The processors that are measured on, the first one in the plain cases.
+    /// CPUs to measure on. Plain cases run on the first.
     pub cpus: Vec<u32>,
-    /// The engines' scheduling policy.
+    /// Scheduling policy of the engines.
     pub policy: Policy,
-    /// Whether the tools that people use are measured too.
+    /// Whether peers are measured too.
     pub has_peers: bool,
-    /// The project that `compile-job` builds; see [`experiments::find_project`] for where it is looked for otherwise.
+    /// Project that `compile-job` builds; for the default see [`experiments::find_project`].
     pub project: Option<PathBuf>,
 }
 
 impl RunOptions {
-    /// On the processors that this process may use.
+    /// Returns the options for the CPUs that this process may use.
     pub fn new(is_quick: bool) -> RunOptions {
         let cpus = dormouse_lab_machine::cpus();
         RunOptions { is_quick, rounds_max: usize::MAX, cpus, policy: Policy::Other, has_peers: true, project: None }
     }
 
-    /// How many rounds, of those that a quick experiment has and that another one has.
+    /// Returns the number of rounds, given those of a quick experiment and of a full one.
     fn rounds(&self, quick: usize, full: usize) -> usize {
         (if self.is_quick { quick } else { full }).min(self.rounds_max)
     }
@@ -105,12 +106,12 @@ impl RunOptions {
 /// Runs experiments by name.
 ///
 /// # Errors
-/// See [`LabError`]. An unknown name is one before anything runs.
+/// See [`LabError`]. An unknown name is an error before anything runs.
 pub fn run(names: &[String], options: &RunOptions) -> Result<Report, LabError> {
     let find = |name: &String| experiments::find(name).ok_or_else(|| LabError::Unknown(name.clone()));
     let known = names.iter().map(find).collect::<Result<Vec<_>, LabError>>()?;
     let mut experiments = Vec::new();
-    // Before the run, while the load is that of others.
+    // Read before the run, while the load is that of other processes.
     let mut host = Host::read();
     let cpu = options.cpus.first().copied().unwrap_or(0);
     host.probes = probes::measure(cpu, probes::LOOKS_BEFORE_RUN, host.caches_bytes());

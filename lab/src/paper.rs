@@ -1,17 +1,18 @@
-//! What a paper says, and what this machine says to it.
+//! Statements and figures of a paper, and the verdict of this machine's figures on them.
 //!
 //! ```text
-//!   paper.toml ── tables: the paper's figures, beside the measurements that correspond ─────────────▶ Grid
+//!   paper.toml ── tables: the paper's figures, beside the corresponding measurements ───────────────▶ Grid
 //!              └─ statements: a ratio of two sums, and the range that it is in if the statement is true
-//!                     │ of the rounds of an experiment
+//!                     │ over the rounds of an experiment
 //!                     ▼
-//!                  judge ── whole interval in the range: holds · outside: does not hold · else: cannot be told ──▶ Grid
+//!                  judge ── whole interval in the range: holds · outside: does not hold · otherwise: cannot be told ──▶ Grid
 //! ```
-//! A sum is of measurements, each with a factor before it or not; above or below another it stands in parentheses: `(2 * a - b) / (c + d)`.
-//! Rounds are paired, so that what disturbs a round cancels.
+//! A sum consists of names of measurements, each with an optional factor. If it is a side of a ratio, it is in
+//! parentheses: `(2 * a - b) / (c + d)`. Rounds are paired, so that a disturbance of a round cancels.
 //!
-//! An interval is that of a median of this run. Rounds of different parts of an experiment have nothing in common that could cancel;
-//! they are drawn together all the same. What no run of the lab measures has its reason in the paper's file.
+//! An interval is that of a median of this run. Rounds of different parts of an experiment have no common disturbance
+//! that could cancel; they are drawn together all the same. If no run of the lab measures a statement, the paper's file
+//! gives the reason.
 
 use serde::Deserialize;
 
@@ -20,28 +21,28 @@ use crate::result::{Judged, Verdict};
 use crate::statistics::{ROUNDS_MIN, measurement, ratio};
 use crate::{Experiment, Measurement};
 
-/// A paper as its `paper.toml` has it.
+/// Content of a `paper.toml`.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Paper {
-    /// How it is cited: `Desnoyers (2008)`.
+    /// Citation: `Desnoyers (2008)`.
     pub cite: String,
-    /// Title, and where it appeared.
+    /// Title and place of publication.
     pub title: String,
-    /// What it measured on.
+    /// Machine that the paper measured on.
     pub machine: String,
-    /// What its line numbers count.
+    /// Text whose lines are numbered.
     pub lines: String,
-    /// Places where statements are looked at: what `{0}`, `{1}` of their expressions are there.
+    /// Places at which statements are judged, with the values of `{0}`, `{1}` in their expressions.
     #[serde(default)]
     place: Vec<Place>,
-    /// Why a measurement is missing, by a part of its name; the first that fits.
+    /// Reasons why measurements are missing, by a part of the name; the first match counts.
     #[serde(default)]
     absent: Vec<(String, String)>,
-    /// Its figures.
+    /// Tables of the paper's figures.
     #[serde(default)]
     table: Vec<Table>,
-    /// What it says.
+    /// Statements of the paper.
     #[serde(default)]
     statement: Vec<Statement>,
 }
@@ -53,28 +54,29 @@ struct Place {
     parts: Vec<String>,
 }
 
-/// Figures of the paper with those of here.
+/// Figures of the paper beside those of this machine.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Table {
     title: String,
-    /// Of the paper's figures: `cycles` are those of the timestamp counter here; other times are in ns here.
+    /// Unit of the paper's figures. `cycles` are compared with cycles of the timestamp counter here, other times with
+    /// ns.
     unit: String,
     columns: Vec<String>,
     rows: Vec<Row>,
 }
 
-/// Lines and figures are as the paper has them; a row without a line is ours.
+/// A row of a table, with lines and figures of the paper; a row without a line is ours.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Row {
     #[serde(default)]
     line: String,
     text: String,
-    /// The paper's figures, by column.
+    /// Figures of the paper, by column.
     #[serde(default)]
     paper: Vec<String>,
-    /// The same here.
+    /// Corresponding expressions over measurements here, by column.
     #[serde(default)]
     here: Vec<Expression>,
 }
@@ -82,38 +84,38 @@ struct Row {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Statement {
-    /// The line, and in short what stands there: `72–73: A branch costs less.`
+    /// Line and summary of the statement: `72–73: A branch costs less.`
     says: String,
-    /// None: nothing that is measured decides it.
+    /// Condition that decides; none if no measurement decides it.
     true_if: Option<Condition>,
-    /// The paper's own value of the ratio.
+    /// Value of the ratio in the paper.
     #[serde(default)]
     paper: String,
-    /// Names of the places where it is looked at; none given: all that have as many parts as its names.
+    /// Names of the places at which it is judged; if empty, all places with as many parts as the ratio uses.
     #[serde(default)]
     at: Vec<String>,
-    /// Why it is not measured, in general or where its measurements are missing.
+    /// Reason why it is not measured, in general or if its measurements are missing.
     absent: Option<String>,
 }
 
-/// A sum of measurements, over another or alone.
+/// A sum of measurements, or a ratio of two sums.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(try_from = "String")]
 struct Expression {
     text: String,
     of: Vec<Term>,
-    /// Empty: it is a sum alone.
+    /// Denominator; empty for a sum alone.
     to: Vec<Term>,
 }
 
-/// A factor, and the name of what it multiplies.
+/// A factor and the name of a measurement.
 type Term = (f64, String);
 
 impl TryFrom<String> for Expression {
     type Error = String;
 
     fn try_from(text: String) -> Result<Expression, String> {
-        // A sum above or below another stands in parentheses.
+        // A sum that is a side of a ratio is in parentheses.
         let side = |sum: &str| match sum.strip_prefix('(').and_then(|sum| sum.strip_suffix(')')) {
             None if sum.contains(" + ") || sum.contains(" - ") => {
                 Err(format!("`{text}`: a sum above or below another stands in parentheses"))
@@ -145,7 +147,7 @@ fn finite(text: &str) -> Result<f64, String> {
     text.parse().ok().filter(|number: &f64| number.is_finite()).ok_or_else(|| format!("`{text}` is no number"))
 }
 
-/// `a / b is above 1`, `is below 1`, `is 0.9 to 1.1`: a ratio, and the range that it is in if a statement is true.
+/// A ratio and the range in which a statement is true: `a / b is above 1`, `is below 1`, `is 0.9 to 1.1`.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(try_from = "String")]
 struct Condition {
@@ -172,7 +174,7 @@ impl TryFrom<String> for Condition {
     }
 }
 
-/// The rule: of an interval, and the range of a ratio whose statement is true.
+/// Returns the verdict for an interval and the range of the ratio in which the statement is true.
 fn verdict([low, high]: [f64; 2], [from, to]: [f64; 2]) -> Verdict {
     match () {
         () if low >= from && high <= to => Verdict::Holds,
@@ -181,10 +183,11 @@ fn verdict([low, high]: [f64; 2], [from, to]: [f64; 2]) -> Verdict {
     }
 }
 
-/// Why an expression has no value: it is not measured for lack of this measurement, or cannot be told for this reason.
+/// Reason why an expression has no value: not measured, with the name of the missing measurement; or it cannot be told,
+/// with the cause.
 type Lack = (Verdict, String);
 
-/// A sum, round by round; what is exact is so in every round.
+/// Returns the rounds of a sum. An exact measurement has its value in every round.
 fn sum(experiment: &Experiment, terms: &[Term]) -> Result<Measurement, Lack> {
     let found = |(factor, name): &Term| {
         let measurement = experiment.measurements.iter().find(|m| m.name == *name);
@@ -200,7 +203,7 @@ fn sum(experiment: &Experiment, terms: &[Term]) -> Result<Measurement, Lack> {
 }
 
 impl Expression {
-    /// At a place: with its parts in the names.
+    /// Returns the expression at a place, with the place's parts in the names.
     fn at(&self, place: Option<&Place>) -> Expression {
         let parts = place.map_or(&[][..], |place| &place.parts);
         let fill = |text: &str| {
@@ -210,7 +213,7 @@ impl Expression {
         Expression { text: fill(&self.text), of: filled(&self.of), to: filled(&self.to) }
     }
 
-    /// Its median with the interval, its mean and deviation, or the same of a ratio.
+    /// Returns the value of the sum or ratio: median with interval, mean and standard deviation.
     fn value(&self, experiment: &Experiment) -> Result<Measurement, Lack> {
         let of = sum(experiment, &self.of)?;
         if self.to.is_empty() {
@@ -228,13 +231,13 @@ impl Expression {
             let why = format!("too few rounds: {count}, and an interval needs {ROUNDS_MIN}");
             return Err((Verdict::CannotBeTold, why));
         }
-        // A difference below that is negative would turn the statement round.
+        // A difference in the denominator that is negative would reverse the statement.
         let ratio = ratio("", &of.samples, &to.samples).filter(|_| to.median > 0.0).ok_or_else(by_zero)?;
         let [mean, stddev] = ratio.means.unwrap_or([f64::NAN; 2]);
         Ok(Measurement { median: ratio.value, ci95: ratio.ci95, mean, stddev, ..Measurement::default() })
     }
 
-    /// A cell of a table: a median or, where the paper has an error, mean and standard deviation of the rounds.
+    /// Formats a cell of a table: the median, or, if the paper has an error, mean and standard deviation of the rounds.
     fn cell(&self, experiment: &Experiment, has_error: bool, rate: f64) -> String {
         let factor = if self.to.is_empty() { rate } else { 1.0 };
         let Ok(value) = self.value(experiment) else { return "–".into() };
@@ -247,7 +250,7 @@ impl Expression {
     }
 }
 
-/// `0.500 [0.480, 0.520]`
+/// Formats a value with its interval: `0.500 [0.480, 0.520]`.
 fn interval_text(value: f64, ci95: Option<[f64; 2]>, is_exact: bool) -> String {
     let (value, interval) = (number(value), interval(ci95, is_exact));
     if interval.starts_with('[') { format!("{value} {interval}") } else { format!("{value} ({interval})") }
@@ -257,17 +260,17 @@ impl Paper {
     /// Reads a `paper.toml`.
     ///
     /// # Errors
-    /// What is wrong with it, with its line.
+    /// If the file is wrong; the error has the line.
     pub fn parse(text: &str) -> Result<Paper, toml::de::Error> {
         toml::from_str(text)
     }
 
-    /// What it is, in a line.
+    /// Returns citation, title, machine and text of the paper in one line.
     pub fn heading(&self) -> String {
         format!("{}: {}. {}. Lines are those of {}.", self.cite, self.title, self.machine, self.lines)
     }
 
-    /// Every statement at every place, judged by what an experiment measured.
+    /// Judges every statement at every place, by the measurements of an experiment.
     pub fn judge(&self, experiment: &Experiment) -> Vec<Judged> {
         let mut judged = Vec::new();
         for statement in &self.statement {
@@ -318,7 +321,7 @@ impl Paper {
         judged
     }
 
-    /// Its figures beside those of here.
+    /// Returns the paper's tables, with figures of this machine.
     pub fn tables(&self, experiment: &Experiment) -> Vec<Grid> {
         let rate = experiment.measurements.iter().find_map(Measurement::tsc_rate);
         self.table.iter().map(|table| table.grid(experiment, rate)).collect()
@@ -334,7 +337,7 @@ impl Table {
         };
         let mut head = vec!["line".to_string(), format!("{} ({unit})", self.title)];
         for (index, column) in self.columns.iter().enumerate() {
-            // A column without figures of the paper's is not shown.
+            // A column without figures of the paper is left out.
             let has_figures = self.rows.iter().any(|row| row.paper.len() > index);
             let here = if has_figures { "here".into() } else { format!("{column}, here") };
             head.extend([format!("{column}, there"), here]);
@@ -352,7 +355,7 @@ impl Table {
     }
 }
 
-/// Verdicts as a table.
+/// Formats verdicts as a table.
 pub fn grid(judged: &[Judged]) -> Grid {
     let mut rows: Vec<Vec<String>> = Vec::new();
     for statement in judged.chunk_by(|a, b| a.text == b.text) {

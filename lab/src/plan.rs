@@ -1,12 +1,13 @@
-//! What is measured, from slots to figures: every round has each slot once, in an order drawn anew.
+//! The measurement, from slots to figures: each round runs every slot once, in an order drawn anew.
 //!
 //! ```text
 //!   round 1    B  D  A  C          a slot: one case of one engine, a number of threads, a walk
-//!   round 2    C  A  B  D          so the machine's moods fall on all alike, and no slot always
-//!   round 3    …                   follows the same other one
+//!   round 2    C  A  B  D          so the machine's moods affect all slots alike, and no slot always
+//!   round 3    …                   follows the same other slot
 //! ```
-//! How many iterations a slot has is found out beforehand, so that each lasts about as long. The rounds are shared out among several
-//! processes of each engine (`engines`); the first round of all but the first of them is not counted, since it pays for pages and code.
+//! The number of iterations of a slot is determined beforehand, so that each turn lasts about as long. The rounds are
+//! divided among several processes of each engine (`engines`). The first round of every process except the first one is
+//! not counted, since it pays for pages and code.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -24,29 +25,30 @@ use crate::engines::Engines;
 use crate::statistics::{self, measurement, median, outlier_share, quantile, ratio};
 use crate::{Experiment, Host, LabError, Labels, Measurement, Ratio};
 
-/// What is measured once a round.
+/// A case that is measured once a round.
 #[derive(Debug, Clone)]
 pub(crate) struct Slot {
     pub(crate) engine: usize,
     pub(crate) case: String,
     pub(crate) threads: usize,
-    /// What comes before each iteration.
+    /// Walk before each iteration.
     pub(crate) walk: Walk,
     pub(crate) turn: Turn,
-    /// A case that one more thread runs meanwhile.
+    /// Case that one more thread runs meanwhile.
     pub(crate) beside: Option<String>,
 }
 
-/// How much one turn of a slot is.
+/// Length of a turn of a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Turn {
-    /// It lasts about so long.
+    /// As many iterations as last about this long.
     Lasting(Duration),
-    /// So many iterations, because a figure elsewhere is of so many. Where all turns are so, no round is thrown away as warm-up.
+    /// A fixed number of iterations, because a figure elsewhere has that number. If all turns have one, no round is
+    /// discarded as warm-up.
     Of(u64),
 }
 
-/// A slot of one thread with nobody beside it.
+/// Returns a slot of one thread with no case beside it.
 pub(crate) fn slot(engine: usize, case: &str, walk: Walk, turn: Turn) -> Slot {
     Slot { engine, case: case.into(), threads: 1, walk, turn, beside: None }
 }
@@ -66,19 +68,19 @@ impl Slot {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Axis {
     pub(crate) name: &'static str,
-    /// The value that goes without saying.
+    /// Value that the name leaves out.
     pub(crate) silent: &'static str,
-    /// How another is shown, `{}` in the place of the value.
+    /// Format of other values, with `{}` in place of the value.
     pub(crate) shown: &'static str,
 }
 
 impl Axis {
-    /// Always shown, as it is.
+    /// An axis that is always shown, unchanged.
     pub(crate) const fn plain(name: &'static str) -> Axis {
         Axis::without(name, "")
     }
 
-    /// Shown as it is, but for one value.
+    /// An axis that is shown unchanged, except for one value.
     pub(crate) const fn without(name: &'static str, silent: &'static str) -> Axis {
         Axis { name, silent, shown: "{}" }
     }
@@ -88,7 +90,7 @@ pub(crate) fn labels(pairs: &[(&str, &str)]) -> Labels {
     pairs.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect()
 }
 
-/// The name of what has these labels.
+/// Returns the name of a measurement with these labels.
 pub(crate) fn name(axes: &[Axis], labels: &Labels) -> String {
     let parts = axes.iter().filter_map(|axis| {
         let value = labels.get(axis.name).filter(|value| *value != axis.silent)?;
@@ -97,30 +99,30 @@ pub(crate) fn name(axes: &[Axis], labels: &Labels) -> String {
     parts.collect::<Vec<_>>().join(".")
 }
 
-/// A slot, what it is of, and what its turns came to.
+/// A slot with its labels and the results of its turns.
 pub(crate) struct Planned {
     slot: Slot,
     pub(crate) name: String,
     labels: Labels,
-    /// Which slot is its empty loop.
+    /// Index of the slot that is its empty loop.
     base: Option<usize>,
-    /// How many of what is measured one iteration has, or each of its events.
+    /// Number of measured operations in an iteration, or in each of its events.
     per_iteration: u32,
     samples: OfSlot,
 }
 
 #[derive(Default)]
 struct OfSlot {
-    /// Of a turn.
+    /// Number of iterations of a turn.
     iterations: u64,
-    /// Nanoseconds of an iteration, one number a round.
+    /// Nanoseconds of an iteration, one number for each round.
     ns: Vec<f64>,
     /// Counters for one iteration of one thread.
     counters: BTreeMap<String, Vec<f64>>,
     events_per_iteration: f64,
 }
 
-/// What is measured in one go.
+/// Slots that are measured together.
 pub(crate) struct Plan {
     pub(crate) planned: Vec<Planned>,
     axes: &'static [Axis],
@@ -131,7 +133,7 @@ impl Plan {
         Plan { planned: Vec::new(), axes }
     }
 
-    /// Adds a slot, unless it is there. Returns its place.
+    /// Adds a slot, unless there is one with its name. Returns its index.
     pub(crate) fn push(&mut self, slot: Slot, pairs: &[(&str, &str)], base: Option<usize>) -> usize {
         let labels = labels(pairs);
         let name = name(self.axes, &labels);
@@ -142,7 +144,7 @@ impl Plan {
         })
     }
 
-    /// The same, unless the engine has no such case.
+    /// Adds a slot, unless the engine lacks one of its cases. Returns its index.
     pub(crate) fn add(
         &mut self,
         engines: &[Engine],
@@ -160,12 +162,12 @@ impl Plan {
         }
     }
 
-    /// Measures all slots in turn: a part of an experiment. `of` says what, while it lasts.
+    /// Measures all slots in turn, as a part of an experiment. `of` names the part in the progress bar and in notes.
     pub(crate) fn measure(self, engines: &mut Engines, rounds: usize, of: &str) -> Result<Experiment, LabError> {
         self.measure_by(engines, rounds, of, |_, engine, run| engine.run(run))
     }
 
-    /// The same, with each turn taken by `take`, which is told the measurement's name.
+    /// Measures all slots in turn. `take` takes each turn and gets the measurement's name.
     pub(crate) fn measure_by(
         mut self,
         engines: &mut Engines,
@@ -189,7 +191,7 @@ impl Plan {
             order.shuffle(&mut random);
             for &index in &order {
                 let Planned { slot, name, samples, .. } = &mut self.planned[index];
-                // Never quite the same length: nothing that recurs can keep step with it.
+                // The length varies, so that no periodic disturbance stays in step with the turns.
                 let varied = if slot.is_lasting() { samples.iterations / 16 } else { 0 };
                 let run = slot.run(samples.iterations - random.random_range(0..=varied));
                 let timing = take(name, &mut engines.all[slot.engine], run)?;
@@ -225,12 +227,12 @@ impl Plan {
         Ok(Experiment { measurements, notes, ..Experiment::default() })
     }
 
-    /// What a slot costs, round by round, less its empty loop, for one of what it measures. `rate` is the timestamp counter's, in cycles of
-    /// a nanosecond.
+    /// Returns the cost of a slot, round by round, minus its empty loop, for each measured operation. `rate` is that of
+    /// the timestamp counter, in cycles per nanosecond.
     fn figures(&self, planned: &Planned, rate: Option<f64>) -> Measurement {
         let Planned { name, labels, base, samples, .. } = planned;
         let base = base.map(|base| &self.planned[base].samples.ns);
-        // Without an empty loop it is the time of a loop, whatever that emits.
+        // Without an empty loop, it is the time of a whole iteration, whatever that emits.
         let events = Some(samples.events_per_iteration).filter(|events| base.is_some() && *events > 0.0).unwrap_or(1.0);
         let share = 1.0 / (events * f64::from(planned.per_iteration));
         let cost = |(round, ns): (usize, &f64)| (ns - base.map_or(0.0, |base| base[round])) * share;
@@ -241,7 +243,7 @@ impl Plan {
         Measurement { tsc_cycles, labels: labels.clone(), counters, ..figures }
     }
 
-    /// A note, if the rounds of some slots lie far off.
+    /// Returns a note if some slots have many outliers.
     fn outliers(&self) -> Option<String> {
         let shares = self.planned.iter().map(|planned| (outlier_share(&planned.samples.ns), &planned.name));
         let shares: Vec<_> = shares.filter(|(share, _)| *share > OUTLIERS_MAX).collect();
@@ -256,23 +258,23 @@ impl Plan {
     }
 }
 
-/// A bar of what is measured, which is drawn where standard error is a terminal.
+/// Returns a progress bar, which is drawn if standard error is a terminal.
 pub(crate) fn progress(what: &str, len: usize) -> ProgressBar {
     let template = format!("{what} {{wide_bar}} {{pos}}/{{len}} {{msg:17}} {{eta:>4}} left");
     let style = ProgressStyle::with_template(&template).unwrap_or_else(|_| ProgressStyle::default_bar());
     ProgressBar::new(len as u64).with_style(style)
 }
 
-/// Samples by name and unit, one a round.
+/// Samples by name and unit, one for each round.
 pub(crate) type Samples = BTreeMap<(String, &'static str), Vec<f64>>;
 
-/// Signals that ask for the end. Who has made what takes room catches them, and removes it.
+/// Catches the signals that ask the lab to end, so that the experiment can remove its files.
 pub(crate) fn signals() -> Result<Signals, LabError> {
     Signals::new([SIGHUP, SIGINT, SIGTERM]).map_err(|error| LabError::System { what: "cannot handle signals", error })
 }
 
-/// Gives each of `count` things its turn in every round, in an order drawn for it, until a signal comes. `take` is told the round, from 0
-/// on, and whose turn it is.
+/// Gives each of `count` items its turn in every round, in an order drawn for the round, until a signal arrives. `take`
+/// gets the round, from 0, and the item's index.
 pub(crate) fn in_turn(
     what: &str,
     rounds: usize,
@@ -294,22 +296,25 @@ pub(crate) fn in_turn(
     Ok(())
 }
 
-/// The order of a round: a permutation drawn from its number.
+/// Returns the order of a round: a permutation drawn from its number.
 pub(crate) fn order(len: usize, round: u32) -> Vec<usize> {
     let mut order: Vec<usize> = (0..len).collect();
     order.shuffle(&mut SmallRng::seed_from_u64(round.into()));
     order
 }
 
-/// Iterations that a turn's length is guessed from: hot at most, unless fewer take as long as this, and under memory pressure.
+/// Maximum number of iterations of a hot probe, by which the number for a turn is estimated.
 const PROBE_HOT: u64 = 2_000;
+/// Duration in nanoseconds that ends the probe earlier.
 const PROBE_NS: f64 = 50_000.0;
+/// Number of iterations of a probe under memory pressure.
 const PROBE_COLD: u64 = 4;
-/// Bounds of a turn's iterations.
+/// Bounds of the number of iterations of a hot turn.
 const HOT: [u64; 2] = [1, 4_000_000];
+/// Bounds of the number of iterations of a turn under memory pressure.
 const COLD: [u64; 2] = [8, 4_000];
 
-/// How many iterations a turn is to have. The first time pays for pages and code.
+/// Returns the number of iterations of a turn. The first call pays for pages and code.
 fn iterations(engine: &mut Engine, slot: &Slot) -> Result<u64, LabError> {
     let lasting = match slot.turn {
         Turn::Of(iterations) => return engine.run(slot.run(iterations.min(PROBE_HOT))).map(|_| iterations),
@@ -322,7 +327,7 @@ fn iterations(engine: &mut Engine, slot: &Slot) -> Result<u64, LabError> {
         let started = Instant::now();
         let timing = engine.run(slot.run(probe))?;
         if !is_hot {
-            // The walks are not in the timing.
+            // The engine's timing does not include the walks.
             break started.elapsed().as_nanos() as f64 / probe as f64;
         }
         if probe == PROBE_HOT || timing.ns * probe as f64 >= PROBE_NS {
@@ -333,12 +338,12 @@ fn iterations(engine: &mut Engine, slot: &Slot) -> Result<u64, LabError> {
     Ok(((lasting / each.max(0.01)) as u64).clamp(least, most))
 }
 
-/// Processes of each engine that the rounds are shared out among.
+/// Returns the number of processes of each engine, among which the rounds are divided.
 pub(crate) fn processes(is_quick: bool) -> usize {
     if is_quick { 2 } else { 8 }
 }
 
-/// The rounds, and before those that a further process begins with one that is not counted.
+/// Returns the rounds, and before the first round of each further process one that is not counted.
 fn turns(rounds: usize, processes: usize) -> impl Iterator<Item = (usize, bool)> {
     let each = rounds.div_ceil(processes.max(1)).max(1);
     (0..rounds).flat_map(move |round| {
@@ -347,16 +352,17 @@ fn turns(rounds: usize, processes: usize) -> impl Iterator<Item = (usize, bool)>
     })
 }
 
-/// Difference between the halves of the rounds beyond which there is no steady state.
+/// Maximum relative difference between the halves of the rounds in a steady state.
 const DRIFT_MAX: f64 = 0.1;
-/// Spread of the rounds above which a reader is warned.
+/// Spread of the rounds above which the reader is warned.
 const SPREAD_MAX: f64 = 1.15;
-/// Share of outliers above which a reader is warned.
+/// Share of outliers above which the reader is warned.
 const OUTLIERS_MAX: f64 = 0.1;
 const REMEDY: &str = "end other programs, choose another processor with --cpu, or try --policy fifo";
 
-/// How many rounds at the beginning are warm-up, if they may be cut, and notes if the others are not steady: by what all slots took in
-/// each round, together, since one slot's own noise would look like warm-up now and then.
+/// Returns the number of rounds at the start that are warm-up, if they may be cut, and notes if the other rounds are
+/// not steady. It judges by all slots of each round together, since the noise of a single slot would sometimes look
+/// like warm-up.
 fn mood(ns: &[&[f64]], may_cut: bool) -> (usize, Vec<String>) {
     let rounds = ns.first().map_or(0, |ns| ns.len());
     let medians: Vec<f64> = ns.iter().map(|ns| median(ns)).collect();
@@ -384,8 +390,8 @@ fn mood(ns: &[&[f64]], may_cut: bool) -> (usize, Vec<String>) {
     (warm_up, notes)
 }
 
-/// Measures what `plan_of` plans without memory pressure, and then what it plans with it (`true`): in one and the same rounds the latter
-/// would leave nothing warm for the former. A plan without slots is left out.
+/// Measures the plan that `plan_of` returns without memory pressure, and then the one with it (`true`). In common
+/// rounds the latter would leave nothing warm for the former. A plan without slots is left out.
 pub(crate) fn warm_and_cold(
     engines: &mut Engines,
     name: &str,
@@ -402,7 +408,7 @@ pub(crate) fn warm_and_cold(
     Ok(parts)
 }
 
-/// The experiment that parts come to: their figures, and those ratios of a list whose both sides are of one part.
+/// Combines parts to an experiment: their figures, and those ratios of a list whose two sides are in one part.
 pub(crate) fn experiment(
     name: &str,
     parts: Vec<Experiment>,
@@ -420,10 +426,11 @@ pub(crate) fn experiment(
     experiment
 }
 
-/// A ratio of measurements: its name, what it is of, and what that is divided by.
+/// A ratio of measurements: its name, numerator and denominator.
 pub(crate) type Named<'a> = (&'a str, &'a str, &'a str);
 
-/// Those of a list of which both sides were measured. One whose denominator cannot be told from zero is a note.
+/// Returns the ratios of a list of which both sides were measured. A ratio whose denominator cannot be distinguished
+/// from zero becomes a note.
 pub(crate) fn ratios(list: &[Named<'_>], measurements: &[Measurement], notes: &mut Vec<String>) -> Vec<Ratio> {
     let samples = |name: &str| Some(&measurements.iter().find(|found| found.name == name)?.samples);
     let mut ratios = Vec::new();
@@ -437,11 +444,11 @@ pub(crate) fn ratios(list: &[Named<'_>], measurements: &[Measurement], notes: &m
     ratios
 }
 
-/// Walks over L1, L2 and L3, as large as so many times the cache. Once around would do against a cache that forgets the line that was used
-/// longest ago; today's keep a line that was used twice against several that were used once. More is too slow for L3.
+/// Walks over L1, L2 and L3, as multiples of the cache size. One pass would do against an LRU cache; today's caches
+/// keep a line that was used twice against several that were used once. A larger multiple is too slow for L3.
 const WALKS: [(&str, u64); 3] = [("L1", 4), ("L2", 4), ("L3", 2)];
 
-/// The walks of this machine, by label; that there are none that matter is a note.
+/// Returns this machine's walks, by label. If the size of L2 is unknown, adds a note.
 pub(crate) fn walks_or_note(host: &Host, notes: &mut Vec<String>) -> Vec<(&'static str, Walk)> {
     let sizes = WALKS.into_iter().zip(host.caches_bytes());
     let sizes = sizes.filter_map(|((label, factor), size)| Some((label, size? * factor)));
@@ -458,14 +465,15 @@ pub(crate) fn is_available(host: &Host, counter: &str) -> bool {
     host.counters.get(counter).is_some_and(|counter| counter.told().is_some())
 }
 
-/// Leaves out the counters that the host's trial found to stay at zero. A counter may have a thread's name before it, and a point.
+/// Removes the counters that stayed at zero in the host's trial. A counter's name may have a thread's name and a dot
+/// before it.
 pub(crate) fn retain_available(measurements: &mut [Measurement], host: &Host) {
     for measurement in measurements {
         measurement.counters.retain(|name, _| is_available(host, name.rsplit('.').next().unwrap_or(name)));
     }
 }
 
-/// Asserts that no name comes twice.
+/// Asserts that no name occurs twice.
 #[cfg(test)]
 pub(crate) fn assert_different_names<'a>(names: impl Iterator<Item = &'a str>) {
     let mut known = std::collections::HashSet::new();

@@ -1,50 +1,50 @@
-//! What a run comes to, in memory and as JSON. Readers of the JSON ignore members that they do not know.
+//! The result of a run, in memory and as JSON. Readers of the JSON ignore members that they do not know.
 
 use serde::{Deserialize, Serialize};
 
 use crate::{Host, Measurement, Ratio};
 
-/// What a run prints for machines.
+/// The result of a run of experiments.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Report {
     /// Version of this layout: [`crate::SCHEMA`].
     pub schema: u32,
-    /// The machine.
+    /// Machine that was measured on.
     pub host: Host,
     /// The experiments, in the order of the command line.
     pub experiments: Vec<Experiment>,
 }
 
-/// What an experiment came to.
+/// Result of an experiment.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Experiment {
-    /// Its name.
+    /// Name of the experiment.
     pub name: String,
-    /// Figures of one case each, with its labels and its rounds.
+    /// Figures of one case each, with labels and rounds.
     pub measurements: Vec<Measurement>,
-    /// Of two costs measured in the same rounds.
+    /// Ratios of two costs that were measured in the same rounds.
     pub ratios: Vec<Ratio>,
-    /// What the paper that it grew out of says, and whether that is so here.
+    /// Statements of the experiment's paper, with the verdicts on this machine.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub statements: Vec<Judged>,
-    /// What a reader has to know.
+    /// Notes for the reader.
     #[serde(default)]
     pub notes: Vec<String>,
 }
 
-/// What this machine says to a statement.
+/// Verdict of this machine's figures on a statement.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Verdict {
     /// The whole interval is in the range.
     #[serde(rename = "holds")]
     Holds,
-    /// The whole interval is outside, on one side.
+    /// The whole interval is outside of the range, on one side.
     #[serde(rename = "does not hold")]
     DoesNotHold,
-    /// Neither, or too few rounds.
+    /// The interval is partly in the range, or there are too few rounds.
     #[serde(rename = "cannot be told")]
     CannotBeTold,
-    /// Nothing to judge by.
+    /// There is no figure to judge by.
     #[default]
     #[serde(rename = "not measured")]
     NotMeasured,
@@ -60,28 +60,28 @@ impl std::fmt::Display for Verdict {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Judged {
-    /// How the paper is cited.
+    /// Citation of the paper.
     pub paper: String,
-    /// The line, or the lines, where it says so.
+    /// Line or lines of the paper with the statement.
     pub line: String,
-    /// The statement.
+    /// Text of the statement.
     pub text: String,
-    /// Where it was looked at; empty if there is one place.
+    /// Place at which it was judged; empty if there is one place.
     pub place: String,
-    /// The ratio that decides.
+    /// Ratio that decides.
     pub ratio: String,
-    /// In which range it is if the statement is true.
+    /// Range of the ratio in which the statement is true.
     pub range: String,
-    /// The paper's own value.
+    /// Value of the ratio in the paper.
     pub there: String,
-    /// Its value here.
+    /// Value of the ratio here.
     pub value: Option<f64>,
-    /// Its 95 % interval.
+    /// 95 % interval of the value.
     pub ci95: Option<[f64; 2]>,
-    /// Whether it is a count that is the same each time.
+    /// Whether the value is an exact count, the same each time.
     pub is_exact: bool,
-    /// What follows.
+    /// Verdict on the statement.
     pub verdict: Verdict,
-    /// Why.
+    /// Reason for the verdict.
     pub why: String,
 }

@@ -1,4 +1,4 @@
-//! The experiment `compile-job` on a project of two files: it works, and what it counts is whole.
+//! The experiment `compile-job` on a project of two files: it works, and its counts are complete.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::process::Command;
 use dormouse_lab::experiments::{VARIANTS, run_compile_job};
 use dormouse_lab::{Host, LabError, Report, RunOptions, SCHEMA};
 
-/// The preload library, made by cargo where this test was made.
+/// Returns the path of the preload library, built by cargo in the directory of this test.
 fn library() -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let profile_dir = test.parent().unwrap().parent().unwrap();
@@ -15,7 +15,7 @@ fn library() -> PathBuf {
         "debug" => "dev",
         other => other,
     };
-    // By `cargo xtask test`.
+    // Already built by `cargo xtask test`.
     if std::env::var_os("DORMOUSE_BUILT").is_some() {
         return profile_dir.join("libdormouse_libc.so");
     }
@@ -65,14 +65,14 @@ fn a_project_is_built_in_all_ways_and_nothing_is_lost() {
     let ratios: Vec<&str> = experiment.ratios.iter().map(|ratio| ratio.name.as_str()).collect();
     let names = ["dormant_vs_none", "armed_overwrite_vs_none", "armed_discard_vs_none"];
     assert_eq!(ratios, names.map(|name| [name.to_owned(), format!("{name}_cpu")]).concat());
-    // Nothing is built in place.
+    // The project's own directory is left alone.
     assert_eq!(fs::read_dir(project.path()).unwrap().count(), 3);
 }
 
 #[test]
 fn variants_of_the_write_are_measured_where_they_are_there() {
     let (project, variants) = (project(MAKEFILE), tempfile::tempdir().unwrap());
-    // Whatever they write by: what is tried here is that they are built with.
+    // The library is the same for all, because the test checks only that each is used.
     for feature in VARIANTS {
         fs::copy(library(), variants.path().join(format!("libdormouse_libc-{feature}.so"))).unwrap();
     }

@@ -1,4 +1,4 @@
-//! Every statement of every paper, judged by made-up rounds: the verdict follows the rounds, each way.
+//! Every statement of every paper, judged by made-up rounds: each verdict occurs when the rounds require it.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use dormouse_lab::{Experiment, Judged, Verdict};
 
 const ROUNDS: usize = 12;
 
-/// What a sum is of: measurements with their factors.
+/// Parses a sum: measurements with their factors.
 fn terms(sum: &str) -> BTreeMap<String, f64> {
     let mut terms = BTreeMap::new();
     let mut sign = 1.0;
@@ -26,7 +26,7 @@ fn terms(sum: &str) -> BTreeMap<String, f64> {
     terms
 }
 
-/// Values of measurements by which a ratio has this value.
+/// Returns values of measurements for which a ratio has the value `target`.
 fn solve(ratio: &str, target: f64) -> BTreeMap<String, f64> {
     let (of, to) = ratio.split_once(" ÷ ").map_or((ratio, None), |(of, to)| (of, Some(to)));
     let side = |sum: &str| terms(sum.trim_matches(['(', ')']));
@@ -46,7 +46,7 @@ fn solve(ratio: &str, target: f64) -> BTreeMap<String, f64> {
     values
 }
 
-/// An experiment in which a statement's ratio has these values, round by round.
+/// Returns an experiment in which a statement's ratio has these values, round by round.
 fn experiment(name: &str, ratio: &str, targets: &[f64]) -> Experiment {
     let mut rounds: BTreeMap<String, Vec<f64>> = BTreeMap::new();
     for target in targets {
@@ -58,7 +58,7 @@ fn experiment(name: &str, ratio: &str, targets: &[f64]) -> Experiment {
     Experiment { name: name.into(), measurements, ..Experiment::default() }
 }
 
-/// A value in the range, and one that is not.
+/// Returns a value in the range, and one outside of it.
 fn inside_and_outside(range: &str) -> [f64; 2] {
     let number = |text: &str| text.parse::<f64>().unwrap_or_else(|_| panic!("{range}"));
     let beyond = |edge: f64| 0.5 * edge.abs().max(1.0);
@@ -103,7 +103,7 @@ fn no_verdict_stays_the_same_whatever_is_measured() {
     assert!(count > 0);
 }
 
-/// Its `paper.toml`, read again, so that what is wrong with it is said.
+/// Reads its `paper.toml` again, so that errors in it are reported.
 fn read(name: &str) -> Paper {
     let file = format!("{}/experiments/{}/paper.toml", env!("CARGO_MANIFEST_DIR"), name.replace('-', "_"));
     let text = std::fs::read_to_string(&file).unwrap_or_else(|error| panic!("{file}: {error}"));
@@ -120,7 +120,7 @@ fn read(name: &str) -> Paper {
     paper
 }
 
-/// What is kept of this machine, and the page that is made of it: of the papers as they are.
+/// Checks that the page of the papers was made from the stored result of this machine and the current papers.
 #[test]
 fn the_page_of_the_papers_is_current() {
     let root = env!("CARGO_MANIFEST_DIR");
@@ -152,7 +152,8 @@ fn every_paper_can_be_read_and_says_where_its_figures_come_from() {
             assert!(!table.rows.is_empty(), "{table:?}");
             for row in &table.rows {
                 assert!(row.len() == table.head.len() && (row[0].is_empty() || is_line(&row[0])), "{row:?}");
-                // Nothing was measured: a cell of the paper's is as it says, and one of here has no figure.
+                // Nothing was measured: a cell of the paper is as the paper has it, and a cell of this machine has no
+                // figure.
                 assert!(row.iter().skip(3).step_by(2).all(|here| ["", "–"].contains(&here.as_str())), "{row:?}");
             }
         }

@@ -1,6 +1,7 @@
-//! Every peer that is built answers, runs each of its cases, and has its events counted rightly.
+//! Every peer that is built answers, runs each of its cases, and has its events counted correctly.
 //!
-//! Peers are looked for in `DORMOUSE_LAB_PEERS`, as `cargo xtask ci peers` says it, and nowhere else: what has been built before makes no difference.
+//! Peers are looked for in `DORMOUSE_LAB_PEERS` only, which `cargo xtask ci peers` sets, so that the test does not
+//! depend on what else has been built.
 
 use std::panic::AssertUnwindSafe;
 use std::path::PathBuf;
@@ -11,26 +12,27 @@ use dormouse_lab::engines::{DIRECTORY, PEERS, Peer, Start};
 use dormouse_lab_harness::{Run, Walk};
 use dormouse_testing::{Lack, skip, skip_part, write_script};
 
-/// Few enough that a peer's ring keeps them all.
+/// Number of iterations, small enough for a peer's ring to keep all events.
 const ITERATIONS: u64 = 1000;
 
-/// How the names of cases without events begin.
+/// Prefixes of cases without events.
 const SILENT: [&str; 3] = ["empty", "dormant", "branch"];
 
-/// Drives a peer's engine through each of its cases. Panics when it does not answer as it has to, or when an event is not accounted for.
+/// Drives a peer's engine through each of its cases. Panics if it does not answer correctly, or if an event is not
+/// accounted for.
 fn check(peer: &Peer, name: &str, (command, count): Start) {
     let options = RunOptions { cpus: vec![0], ..RunOptions::new(true) };
     let mut engine = Engine::start(command, &options).unwrap();
     let description = engine.description().clone();
     assert_eq!(description.name, peer.name);
     assert!(!description.version.is_empty() && description.version != "?", "{name}: {description:?}");
-    // What others are compared with; nothing is subtracted where threads wait for one another.
+    // The empty loop is subtracted from others; nothing is subtracted where threads wait for one another.
     let has_empty = description.cases.iter().any(|case| case.starts_with("empty"));
     assert!(has_empty || peer.experiment == "vring", "{name}: {description:?}");
     let mut emitted = 0;
     for case in &description.cases {
-        // As a whole, and iteration by iteration.
-        // A key that is switched on and off may take a tenth of a second each time.
+        // The case runs as a whole, and iteration by iteration. A key that is toggled may take a tenth of a second each
+        // time.
         let is_toggled = case.starts_with("toggle");
         let iterations = if is_toggled { [5, 5] } else { [ITERATIONS, 100] };
         for (walk, iterations) in [Walk::None, Walk::Linear { bytes: 4096 }].into_iter().zip(iterations) {
@@ -44,7 +46,7 @@ fn check(peer: &Peer, name: &str, (command, count): Start) {
     let verification = count(engine).unwrap();
     println!("{}", verification.note(name));
     assert!(verification.holds() && verification.emitted == emitted, "{verification:?}");
-    // So few are all there, whatever the mode.
+    // This few events are all there, whatever the mode.
     assert_eq!(verification.arrived.unwrap_or(0), emitted, "{verification:?}");
 }
 
@@ -77,7 +79,7 @@ fn every_event_of_every_case_arrives() {
     }
 }
 
-/// An engine that counts what it emits and says that all of it, but for `LOST` events, has arrived.
+/// An engine that counts the events that it emits, and reports that all except `LOST` of them have arrived.
 const STAND_IN: &str = r#"#!/bin/sh
 sum=0
 while read -r line; do
@@ -97,7 +99,7 @@ while read -r line; do
 done
 "#;
 
-/// Also where no peer is built: what the check of the others is worth.
+/// Checks the check itself, even if no peer is built.
 #[test]
 fn an_event_that_does_not_arrive_is_found() {
     for (lost, is_fine) in [(0, true), (1, false), (-1, false)] {

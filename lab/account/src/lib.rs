@@ -1,12 +1,12 @@
-//! A layer that accounts for memory, put in front of `malloc` by `LD_PRELOAD`, and a sampler that tells what share of a
-//! program's time it takes.
+//! An `LD_PRELOAD` library that accounts for memory in front of `malloc`, and a sampler that measures the share of a
+//! program's time that the accounting takes.
 //!
 //! # The problem
-//! Thirumalai (2003) compared allocators of per-CPU memory by an application: the kernel's accounting of committed memory, which
-//! every mapping crosses, during a build; and judged by the profile's ticks in that one function. Here the application is a
-//! library of its own: each block that is allocated or freed crosses two counters, the bytes in use and the number of blocks
-//! of its size that came or went; now and then the bytes in use are compared with what the machine has. As in a kernel, the counters are
-//! those of all processes.
+//! Thirumalai (2003) compared allocators of per-CPU memory by an application: the kernel's accounting of committed
+//! memory, which every mapping crosses, during a build. The measure was the number of profile ticks in that one
+//! function. Here the application is a library of its own. Each block that is allocated or freed crosses two counters:
+//! the bytes in use, and the number of blocks of its size that were allocated or freed. Every 64th time, the bytes in
+//! use are compared with the machine's memory. All processes share the counters, as in a kernel.
 //!
 //! # The picture
 //! ```text
@@ -14,24 +14,24 @@
 //!       ── free ────▶ account(−bytes) ──▶ libc  ─┘      bytes  += ±usable size
 //!                                                       class[log₂ size] += 1
 //!                                                       every 64th time: sum of bytes over all CPUs > memory? → refusals += 1
-//!   perf event cpu-clock ── SIGURG, so many times a second ──▶ tick: is the interrupted instruction in that section?
+//!   perf event cpu-clock ── SIGURG, 10,000 times a second ───▶ tick: is the interrupted instruction in that section?
 //!                                                                 │
 //!   DORMOUSE_ACCOUNT_FILE, at one and the same address in all ◀───┘
-//!   processes of the build:   ledger │ handles │ the counters, where the scheme lays them
+//!   processes of the build:   ledger │ handles │ the counters, as the scheme lays them out
 //! ```
-//! The first process, make, prepares the counters; all others are its descendants and find them ready. When it ends, it adds up what they
-//! have counted. A process that ends gives back the bytes that it still has.
+//! The first process, make, prepares the counters. All others are its descendants and find them ready. When the first
+//! process ends, it adds up the counters. Each process subtracts the bytes that it still has when it ends.
 //!
 //! `DORMOUSE_ACCOUNT` names the way: `none` (the call alone), `atomic` (one word for all CPUs), `static`,
-//! `pointer-array`, `contiguous`, `offset-table`, `interlaced`. Without it, or where something cannot be had, nothing is accounted for, and
-//! the file says why.
+//! `pointer-array`, `contiguous`, `offset-table`, `interlaced`. If it is not set, or if something cannot be had,
+//! nothing is accounted for, and the file says why.
 //!
-//! By `library`, nothing is accounted for either: samples are counted in another library, the first that has a `malloc`, and in `memcpy` that it
-//! has called. So `compile-job` finds the tracer's share.
+//! `library` accounts for nothing either. It counts samples in another library, the first one that has a `malloc`, and
+//! in `memcpy` when that library has called it. `compile-job` uses it to find the tracer's share.
 //!
 //! # Limits
-//! * Main threads are sampled, in user mode. A build's compilers have no other.
-//! * A process that ends by `_exit`, `exec` or a signal does not give its bytes back.
+//! * Only main threads are sampled, in user mode. A build's compilers have no other threads.
+//! * A process that ends by `_exit`, `exec` or a signal does not subtract its bytes.
 
 use core::cell::UnsafeCell;
 use core::ffi::{CStr, c_int, c_void};
@@ -42,66 +42,69 @@ use core::sync::atomic::{AtomicI64, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize
 use dormouse_lab_schemes::{Contiguous, Given, Interlaced, OffsetTable, PointerArray, Room, Scheme, StaticAreas, View};
 use dormouse_percpu::{Rseq, possible_cpus};
 
-/// What the file begins with, eight bytes each. The lab reads the same.
+/// Layout of the start of the file, eight bytes a field. The lab reads the same layout.
 #[repr(C)]
 struct Ledger {
-    /// Samples.
+    /// Number of samples.
     ticks: AtomicU64,
-    /// Those in the accounting functions.
+    /// Number of samples in the accounting functions.
     ticks_within: AtomicU64,
-    /// Blocks that were accounted for, by the counters' own sum.
+    /// Number of blocks that were accounted for: the sum of the counters.
     crossings: AtomicU64,
-    /// Processes that were sampled.
+    /// Number of processes that were sampled.
     processes: AtomicU64,
-    /// Processes that could not be, and the last cause as an errno.
+    /// Number of processes that could not be sampled.
     refused: AtomicU64,
+    /// Last cause of a refusal, as an errno.
     errno: AtomicU64,
-    /// How often more was in use than the machine has.
+    /// Number of checks that found more bytes in use than the machine has.
     refusals: AtomicU64,
-    /// The process that prepared the counters, and whether it is done.
+    /// Process that prepared the counters.
     owner: AtomicU64,
+    /// 1 when the counters are ready.
     is_ready: AtomicU64,
 }
 
-/// Where the file is mapped, so that an address in it is the same in every process. Linux puts programs, libraries and stacks elsewhere.
+/// Address at which every process maps the file, so that an address in it is valid in all of them. Linux puts programs,
+/// libraries and stacks elsewhere.
 const BASE: usize = 0x20_0000_0000;
-/// Bytes of it, most of which are never touched.
+/// Size of the file, in bytes. Most pages are never touched.
 const SHARED_BYTES: usize = 256 << 20;
-/// Bytes of the ledger, and of the handles behind it.
+/// Size of the ledger, and of the handles after it, in bytes.
 const PAGE_BYTES: usize = 4096;
 
-/// Samples a second of processor time. Some are lost where the kernel's timer is late.
+/// Samples for each second of CPU time. Some are lost when the kernel's timer is late.
 const TICKS_PER_S: u64 = 10_000;
 
-/// Sizes of blocks: 16 bytes to 2^63.
+/// Number of size classes: one for each power of two up to 2^63 bytes.
 const CLASSES: usize = 64;
 
-/// Of how many calls one compares what is in use with what there is.
+/// Number of calls from one comparison of the bytes in use with the limit to the next.
 const CALLS_PER_CHECK: u32 = 64;
 
-/// Blocks that came, or went: their bytes.
+/// An accounting function: takes the bytes that were allocated (positive) or freed (negative), and their size class.
 type Account = fn(bytes: i64, class: usize);
 
-/// The way that was chosen, or null.
+/// Accounting function of the chosen way, or null.
 static ACCOUNT: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
 static LEDGER: AtomicPtr<Ledger> = AtomicPtr::new(core::ptr::null_mut());
-/// Whose the words below are: a forked child has its parent's.
+/// Process that the statics below belong to. A forked child inherits its parent's value.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
-/// Bytes that this process has. A lost addition of a second thread does no harm.
+/// Bytes that this process has in use. If a second thread's addition is lost, it does no harm.
 static MINE_BYTES: AtomicI64 = AtomicI64::new(0);
 static CALLS: AtomicU32 = AtomicU32::new(0);
-/// More bytes in use than this are too many.
+/// Limit of the bytes in use: the machine's memory.
 static LIMIT_BYTES: AtomicI64 = AtomicI64::new(i64::MAX);
 
-/// libc's registration, which lies elsewhere in each program.
+/// Copy of libc's rseq registration, whose location differs from program to program.
 struct Registration(UnsafeCell<MaybeUninit<Rseq>>);
 
-// SAFETY: written once, by the constructor, before `ACCOUNT` sends anybody to read it.
+// SAFETY: written once, by the constructor, before `ACCOUNT` is set; only functions in `ACCOUNT` read it.
 unsafe impl Sync for Registration {}
 
 static RSEQ: Registration = Registration(UnsafeCell::new(MaybeUninit::uninit()));
 
-/// What a process keeps for itself. Whether all CPUs are to be looked at.
+/// Adds to the bytes of this process and counts the call. Returns whether the caller should sum up all CPUs now.
 #[inline(always)]
 fn keep(bytes: i64) -> bool {
     MINE_BYTES.store(MINE_BYTES.load(Ordering::Relaxed) + bytes, Ordering::Relaxed);
@@ -110,11 +113,12 @@ fn keep(bytes: i64) -> bool {
     calls.is_multiple_of(CALLS_PER_CHECK)
 }
 
-/// Whether there is so much memory; if not, it is noted.
+/// Counts a refusal if more bytes are in use than the limit.
 #[inline(always)]
 fn check(bytes_in_use: i64) {
     if bytes_in_use > LIMIT_BYTES.load(Ordering::Relaxed) {
-        // SAFETY: mapped before `ACCOUNT` said so, for as long as the process runs.
+        // SAFETY: called only through `ACCOUNT`, which is set after the ledger is mapped; the mapping stays for as long
+        // as the process runs.
         unsafe { &*LEDGER.load(Ordering::Relaxed) }.refusals.fetch_add(1, Ordering::Relaxed);
     }
 }
@@ -123,7 +127,7 @@ fn check(bytes_in_use: i64) {
 #[unsafe(link_section = "dormouse_account")]
 fn account_none(_: i64, _: usize) {}
 
-/// One word for all CPUs.
+/// Counters of the way `atomic`: one word for all CPUs.
 #[repr(C)]
 struct Atomics {
     bytes: AtomicI64,
@@ -131,7 +135,8 @@ struct Atomics {
 }
 
 fn atomics() -> &'static Atomics {
-    // SAFETY: behind the ledger, mapped before `ACCOUNT` said so; the file's zeroes are valid.
+    // SAFETY: the page after the ledger; callers run through `ACCOUNT`, which is set after the file is mapped; the
+    // file's zeroes are valid.
     unsafe { &*core::ptr::with_exposed_provenance::<Atomics>(BASE + PAGE_BYTES) }
 }
 
@@ -150,10 +155,11 @@ fn crossings_atomic() -> u64 {
     atomics().classes.iter().map(|class| class.load(Ordering::Relaxed)).sum()
 }
 
-/// A counter of this scheme.
+/// A counter of a scheme.
 type Object<S> = <<S as Scheme>::View as View>::Object;
 
-/// Counters of one scheme: they lie behind the ledger, and are as valid in every process, since the file has one address.
+/// Counters of one scheme. They are in the file, after the ledger. They are valid in every process, since all map the
+/// file at one address.
 struct Counters<S: Scheme> {
     view: S::View,
     bytes: Object<S>,
@@ -170,7 +176,8 @@ impl<S: Scheme> Counters<S> {
     fn prepare() -> bool {
         let cpu_count = possible_cpus();
         let base = core::ptr::with_exposed_provenance_mut(BASE + 2 * PAGE_BYTES);
-        // SAFETY: the file's zeroes, from a page's begin; this process alone prepares them, and nothing unmaps them.
+        // SAFETY: zeroes of the file, from the start of a page; this process alone prepares them, and nothing unmaps
+        // them.
         let given = unsafe { Given::new(base, SHARED_BYTES - 2 * PAGE_BYTES) };
         let Some(mut memory) = S::new(cpu_count, Room::Given(given)) else { return false };
         let Some(bytes) = memory.alloc(size_of::<u64>()) else { return false };
@@ -181,20 +188,20 @@ impl<S: Scheme> Counters<S> {
         }
         let counters = Counters { view: memory.view(), bytes, classes, cpu_count };
         core::mem::forget(memory);
-        // SAFETY: a page of the file, which is large enough and which nobody else knows yet.
+        // SAFETY: a page of the file, which is large enough; no other process uses it before `is_ready` is set.
         unsafe { Counters::<S>::AT.write(counters) };
         true
     }
 
     #[inline(always)]
     fn of_all() -> &'static Counters<S> {
-        // SAFETY: prepared before `ACCOUNT` said so, and never changed since.
+        // SAFETY: prepared before `ACCOUNT` was set, and never changed since.
         unsafe { &*Counters::<S>::AT }
     }
 
     #[inline(always)]
     fn add(&self, rseq: Rseq, counter: Object<S>, n: u64) {
-        // SAFETY: an object of this scheme, a word on every processor, which nothing but sections on it writes.
+        // SAFETY: an object of this scheme, with a word on every CPU that only critical sections on that CPU write.
         while !unsafe { self.view.add(rseq, counter, n) } {}
     }
 
@@ -203,9 +210,9 @@ impl<S: Scheme> Counters<S> {
         let mut sum = 0_u64;
         let mut cpu = 0;
         while cpu < self.cpu_count {
-            // SAFETY: the scheme's object and one of its processors.
+            // SAFETY: the scheme's object and one of its CPUs.
             let word = unsafe { self.view.address(counter, cpu) };
-            // SAFETY: a word of the scheme's, written by sections only.
+            // SAFETY: a word of the scheme, which only critical sections write.
             sum = sum.wrapping_add(unsafe { AtomicU64::from_ptr(word) }.load(Ordering::Relaxed));
             cpu += 1;
         }
@@ -217,7 +224,7 @@ impl<S: Scheme> Counters<S> {
 #[unsafe(link_section = "dormouse_account")]
 fn account_of<S: Scheme>(bytes: i64, class: usize) {
     let counters = Counters::<S>::of_all();
-    // SAFETY: the constructor has written it before `ACCOUNT` said so, and nobody writes it since.
+    // SAFETY: the constructor wrote it before it set `ACCOUNT`, and nothing writes it since.
     let rseq = unsafe { RSEQ.0.get().cast::<Rseq>().read() };
     counters.add(rseq, counters.bytes, bytes as u64);
     counters.add(rseq, counters.classes[class], 1);
@@ -231,7 +238,8 @@ fn crossings_of<S: Scheme>() -> u64 {
     counters.classes.iter().map(|class| counters.sum(*class)).sum()
 }
 
-/// A way: its name, what makes it ready, its function, and its sum.
+/// A way of accounting: its name, and the functions that prepare the counters, account for a block, and sum up all
+/// blocks.
 struct Way {
     name: &'static [u8],
     prepare: fn() -> bool,
@@ -254,35 +262,35 @@ const fn of<S: Scheme>(name: &'static [u8]) -> Way {
 }
 
 fn variable(name: &CStr) -> Option<&'static CStr> {
-    // SAFETY: a NUL-terminated name; the constructor runs before anybody changes the environment.
+    // SAFETY: a NUL-terminated name; the constructor runs before any code changes the environment.
     let value = unsafe { libc::getenv(name.as_ptr()) };
     if value.is_null() {
         return None;
     }
-    // SAFETY: a variable of the environment is NUL-terminated, and stays for as long as the constructor runs.
+    // SAFETY: an environment variable is NUL-terminated, and stays for as long as the constructor runs.
     Some(unsafe { CStr::from_ptr(value) })
 }
 
 fn errno() -> c_int {
     // SAFETY: no arguments.
     let errno = unsafe { libc::__errno_location() };
-    // SAFETY: the calling thread's, as long as it runs.
+    // SAFETY: the calling thread's errno, valid for as long as the thread runs.
     unsafe { errno.read() }
 }
 
-/// The file, mapped where it is in every process.
+/// Opens the file and maps it at [`BASE`].
 fn open_ledger(path: &CStr) -> Option<&'static Ledger> {
     // SAFETY: a NUL-terminated path.
     let file = unsafe { libc::open(path.as_ptr(), libc::O_RDWR | libc::O_CLOEXEC) };
     if file < 0 {
         return None;
     }
-    // SAFETY: opened above; a file that is as long already stays as it is.
+    // SAFETY: opened above; a file that already has this length stays as it is.
     let is_long_enough = unsafe { libc::ftruncate(file, SHARED_BYTES as libc::off_t) } == 0;
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_SHARED | libc::MAP_FIXED_NOREPLACE | libc::MAP_NORESERVE;
     let wanted = core::ptr::with_exposed_provenance_mut(BASE);
-    // SAFETY: a new mapping, which replaces no other.
+    // SAFETY: a new mapping, which replaces no other (MAP_FIXED_NOREPLACE).
     let at = unsafe { libc::mmap(wanted, SHARED_BYTES, protection, flags, file, 0) };
     // SAFETY: opened above.
     unsafe { libc::close(file) };
@@ -292,11 +300,11 @@ fn open_ledger(path: &CStr) -> Option<&'static Ledger> {
     at.expose_provenance();
     // (S) pairs with the loads in `tick` and `destructor`.
     LEDGER.store(at.cast(), Ordering::Release);
-    // SAFETY: mapped for as long as the process runs, as long as the file, and all access is atomic.
+    // SAFETY: mapped for as long as the process runs, in the file's full length, and all access is atomic.
     Some(unsafe { &*at.cast::<Ledger>() })
 }
 
-/// Addresses of code, of which nobody asks before sampling begins.
+/// A range of code addresses, set before sampling starts.
 struct Code([AtomicUsize; 2]);
 
 impl Code {
@@ -314,14 +322,15 @@ impl Code {
     }
 }
 
-/// In which samples are counted: the accounting functions, or another library.
+/// Code in which samples are counted: the accounting functions, or another library.
 static WATCHED: Code = Code::new();
-/// Of libc's, which is watched where that library has called it.
+/// libc's memcpy. Samples in it count if the watched library has called it.
 static MEMCPY: Code = Code::new();
-/// It is at most so long in glibc; other functions lie in that too, but the library does not call them and has no others' return address.
+/// Maximum size of memcpy in glibc, in bytes. The range also has other functions, but the watched library does not call
+/// them, so their return addresses are not in it.
 const MEMCPY_BYTES: usize = 2 << 10;
 
-/// The accounting functions.
+/// Returns the address range of the accounting functions.
 fn section() -> Range<usize> {
     unsafe extern "C" {
         #[link_name = "__start_dormouse_account"]
@@ -332,25 +341,25 @@ fn section() -> Range<usize> {
     (&raw const START).addr()..(&raw const STOP).addr()
 }
 
-/// Where a function is that the program finds first.
+/// Returns the address of the first definition that the program finds for a name.
 fn function(name: &CStr) -> usize {
     // SAFETY: a NUL-terminated name.
     unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }.addr()
 }
 
-/// A function's address, and the code of the object that it is in.
+/// A function's address, and the code of the loaded object that has it.
 struct Search {
     function: usize,
     code: Range<usize>,
 }
 
-/// For `dl_iterate_phdr`: looks for the segment that has the function.
+/// Callback of `dl_iterate_phdr`: looks for the segment that has the function.
 unsafe extern "C" fn look(object: *mut libc::dl_phdr_info, _: usize, search: *mut c_void) -> c_int {
-    // SAFETY: handed on by `dl_iterate_phdr` from `library`.
+    // SAFETY: `dl_iterate_phdr` passes on the pointer that `library` gave it.
     let search = unsafe { &mut *search.cast::<Search>() };
-    // SAFETY: the loader's description of an object, for the length of this call.
+    // SAFETY: the loader's description of a loaded object, valid for the length of this call.
     let object = unsafe { &*object };
-    // SAFETY: so many headers of that object.
+    // SAFETY: `dlpi_phdr` points to `dlpi_phnum` headers of that object.
     let headers = unsafe { core::slice::from_raw_parts(object.dlpi_phdr, object.dlpi_phnum.into()) };
     for header in headers.iter().filter(|header| header.p_type == libc::PT_LOAD) {
         let start = (object.dlpi_addr + header.p_vaddr) as usize;
@@ -363,10 +372,10 @@ unsafe extern "C" fn look(object: *mut libc::dl_phdr_info, _: usize, search: *mu
     0
 }
 
-/// The code of the library whose `malloc` the program calls.
+/// Returns the code of the library whose `malloc` the program calls.
 fn library() -> Range<usize> {
     let mut search = Search { function: function(c"malloc"), code: 0..0 };
-    // SAFETY: dl_iterate_phdr(3) with what `look` expects.
+    // SAFETY: dl_iterate_phdr(3) with the `Search` that `look` expects.
     unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut search).cast()) };
     search.code
 }
@@ -397,7 +406,7 @@ fn sample() -> Result<(), c_int> {
     const EXCLUDE_HYPERVISOR: u64 = 1 << 6;
     const IS_FREQUENCY: u64 = 1 << 10;
     const CLOSE_ON_EXEC: libc::c_ulong = 8;
-    /// fcntl(2): which signal, in place of SIGIO.
+    /// fcntl(2), F_SETSIG: sets the signal that is sent in place of SIGIO.
     const SET_SIGNAL: c_int = 10;
     let attributes = EventAttributes {
         kind: SOFTWARE,
@@ -420,7 +429,7 @@ fn sample() -> Result<(), c_int> {
     if failed != 0 {
         return Err(errno());
     }
-    // SAFETY: perf_event_open(2): attributes of the size that they state, this thread, any processor, no group.
+    // SAFETY: perf_event_open(2): attributes of the size that they state, this thread, any CPU, no group.
     let event =
         unsafe { libc::syscall(libc::SYS_perf_event_open, &raw const attributes, 0, -1, -1, CLOSE_ON_EXEC) } as c_int;
     if event < 0 {
@@ -439,7 +448,7 @@ fn sample() -> Result<(), c_int> {
     Ok(())
 }
 
-/// A sample: where was the program?
+/// Signal handler: counts a sample, and whether the interrupted instruction is in the watched code.
 extern "C" fn tick(_: c_int, _: *mut libc::siginfo_t, context: *mut c_void) {
     // (S) pairs with the store in `open_ledger`.
     // SAFETY: null, or mapped for as long as the process runs.
@@ -451,19 +460,20 @@ extern "C" fn tick(_: c_int, _: *mut libc::siginfo_t, context: *mut c_void) {
     ledger.ticks_within.fetch_add(is_within.into(), Ordering::Relaxed);
 }
 
-/// The interrupted instruction, and where it would return to if its function had put nothing on the stack: as memcpy of few bytes.
+/// Returns the address of the interrupted instruction, and its function's return address. The latter is right if the
+/// function has put nothing on the stack, as memcpy of few bytes.
 ///
 /// # Safety
-/// The context of an interrupted thread, in a signal's handler.
+/// `context` is the context of an interrupted thread, and the caller is in the signal's handler.
 unsafe fn interrupted(context: *const libc::ucontext_t) -> (usize, usize) {
-    // SAFETY: the caller's word.
+    // SAFETY: `context` is valid while the handler runs: the caller is in the handler that received it.
     let machine = unsafe { &(*context).uc_mcontext };
     #[cfg(target_arch = "x86_64")]
     {
         let at = machine.gregs[libc::REG_RIP as usize] as usize;
         let top = machine.gregs[libc::REG_RSP as usize] as usize;
-        // SAFETY: the stack pointer of an interrupted thread points into its stack, whose word it may read; code that has none of its own (which
-        // moves the register elsewhere) is not in a build's compilers.
+        // SAFETY: the stack pointer of an interrupted thread points into its stack, which the thread may read. A
+        // build's compilers have no code that uses the register for something else.
         (at, unsafe { core::ptr::with_exposed_provenance::<usize>(top).read_unaligned() })
     }
     #[cfg(target_arch = "aarch64")]
@@ -471,29 +481,29 @@ unsafe fn interrupted(context: *const libc::ucontext_t) -> (usize, usize) {
 }
 
 fn process() -> u64 {
-    // SAFETY: it takes nothing, writes nothing, and cannot fail: getpid(2).
+    // SAFETY: getpid(2) takes nothing, writes nothing, and cannot fail.
     unsafe { libc::getpid() as u64 }
 }
 
-/// Makes the counters ready, or finds that they are.
+/// Prepares the counters, or checks that they are ready.
 ///
 /// # Errors
 /// An errno.
 fn prepare(ledger: &Ledger, way: &Way) -> Result<(), c_int> {
     let rseq = Rseq::of_libc().ok_or(libc::ENOSYS)?;
-    // SAFETY: the constructor runs once, before anybody is sent to read it.
+    // SAFETY: the constructor runs once, before it sets `ACCOUNT`; only functions in `ACCOUNT` read the registration.
     unsafe { RSEQ.0.get().cast::<Rseq>().write(rseq) };
-    // SAFETY: it takes a number and writes nothing: sysconf(3).
+    // SAFETY: sysconf(3) takes a number and writes nothing.
     let [pages, page_bytes] = [libc::_SC_PHYS_PAGES, libc::_SC_PAGESIZE].map(|of| unsafe { libc::sysconf(of) });
     LIMIT_BYTES.store(pages.saturating_mul(page_bytes), Ordering::Relaxed);
     if ledger.owner.compare_exchange(0, process(), Ordering::Relaxed, Ordering::Relaxed).is_ok() {
         if !(way.prepare)() {
             return Err(libc::ENOMEM);
         }
-        // (P) pairs with the load below: the counters are there.
+        // (P) pairs with the load below: publishes the counters.
         ledger.is_ready.store(1, Ordering::Release);
     }
-    // (P) pairs with the store above. Descendants of the first process never come too early.
+    // (P) pairs with the store above. Descendants of the first process always find the counters ready.
     if ledger.is_ready.load(Ordering::Acquire) == 1 { Ok(()) } else { Err(libc::EAGAIN) }
 }
 
@@ -521,7 +531,7 @@ fn start() -> Option<()> {
     }
     ledger.processes.fetch_add(1, Ordering::Relaxed);
     PROCESS.store(process() as u32, Ordering::Relaxed);
-    // (T) pairs with the load in `account`: the counters are there.
+    // (T) pairs with the load in `account`: publishes the counters.
     ACCOUNT.store(way?.account as *mut (), Ordering::Release);
     Some(())
 }
@@ -537,12 +547,12 @@ extern "C" fn destructor() {
     // (T) pairs with the store in `start`.
     let account = ACCOUNT.swap(core::ptr::null_mut(), Ordering::Acquire);
     let Some(way) = WAYS.iter().find(|way| way.account as *mut () == account) else { return };
-    // What is still there is the process's end of it: no block of any size.
+    // Subtracts the bytes that the process still has. The last class stands for no size of block.
     (way.account)(-MINE_BYTES.load(Ordering::Relaxed), CLASSES - 1);
     // (S) pairs with the store in `open_ledger`.
     // SAFETY: null, or mapped for as long as the process runs.
     let Some(ledger) = (unsafe { LEDGER.load(Ordering::Acquire).as_ref() }) else { return };
-    // All others are its descendants, and it has waited for them.
+    // All other processes are descendants of the owner, and it has waited for them.
     if ledger.owner.load(Ordering::Relaxed) == process() {
         ledger.crossings.store((way.crossings)(), Ordering::Relaxed);
     }
@@ -562,7 +572,7 @@ unsafe extern "C" {
     fn __libc_free(block: *mut c_void);
 }
 
-/// Accounts for a block that came (1) or goes (−1).
+/// Accounts for a block that was allocated (1) or is about to be freed (−1).
 #[inline(always)]
 fn account(block: *mut c_void, sign: i64) {
     // (T) pairs with the store in `start`.
@@ -570,58 +580,58 @@ fn account(block: *mut c_void, sign: i64) {
     if account.is_null() || block.is_null() {
         return;
     }
-    // SAFETY: null, or one of the functions in `WAYS`.
+    // SAFETY: not null, so one of the functions in `WAYS`.
     let account = unsafe { core::mem::transmute::<*mut (), Account>(account) };
-    // SAFETY: a block of libc's, which is in use.
+    // SAFETY: a block of libc's allocator that is in use.
     let bytes = unsafe { libc::malloc_usable_size(block) };
     account(sign * bytes as i64, bytes.max(1).ilog2() as usize % CLASSES);
 }
 
-/// As malloc(3).
+/// malloc(3), with accounting.
 ///
 /// # Safety
 /// None.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn malloc(size: usize) -> *mut c_void {
-    // SAFETY: libc's own.
+    // SAFETY: libc's own malloc.
     let block = unsafe { __libc_malloc(size) };
     account(block, 1);
     block
 }
 
-/// As calloc(3).
+/// calloc(3), with accounting.
 ///
 /// # Safety
 /// None.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
-    // SAFETY: libc's own.
+    // SAFETY: libc's own calloc.
     let block = unsafe { __libc_calloc(count, size) };
     account(block, 1);
     block
 }
 
-/// As realloc(3).
+/// realloc(3), with accounting.
 ///
 /// # Safety
-/// `block` is null or in use.
+/// `block` must be null or in use.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn realloc(block: *mut c_void, size: usize) -> *mut c_void {
     account(block, -1);
-    // SAFETY: the caller's word.
+    // SAFETY: `block` is null or in use, as the caller guarantees.
     let moved = unsafe { __libc_realloc(block, size) };
-    // Where it failed, the old one is still there.
+    // If it failed, the old block is still in use.
     account(if moved.is_null() && size > 0 { block } else { moved }, 1);
     moved
 }
 
-/// As free(3).
+/// free(3), with accounting.
 ///
 /// # Safety
-/// `block` is null or in use.
+/// `block` must be null or in use.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn free(block: *mut c_void) {
     account(block, -1);
-    // SAFETY: the caller's word.
+    // SAFETY: `block` is null or in use, as the caller guarantees.
     unsafe { __libc_free(block) }
 }

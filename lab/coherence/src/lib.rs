@@ -1,4 +1,4 @@
-//! How many cache lines a queue moves between two CPUs: counted by a model, so the result is the same on each machine.
+//! A model that counts the cache lines that a queue moves between two CPUs. Its results are the same on every machine.
 //!
 //! # The picture
 //! ```text
@@ -9,18 +9,19 @@
 //!                                 │   for each Protocol                      │
 //!                                 └──────────────────────────────────────────┘
 //! ```
-//! [`run_split`] and [`run_packed`] drive items through a queue of each kind, [`run`] through any two sides that were made of a
-//! [`Memory`]'s views. One thread alternates between a call of the driver and a call of the device, so the counts are exact and
-//! repeatable.
+//! [`run_split`] and [`run_packed`] pass items through a queue of each kind. [`run`] takes any two sides that were made
+//! of a [`Memory`]'s views. One thread alternates between a call of the driver and a call of the device, so the counts
+//! are exact and repeatable.
 //!
 //! # What is counted
-//! A side has a cache that holds everything. A line that it accesses and does not have comes from the other side (a *transfer*) or
-//! from memory (a *fill*, only once for each line). If it stores to a line that both sides have, the line is taken from the other
-//! side without moving (an *upgrade*). A transfer for a load makes the CPU wait; stores wait in a buffer.
+//! Each side has a cache that never evicts. A line that a side accesses and does not have comes from the other side (a
+//! *transfer*) or from memory (a *fill*, only once for each line). If a side stores to a line that both sides have, the
+//! line is taken from the other side without moving (an *upgrade*). The CPU waits for a transfer for a load; stores
+//! wait in a buffer.
 //!
 //! # Limits
-//! The contents of buffers, indirect tables and each side's own memory are not modelled; nor are prefetchers, evicted lines,
-//! and caches that two CPUs share. The model gives counts and no time: what a transfer costs depends on the machine.
+//! The model leaves out the contents of buffers, indirect tables, each side's own memory, prefetchers, evicted lines,
+//! and caches that two CPUs share. It gives counts, not times: the cost of a transfer depends on the machine.
 //!
 //! # Source
 //! D. Sorin, M. Hill, D. Wood, *A Primer on Memory Consistency and Cache Coherence*, for MESI and MOESI; the message of Venkatesh Srinivas's
@@ -41,10 +42,10 @@ pub use workload::{Schedule, Workload, run, run_packed, run_split};
 use dormouse_vring::{Area, Bus, RingError, Word, packed, split};
 use protocol::Caches;
 
-/// Bytes of a line.
+/// Size of a cache line, in bytes.
 pub const LINE_BYTES: usize = 64;
 
-/// Who accesses memory.
+/// A side of the queue, which accesses its memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Side {
     /// The side that adds buffers: the producer.
@@ -54,7 +55,7 @@ pub enum Side {
 }
 
 impl Side {
-    /// Both.
+    /// Both sides.
     pub const ALL: [Side; 2] = [Side::Driver, Side::Device];
 
     const fn other(self) -> Side {
@@ -65,21 +66,21 @@ impl Side {
     }
 }
 
-/// What one side did on one line, or on several.
+/// Accesses of one side to one line, or to several.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Tally {
     /// Words loaded.
     pub loads: u64,
     /// Words stored.
     pub stores: u64,
-    /// Stores to a line that the side has loaded since its last store there: read-modify-write.
+    /// Stores to a line that the side has loaded since its last store there (read-modify-write).
     pub modifies: u64,
-    /// In the order of [`Protocol::ALL`].
+    /// Moves, in the order of [`Protocol::ALL`].
     moves: [Moves; Protocol::ALL.len()],
 }
 
 impl Tally {
-    /// What moved for it.
+    /// Moves that the accesses caused under a protocol.
     pub const fn moves(&self, protocol: Protocol) -> Moves {
         self.moves[protocol as usize]
     }
@@ -94,42 +95,42 @@ impl AddAssign for Tally {
     }
 }
 
-/// What was done since the last [`Memory::reset`].
+/// Accesses since the last [`Memory::reset`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counts {
-    /// Buffers that came back to the driver; 0 if nobody has counted them.
+    /// Buffers that came back to the driver; 0 if they were not counted.
     pub items: u64,
-    /// By side and area.
+    /// Tallies by side and area.
     areas: [[Tally; 3]; 2],
     fences: [u64; 2],
 }
 
 impl Counts {
-    /// What a side did in an area.
+    /// Accesses of a side to an area.
     pub const fn area(&self, side: Side, area: Area) -> Tally {
         self.areas[side as usize][area as usize]
     }
 
-    /// What a side did in all.
+    /// Accesses of a side to all areas.
     pub fn side(&self, side: Side) -> Tally {
         let mut sum = Tally::default();
         self.areas[side as usize].iter().for_each(|tally| sum += *tally);
         sum
     }
 
-    /// Full fences of a side.
+    /// Number of full fences of a side.
     pub const fn fences(&self, side: Side) -> u64 {
         self.fences[side as usize]
     }
 
-    /// What moved for both sides.
+    /// Moves that both sides caused under a protocol.
     pub fn moves(&self, protocol: Protocol) -> Moves {
         let mut sum = self.side(Side::Driver).moves(protocol);
         sum += self.side(Side::Device).moves(protocol);
         sum
     }
 
-    /// Lines that went from one side to the other, for each item.
+    /// Number of transfers for each item.
     pub fn transfers_per_item(&self, protocol: Protocol) -> f64 {
         self.moves(protocol).transfers() as f64 / self.items as f64
     }
@@ -138,9 +139,9 @@ impl Counts {
 #[derive(Debug, Clone, Default)]
 struct Line {
     tallies: [Tally; 2],
-    /// In the order of [`Protocol::ALL`].
+    /// States in both caches, in the order of [`Protocol::ALL`].
     caches: [Caches; Protocol::ALL.len()],
-    /// The side's last access was a load.
+    /// Whether the side's last access was a load.
     has_loaded: [bool; 2],
 }
 
@@ -175,7 +176,7 @@ impl Part {
     }
 }
 
-/// A ring's memory, as two sides with a cache each see it. Each area begins on a line of its own.
+/// A ring's memory, as two sides with a cache each see it. Each area starts on a line of its own.
 #[derive(Debug)]
 pub struct Memory {
     parts: [RefCell<Part>; 3],
@@ -183,7 +184,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// With an empty split ring of `size` entries.
+    /// Returns memory with an empty split ring of `size` entries.
     ///
     /// # Errors
     /// [`RingError::Size`].
@@ -196,7 +197,7 @@ impl Memory {
         Ok(memory)
     }
 
-    /// With an empty packed ring of `size` descriptors.
+    /// Returns memory with an empty packed ring of `size` descriptors.
     ///
     /// # Errors
     /// [`RingError::Size`].
@@ -211,18 +212,18 @@ impl Memory {
         Memory { parts: len.map(Part::new), fences: Default::default() }
     }
 
-    /// One side's access to it.
+    /// One side's access to the memory.
     pub const fn view(&self, side: Side) -> View<'_> {
         View { memory: self, side }
     }
 
-    /// Counts from zero again. What is in whose cache stays as it is.
+    /// Sets the counts to zero. The states of the caches stay.
     pub fn reset(&self) {
         self.each_line(|line| line.tallies = Default::default());
         self.fences.iter().for_each(|fences| fences.set(0));
     }
 
-    /// As [`Memory::reset`], and no line is in any cache.
+    /// Sets the counts to zero and empties the caches.
     fn forget(&self) {
         self.reset();
         self.each_line(|line| *line = Line::default());
@@ -234,7 +235,8 @@ impl Memory {
         }
     }
 
-    /// What a side did on line number `index` of an area. `avail.flags` and `avail.idx` are on line 0 of [`Area::Driver`].
+    /// Accesses of a side to line number `index` of an area. `avail.flags` and `avail.idx` are on line 0 of
+    /// [`Area::Driver`].
     ///
     /// # Panics
     /// The area has no such line.
@@ -242,7 +244,7 @@ impl Memory {
         self.parts[area as usize].borrow().lines[index].tallies[side as usize]
     }
 
-    /// What was done since the last [`Memory::reset`].
+    /// Accesses since the last [`Memory::reset`].
     pub fn counts(&self) -> Counts {
         let mut counts = Counts { fences: self.fences.each_ref().map(Cell::get), ..Counts::default() };
         for side in Side::ALL {

@@ -7,18 +7,20 @@ use super::Side;
 pub enum Protocol {
     /// Modified, Exclusive, Shared, Invalid. A line that one side has modified is written back to memory when the other side loads it.
     Mesi,
-    /// As [`Protocol::Mesi`], but the side that has modified a line keeps it (Owned) when the other side loads it, and writes nothing back.
+    /// Like [`Protocol::Mesi`], but the side that has modified a line keeps it (Owned) when the other side loads it,
+    /// and writes nothing back.
     Moesi,
-    /// As [`Protocol::Moesi`], but a side that loads a line which the other has modified takes it over in its modified state. This transfer
-    /// from "M" to "M" is the reason why the producer's loads were shadowed: one such load is a transfer that has to be waited for.
+    /// Like [`Protocol::Moesi`], but a side that loads a line which the other has modified takes it over in its
+    /// modified state. This transfer from "M" to "M" is the reason why the producer's index was shadowed: each load of
+    /// it is a transfer that the producer must wait for.
     Migratory,
 }
 
 impl Protocol {
-    /// All of them.
+    /// All protocols.
     pub const ALL: [Protocol; 3] = [Protocol::Mesi, Protocol::Moesi, Protocol::Migratory];
 
-    /// The usual spelling.
+    /// Usual spelling of the protocol.
     pub const fn name(self) -> &'static str {
         match self {
             Protocol::Mesi => "MESI",
@@ -28,16 +30,16 @@ impl Protocol {
     }
 }
 
-/// What moved because of one side's accesses.
+/// Lines that moved because of one side's accesses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Moves {
     /// Lines that came from the other side for a load, which waits for them.
     pub load_misses: u64,
     /// Lines that came from the other side for a store.
     pub store_misses: u64,
-    /// Lines that were here and were taken from the other side for a store.
+    /// Lines that both sides had and that were taken from the other side for a store.
     pub upgrades: u64,
-    /// Lines that the other side had to write back for a load of this one.
+    /// Lines that the other side wrote back for a load of this side.
     pub write_backs: u64,
     /// Lines that came from memory.
     pub fills: u64,

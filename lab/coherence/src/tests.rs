@@ -8,7 +8,7 @@ use dormouse_vring::{DriverSide, Features, packed, split};
 
 const BATCHES: [u32; 4] = [1, 4, 16, 64];
 
-/// Both schedules, in order and not, with notifications and without, in each size of batches.
+/// Both schedules, in order and not, with notifications and without, in each batch size.
 fn workloads() -> impl Iterator<Item = Workload> {
     let kinds = [Schedule::Stream, Schedule::Lockstep].into_iter().flat_map(|schedule| {
         [(false, false), (false, true), (true, false), (true, true)].map(|flags| (schedule, flags))
@@ -28,7 +28,7 @@ fn packed(workload: &Workload) -> Counts {
     run_packed(workload).unwrap()
 }
 
-/// Through a split queue with this driver, and a device as it is.
+/// Runs a workload through a split queue with the given driver and today's device.
 fn driven<'a, D: DriverSide>(
     memory: &'a Memory,
     driver: impl Fn(View<'a>, u32, Features) -> Result<D, RingError>,
@@ -40,7 +40,7 @@ fn driven<'a, D: DriverSide>(
     run(memory, &mut driver, &mut device, workload).unwrap()
 }
 
-/// A driver as it was in 2015, with the shadow. There was no use in order.
+/// Runs a workload with the driver of 2015 with the shadow. That driver had no in-order feature.
 fn plain<const IS_CACHED: bool>(workload: &Workload) -> Counts {
     let memory = Memory::split(workload.size).unwrap();
     driven(&memory, PlainDriver::<_, IS_CACHED>::new, &out_of_order(workload))
@@ -50,19 +50,19 @@ fn out_of_order(workload: &Workload) -> Workload {
     Workload { features: Features { in_order: false, ..workload.features }, ..*workload }
 }
 
-/// The same without it.
+/// Runs a workload with the driver of 2015 without the shadow.
 fn plain_read_back<const IS_CACHED: bool>(workload: &Workload) -> Counts {
     let driver = |view, size, features| PlainDriver::<_, IS_CACHED>::new(ReadBack::driver(view, size), size, features);
     driven(&Memory::split(workload.size).unwrap(), driver, &out_of_order(workload))
 }
 
-/// A driver as it is, without the shadow.
+/// Runs a workload with today's driver without the shadow.
 fn read_back(workload: &Workload) -> Counts {
     let driver = |view, size, features| split::Driver::new(ReadBack::driver(view, size), size, features);
     driven(&Memory::split(workload.size).unwrap(), driver, workload)
 }
 
-/// The claim of 2015, as the change was made and with all that has come since.
+/// Checks the claim of 2015, both for the original change and for today's code.
 #[test]
 fn a_shadowed_producer_loads_nothing_that_it_publishes() {
     for workload in workloads() {
@@ -70,7 +70,7 @@ fn a_shadowed_producer_loads_nothing_that_it_publishes() {
             let avail = counts.area(Side::Driver, Area::Driver);
             assert_eq!((avail.loads, avail.modifies), (0, 0), "{workload:?}");
             assert!(avail.stores >= workload.items);
-            // The same of the other side, which has a shadow too.
+            // The device has a shadow too.
             let used = counts.area(Side::Device, Area::Device);
             assert_eq!((used.loads, used.modifies), (0, 0), "{workload:?}");
         }
@@ -87,19 +87,20 @@ fn an_unshadowed_producer_reads_modifies_and_writes_it() {
         ];
         for (counts, in_order) in forms {
             let avail = counts.area(Side::Driver, Area::Driver);
-            // Loads of `avail.idx` for each entry and each publishing, and of `avail.flags` for each used element; counting may begin and end
-            // within a batch.
+            // `avail.idx` is loaded for each entry and each publishing, `avail.flags` for each used element. Counting
+            // may start and end within a batch.
             let batches = workload.items / u64::from(workload.batch);
             let elements = if in_order { batches } else { workload.items };
             let loads = workload.items + batches + elements;
             assert!(avail.loads.abs_diff(loads) <= u64::from(workload.batch) + 1, "{workload:?}: {}", avail.loads);
-            // In the first line after each of them, in others once a batch.
+            // The first line is modified after each of these loads, other lines once a batch.
             assert!(avail.modifies >= workload.items / u64::from(workload.batch), "{workload:?}");
         }
     }
 }
 
-/// The line of `avail.idx` by name, also while the driver switches notifications off and on, which changes `avail.flags`.
+/// Checks the line of `avail.idx` by name, also while the driver switches notifications off and on, which changes
+/// `avail.flags`.
 #[test]
 fn flags_are_not_read_back_either() {
     fn of<B: Bus>(memory: &Memory, bus: B) -> (Tally, Tally) {
@@ -119,7 +120,8 @@ fn flags_are_not_read_back_either() {
     assert_eq!((unshadowed.loads, unshadowed.stores, unshadowed.modifies), (6, 6, 6));
 }
 
-/// The same amid buffers: what a driver without shadows loads more often for it, and one with them not.
+/// Switches notifications while buffers are under way: a driver without shadows loads the flags for it, a driver with
+/// them does not.
 #[test]
 fn a_driver_that_switches_notifications_reads_its_flags_unless_they_are_shadowed() {
     let workload = Workload { schedule: Schedule::Lockstep, features: Features::default(), ..Workload::default() };
@@ -127,13 +129,13 @@ fn a_driver_that_switches_notifications_reads_its_flags_unless_they_are_shadowed
     let avail = |counts: Counts| counts.area(Side::Driver, Area::Driver);
     let (with, without) = (avail(plain::<false>(&toggled)), avail(plain_read_back::<false>(&toggled)));
     assert_eq!((with.loads, with.modifies), (0, 0));
-    // Off and on again for each buffer, which are alone.
+    // Each buffer is alone, so the driver switches off and on for each.
     let more = without.loads - avail(plain_read_back::<false>(&workload)).loads;
     assert!(more.abs_diff(2 * workload.items) <= 2, "{more}");
     assert!((with.stores - avail(plain::<false>(&workload)).stores).abs_diff(2 * workload.items) <= 2);
 }
 
-/// Only its own free list makes a driver read descriptors.
+/// A driver reads descriptors only to manage its free list, if that is kept in the descriptors.
 #[test]
 fn a_private_free_list_spares_the_descriptors() {
     for workload in workloads().filter(|workload| !workload.features.in_order) {
@@ -143,7 +145,7 @@ fn a_private_free_list_spares_the_descriptors() {
     }
 }
 
-/// A producer's load of the avail line finds it, unless a consumer's load takes it away.
+/// A producer's load of the avail line hits its cache, unless a consumer's load has taken the line over.
 #[test]
 fn the_shadow_saves_transfers_where_loads_take_lines_over() {
     for workload in workloads() {
@@ -161,9 +163,9 @@ fn the_shadow_saves_transfers_where_loads_take_lines_over() {
     }
 }
 
-/// Counted by hand, for one buffer at a time in 256 entries: descriptor, entry and index go to the device, where entry and index in one
-/// line are two transfers because the device polls between them. Index and element come back; one element in 8 lies on two lines, and 8
-/// begin on the line of the index.
+/// Counted by hand, for one buffer at a time in 256 entries. Descriptor, entry and index go to the device. Entry and
+/// index are in one line, but that is two transfers because the device polls between them. Index and element come back.
+/// One element in 8 lies on two lines, and 8 elements start on the line of the index.
 #[test]
 fn one_buffer_at_a_time_is_five_lines() {
     let features = Features { in_order: true, event_idx: true, ..Features::default() };
@@ -193,7 +195,7 @@ fn batches_and_refinements_never_cost_lines() {
                 assert!(refined < last[0] && shadowed < last[1] && packed < last[2], "{workload:?}");
                 last = [refined, shadowed, packed];
                 assert!(refined <= shadowed, "{workload:?}");
-                // Descriptors alone, and in a ring that is not in order a used element each as well.
+                // Bytes of descriptors and avail entries; out of order, each buffer has a used element as well.
                 let element = if in_order { 0.0 } else { 8.0 };
                 assert!(refined >= (16.0 + 2.0 + element) / 64.0, "{workload:?}: {refined}");
                 if in_order {
@@ -204,7 +206,7 @@ fn batches_and_refinements_never_cost_lines() {
     }
 }
 
-/// One line for a small batch to and fro is what the packed ring is for.
+/// A packed ring is meant to move a small batch to and fro in one line.
 #[test]
 fn packed_rings_in_order_move_fewer_lines() {
     let features = Features { in_order: true, event_idx: true, ..Features::default() };
@@ -233,7 +235,7 @@ fn fences_are_those_of_notifications() {
     let notified = split(&Workload { is_notified: true, ..workload });
     assert!(notified.fences(Side::Driver) >= 1024 / 4 - 1);
     assert!(notified.fences(Side::Device) >= 1024 / 4 - 1);
-    // Each of them asks for the other's wish.
+    // Before it notifies, each side loads the other's suppression word.
     assert!(notified.area(Side::Driver, Area::Device).loads > quiet.area(Side::Driver, Area::Device).loads);
 }
 
@@ -255,7 +257,8 @@ fn a_device_of_another_ring_is_noticed() {
     let _ = run(&memory, &mut driver, &mut device, &Workload { size: 4, ..Workload::default() });
 }
 
-/// Accesses of one line, and what the book says of them: `l` and `s` are the driver's load and store, `L` and `S` the device's.
+/// Accesses of one line, and the outcome according to the book: `l` and `s` are the driver's load and store, `L` and
+/// `S` the device's.
 #[test]
 fn protocols_are_those_of_the_book() {
     use State::{Exclusive, Invalid, Modified, Owned, Shared};
@@ -307,7 +310,7 @@ proptest! {
                 let before = (*caches, *moves);
                 caches.access(protocol, side, is_store, moves);
                 let [here, there] = [side, side.other()].map(|side| caches.0[side as usize]);
-                // The side that has accessed the line has it, and alone if it may write.
+                // The side that has accessed the line has it. If it may write, the other side has not.
                 prop_assert_ne!(here, Invalid);
                 if is_store {
                     prop_assert_eq!((here, there), (Modified, Invalid));
@@ -316,17 +319,17 @@ proptest! {
                     prop_assert!(!matches!(one, Modified | Exclusive) || other == Invalid);
                     prop_assert!(one != Owned || other != Owned);
                 }
-                // A line comes at most once, and then it was not there.
+                // A line comes at most once for an access, and only if it was not there.
                 let came = moves.transfers() + moves.fills - before.1.transfers() - before.1.fills;
                 prop_assert_eq!(came, u64::from(before.0.0[side as usize] == Invalid));
             }
-            // Owning a line saves writing it back, and nothing else.
+            // Owning a line saves its write-back and changes nothing else.
             let [(_, mesi), (_, moesi), _] = all;
             prop_assert_eq!(Moves { write_backs: 0, ..mesi }, moesi);
         }
     }
 
-    /// What a model counts is worth nothing if it is no memory.
+    /// The model must behave as memory, or its counts mean nothing.
     #[test]
     fn a_model_is_a_memory(writes in vec((0..3_usize, 0..64_usize, 0..3_usize, any::<u64>()), 0..100)) {
         let memory = Memory::new([512; 3]);

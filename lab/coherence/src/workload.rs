@@ -4,31 +4,34 @@ use dormouse_vring::{
 
 use super::{Counts, Memory, Side};
 
-/// How far the driver goes ahead.
+/// How far the driver runs ahead of the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Schedule {
-    /// As far as the ring has room for a batch.
+    /// The driver adds a batch whenever the ring has room for it.
     Stream,
-    /// One batch; the next when all of it is back.
+    /// The driver adds one batch at a time; the next when all of it is back.
     Lockstep,
 }
 
-/// What is driven through a queue: buffers of one segment, which the device reads and gives back in order.
+/// A workload for a queue: buffers of one segment, which the device reads and gives back in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Workload {
-    /// Entries of the ring.
+    /// Number of entries of the ring.
     pub size: u32,
-    /// What both sides have negotiated.
+    /// Features that both sides have negotiated.
     pub features: Features,
-    /// Buffers that are counted. Before them, as many as go twice around the ring are not counted, so that no line is new.
+    /// Number of buffers that are counted. Before them, twice as many as the ring has entries pass uncounted, so that
+    /// no line is new.
     pub items: u64,
-    /// Buffers that are published at a time, by either side; at most `size`. The device publishes fewer where there are no more.
+    /// Buffers that either side publishes at a time; at most `size`. The device publishes fewer when no more are
+    /// available.
     pub batch: u32,
-    /// How far the driver goes ahead.
+    /// How far the driver runs ahead of the device.
     pub schedule: Schedule,
-    /// After each publishing, a side asks whether the other wants to be notified. Both poll, and never want it.
+    /// After each publishing, a side asks whether the other wants to be notified. Both sides poll and never want it.
     pub is_notified: bool,
-    /// The driver wants to be notified whenever it has taken all, until it takes the next. It polls all the same.
+    /// The driver enables notifications whenever it has taken all buffers, and disables them when it takes the next. It
+    /// polls all the same.
     pub is_toggled: bool,
 }
 
@@ -48,13 +51,13 @@ impl Default for Workload {
     }
 }
 
-/// Through a split queue.
+/// Runs a workload through a split queue.
 ///
 /// # Errors
 /// [`RingError::Size`].
 ///
 /// # Panics
-/// As [`run`].
+/// See [`run`].
 pub fn run_split(workload: &Workload) -> Result<Counts, RingError> {
     let &Workload { size, features, .. } = workload;
     let memory = Memory::split(size)?;
@@ -63,13 +66,13 @@ pub fn run_split(workload: &Workload) -> Result<Counts, RingError> {
     run(&memory, &mut driver, &mut device, workload)
 }
 
-/// Through a packed queue.
+/// Runs a workload through a packed queue.
 ///
 /// # Errors
 /// [`RingError::Size`].
 ///
 /// # Panics
-/// As [`run`].
+/// See [`run`].
 pub fn run_packed(workload: &Workload) -> Result<Counts, RingError> {
     let &Workload { size, features, .. } = workload;
     let memory = Memory::packed(size)?;
@@ -78,14 +81,14 @@ pub fn run_packed(workload: &Workload) -> Result<Counts, RingError> {
     run(&memory, &mut driver, &mut device, workload)
 }
 
-/// Through two sides that were made of `memory`'s views, a call of the driver's and a call of the device's in turn. At the end the
-/// queue is as full as it was when counting began.
+/// Runs a workload through two sides that were made of `memory`'s views, in alternating calls of driver and device. At
+/// the end the queue is as full as it was when counting started.
 ///
 /// # Errors
-/// What one side says of the other.
+/// The protocol violation that one side finds in the other's writes.
 ///
 /// # Panics
-/// A buffer does not come back, or not in order.
+/// If a buffer does not come back, or not in order.
 pub fn run(
     memory: &Memory,
     driver: &mut impl DriverSide,
@@ -112,12 +115,12 @@ pub fn run(
     Ok(Counts { items: workload.items, ..memory.counts() })
 }
 
-/// What a side is about to do.
+/// Next step of a side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    /// Take used buffers back, or pop available ones.
+    /// Taking used buffers back, or popping available ones.
     Take,
-    /// Add a buffer, or give the popped one back.
+    /// Adding a buffer, or giving the popped one back.
     Give,
     Publish,
 }
@@ -126,12 +129,13 @@ struct Producer<'a, D> {
     driver: &'a mut D,
     workload: &'a Workload,
     phase: Phase,
-    /// Buffers added, and taken back.
+    /// Number of buffers added.
     sent: u64,
+    /// Number of buffers taken back.
     back: u64,
-    /// Buffers added and not published.
+    /// Number of buffers added and not published.
     batch: u32,
-    /// Whether it wants to be notified.
+    /// Whether notifications are enabled.
     is_armed: bool,
 }
 
@@ -193,7 +197,7 @@ struct Consumer<'a, D> {
     workload: &'a Workload,
     phase: Phase,
     chain: Chain,
-    /// Buffers given back and not published.
+    /// Number of buffers given back and not published.
     batch: u32,
 }
 
@@ -201,7 +205,7 @@ impl<D: DeviceSide> Consumer<'_, D> {
     fn step(&mut self) -> Result<(), RingError> {
         match self.phase {
             Phase::Take if self.device.pop(&NoMemory, &mut self.chain)? => self.phase = Phase::Give,
-            // What was given back is published before it is polled again.
+            // Buffers that were given back are published before the ring is polled again.
             Phase::Take if self.batch > 0 => self.phase = Phase::Publish,
             Phase::Take => {}
             Phase::Give => {

@@ -1,28 +1,29 @@
-//! Dormouse's engine, and the floor's: loops for the experiment `event`.
+//! Engine of Dormouse, and of the floor: loops for the experiment `event`.
 //!
 //! ```text
 //!   empty          the loop alone                          empty_sites_N     a call to one of N functions, in scattered order
-//!   dormant_u64    an event that nobody has armed          dormant_sites_N   …  each of which has a dormant event
+//!   dormant_u64    an event that is not armed              dormant_sites_N   …  each of which has a dormant event
 //!   armed_FIELDS   an event that the session records       armed_sites_N     …  an armed one
 //!   load_u64       a test of a global variable
-//!   rdtsc          reading the timestamp counter           floor_FIELDS      … and storing what a record would hold
+//!   rdtsc          reading the timestamp counter           floor_FIELDS      … and storing the bytes of a record
 //! ```
 //! `FIELDS` is `none`, `u64`, `ints3` (u64, i64, u32) or `str32` (a string of 32 bytes).
 //!
-//! The floor is what no tracer with this format can go below: a clock read and plain stores of as many bytes, 16 of header and
-//! the fields, into one buffer of 1 MiB that a thread has for itself, all of it written before.
+//! The floor is the cost that no tracer with this format can go below: a clock read and plain stores of as many bytes,
+//! 16 of header and the fields, into a buffer of 1 MiB. Each thread has its own, and every byte of it was written
+//! before.
 
 use std::hint::black_box;
 use std::process::ExitCode;
 
 use dormouse_lab_harness::{Case, Engine, Loop, opaque, repeat, scattered};
 
-/// A function with a tracepoint of its own, or none.
+/// A function with one tracepoint or none.
 type Site = extern "C" fn(u64);
 
 include!(concat!(env!("OUT_DIR"), "/sites.rs"));
 
-/// Strings of 32 bytes.
+/// Field values: strings of 32 bytes.
 static STRINGS: [&str; 4] = [
     "GET /orders/1831/items?page=0017",
     "PUT /orders/1832/items?page=0023",
@@ -37,7 +38,7 @@ fn string(number: u64) -> &'static str {
 repeat!(empty, number => {});
 repeat!(dormant_u64, number => dormouse::event!(lab.dormant_u64, number));
 
-/// A gate as one would write it without patching, in a cache line of its own.
+/// A gate as a program without patching would have it, in a cache line of its own.
 #[repr(align(64))]
 struct Gate(std::sync::atomic::AtomicBool);
 
@@ -71,7 +72,7 @@ sites! {
     armed_sites_1000: 1000 of ARMED_SITES,
 }
 
-/// The clock that the floor reads.
+/// Reads the floor's clock.
 #[inline(always)]
 fn timestamp() -> u64 {
     #[cfg(target_arch = "x86_64")]
@@ -86,13 +87,13 @@ fn timestamp() -> u64 {
 
 repeat!(rdtsc, number => black_box(timestamp()));
 
-/// As many bytes as the pages of the session that Dormouse is measured in.
+/// Size of the floor's buffer, in bytes: as many as the pages of the session that Dormouse is measured in.
 const FLOOR_BYTES: usize = 1 << 20;
-/// Room for the longest record at the end.
+/// Room for the longest record at the end, in bytes.
 const FLOOR_SLACK_BYTES: usize = 64;
 
 std::thread_local! {
-    /// Every byte of it is written before it is timed.
+    /// The floor's buffer. Every byte of it is written before a loop is timed.
     static FLOOR: std::cell::RefCell<Vec<u8>> = {
         let buffer = vec![1; FLOOR_BYTES + FLOOR_SLACK_BYTES];
         dormouse_lab_harness::assure_backed("the floor's buffer", &buffer);
@@ -100,7 +101,7 @@ std::thread_local! {
     };
 }
 
-/// Stores records of `LEN` bytes: a header of two words, then what `fields` gives.
+/// Stores records: a header of two words, then the `LEN` bytes that `fields` writes.
 #[inline(always)]
 fn store<const LEN: usize>(iterations: u64, first: u64, fields: impl Fn(u64, &mut [u8; LEN])) {
     FLOOR.with_borrow_mut(|buffer| {
@@ -150,7 +151,7 @@ fn case(name: &'static str, run: Loop) -> Case {
 }
 
 fn main() -> ExitCode {
-    // Nobody sets it, but the compiler is not to know.
+    // Nothing sets it, but the compiler must not know.
     black_box(&GATE);
     let cases: &[(&str, Loop)] = &[
         ("empty", empty),
@@ -177,7 +178,7 @@ fn main() -> ExitCode {
         name: "dormouse",
         version: env!("CARGO_PKG_VERSION").into(),
         cases: cases.iter().map(|(name, run)| case(name, *run)).collect(),
-        // The lab is the session's owner and counts for itself.
+        // The lab owns the session and counts the events itself.
         arrived: None,
     })
 }

@@ -1,15 +1,15 @@
-//! The codec of the experiment `zero-page`: one process, one frame buffer, frames of growing sizes.
+//! The codec of the experiment `zero-page`: one process and one frame buffer, with frames of growing sizes.
 //!
 //! ```text
-//!   dormouse-lab-engine-pages REQUEST     REQUEST and what is printed: JSON, see `dormouse_lab_harness::pages`
+//!   dormouse-lab-engine-pages REQUEST     REQUEST and the output are JSON, see `dormouse_lab_harness::pages`
 //!
-//!   processor, policy ─▶ advice ─▶ state of the buffer ─▶ for each size: passes, each with its time and its faults ─▶ census
+//!   CPU, policy ─▶ advice ─▶ state of the buffer ─▶ for each size: passes, each with its time and its faults ─▶ census
 //! ```
-//! Each run has a process of its own, because a buffer that nobody has written is so once. The document that it grew out of has a codec's unit
-//! test, which takes an array that was not initialised for its frames.
+//! Each run has a process of its own, because a buffer can be unwritten only once. The paper's document has the unit
+//! test of a codec, which uses an uninitialised array for its frames.
 //!
 //! # Limits
-//! Times are of `CLOCK_MONOTONIC`, which costs some 30 ns; the shortest frame takes several microseconds.
+//! Times are read from `CLOCK_MONOTONIC`, which costs some 30 ns; the shortest frame takes several microseconds.
 
 use std::cell::UnsafeCell;
 use std::collections::BTreeMap;
@@ -31,34 +31,36 @@ use zune_jpeg::zune_core::bytestream::ZCursor;
 use zune_jpeg::zune_core::colorspace::ColorSpace;
 use zune_jpeg::zune_core::options::DecoderOptions;
 
-/// The frame buffer, with room to begin where a huge page may.
+/// The frame buffer, with room to align its start to a huge page.
 struct Buffer(UnsafeCell<[u64; (BUFFER_BYTES_MAX + HUGE_PAGE_BYTES) / 8]>);
 
-// SAFETY: this process has one thread that uses it.
+// SAFETY: only the main thread of this process uses it.
 unsafe impl Sync for Buffer {}
 
 static BUFFER: Buffer = Buffer(UnsafeCell::new([0; (BUFFER_BYTES_MAX + HUGE_PAGE_BYTES) / 8]));
 
-/// A frame buffer of so many bytes. A slice of them would be one of memory that the next advice may change.
+/// Returns a frame buffer of `bytes` bytes. It is a raw slice, because a reference must not outlive the next advice,
+/// which may change the memory.
 fn buffer(memory: Memory, bytes: usize) -> io::Result<*mut [u64]> {
     let (room, access) = (bytes + HUGE_PAGE_BYTES, ProtFlags::READ | ProtFlags::WRITE);
     let first = match memory {
         Memory::Bss => BUFFER.0.get().cast(),
-        // SAFETY: where there is room, so that nothing else is replaced.
+        // SAFETY: the kernel chooses a free address, so the mapping replaces nothing.
         Memory::Anonymous => unsafe { mmap_anonymous(std::ptr::null_mut(), room, access, MapFlags::PRIVATE) }?,
         Memory::DevZeroPrivate | Memory::DevZeroShared => {
             let file = std::fs::File::options().read(true).write(true).open("/dev/zero")?;
             let flags = if memory == Memory::DevZeroShared { MapFlags::SHARED } else { MapFlags::PRIVATE };
-            // SAFETY: where there is room, so that nothing else is replaced; nobody else has this mapping, also where it is a shared one.
+            // SAFETY: the kernel chooses a free address, so the mapping replaces nothing; nothing else maps this
+            // memory, even if it is shared.
             unsafe { mmap(std::ptr::null_mut(), room, access, flags, file, 0) }?
         }
     };
     let start = first.cast::<u8>().wrapping_add(first.addr().next_multiple_of(HUGE_PAGE_BYTES) - first.addr());
-    // The compiler is not to know that nobody has written it.
+    // The compiler must not know that the buffer was never written.
     Ok(std::ptr::slice_from_raw_parts_mut(black_box(start).cast(), bytes / 8))
 }
 
-/// The first `bytes` of a buffer.
+/// Returns the first `bytes` bytes of a buffer.
 fn frame(buffer: *mut [u64], bytes: usize) -> *mut [u64] {
     std::ptr::slice_from_raw_parts_mut(buffer.cast(), bytes / 8)
 }
@@ -67,10 +69,10 @@ fn read(words: &[u64]) -> u64 {
     words.iter().fold(0, |sum, word| sum ^ word)
 }
 
-/// Words of a block: 16 KiB, so that what is decoded is in the first-level cache.
+/// Words of a block: 16 KiB, so that a block being decoded is in the first-level cache.
 const BLOCK: usize = 2048;
 
-/// Eight coefficients of a row: a Walsh-Hadamard transform, quantised.
+/// Walsh-Hadamard transform of a row of eight coefficients, quantised. Returns their sum.
 fn transform(row: &mut [i32; 8]) -> i32 {
     for distance in [4, 2, 1] {
         for index in 0..8 {
@@ -101,10 +103,10 @@ fn decode(words: &[u64]) -> u64 {
     sum as u64
 }
 
-/// Pixels in a line of a frame that is decoded, a byte each.
+/// Pixels in a line of a decoded frame, one byte each.
 const LINE: usize = 1024;
 
-/// Lines of a frame that is encoded. The library's own way to it has the encoder compiled for every type of pixel.
+/// Lines of a frame to encode. The encoder's own type for this would compile the encoder for every type of pixel.
 struct Gray<'p> {
     pixels: &'p [u8],
     height: u16,
@@ -128,7 +130,7 @@ impl jpeg_encoder::ImageBuffer for Gray<'_> {
     }
 }
 
-/// A frame of Motion JPEG, as large as this when it is decoded: slopes and a little noise.
+/// Returns a frame of Motion JPEG that has `bytes` bytes when it is decoded: slopes and a little noise.
 fn compressed(bytes: usize) -> Result<Vec<u8>, String> {
     let height = u16::try_from(bytes / LINE).map_err(|_| format!("no frame has {bytes} bytes"))?;
     let pixels: Vec<u8> =
@@ -142,21 +144,22 @@ fn compressed(bytes: usize) -> Result<Vec<u8>, String> {
 fn decompress(data: &[u8], frame: *mut [u64]) -> Result<(), String> {
     let options = DecoderOptions::default().jpeg_set_out_colorspace(ColorSpace::Luma);
     let pixels = std::ptr::slice_from_raw_parts_mut(frame.cast::<u8>(), 8 * frame.len());
-    // SAFETY: inside the buffer, which is memory of zeroes from the start, and nobody else has it.
+    // SAFETY: inside the buffer, whose memory is zeroed or mapped from the start; nothing else refers to it during the
+    // call.
     let pixels = unsafe { &mut *pixels };
     JpegDecoder::new_with_options(ZCursor::new(data), options).decode_into(pixels).map_err(|error| format!("{error:?}"))
 }
 
-/// One pass; `data` is what a codec decodes.
+/// Makes one pass over a frame. `data` is the codec's input.
 fn work(part: Part, frame: *mut [u64], data: &[u8]) -> Result<u64, String> {
     Ok(match part {
-        // SAFETY: inside the buffer, and nobody writes it meanwhile.
+        // SAFETY: inside the buffer, and nothing writes to it during the call.
         Part::Read => read(unsafe { &*frame }),
-        // SAFETY: inside the buffer, and nobody writes it meanwhile.
+        // SAFETY: inside the buffer, and nothing writes to it during the call.
         Part::Decode => decode(unsafe { &*frame }),
         Part::Write => {
-            // Zeroes: what is read later is the same, whether it was written or not.
-            // SAFETY: inside the buffer, and nobody else has it.
+            // Writes zeroes, so that later reads see the same values whether the frame was written or not.
+            // SAFETY: inside the buffer, and nothing else refers to it during the call.
             unsafe { &mut *frame }.fill(black_box(0));
             0
         }
@@ -164,11 +167,11 @@ fn work(part: Part, frame: *mut [u64], data: &[u8]) -> Result<u64, String> {
     })
 }
 
-/// Faults of this thread so far.
+/// Returns the number of page faults of this thread so far.
 fn faults() -> u64 {
-    // SAFETY: all of its members are numbers.
+    // SAFETY: all of its members are numbers, for which zeroes are valid.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-    // SAFETY: writes one structure of that type.
+    // SAFETY: `usage` is one structure of the type that getrusage(2) writes.
     unsafe { libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage) };
     (usage.ru_minflt + usage.ru_majflt) as u64
 }
@@ -178,7 +181,7 @@ fn census(table: &PageTable, frame: *mut [u64]) -> io::Result<Census> {
     let end = start + 8 * frame.len() as u64;
     let mut census = Census { unbacked: end - start, ..Census::default() };
     let walked = table.runs(start..end.next_multiple_of(dormouse_backing::os_page_size() as u64), &mut |run| {
-        // A huge page may end behind the frame.
+        // A huge page may end after the frame.
         let bytes = run.range.end.min(end).saturating_sub(run.range.start.max(start));
         let is_huge = run.kind.is(PageKind::HUGE);
         let kind = match (run.kind.is(PageKind::PRESENT), run.kind.is(PageKind::ZERO)) {
@@ -204,7 +207,7 @@ fn schedule(policy: Scheduling) -> io::Result<()> {
         Scheduling::Rr => (libc::SCHED_RR, 1),
     };
     let parameters = libc::sched_param { sched_priority };
-    // SAFETY: concerns the calling thread; `parameters` is read only.
+    // SAFETY: sched_setscheduler(2) changes the calling thread only, and reads `parameters` only.
     match unsafe { libc::sched_setscheduler(0, number, &parameters) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
@@ -212,24 +215,25 @@ fn schedule(policy: Scheduling) -> io::Result<()> {
 }
 
 fn advise(frame: *mut [u64], advice: libc::c_int) -> io::Result<()> {
-    // SAFETY: the buffer's own memory; none of these advices changes what it holds.
+    // SAFETY: the buffer's own memory; the advices that callers give do not change what readers may rely on: memory
+    // stays mapped, and dropped pages read as zeroes.
     match unsafe { libc::madvise(frame.cast(), 8 * frame.len(), advice) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
 }
 
-/// Passes over a frame: the first, and others until they have read as much as this together, within bounds.
+/// Bytes that the passes after the first read together, within bounds.
 const PASSES_BYTES: usize = 128 << 20;
 
 fn passes(part: Part, bytes: usize) -> usize {
     1 + if part == Part::Codec { 3 } else { (PASSES_BYTES / bytes).clamp(3, 16) }
 }
 
-/// Microseconds since 1970.
+/// Returns the time in microseconds since 1970.
 fn time_of_day() -> f64 {
     let mut now = libc::timeval { tv_sec: 0, tv_usec: 0 };
-    // SAFETY: writes one structure of that type.
+    // SAFETY: `now` is one structure of the type that gettimeofday(2) writes.
     unsafe { libc::gettimeofday(&raw mut now, std::ptr::null_mut()) };
     now.tv_sec as f64 * 1e6 + now.tv_usec as f64
 }
@@ -255,7 +259,7 @@ fn run(order: &Order) -> Result<Outcome, String> {
     try_to("policy", order.policy.as_str(), schedule(order.policy));
     let all = buffer(order.memory, whole).map_err(|error| format!("{}: {error}", order.memory.as_str()))?;
     match order.thp {
-        // Without huge pages the advice is refused, and pages are small all the same.
+        // A kernel without huge pages refuses the advice, and its pages are small anyway.
         Thp::Never if !std::path::Path::new("/sys/kernel/mm/transparent_hugepage").exists() => {}
         Thp::Never => try_to("thp", "MADV_NOHUGEPAGE", advise(all, libc::MADV_NOHUGEPAGE)),
         Thp::Unasked => {}
@@ -269,7 +273,7 @@ fn run(order: &Order) -> Result<Outcome, String> {
         State::ReadFromDevZero => try_to("state", "/dev/zero", fill_from_dev_zero(all)),
     }
     let table = PageTable::of(None).map_err(|error| error.to_string())?;
-    // Code and stack are there before they are timed; none of it belongs to the buffer.
+    // The first pass loads code and stack before any pass is timed. None of it belongs to the buffer.
     let mut small = [0; 2 * BLOCK];
     let data = if order.part == Part::Codec { compressed(8 * small.len())? } else { Vec::new() };
     black_box(work(order.part, &raw mut small, &data)?);
@@ -299,19 +303,22 @@ fn run(order: &Order) -> Result<Outcome, String> {
 
 fn fill_from_dev_zero(frame: *mut [u64]) -> io::Result<()> {
     let bytes = std::ptr::slice_from_raw_parts_mut(frame.cast::<u8>(), 8 * frame.len());
-    // SAFETY: inside the buffer, which is memory of zeroes from the start, and nobody else has it.
+    // SAFETY: inside the buffer, whose memory is zeroed or mapped from the start; nothing else refers to it during the
+    // call.
     std::fs::File::open("/dev/zero")?.read_exact(unsafe { &mut *bytes })
 }
 
-/// Bytes that each thread touches at once, and how often.
+/// Bytes that each thread touches in a pass.
 const TOUCHED_BYTES: usize = 4 << 20;
+/// Number of timed passes.
 const TOUCHED_TIMES: usize = 8;
 
-/// Touches memory page by page and gives it back, again and again. Nanoseconds of this thread's CPU time for a page.
+/// Touches memory page by page and gives it back, [`TOUCHED_TIMES`] times. Returns nanoseconds of this thread's CPU
+/// time for each page.
 fn touch(is_written: bool, start: &Barrier) -> io::Result<f64> {
     let all = buffer(Memory::Anonymous, TOUCHED_BYTES);
     let all = all.and_then(|all| advise(all, libc::MADV_NOHUGEPAGE).map(|()| all));
-    // Whoever fails does so after all have met, or the others would wait for ever.
+    // A thread that has failed returns only after the barrier, or the others would wait for ever.
     start.wait();
     let all = all?;
     let page_bytes = dormouse_backing::os_page_size();
@@ -320,16 +327,16 @@ fn touch(is_written: bool, start: &Barrier) -> io::Result<f64> {
         for page in 0..pages {
             let word = all.cast::<u64>().wrapping_add(page * page_bytes / 8);
             if is_written {
-                // SAFETY: inside the buffer, which this thread has for itself.
+                // SAFETY: inside the buffer, which only this thread uses.
                 unsafe { word.write_volatile(1) };
             } else {
-                // SAFETY: inside the buffer, which this thread has for itself.
+                // SAFETY: inside the buffer, which only this thread uses.
                 black_box(unsafe { word.read_volatile() });
             }
         }
         advise(all, libc::MADV_DONTNEED)
     };
-    // The first makes the page table, which stays.
+    // The first pass makes the page table, which stays.
     pass()?;
     let now = || {
         let now = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
@@ -362,13 +369,13 @@ fn touch_at_once(threads: usize, is_written: bool) -> io::Result<f64> {
     Ok(costs.iter().sum::<f64>() / threads as f64)
 }
 
-/// Mappings of the zero page, small or huge, in every process whose page table may be read.
+/// Returns the number of mappings of the zero page, small or huge, in all processes whose page table may be read.
 fn zero_mappings() -> io::Result<Option<f64>> {
     let mut count = 0;
     let pids =
         std::fs::read_dir("/proc")?.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
     for pid in pids {
-        // Others' processes need root, and some end meanwhile.
+        // Processes of other users need root, and some processes end meanwhile.
         let Ok((maps, table)) =
             maps::read(pid).and_then(|maps| Ok((maps, PageTable::of(Some(pid)).map_err(io::Error::other)?)))
         else {
@@ -406,7 +413,7 @@ fn main() -> ExitCode {
     let request = std::env::args().nth(1).ok_or_else(|| "usage: dormouse-lab-engine-pages REQUEST".to_string());
     let request = request.and_then(|text| serde_json::from_str(&text).map_err(|error| error.to_string()));
     match request.and_then(|request| answer(&request)) {
-        // Who asked may be gone.
+        // The reader of the output may be gone.
         Ok(text) => writeln!(io::stdout(), "{text}").map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS),
         Err(error) => {
             eprintln!("dormouse-lab-engine-pages: {error}");

@@ -1,26 +1,26 @@
-//! Dormouse's engine for the experiment `percpu`: additions to counters that lie in different ways.
+//! Dormouse's engine for the experiment `percpu`: additions to counters in different memory layouts.
 //!
 //! ```text
 //!   SHAPE_WAY          hot       one counter, again and again
-//!                      random    4,096 counters, any of them
-//!                      one       one of them, after a walk that has driven it out
-//!                      eight     eight that were allocated one after another, after such a walk
-//!                      subsystems  objects of four sizes that were allocated one after another, each of another subsystem's
+//!                      random    4,096 counters, in random order
+//!                      one       one of them, after a walk that has driven it out of the cache
+//!                      eight     eight that were allocated one after another, after the same walk
+//!                      subsystems  objects of four sizes that were allocated one after another, each for another subsystem
 //!                      subsystem   four objects of one size, all of one subsystem
 //!   empty_SHAPE        the same loop without an addition
-//!   WAY                atomic          one word for all processors, `lock add`
+//!   WAY                atomic          one word for all CPUs, `lock add`
 //!                      thread-local    a word for each thread, plain
-//!                      lock            a word for each processor, `lock add`
+//!                      lock            a word for each CPU, `lock add`
 //!                      static, pointer-array, contiguous, offset-table, interlaced
-//!                                      a word for each processor, by a restartable sequence; the five allocators
+//!                                      a word for each CPU, by a restartable sequence; the five allocators
 //!                      segregated      interlaced, and only objects of one size share lines; for subsystems only
-//!                   WAY_of_32          the same in memory for 32 processors, most of which are not there
+//!                   WAY_of_32          the same schemes in memory for 32 CPUs, most of which do not exist
 //! ```
-//! Each addition is an event, and has arrived when the sum of all words says so.
+//! Each addition is an event. It has arrived if the sum of all words includes it.
 //!
-//! # What all ways have in common
-//! Which counter it is comes out of a table of handles, in an order that no prefetcher guesses. Ways that need no handle share a
-//! table of numbers, which the empty loop reads as well: of four bytes each, where a handle may have more.
+//! # Common to all ways
+//! The counter is looked up in a table of handles, in an order that no prefetcher guesses. Ways that need no handle
+//! share a table of numbers, which the empty loop reads as well. Its entries have four bytes; a handle may be larger.
 
 use std::cell::Cell;
 use std::process::ExitCode;
@@ -33,37 +33,37 @@ use dormouse_lab_schemes::{
 };
 use dormouse_percpu::{Rseq, possible_cpus};
 
-/// Counters of a working set.
+/// Number of counters in a working set.
 const COUNT: usize = 4_096;
-/// Counters that one iteration of `eight` adds to.
+/// Number of counters that one iteration of `eight` adds to.
 const ADJACENT: usize = 8;
-/// Sizes of the subsystems' objects, in bytes. Each begins with a counter.
+/// Sizes of the subsystems' objects, in bytes. Each object starts with a counter.
 const SIZES_BYTES: [usize; 4] = [8, 16, 24, 32];
-/// Objects of subsystems: as many as there is room for in a static area. Handles come twice.
+/// Number of objects of the subsystems: as many as fit in a static area. The table of handles has each of them twice.
 const OBJECT_COUNT: usize = COUNT / 2;
 
-/// A way to count.
+/// A way of counting.
 trait Way: Send + Sync + 'static {
-    /// What a counter is found by.
+    /// Handle by which a counter is found.
     type Handle: Copy;
 
-    /// All counters, in the order in which they were allocated.
+    /// Returns the handles of all counters, in the order of allocation.
     fn handles() -> &'static [Self::Handle; COUNT];
 
-    /// What is looked up once for a loop.
+    /// Returns the state that a loop looks up once.
     fn ready() -> Self;
 
-    /// Adds one.
+    /// Adds one to a counter.
     fn add(&self, counter: Self::Handle);
 
-    /// The sum of all counters.
+    /// Returns the sum of all counters.
     fn sum() -> u64;
 }
 
-/// Nothing is added.
+/// A way that adds nothing.
 struct Nothing;
 
-/// Numbers, for ways without handles.
+/// Indexes of counters, for ways without handles.
 static NUMBERS: [u32; COUNT] = {
     let mut numbers = [0; COUNT];
     let mut index = 0;
@@ -121,7 +121,7 @@ impl Way for Atomic {
     }
 }
 
-/// A thread's counters, which others read at the end.
+/// Counters of a thread, which the main thread reads at the end.
 type Locals = [Cell<u64>; COUNT];
 
 std::thread_local! {
@@ -129,14 +129,14 @@ std::thread_local! {
     static IS_KNOWN: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Where the counters of each thread are. The harness's threads live as long as the engine.
+/// Addresses of each thread's counters. The harness's threads live as long as the engine.
 static THREADS: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 
 struct ThreadLocal(*const Locals);
 
-// SAFETY: made, used and dropped by one thread.
+// SAFETY: one thread makes, uses and drops it.
 unsafe impl Send for ThreadLocal {}
-// SAFETY: made, used and dropped by one thread.
+// SAFETY: one thread makes, uses and drops it.
 unsafe impl Sync for ThreadLocal {}
 
 impl Way for ThreadLocal {
@@ -158,7 +158,7 @@ impl Way for ThreadLocal {
 
     #[inline(always)]
     fn add(&self, counter: u32) {
-        // The address is the thread pointer's and a constant, computed anew each time as a program would.
+        // The address is the thread pointer plus a constant, computed anew each time as a program would.
         LOCALS.with(|locals| {
             let cell = &locals[counter as usize % COUNT];
             cell.set(cell.get().wrapping_add(1));
@@ -169,7 +169,8 @@ impl Way for ThreadLocal {
     fn sum() -> u64 {
         let threads = THREADS.lock().map(|threads| threads.clone()).unwrap_or_default();
         let of_thread = |address: &usize| {
-            // SAFETY: the counters of a thread that sleeps until the next request, whose answer came after its last addition.
+            // SAFETY: the counters of a thread that lives as long as the engine. It sleeps until the next request, and
+            // its last answer came after its last addition.
             let locals = unsafe { &*(*address as *const Locals) };
             locals.iter().map(Cell::get).sum::<u64>()
         };
@@ -177,17 +178,17 @@ impl Way for ThreadLocal {
     }
 }
 
-/// A counter of this scheme.
+/// A counter of a scheme.
 type Object<S> = <<S as Scheme>::View as View>::Object;
 
-/// An allocator, its counters, and what computes their addresses.
+/// An allocator, its counters, and the view that computes their addresses.
 struct Bed<S: Scheme> {
     view: S::View,
     objects: Box<[Object<S>; COUNT]>,
-    /// How many of them are different ones.
+    /// Number of different objects among them.
     count: usize,
     cpu_count: u32,
-    /// Keeps the memory.
+    /// Memory of the objects, kept alive.
     _memory: S,
 }
 
@@ -209,10 +210,10 @@ impl<S: Scheme> Bed<S> {
         Ok(bed)
     }
 
-    /// Looks at the pages of all words of all processors.
+    /// Checks that the pages of all words of all CPUs are backed.
     fn assure_backed(&self) {
         const PAGE_BYTES: usize = 4096;
-        // SAFETY: the pool's objects and one of its processors each.
+        // SAFETY: one of the pool's objects, and one of its CPUs.
         let word = |object: &Object<S>, cpu| unsafe { self.view.address(*object, cpu) }.cast_const().cast::<u8>();
         let words = self.objects.iter().flat_map(|object| (0..self.cpu_count).map(move |cpu| word(object, cpu)));
         let mut pages: Vec<*const u8> = words.map(|word| word.wrapping_sub(word.addr() % PAGE_BYTES)).collect();
@@ -227,10 +228,10 @@ impl<S: Scheme> Bed<S> {
         let of_object = |object: &Object<S>| {
             (0..self.cpu_count)
                 .map(|cpu| {
-                    // SAFETY: the pool's object and one of its processors.
+                    // SAFETY: one of the pool's objects, and one of its CPUs.
                     let word = unsafe { self.view.address(*object, cpu) };
-                    // SAFETY: the object is a word on every processor, for as long as the pool lives; only sections and locked
-                    // additions write it.
+                    // SAFETY: the object is a word on every CPU, for as long as the pool lives; only critical sections
+                    // and locked additions write it.
                     unsafe { AtomicU64::from_ptr(word) }.load(Ordering::Relaxed)
                 })
                 .sum::<u64>()
@@ -239,14 +240,14 @@ impl<S: Scheme> Bed<S> {
     }
 }
 
-/// What lies in a bed.
+/// Content of a bed.
 #[derive(Clone, Copy)]
 enum Kind {
-    /// Words, for the machine's processors.
+    /// Words, for the machine's CPUs.
     Words,
-    /// Words, for `MANY`.
+    /// Words, for [`MANY`] CPUs.
     OfMany,
-    /// Objects of subsystems, for the machine's processors.
+    /// Objects of subsystems, for the machine's CPUs.
     Sizes,
 }
 
@@ -254,12 +255,12 @@ const WORDS: usize = Kind::Words as usize;
 const OF_MANY: usize = Kind::OfMany as usize;
 const SIZES: usize = Kind::Sizes as usize;
 
-/// A scheme with its beds, by kind.
+/// A scheme that has beds, one for each kind.
 trait Bedded: Scheme {
     fn beds() -> &'static [OnceLock<Bed<Self>>; 3];
 }
 
-/// What kernels were configured for when the paper was written, on machines with four.
+/// Number of CPUs that kernels were configured for when the paper was written, on machines with four.
 const MANY: u32 = 32;
 
 macro_rules! bedded {
@@ -279,7 +280,7 @@ fn bed<S: Bedded>(kind: usize) -> &'static Bed<S> {
     S::beds()[kind].get().expect("made before the first loop")
 }
 
-/// libc's registration, found once.
+/// libc's rseq registration, looked up once.
 static RSEQ: OnceLock<Rseq> = OnceLock::new();
 
 fn rseq() -> Rseq {
@@ -304,7 +305,7 @@ impl<S: Bedded, const KIND: usize> Way for Sections<S, KIND> {
 
     #[inline(always)]
     fn add(&self, counter: Object<S>) {
-        // SAFETY: an object of this pool, a word on every processor, which nothing but sections on it writes.
+        // SAFETY: an object of this pool, with a word on every CPU that only critical sections on that CPU write.
         while !unsafe { self.view.add(self.rseq, counter, 1) } {}
     }
 
@@ -313,7 +314,8 @@ impl<S: Bedded, const KIND: usize> Way for Sections<S, KIND> {
     }
 }
 
-/// A bed of its own: a word is written by sections or by locked instructions, never by both.
+/// Bed of the way `lock`. It is separate, because a word must be written by critical sections or by locked
+/// instructions, never by both.
 static LOCKED: OnceLock<Bed<Interlaced>> = OnceLock::new();
 
 struct Locked {
@@ -338,9 +340,9 @@ impl Way for Locked {
 
     #[inline(always)]
     fn add(&self, counter: Object<Interlaced>) {
-        // SAFETY: the pool's object; the pool has every possible processor.
+        // SAFETY: one of the pool's objects; the pool has every possible CPU.
         let word = unsafe { self.view.address(counter, self.rseq.cpu_id_start()) };
-        // SAFETY: the processor's word of an object of this pool, which nothing but this writes.
+        // SAFETY: the CPU's word of an object of this pool, which only this function writes.
         unsafe { AtomicU64::from_ptr(word) }.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -352,7 +354,7 @@ impl Way for Locked {
 /// A multiplier whose high bits make a good random number (P. L'Ecuyer, "Tables of linear congruential generators", 1999).
 const MULTIPLIER: u64 = 2_862_933_555_777_941_757;
 
-/// A number below [`COUNT`], which has nothing to do with the one for the number before.
+/// Returns an index below [`COUNT`] that is unrelated to the one for the previous number.
 #[inline(always)]
 fn scattered(number: u64) -> usize {
     (number.wrapping_mul(MULTIPLIER) >> 40) as usize % COUNT
@@ -360,13 +362,13 @@ fn scattered(number: u64) -> usize {
 
 extern "C" fn hot<W: Way>(iterations: u64, first: u64) {
     let way = W::ready();
-    // As the others get theirs: at run time.
+    // Hidden from the compiler, so that the counter is known at run time only, as in the other loops.
     let counter = std::hint::black_box(W::handles()[COUNT / 2]);
     let end = first.wrapping_add(iterations);
     let mut number = first;
     dormouse_lab_harness::align();
     while end.wrapping_sub(number) >= 8 {
-        // Several in a row, so that it hardly matters how the loop is aligned.
+        // Eight in a row, so that the alignment of the loop hardly matters.
         for _ in 0..8 {
             opaque(number);
             way.add(counter);
@@ -398,15 +400,15 @@ extern "C" fn eight<W: Way>(iterations: u64, first: u64) {
     }
 }
 
-/// One subsystem's turn ends before the next one's begins: in a kernel they are system calls or more apart, so that one does not wait
-/// for memory together with the next.
+/// Ends one subsystem's turn before the next one's starts. In a kernel the turns are system calls or more apart, so one
+/// does not wait for memory together with the next.
 #[inline(always)]
 fn end_turn() {
-    // For the time that it takes; nothing is published by it.
+    // Only for its cost; it publishes nothing.
     std::sync::atomic::fence(Ordering::SeqCst);
 }
 
-/// A counter of each subsystem.
+/// Adds to one counter of each subsystem.
 extern "C" fn subsystems<W: Way>(iterations: u64, first: u64) {
     let (way, handles) = (W::ready(), W::handles());
     dormouse_lab_harness::align();
@@ -419,7 +421,7 @@ extern "C" fn subsystems<W: Way>(iterations: u64, first: u64) {
     }
 }
 
-/// As many counters of one subsystem, the one with the smallest objects.
+/// Adds to as many counters of one subsystem, the one with the smallest objects.
 extern "C" fn subsystem<W: Way>(iterations: u64, first: u64) {
     let (way, handles) = (W::ready(), W::handles());
     dormouse_lab_harness::align();
@@ -432,13 +434,13 @@ extern "C" fn subsystem<W: Way>(iterations: u64, first: u64) {
     }
 }
 
-/// Cases and sums, by way.
+/// Cases and sum functions of all ways.
 struct Ways {
     cases: Vec<Case>,
     sums: Vec<fn() -> u64>,
 }
 
-/// A loop: its name, itself, and how many additions an iteration has.
+/// A loop: its name, its function, and the number of additions in an iteration.
 type Shape = (&'static str, Loop, u64);
 
 fn words<W: Way>() -> [Shape; 4] {
@@ -451,7 +453,7 @@ fn sizes<W: Way>() -> [Shape; 2] {
 }
 
 impl Ways {
-    /// Adds the cases of a way, in these shapes. Names live as long as the engine.
+    /// Adds the cases of a way in the given shapes. Their names live as long as the engine.
     fn add<W: Way>(&mut self, way: &str, shapes: &[Shape]) {
         for (shape, run, events) in shapes {
             self.cases.push(Case { name: format!("{shape}_{way}").leak(), run: *run, events_per_iteration: *events });
@@ -459,14 +461,14 @@ impl Ways {
         self.sums.push(W::sum);
     }
 
-    /// Adds loops without an addition.
+    /// Adds loops without additions.
     fn add_empty(&mut self, shapes: &[Shape]) {
         for (shape, run, _) in shapes {
             self.cases.push(Case { name: format!("empty_{shape}").leak(), run: *run, events_per_iteration: 0 });
         }
     }
 
-    /// A scheme's words, for the machine's processors and for many.
+    /// Adds a scheme's words, for the machine's CPUs and for [`MANY`].
     fn add_scheme<S: Bedded>(&mut self, way: &str) -> Result<(), String> {
         make::<S>(Kind::Words)?;
         make::<S>(Kind::OfMany)?;
@@ -475,7 +477,7 @@ impl Ways {
         Ok(())
     }
 
-    /// A scheme's objects of subsystems.
+    /// Adds a scheme's objects of subsystems.
     fn add_sizes<S: Bedded>(&mut self, way: &str) -> Result<(), String> {
         make::<S>(Kind::Sizes)?;
         self.add::<Sections<S, SIZES>>(way, &sizes::<Sections<S, SIZES>>());

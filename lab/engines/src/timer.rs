@@ -1,18 +1,18 @@
-//! Runs a program, whatever it prints left out, and prints what it has taken: `[wall s, processor s, MiB at most]`.
+//! Runs a program, discards its output, and prints its cost: `[wall time in s, CPU time in s, peak memory in MiB]`.
 //!
-//! `wait4` tells the most memory of a process from its beginning on, when it still was a copy of whoever started it. So this is a process
-//! of its own, which is small.
+//! `wait4` reports the peak memory of a process from its start on, when it was still a copy of its parent. So this is a
+//! process of its own, which is small.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitCode, ExitStatus, Stdio};
 use std::time::Instant;
 
-/// Runs a program to its end.
+/// Runs a program to its end. Returns its status, wall time in seconds, CPU time in seconds, and peak memory in MiB.
 fn timed(command: &mut Command) -> std::io::Result<(ExitStatus, [f64; 3])> {
     let started = Instant::now();
     let child = command.spawn()?;
     let (mut status, mut usage) = (0, std::mem::MaybeUninit::<libc::rusage>::zeroed());
-    // SAFETY: room for both answers; nobody else waits for this child, so the id is still its (wait4(2)).
+    // SAFETY: room for both answers; nothing else waits for this child, so the id is still its own (wait4(2)).
     while unsafe { libc::wait4(child.id() as libc::pid_t, &mut status, 0, usage.as_mut_ptr()) } < 0 {
         let error = std::io::Error::last_os_error();
         if error.kind() != std::io::ErrorKind::Interrupted {
@@ -20,7 +20,7 @@ fn timed(command: &mut Command) -> std::io::Result<(ExitStatus, [f64; 3])> {
         }
     }
     let wall_s = started.elapsed().as_secs_f64();
-    // SAFETY: all zeroes is a valid `rusage`, and so is what the kernel has written over them.
+    // SAFETY: all zeroes is a valid `rusage`, and so is the value that the kernel has written over them.
     let usage = unsafe { usage.assume_init() };
     let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
     let (cpu_s, peak_mib) = (seconds(usage.ru_utime) + seconds(usage.ru_stime), usage.ru_maxrss as f64 / 1024.0);

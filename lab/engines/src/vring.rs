@@ -1,20 +1,21 @@
-//! Dormouse's engine for the experiment `vring`: buffers that go from a driver to a device and back, on two processors.
+//! Dormouse's engine for the experiment `vring`: buffers that go from a driver to a device and back, on two CPUs.
 //!
 //! ```text
-//!   SHAPE_RING_BATCH       as `dormouse_lab_harness::ring` has them
+//!   SHAPE_RING_BATCH       shapes as in `dormouse_lab_harness::ring`
 //!   RING                   noshadow, shadow            the paper's two: each buffer is published, the peer's index read each time
-//!                          noshadow-flags, shadow-flags            and the driver suppresses notifications while it takes, as drivers do
+//!                          noshadow-flags, shadow-flags            and the driver suppresses notifications while it takes buffers back
 //!                          noshadow-batch, shadow-batch            published in batches, the peer's index cached
 //!                          noshadow-private, shadow-private        and free descriptors listed in private memory
-//!                          in-order, packed, packed-in-order       as shadow-private, in other forms of queue
-//!                          adaptive, packed-adaptive               as shadow-private, published by themselves
-//!   transfer               a line that goes to the other processor and back, over and over
-//!   width                  what has nothing to wait for: independent instructions, as many at a time as a processor does
-//!   handed                 the same as `transfer`, while the first writes another line each time, which the second reads
-//!   handed-reread          and which the first then reads again
+//!                          in-order, packed, packed-in-order       like shadow-private, in other forms of queue
+//!                          adaptive, packed-adaptive               like shadow-private; the rings decide when to publish
+//!   transfer               a line that goes to the other CPU and back, over and over
+//!   width                  independent instructions that wait for nothing, as many at a time as a CPU executes
+//!   handed                 like `transfer`, but the first CPU also writes another line each time, which the second reads
+//!   handed-reread          … and which the first then reads again
 //! ```
-//! A buffer is one segment to be read, which nobody reads. No ring has event indexes. Where notifications are suppressed and asked for again,
-//! both ends look after each publishing whether the other wants one, and none is sent.
+//! A buffer is one readable segment, whose content is not read. No ring has event indexes. In the rings that suppress
+//! notifications and enable them again, both ends check after each publishing whether the other wants a notification,
+//! and none is sent.
 
 use std::process::ExitCode;
 use std::sync::OnceLock;
@@ -28,8 +29,9 @@ use dormouse_vring::{
     Areas, Bus, Chain, DeviceSide, Direct, DriverSide, Features, NoMemory, Part, RingError, Segment, packed, split,
 };
 
-/// Publishes in batches, or each buffer by itself. If `IS_ASKING`, an end asks whether the other wants to be notified, and a driver wants
-/// that from when it has taken all until it takes the next: before each single buffer, or each burst of them, as they come.
+/// An end that publishes in batches, or each buffer by itself. If `IS_ASKING`, it asks after publishing whether the
+/// other end wants a notification, and a driver enables notifications when it has taken all buffers, until it takes the
+/// next.
 struct Publishing<S, const IS_EACH: bool, const IS_ASKING: bool = false> {
     side: S,
     chain: Chain,
@@ -64,7 +66,7 @@ impl<D: DriverSide + Send, const IS_EACH: bool, const IS_ASKING: bool> DriverEnd
         if IS_ASKING && taken.is_some() == self.is_armed {
             self.is_armed = !self.is_armed;
             if self.is_armed {
-                // What came meanwhile is found by the next call.
+                // Buffers that came back meanwhile are found by the next call.
                 self.side.arm_interrupt();
             } else {
                 self.side.disarm_interrupt();
@@ -100,7 +102,7 @@ impl<V: DeviceSide + Send, const IS_EACH: bool> DeviceEnd for Publishing<V, IS_E
     }
 }
 
-/// A device as it was in 2015, likewise.
+/// A device of 2015, which publishes in batches, or each buffer by itself.
 struct Plain<B, const IS_CACHED: bool, const IS_EACH: bool, const IS_ASKING: bool = false>(PlainDevice<B, IS_CACHED>);
 
 impl<B: Bus + Send, const IS_CACHED: bool, const IS_EACH: bool, const IS_ASKING: bool> DeviceEnd
@@ -127,7 +129,7 @@ impl<B: Bus + Send, const IS_CACHED: bool, const IS_EACH: bool, const IS_ASKING:
     }
 }
 
-/// Publishes by itself.
+/// An end of an adaptive ring, which decides itself when to publish.
 struct ByItself<S> {
     side: S,
     chain: Chain,
@@ -169,11 +171,11 @@ impl<V: DeviceSide + Send> DeviceEnd for ByItself<AdaptiveDevice<V>> {
     fn end(&mut self) {}
 }
 
-/// A line of its own.
+/// A number on a cache line of its own.
 #[repr(align(128))]
 struct Line(AtomicU64);
 
-/// What goes back and forth: a number, odd on its way there.
+/// Number that goes back and forth: odd on its way to the second thread.
 static BALL: Line = Line(AtomicU64::new(0));
 
 extern "C" fn transfer(iterations: u64, _: u64) {
@@ -181,7 +183,8 @@ extern "C" fn transfer(iterations: u64, _: u64) {
     if count != 2 {
         return;
     }
-    // Nothing is published by it but itself. Both have the same number of turns, so it is even again in the end.
+    // The store publishes only the number itself. Both threads have the same number of turns, so it is even again at
+    // the end.
     let start = if index == 0 { BALL.0.load(Ordering::Relaxed) } else { 0 };
     for turn in 0..iterations {
         if index == 0 {
@@ -197,14 +200,14 @@ extern "C" fn transfer(iterations: u64, _: u64) {
     }
 }
 
-/// An iteration adds to each of six numbers four times: what a processor that has its core for itself does in six or seven cycles, for
-/// only additions to the same number wait for one another.
+/// Adds to each of six numbers four times an iteration. Only additions to the same number depend on each other, so a
+/// CPU that has its core for itself takes six or seven cycles.
 extern "C" fn width(iterations: u64, first: u64) {
     let mut numbers = [first; 6];
     for _ in 0..iterations {
         for _ in 0..4 {
             for number in &mut numbers {
-                // What comes of it the compiler does not know, so it cannot add up.
+                // The compiler does not know the result, so it cannot merge the additions.
                 *number = opaque(number.wrapping_add(1));
             }
         }
@@ -214,10 +217,11 @@ extern "C" fn width(iterations: u64, first: u64) {
     }
 }
 
-/// What one thread writes and the other reads.
+/// Number that one thread writes and the other reads.
 static HANDED: Line = Line(AtomicU64::new(0));
 
-/// As `transfer`. What is read again is what is sent next, so the line is waited for.
+/// Like `transfer`, with a second line that is handed over. If `IS_REREAD`, the first thread's next number depends on
+/// what it reads again, so it waits for the line.
 extern "C" fn hand<const IS_REREAD: bool>(iterations: u64, _: u64) {
     let Seat { index, count } = seat();
     if count != 2 {
@@ -231,11 +235,11 @@ extern "C" fn hand<const IS_REREAD: bool>(iterations: u64, _: u64) {
         if index == 0 {
             let ball = if IS_REREAD { HANDED.0.load(Ordering::Relaxed) } else { start + 2 * turn };
             HANDED.0.store(ball + 2, Ordering::Relaxed);
-            // (A) pairs with (B): what is handed comes before.
+            // (A) pairs with (B): publishes the handed number.
             BALL.0.store(ball + 1, Ordering::Release);
             while BALL.0.load(Ordering::Relaxed) & 1 == 1 {}
         } else {
-            // (B).
+            // (B) pairs with (A).
             while BALL.0.load(Ordering::Acquire) & 1 == 0 {}
             BALL.0.store(HANDED.0.load(Ordering::Relaxed), Ordering::Relaxed);
         }
@@ -248,11 +252,11 @@ extern "C" fn empty(iterations: u64, first: u64) {
     }
 }
 
-/// Lines that a ring's memory is made of.
+/// A pair of cache lines of a ring's memory.
 #[repr(align(128))]
 struct Lines(#[expect(dead_code, reason = "reached by address")] [AtomicU64; 16]);
 
-/// Memory that lasts as long as the engine.
+/// Returns memory that lasts as long as the engine.
 fn memory(bytes: usize) -> *mut u8 {
     let lines: Vec<Lines> =
         (0..bytes.div_ceil(size_of::<Lines>())).map(|_| Lines([const { AtomicU64::new(0) }; 16])).collect();
@@ -263,24 +267,24 @@ fn memory(bytes: usize) -> *mut u8 {
 fn split_bus() -> Result<Direct, RingError> {
     let base = memory(RingLayout { size: SIZE.into() }.size_bytes());
     let areas = split::contiguous(base, SIZE.into())?;
-    // SAFETY: memory of the layout's size, which is never freed, all of it atomics, and of this ring alone.
+    // SAFETY: memory of the layout's size, which is never freed, consists of atomics, and belongs to this ring alone.
     let bus = unsafe { Direct::new(areas) };
     split::init(&bus, SIZE.into())?;
     Ok(bus)
 }
 
-/// Each area on lines of its own.
+/// Returns a bus whose areas each have lines of their own.
 fn packed_bus() -> Result<Direct, RingError> {
     let len = 16 * usize::from(SIZE);
     let areas = Areas { descriptor: Part(memory(len), len), driver: Part(memory(4), 4), device: Part(memory(4), 4) };
-    // SAFETY: memory of these sizes, which is never freed, all of it atomics, and of this ring alone.
+    // SAFETY: memory of these sizes, which is never freed, consists of atomics, and belongs to this ring alone.
     let bus = unsafe { Direct::new(areas) };
     packed::init(&bus, SIZE.into())?;
     Ok(bus)
 }
 
 fn publishing<S, const IS_EACH: bool, const IS_ASKING: bool>(side: S) -> Publishing<S, IS_EACH, IS_ASKING> {
-    // A new driver is notified.
+    // A new driver has notifications enabled.
     Publishing { side, chain: Chain::default(), is_armed: true }
 }
 
@@ -291,7 +295,8 @@ fn by_itself<S>(side: S) -> ByItself<S> {
 const PLAIN: Features = Features { indirect: false, event_idx: false, in_order: false };
 const IN_ORDER: Features = Features { in_order: true, ..PLAIN };
 
-/// A kind of ring: the types of its ends, and how they are made of the two sides' ways to its memory.
+/// Defines a kind of ring: the types of its ends, and the functions that make them from each side's access to the
+/// memory.
 macro_rules! kind {
     ($kind:ident, $bus:ident, $driver:ty, $make_driver:expr, $device:ty, $make_device:expr) => {
         struct $kind;
@@ -319,7 +324,8 @@ macro_rules! kind {
 
 const ENTRIES: u32 = SIZE as u32;
 
-/// As it was in 2015, on a bus that reads back or not: whether the peer's index is cached, each buffer is published by itself, and ends ask.
+/// Defines a ring of 2015, on a bus that reads back or not. The flags say whether the peer's index is cached, whether
+/// each buffer is published by itself, and whether the ends ask for notifications.
 macro_rules! plain {
     ($kind:ident, $is:tt) => {
         plain!(@ $kind, $is, Direct, |bus| bus, |bus| bus);
@@ -338,7 +344,7 @@ macro_rules! plain {
     };
 }
 
-/// As it is, published in batches.
+/// Defines a ring of today, published in batches.
 macro_rules! refined {
     ($kind:ident, $bus:ident, $room:ident, $features:expr) => {
         kind!(
@@ -352,7 +358,7 @@ macro_rules! refined {
     };
 }
 
-/// The same, published by itself.
+/// Defines an adaptive ring of today.
 macro_rules! adaptive {
     ($kind:ident, $bus:ident, $room:ident) => {
         kind!(

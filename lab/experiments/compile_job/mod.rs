@@ -1,26 +1,28 @@
-//! Experiment `compile-job`: what tracing costs a real job, a C project built by make.
+//! Experiment `compile-job`: the cost of tracing a real job, a C project built by make.
 //!
-//! The cost of one event says little about a program: a build starts a hundred processes that live for a tenth of a second, allocates seven
-//! million times, and has its processors busy all the time, so that whoever drains and writes the trace takes its time from the build. The
-//! mailing list's yardstick for a tracer was therefore a kernel build, dormant and armed.
+//! The cost of one event says little about a program. A build starts a hundred processes that live for a tenth of a
+//! second, allocates seven million times, and keeps its CPUs busy all the time, so draining and writing the trace take
+//! time from the build. The mailing list's yardstick for a tracer was therefore a kernel build, dormant and armed.
 //!
 //! ```text
 //!   sources ── copy ──▶ a directory in memory          each round, in an order drawn for it:
 //!                          │                              none               make -jN
-//!                          │ make -jN   ◀── timed ──      dormant            + our library, no session
+//!                          │ make -jN   ◀── timed ──      dormant            + our library, without session
 //!                          ▼                              armed-overwrite    + a session that keeps the last events
-//!                       products, compared                armed-discard      + a session that writes all of them to disk
-//!                       and removed                       lttng-ust-dormant  + LTTng's library, no session
+//!                       products, compared                armed-discard      + a session that writes all events to disk
+//!                       and removed                       lttng-ust-dormant  + LTTng's library, with nothing enabled
 //!                                                         lttng-ust          + a session that keeps the last events
 //! ```
-//! In full runs, Desnoyers's (2009) steps besides, where `cargo xtask lab compile-job` has built them ([`VARIANTS`]): in
-//! `armed-overwrite-memcpy` a called memcpy copies an event's fields, in `armed-overwrite-specialised` a called function stores each, in
-//! `armed-overwrite` they are stored inlined. Further builds are sampled: `profile.STEP` is the share of samples in our library. What is
-//! timed is make alone, by wall clock and getrusage(2). Each way is compared with `none` of its own round.
+//! Full runs also have Desnoyers's (2009) steps, if `cargo xtask lab compile-job` has built them ([`VARIANTS`]): in
+//! `armed-overwrite-memcpy` a called memcpy copies an event's fields, in `armed-overwrite-specialised` a called
+//! function stores each, in `armed-overwrite` the stores are inlined. Further builds are sampled: `profile.STEP` is the
+//! share of samples in our library. Only make is timed, by wall clock and getrusage(2). Each way is compared with
+//! `none` of its own round.
 //!
-//! Every build gives what the builds without any library gave, byte for byte where those agree; each trace of ours is read again, and LTTng's
-//! buffers hold events after the first armed build. Time that LTTng's daemons take is in the wall clock only; that of our own session is in
-//! `armed-….owner` besides. A trace is removed after its build, mostly before the system writes it back.
+//! Every build must have the products of the builds without any library, byte for byte where those agree. Each trace of
+//! ours is read again, and LTTng's buffers must hold events after the first armed build. The time of LTTng's daemons is
+//! in the wall clock only; that of our own session is also in `armed-….owner`. A trace is removed after its build,
+//! mostly before the system writes it back.
 
 pub(crate) mod project;
 pub(crate) mod sampler;
@@ -40,16 +42,16 @@ use crate::{Experiment, Host, LabError, Measurement, RunOptions};
 use project::{Build, Products, Project};
 use sampler::Sampler;
 
-/// Features of `lab/preload` of which each makes a variant of the preload library, `libdormouse_libc-FEATURE.so`.
+/// Features of `lab/preload`. Each makes a variant of the preload library, `libdormouse_libc-FEATURE.so`.
 pub const VARIANTS: [&str; 2] = ["memcpy", "specialised"];
 
-/// One way to build.
+/// A way to build.
 struct Way {
     name: &'static str,
     tool: &'static str,
-    /// Of its session, if it has one.
+    /// Mode of its session, if it has one.
     mode: Option<Mode>,
-    /// What it is called in the profile, if it is in there.
+    /// Name of the way in the profile, if it is sampled.
     step: Option<&'static str>,
 }
 
@@ -66,11 +68,11 @@ const WAYS: [Way; 8] = [
     Way { name: "lttng-ust", tool: LTTNG, mode: Some(Mode::Overwrite), step: None },
 ];
 
-/// LTTng's library in front of libc, as the loader finds it.
+/// LTTng's library that wraps libc, as the loader finds it.
 const LTTNG_LIBRARY: &str = "liblttng-ust-libc-wrapper.so";
 
-/// Figures of a build, by the end of their names, and their units. Those after the first two are of our sessions; the owner's time is what
-/// this process has used meanwhile.
+/// Figures of a build: endings of their names, and units. All but the first two belong to our sessions; the owner's
+/// time is the CPU time of this process during the build.
 const FIGURES: [(&str, &str); 7] = [
     (".wall", "s"),
     (".cpu", "s"),
@@ -81,11 +83,11 @@ const FIGURES: [(&str, &str); 7] = [
     (".trace", "bytes"),
 ];
 
-/// The state of figures that are shares of samples in our library, and how their names begin.
+/// State, and first part of the name, of figures that are shares of samples in our library.
 const PROFILE: &str = "profile";
 
-/// Where a project is: what the caller names, else what `DORMOUSE_LAB_PROJECT` does, else the sources that `cargo xtask demo` leaves beside
-/// this program.
+/// Returns the project's directory: the one that the caller names, else the one in `DORMOUSE_LAB_PROJECT`, else the
+/// sources that `cargo xtask demo` leaves beside this program.
 ///
 /// # Errors
 /// [`LabError::Project`] says how to get one.
@@ -103,16 +105,16 @@ pub fn find_project(named: Option<&Path>) -> Result<PathBuf, LabError> {
     }
 }
 
-/// Runs the experiment as it is run by name; the host is of no use to it.
+/// Runs the experiment by name; it does not use the host.
 pub(super) fn run(options: &RunOptions, _: &Host) -> Result<Experiment, LabError> {
     let variants = find_part("variants").filter(|_| !options.is_quick);
     run_compile_job(options, &find_libc_library()?, variants.as_deref())
 }
 
-/// Runs the experiment, with a preload library and those of its [`VARIANTS`] that are in a directory.
+/// Runs the experiment with a preload library, and with those of its [`VARIANTS`] that are in the directory `variants`.
 ///
 /// # Errors
-/// See [`LabError`]. Whatever was started is stopped, and what was made is removed.
+/// See [`LabError`]. All sessions are stopped and all files removed.
 pub fn run_compile_job(options: &RunOptions, preload: &Path, variants: Option<&Path>) -> Result<Experiment, LabError> {
     let source = find_project(options.project.as_deref())?;
     let mut signals = plan::signals()?;
@@ -125,7 +127,7 @@ pub fn run_compile_job(options: &RunOptions, preload: &Path, variants: Option<&P
         Err(why) => format!("lttng-ust: not available: {why}"),
     }));
     let lttng = lttng.and_then(Result::ok);
-    // Two builds tell what may be compared, and warm the caches.
+    // Two builds show which products can be compared, and warm the caches.
     let build = || project.build::<OsString>(&[]);
     let reference = Products::reference(&build()?.products, &build()?.products);
     notes.push(reference.describe());
@@ -158,7 +160,7 @@ pub fn run_compile_job(options: &RunOptions, preload: &Path, variants: Option<&P
             _ if round <= rounds => {
                 let figures = job.build(way, library, round, None)?;
                 let count = if way.tool == OURS && way.mode.is_some() { FIGURES.len() } else { 2 };
-                // The first round is looked at and forgotten.
+                // The first round is checked and not counted.
                 for ((suffix, unit), figure) in FIGURES.into_iter().zip(figures).take(if round > 0 { count } else { 0 })
                 {
                     samples.entry((format!("{}{suffix}", way.name), unit)).or_default().push(figure);
@@ -188,9 +190,9 @@ pub fn run_compile_job(options: &RunOptions, preload: &Path, variants: Option<&P
     Ok(experiment(&samples, notes))
 }
 
-/// A session of LTTng's in which nothing is enabled, or why there is none.
+/// Starts a session of LTTng's in which nothing is enabled, or returns the reason why it cannot.
 fn start_lttng(dir: &Path) -> Result<LttngSession, String> {
-    // The loader says on standard error that it does not find a library, and goes on without.
+    // If the loader does not find a library, it prints a message to standard error and continues.
     let output = Command::new("true").env("LD_PRELOAD", LTTNG_LIBRARY).stdin(Stdio::null()).output();
     if !output.is_ok_and(|output| output.status.success() && output.stderr.is_empty()) {
         return Err(format!("{LTTNG_LIBRARY} is not installed ({})", lttng::INSTALL));
@@ -202,11 +204,11 @@ fn record_lttng(mode: Mode, patterns: &[&str], dir: &Path) -> Result<LttngSessio
     LttngSession::start(&format!("--{} {}", mode.name(), lttng::BUFFERS), patterns, &[], dir)
 }
 
-/// What builds need besides their way.
+/// Common data of all builds.
 struct Job {
     project: Project,
     traces: tempfile::TempDir,
-    /// Dormant.
+    /// LTTng's session in which nothing is enabled.
     lttng: Option<LttngSession>,
     reference: Products,
 }
@@ -224,7 +226,7 @@ impl Job {
                 let dir = tempfile::tempdir_in(self.traces.path());
                 let dir = dir.map_err(|error| LabError::System { what: "cannot make a trace's directory", error })?;
                 let patterns = vec!["libc:*".into()];
-                // Its budget is what `dormouse record` takes by default.
+                // The budget is the default of `dormouse record`.
                 let options = Options { mode, patterns, context: RecordKind::Ids, ..Options::new(dir.path().into()) };
                 let session = Session::create(&Options { command_line: "make".into(), ..options })?;
                 environment.extend(session.environment()?);
@@ -256,7 +258,8 @@ impl Job {
     }
 }
 
-/// Reads a trace again: it has to hold what the session says. Returns events, those lost, programs and bytes.
+/// Reads a trace again and checks that it matches the session's counts. Returns the number of events, of lost events,
+/// of programs and of bytes.
 fn checked(summary: &Summary, dir: &Path) -> Result<[u64; 4], LabError> {
     let stats = dormouse_reader::TraceFiles::open(dir).map_err(|error| LabError::Project(error.to_string()))?.stats();
     let lost = summary.losses.lost();
@@ -270,7 +273,7 @@ fn checked(summary: &Summary, dir: &Path) -> Result<[u64; 4], LabError> {
     Ok([summary.events, lost, summary.processes, summary.bytes])
 }
 
-/// What the builds came to; the first way is what others are compared with.
+/// Returns the results of the builds; all ways are compared with the first one.
 fn experiment(samples: &Samples, mut notes: Vec<String>) -> Experiment {
     let (mut measurements, mut ratios) = (Vec::new(), Vec::new());
     for ((name, unit), rounds) in samples {

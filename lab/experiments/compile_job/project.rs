@@ -1,4 +1,4 @@
-//! The project that is built: a copy in memory, make, and what make makes of it.
+//! The project that is built: a copy in memory, make, and the files that make creates.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -13,13 +13,13 @@ use tempfile::TempDir;
 
 use crate::LabError;
 
-/// Variables that would have a build traced, or answer differently.
+/// Variables that would make the build traced, or change its result.
 const VARIABLES_REMOVED: [&str; 5] = ["LD_PRELOAD", "DORMOUSE_SESSION", "DORMOUSE_LISTEN", "MAKEFLAGS", "MAKELEVEL"];
 
 /// Variables of a build.
 pub(crate) type Environment = Vec<(&'static str, OsString)>;
 
-/// A directory in `place`, or, where that is refused, in the one for temporary files.
+/// Makes a directory in `place` or, if that is refused, in the directory for temporary files.
 pub(crate) fn directory_in(place: &str) -> Result<TempDir, LabError> {
     let mut builder = tempfile::Builder::new();
     builder.prefix("dormouse-lab-");
@@ -27,53 +27,53 @@ pub(crate) fn directory_in(place: &str) -> Result<TempDir, LabError> {
     made.map_err(|error| LabError::System { what: "cannot make a directory; set TMPDIR", error })
 }
 
-/// A directory's path, and where its file system is.
+/// Returns a directory's path, and whether it is in memory or on disk.
 pub(crate) fn place(dir: &Path) -> String {
-    // tmpfs and ramfs, as statfs(2) tells them.
+    // f_type of tmpfs and ramfs, from statfs(2).
     let is_in_memory = rustix::fs::statfs(dir).is_ok_and(|stat| [0x0102_1994, 0x8584_58F6].contains(&stat.f_type));
     format!("{} ({})", dir.display(), if is_in_memory { "in memory" } else { "on disk" })
 }
 
-/// User and system time, in seconds, of this process (`RUSAGE_SELF`), or of its children that have ended and their descendants
-/// (`RUSAGE_CHILDREN`).
+/// Returns the user and system time, in seconds, of this process (`RUSAGE_SELF`), or of its children that have ended
+/// and their descendants (`RUSAGE_CHILDREN`).
 fn cpu_s(of: libc::c_int) -> f64 {
     let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
-    // SAFETY: room for the answer; with these arguments it does not fail (getrusage(2)).
+    // SAFETY: `usage` has room for the answer; with these arguments the call does not fail (getrusage(2)).
     unsafe { libc::getrusage(of, usage.as_mut_ptr()) };
-    // SAFETY: all zeroes is a valid `rusage`, and so is what the kernel has written over them.
+    // SAFETY: all zeroes is a valid `rusage`, and so is the value that the kernel has written over them.
     let usage = unsafe { usage.assume_init() };
     let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
     seconds(usage.ru_utime) + seconds(usage.ru_stime)
 }
 
-/// A copy of the project, removed in the end.
+/// A copy of the project, which is removed at the end.
 pub(crate) struct Project {
     dir: TempDir,
-    /// Files that are there before anything is built.
+    /// Files that exist before a build.
     sources: Vec<PathBuf>,
     goals: Vec<PathBuf>,
-    /// Jobs of make at once; as many as there are CPUs if nobody says another number.
+    /// Number of simultaneous jobs of make; by default the number of CPUs.
     pub(crate) job_count: usize,
-    /// What make is run under: a program and its arguments, or nothing.
+    /// Program and arguments that make is run under; empty for none.
     pub(crate) under: Vec<OsString>,
 }
 
-/// A build.
+/// Result of a build.
 pub(crate) struct Build {
     pub(crate) wall_s: f64,
-    /// User and system time of make and all its descendants.
+    /// User and system time of make and all its descendants, in seconds.
     pub(crate) cpu_s: f64,
-    /// The same of this process meanwhile.
+    /// User and system time of this process during the build, in seconds.
     pub(crate) owner_s: f64,
     pub(crate) products: Products,
 }
 
-/// Files that a build has made, with a hash of each; `None` for one that need not be the same every time.
+/// Files that a build has made, with a hash of each; `None` for a file that may differ each time.
 #[derive(Default)]
 pub(crate) struct Products(BTreeMap<PathBuf, Option<u64>>);
 
 impl Products {
-    /// What two builds of the same have in common.
+    /// Returns the files that two builds of the same sources have in common.
     pub(crate) fn reference(a: &Products, b: &Products) -> Products {
         let common = |path: &PathBuf, hash: &Option<u64>| hash.filter(|_| b.0.get(path) == Some(hash));
         Products(a.0.iter().map(|(path, hash)| (path.clone(), common(path, hash))).collect())
@@ -84,7 +84,7 @@ impl Products {
         format!("every build makes the same {same} files, byte for byte; {} others differ by themselves", all - same)
     }
 
-    /// Whether a build has made what this reference has; the error names the first file that is not the same.
+    /// Checks that a build has made the files of this reference. The error names the first file that differs.
     pub(crate) fn compare(&self, other: &Products, way: &str) -> Result<(), LabError> {
         let differs = |path: &&PathBuf| match (self.0.get(*path), other.0.get(*path)) {
             (Some(None), Some(_)) => false,
@@ -97,12 +97,12 @@ impl Products {
 }
 
 impl Project {
-    /// Copies a project into memory, or into the directory for temporary files. With `file_count_max`, so many of its C files
-    /// are what is built, of those that make can build one by one.
+    /// Copies a project into memory, or into the directory for temporary files. With `file_count_max`, at most that
+    /// many of its C files are built, chosen from those that make can build one by one.
     pub(crate) fn copy(source: &Path, file_count_max: Option<usize>) -> Result<Project, LabError> {
         let dir = directory_in("/dev/shm")?;
         let failed = |error: io::Error| LabError::Project(format!("cannot copy {}: {error}", source.display()));
-        // What is no source (version control) stays behind.
+        // Version control is left out.
         for path in files(source).map_err(failed)?.iter().filter(|path| !path.starts_with(".git")) {
             let target = dir.path().join(path);
             let made = fs::create_dir_all(target.parent().unwrap_or(dir.path()));
@@ -110,7 +110,7 @@ impl Project {
         }
         let job_count = std::thread::available_parallelism().map_or(1, usize::from);
         let mut project = Project { dir, sources: Vec::new(), goals: Vec::new(), job_count, under: Vec::new() };
-        // A project without this goal is built from what is there.
+        // A project without the goal `clean` is built from its present files.
         project.can_make("-s", "clean".as_ref());
         project.sources = files(project.dir.path()).map_err(failed)?;
         if let Some(count) = file_count_max {
@@ -127,12 +127,12 @@ impl Project {
         format!("builds {what} of {source}, copied to {place}, make -j{}", self.job_count)
     }
 
-    /// The files that are there before anything is built.
+    /// Returns the paths of the files that exist before a build.
     pub(crate) fn source_files(&self) -> impl Iterator<Item = PathBuf> {
         self.sources.iter().map(|path| self.dir.path().join(path))
     }
 
-    /// make in the copy's directory.
+    /// Returns a make command in the copy's directory.
     fn make(&self) -> Command {
         let mut words = self.under.iter().cloned().chain(["make".into(), "-C".into(), self.dir.path().into()]);
         let mut make = Command::new(words.next().unwrap_or_default());
@@ -143,23 +143,23 @@ impl Project {
         make
     }
 
-    /// Runs make with an option, and tells whether it succeeds.
+    /// Runs make with an option. Returns whether it succeeds.
     fn can_make(&self, option: &str, goal: &Path) -> bool {
         let status = self.make().arg(option).arg(goal).stderr(Stdio::null()).status();
         status.is_ok_and(|status| status.success())
     }
 
-    /// Builds the project from its sources, with variables in make's environment. What is made is looked at, and removed. An error
-    /// says what make says.
+    /// Builds the project from its sources, with variables in make's environment. The products are hashed and removed.
+    /// An error has make's message.
     pub(crate) fn build<V: AsRef<OsStr>>(&self, environment: &[(&str, V)]) -> Result<Build, LabError> {
         let system = |what| move |error| LabError::System { what, error };
-        // Without a name, so that it is no product.
+        // The file has no name, so that it is not a product.
         let mut said = tempfile::tempfile_in(self.dir.path()).map_err(system("cannot keep what make says"))?;
         let mut make = self.make();
         make.arg(format!("-j{}", self.job_count)).args(&self.goals);
         make.envs(environment.iter().map(|(name, value)| (name, value)));
         make.stderr(said.try_clone().map_err(system("cannot keep what make says"))?);
-        // No other child is waited for meanwhile.
+        // No other child is waited for during the build.
         let cpu_before = [libc::RUSAGE_SELF, libc::RUSAGE_CHILDREN].map(cpu_s);
         let started = Instant::now();
         let status = make.status().map_err(|error| {
@@ -181,7 +181,7 @@ impl Project {
         Ok(Build { wall_s, cpu_s, owner_s, products })
     }
 
-    /// What a build has made, which is removed.
+    /// Hashes and removes the products of a build.
     fn take_products(&self) -> io::Result<Products> {
         let made = files(self.dir.path())?.into_iter().filter(|path| self.sources.binary_search(path).is_err());
         let hasher = BuildHasherDefault::<DefaultHasher>::default();
@@ -195,7 +195,7 @@ impl Project {
     }
 }
 
-/// Files below a directory, relative to it, sorted.
+/// Returns the files below a directory, relative to it, sorted.
 fn files(dir: &Path) -> io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     let mut left = vec![PathBuf::new()];
@@ -203,7 +203,7 @@ fn files(dir: &Path) -> io::Result<Vec<PathBuf>> {
         for entry in fs::read_dir(dir.join(&below))? {
             let entry = entry?;
             let path = below.join(entry.file_name());
-            // A link is what it points to, and is not followed into directories.
+            // A link counts as a file, and is not followed into directories.
             if entry.file_type()?.is_dir() { left.push(path) } else { found.push(path) }
         }
     }

@@ -1,4 +1,5 @@
-//! Samples of a build: a library in each of its processes interrupts them, and counts in memory that all of them share where they were.
+//! Samples of a build: a library in each of its processes interrupts it and counts, in memory that all processes share,
+//! where it was.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -12,17 +13,17 @@ use super::project::Environment;
 use crate::LabError;
 use crate::engine::find_part;
 
-/// What a build's processes wrote down.
+/// Counts of a build's processes.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Ledger {
     pub(crate) ticks: u64,
-    /// Of these samples, those within.
+    /// Share of the samples that are in the watched code.
     pub(crate) share: f64,
     pub(crate) crossings: u64,
     pub(crate) refusals: u64,
 }
 
-/// The library, and the memory of a build.
+/// The library, and the shared memory of a build.
 pub(crate) struct Sampler {
     path: PathBuf,
     memory: File,
@@ -32,18 +33,19 @@ fn failed(error: std::io::Error) -> LabError {
     LabError::System { what: "memory for all processes of a build", error }
 }
 
-/// Memory that no process has written.
+/// Returns memory that no process has written.
 fn memory() -> Result<File, LabError> {
     memfd_create("dormouse-account", MemfdFlags::CLOEXEC).map(File::from).map_err(|error| failed(error.into()))
 }
 
 impl Sampler {
-    /// None where the library is not built.
+    /// Finds the library. Returns none if it is not built.
     pub(crate) fn find() -> Result<Option<Sampler>, LabError> {
         find_part("libdormouse_lab_account.so").map(|path| Ok(Sampler { path, memory: memory()? })).transpose()
     }
 
-    /// The environment of a build that is sampled `way`, with another library in front or not. What was counted before is forgotten.
+    /// Returns the environment of a build that is sampled by a way, optionally with another library in front. Earlier
+    /// counts are dropped.
     pub(crate) fn environment(&mut self, way: &str, first: Option<&Path>) -> Result<Environment, LabError> {
         self.memory = memory()?;
         let libraries: Vec<&OsStr> = first.into_iter().chain([self.path.as_path()]).map(Path::as_os_str).collect();
@@ -55,9 +57,9 @@ impl Sampler {
         ])
     }
 
-    /// What the build came to, or why its processes could not be sampled.
+    /// Returns the counts of a build, or the reason why its processes could not be sampled.
     pub(crate) fn read(&self) -> Result<Result<Ledger, String>, LabError> {
-        // The beginning of the library's own `Ledger`; what is not there is zero: no process has mapped it.
+        // The start of the library's `Ledger`. If no process has mapped it, the words are zero.
         let mut words = [[0; 8]; 7];
         self.memory.read_at(words.as_flattened_mut(), 0).map_err(failed)?;
         Ok(ledger(words.map(u64::from_ne_bytes)))

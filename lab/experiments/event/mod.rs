@@ -1,4 +1,4 @@
-//! Experiment `event`: what a tracepoint costs, dormant and armed, beside the tracers that people use.
+//! Experiment `event`: the cost of a tracepoint, dormant and armed, beside the tracers that people use.
 //!
 //! ```text
 //!   engines       dormouse (overwrite), dormouse (discard, live consumer), floor, and every peer that is installed
@@ -6,11 +6,12 @@
 //!                 pressure: hot, L1, L2, L3 (a random walk of several times the cache), linear-L2
 //!   not crossed   from the plain case (armed, u64, one thread, hot, one site) one axis at a time
 //! ```
-//! `dormant_cold_vs_lttng_ust` is over 1,000 sites that take turns, each with its code and data driven out of L2, as in a program that
-//! has something else to do; with one site whose code is there (`…_1_site_…`), a processor hides most of the load of LTTng-UST's site.
+//! `dormant_cold_vs_lttng_ust` is over 1,000 sites in turn, each with its code and data driven out of L2, as in a
+//! program that does other work. With one site whose code is cached (`…_1_site_…`), a CPU hides most of the load of
+//! LTTng-UST's site.
 //!
-//! Overwrite mode in 1 MiB: the cost of the mechanism with memory that fits a large cache. Discard mode is measured in bursts
-//! that the buffer holds, with the consumer draining between them.
+//! Overwrite mode in 1 MiB shows the cost of the mechanism with memory that fits a large cache. Discard mode is
+//! measured in bursts that fit the buffer, and the consumer drains between them.
 
 use std::path::Path;
 use std::process::Command;
@@ -25,27 +26,28 @@ use crate::plan::{self, Axis, Plan, Slot, Turn, slot};
 use crate::statistics::measurement;
 use crate::{Experiment, Host, LabError, Measurement, RunOptions};
 
-/// Our engine, which is also the floor's.
+/// Our engine, which also has the floor's cases.
 pub(crate) const ENGINE: &str = "dormouse-lab-engine";
-/// Memory of a session in discard mode: holds all that is emitted in one go.
+/// Budget of a session in discard mode, in bytes: it holds all events of a burst.
 pub(crate) const DISCARD_BUDGET_BYTES: u64 = 64 << 20;
 
-/// Sessions of our engine, in the order in which the engines are added: how records are written, by restartable sequences or as without
-/// them, what becomes of a full buffer, and its memory.
+/// Sessions of our engine, in the order in which the engines are added: how records are written (with restartable
+/// sequences, or as if there were none), the mode, and the budget in bytes.
 const SESSIONS: [(&str, Mode, u64); 4] = [
     ("rseq", Mode::Overwrite, 1 << 20),
     ("rseq", Mode::Discard, DISCARD_BUDGET_BYTES),
     ("atomics", Mode::Overwrite, 1 << 20),
     ("atomics", Mode::Discard, DISCARD_BUDGET_BYTES),
 ];
-/// Which engine is in no session.
+/// Index of the engine that is in no session.
 const FLOOR: usize = SESSIONS.len();
 
-/// How long a turn lasts, in µs: hot, cold, and under pressure on the last cache, where each walk takes a long time; in full and in a
-/// quick experiment.
+/// Lengths of a turn in µs: hot, cold, and under pressure on the last cache, where each walk takes a long time; for a
+/// full and a quick experiment.
 const TURNS_US: [[u64; 3]; 2] = [[2_000, 10_000, 100_000], [400, 1_500, 10_000]];
 
-/// `tool.state.fields`, and what departs from the plain case: `dormouse.armed.u64.2-threads`, `dormouse.dormant.u64.L2`.
+/// Names: `tool.state.fields`, and the differences from the plain case: `dormouse.armed.u64.2-threads`,
+/// `dormouse.dormant.u64.L2`.
 const AXES: &[Axis] = &[
     Axis::plain("tool"),
     Axis::plain("state"),
@@ -56,8 +58,9 @@ const AXES: &[Axis] = &[
     Axis::without("mode", "overwrite"),
 ];
 
-/// Whether a tool's case is measured with so many threads, under this pressure: ours and LTTng-UST go through all axes, other peers
-/// through fields, threads, and pressure on the first two caches; in discard mode there is only the plain case.
+/// Whether a tool's case is measured with this number of threads, under this pressure. Ours and LTTng-UST are measured
+/// on all axes, other peers on fields, threads, and pressure on the first two caches. Discard mode has only the plain
+/// case.
 fn is_wanted(tool: &RunningPeer, case: &str, threads: usize, pressure: &str, is_quick: bool) -> bool {
     let is_ours = tool.name == "dormouse";
     let is_full = is_ours || tool.name == "lttng-ust";
@@ -65,9 +68,9 @@ fn is_wanted(tool: &RunningPeer, case: &str, threads: usize, pressure: &str, is_
         ("hot", "armed_u64") => true,
         _ if tool.mode == Some(Mode::Discard) || case.starts_with("empty") => false,
         ("hot", "dormant_u64" | "floor_u64") => true,
-        // In a quick run there is no time for the sites of every peer.
+        // A quick run has no time for the sites of every peer.
         ("hot", _) => threads == 1 && (is_full || !is_quick || !case.contains("sites")),
-        // Over many sites, what a single one owes to where the linker put it evens out.
+        // Over many sites, the effect of where the linker placed each one averages out.
         ("L2", "dormant_sites_1000") => true,
         ("L3", "dormant_sites_1000") => is_full && !is_quick,
         (_, "armed_u64" | "dormant_u64" | "load_u64" | "floor_u64") => match pressure {
@@ -81,7 +84,7 @@ fn is_wanted(tool: &RunningPeer, case: &str, threads: usize, pressure: &str, is_
     }
 }
 
-/// What all tools go through, of the cases that their engines have.
+/// Plans the cases of all tools, as far as their engines have them.
 fn slots(engines: &Engines, walks: &[(&'static str, Walk)]) -> Plan {
     let (is_quick, cpus) = (engines.options.is_quick, engines.options.cpus.len());
     let [hot, cold, coldest] = TURNS_US[usize::from(is_quick)].map(|us| Turn::Lasting(Duration::from_micros(us)));
@@ -103,14 +106,15 @@ fn slots(engines: &Engines, walks: &[(&'static str, Walk)]) -> Plan {
             for case in cases.filter(|case| is_wanted(tool, case, threads, pressure, is_quick)) {
                 let mut add = |case: &str, base| {
                     let pairs = labels(tool, case, threads, pressure);
-                    // The floor's cases are in our engine; each is measured once, by the process that is in no session.
+                    // Our engine also has the floor's cases; each is measured once, by the process that is in no
+                    // session.
                     let engine = if tool.engine == 0 && pairs[0].1 != tool.name { FLOOR } else { tool.engine };
                     plan.add(&engines.all, Slot { threads, ..slot(engine, case, walk, turn) }, &pairs, base)
                 };
-                // The empty loop of the same fields or sites, where the engine has one.
+                // The empty loop of the same fields or sites, if the engine has one.
                 let own = format!("empty_{}", case.split_once('_').map_or("", |(_, end)| end));
                 let base = add(if engine.has(&own) { &own } else { "empty" }, None);
-                // A cost is less an empty loop, or it is none.
+                // Without an empty loop to subtract, there is no cost.
                 if base.is_some() {
                     add(case, base);
                 }
@@ -120,7 +124,7 @@ fn slots(engines: &Engines, walks: &[(&'static str, Walk)]) -> Plan {
     plan
 }
 
-/// What a slot is of. A case's name is `STATE_FIELDS` or `STATE_sites_COUNT`.
+/// Returns the labels of a slot. A case's name is `STATE_FIELDS` or `STATE_sites_COUNT`.
 fn labels<'a>(tool: &RunningPeer, case: &'a str, threads: usize, pressure: &'a str) -> Vec<(&'static str, &'a str)> {
     let (state, fields) = case.split_once('_').unwrap_or((case, if case == "empty" { "" } else { "none" }));
     let (fields, sites) = fields.strip_prefix("sites_").map_or((fields, "1"), |count| ("u64", count));
@@ -142,17 +146,18 @@ fn labels<'a>(tool: &RunningPeer, case: &'a str, threads: usize, pressure: &'a s
     all.into_iter().filter(|(_, value)| !value.is_empty()).collect()
 }
 
-/// Events amid which page faults are counted, of each case.
+/// Number of events of each case during which page faults are counted.
 const FAULTS_OF: u64 = 10_000_000;
 
-/// Counts page faults amid so many events, in each mode, by each way: a measurement for each, and first their sum.
+/// Counts page faults during [`FAULTS_OF`] events, for each mode and way. Returns their sum first, then a measurement
+/// for each.
 fn record_path_faults(engines: &mut Engines) -> Result<Vec<Measurement>, LabError> {
     let is_quick = engines.options.is_quick;
     let cases = &["u64", "none", "ints3", "str32"][..if is_quick { 1 } else { 4 }];
     let mut measurements = Vec::new();
     for (engine, (by, mode, _)) in engines.all.iter_mut().zip(SESSIONS) {
         for fields in cases {
-            // By atomics, so many take seconds.
+            // With atomics, the full number takes seconds.
             let iterations = if is_quick && by == "atomics" { FAULTS_OF / 10 } else { FAULTS_OF };
             let case = format!("armed_{fields}");
             let timing = engine.run(Run { case, iterations, threads: 1, walk: Walk::None, beside: None })?;
@@ -166,13 +171,14 @@ fn record_path_faults(engines: &mut Engines) -> Result<Vec<Measurement>, LabErro
     Ok(measurements)
 }
 
-/// How a session of our engine is, with its trace in a directory.
+/// Returns the options of a session of our engine, whose trace is in a directory.
 pub(crate) fn session_options(dir: &Path, mode: Mode, budget_bytes: u64) -> Options {
     let (patterns, command_line) = (vec!["lab:armed*".into()], ENGINE.into());
     Options { budget_bytes, mode, patterns, command_line, ..Options::new(dir.join("trace")) }
 }
 
-/// A process of our engine in a session, whose trace is removed at the end. That not all events are accounted for is an error.
+/// Starts our engine in a session, whose trace is removed at the end. It is an error if not all events are accounted
+/// for.
 pub(crate) fn in_session(session: Session, options: Options) -> Result<Start, LabError> {
     let mut command = Command::new(engine_path(ENGINE)?);
     command.envs(session.environment()?);
@@ -185,14 +191,14 @@ pub(crate) fn in_session(session: Session, options: Options) -> Result<Start, La
         if !found.holds() || is_ring && lost > 0 {
             return Err(LabError::Engine(format!("{}: {summary}, of {emitted} emitted", options.mode.name())));
         }
-        // What stays is in a temporary directory.
+        // The rest is in a temporary directory.
         let _ = std::fs::remove_dir_all(&options.dir);
         Ok(found)
     };
     Ok((command, Box::new(count)))
 }
 
-/// Runs the experiment. A peer that is not installed is no error but a note.
+/// Runs the experiment. A peer that is not installed is a note, not an error.
 pub(super) fn run_event(options: &RunOptions, host: &Host) -> Result<Experiment, LabError> {
     let mut engines = Engines::new(options)?;
     for (by, mode, budget_bytes) in SESSIONS {
@@ -226,7 +232,7 @@ pub(super) fn run_event(options: &RunOptions, host: &Host) -> Result<Experiment,
     Ok(experiment)
 }
 
-/// Name, numerator, denominator.
+/// Name, numerator and denominator of each ratio.
 const RATIOS: [(&str, &str, &str); 34] = [
     ("armed_vs_floor", "dormouse.armed.u64", "floor.armed.u64"),
     ("armed_ints3_vs_floor", "dormouse.armed.ints3", "floor.armed.ints3"),

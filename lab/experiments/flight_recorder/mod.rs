@@ -1,21 +1,22 @@
-//! Experiment `flight-recorder`: what writers pay for snapshots, and how many bytes an event takes on disk.
+//! Experiment `flight-recorder`: the cost of snapshots for writers, and the number of bytes that an event takes on
+//! disk.
 //!
 //! ```text
-//!   session (overwrite, 16 MiB) ── owner's threads: any processor but the writer's
+//!   session (overwrite, 16 MiB) ── owner's threads: any CPU but the writer's
 //!     │        │
-//!     │        └── every 100 ms: a snapshot of all that is retained, to disk, and removed again
+//!     │        └── every 100 ms: a snapshot of all retained pages, to disk, and removed again
 //!     ▼                                     │
 //!   engine, pinned      round 1:   armed   armed + snapshots   empty        in an order drawn for each round;
 //!                       round 2:   empty   armed   …                        a turn is long enough for several snapshots
 //! ```
-//! A cost is that of one event, less the empty loop of the same round. With two writers on two processors the owner has none of
-//! its own: what it takes is in the figure.
+//! A cost is that of one event, minus the empty loop of the same round. With two writers on two CPUs the owner has no
+//! CPU of its own, so its time is part of the figure.
 //!
-//! `disk_bytes_per_event` is the size of a trace's streams over the events in it: ours with process and thread in each record and
-//! without, and that of LTTng-UST without contexts.
+//! `disk_bytes_per_event` is the size of a trace's streams divided by the number of its events: ours with process and
+//! thread in each record and without, and LTTng-UST's without contexts.
 //!
-//! Each snapshot has events and is whole; the session's last events are in its trace; on disk, what arrived and what was lost
-//! is what was emitted.
+//! Verified: each snapshot has events and is whole; the session's last events are in its trace; on disk, arrived and
+//! lost events add up to those emitted.
 
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
@@ -39,14 +40,14 @@ use crate::statistics::{measurement, ratio};
 use crate::{Experiment, Host, LabError, Measurement, RunOptions};
 
 const NAME: &str = "flight-recorder";
-/// What `dormouse record` takes by default.
+/// Budget that `dormouse record` takes by default, in bytes.
 const OVERWRITE_BUDGET_BYTES: u64 = 16 << 20;
-/// From the beginning of one snapshot to that of the next.
+/// Time from the start of one snapshot to the start of the next.
 const PERIOD: Duration = Duration::from_millis(100);
-/// Iterations by which the length of a turn is found.
+/// Number of iterations that determine the length of a turn.
 const PROBE: u64 = 500_000;
 
-/// Name, numerator, denominator.
+/// Name, numerator and denominator of each ratio.
 const RATIOS: [(&str, &str, &str); 2] = [
     ("snapshot_writer_slowdown", "dormouse.armed.u64.snapshots", "dormouse.armed.u64"),
     ("snapshot_writer_slowdown_2_threads", "dormouse.armed.u64.snapshots.2-threads", "dormouse.armed.u64.2-threads"),
@@ -59,7 +60,7 @@ const AXES: &[Axis] = &[
     Axis { name: "threads", silent: "1", shown: "{}-threads" },
 ];
 
-/// Runs the experiment. That LTTng is not to be had is no error but a note.
+/// Runs the experiment. If LTTng is not available, that is a note, not an error.
 pub(super) fn run_flight_recorder(options: &RunOptions, host: &Host) -> Result<Experiment, LabError> {
     let dir = tempfile::tempdir().map_err(|error| LabError::System { what: "temporary directory", error })?;
     let mut experiment = writers(options, host, dir.path())?;
@@ -71,7 +72,7 @@ fn armed(threads: usize, iterations: u64) -> Run {
     Run { case: "armed_u64".into(), iterations, threads, walk: Walk::None, beside: None }
 }
 
-/// Empty, without snapshots, and with them, for each number of threads.
+/// Plans for each number of threads: empty, without snapshots, and with them.
 fn slots(cpu_count: usize, iterations: u64) -> Plan {
     let mut plan = Plan::new(AXES);
     for threads in 1..=cpu_count.min(2) {
@@ -91,11 +92,11 @@ fn slots(cpu_count: usize, iterations: u64) -> Plan {
     plan
 }
 
-/// The writers' part.
+/// Measures the writers.
 fn writers(options: &RunOptions, host: &Host, dir: &Path) -> Result<Experiment, LabError> {
     let cpus = &options.cpus;
     let mut engines = Engines::new(options)?;
-    // Where the session of the present process is asked.
+    // Socket of the current process's session.
     let socket = Rc::new(RefCell::new(PathBuf::new()));
     let (of_session, of_cpus) = (Rc::clone(&socket), cpus.clone());
     engines.add(move |dir| {
@@ -104,7 +105,8 @@ fn writers(options: &RunOptions, host: &Host, dir: &Path) -> Result<Experiment, 
         *of_session.borrow_mut() = session.socket().into();
         in_session(session, options)
     })?;
-    // With so many iterations an armed turn of any slot lasts about so long, or longer. The first time pays for pages and code.
+    // With this many iterations, an armed turn of any slot lasts at least about `turn`. The first call pays for pages
+    // and code.
     let turn = if options.is_quick { PERIOD } else { 6 * PERIOD };
     let mut least_ns = f64::MAX;
     for threads in [1, 1, 2, 2].into_iter().filter(|threads| *threads <= cpus.len()) {
@@ -148,13 +150,13 @@ fn writers(options: &RunOptions, host: &Host, dir: &Path) -> Result<Experiment, 
     Ok(plan::experiment(NAME, vec![measured], &RATIOS, notes, host))
 }
 
-/// Keeps this thread, and those that it starts, off the first writer's processor meanwhile.
+/// Runs `work` while this thread, and the threads that it starts, stay off the first writer's CPU.
 fn beside_the_writer<T>(cpus: &[u32], work: impl FnOnce() -> Result<T, LabError>) -> Result<T, LabError> {
     let failed = |error: rustix::io::Errno| LabError::System { what: "processors", error: error.into() };
     let before = sched_getaffinity(None).map_err(failed)?;
     let mut others = CpuSet::new();
     cpus.iter().skip(1).for_each(|cpu| others.set(*cpu as usize));
-    // With a single processor there is no other.
+    // With a single CPU there is no other.
     if cpus.len() > 1 {
         sched_setaffinity(None, &others).map_err(failed)?;
     }
@@ -163,7 +165,8 @@ fn beside_the_writer<T>(cpus: &[u32], work: impl FnOnce() -> Result<T, LabError>
     done
 }
 
-/// Takes a turn, and snapshots of a session meanwhile, with the time of each. When it returns, the last is complete.
+/// Takes a turn, and meanwhile snapshots of a session, with the time of each. When it returns, the last snapshot is
+/// complete.
 fn amid_snapshots(
     engine: &mut Engine,
     run: Run,
@@ -192,13 +195,13 @@ fn amid_snapshots(
     })
 }
 
-/// Kinds of records of ours, and the ratio to LTTng-UST's, which has no contexts either unless it is asked for them.
+/// Kinds of our records, and the names of their ratios to LTTng-UST's, which has no contexts by default.
 const RECORDS: [(RecordKind, &str); 2] =
     [(RecordKind::Ids, "disk_bytes_ids_vs_lttng_ust"), (RecordKind::Compact, "disk_bytes_vs_lttng_ust")];
-/// Events are emitted so many at a time, so that no reader falls behind.
+/// Number of events that are emitted at once, so that no reader falls behind.
 const BURST: u64 = 20_000;
 
-/// The bytes' part.
+/// Measures the bytes on disk.
 fn bytes_on_disk(options: &RunOptions, dir: &Path, experiment: &mut Experiment) -> Result<(), LabError> {
     let (traces, events) = if options.is_quick { (1, 200_000) } else { (5, 1_000_000) };
     let bytes = |start: Start| bytes_per_event(start, options, events);
@@ -235,17 +238,17 @@ fn bytes_on_disk(options: &RunOptions, dir: &Path, experiment: &mut Experiment) 
     Ok(())
 }
 
-/// Our engine in discard mode.
+/// Starts our engine in discard mode.
 fn with_records(context: RecordKind, dir: &Path) -> Result<Start, LabError> {
-    // Its class alone: an engine has a thousand more, and the first 31 that are armed get the ids of which records are smallest. LTTng-UST
-    // has as few small ids, and gives this class one of them.
+    // Only its class is armed. The engine has a thousand more, and the first 31 armed classes get the ids with the
+    // smallest records. LTTng-UST has as few small ids, and gives this class one of them.
     let patterns = vec!["lab:armed_u64".into()];
     let of_session = session_options(dir, Mode::Discard, DISCARD_BUDGET_BYTES);
     let of_session = Options { context, patterns, ..of_session };
     in_session(Session::create(&of_session)?, of_session)
 }
 
-/// Has a process emit so many events. Returns what one of them takes in its trace.
+/// Has a process emit `events` events. Returns the bytes that an event takes in its trace.
 fn bytes_per_event((command, count): Start, options: &RunOptions, events: u64) -> Result<f64, LabError> {
     let mut engine = Engine::start(command, options)?;
     for _ in 0..events.div_ceil(BURST) {

@@ -1,8 +1,9 @@
-//! Experiment `imv`: static branches and immediate values beside the global variables that they stand for.
+//! Experiment `imv`: static branches and immediate values beside the equivalent global variables.
 //!
-//! The kernel's documentation of immediate values (2008, by Desnoyers) argues by three tables: a branch that tests a variable costs hardly
-//! more than one whose answer is in the instruction stream, unless the variable is not in a cache; then it costs as much as memory does.
-//! The same tables are measured here, and what it costs to change the instruction stream of a running program.
+//! The kernel's documentation of immediate values (2008, by Desnoyers) argues by three tables: a branch that tests a
+//! variable costs hardly more than one whose answer is in the instruction stream, unless the variable is not in a
+//! cache; then it costs as much as a memory access. This experiment measures the same tables, and the cost of changing
+//! the instruction stream of a running program.
 //!
 //! ```text
 //!   loop      the paper's: modulo of a pseudo-random number, then a branch, or none          100 runs of 100,000
@@ -10,13 +11,13 @@
 //!               alone; after a random walk over L1 and L2; after a linear walk; after a walk over L3
 //!   costs     16 gates in a row, or tests of 16 variables; one; 1,000 in functions          rounds, in turn
 //!               hot; caches driven out, the code fetched back; code driven out as well
-//!   bytes     of code and data that one gate, value or variable takes                       counted in the machine code
+//!   bytes     of code and data of one gate, value or variable                               counted in the machine code
 //!   updates   a key with 1, 100, 1,000 sites, enabled and disabled;                         the same rounds
-//!               nobody, or another thread, runs through its sites meanwhile
+//!               alone, or while another thread runs through its sites
 //!   peer      the crate static_keys: costs and updates
 //! ```
-//! Markers stand around the system call in user code, where the paper's stand in the kernel. The peer's documentation forbids changing keys
-//! while other threads run, so it is not measured with any.
+//! Markers are before and after the system call in user code; the paper's are in the kernel. The peer's documentation
+//! forbids changing keys while other threads run, so it is not measured with another thread.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -36,29 +37,31 @@ const PEER: &str = "static-keys";
 
 /// Environment variable with the size of the buffer of the paper's loop.
 const MEMORY_BYTES: &str = "DORMOUSE_LAB_MEMORY_BYTES";
-/// So many times the last cache; and where that is not known, or vast.
+/// Size of that buffer, as a multiple of the last cache.
 const MEMORY_FACTOR: u64 = 4;
+/// Minimum size of the buffer in bytes, also used if the cache's size is unknown.
 const MEMORY_BYTES_MIN: u64 = 64 << 20;
+/// Maximum size of the buffer in bytes.
 const MEMORY_BYTES_MAX: u64 = 512 << 20;
 
-/// A walk over one line, which drives out nothing: iterations are timed one by one, as they are after a real walk.
+/// A walk over one line, which evicts nothing: iterations are timed one by one, as after a real walk.
 const NO_WALK: Walk = Walk::Random { bytes: 64 };
 
-/// Runs of the paper's loop and of system calls, in full and in a quick experiment.
+/// Runs of the paper's loop and of system calls, for a full and a quick experiment.
 const RUNS: [usize; 2] = [100, 7];
-/// Iterations of a run of the loop.
+/// Number of iterations of a run of the loop.
 const LOOP_ITERATIONS: u64 = 100_000;
-/// The same of system calls: as many of them as in the paper's first test, in runs as long as in its second. Fewer after a walk over the
-/// last cache, which takes long.
+/// Number of system calls in a run: as many as in the paper's first test, in runs as long as in its second.
 const GETPPID_ITERATIONS: u64 = 100;
+/// Number of system calls in a run after walks over the last cache, which take long.
 const GETPPID_ITERATIONS_L3: u64 = 8;
-/// The longest walk over the last cache that a quick experiment has the time for.
+/// Size in bytes of the largest walk over the last cache that a quick experiment has time for.
 const QUICK_WALK_BYTES_MAX: u64 = 64 << 20;
 
-/// How long a turn lasts, in µs: hot, cold, after a walk over L3, and of updates; in full and in a quick experiment.
+/// Lengths of a turn in µs: hot, cold, after a walk over L3, and of updates; for a full and a quick experiment.
 const TURNS_US: [[u64; 4]; 2] = [[2_000, 10_000, 100_000, 10_000], [400, 4_000, 10_000, 1_000]];
 
-/// Labels that make up a name: `state.tool`, and what departs from the plain case: `branch.variable.L2.16-sites`.
+/// Labels that make up a name: `state.tool`, and the differences from the plain case: `branch.variable.L2.16-sites`.
 const AXES: &[Axis] = &[
     Axis::plain("state"),
     Axis::plain("tool"),
@@ -68,7 +71,7 @@ const AXES: &[Axis] = &[
     Axis { name: "busy", silent: "0", shown: "busy" },
 ];
 
-/// The paper's loop: what is tested. The last two bring their own memory pressure.
+/// Cases of the paper's loop, with the thing that is tested. The last two have their own memory pressure.
 const LOOPS: [(&str, &str); 6] = [
     ("loop_base", "none"),
     ("loop_branch", "static-branch"),
@@ -78,7 +81,7 @@ const LOOPS: [(&str, &str); 6] = [
     ("loop_memory_awaited", "variable-awaited"),
 ];
 
-/// The paper's system calls: what marks them.
+/// Cases of the paper's system calls, with their markers.
 const GETPPID: [(&str, &str); 6] = [
     ("empty", "timestamps"),
     ("getppid_none", "none"),
@@ -88,7 +91,7 @@ const GETPPID: [(&str, &str); 6] = [
     ("getppid_pair", "variables-in-a-line"),
 ];
 
-/// Adds cases of our engine, as it calls them and as they are labelled.
+/// Adds cases of our engine, with their labels.
 fn add_cases(plan: &mut Plan, engines: &[Engine], state: &str, cases: &[(&str, &str)], at: (&str, Walk), turn: Turn) {
     for (case, tool) in cases {
         let pairs = [("state", state), ("tool", *tool), ("pressure", at.0)];
@@ -105,15 +108,15 @@ fn getppid(engines: &[Engine], walks: &[(&'static str, Walk)], is_quick: bool) -
             continue;
         }
         let turn = Turn::Of(if is_far { GETPPID_ITERATIONS_L3 } else { GETPPID_ITERATIONS });
-        // A quick experiment has what the arithmetic needs: the first two.
+        // A quick experiment has the first two, which the arithmetic needs.
         let cases = &GETPPID[..if is_far && is_quick { 2 } else { GETPPID.len() }];
         add_cases(&mut plan, engines, "getppid", cases, (pressure, *walk), turn);
     }
     plan
 }
 
-/// 16 gates or variables in a row, 1,000 in functions that are called, and one: how a case's name ends, its sites, and how many of them an
-/// iteration passes.
+/// Shapes: 16 gates or variables in a row, 1,000 in functions that are called, and one. For each the ending of a case's
+/// name, its number of sites, and the number of sites that an iteration passes.
 const SHAPES: [(&str, &str, u32); 3] = [("_16", "16", 16), ("_sites_1000", "1000", 1), ("", "1", 1)];
 
 fn costs(engines: &[Engine], walks: &[(&'static str, Walk)], has_two: bool, is_quick: bool) -> Plan {
@@ -157,18 +160,18 @@ fn costs(engines: &[Engine], walks: &[(&'static str, Walk)], has_two: bool, is_q
             }
         }
         for sites in ["1", "100", "1000"] {
-            // With another thread, where there is a CPU for it and the tool allows it.
+            // With another thread, if there is a CPU for it and the tool allows it.
             for busy in ["0", "1"].into_iter().take(if is_ours && has_two { 2 } else { 1 }) {
                 let beside = (busy == "1").then(|| format!("toggled_{sites}"));
                 let slot = Slot { beside, ..slot(engine, &format!("toggle_{sites}"), Walk::None, update) };
                 let pairs = [("state", "update"), ("tool", branch), ("sites", sites), ("busy", busy)];
                 let cost = plan.add(engines, slot, &pairs, None);
-                // One that enables and one that disables.
+                // One enables, one disables.
                 plan.per_iteration(cost, 2);
             }
         }
     }
-    // The paper's loop once more, an iteration alone.
+    // The paper's loop again, with each iteration timed alone.
     for (pressure, walk) in walks.iter().filter(|(label, _)| !is_quick && *label != "linear-L2") {
         let turn = if *pressure == "L3" { coldest } else { cold };
         add_cases(&mut plan, engines, "loop", &LOOPS[..4], (pressure, *walk), turn);
@@ -176,7 +179,7 @@ fn costs(engines: &[Engine], walks: &[(&'static str, Walk)], has_two: bool, is_q
     plan
 }
 
-/// Runs the experiment. A peer that is not installed is no error but a note.
+/// Runs the experiment. A peer that is not installed is a note, not an error.
 pub(super) fn run_imv(options: &RunOptions, host: &Host) -> Result<Experiment, LabError> {
     let memory = (host.caches_bytes()[2].unwrap_or(0) * MEMORY_FACTOR).clamp(MEMORY_BYTES_MIN, MEMORY_BYTES_MAX);
     let mut engines = Engines::new(options)?;
@@ -218,13 +221,13 @@ pub(super) fn run_imv(options: &RunOptions, host: &Host) -> Result<Experiment, L
     Ok(experiment)
 }
 
-/// A count whose labels are the parts of its name.
+/// Returns an exact count whose labels are the parts of its name.
 fn exact(name: &str, unit: &str, count: f64) -> Measurement {
     let labels = ["state", "tool", "type"].into_iter().zip(name.split('.')).collect::<Vec<_>>();
     Measurement { labels: plan::labels(&labels), ..Measurement::exact(name, unit, count) }
 }
 
-/// What one site takes of code and data, as our engine counts it.
+/// Returns the bytes of code and data of one site, as our engine counts them.
 fn footprint() -> Result<Vec<Measurement>, String> {
     let engine = engine_path(ENGINE).map_err(|error| error.to_string())?;
     let text = printed(Command::new(engine).arg("footprint"), ENGINE)?;
@@ -233,7 +236,7 @@ fn footprint() -> Result<Vec<Measurement>, String> {
     Ok(counts.iter().map(|(name, count)| exact(name, unit(name), f64::from(*count))).collect())
 }
 
-/// Name, numerator, denominator.
+/// Name, numerator and denominator of each ratio.
 const RATIOS: [(&str, &str, &str); 15] = [
     ("branch_hot_vs_global", "branch.static-branch.16-sites", "branch.variable.16-sites"),
     ("branch_hot_1_site_vs_global", "branch.static-branch", "branch.variable"),

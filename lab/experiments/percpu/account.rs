@@ -1,8 +1,10 @@
-//! The application: memory accounting in front of `malloc`, driven by a build, judged by the share of samples that fall into it.
+//! The application: memory accounting in front of `malloc`, driven by a build, and judged by the share of samples that
+//! are in it.
 //!
-//! Each round has a build in every way, with `libdormouse_lab_account.so` in front of `malloc`: two counters for each block, and 10,000
-//! samples a second of each process's main thread, in memory that all processes share. A share is that of the samples within the
-//! accounting. It and the build's time are less those of the way `none`, which is called and does nothing.
+//! Each round has a build in every way, with `libdormouse_lab_account.so` in front of `malloc`: two counters for each
+//! block, and 10,000 samples a second of each process's main thread, in memory that all processes share. A share is
+//! that of the samples in the accounting. From the share and from the build's time, those of the way `none` are
+//! subtracted, which is called and does nothing.
 
 use crate::experiments::compile_job::find_project;
 use crate::experiments::compile_job::project::{Build, Products, Project};
@@ -11,10 +13,10 @@ use crate::plan::{in_turn, labels};
 use crate::statistics::measurement;
 use crate::{LabError, Measurement, RunOptions};
 
-/// Ways to count; the first is what the others are less.
+/// Ways of counting; the first is subtracted from the others.
 const WAYS: [&str; 7] = ["none", "atomic", "static", "pointer-array", "contiguous", "offset-table", "interlaced"];
 
-/// What is measured of a build: its state, its unit, and what it is.
+/// A figure of a build: its state, its unit, and its value.
 type Figure = (&'static str, &'static str, fn(&(Ledger, Build)) -> f64);
 const FIGURES: [Figure; 3] = [
     ("account", "% of time", |(ledger, _)| 100.0 * ledger.share),
@@ -22,10 +24,11 @@ const FIGURES: [Figure; 3] = [
     ("account-cpu", "s", |(_, build)| build.cpu_s),
 ];
 
-/// Rounds, unless it is quick: an interval needs six, and a build's time is noisy.
+/// Number of rounds of a full experiment: an interval needs six, and a build's time is noisy.
 const ROUNDS: usize = 10;
 
-/// Builds in every way, in turn; [`LabError::Peer`] says why there are none. That one fails, or gives another result, is another error.
+/// Builds in every way, in turn. [`LabError::Peer`] gives the reason if that is impossible. A build that fails, or has
+/// another result, is a different error.
 pub(super) fn measure(options: &RunOptions, notes: &mut Vec<String>) -> Result<Vec<Measurement>, LabError> {
     let unbuilt = || LabError::Peer("its library is not built; `cargo xtask lab` does so".into());
     let mut sampler = Sampler::find()?.ok_or_else(unbuilt)?;
@@ -47,14 +50,15 @@ pub(super) fn measure(options: &RunOptions, notes: &mut Vec<String>) -> Result<V
     figures(&all, notes)
 }
 
-/// Blocks that builds may differ by: what compilers allocate depends a little on paths and addresses.
+/// Tolerance for the number of blocks between builds: the compilers' allocations depend a little on paths and
+/// addresses.
 const CROSSINGS_TOLERANCE: f64 = 0.01;
 
 fn figures(all: &[Vec<(Ledger, Build)>; WAYS.len()], notes: &mut Vec<String>) -> Result<Vec<Measurement>, LabError> {
     let mut measurements = Vec::new();
     for (figure, unit, of) in FIGURES {
         for (way, builds) in WAYS.into_iter().zip(all) {
-            // The way `none` is stated as it is: what all of them have.
+            // The way `none` is reported as measured: its cost is common to all ways.
             let (state, share) = if way == WAYS[0] { (format!("empty-{figure}"), 0.0) } else { (figure.into(), 1.0) };
             let pairs = builds.iter().zip(&all[0]);
             let costs: Vec<f64> = pairs.map(|(with, without)| of(with) - share * of(without)).collect();

@@ -1,18 +1,20 @@
-//! Experiment `percpu`: counters of a word for each processor, in five layouts, beside atomics and thread-local words.
+//! Experiment `percpu`: counters with a word for each CPU, in five layouts, beside atomics and thread-local words.
 //!
-//! In 2003 allocators of per-CPU memory were compared by one application on one machine (Thirumalai): static areas,
-//! an array of pointers, pointer arithmetic, blocks with a shared offset table; and the one that its author wanted most, pointer
-//! arithmetic within interlaced blocks, was not ready. What is better in what respect, today, and by how much, is measured here.
+//! In 2003, Thirumalai compared allocators of per-CPU memory by one application on one machine: static areas, an array
+//! of pointers, pointer arithmetic, blocks with a shared offset table. The one that its author wanted most, pointer
+//! arithmetic within interlaced blocks, was not ready. This experiment measures which one is better today, in what
+//! respect, and by how much.
 //!
 //! ```text
 //!   SHAPE.WAY[.L2][.of-32][.all-threads]   cases of the engine, which lists them: `lab/engines/src/percpu.rs`;
-//!              L2, L3: after a walk that drives the counters out; of-32: memory for 32 processors, most of which are not there;
-//!              all-threads: a thread on every processor of the run
+//!              L2, L3: after a walk that drives the counters out; of-32: memory for 32 CPUs, most of which do not exist;
+//!              all-threads: a thread on every CPU of the run
 //!   peers      thread-local-crate, fast-counter: a thread's and a shard's word, as crates offer them
 //!   account    a build whose every malloc and free crosses two counters of all its processes: share of its time, and its time
 //! ```
-//! A cost is that of one addition, less the loop that finds the counter and does not add. The sum of all counters is verified; each build
-//! gives what the build without the layer gave, and every way to count saw as many blocks.
+//! A cost is that of one addition, minus the loop that finds the counter and does not add. The sum of all counters is
+//! verified. Each build must have the products of the build without the library, and every way of counting must have
+//! seen as many blocks.
 
 mod account;
 
@@ -27,7 +29,7 @@ use crate::{Experiment, Host, LabError, RunOptions};
 
 const ENGINE: &str = "dormouse-lab-engine-percpu";
 
-/// What a name is made of: `random.interlaced.all-threads`.
+/// Axes of names: `random.interlaced.all-threads`.
 const AXES: &[Axis] = &[
     Axis::plain("state"),
     Axis::plain("tool"),
@@ -36,16 +38,16 @@ const AXES: &[Axis] = &[
     Axis { name: "threads", silent: "1", shown: "{}-threads" },
 ];
 
-/// What an iteration adds to.
+/// Counters that an iteration adds to.
 const SHAPES: [&str; 6] = ["hot", "random", "one", "eight", "subsystems", "subsystem"];
 
-/// How long a turn lasts, in µs: on one counter, cold, after a walk over L3; in full and in a quick experiment.
+/// Lengths of a turn in µs: on one counter, cold, after a walk over L3; for a full and a quick experiment.
 const TURNS_US: [[u64; 3]; 2] = [[2_000, 10_000, 100_000], [1_000, 2_000, 20_000]];
-/// Iterations of a turn without memory pressure on more than one counter: an eighth of them, which is not timed, finds each counter several
-/// times, and brings back what other ways have driven out.
+/// Iterations of a turn without memory pressure on more than one counter. An eighth of them, which is not timed,
+/// reaches each counter several times, and brings back the data that other ways have evicted.
 const ITERATIONS: [u64; 2] = [200_000, 100_000];
 
-/// What engines have of shapes without memory pressure, or with it.
+/// Plans the cases without memory pressure, or those with it.
 fn costs(engines: &[Engine], walks: &[(&'static str, Walk)], cpus: usize, is_quick: bool, is_cold: bool) -> Plan {
     let turns_us = TURNS_US[usize::from(is_quick)];
     let [hot, cold, coldest] = turns_us.map(|us| Turn::Lasting(Duration::from_micros(us)));
@@ -62,7 +64,7 @@ fn costs(engines: &[Engine], walks: &[(&'static str, Walk)], cpus: usize, is_qui
                     ("L3", "one") if !is_quick => coldest,
                     _ => continue,
                 };
-                // Two walks at once over a cache that CPUs share would be walks over twice as much.
+                // Two simultaneous walks over a cache that CPUs share would cover twice as much.
                 let count = if *pressure == "L3" { 1 } else { cpus.min(2) };
                 for (threads, label) in [(1, "1"), (cpus, "all")].into_iter().take(count) {
                     let mut add = |case: &str, pairs: &[(&str, &str)], base| {
@@ -77,7 +79,7 @@ fn costs(engines: &[Engine], walks: &[(&'static str, Walk)], cpus: usize, is_qui
                         let base = add(&format!("empty_{shape}"), &[("state", &state), ("tool", tool)], None);
                         match way.split_once("_of_") {
                             None => add(case, &[("state", shape), ("tool", way)], base),
-                            // On one counter it makes no difference where the others are.
+                            // With one counter, the location of the others makes no difference.
                             Some(_) if shape == "hot" || *pressure == "L3" => None,
                             Some((way, of)) => add(case, &[("state", shape), ("tool", way), ("possible", of)], base),
                         };
@@ -89,7 +91,8 @@ fn costs(engines: &[Engine], walks: &[(&'static str, Walk)], cpus: usize, is_qui
     plan
 }
 
-/// Runs the experiment. A peer that is not installed, or a project that is not there to be built, is no error but a note.
+/// Runs the experiment. A peer that is not installed, or a project that is not there to be built, is a note, not an
+/// error.
 pub(super) fn run_percpu(options: &RunOptions, host: &Host) -> Result<Experiment, LabError> {
     let cpus = &options.cpus;
     let mut engines = Engines::new(options)?;
@@ -111,7 +114,7 @@ pub(super) fn run_percpu(options: &RunOptions, host: &Host) -> Result<Experiment
     Ok(plan::experiment("percpu", parts, &RATIOS, notes, host))
 }
 
-/// Name, numerator, denominator.
+/// Name, numerator and denominator of each ratio.
 const RATIOS: [(&str, &str, &str); 14] = [
     ("rseq_add_vs_thread_local", "hot.interlaced", "hot.thread-local"),
     ("rseq_add_vs_atomic", "hot.interlaced", "hot.atomic"),

@@ -1,17 +1,20 @@
-//! Experiment `query`: how long whole programs take to answer questions, straight from a trace and from Parquet, beside DuckDB over the same Parquet.
+//! Experiment `query`: the time that whole programs take to answer questions, straight from a trace and from Parquet,
+//! beside DuckDB over the same Parquet.
 //!
 //! ```text
-//!   trace    builds of a C project under `dormouse record --libc`, and behind each its files copied in pieces of 16 bytes; on disk and cached
-//!   parquet  the same events, by `dormouse query --export`
+//!   trace    builds of a C project under `dormouse record --libc`, each followed by copies of its files in pieces of 16 bytes;
+//!            on disk and cached
+//!   parquet  the same events, exported by `dormouse query --export`
 //!   round    every way once, in an order drawn for it; each is a process, timed from outside, its output to /dev/null
 //!     COUNTS, PAIRS, FILES, WIDE    .trace, .parquet: dormouse-query    .duckdb: DuckDB in Python
 //!     perfetto, view                `dormouse export --to perfetto -o -`, `dormouse view`
 //! ```
-//! Both programs print CSV, and use all processors. What either takes to start and answer `select 1` is taken off, round by round. Before anything is
-//! timed, both have to give as many rows with the same counts: pairs may differ by one in a hundred, because DuckDB has no pairs, and finds them by a window
-//! function as the end that comes next.
+//! Both programs print CSV, and use all CPUs. The time that each takes to start and answer `select 1` is subtracted,
+//! round by round. Before anything is timed, both must give as many rows with the same counts. Pairs may differ by one
+//! in a hundred, because DuckDB has no pairs: it finds them by a window function, as the end that comes next.
 //!
-//! DuckDB reads the events of a class from a file of theirs, sorted by time. To find what has begun and ended it sorts them by key.
+//! DuckDB reads the events of a class from a file of their own, sorted by time. To pair begins and ends it sorts them
+//! by key.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -28,23 +31,24 @@ use crate::plan::{self, Samples, in_turn};
 use crate::statistics::{ROUNDS_MIN, measurement};
 use crate::{Experiment, Host, LabError, Measurement, RunOptions};
 
-/// Events that a full experiment has at least.
+/// Minimum number of events of a full experiment.
 const EVENTS: u64 = 25_000_000;
-/// What tells of a process: seconds, seconds, MiB.
+/// Engine that runs and times a process.
 const TIMER: &str = "dormouse-lab-engine-timer";
+/// Figures that it reports, with their units.
 const FIGURES: [(&str, &str); 3] = [("wall", "s"), ("cpu", "s"), ("peak", "MiB")];
 /// Prints the answer to a query as CSV.
 const DUCKDB: &str = r#"import duckdb, sys; duckdb.sql(f"copy ({sys.argv[1]}) to '/dev/stdout' (format csv, header)")"#;
-/// What answers nothing: what starting takes.
+/// Name of the question that only starts the programs.
 const START_UP: &str = "start-up";
 
-/// A question, in the words of both.
+/// A question, in the language of both programs.
 struct Question {
     name: &'static str,
     ours: &'static str,
-    /// `FILES(a, b)` are the files of these classes.
+    /// DuckDB's text, in which `FILES(a, b)` are the files of these classes.
     theirs: &'static str,
-    /// The column whose sum both have to agree in, from 0, and by one part in how many they may differ.
+    /// Column, from 0, whose sums must agree, and the tolerance as a fraction.
     checked: (usize, f64),
 }
 
@@ -86,7 +90,7 @@ const QUESTIONS: [Question; 5] = [
     },
 ];
 
-/// How many events the question about files has to look at.
+/// Query for the number of events that the question about files looks at.
 const OF_FILES: &str =
     "select count(*) as events from events where class in ('libc:open', 'libc:openat', 'libc:read', 'libc:write')";
 
@@ -107,7 +111,7 @@ impl Turn {
     }
 }
 
-/// The names of directories below one that are so many levels deeper.
+/// Returns the names of directory entries `levels` levels deeper.
 fn names_below(dir: &Path, levels: u32) -> Vec<OsString> {
     let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
     match levels {
@@ -116,7 +120,8 @@ fn names_below(dir: &Path, levels: u32) -> Vec<OsString> {
     }
 }
 
-/// DuckDB's words for files of classes. A class without events has none, which DuckDB takes for an error.
+/// Replaces `FILES(…)` by DuckDB's expression for the files of classes. A class without events has no file, which would
+/// be an error in DuckDB.
 fn with_files(sql: &str, parquet: &Path, known: &[OsString]) -> String {
     let mut text = String::new();
     let mut rest = sql;
@@ -135,7 +140,7 @@ fn with_files(sql: &str, parquet: &Path, known: &[OsString]) -> String {
     text + rest
 }
 
-/// Copies files a few times, in pieces of 16 bytes.
+/// Program that copies files a few times, in pieces of 16 bytes.
 const COPY: &str = r#"
 #include <fcntl.h>
 #include <unistd.h>
@@ -153,7 +158,7 @@ int main(int count, char **paths) {
 }
 "#;
 
-/// Compiles the program that does.
+/// Compiles the copying program.
 fn copier(dir: &Path) -> Result<PathBuf, LabError> {
     let (source, program) = (dir.join("copy.c"), dir.join("copy"));
     std::fs::write(&source, COPY).map_err(|error| LabError::System { what: "cannot write copy.c", error })?;
@@ -161,7 +166,7 @@ fn copier(dir: &Path) -> Result<PathBuf, LabError> {
     Ok(program)
 }
 
-/// Records builds of a project below a directory. Returns where the trace is, and how many events it has.
+/// Records builds of a project below a directory. Returns the path of the trace, and its number of events.
 fn record(options: &RunOptions, dir: &Path, project: &Path, library: PathBuf) -> Result<(PathBuf, u64), LabError> {
     let project = Project::copy(project, options.is_quick.then_some(3))?;
     let of = Options {
@@ -174,7 +179,7 @@ fn record(options: &RunOptions, dir: &Path, project: &Path, library: PathBuf) ->
     let mut environment = vec![("LD_PRELOAD", library.into())];
     environment.extend(session.environment()?);
     let copy = copier(dir)?;
-    // One build of Lua has about seven million, of which few are of files.
+    // A build of Lua has about seven million events, few of which concern files.
     for _ in 0..if options.is_quick { 1 } else { 4 } {
         project.build(&environment)?;
         let mut command = Command::new(&copy);
@@ -191,14 +196,14 @@ fn record(options: &RunOptions, dir: &Path, project: &Path, library: PathBuf) ->
     Ok((of.dir, summary.events))
 }
 
-/// Sum of a column of CSV, and how many rows there are.
+/// Returns the number of rows of CSV, and the sum of a column.
 fn checked(text: &str, column: usize) -> (usize, f64) {
     let rows: Vec<&str> = text.lines().skip(1).collect();
     let number = |row: &&str| row.split(',').nth(column).and_then(|cell| cell.trim_matches('"').parse::<f64>().ok());
     (rows.len(), rows.iter().filter_map(number).sum())
 }
 
-/// Whether both give the same.
+/// Checks that both programs give the same answer. Returns the number of rows.
 fn verify(question: &Question, ours: &Turn, theirs: &Turn) -> Result<usize, LabError> {
     let (column, tolerance) = question.checked;
     let [one, other] = [ours.output()?, theirs.output()?].map(|text| checked(&text, column));
@@ -208,7 +213,7 @@ fn verify(question: &Question, ours: &Turn, theirs: &Turn) -> Result<usize, LabE
     is_same.then_some(one.0).ok_or_else(wrong)
 }
 
-/// Runs the experiment as it is run by name; the host is of no use to it. A program that is not there is no error but a note.
+/// Runs the experiment by name; it does not use the host. A missing program is a note, not an error.
 pub(super) fn run_query(options: &RunOptions, _: &Host) -> Result<Experiment, LabError> {
     let dir = directory_in("/var/tmp")?;
     let mut notes = vec![format!("trace and Parquet are in {}, and cached", place(dir.path()))];
@@ -244,7 +249,7 @@ pub(super) fn run_query(options: &RunOptions, _: &Host) -> Result<Experiment, La
             measurements.push(Measurement::exact("events_of_files", "count", checked(&of_files.output()?, 0).1));
             let export = Turn::new("export".into(), ours, &[&trace_text, "--export", &parquet_text]);
             export.output()?;
-            // By host and day.
+            // The classes' directories are below those of host and day.
             let known = names_below(&parquet.join("events"), 2);
             for question in &QUESTIONS {
                 let name = question.name;
@@ -287,7 +292,7 @@ pub(super) fn run_query(options: &RunOptions, _: &Host) -> Result<Experiment, La
     Ok(Experiment { name: "query".into(), measurements, notes, ..Experiment::default() })
 }
 
-/// Times, of answers less those of starting up; memory.
+/// Returns the figures: times, those of answers minus the time to start; and memory.
 fn figures(samples: &Samples) -> Vec<Measurement> {
     let figure = |((name, unit), rounds): (&(String, &'static str), &Vec<f64>)| {
         let mut parts = name.split('.');

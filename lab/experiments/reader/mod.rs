@@ -1,19 +1,21 @@
-//! Experiment `reader`: how long whole programs take to read a trace, one of LTTng-UST's and one of ours.
+//! Experiment `reader`: the time that whole programs take to read a trace, one of LTTng-UST's and one of ours.
 //!
 //! ```text
-//!   traces   ten classes in turn, on two processors: recorded by LTTng-UST, where it is installed, and by us
+//!   traces   ten classes in turn, on two CPUs: recorded by LTTng-UST, if it is installed, and by us
 //!   round    every way once on every trace, in an order drawn for it; each is a process, timed from outside
 //!     cat                the streams' files                  babeltrace2        every event, to no output
-//!     count              each record's header, by class    babeltrace2-text   the same as text
+//!     count              each record's header, by class    babeltrace2-text   every event, as text
 //!     stats, text        `dormouse stats`, `dormouse view`
 //!     arrow              one class of ten, two columns, to Arrow
 //! ```
-//! All output goes to `/dev/null`. What the first round reads is in the page cache afterwards, and that round does not count. A quick run
-//! has few events: what the same way takes with a trace of a few events is taken off, round by round. Before anything is timed, `count` has to
-//! find as many events as the recorder tells; it looks at no totals that a trace has of itself. In a full run what takes a fraction of a second is run five
-//! times in a row, and counts as one of their mean time: the same work is done, and chance has less of it.
+//! All output goes to `/dev/null`. The files that the first round reads are in the page cache afterwards, and that
+//! round does not count. A quick run has few events: the time that the same way takes for a trace of a few events is
+//! subtracted, round by round. Before anything is timed, `count` must find as many events as the recorder reports; it
+//! does not use a trace's totals. In a full run, ways that take a fraction of a second are run five times in a row and
+//! counted as one with the mean time, which reduces the effect of chance.
 //!
-//! `TRACE.WAY.peak` is the most memory that a process had, `TRACE.peak` the most of ours. Programs of a debug build are called `unoptimised-…`: no statement is judged by them.
+//! `TRACE.WAY.peak` is the peak memory of a process, `TRACE.peak` the largest peak of our programs. Programs of a debug
+//! build are called `unoptimised-…`: no statement is judged by them.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -34,19 +36,21 @@ use crate::plan::{self, Samples, in_turn};
 use crate::statistics::{ROUNDS_MIN, measurement};
 use crate::{Experiment, Host, LabError, Measurement, RunOptions};
 
-/// Events of a trace, in a full and in a quick experiment.
+/// Number of events of a trace, for a full and a quick experiment.
 const EVENTS: [u64; 2] = [25_000_000, 300_000];
-/// So many at a time, that no recorder falls behind; for ours, which emit them in a fraction of a millisecond, with a pause in which a disk can write them, and
-/// with room for what one keeps back that stalls.
+/// Number of events that are emitted at once, so that no recorder falls behind.
 const BURST: u64 = 20_000;
+/// Pause after each burst of ours, which is emitted in a fraction of a millisecond, so that a disk can write it.
 const PAUSE: Duration = Duration::from_millis(3);
+/// Budget of our session, with room for the events that a stalled recorder keeps back.
 const BUDGET_BYTES: u64 = 256 << 20;
 
-/// A recorder, and what is asked of its trace.
+/// A recorder, and the parameters of questions to its trace.
 struct Recorder {
     name: &'static str,
-    /// One class of the ten, and two columns.
+    /// One class of the ten.
     class: &'static str,
+    /// Two columns of that class.
     columns: &'static str,
 }
 
@@ -55,7 +59,7 @@ const RECORDERS: [Recorder; 2] = [
     Recorder { name: "dormouse", class: "lab:armed_site_3", columns: "time,number" },
 ];
 
-/// Ways to read: a name, a program, its arguments.
+/// Ways of reading: name, program, and arguments.
 const WAYS: [(&str, &str, &str); 7] = [
     ("cat", "cat", "FILES"),
     ("count", "examples/count", "TRACE"),
@@ -65,13 +69,14 @@ const WAYS: [(&str, &str, &str); 7] = [
     ("babeltrace2", "babeltrace2", "--output-format=dummy TRACE"),
     ("babeltrace2-text", "babeltrace2", "TRACE"),
 ];
-/// Those that take a fraction of a second, and how many times they are run in a row.
+/// Ways that take a fraction of a second.
 const SHORT: [&str; 4] = ["cat", "count", "stats", "arrow"];
+/// Number of times that they are run in a row.
 const RUNS_OF_SHORT: u32 = 5;
-/// Those of programs that others made.
+/// Programs of other projects.
 const OTHERS: [&str; 2] = ["cat", "babeltrace2"];
 
-/// What [`TIMER`] tells of a process, and the units.
+/// Figures that [`TIMER`] reports of a process, with their units.
 const FIGURES: [(&str, &str); 3] = [("wall", "s"), ("cpu", "s"), ("peak", "MiB")];
 const TIMER: &str = "dormouse-lab-engine-timer";
 
@@ -82,7 +87,7 @@ struct Turn {
     arguments: Vec<OsString>,
 }
 
-/// Has a program emit so many events.
+/// Has a program emit `events` events.
 fn emit(
     program: PathBuf,
     env: [(&str, OsString); 2],
@@ -97,13 +102,13 @@ fn emit(
         let (iterations, threads) = (BURST.min(events - engine.emitted), options.cpus.len().min(2));
         let case = "armed_sites_10".into();
         engine.run(Run { case, iterations, threads, walk: Walk::None, beside: None })?;
-        // Nothing tells how far the recorder is. There are as many pauses as bursts.
+        // The recorder's progress is unknown. There are as many pauses as bursts.
         std::thread::sleep(pause);
     }
     engine.finish()
 }
 
-/// Records so many events below a directory. Returns where the trace is, and how many are in it.
+/// Records `events` events below a directory. Returns the path of the trace, and the number of its events.
 fn by_us(options: &RunOptions, dir: &Path, events: u64) -> Result<(PathBuf, u64), LabError> {
     let patterns = vec!["lab:armed_site_?".into()];
     let of_session = session_options(dir, Mode::Discard, BUDGET_BYTES);
@@ -118,12 +123,12 @@ fn by_lttng(options: &RunOptions, dir: &Path, events: u64) -> Result<(PathBuf, u
     session.keep().and_then(|trace| events_in(&trace).map(|events| (trace, events))).map_err(LabError::Peer)
 }
 
-/// A program of [`WAYS`], if it is there.
+/// Returns a program of [`WAYS`], if it is available.
 fn find(program: &str) -> Option<PathBuf> {
     if OTHERS.contains(&program) { is_installed(program).then(|| program.into()) } else { find_part(program) }
 }
 
-/// All ways to read a trace, as far as they are there.
+/// Returns all available ways to read a trace.
 fn turns(recorder: &Recorder, end: &str, trace: &Path) -> Vec<Turn> {
     let mut turns = Vec::new();
     for (way, program, words) in WAYS {
@@ -144,17 +149,17 @@ fn turns(recorder: &Recorder, end: &str, trace: &Path) -> Vec<Turn> {
     turns
 }
 
-/// Has `count` count, if it is there: it is to find as many events as the recorder tells.
+/// Runs `count`, if it is available, and checks that it finds as many events as the recorder reports.
 fn verify(turns: &[Turn], events: u64) -> Result<(), LabError> {
     let Some(turn) = turns.iter().find(|turn| turn.program.ends_with("count")) else { return Ok(()) };
     let text = printed(Command::new(&turn.program).args(&turn.arguments), "count").map_err(LabError::Engine)?;
-    // A trace of ours has events of ours besides.
+    // A trace of ours also has events of the session owner.
     let all: u64 = text.lines().filter_map(|line| line.trim().split_once(" lab:")?.0.parse::<u64>().ok()).sum();
     let wrong = || LabError::Engine(format!("{}: {all} events counted, {events} recorded", turn.name));
     (all == events).then_some(()).ok_or_else(wrong)
 }
 
-/// Runs the experiment as it is run by name; the host is of no use to it. A recorder or a reader that is not there is no error but a note.
+/// Runs the experiment by name; it does not use the host. A missing recorder or reader is a note, not an error.
 pub(super) fn run_reader(options: &RunOptions, _: &Host) -> Result<Experiment, LabError> {
     let dir = directory_in("/var/tmp")?;
     let mut notes = vec![format!("traces are in {}, and cached", place(dir.path()))];
@@ -208,7 +213,8 @@ pub(super) fn run_reader(options: &RunOptions, _: &Host) -> Result<Experiment, L
     Ok(Experiment { name: "reader".into(), measurements, notes, ..Experiment::default() })
 }
 
-/// Times, less those of starting up where they were measured; memory; and of each trace the most that a way of ours had.
+/// Returns the figures: times, minus those of starting if they were measured; memory; and for each trace the largest
+/// peak of our ways.
 fn figures(samples: &Samples) -> Vec<Measurement> {
     let mut figures = Vec::new();
     let mut peaks = Samples::new();

@@ -1,17 +1,18 @@
-//! Experiment `relay-write`: the write to a buffer of pages, in the ways of Desnoyers (2009) and ours.
+//! Experiment `relay-write`: the write to a buffer of pages, in the ways of Desnoyers (2009) and in ours.
 //!
-//! In 2009 the function that writes to LTTng's buffers took much of a traced kernel's time. Its author replaced the call of `memcpy` by
-//! single stores for 1, 2, 4 and 8 bytes, and then inlined the way to the cached page. What this is worth to a build is measured by
-//! `compile-job`; to the write itself, here.
+//! In 2009 the function that writes to LTTng's buffers took much of a traced kernel's time. Its author replaced the
+//! call of `memcpy` by single stores for 1, 2, 4 and 8 bytes, and then inlined the path to the cached page.
+//! `compile-job` measures the effect on a build; this experiment measures the effect on the write itself.
 //!
 //! ```text
 //!   write.WAY.RECORD[.unaligned][.PAGES][.L2]   cases of the engine, which lists them: `lab/engines/src/relay/main.rs`;
-//!                                               L2: each iteration after a walk that drives the buffer, and all else, out of L2
+//!                                               L2: each iteration after a walk that drives the buffer and all other data out of L2
 //!   i686.WAY                eight bytes in a program of 32 bits (`stores.c`): u64, u32-twice, memcpy, u64-at-4
-//!   list.entries-walked     of a list, by one write, at most: a count
+//!   list.entries-walked     maximum number of list entries that one write walks over: a count
 //! ```
-//! A cost is that of one record, less the loop that writes nothing. There is no clock in it, no reservation and no commit. No write was
-//! refused, there were as many as were asked for, and each case's buffer is read back and compared with a list.
+//! A cost is that of one record, minus the loop that writes nothing. It includes no clock, no reservation and no
+//! commit. Verified: no write was refused, the number of writes is right, and each case's buffer is read back and
+//! compared with a list.
 
 mod stores;
 
@@ -26,7 +27,7 @@ use crate::{Experiment, Host, LabError, Measurement, RunOptions};
 
 const ENGINE: &str = "dormouse-lab-engine-relay";
 
-/// What a name is made of: `write.inlined.8-bytes.unaligned.table.L2`.
+/// Axes of names: `write.inlined.8-bytes.unaligned.table.L2`.
 const AXES: &[Axis] = &[
     Axis::plain("state"),
     Axis::plain("tool"),
@@ -36,12 +37,12 @@ const AXES: &[Axis] = &[
     Axis::without("pressure", "hot"),
 ];
 
-/// Whether it is measured under memory pressure too. The larger buffers are out of L2 by their own size, or nearly.
+/// Whether a case is also measured under memory pressure. The larger buffers exceed L2 by their own size, or nearly.
 fn is_cold_too(way: &str, record: &str, pages: &str) -> bool {
     !way.starts_with("checked") && ["8", "64", "mix"].contains(&record) && ["list", "table"].contains(&pages)
 }
 
-/// The engine's cases without memory pressure, or those with it.
+/// Plans the engine's cases without memory pressure, or those with it.
 fn costs(engines: &[Engine], walks: &[(&'static str, Walk)], is_quick: bool, is_cold: bool) -> Plan {
     let mut plan = Plan::new(AXES);
     let (pressure, lasting_us) = match (is_cold, is_quick) {
@@ -106,7 +107,8 @@ pub(super) fn run_relay_write(options: &RunOptions, host: &Host) -> Result<Exper
     Ok(experiment)
 }
 
-/// Name, numerator, denominator: what the paper does not speak of, and the two changes that it makes.
+/// Name, numerator and denominator of each ratio: comparisons that the paper does not make, and the two changes that it
+/// makes.
 const RATIOS: [(&str, &str, &str); 8] = [
     ("inlined_vs_memcpy", "write.inlined.mix.unaligned", "write.memcpy.mix.unaligned"),
     ("specialised_vs_memcpy", "write.specialised.mix.unaligned", "write.memcpy.mix.unaligned"),

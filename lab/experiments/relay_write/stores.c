@@ -1,6 +1,6 @@
 /*
- * Eight bytes copied on a machine of 32 bits: `stores ROUNDS CPU` prints a line `CASE NS` for each case of each round. All addresses are
- * aligned to 8 bytes, but in `u64-at-4`. A copy that is not what was copied ends the program.
+ * Copies eight bytes on a 32-bit machine: `stores ROUNDS CPU` prints a line `CASE NS` for each case of each round. All
+ * addresses are aligned to 8 bytes, except in `u64-at-4`. The program ends if a copy differs from its source.
  */
 #define _GNU_SOURCE
 #include <sched.h>
@@ -15,9 +15,9 @@ enum { PLACES = 8, LOOPS = 25000 };
 static _Alignas(64) char source[128], target[128];
 
 typedef uint64_t __attribute__((may_alias)) u64;
-/* Volatile: one after the other, whatever the compiler would make of them. */
+/* Volatile, so that the compiler keeps the stores separate. */
 typedef volatile uint32_t __attribute__((may_alias)) u32;
-/* Not known to the compiler, so that memcpy is called. */
+/* Volatile, so that the compiler does not know the length and calls memcpy. */
 static volatile size_t eight = 8;
 
 #define COPIES(name, at, ...)                                                 \

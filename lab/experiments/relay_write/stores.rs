@@ -1,4 +1,4 @@
-//! Eight bytes on a machine of 32 bits: `stores.c`, compiled here by `cc -m32` as the paper's listings are, times itself.
+//! Eight bytes on a 32-bit machine: `stores.c`, compiled here by `cc -m32` like the paper's listings, times itself.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -10,7 +10,8 @@ use crate::Measurement;
 use crate::plan::labels;
 use crate::statistics::measurement;
 
-/// Each way's ns for eight bytes, as `i686.WAY`; or what cannot be compiled or run, and why.
+/// Returns each way's ns for eight bytes, as `i686.WAY`; or the program that cannot be compiled or run, with the
+/// reason.
 pub(super) fn measure(dir: &Path, rounds: usize, cpu: u32) -> Result<Vec<Measurement>, String> {
     let (source, program) = (dir.join("stores.c"), dir.join("stores"));
     std::fs::write(&source, include_str!("stores.c")).map_err(|error| error.to_string())?;
@@ -22,7 +23,7 @@ pub(super) fn measure(dir: &Path, rounds: usize, cpu: u32) -> Result<Vec<Measure
     printed(stores.args([rounds.to_string(), cpu.to_string()]), "stores").map(|text| measurements(&text))
 }
 
-/// Of lines `WAY NS`.
+/// Parses lines `WAY NS`.
 fn measurements(text: &str) -> Vec<Measurement> {
     let mut ways = BTreeMap::<&str, Vec<f64>>::new();
     for (way, ns) in text.lines().filter_map(|line| line.split_once(' ')) {

@@ -1,24 +1,26 @@
-//! Experiment `vring`: virtqueues between two processors, as Srinivas (2015) found them and with what came after.
+//! Experiment `vring`: virtqueues between two CPUs, as Srinivas (2015) found them and with later changes.
 //!
-//! In 2015 a change to the virtio driver kept avail flags and index in private memory too, so that the producer reads no line that the
-//! consumer reads. Its author's program ran 0 to 8 % shorter for it, depending on the machine. What that is worth here, and what came after
-//! it beyond, is measured by one program. What the paper printed and said is in `paper.toml`, beside what is found here.
+//! In 2015 a change to the virtio driver kept avail flags and index in private memory too, so that the producer reads
+//! no line that the consumer reads. Its author's program ran 0 to 8 % shorter, depending on the machine. One program
+//! measures the effect of that change here, and that of later ones. `paper.toml` has the paper's figures and
+//! statements, which are shown beside those found here.
 //!
 //! ```text
 //!   SHAPE.RING.BATCH[.PLACEMENT][.far]
-//!     SHAPE    stream: as many buffers under way as the ring takes        lockstep: a batch there and back, then the next
-//!     RING     of the engine `dormouse-lab-engine-vring`, and queues of `dormouse-lab-peer-queues`, one for either way
-//!   SHAPE.RING.BATCH.COUNTER      of the paper's two rings, both threads'; those of each are counters of the cost
+//!     SHAPE    stream: as many buffers under way as the ring holds        lockstep: a batch there and back, then the next
+//!     RING     rings of the engine `dormouse-lab-engine-vring`, and queues of `dormouse-lab-peer-queues`, one for either direction
+//!   SHAPE.RING.BATCH.COUNTER      for the paper's two rings, the sum of both threads; those of each thread are counters of the cost
 //!   long.RING.1      a run of as many buffers as the paper's runs had, in seconds; in full runs only
-//!   machine.WHAT     `transfer`, a line one way; `step`, 24 additions; `reread`, what a line's way takes longer while its writer reads
-//!                    another line again that the other processor has read: a transfer, where lines go over to whoever reads them
-//!   model.RING.…     what a model of two caches counts (`model`)
+//!   machine.WHAT     `transfer`, a line one way; `step`, 24 additions; `reread`, the additional time of a line's way if its writer
+//!                    reads another line again that the other CPU has read: a transfer, if a read takes a line over
+//!   model.RING.…     counts of a model of two caches (`model`)
 //! ```
-//! A cost is that of one buffer there and back. Nothing is subtracted: an empty loop would wait for nobody.
+//! A cost is that of one buffer there and back. Nothing is subtracted: an empty loop would not wait for the other side.
 //!
-//! What a virtual machine says of its processors is not to be relied on: they move. So before and after each turn a line is sent to and fro.
-//! A turn between two slow transfers is `far`; one between a quick and a slow one does not count. What is verified: in every loop, the
-//! sum of what came to the device and of what came back is that of what was sent.
+//! The CPUs of a virtual machine move, whatever it reports of their topology. So a line is sent to and fro before and
+//! after each turn. A turn between two slow transfers is `far`; one between a quick and a slow one does not count.
+//! Verified: in every loop, the sums of the numbers that reached the device and that came back equal the sum of those
+//! sent.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -35,7 +37,7 @@ mod model;
 
 const NAME: &str = "vring";
 
-/// What a name is made of: `stream.packed.16.far`.
+/// Axes of names: `stream.packed.16.far`.
 const AXES: &[Axis] = &[
     Axis::plain("state"),
     Axis::plain("tool"),
@@ -47,25 +49,27 @@ const AXES: &[Axis] = &[
 const CIRCUMSTANCES: [&str; 2] = ["near", "far"];
 const BATCHES: [u32; 4] = [1, 4, 16, 64];
 
-/// The first processor's end of a ring, and the second's.
+/// Ends of a ring: the first CPU's and the second's.
 const SIDES: [&str; 2] = ["driver", "device"];
-/// The paper's two rings, and the counters that it printed of them.
+/// The paper's two rings.
 const PAPERS: [&str; 2] = ["noshadow", "shadow"];
+/// Counters that the paper prints of them.
 const COUNTERS: [&str; 6] =
     ["l1d_loads", "l1d_load_misses", "l1d_stores", "l1d_store_misses", "llc_loads", "llc_load_misses"];
 
-/// Buffers of a long run: as many as on the paper's Sandy Bridge.
+/// Number of buffers of a long run: as many as on the paper's Sandy Bridge.
 const LONG: u64 = 100_000_000;
-/// Buffers of a turn: so few that it is short beside the time that a virtual machine's processors stay where they are.
+/// Number of buffers of a turn: few, so that a turn is short compared with the time for which a virtual machine's CPUs
+/// stay in place.
 const ITERATIONS: u64 = 8_000;
-/// Transfers there and back that tell how far apart they are.
+/// Number of transfers there and back that determine how far apart two CPUs are.
 const TRANSFERS: u64 = 1_000;
-/// A line that takes longer one way than this does not come from a cache that both processors share.
+/// Maximum time of a transfer one way, in nanoseconds, from a cache that both CPUs share.
 const NEAR_NS_MAX: f64 = 120.0;
-/// Turns of each slot that a figure needs.
+/// Minimum number of turns of each slot for a figure.
 const TURNS_MIN: usize = 6;
 
-/// Where a processor is: its core, as the list of its siblings, and its socket.
+/// Location of a CPU: its core, as the list of its siblings, and its socket.
 type Place = (String, String);
 
 fn place(cpu: u32) -> Option<Place> {
@@ -73,7 +77,7 @@ fn place(cpu: u32) -> Option<Place> {
     Some((read("thread_siblings_list")?, read("physical_package_id")?))
 }
 
-/// A pair for each placement that there is, the first processor in all of them; and what there is not.
+/// Returns a pair of CPUs for each placement that exists, always with the first CPU; and notes on those that do not.
 fn placements(cpus: &[u32], place: impl Fn(u32) -> Option<Place>) -> (Vec<(&'static str, [u32; 2])>, Vec<String>) {
     let (mut found, mut notes) = (Vec::new(), Vec::new());
     let [first, others @ ..] = cpus else { return (found, notes) };
@@ -99,10 +103,10 @@ fn placements(cpus: &[u32], place: impl Fn(u32) -> Option<Place>) -> (Vec<(&'sta
     (found, notes)
 }
 
-/// What is measured in turn, and what its turns came to in each of [`CIRCUMSTANCES`], for one iteration.
+/// A slot, with the results of its turns in each of [`CIRCUMSTANCES`], for one iteration.
 struct Slot {
     engine: usize,
-    /// Cases, each with its factor.
+    /// Cases that are added up, each with its factor.
     sum: Vec<(String, f64)>,
     iterations: u64,
     labels: Labels,
@@ -110,7 +114,7 @@ struct Slot {
     counters: [BTreeMap<String, Vec<f64>>; 2],
 }
 
-/// Counters of both threads, by names that tell them apart.
+/// Merges the counters of both threads, under names with the side.
 fn by_side(threads: Vec<BTreeMap<String, f64>>) -> BTreeMap<String, f64> {
     let sides = SIDES.into_iter().zip(threads).flat_map(|(side, of)| of.into_iter().map(move |one| (side, one)));
     sides.map(|(side, (name, count))| (format!("{side}.{name}"), count)).collect()
@@ -120,12 +124,12 @@ fn run(case: &str, iterations: u64) -> Run {
     Run { case: case.into(), iterations, threads: 2, walk: Walk::None, beside: None }
 }
 
-/// Which of [`CIRCUMSTANCES`] two processors are in, by transfers there and back.
+/// Returns the index in [`CIRCUMSTANCES`] of the engine's two CPUs, by transfers there and back.
 fn circumstances(engine: &mut Engine) -> Result<usize, LabError> {
     Ok(usize::from(engine.run(run("transfer", TRANSFERS))?.ns / 2.0 > NEAR_NS_MAX))
 }
 
-/// The machine, and each ring of each engine in each shape.
+/// Returns the slots of the machine, and of each ring of each engine in each shape.
 fn slots(engines: &[Engine], placement: &str) -> Vec<Slot> {
     let mut slots = Vec::new();
     let mut add = |engine, sum: Vec<(String, f64)>, iterations, labels: &[(&str, &str)]| {
@@ -142,7 +146,7 @@ fn slots(engines: &[Engine], placement: &str) -> Vec<Slot> {
     }
     for (engine, running) in engines.iter().enumerate() {
         for case in &running.description().cases {
-            // `stream_packed_16`; other cases have no such parts.
+            // `stream_packed_16`; other cases do not have these parts.
             let [shape, ring, batch] = case.split('_').collect::<Vec<_>>()[..] else { continue };
             let labels = [("state", shape), ("tool", ring), ("batch", batch)];
             add(engine, vec![(case.clone(), 1.0)], ITERATIONS, &labels);
@@ -151,7 +155,8 @@ fn slots(engines: &[Engine], placement: &str) -> Vec<Slot> {
     slots
 }
 
-/// Takes turns of all slots, round by round, while one of so many placements has time. Returns how many rounds count.
+/// Takes turns of all slots, round by round, for one placement's share of the time. Returns the number of rounds that
+/// count.
 fn measure(engines: &mut Engines, slots: &mut [Slot], options: &RunOptions, places: u32) -> Result<usize, LabError> {
     let lasting = Duration::from_secs(if options.is_quick { 5 } else { 120 }) / places;
     let bar = progress(NAME, lasting.as_secs() as usize);
@@ -192,12 +197,13 @@ fn measure(engines: &mut Engines, slots: &mut [Slot], options: &RunOptions, plac
     Ok(rounds)
 }
 
-/// A figure of what has these labels.
+/// Returns a figure with these labels.
 fn figure(labels: Labels, unit: &str, samples: &[f64]) -> Measurement {
     Measurement { labels: labels.clone(), ..measurement(&plan::name(AXES, &labels), unit, samples) }
 }
 
-/// Figures of the slots in one of [`CIRCUMSTANCES`], as far as there are enough turns of all; as many of each, so that ratios have pairs.
+/// Returns figures of the slots in one of [`CIRCUMSTANCES`], if there are enough turns of all. All have the same number
+/// of turns, so that ratios have pairs.
 fn figures(slots: &[Slot], at: usize, rate: Option<f64>, host: &Host) -> Vec<Measurement> {
     let count = slots.iter().map(|slot| slot.ns[at].len()).min().unwrap_or(0);
     let mut figures = Vec::new();
@@ -214,7 +220,7 @@ fn figures(slots: &[Slot], at: usize, rate: Option<f64>, host: &Host) -> Vec<Mea
         let is_papers = PAPERS.iter().any(|ring| slot.sum[0].0 == format!("stream_{ring}_1"));
         for counter in COUNTERS.into_iter().filter(|counter| is_papers && plan::is_available(host, counter)) {
             let of = |side: &str| counters.get(&format!("{side}.{counter}")).filter(|counts| counts.len() == ns.len());
-            // Of a turn that the processor had no room for there is none.
+            // A counter is missing for turns in which it never got its turn on the hardware.
             if let [Some(driver), Some(device)] = SIDES.map(of) {
                 let both: Vec<f64> = driver.iter().zip(device).take(count).map(|(a, b)| a + b).collect();
                 labels.insert("counter".into(), counter.into());
@@ -225,7 +231,7 @@ fn figures(slots: &[Slot], at: usize, rate: Option<f64>, host: &Host) -> Vec<Mea
     figures
 }
 
-/// Runs the experiment. One processor alone is no error but a note.
+/// Runs the experiment. If there is only one CPU, that is a note, not an error.
 pub(super) fn run_vring(options: &RunOptions, host: &Host) -> Result<Experiment, LabError> {
     let (places, mut notes) = placements(&options.cpus, place);
     if places.is_empty() {
@@ -263,7 +269,7 @@ pub(super) fn run_vring(options: &RunOptions, host: &Host) -> Result<Experiment,
     Ok(Experiment { name: NAME.into(), measurements, ratios, notes, ..Experiment::default() })
 }
 
-/// Name, numerator, denominator: rings, each compared at every batch.
+/// Name, numerator and denominator of each ratio: rings, which are compared at every batch.
 const RATIOS: [(&str, &str, &str); 15] = [
     ("shadow_vs_noshadow", "shadow-private", "noshadow-private"),
     ("shadow_cached_vs_noshadow", "shadow-batch", "noshadow-batch"),
@@ -282,7 +288,8 @@ const RATIOS: [(&str, &str, &str); 15] = [
     ("adaptive_vs_index_pair", "adaptive", "index-pair"),
 ];
 
-/// Ratios of both shapes, wherever they were measured: at each batch, and of the means over batches.
+/// Returns the ratios of both shapes, for all placements and circumstances: at each batch, and of the means over
+/// batches.
 fn ratios(measurements: &[Measurement]) -> Vec<Ratio> {
     let mut ratios = Vec::new();
     let ends = ["", ".far", ".hyperthreads", ".hyperthreads.far", ".sockets-apart", ".sockets-apart.far"];
@@ -303,7 +310,7 @@ fn ratios(measurements: &[Measurement]) -> Vec<Ratio> {
     ratios
 }
 
-/// The geometric mean over batches, turn by turn.
+/// Returns the geometric mean over batches, turn by turn.
 fn over_batches(all: &[&[f64]]) -> Vec<f64> {
     let turns = all.iter().map(|samples| samples.len()).min().unwrap_or(0);
     let mean = |turn: usize| all.iter().map(|samples| samples[turn].ln()).sum::<f64>() / all.len() as f64;
@@ -327,7 +334,8 @@ mod tests {
         assert!(placements(&[1], place).0.is_empty());
     }
 
-    /// Nanoseconds are the turns' numbers, counters of the driver likewise, and ten times as many of the device.
+    /// Makes a slot whose nanoseconds, and counters of the driver, are the turns' numbers; counters of the device are
+    /// ten times as high.
     fn slot(ring: &str, counts: [usize; 2]) -> Slot {
         let series = |count: usize, factor: f64| (1..=count).map(|number| number as f64 * factor).collect::<Vec<_>>();
         let loads = |side: &str, count, factor| (format!("{side}.l1d_loads"), series(count, factor));

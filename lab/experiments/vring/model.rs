@@ -1,12 +1,12 @@
-//! What the queues' model of two caches counts: it needs no counters, and is the same on each machine.
+//! Counts of the queues' model of two caches. It needs no counters, and its results are the same on each machine.
 //!
 //! ```text
-//!   model.RING.BATCH[.migratory]                      lines that go from cache to cache for a buffer
-//!   model.RING.1.avail-loads                          how often the driver loads words of the ring that the device reads, for a buffer
-//!   model.RING.1.SIDE.loads, stores                   of the paper's two rings: words, of the ring's memory alone
+//!   model.RING.BATCH[.migratory]                      lines that go from cache to cache, per buffer
+//!   model.RING.1.avail-loads                          words of the ring that the device reads which the driver loads, per buffer
+//!   model.RING.1.SIDE.loads, stores                   for the paper's two rings: words, of the ring's memory only
 //!   model.RING.1.SIDE.load-misses, store-misses[.migratory]     lines that came for them
 //! ```
-//! Devices are those of `dormouse_vring`. MESI and MOESI move the same lines; `migratory` has them go over to whoever reads them.
+//! Devices are those of `dormouse_vring`. MESI and MOESI move the same lines; in `migratory`, a read takes a line over.
 
 use dormouse_lab_coherence::{Counts, Memory, Protocol, Side, Workload, run, run_packed};
 use dormouse_lab_rings::{PlainDriver, ReadBack};
@@ -16,11 +16,12 @@ use super::{BATCHES, PAPERS, SIDES};
 use crate::Measurement;
 use crate::plan::labels;
 
-/// Protocols that differ in what moves, and how names end.
+/// Protocols that move different lines, and the endings of their names.
 const PROTOCOLS: [(Protocol, &str); 2] = [(Protocol::Mesi, ""), (Protocol::Migratory, ".migratory")];
 type Drive = fn(&Workload) -> Result<Counts, RingError>;
 
-/// Rings, as the engine has them: whether in order, whether with notifications that are suppressed and asked for again, and how to drive it.
+/// Rings with the engine's names: whether in order, whether notifications are suppressed and enabled again, and the
+/// function that drives it.
 const RINGS: [(&str, bool, bool, Drive); 9] = [
     ("noshadow", false, false, run_split::<true, false>),
     ("shadow", false, false, run_split::<true, true>),
@@ -33,7 +34,7 @@ const RINGS: [(&str, bool, bool, Drive); 9] = [
     ("packed-in-order", true, false, run_packed),
 ];
 
-/// By the driver of 2015 or by today's, with a shadow or without.
+/// Runs a workload with the driver of 2015 or today's, with or without a shadow.
 fn run_split<const IS_PLAIN: bool, const HAS_SHADOW: bool>(workload: &Workload) -> Result<Counts, RingError> {
     let memory = Memory::split(workload.size)?;
     let [driver, device] = Side::ALL.map(|side| memory.view(side));
@@ -54,14 +55,14 @@ fn run_on<const IS_PLAIN: bool>(memory: &Memory, ways: [impl Bus; 2], of: &Workl
     }
 }
 
-/// All that is counted.
+/// Returns all counts.
 pub(super) fn counts() -> Vec<Measurement> {
     let mut all = Vec::new();
     let rings = RINGS.into_iter().flat_map(|ring| BATCHES.map(|batch| (ring, batch)));
     for ((ring, in_order, is_toggled, drive), batch) in rings {
         let features = Features { in_order, ..Features::default() };
         let workload = Workload { features, batch, is_toggled, is_notified: is_toggled, ..Workload::default() };
-        // The sizes are the model's own: there is no error to be had.
+        // The sizes are the model's own, so there is no error.
         let Ok(counts) = drive(&workload) else { continue };
         let mut add = |what: &str, unit: &str, count: f64| {
             let labels = labels(&[("state", "model"), ("tool", ring), ("batch", &batch.to_string())]);
@@ -85,7 +86,7 @@ pub(super) fn counts() -> Vec<Measurement> {
             for (protocol, end) in PROTOCOLS {
                 let moves = tally.moves(protocol);
                 add(&format!(".{name}.load-misses{end}"), "lines", each(moves.load_misses));
-                // A line that is there and not for this side alone is a miss of a store too.
+                // A line that both sides have is a miss of a store too.
                 add(&format!(".{name}.store-misses{end}"), "lines", each(moves.store_misses + moves.upgrades));
             }
         }

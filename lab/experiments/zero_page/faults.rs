@@ -1,16 +1,16 @@
-//! What the faults of a build do to the zero page, by the kernel's tracepoints.
+//! Effect of a build's faults on the zero page, from the kernel's tracepoints.
 //!
 //! ```text
 //!   perf record ── make -j4 ──▶ perf script ──▶ per process, by page:
-//!     read, nothing there, no file behind it ───▶ mapped
-//!     written, something there, and that was mapped ───▶ written (copy-on-write)
-//!     exit, exec, or nothing there again ───▶ torn down without having been written
+//!     read, not present, no file ───▶ mapped
+//!     written, present, and mapped before ───▶ written (copy-on-write)
+//!     exit, exec, or not present again ───▶ torn down without having been written
 //! ```
-//! Every fault is counted, none is sampled. Which addresses are those of files is known from the mappings that perf records.
+//! Every fault is counted; none is sampled. The mappings that perf records show which addresses belong to files.
 //!
 //! * `munmap` is not recorded. Pages that it tore down are found at exit, or when their addresses are touched again.
-//! * What a child writes between `vfork` and `exec` is its parent's, and counts there as torn down. So this number is an upper bound. A huge
-//!   zero page is counted as the small one of the address that faulted.
+//! * Writes of a child between `vfork` and `exec` go to its parent's memory, and count there as torn down. So that
+//!   number is an upper bound. A huge zero page is counted as the small one of the address that faulted.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;
@@ -32,21 +32,22 @@ const SCRIPT: &str =
     "script --show-mmap-events --show-task-events --show-lost-events --fields pid,tid,time,event,trace --input";
 const NEEDS: &str = "perf (apt-get install linux-perf; needs x86-64, and root or kernel.perf_event_paranoid = -1)";
 
-/// Bits of an error code.
+/// Bit of an error code: the page is present.
 const PRESENT: u64 = 1;
+/// Bit of an error code: the access is a write.
 const WRITE: u64 = 2;
 const PAGE_SHIFT: u32 = 12;
 
-/// A process's memory.
+/// Memory of a process.
 #[derive(Debug, Clone, Default)]
 struct Space {
-    /// Mappings, the latest last, and whether reads there get the zero page.
+    /// Mappings, the latest last, and whether reads in them get the zero page.
     maps: Vec<(Range<u64>, bool)>,
-    /// Pages that are the zero page, and whether this process mapped them, rather than the one that it was forked from.
+    /// Pages that are the zero page, and whether this process mapped them, and not the one that it was forked from.
     zero: HashMap<u64, bool>,
 }
 
-/// A build's faults, as far as they are read.
+/// Faults of a build, as far as they have been read.
 #[derive(Debug, Default)]
 struct Faults {
     spaces: BTreeMap<u64, Space>,
@@ -57,7 +58,7 @@ struct Faults {
 }
 
 impl Faults {
-    /// Takes a line of `perf script`; one that says nothing of this is left out.
+    /// Processes a line of `perf script`; irrelevant lines are ignored.
     fn take(&mut self, line: &str) -> Option<()> {
         let (head, record) = line.split_once(": ")?;
         let (task, now_s) = head.trim().split_once(char::is_whitespace)?;
@@ -71,7 +72,7 @@ impl Faults {
         };
         let numbers: Vec<u64> = words.filter_map(number).collect();
         match (kind, numbers.as_slice()) {
-            // A thread's begin and end leave the memory as it is.
+            // A thread's begin and end leave the memory unchanged.
             ("PERF_RECORD_FORK", [child, _, parent, ..]) if child != parent => {
                 let mut space = self.spaces.entry(*parent).or_default().clone();
                 space.zero.values_mut().for_each(|is_own| *is_own = false);
@@ -84,14 +85,14 @@ impl Faults {
                 let is_anonymous = ["//anon", "[heap]", "[stack]"].contains(&name) || name.starts_with("[anon");
                 self.spaces.entry(task).or_default().maps.push((*start..start.saturating_add(*size), is_anonymous));
             }
-            // The kernel's own addresses are the upper half.
+            // The kernel's addresses are the upper half.
             ("exceptions", [address, .., code]) if address >> 63 == 0 => {
                 self.lasting_s = now_s - *self.begun_s.get_or_insert(now_s);
                 let space = self.spaces.entry(task).or_default();
                 let page = address >> PAGE_SHIFT;
                 let (is_there, is_written) = (code & PRESENT != 0, code & WRITE != 0);
                 let was_zero = if is_there && !is_written { None } else { space.zero.remove(&page) };
-                // A stack that grows is in no mapping that was recorded.
+                // A stack that grows is in no recorded mapping.
                 let map = || space.maps.iter().rev().find(|(range, _)| range.contains(address));
                 let is_zero = !is_there && !is_written && map().is_none_or(|(_, is_anonymous)| *is_anonymous);
                 if is_zero {
@@ -101,7 +102,7 @@ impl Faults {
                 count("faults", true);
                 count("zero-mapped", is_zero);
                 count("zero-written", is_there && was_zero.is_some());
-                // Nothing is there: what was has been torn down.
+                // The page is not present, so the zero page there was torn down.
                 count("zero-torn-down", !is_there && was_zero == Some(true));
             }
             (kind, _) if kind.starts_with("PERF_RECORD_LOST") => self.is_incomplete = true,
@@ -110,7 +111,7 @@ impl Faults {
         Some(())
     }
 
-    /// A process's memory is gone, and with it the zero pages that it has mapped.
+    /// Removes a process's memory, and with it the zero pages that it has mapped.
     fn tear_down(&mut self, process: u64) {
         let space = self.spaces.remove(&process).unwrap_or_default();
         let own = space.zero.values().filter(|is_own| **is_own);
@@ -118,7 +119,7 @@ impl Faults {
     }
 }
 
-/// What lines of `perf script` come to in a second.
+/// Returns the counts per second of the lines of `perf script`.
 fn rates(lines: impl Iterator<Item = io::Result<String>>) -> io::Result<BTreeMap<&'static str, f64>> {
     let mut faults = Faults::default();
     for line in lines {
@@ -133,7 +134,7 @@ fn rates(lines: impl Iterator<Item = io::Result<String>>) -> io::Result<BTreeMap
     Ok(faults.counts.into_iter().map(|(name, count)| (name, count as f64 / faults.lasting_s)).collect())
 }
 
-/// The same of what perf has recorded.
+/// Returns the counts per second of a recording of perf.
 fn rates_of(data: &Path) -> io::Result<BTreeMap<&'static str, f64>> {
     let mut script = Command::new("perf");
     script.args(SCRIPT.split(' ')).arg(data).stdout(Stdio::piped()).stderr(Stdio::null());
@@ -143,7 +144,8 @@ fn rates_of(data: &Path) -> io::Result<BTreeMap<&'static str, f64>> {
     if status.success() { Ok(rates) } else { Err(io::Error::other(format!("perf script: {status}"))) }
 }
 
-/// Builds a project again and again, by four jobs as in the paper: adds what its faults come to in a second, and says what was built.
+/// Builds a project repeatedly, with four jobs as in the paper. Adds the rates of its faults to the samples, and
+/// returns a description of the build.
 pub(super) fn of_builds(options: &RunOptions, samples: &mut Samples) -> Result<String, LabError> {
     let failed = |error| LabError::System { what: NEEDS, error };
     let source = find_project(options.project.as_deref())?;
@@ -152,7 +154,7 @@ pub(super) fn of_builds(options: &RunOptions, samples: &mut Samples) -> Result<S
     let data = dir.path().join("perf.data");
     let words = RECORD.split(' ').map(OsString::from).chain([data.clone().into(), "--".into()]);
     (project.job_count, project.under) = (4, words.collect());
-    // What perf refuses is told apart from what make fails by.
+    // perf is tried alone, so that its refusal is not taken for a failure of make.
     let tried = printed(Command::new("perf").args(&project.under[1..]).arg("true"), "perf");
     tried.map_err(|why| failed(io::Error::other(why)))?;
     let rounds = options.rounds(ROUNDS_MIN, 2 * ROUNDS_MIN);
@@ -172,7 +174,7 @@ pub(super) fn of_builds(options: &RunOptions, samples: &mut Samples) -> Result<S
 mod tests {
     use super::*;
 
-    /// What perf prints, cut short; all but the first fault happen a second later.
+    /// Output of perf, shortened; all but the first fault happen a second later.
     const LINES: &str = "
         7/7 9.5: PERF_RECORD_MMAP2 7/7: [0x10000(0x8000) @ 0 00:00 0 0]: rw-p //anon
         7/7 9.5: PERF_RECORD_MMAP2 7/7: [0x20000(0x4000) @ 0 fe:00 9 0]: rw-p /usr/lib/a file.so

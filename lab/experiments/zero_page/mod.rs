@@ -1,14 +1,15 @@
-//! The experiment `zero-page`: a codec's frames in a buffer that nobody has written, beside the same in memory that is there.
+//! The experiment `zero-page`: a codec's frames in a buffer that was never written, beside the same frames in real
+//! memory.
 //!
 //! ```text
 //!   round: every run once, in an order of its own ──▶ a process each ──▶ first pass, later passes, faults, census
 //!     run = part × pages × state of the buffer         read, decode × never, unasked, asked × four states: frames that grow
-//!         | write, read at once, all of it             what the first touch costs
+//!         | write, read at once, all of it             cost of the first touch
 //!         | policy × never written, populated          whether the scheduler explains it
 //!         | /dev/zero, private and shared              whether it is served by the zero page
-//!         | codec                                      a decoder of Motion JPEG that others have made
-//!     threads, one and many                            touch memory and give it back, of the zero page and their own
-//!   builds, by make -j4                                what their faults do to the zero page (`faults`)
+//!         | codec                                      a third-party decoder of Motion JPEG
+//!     threads, one and many                            touch memory and give it back, of the zero page and of their own
+//!   builds, by make -j4                                effect of their faults on the zero page (`faults`)
 //! ```
 //!
 //! Source: Xinyu Chen, "ZERO PAGE removal influence: Codec Performance Differences between 2.6.19 and 2.6.24 kernel" (2008).
@@ -33,7 +34,7 @@ use crate::{Experiment, Host, LabError, Measurement, RunOptions};
 const NAME: &str = "zero-page";
 const ENGINE: &str = "dormouse-lab-engine-pages";
 
-/// What is run once a round, each in a process of its own. Frames grow from one that any first-level cache holds.
+/// Returns the runs of a round, each in a process of its own. Frames grow from one that any first-level cache holds.
 fn runs(cpu: u32, whole: usize, is_quick: bool) -> Vec<Order> {
     let parts_of_whole = |shares: &[usize]| shares.iter().map(|share| whole / share).collect::<Vec<_>>();
     let growing = parts_of_whole(if is_quick { &[16, 1] } else { &[256, 64, 16, 4, 1] });
@@ -63,7 +64,7 @@ fn runs(cpu: u32, whole: usize, is_quick: bool) -> Vec<Order> {
         runs.extend(memories.map(|memory| Order { memory, part, ..base.clone() }));
     }
     runs.push(Order { state: State::ReadFromDevZero, ..base.clone() });
-    // A decoder's frames take longer, and are smaller.
+    // Decoded frames are smaller, because they take longer.
     let of_codec = |state| Order { part: Part::Codec, state, sizes: parts_of_whole(&[64, 16]), ..base };
     runs.extend([State::Never, State::Written, State::PopulateWrite].map(of_codec));
     runs
@@ -80,21 +81,21 @@ fn size_name(bytes: usize) -> String {
     if bytes.is_multiple_of(1 << 20) { format!("{}-MiB", bytes >> 20) } else { format!("{}-KiB", bytes >> 10) }
 }
 
-/// The first pass, or the quickest of the later ones: whoever was on the CPU meanwhile is not in it.
+/// Returns the value of the first pass, or the smallest of the later ones, which excludes disturbances.
 fn of_pass(pass: &str, mut numbers: impl Iterator<Item = f64>) -> f64 {
     let first = numbers.next();
     let found = if pass == "first" { first } else { numbers.min_by(f64::total_cmp) };
     found.unwrap_or(f64::NAN)
 }
 
-/// What a frame has a number of.
+/// A function that returns a number of a frame.
 type Number<'a> = &'a dyn Fn(&Frame) -> f64;
 
-/// Figures of a run, for a KiB of each size's frame; of one that is touched at once, besides: faults for a page, the share that is the
-/// zero page, and the time by another clock.
+/// Returns the figures of a run, per KiB of each size's frame. A run that touches its frame at once also has the faults
+/// for a page, the share of the zero page, and the time by another clock.
 fn figures(run: &Order, outcomes: &[Outcome]) -> Vec<Measurement> {
     let shape = if run.sizes.len() == 1 { "at-once" } else { "growing" };
-    // What was refused is no figure of what was asked for.
+    // A setting that was refused must not appear as the one that was requested.
     let label = |axis: &str, value: &str| {
         let is_refused = outcomes.iter().any(|outcome| outcome.refused.contains_key(axis));
         if is_refused { format!("{value}-refused") } else { value.to_string() }
@@ -151,7 +152,8 @@ fn figures(run: &Order, outcomes: &[Outcome]) -> Vec<Measurement> {
     measurements
 }
 
-/// What a page costs threads to touch and to give back, all at once, and how many times that of one thread alone.
+/// Measures the cost of touching a page and giving it back, for threads all at once, and its ratio to that of one
+/// thread alone.
 fn touch(samples: &mut Samples, cost: impl Fn(usize, bool) -> Result<f64, LabError>) -> Result<(), LabError> {
     let cpu_count = std::thread::available_parallelism().map_or(1, usize::from);
     for (page, is_written) in [("zero", false), ("private", true)] {
@@ -166,8 +168,8 @@ fn touch(samples: &mut Samples, cost: impl Fn(usize, bool) -> Result<f64, LabErr
     Ok(())
 }
 
-/// Bytes of the largest frame: twice the last cache, and enough that real memory is what is read, as far as there is memory. A power
-/// of two, so that each part of it is whole pages.
+/// Returns the size of the largest frame in bytes: twice the last cache, and enough that real memory is read, as far as
+/// there is memory. It is a power of two, so that each part of it consists of whole pages.
 fn whole_bytes(l3_bytes: Option<u64>, available_bytes: u64) -> usize {
     let beyond_caches = (2 * l3_bytes.unwrap_or(0)).next_power_of_two();
     let wanted = beyond_caches.clamp(64 << 20, BUFFER_BYTES_MAX as u64);
@@ -183,7 +185,8 @@ fn available_bytes() -> Option<u64> {
 /// Runs the experiment.
 ///
 /// # Errors
-/// See [`LabError`]. A project that is not there to be built, or whose faults cannot be counted, is no error but a note.
+/// See [`LabError`]. A project that is not there to be built, or whose faults cannot be counted, is a note, not an
+/// error.
 pub fn run_zero_page(options: &RunOptions, host: &Host) -> Result<Experiment, LabError> {
     let cpu = options.cpus.first().copied().unwrap_or(0);
     let whole =
@@ -218,7 +221,7 @@ pub fn run_zero_page(options: &RunOptions, host: &Host) -> Result<Experiment, La
     ));
     let built = faults::of_builds(options, &mut samples);
     notes.push(built.unwrap_or_else(|why| format!("no build's faults were counted: {why}")));
-    // In the first round programs are read from disk. Some things cannot be told in any.
+    // In the first round programs are read from disk. Some samples are unavailable in all rounds.
     samples.retain(|_, samples| samples.len() > 1);
     let of_samples = samples.iter().map(|((name, unit), samples)| measurement(name, unit, &samples[1..]));
     let of_runs = runs.iter().zip(&outcomes).flat_map(|(run, outcomes)| figures(run, &outcomes[1..]));
@@ -228,7 +231,7 @@ pub fn run_zero_page(options: &RunOptions, host: &Host) -> Result<Experiment, La
     Ok(Experiment { name: NAME.into(), measurements, ratios, notes, ..Experiment::default() })
 }
 
-/// Name, numerator, denominator. What the paper says is in `paper.toml`.
+/// Name, numerator and denominator of each ratio. The paper's statements are in `paper.toml`.
 const RATIOS: [(&str, &str, &str); 7] = [
     ("zero_page_read_vs_real", "read.never-written.later", "read.written.later"),
     ("zero_page_decode_vs_real", "decode.never-written.later", "decode.written.later"),
@@ -254,8 +257,8 @@ mod tests {
         assert_eq!(whole_bytes(None, 0), 8 << 20);
     }
 
-    /// Figures of six rounds of a quick run, as if each pass took as long as its bytes, and of the zero page a quarter of that; in one
-    /// of them some runs were refused something.
+    /// Returns figures of six rounds of a quick run. The time of each pass is proportional to its bytes, and on the
+    /// zero page a quarter of that. In one of the rounds, runs selected by `is_refused` were refused a setting.
     fn measurements(refused: &str, is_refused: fn(&Order) -> bool) -> Vec<Measurement> {
         let figures = |run: Order| {
             let is_zero = matches!(run.state, State::Never | State::PopulateRead) && run.part != Part::Write;
@@ -296,7 +299,7 @@ mod tests {
         assert_eq!(["first", "later"].map(|pass| find(&format!("read.written.{pass}")).counters["faults"]), [7.0, 0.0]);
         let paper = crate::experiments::find(NAME).and_then(|known| known.paper()).expect("its paper");
         for judged in paper.judge(&experiment).iter().filter(|judged| !judged.range.is_empty()) {
-            // Those of builds and of the machine are not made up here.
+            // Figures of builds and of the machine are not made up here.
             let is_elsewhere = judged.ratio.contains("build.") || judged.ratio.contains("machine.");
             assert_eq!(judged.verdict == crate::result::Verdict::NotMeasured, is_elsewhere, "{judged:#?}");
         }

@@ -1,6 +1,6 @@
 /*
- * The measuring side of the lab for engines in C and C++: a table of loops, and a main that times them as it is told to.
- * Link libdormouse_lab_harness.a. The protocol is described in the Rust crate's documentation.
+ * The measuring side of the lab for engines in C and C++: a table of loops, and a main that times them on request. Link
+ * libdormouse_lab_harness.a. The Rust crate's documentation describes the protocol.
  */
 #ifndef DORMOUSE_LAB_HARNESS_H
 #define DORMOUSE_LAB_HARNESS_H
@@ -20,13 +20,13 @@ struct dormouse_lab_case {
 };
 
 /*
- * Meets requests until input ends. `arrived` ends the tracing and counts the events that arrived, or returns -1 where that
- * cannot be told; it may be NULL. The command line is read from the process itself. Returns the exit code.
+ * Answers requests until input ends. `arrived` ends the tracing and returns the number of events that arrived, or -1 if
+ * it is unknown; it may be NULL. The command line is read from the process itself. Returns the exit code.
  */
 int dormouse_lab_main(const char *name, const char *version, const struct dormouse_lab_case *cases, size_t count,
                       int64_t (*arrived)(void));
 
-/* Keeps the compiler from computing a loop away. */
+/* Hides a value from the compiler, so that it cannot optimise the loop away. */
 #define LAB_OPAQUE(value) __asm__ volatile("" : "+r"(value) : : "memory")
 
 #ifdef __cplusplus

@@ -1,11 +1,12 @@
-//! Whether the buffers of an engine are memory: on pages that nobody has written, its loops would time page faults, or the one page of zeroes.
+//! Checks that the buffers of an engine are backed by memory. On pages that were never written, its loops would time
+//! page faults, or reads of the zero page.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
 
 use dormouse_backing::NotBacked;
 
-/// What was found: buffers that are not there, and such of which the kernel does not tell.
+/// Failed checks: buffers that are not backed, and buffers for which the kernel does not report it.
 #[derive(Debug, Default)]
 struct Found {
     missing: BTreeSet<String>,
@@ -28,30 +29,32 @@ impl Found {
 
 static FOUND: Mutex<Found> = Mutex::new(Found { missing: BTreeSet::new(), untold: BTreeSet::new() });
 
-/// Looks at a buffer that loops use, before they are timed. Where some of it is no memory of its own, the engine has no figures from here on;
-/// where the kernel does not tell, each figure says so. Not in a loop: it asks the kernel.
+/// Checks a buffer that loops use, before they are timed. If a part of it is not backed by memory of its own, the
+/// engine gives no figures from here on. If the kernel does not report it, each figure says so. It must not be called
+/// in a loop, because it asks the kernel.
 pub fn assure_backed<T>(what: &str, buffer: &[T]) {
     assure_backed_raw(what, buffer.as_ptr().cast(), size_of_val(buffer));
 }
 
-/// As [`assure_backed`], of memory of which there can be no slice. It is not accessed.
+/// Checks memory for which there can be no slice, like [`assure_backed`]. The memory is not accessed.
 pub fn assure_backed_raw(what: &str, base: *const u8, size_bytes: usize) {
     if let Err(error) = dormouse_backing::check_backed_raw(base, size_bytes) {
         FOUND.lock().unwrap_or_else(PoisonError::into_inner).add(what, error);
     }
 }
 
-/// What is to be said of figures, one line for each buffer of which the kernel does not tell; or why there are none.
+/// Returns the remarks for figures, one line for each buffer for which the kernel does not report its backing; or the
+/// reason why there are no figures.
 pub(crate) fn verdict() -> Result<Vec<String>, String> {
     FOUND.lock().unwrap_or_else(PoisonError::into_inner).verdict()
 }
 
-/// Page faults that the calling thread has had, of either kind (getrusage(2)).
+/// Returns the number of page faults of the calling thread, minor and major (getrusage(2)).
 pub(crate) fn faults() -> u64 {
     let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
-    // SAFETY: room for the answer; with this argument it does not fail.
+    // SAFETY: `usage` has room for the answer; with this argument the call does not fail.
     unsafe { libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr()) };
-    // SAFETY: filled in, and all zeroes would be plain data too.
+    // SAFETY: getrusage(2) has filled it in, and zeroes would be valid too.
     let usage = unsafe { usage.assume_init() };
     (usage.ru_minflt + usage.ru_majflt) as u64
 }
@@ -64,7 +67,7 @@ mod tests {
     fn buffers_that_are_not_there_have_no_figures() {
         let mut found = Found::default();
         assert_eq!(found.verdict(), Ok(vec![]));
-        // Zeroes that nobody has written.
+        // Zeroes that were never written.
         let mut buffer = vec![0_u8; 4 << 20];
         let error = dormouse_backing::check_backed(&buffer).unwrap_err();
         let NotBacked::Missing(missing) = error else { panic!("{error}") };
@@ -86,7 +89,7 @@ mod tests {
     fn a_touch_is_a_fault() {
         let buffer = vec![0_u8; 4 << 20];
         let before = faults();
-        // What is in the buffer is not to be known at compile time.
+        // The content of the buffer must not be known at compile time.
         std::hint::black_box(std::hint::black_box(&buffer)[1 << 20]);
         assert!(faults() > before);
     }

@@ -5,19 +5,19 @@ use std::sync::OnceLock;
 
 use crate::{Case, Engine, Loop};
 
-/// A [`Case`], as C has it.
+/// A [`Case`] in C's representation.
 #[repr(C)]
 #[derive(Debug)]
 pub struct CCase {
-    /// Terminated by zero.
+    /// Name of the case, NUL-terminated.
     pub name: *const c_char,
-    /// The loop.
+    /// Loop of the case.
     pub run: Loop,
-    /// Events that one iteration emits.
+    /// Number of events that one iteration emits.
     pub events_per_iteration: u64,
 }
 
-/// Ends the tracing and counts what arrived; -1 where that cannot be told.
+/// A function that ends the tracing and returns the number of events that arrived, or -1 if that is unknown.
 pub type CArrived = extern "C" fn() -> i64;
 
 static ARRIVED: OnceLock<CArrived> = OnceLock::new();
@@ -27,10 +27,11 @@ fn arrived() -> Result<u64, String> {
     u64::try_from(count).map_err(|_| "its reader did not count them".into())
 }
 
-/// The engine's `main`. Returns its exit code.
+/// Runs the engine's `main` and returns its exit code.
 ///
 /// # Safety
-/// `name` and `version` are strings, `cases` has `count` members, and all of it stays for the life of the program.
+/// `name`, `version` and the names of the cases are NUL-terminated strings, `cases` has `count` members, and all of it
+/// stays for the life of the program.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dormouse_lab_main(
     name: *const c_char,
@@ -39,9 +40,10 @@ pub unsafe extern "C" fn dormouse_lab_main(
     count: usize,
     counter: Option<CArrived>,
 ) -> c_int {
-    // SAFETY: the caller's word, for all three.
+    // SAFETY: `name`, `version` and the names of the cases are NUL-terminated and stay for the life of the program, as
+    // the caller guarantees.
     let text = |pointer: *const c_char| unsafe { CStr::from_ptr::<'static>(pointer) }.to_str().unwrap_or("?");
-    // SAFETY: the caller's word.
+    // SAFETY: `cases` has `count` members and stays for the life of the program, as the caller guarantees.
     let cases = unsafe { core::slice::from_raw_parts(cases, count) };
     let cases = cases
         .iter()

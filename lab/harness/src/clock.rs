@@ -1,4 +1,4 @@
-//! The clock that loops are timed with.
+//! The clock that times the loops.
 
 use std::sync::OnceLock;
 
@@ -7,7 +7,7 @@ use rustix::time::{ClockId, clock_gettime};
 /// Whether [`begin`] and [`end`] read the timestamp counter.
 pub(crate) const IS_TSC: bool = cfg!(target_arch = "x86_64");
 
-/// Nanoseconds that the counter is compared with the kernel's clock: its rate is then known to about 1 in 100,000.
+/// Nanoseconds of the comparison of the counter with the kernel's clock; they give the rate to about 1 in 100,000.
 const CALIBRATION_NS: u64 = 20_000_000;
 
 fn kernel_ns() -> u64 {
@@ -15,13 +15,13 @@ fn kernel_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// A reading before which everything earlier is done, and after which everything later begins.
+/// Returns a reading that is taken after all earlier instructions have completed and before all later ones start.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 pub(crate) fn begin() -> u64 {
     use core::arch::x86_64::{_mm_lfence, _mm_mfence, _rdtsc};
-    // `mfence` drains the stores of what comes before; the counter is read when it and all loads have completed, and what
-    // follows waits for the reading (Intel SDM and AMD APM, RDTSC).
+    // `mfence` drains earlier stores. The first `lfence` delays the reading until it and all loads have completed, the
+    // second delays later instructions until the counter was read (Intel SDM and AMD APM, RDTSC).
     // SAFETY: SSE2 is part of x86-64.
     unsafe { _mm_mfence() };
     // SAFETY: SSE2 is part of x86-64.
@@ -33,14 +33,15 @@ pub(crate) fn begin() -> u64 {
     cycles
 }
 
-/// A reading after everything that comes before it is executed.
+/// Returns a reading that is taken after all earlier instructions have executed.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 pub(crate) fn end() -> u64 {
     use core::arch::x86_64::{__rdtscp, _mm_lfence};
     let mut processor = 0;
-    // The instruction waits for all earlier ones by itself, whether or not `lfence` does on this processor.
-    // SAFETY: every x86-64 processor of the last fifteen years has it, under Linux for user programs; `processor` is ours.
+    // The instruction itself waits for all earlier ones, whether or not `lfence` does on this CPU.
+    // SAFETY: every x86-64 CPU of the last fifteen years has it, and Linux lets user programs execute it; `processor`
+    // is a local variable.
     let cycles = unsafe { __rdtscp(&mut processor) };
     // SAFETY: SSE2 is part of x86-64.
     unsafe { _mm_lfence() };
@@ -57,7 +58,7 @@ pub(crate) fn end() -> u64 {
     kernel_ns()
 }
 
-/// Cycles of the counter in a nanosecond, measured once; 1 where readings are nanoseconds.
+/// Returns the cycles of the counter per nanosecond, measured once; 1 if readings are nanoseconds.
 pub fn cycles_per_ns() -> f64 {
     static RATE: OnceLock<f64> = OnceLock::new();
     *RATE.get_or_init(|| {
@@ -73,7 +74,8 @@ pub fn cycles_per_ns() -> f64 {
     })
 }
 
-/// Both clocks at once: the closest of some tries, so that an interruption between the readings does not count.
+/// Returns simultaneous readings of both clocks: the pair of 16 tries whose readings are closest together, so that
+/// interruptions between them do not count.
 fn pair() -> (u64, u64) {
     let tries = (0..16).map(|_| {
         let before = begin();

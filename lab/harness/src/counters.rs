@@ -1,4 +1,4 @@
-//! Counters of the processor and the kernel, through perf events.
+//! Counters of the CPU and the kernel, through perf events.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -6,16 +6,17 @@ use std::io;
 use perf_event::events::{Cache, CacheId, CacheOp, CacheResult, Hardware, Software};
 use perf_event::{Builder, Counter};
 
-/// The counters that are asked for, by name. Of the caches they are those that `perf stat` prints: what user mode loads and stores, and how
-/// often the first level, or the last one, has it not.
+/// Returns the counters that the lab opens, by name. For caches they are those that `perf stat` prints: loads and
+/// stores in user mode, and misses of the first level and of the last one.
 ///
-/// A processor counts few at a time. The kernel has them take turns, which are milliseconds long: of a shorter run, some are missing.
+/// A CPU counts few events at a time. The kernel multiplexes them in turns of milliseconds, so some are missing for a
+/// shorter run.
 pub fn counters() -> Vec<(&'static str, Builder<'static>)> {
     let cache = |which, operation, result| Builder::new(Cache { which, operation, result });
     let l1d = |operation, result| cache(CacheId::L1D, operation, result);
     let llc = |result| cache(CacheId::LL, CacheOp::READ, result);
     let mut switches = Builder::new(Software::CONTEXT_SWITCHES);
-    // They happen inside the kernel.
+    // Switches happen inside the kernel.
     switches.exclude_kernel(false);
     vec![
         ("cycles", Builder::new(Hardware::CPU_CYCLES)),
@@ -31,7 +32,7 @@ pub fn counters() -> Vec<(&'static str, Builder<'static>)> {
     ]
 }
 
-/// The counters of a thread. What is refused is known by its cause and reported as such, not as zero.
+/// Counters of a thread. A counter that is refused is reported with its cause, not as zero.
 #[derive(Debug, Default)]
 pub struct Counters {
     open: Vec<(&'static str, Counter)>,
@@ -39,7 +40,7 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// Opens those of the calling thread.
+    /// Opens the counters of the calling thread.
     pub fn open() -> Counters {
         let mut opened = Counters::default();
         for (name, builder) in counters() {
@@ -51,21 +52,21 @@ impl Counters {
         opened
     }
 
-    /// Counters that cannot be had, with the cause.
+    /// Counters that are not available, with the cause.
     pub fn refused(&self) -> &[(&'static str, String)] {
         &self.refused
     }
 
-    /// Starts all from zero.
+    /// Resets and starts all counters.
     pub fn start(&mut self) {
         for (_, counter) in &mut self.open {
-            // A counter that does not start is found not to have run.
+            // If a counter does not start, `stop` finds that it has not run.
             let _ = counter.reset();
             let _ = counter.enable();
         }
     }
 
-    /// Stops all. Gives what each counted; one that the processor had no room for at all is left out.
+    /// Stops all counters and returns their counts. A counter that never got its turn on the hardware is left out.
     pub fn stop(&mut self) -> BTreeMap<String, f64> {
         for (_, counter) in &mut self.open {
             let _ = counter.disable();
@@ -74,7 +75,7 @@ impl Counters {
         for (name, counter) in &mut self.open {
             let Ok(count) = counter.read_count_and_time() else { continue };
             if count.time_running > 0 {
-                // Shared with others for a part of the time: scaled up, as perf does.
+                // If it was multiplexed for a part of the time, the count is scaled up, as perf does.
                 let share = count.time_enabled as f64 / count.time_running as f64;
                 counts.insert(name.to_string(), count.count as f64 * share);
             }
@@ -83,7 +84,7 @@ impl Counters {
     }
 }
 
-/// Why a counter cannot be opened, in words: perf_event_open(2), ERRORS.
+/// Returns the cause why a counter cannot be opened, in words (perf_event_open(2), ERRORS).
 fn cause(error: &io::Error) -> String {
     match error.raw_os_error() {
         Some(libc::ENOENT | libc::EOPNOTSUPP | libc::ENODEV) => {

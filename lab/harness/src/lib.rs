@@ -1,33 +1,36 @@
-//! The measuring side of the lab: an engine is a process that has loops, and times them as it is told to.
+//! The measuring side of the lab: an engine is a process that has loops, and times them on request.
 //!
 //! # The problem
-//! To compare tracers, each has to run in a process of its own, and yet all have to be measured in turn, by the same means, on the
-//! same processor. So every engine, whatever tracer and language it is written for, is the same program but for its loops.
+//! To compare tracers, each must run in a process of its own, and yet all must be measured in turn, by the same means,
+//! on the same CPU. So all engines are the same program except for their loops, whatever their tracer and language.
 //!
 //! # The picture
 //! ```text
 //!   dormouse lab run                                       engine
-//!        │ {"do":"describe"}                       ─────▶   name, version, cases, processors, counters
+//!        │ {"do":"describe"}                       ─────▶   name, version, cases, CPUs, counters
 //!        │ {"do":"run","case":"armed_u64",
 //!        │  "iterations":100000,"threads":1}       ─────▶   worker 0 … n, each pinned:  warm up, timed run
 //!        │                         ◀─────  ns and cycles per iteration, events emitted, counters
-//!        │ {"do":"arrived"}                        ─────▶   what the tracer's own reader counts, where there is one
+//!        │ {"do":"arrived"}                        ─────▶   count of the tracer's own reader, if it has one
 //!        └ end of input                            ─────▶   exit
 //! ```
-//! One line of JSON for each request and each answer. An engine that has nothing to do waits for input and disturbs nobody.
+//! Each request and each answer is one line of JSON. An engine that has nothing to do blocks on its input and disturbs
+//! no measurement.
 //!
 //! # What is timed
-//! Hot ([`Walk::None`]): a whole loop, after an eighth of it that is not timed. Under memory pressure: each iteration alone, after a
-//! walk over a buffer that drives other data out of the caches, with the loop's own code fetched back; the middle half of the iterations is averaged.
-//! One more worker may run another case meanwhile ([`Run::beside`]), from before the first timed iteration to after the last.
+//! Hot ([`Walk::None`]): a whole loop is timed, after an untimed eighth of it. Under memory pressure: each iteration is
+//! timed alone, after a walk over a buffer that drives other data out of the caches and a prefetch of the loop's code;
+//! the middle half of the iterations is averaged. One more worker may run another case meanwhile ([`Run::beside`]),
+//! from before the first timed iteration to after the last.
 //!
 //! # Memory
-//! A buffer that loops use is looked at before they are timed ([`assure_backed`]): on memory that is not there, an engine refuses to give figures.
-//! Page faults amid the timed iterations are counted in any case.
+//! Buffers that loops use are checked before they are timed ([`assure_backed`]): if a buffer is not backed by memory,
+//! the engine refuses to give figures. Page faults during the timed iterations are always counted.
 //!
 //! # Limits
-//! Time is the timestamp counter between fences, converted by a rate that is measured at the start against `CLOCK_MONOTONIC_RAW`;
-//! where there is no such counter, that clock itself. No assumption is made about its frequency being the core's.
+//! Times are read from the timestamp counter between fences, and converted by a rate that is measured at the start
+//! against `CLOCK_MONOTONIC_RAW`; without such a counter, that clock itself is read. The counter's frequency is not
+//! assumed to be the core's.
 
 mod backed;
 mod c;
@@ -53,106 +56,106 @@ pub use worker::{Policy, Seat, seat, set_scheduler};
 
 use worker::Workers;
 
-/// Runs a case's body `iterations` times. The numbers `first`, `first + 1`, … are what it records and by what it chooses among
-/// its sites.
+/// Runs a case's body `iterations` times. The loop records the numbers `first`, `first + 1`, … and uses them to choose
+/// among its sites.
 pub type Loop = extern "C" fn(iterations: u64, first: u64);
 
-/// A loop that can be asked for.
+/// A loop that the lab can request.
 #[derive(Debug, Clone, Copy)]
 pub struct Case {
-    /// How it is asked for, such as `armed_u64`.
+    /// Name in requests, for example `armed_u64`.
     pub name: &'static str,
     /// The loop.
     pub run: Loop,
-    /// Events that one iteration emits.
+    /// Number of events that one iteration emits.
     pub events_per_iteration: u64,
 }
 
-/// What makes one engine differ from another.
+/// The parts in which engines differ.
 #[derive(Debug)]
 pub struct Engine {
-    /// The tracer.
+    /// Name of the tracer.
     pub name: &'static str,
-    /// Its version.
+    /// Version of the tracer.
     pub version: String,
-    /// Its loops.
+    /// Loops of the engine.
     pub cases: Vec<Case>,
-    /// Ends the tracing and counts the events that arrived, or says why it cannot be told.
+    /// Ends the tracing and counts the events that arrived, or says why the number is unknown.
     pub arrived: Option<fn() -> Result<u64, String>>,
 }
 
-/// What an engine is asked.
+/// A request to an engine.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(tag = "do", rename_all = "snake_case")]
 pub enum Request {
-    /// Who are you?
+    /// Asks for a [`Description`].
     Describe,
-    /// Time a case.
+    /// Asks to time a case.
     Run(Run),
-    /// How many of the events that you emitted have arrived?
+    /// Asks how many of the emitted events have arrived.
     Arrived,
 }
 
-/// A case to be timed.
+/// Parameters of a timed run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Run {
-    /// The case's name.
+    /// Name of the case.
     pub case: String,
-    /// Iterations of each thread that are timed.
+    /// Number of timed iterations of each thread.
     pub iterations: u64,
-    /// How many threads do so at once.
+    /// Number of threads that run the case at once.
     pub threads: usize,
-    /// What comes before each iteration.
+    /// Walk before each iteration.
     pub walk: Walk,
-    /// A case that one more thread runs over and over meanwhile, untimed.
+    /// Name of a case that one more thread runs over and over meanwhile, untimed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub beside: Option<String>,
 }
 
-/// What an engine says of itself.
+/// An engine's description of itself.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Description {
-    /// The tracer.
+    /// Name of the tracer.
     pub name: String,
-    /// Its version.
+    /// Version of the tracer.
     pub version: String,
-    /// Its cases.
+    /// Names of its cases.
     pub cases: Vec<String>,
-    /// The processor of each worker, and none for one that could not be pinned.
+    /// CPU of each worker, or none if it could not be pinned.
     pub processors: Vec<Option<u32>>,
-    /// The scheduling policy in force, with the reason where it is not the one that was asked for.
+    /// Scheduling policy in force, with the reason if it is not the requested one.
     pub policy: String,
-    /// Cycles of the timestamp counter in a nanosecond; none without such a counter.
+    /// Cycles of the timestamp counter per nanosecond; none without such a counter.
     pub tsc_cycles_per_ns: Option<f64>,
-    /// Counters that cannot be had, with the cause.
+    /// Counters that are not available, with the cause.
     pub counters_refused: Vec<(String, String)>,
 }
 
-/// What a timed run came to.
+/// Result of a timed run.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Timing {
-    /// Nanoseconds of one iteration, mean over the threads.
+    /// Time of one iteration in nanoseconds, mean over the threads.
     pub ns: f64,
-    /// Iterations of all threads, those of the warming up too.
+    /// Number of iterations of all threads, including warm-up.
     pub iterations: u64,
-    /// Events emitted by them.
+    /// Number of events that these iterations emitted.
     pub events: u64,
-    /// Counters of each thread, in the order of the processors: for one iteration of its own, by name.
+    /// Counters of each thread, in the order of the CPUs, by name, each divided by the thread's iterations.
     pub counters: Vec<std::collections::BTreeMap<String, f64>>,
-    /// Page faults of all threads, amid the timed iterations and what comes before each.
+    /// Page faults of all threads during the timed iterations and the walks before them.
     #[serde(default)]
     pub faults: u64,
-    /// Buffers of which the kernel does not tell whether they are memory, with the reason.
+    /// Buffers for which the kernel does not report whether they are backed, with the reason.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub untold: Vec<String>,
 }
 
-/// Events that came through.
+/// Number of events that arrived.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Arrived {
-    /// As the tracer's own reader counts them.
+    /// Number that the tracer's own reader counted.
     pub events: Option<u64>,
-    /// Why that is not known.
+    /// Reason why the number is unknown.
     pub why: Option<String>,
 }
 
@@ -160,31 +163,31 @@ pub struct Arrived {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Answer {
-    /// To [`Request::Describe`].
+    /// Answer to [`Request::Describe`].
     Description(Description),
-    /// To [`Request::Run`].
+    /// Answer to [`Request::Run`].
     Timing(Timing),
-    /// To [`Request::Arrived`].
+    /// Answer to [`Request::Arrived`].
     Arrived(Arrived),
-    /// The request could not be met.
+    /// The reason why the request was not met.
     Refused(String),
 }
 
-/// What the command line says.
+/// Options of the command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Options {
     processors: Vec<u32>,
     policy: Policy,
 }
 
-/// Environment variable with the path of a file for what an engine's `arrived` found, besides the count.
+/// Environment variable with the path of a file to which an engine's `arrived` writes more than the count.
 pub const COUNTS: &str = "DORMOUSE_LAB_COUNTS";
 
-/// Tells the lab how many events arrived and how many the tracer says that it lost, in a line `ARRIVED LOST TEXT` of the file that
-/// [`COUNTS`] names. Returns `arrived`.
+/// Reports to the lab how many events arrived and how many the tracer lost by its own count, in a line `ARRIVED LOST
+/// TEXT` of the file that [`COUNTS`] names. Returns `arrived`.
 ///
 /// # Errors
-/// The file cannot be written.
+/// If the file cannot be written.
 pub fn report(arrived: u64, lost: u64, text: &str) -> Result<u64, String> {
     if let Some(path) = std::env::var_os(COUNTS) {
         let line = format!("{arrived} {lost} {text}\n");
@@ -212,9 +215,9 @@ fn options(arguments: impl Iterator<Item = String>) -> Result<Options, String> {
     if options.processors.is_empty() { Err(USAGE.into()) } else { Ok(options) }
 }
 
-/// The engine's `main`: meets requests until input ends.
+/// The engine's `main`: answers requests until input ends.
 ///
-/// Exit codes: 0; 2 for a wrong command line, or when nobody reads the answers.
+/// Exit codes: 0; 2 for a wrong command line, or if the answers cannot be written.
 pub fn main(engine: &Engine) -> ExitCode {
     let options = match options(std::env::args().skip(1)) {
         Ok(options) => options,
@@ -325,7 +328,7 @@ mod tests {
             Answer::Timing(timing) => timing.events,
             other => panic!("{other:?}"),
         };
-        // Eighty and the ten before them.
+        // Eighty, and ten for warm-up.
         assert_eq!(events(answer(&engine, &mut workers, run("nothing", 1, Walk::None))), 180);
         assert_eq!(events(answer(&engine, &mut workers, run("nothing", 1, Walk::Random { bytes: 4096 }))), 160);
         assert!(matches!(answer(&engine, &mut workers, run("something", 1, Walk::None)), Answer::Refused(_)));
@@ -340,7 +343,7 @@ mod tests {
             let Seat { index, count } = seat();
             SEATS[index].fetch_add(iterations * count as u64, Ordering::Relaxed);
             if index == 0 {
-                // Pages that nobody has touched: more than an allocator keeps for the next time.
+                // Pages that were never touched: more than an allocator keeps for reuse.
                 std::hint::black_box(vec![1_u8; 40 << 20]);
             }
         }
@@ -356,12 +359,12 @@ mod tests {
             let Answer::Timing(timing) = answer(&engine, &mut workers, Request::Run(run)) else { panic!("no timing") };
             assert_eq!(timing.counters.len(), threads);
             let faults: Vec<_> = timing.counters.iter().filter_map(|counters| counters.get("page_faults")).collect();
-            // Where the kernel counts them at all.
+            // Only if the kernel counts them at all.
             if let [first, second] = faults[..] {
                 assert!(first > second, "{faults:?}");
             }
         }
-        // Eight and the one before them, by each of two and then by one.
+        // Eight and one for warm-up, by two threads and then by one.
         assert_eq!(SEATS.each_ref().map(|seat| seat.load(Ordering::Relaxed)), [18 + 9, 18]);
     }
 

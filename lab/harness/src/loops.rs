@@ -1,26 +1,27 @@
-//! What loops of engines in Rust are written with.
+//! Building blocks of loops for engines in Rust.
 
 use core::arch::asm;
 
-/// A value that the compiler must not know: `LAB_OPAQUE` of the engines in C, at the same cost of no instruction. (`black_box`
-/// stores it, so that an engine in Rust would have another loop to be compared with.)
+/// Hides a value from the compiler, like `LAB_OPAQUE` in the engines in C, without an instruction. (`black_box` stores
+/// the value, so loops of Rust engines would not compare.)
 #[inline(always)]
 pub fn opaque(mut number: u64) -> u64 {
-    // SAFETY: no instruction.
+    // SAFETY: the assembly has no instruction.
     unsafe { asm!("/* {} */", inout(reg) number, options(nostack, preserves_flags)) };
     number
 }
 
-/// Has the code that follows start where a cache line does: an empty loop takes twice as long when it lies in two of them.
+/// Aligns the code that follows to a cache line: an empty loop takes twice as long if it is split over two lines.
 #[inline(always)]
 pub fn align() {
-    // SAFETY: instructions that do nothing, where there are any.
+    // SAFETY: the padding consists of no-ops, if any.
     unsafe { asm!(".balign 64", options(nomem, nostack, preserves_flags)) };
 }
 
-/// Defines a [`Loop`](crate::Loop) over a body that is given a number, eight times in a row: then it hardly matters how the linker has
-/// aligned the loop, and a body that costs a fraction of a cycle shows. It starts where a cache line does, or nearly. The number is the same for all eight, so that no compiler
-/// makes a chain of eight additions of it, which would take eight cycles of its own, in some loops and not in others.
+/// Defines a [`Loop`](crate::Loop) over a body that gets a number. The body is repeated eight times in a row, so that
+/// the loop's alignment hardly matters and a body that costs a fraction of a cycle shows. The loop starts at or near a
+/// cache line. The number is the same for all eight, so that the compiler cannot turn it into a chain of eight
+/// additions, which would take eight cycles in some loops and not in others.
 #[macro_export]
 macro_rules! repeat {
     ($name:ident, $number:ident => $body:expr) => {
@@ -53,10 +54,10 @@ macro_rules! repeat {
     };
 }
 
-/// Calls one of `count` functions after the other, far apart from each other.
+/// Calls `count` functions in turn, in an order in which neighbours are far apart.
 #[inline(always)]
 pub fn scattered(functions: &[extern "C" fn(u64)], count: u64, iterations: u64, first: u64) {
-    // Coprime to 10 and 1,000; steps over the lines that a prefetcher would bring along.
+    // Coprime to 10 and 1,000; steps over the lines that a prefetcher would also fetch.
     const STRIDE: u64 = 377;
     for number in first..first.wrapping_add(iterations) {
         let number = opaque(number);

@@ -1,50 +1,54 @@
-//! What the engine of the experiment `zero-page` is asked, and what it answers: one run of its codec, in a process of its own.
+//! Requests to the engine of the experiment `zero-page`, and its answers. Each is one run of its codec, in a process of
+//! its own.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// Bytes of a huge page, on x86-64 and on AArch64 with small ones of 4 KiB.
+/// Size of a huge page, in bytes, on x86-64 and on AArch64 with small pages of 4 KiB.
 pub const HUGE_PAGE_BYTES: usize = 2 << 20;
-/// Bytes that the largest frame may have.
+/// Maximum size of a frame, in bytes.
 pub const BUFFER_BYTES_MAX: usize = 256 << 20;
 
-/// What the engine can be asked.
+/// A request to the engine.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum Request {
-    /// Frames; the answer is an [`Outcome`].
+    /// Runs over frames; the answer is an [`Outcome`].
     Frames(Order),
-    /// Threads that touch memory and give it back, all at once; the answer is nanoseconds of CPU time for a page, their mean.
+    /// Threads that touch memory and give it back, all at once. The answer is their mean CPU time for a page, in
+    /// nanoseconds.
     Touch {
-        /// How many; each thread has memory of its own.
+        /// Number of threads; each has memory of its own.
         threads: usize,
-        /// Whether each page is written; otherwise read, which maps the zero page.
+        /// Whether each page is written; otherwise it is read, which maps the zero page.
         is_written: bool,
     },
-    /// Mappings of the zero page in all processes that may be looked at; the answer is a number, or none where it cannot be told from memory.
+    /// Counts the mappings of the zero page in all processes that may be examined. The answer is a number, or none if
+    /// the zero page cannot be told from memory.
     Machine,
 }
 
-/// A run. Names of what there is are those of labels.
+/// Parameters of a run. The names of its values are those of labels.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Order {
-    /// The processor.
+    /// CPU to run on.
     pub cpu: u32,
-    /// How the kernel schedules it.
+    /// Scheduling policy.
     pub policy: Scheduling,
-    /// What the frame buffer is.
+    /// Kind of memory of the frame buffer.
     pub memory: Memory,
-    /// What the kernel is advised of huge pages for the frame buffer.
+    /// Advice to the kernel about huge pages for the frame buffer.
     pub thp: Thp,
-    /// What was done to the frame buffer before the first frame.
+    /// Treatment of the frame buffer before the first frame.
     pub state: State,
-    /// What is done to a frame.
+    /// Operation on a frame.
     pub part: Part,
-    /// Bytes of the frames, one after the other; each frame begins at the buffer's first byte. What they share is touched once.
+    /// Sizes of the frames in bytes, in order. Each frame starts at the buffer's first byte, so bytes that they share
+    /// are touched first once.
     pub sizes: Vec<usize>,
 }
 
-/// What the frame buffer is.
+/// Kind of memory of the frame buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Memory {
@@ -74,23 +78,23 @@ pub enum Scheduling {
     Rr,
 }
 
-/// Which pages the frame buffer is to have.
+/// Advice about huge pages for the frame buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Thp {
-    /// `MADV_NOHUGEPAGE`: as on a machine that says `never`.
+    /// `MADV_NOHUGEPAGE`: like on a machine that is set to `never`.
     Never,
-    /// Nothing is advised: what the machine says.
+    /// No advice: the machine's setting decides.
     Unasked,
-    /// `MADV_HUGEPAGE`: as on a machine that says `always`, or `madvise` to who asks.
+    /// `MADV_HUGEPAGE`: like on a machine that is set to `always`, or to `madvise` for a program that asks.
     Asked,
 }
 
-/// What was done to the frame buffer before the first frame.
+/// Treatment of the frame buffer before the first frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum State {
-    /// Nothing.
+    /// No treatment.
     Never,
     /// Each byte was written once.
     Written,
@@ -98,28 +102,28 @@ pub enum State {
     PopulateRead,
     /// `MADV_POPULATE_WRITE`.
     PopulateWrite,
-    /// It was filled by `read(2)` of `/dev/zero`.
+    /// The buffer was filled by `read(2)` of `/dev/zero`.
     ReadFromDevZero,
 }
 
-/// What is done to a frame.
+/// Operation on a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Part {
-    /// It is read, word by word.
+    /// Reads the frame, word by word.
     Read,
-    /// It is read and decoded: block by block, copied, transformed and summed.
+    /// Reads and decodes the frame block by block: copies, transforms and sums.
     Decode,
-    /// It is written, word by word.
+    /// Writes the frame, word by word.
     Write,
-    /// A frame of Motion JPEG is decoded into it, by a decoder of others.
+    /// Decodes a frame of Motion JPEG into it, with a third-party decoder.
     Codec,
 }
 
 macro_rules! names {
     ($($kind:ident: $($value:ident $name:literal)+;)+) => {$(
         impl $kind {
-            /// Its label.
+            /// Returns the label of the value.
             pub fn as_str(self) -> &'static str {
                 match self { $($kind::$value => $name,)+ }
             }
@@ -136,43 +140,43 @@ names! {
     Part: Read "read" Decode "decode" Write "write" Codec "codec";
 }
 
-/// What a run came to.
+/// Result of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Outcome {
-    /// What could not be had as it was asked for: `cpu`, `policy`, `thp` or `state`, with the cause.
+    /// Settings that were requested and not available: `cpu`, `policy`, `thp` or `state`, with the cause.
     pub refused: BTreeMap<String, String>,
-    /// The frames, in the order of their sizes.
+    /// Results for each frame, in the order of their sizes.
     pub frames: Vec<Frame>,
-    /// Whether [`Census::zero`] can be told here.
+    /// Whether [`Census::zero`] can be distinguished on this kernel.
     pub sees_zero: bool,
 }
 
 /// All passes over a frame of one size.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Frame {
-    /// Its size.
+    /// Size of the frame, in bytes.
     pub bytes: usize,
-    /// How long each pass took.
+    /// Time of each pass, in nanoseconds.
     pub ns: Vec<f64>,
-    /// The same by `gettimeofday`, which counts whole microseconds.
+    /// Time of each pass by `gettimeofday`, which counts whole microseconds, in nanoseconds.
     pub ns_by_time_of_day: Vec<f64>,
-    /// Faults in each, of this thread: those that needed no disk, and those that did.
+    /// Page faults of this thread in each pass, minor and major.
     pub faults: Vec<u64>,
-    /// What the frame's pages were after the last.
+    /// Census of the frame's pages after the last pass.
     pub census: Census,
 }
 
-/// Bytes of a frame by what is behind them.
+/// Bytes of a frame, by their backing.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Census {
-    /// Nothing.
+    /// Bytes that are not backed.
     pub unbacked: u64,
-    /// The small zero page.
+    /// Bytes backed by the small zero page.
     pub zero: u64,
-    /// The huge zero page.
+    /// Bytes backed by the huge zero page.
     pub huge_zero: u64,
-    /// Memory in small pages.
+    /// Bytes backed by memory in small pages.
     pub small: u64,
-    /// Memory in huge pages.
+    /// Bytes backed by memory in huge pages.
     pub huge: u64,
 }

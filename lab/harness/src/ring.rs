@@ -1,55 +1,56 @@
-//! Rings: the loops of engines that send buffers to another thread and have them back.
+//! Rings: the loops of engines that send buffers to another thread and get them back.
 //!
 //! ```text
 //!   SHAPE_RING_BATCH       stream      the driver has as many buffers under way as the ring takes
-//!                          lockstep    it waits for a batch to come back before it gives the next
-//!   BATCH                  1, 4, 16, 64: buffers that the program gives, or takes, in one go
+//!                          lockstep    it waits for a batch to come back before it gives the next one
+//!   BATCH                  1, 4, 16, 64: number of buffers that the program gives, or takes, at once
 //! ```
-//! What both sides do between is the same for every ring: the driver takes all that came back, then gives a batch if there is room; the
-//! device takes up to a batch, and gives it back. Both poll.
+//! The rest is the same for every ring: the driver takes all buffers that came back, then gives a batch if there is
+//! room. The device takes up to a batch and gives it back. Both poll.
 //!
-//! Of two threads the first is the driver, the second the device. One thread alone is both in turn.
+//! With two threads, the first is the driver and the second the device. A single thread does the work of both in turn.
 //!
 //! # Counts
-//! An event is a buffer at one of its ends. It has arrived when the sum of all that came there in a loop is that of what was sent.
+//! An event is a buffer that reaches one of its ends. A loop's events have arrived if the sum of all numbers that
+//! reached that end equals the sum of those that were sent.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock};
 
 use crate::{Case, Loop, Seat, seat};
 
-/// Buffers that a ring takes at a time.
+/// Number of buffers that a ring holds.
 pub const SIZE: u16 = 256;
-/// Bytes of a buffer, which nobody reads.
+/// Size of a buffer, in bytes. Its content is not read.
 pub const LEN: u32 = 64;
 
-/// The driver's end of a ring, and how it publishes.
+/// The driver's end of a ring, with its way of publishing.
 pub trait DriverEnd: Send {
-    /// Gives a buffer; false: there is no room.
+    /// Gives a buffer. Returns false if there is no room.
     fn give(&mut self, number: u64) -> bool;
-    /// Likewise the last of a batch, which is then given.
+    /// Gives the last buffer of a batch, and publishes the batch. Returns false if there is no room.
     fn give_last(&mut self, number: u64) -> bool;
-    /// A buffer that came back.
+    /// Returns the number of a buffer that came back, if there is one.
     fn take(&mut self) -> Option<u64>;
-    /// Whether there is room for so many.
+    /// Whether there is room for `count` buffers.
     fn has_room(&self, count: u64) -> bool;
 }
 
-/// The device's end of a ring, and how it publishes.
+/// The device's end of a ring, with its way of publishing.
 pub trait DeviceEnd: Send {
-    /// Takes a buffer and gives it back at once.
+    /// Takes a buffer and gives it back at once. Returns its number, if there is one.
     fn turn(&mut self) -> Option<u64>;
-    /// The batch is taken, or there is no more.
+    /// Called when the batch is taken or no more buffers are available.
     fn end(&mut self);
 }
 
-/// What one thread uses: on lines of its own, two of them, for processors that fetch pairs.
+/// Data of one thread, on lines of its own: two of them, for CPUs that fetch pairs.
 #[derive(Debug)]
 #[repr(align(128))]
 struct Apart<T>(T);
 
-/// Both ends of a ring, each one thread's while a loop runs. Whatever is measured, no line of one thread's end is one of the other's:
-/// otherwise each would be charged for its place in this program.
+/// Both ends of a ring. Each is used by one thread while a loop runs. No line of one end is a line of the other,
+/// whatever the queue, because otherwise the figure would include the effect of its place in this program.
 #[derive(Debug)]
 pub struct Ring<D, V> {
     driver: Apart<Mutex<D>>,
@@ -57,33 +58,33 @@ pub struct Ring<D, V> {
 }
 
 impl<D, V> Ring<D, V> {
-    /// Of its ends.
+    /// Makes a ring of its ends.
     pub fn new(driver: D, device: V) -> Ring<D, V> {
         Ring { driver: Apart(Mutex::new(driver)), device: Apart(Mutex::new(device)) }
     }
 }
 
-/// A ring that is measured.
+/// A kind of ring to measure.
 pub trait Kind: 'static {
-    /// Its driver's end.
+    /// Type of the driver's end.
     type Driver: DriverEnd;
-    /// Its device's end.
+    /// Type of the device's end.
     type Device: DeviceEnd;
-    /// The ring, made before the first loop.
+    /// Returns the cell of the ring, which is set before the first loop.
     fn cell() -> &'static OnceLock<Ring<Self::Driver, Self::Device>>;
 }
 
-/// Events that arrived.
+/// Number of events that arrived.
 static ARRIVED: AtomicU64 = AtomicU64::new(0);
 
-/// Takes down what came to one end: the numbers from 0 to `count`, in whatever order.
+/// Counts `count` buffers as arrived at one end, if `sum` is that of the numbers from 0 to `count`, in any order.
 fn arrived(sum: u64, count: u64) {
     if sum == (u128::from(count) * u128::from(count.saturating_sub(1)) / 2) as u64 {
         ARRIVED.fetch_add(count, Ordering::Relaxed);
     }
 }
 
-/// Polls in vain before the processor is offered to others.
+/// Number of polls in vain before the thread yields its CPU.
 const VAIN: u32 = 1 << 14;
 
 #[inline(always)]
@@ -96,7 +97,7 @@ fn relax(vain: &mut u32) {
     }
 }
 
-/// Gives a batch, which is not empty. Returns how many were given.
+/// Gives a batch, which is not empty. Returns the number of buffers that were given.
 #[inline(always)]
 fn give(driver: &mut impl DriverEnd, first: u64, count: u64) -> u64 {
     let mut given = 0;
@@ -106,7 +107,7 @@ fn give(driver: &mut impl DriverEnd, first: u64, count: u64) -> u64 {
     given + u64::from(driver.give_last(first + given))
 }
 
-/// The driver's work: so many buffers there and back.
+/// The driver's work: sends `count` buffers and takes them back. Returns the sum of their numbers.
 #[inline(always)]
 fn drive(driver: &mut impl DriverEnd, count: u64, batch: u64, is_lockstep: bool) -> u64 {
     let (mut given, mut taken, mut sum, mut vain) = (0, 0, 0_u64, 0);
@@ -127,7 +128,7 @@ fn drive(driver: &mut impl DriverEnd, count: u64, batch: u64, is_lockstep: bool)
     sum
 }
 
-/// The device's work: so many buffers taken and given back.
+/// The device's work: takes `count` buffers and gives them back. Returns the sum of their numbers.
 #[inline(always)]
 fn serve(device: &mut impl DeviceEnd, count: u64, batch: u64) -> u64 {
     let (mut taken, mut sum, mut vain) = (0, 0_u64, 0);
@@ -145,12 +146,12 @@ fn serve(device: &mut impl DeviceEnd, count: u64, batch: u64) -> u64 {
             device.end();
         }
     }
-    // What a device holds back it gives when it finds nothing more.
+    // An adaptive device publishes the buffers that it holds when it finds no more.
     device.turn();
     sum
 }
 
-/// Both in turn.
+/// Does the work of driver and device in turn, on one thread.
 fn alone(driver: &mut impl DriverEnd, device: &mut impl DeviceEnd, count: u64, batch: u64) -> [u64; 2] {
     let (mut given, mut taken, mut sums) = (0, 0, [0_u64; 2]);
     while taken < count {
@@ -170,10 +171,11 @@ fn alone(driver: &mut impl DriverEnd, device: &mut impl DeviceEnd, count: u64, b
     sums
 }
 
-/// A loop of a ring. Compiled once for each ring: its shape and its batch are asked at run time, in every ring alike.
+/// Runs a loop of a ring. It is compiled once for each ring; shape and batch are parameters at run time, in the same
+/// way for every ring.
 #[inline(never)]
 fn run<K: Kind>(count: u64, batch: u64, is_lockstep: bool) {
-    // Of a ring that another loop has broken nothing arrives, which is found in the end.
+    // A ring that another loop has broken delivers nothing, which the final check finds.
     let Some(ring) = K::cell().get() else { return };
     match seat() {
         Seat { count: 1, .. } => {
@@ -205,10 +207,10 @@ extern "C" fn lockstep<K: Kind, const BATCH: u64>(iterations: u64, _: u64) {
     run::<K>(iterations, BATCH, true);
 }
 
-/// Sets up a ring, and names its cases: `stream_NAME_1` and so on.
+/// Sets up a ring and adds its cases: `stream_NAME_1` and so on.
 ///
 /// # Errors
-/// It was set up before.
+/// If it was set up before.
 pub fn enter<K: Kind>(
     ring: Ring<K::Driver, K::Device>,
     name: &'static str,
@@ -226,14 +228,14 @@ pub fn enter<K: Kind>(
         ("lockstep", 64, lockstep::<K, 64>),
     ];
     for (shape, batch, run) in loops {
-        // As many as there are cases, for as long as the engine.
+        // Leaked: there are as many names as cases, and they live as long as the engine.
         let name = format!("{shape}_{name}_{batch}").leak();
         cases.push(Case { name, run, events_per_iteration: 1 });
     }
     Ok(())
 }
 
-/// Buffers that arrived, for [`Engine::arrived`](crate::Engine::arrived).
+/// Returns the number of buffers that arrived, for [`Engine::arrived`](crate::Engine::arrived).
 ///
 /// # Errors
 /// See [`report`](crate::report).

@@ -1,30 +1,31 @@
 //! Memory pressure: walks that drive a program's data out of the caches.
 //!
 //! ```text
-//!   linear    line 0, 1, 2, 3, … by memset      prefetchers see it coming, and processors have ways to set memory that spare
+//!   linear    line 0, 1, 2, 3, … by memset      prefetchers predict it, and CPUs have ways to set memory that bypass
 //!                                               their caches
-//!   random    every line once, in an order that no prefetcher knows
+//!   random    every line once, in an order that no prefetcher predicts
 //! ```
-//! The order is that of a linear congruential generator with full period over the buffer's lines (Hull and Dobell 1962: with a modulus
-//! 2^k, increment odd and multiplier 1 modulo 4), so that it needs no memory of its own, and another increment each time.
-//! Lines are written, not only read: the lines that they drive out have to go somewhere else than into a sibling's clean copy.
+//! The order is that of a linear congruential generator with full period over the buffer's lines (Hull and Dobell 1962:
+//! modulus 2^k, odd increment, multiplier 1 modulo 4). So it needs no memory of its own, and uses another increment for
+//! each walk. Lines are written, not only read, so that the lines that they evict have to be moved, and are not merely
+//! dropped because a sibling cache has a clean copy.
 
 use serde::{Deserialize, Serialize};
 
-/// What comes before each timed iteration.
+/// Walk before each timed iteration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Walk {
-    /// Nothing: the loop runs as a whole, with warm caches.
+    /// No walk: the loop runs as a whole, with warm caches.
     None,
-    /// Every line of a buffer of so many bytes, in random order.
+    /// Writes every line of a buffer, in random order.
     Random {
-        /// Size of the buffer; rounded up to a power of two.
+        /// Size of the buffer in bytes; rounded up to a power of two.
         bytes: u64,
     },
-    /// Every line in order.
+    /// Writes every line of a buffer, in order.
     Linear {
-        /// Size of the buffer; rounded up to a power of two.
+        /// Size of the buffer in bytes; rounded up to a power of two.
         bytes: u64,
     },
 }
@@ -36,10 +37,10 @@ const LINE_BYTES: usize = 64;
 #[repr(C, align(64))]
 struct Line([u64; LINE_BYTES / 8]);
 
-/// The largest buffer that is walked: 1 GiB.
+/// Maximum size of a walked buffer: 1 GiB.
 const BYTES_MAX: u64 = 1 << 30;
 
-/// A buffer to walk over. Each worker has its own.
+/// A buffer for walks. Each worker has its own.
 #[derive(Debug, Default)]
 pub(crate) struct Walker {
     lines: Vec<Line>,
@@ -47,7 +48,7 @@ pub(crate) struct Walker {
 }
 
 impl Walker {
-    /// Makes the buffer fit, with memory that is really there: every line is written.
+    /// Allocates a buffer of the walk's size, and writes every line so that it is backed.
     pub(crate) fn prepare(&mut self, walk: Walk) -> Result<(), String> {
         let (Walk::Random { bytes } | Walk::Linear { bytes }) = walk else { return Ok(()) };
         if bytes > BYTES_MAX {
@@ -61,15 +62,15 @@ impl Walker {
         Ok(())
     }
 
-    /// Walks.
+    /// Makes one walk.
     pub(crate) fn walk(&mut self, walk: Walk) {
         match walk {
             Walk::None => {}
-            // As one would write it first: the whole buffer is set, by `memset`.
+            // The obvious way: sets the whole buffer, by `memset`.
             Walk::Linear { .. } => self.lines.fill(Line([0; LINE_BYTES / 8])),
             Walk::Random { .. } => {
                 self.turn = self.turn.wrapping_add(1);
-                // The low bits of such a generator have short periods, but the sequence of whole numbers visits all.
+                // The low bits of the generator have short periods, but the sequence of whole numbers visits all lines.
                 let mask = self.lines.len() - 1;
                 let increment = self.turn.wrapping_mul(0x9e37_79b9_7f4a_7c15) as usize | 1;
                 let mut index = increment >> 7 & mask;
@@ -84,7 +85,7 @@ impl Walker {
     }
 }
 
-/// 1 modulo 4; otherwise of no structure (Knuth's MMIX generator).
+/// Multiplier of Knuth's MMIX generator: 1 modulo 4, otherwise without structure.
 const MULTIPLIER: usize = 6_364_136_223_846_793_005_u64 as usize;
 
 #[cfg(test)]

@@ -13,17 +13,17 @@ use crate::counters::Counters;
 use crate::walk::{Walk, Walker};
 use crate::{Case, Run, Timing, clock};
 
-/// How the kernel schedules the workers.
+/// Scheduling policy of the workers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Policy {
-    /// As any program.
+    /// SCHED_OTHER, as for any program.
     Other,
-    /// Before every ordinary program, at the lowest real-time priority.
+    /// SCHED_FIFO at the lowest real-time priority, which runs before every ordinary program.
     Fifo,
 }
 
 impl Policy {
-    /// Its name.
+    /// Returns the name of the policy.
     pub fn as_str(self) -> &'static str {
         match self {
             Policy::Other => "other",
@@ -44,12 +44,12 @@ impl std::str::FromStr for Policy {
     }
 }
 
-/// Which of the threads that run a case at once the calling one is.
+/// Place of a thread among those that run a case at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Seat {
-    /// From 0 on, in the order of the processors.
+    /// Index of the thread, from 0, in the order of the CPUs.
     pub index: usize,
-    /// How many there are.
+    /// Number of threads.
     pub count: usize,
 }
 
@@ -57,24 +57,25 @@ std::thread_local! {
     static SEAT: Cell<Seat> = const { Cell::new(Seat { index: 0, count: 1 }) };
 }
 
-/// The calling thread's place among those that run a case at once: for loops in which each has work of its own.
+/// Returns the calling thread's place among those that run a case at once, for loops in which each thread has work of
+/// its own.
 pub fn seat() -> Seat {
     SEAT.get()
 }
 
-/// What a worker is told.
+/// A worker's order.
 struct Job {
     case: Case,
     run: Run,
     first: u64,
     seat: Seat,
-    /// How many of the workers are still to come.
+    /// Number of workers that are not ready yet.
     waiting: Arc<AtomicUsize>,
-    /// Where the case is one that runs beside others: when to end.
+    /// Set for a case that runs beside others: flag that tells it to end.
     until: Option<Arc<AtomicBool>>,
 }
 
-/// What a worker came to.
+/// A worker's result.
 struct Done {
     cycles: f64,
     iterations: u64,
@@ -82,7 +83,7 @@ struct Done {
     faults: u64,
 }
 
-/// What a worker says when it starts.
+/// A worker's report when it starts.
 struct Hello {
     processor: Option<u32>,
     policy: String,
@@ -118,7 +119,7 @@ impl Workers {
         self.workers.first().map(|worker| worker.hello.refused.clone()).unwrap_or_default()
     }
 
-    /// Has the first `run.threads` workers run the case at once, and the next one `beside` meanwhile.
+    /// Runs the case on the first `run.threads` workers at once, and `beside` on the next one meanwhile.
     pub(crate) fn run(&mut self, case: &Case, beside: Option<&Case>, run: &Run) -> Result<Timing, String> {
         let wanted = run.threads + usize::from(beside.is_some());
         if run.threads == 0 || wanted > self.workers.len() {
@@ -147,11 +148,11 @@ impl Workers {
         for (index, worker) in chosen.iter().enumerate() {
             let seat = Seat { index, count: run.threads };
             worker.jobs.send(job(case, self.next, seat, None)).map_err(|_| "a worker has ended")?;
-            // Numbers that no other thread has, whatever its warming up takes.
+            // Threads get disjoint numbers, however many the warm-up takes.
             self.next = self.next.wrapping_add(run.iterations * 2);
         }
         let all: Vec<_> = chosen.iter().map(|worker| worker.done.recv()).collect();
-        // Nothing is published by it.
+        // The flag publishes nothing else.
         is_over.store(true, Ordering::Relaxed);
         if let Some(worker) = others.first().filter(|_| beside.is_some()) {
             worker.done.recv().map_err(|_| "a worker has ended")??;
@@ -193,7 +194,7 @@ impl Worker {
 }
 
 fn pin(processor: u32) -> Option<u32> {
-    // A larger number than a set holds is a processor that does not exist.
+    // A number above the set's capacity is a CPU that does not exist.
     if processor as usize >= CpuSet::MAX_CPU {
         return None;
     }
@@ -205,19 +206,19 @@ fn pin(processor: u32) -> Option<u32> {
 /// Gives the calling thread a scheduling policy and priority.
 ///
 /// # Errors
-/// The system's.
+/// The system's error.
 pub fn set_scheduler(policy: libc::c_int, priority: libc::c_int) -> std::io::Result<()> {
-    // SAFETY: plain numbers, of which musl has more than glibc; zeroes are valid.
+    // SAFETY: plain numbers, for which zeroes are valid; musl has more members than glibc.
     let mut parameters: libc::sched_param = unsafe { std::mem::zeroed() };
     parameters.sched_priority = priority;
-    // SAFETY: concerns the calling thread; `parameters` is read only.
+    // SAFETY: sched_setscheduler(2) changes the calling thread only, and reads `parameters` only.
     match unsafe { libc::sched_setscheduler(0, policy, &raw const parameters) } {
         0 => Ok(()),
         _ => Err(std::io::Error::last_os_error()),
     }
 }
 
-/// Gives the calling thread the policy. Returns what it has then.
+/// Sets the calling thread's policy. Returns the policy that is in force then.
 fn schedule(policy: Policy) -> String {
     if policy == Policy::Other {
         return policy.as_str().into();
@@ -228,7 +229,7 @@ fn schedule(policy: Policy) -> String {
     }
 }
 
-/// Iterations that are not timed, for each eight that are.
+/// A warm-up iteration is run for each this many timed ones.
 const WARM_SHARE: u64 = 8;
 
 fn work(job: &Job, walker: &mut Walker, counters: &mut Counters) -> Result<Done, String> {
@@ -239,12 +240,12 @@ fn work(job: &Job, walker: &mut Walker, counters: &mut Counters) -> Result<Done,
     }
     let prepared = walker.prepare(run.walk);
     let is_hot = run.walk == Walk::None;
-    // Another engine has just had the processor: its caches and predictions are to be ours.
+    // Another engine has just used the CPU, so caches and predictors must be warmed up.
     let warm = if is_hot { (run.iterations / WARM_SHARE).max(1) } else { 0 };
     if warm > 0 {
         (case.run)(warm, *first);
     }
-    // All start when the last is ready. Nothing is published by it.
+    // All threads start when the last one is ready. The counter publishes nothing else.
     waiting.fetch_sub(1, Ordering::Relaxed);
     while waiting.load(Ordering::Relaxed) > 0 {
         std::hint::spin_loop();
@@ -263,7 +264,7 @@ fn work(job: &Job, walker: &mut Walker, counters: &mut Counters) -> Result<Done,
     Ok(Done { cycles, iterations: run.iterations + warm, counters, faults: faults() - faults_before })
 }
 
-/// Iterations of a case that runs beside others, between two looks at whether they have ended.
+/// Number of iterations of a case that runs beside others, between two checks of the flag.
 const BESIDE_ITERATIONS: u64 = 64;
 
 fn beside(case: &Case, first: u64, waiting: &AtomicUsize, until: &AtomicBool) -> Done {
@@ -275,18 +276,19 @@ fn beside(case: &Case, first: u64, waiting: &AtomicUsize, until: &AtomicBool) ->
     Done { cycles: 0.0, iterations: 0, counters: BTreeMap::new(), faults: 0 }
 }
 
-/// Bytes of code that a loop may have, and how long they take to come from memory at most.
+/// Maximum size of a loop's code, in bytes.
 const CODE_BYTES: usize = 2048;
+/// Maximum time to fetch that code from memory, in nanoseconds.
 const FETCH_NS: f64 = 1_000.0;
 
-/// Brings a loop's code back into the caches, as far as it lies together: a walk drives out code as well, and two loops whose code
-/// the linker has put differently would differ by that alone.
+/// Brings a loop's code back into the caches, as far as it is contiguous. A walk evicts code as well, and two loops
+/// would differ only because the linker has placed their code differently.
 fn fetch_code(run: crate::Loop) {
     #[cfg(target_arch = "x86_64")]
     for offset in (0..CODE_BYTES).step_by(64) {
         use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         let line = (run as *const i8).wrapping_add(offset);
-        // SAFETY: a prefetch is a hint, and of an address that is not mapped it is ignored.
+        // SAFETY: a prefetch is a hint; for an address that is not mapped it is ignored.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(line) };
     }
     let begun = clock::begin();
@@ -295,10 +297,10 @@ fn fetch_code(run: crate::Loop) {
     }
 }
 
-/// Each iteration alone, after a walk. The mean of the middle half: interrupted iterations do not count, and the counter's
-/// coarse steps even out, as they would not in a median.
+/// Times each iteration alone, after a walk. Returns the mean of the middle half, in cycles: interrupted iterations do
+/// not count, and the counter's coarse steps average out, which they would not in a median.
 fn cold(case: &Case, run: &Run, first: u64, walker: &mut Walker) -> f64 {
-    // Written, so that no page of it comes amid the iterations.
+    // Written, so that its pages cause no faults between the iterations.
     let mut cycles = vec![u64::MAX; run.iterations as usize];
     for (number, cycles) in (first..).zip(&mut cycles) {
         walker.walk(run.walk);

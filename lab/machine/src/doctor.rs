@@ -1,10 +1,11 @@
-//! What a machine's facts mean for measuring, and what to do about them. What tracing needs is judged by `dormouse_doctor`.
+//! Judges a machine's facts: their meaning for measurements, and remedies. `dormouse_doctor` judges the needs of
+//! tracing.
 //!
 //! ```text
 //!   Host ──▶ diagnose ──▶ one finding for each fact: value, mark, meaning, remedy
 //!                            ok        nothing to do
-//!                            note      know it when you read figures
-//!                            warning   figures suffer, or tracing does
+//!                            note      to know when reading figures
+//!                            warning   impairs figures or tracing
 //! ```
 
 use std::collections::BTreeMap;
@@ -21,21 +22,21 @@ use Mark::{Note, Ok, Warning};
 pub fn examine() -> Host {
     let mut host = Host::read();
     let neighbours = Neighbours::watch(&[std::process::id()], &[]);
-    // A second of what they do is what is asked for.
+    // The neighbours of one second are asked for.
     std::thread::sleep(Duration::from_secs(1));
     host.absorb(&neighbours.stop());
     host
 }
 
-/// Reads the machine, watches its neighbours, and measures what [`crate::probes`] has.
+/// Reads the machine, watches its neighbours, and measures all [`crate::probes`].
 pub fn examine_and_measure() -> Host {
     let mut host = examine();
     host.probes = crate::probes::measure(crate::cpus()[0], crate::probes::LOOKS, host.caches_bytes());
     host
 }
 
-/// Adds findings by a table: `in` a group a fact, its value, and what it means; then lines `condition => mark, remedy`. The first line
-/// whose condition holds counts; where none does, the fact is ok.
+/// Adds findings from a table. Each entry has `in`, a group, a fact, its value and its meaning, and then lines
+/// `condition => mark, remedy`. The first line whose condition holds decides; if none holds, the fact is ok.
 macro_rules! judge {
     ($findings:ident: $(
         in $group:literal $fact:literal: $value:expr, $meaning:literal;
@@ -135,7 +136,7 @@ pub fn diagnose(host: &Host) -> Vec<Finding> {
     findings.0
 }
 
-/// Counters, those with one cause in one finding.
+/// Adds findings on counters: one for all that are available, and one for each cause.
 fn counters(host: &Host, findings: &mut Findings) {
     let remedy = "Where they are not permitted: sudo sysctl kernel.perf_event_paranoid=1, or CAP_PERFMON; in a \
         container, allow perf_event_open. Where the hypervisor hides them: let it show a PMU (libvirt: \

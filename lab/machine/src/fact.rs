@@ -1,10 +1,10 @@
-//! What was read, or why it could not be.
+//! A value that was read, or the reason why it could not be read.
 //!
 //! ```text
 //!   Told(value)      JSON: the value itself
 //!   NotTold(cause)   JSON: {"not_told": "cause"}
 //! ```
-//! A member that is missing, or that another version wrote in another form, is [`Fact::NotTold`] and says which.
+//! A member that is missing, or that another version wrote in another form, becomes [`Fact::NotTold`] with that cause.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,13 +13,13 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::Value;
 
-/// A property of the machine that may be hidden.
+/// A property of the machine that may be unknown.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged, from = "Value", bound(deserialize = "T: DeserializeOwned"))]
 pub enum Fact<T> {
     /// Its value.
     Told(T),
-    /// Why there is none, in words.
+    /// The cause, in words.
     NotTold(#[serde(serialize_with = "cause_to_json")] String),
 }
 
@@ -29,12 +29,12 @@ impl<T> Fact<T> {
         if let Fact::Told(value) = self { Some(value) } else { None }
     }
 
-    /// Why there is none.
+    /// The cause, if there is no value.
     pub fn cause(&self) -> Option<&str> {
         if let Fact::NotTold(cause) = self { Some(cause) } else { None }
     }
 
-    /// Another form of the value; the cause stays.
+    /// Applies `form` to the value; the cause stays.
     pub fn map<U>(self, form: impl FnOnce(T) -> U) -> Fact<U> {
         match self {
             Fact::Told(value) => Fact::Told(form(value)),
@@ -66,7 +66,7 @@ impl<T> From<Result<T, String>> for Fact<T> {
 
 impl<T: DeserializeOwned> From<Value> for Fact<T> {
     fn from(value: Value) -> Fact<T> {
-        // The cause first: a `T` all of whose members have defaults would take it for a value.
+        // The cause is tried first: a `T` whose members all have defaults would accept it as a value.
         if let Some(cause) = value.get("not_told").and_then(Value::as_str) {
             return Fact::NotTold(cause.into());
         }

@@ -1,13 +1,13 @@
 //! The machine that the lab measures on.
 //!
 //! ```text
-//!   host         its facts, each with its value or with why it cannot be told
-//!   neighbours   who used its processors meanwhile
-//!   probes       what it does to figures, measured on the spot: clock, caches, scheduler, interruptions, pages
-//!   doctor       what the facts mean for tracing and for figures, and what to do about them
+//!   host         its facts, each with its value or with the reason why it is unknown
+//!   neighbours   other processes that used its CPUs meanwhile
+//!   probes       measurements of the machine itself: clock, caches, scheduler, interruptions, pages
+//!   doctor       the meaning of the facts for tracing and for figures, and remedies
 //! ```
 
-// Who calls says what there is to say.
+// The caller prints; this crate does not.
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 pub mod doctor;
@@ -20,13 +20,13 @@ pub use host::Host;
 pub use neighbours::Neighbours;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// The processors that this process may use; none where the kernel does not tell.
+/// Returns the CPUs that this process may use; none if the kernel does not report them.
 fn allowed_cpus() -> Vec<u32> {
     let allowed = sched_getaffinity(None).unwrap_or_else(|_| CpuSet::new());
     (0..CpuSet::MAX_CPU as u32).filter(|cpu| allowed.is_set(*cpu as usize)).collect()
 }
 
-/// Keeps the calling thread on a processor, where that is allowed: who wants to know asks for its affinity.
+/// Pins the calling thread to a CPU, if that is allowed. A caller that needs to know asks for the affinity.
 fn keep_on(cpu: u32) {
     let mut set = CpuSet::new();
     if (cpu as usize) < CpuSet::MAX_CPU {
@@ -36,8 +36,8 @@ fn keep_on(cpu: u32) {
     let _ = sched_setaffinity(None, &set);
 }
 
-/// The processors that this process may use, in the order in which they are measured on: the first comes last, since it has most interrupts
-/// to serve.
+/// Returns the CPUs that this process may use, in the order in which the lab measures on them. The first CPU comes
+/// last, since it serves most interrupts.
 pub fn cpus() -> Vec<u32> {
     let mut cpus = allowed_cpus();
     match cpus.len() {

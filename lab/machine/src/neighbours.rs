@@ -1,15 +1,15 @@
-//! Who else uses the CPUs while an experiment runs.
+//! Other processes that use the CPUs while an experiment runs.
 //!
-//! A median bears a short disturbance, and not a neighbour that stays. One that is named can be stopped.
+//! A median tolerates a short disturbance, but not a neighbour that stays. A neighbour that is named can be stopped.
 //!
 //! ```text
 //!   Neighbours::watch ──▶ /proc/stat, /proc/*/stat     before
-//!   .stop() ────────────▶ the same                     after ──▶ what each process took: ours (roots, descendants) │ others
+//!   .stop() ────────────▶ both again                   after ──▶ time of each process: own (roots, descendants) │ others
 //!                                                             └─▶ Findings: neighbours, unnamed share, steal ──▶ notes, Host::absorb
 //! ```
-//! What processes took that are not there at the end is seen in sums alone: busy time of the CPUs, less that of all that were seen.
-//! The kernel counts busy time by ticks on many machines, so small shares are not told. Other containers' processes cannot be named.
-//! A descendant of ours that has lost its parent counts as a neighbour. Source: `proc(5)`.
+//! The time of processes that have ended is known as a sum only: busy time of the CPUs, less that of all processes that
+//! were seen. Many kernels count busy time by ticks, so small shares are not reported. Processes of other containers
+//! cannot be named. A descendant of an own process that has lost its parent counts as a neighbour. Source: `proc(5)`.
 
 use std::collections::HashMap;
 use std::time::Instant;
@@ -18,40 +18,41 @@ use serde::{Deserialize, Serialize};
 
 use crate::fact::Fact;
 
-/// Share of one processor from which on a process is told of.
+/// Minimum share of one CPU for a process to be named.
 const NAMED_SHARE_MIN: f64 = 0.05;
 
-/// A process that is none of ours.
+/// A process that does not belong to the experiment and used a CPU.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Neighbour {
-    /// Its id.
+    /// Process id.
     pub pid: u32,
-    /// The name that the kernel has for it, at most 15 characters.
+    /// Name that the kernel has for it, at most 15 characters.
     pub command: String,
-    /// Share of one processor while the run lasted; with several threads it may exceed 1.
+    /// Share of one CPU during the run; with several threads it may exceed 1.
     pub share: f64,
-    /// The processor that it ran on last.
+    /// CPU that it ran on last.
     pub cpu: Option<u32>,
-    /// Whether that is one of those measured on.
+    /// Whether that CPU is one of those measured on.
     pub is_on_measured_cpu: bool,
 }
 
-/// What was seen.
+/// Disturbances that were seen.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Findings {
-    /// Processes that took at least 5 % of a processor, greediest first.
+    /// Processes that took at least 5 % of a CPU, highest share first.
     pub neighbours: Vec<Neighbour>,
-    /// Share of one processor that processes took that were never seen, or outside of this container.
+    /// Share of one CPU that was taken by processes that were never seen, or that are outside of this container.
     pub unnamed_share: Fact<f64>,
-    /// Share of the measured processors' time (of all, if none is given) that the hypervisor gave to others.
+    /// Share of the measured CPUs' time (of all CPUs' if none is given) that the hypervisor gave to other machines.
     pub steal_share: Fact<f64>,
-    /// Share of one processor that interrupts took.
+    /// Share of one CPU that interrupts took.
     pub interrupt_share: Fact<f64>,
 }
 
 impl Findings {
-    /// One line for each thing that a reader has to know, with its remedy. Nothing to tell, no lines.
+    /// Returns one line for each disturbance that a reader should know, with its remedy. Without disturbances there are
+    /// no lines.
     pub fn notes(&self) -> Vec<String> {
         let measured = ", which is measured; stop it, or choose another with --cpu";
         let beside = "; it shares caches and memory with what is measured; stop it";
@@ -60,9 +61,9 @@ impl Findings {
             let end = cpu.map_or_else(|| "; stop it".into(), |cpu| format!(", on processor {cpu}{end}"));
             format!("noisy neighbour: `{command}` (pid {pid}) took {:.0} % of a processor{end}", share * 100.0)
         };
-        // More of them say no more.
+        // Five are enough.
         let mut notes: Vec<String> = self.neighbours.iter().take(5).map(named).collect();
-        // Ticks make the sums of one processor coarse.
+        // Ticks make the sums of one CPU coarse.
         for (share, least, subject, rest) in [
             (&self.unnamed_share, 0.10, "noisy neighbours: processes too short-lived to name took", "of a processor"),
             (&self.steal_share, 0.01, "steal: the hypervisor gave", "of the processors' time to other machines"),
@@ -75,7 +76,7 @@ impl Findings {
     }
 }
 
-/// What was there before.
+/// A watch on the neighbours, with the state at its start.
 #[derive(Debug)]
 pub struct Neighbours {
     roots: Vec<u32>,
@@ -85,14 +86,14 @@ pub struct Neighbours {
 }
 
 impl Neighbours {
-    /// Looks for the first time. `own` are the processes that are no neighbours, with all their descendants: as a rule
+    /// Takes the first snapshot. `own` are the processes that are not neighbours, with all their descendants, usually
     /// `&[std::process::id()]`. `measured_cpus` are the CPUs that the experiment measures on.
     pub fn watch(own: &[u32], measured_cpus: &[u32]) -> Neighbours {
         let (roots, measured_cpus) = (own.to_vec(), measured_cpus.to_vec());
         Neighbours { roots, measured_cpus, before: Snapshot::take(), begun: Instant::now() }
     }
 
-    /// Looks again. What could not be seen has its cause in the findings.
+    /// Takes the second snapshot. A share that could not be determined has its cause in the findings.
     pub fn stop(self) -> Findings {
         let elapsed = self.begun.elapsed();
         self.findings(&Snapshot::take(), elapsed.as_secs_f64() * rustix::param::clock_ticks_per_second() as f64)
@@ -103,12 +104,13 @@ impl Neighbours {
         let parents: HashMap<u32, u32> = after.processes.iter().map(|(&(pid, _), one)| (pid, one.parent)).collect();
         let is_own = |pid: u32| {
             let ancestors = std::iter::successors(Some(pid), |pid| parents.get(pid).copied());
-            // Ids that are used again while they are read may seem to be their own ancestors.
+            // Process ids that are reused during the reading may seem to be their own ancestors.
             ancestors.take(parents.len() + 1).any(|pid| self.roots.contains(&pid))
         };
         let (mut neighbours, mut seen) = (Vec::new(), 0);
         for (&(pid, started), process) in &after.processes {
-            // Who was there at first has a past; who came later has all its time in ours. Of children that ended, likewise.
+            // A process that was there at the start has an earlier time; all time of a later one counts. The same holds
+            // for its children that ended.
             let earlier = self.before.processes.get(&(pid, started));
             let since = |of: fn(&Process) -> u64| of(process).saturating_sub(earlier.map_or(0, of));
             let time = since(|process| process.time);
@@ -140,7 +142,7 @@ impl Neighbours {
     }
 }
 
-/// The fields of `/proc/PID/stat` that are needed. Times in ticks.
+/// Fields of `/proc/PID/stat` that are needed. Times are in ticks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Process {
     command: String,
@@ -150,15 +152,16 @@ struct Process {
     cpu: Option<u32>,
 }
 
-/// Of a process: its id, and when it was started, since ids are used again.
+/// Identity of a process: its id and its start time, since ids are reused.
 type Key = (u32, u64);
 
 fn parse_process(text: &str) -> Option<(Key, Process)> {
-    // The name may hold anything, parentheses too.
+    // The name may contain anything, including parentheses.
     let (pid, rest) = text.split_once(" (")?;
     let (command, rest) = rest.rsplit_once(')')?;
     let fields: Vec<&str> = rest.split_whitespace().collect();
-    // Fields are numbered from 1 in proc(5); here the third is the first. Times of children are signed in the kernel's print.
+    // Fields are numbered from 1 in proc(5); the first of this list is the third. The kernel prints times of children
+    // as signed numbers.
     let field = |number: usize| Some(fields.get(number - 3)?.parse::<i64>().ok()?.max(0) as u64);
     let process = Process {
         command: command.into(),
@@ -170,21 +173,21 @@ fn parse_process(text: &str) -> Option<(Key, Process)> {
     Some(((pid.trim().parse().ok()?, field(22)?), process))
 }
 
-/// Ticks of a CPU, by what it did: user, nice, system, idle, iowait, irq, softirq, steal. Guests are in user.
+/// Ticks of a CPU by kind: user, nice, system, idle, iowait, irq, softirq, steal. Time of guests is part of user.
 type CpuTimes = [u64; 8];
 
-/// Lines of `/proc/stat`: `cpu`, all of them together, and `cpu0` and so on.
+/// Parses the lines of `/proc/stat`: `cpu`, the sum of all CPUs, and `cpu0` and so on.
 fn parse_cpus(text: &str) -> HashMap<String, CpuTimes> {
     let line = |line: &str| {
         let mut words = line.split_whitespace();
         let name = words.next().filter(|name| name.starts_with("cpu"))?;
-        // Old kernels have fewer.
+        // Old kernels print fewer fields.
         Some((name.to_string(), std::array::from_fn(|_| words.next().and_then(|time| time.parse().ok()).unwrap_or(0))))
     };
     text.lines().filter_map(line).collect()
 }
 
-/// What one look sees.
+/// CPUs and processes at one moment.
 #[derive(Debug, Clone, Default)]
 struct Snapshot {
     cpus: HashMap<String, CpuTimes>,
@@ -196,7 +199,7 @@ impl Snapshot {
         let text = |path: &str| std::fs::read_to_string(path).ok();
         let pids = std::fs::read_dir("/proc").into_iter().flatten().flatten();
         let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-        // A process may end between the two: then it is not there.
+        // A process that ends between the two reads is left out.
         let processes = pids.filter_map(|pid| parse_process(&text(&format!("/proc/{pid}/stat"))?)).collect();
         Snapshot { cpus: parse_cpus(&text("/proc/stat").unwrap_or_default()), processes }
     }
@@ -217,8 +220,8 @@ mod tests {
         assert_eq!((cpus.len(), cpus["cpu"], cpus["cpu0"][3]), (2, [10, 1, 2, 30, 4, 5, 6, 7], 3));
     }
 
-    /// Of 200 ticks, in which CPUs and processes took time: id, parent, own time, that of children that ended, CPU.
-    /// Process 10 is ours, CPU 1 is measured.
+    /// Returns the notes for 200 ticks, in which CPUs and processes took time: id, parent, own time, time of children
+    /// that ended, CPU. Process 10 is the root of the own processes, CPU 1 is measured.
     fn notes(cpus: &str, processes: &[(u32, u32, u64, u64, u32)]) -> Vec<String> {
         let snapshot = |cpus: &str, share: u64| {
             let process = |&(pid, parent, time, children_time, cpu): &(u32, u32, u64, u64, u32)| {
@@ -243,7 +246,7 @@ mod tests {
         ];
         assert_eq!(notes("cpu 415 0 0 180 0 0 0 5\ncpu1 395 0 0 200", &processes), found);
         assert_eq!(notes("nothing", &processes), found, "without /proc/stat");
-        // Ours took 60 ticks and its ended children 40, of 190: 45 % of a processor are nobody's.
+        // The own process took 60 ticks and its ended children 40, of 190: 45 % of a CPU belong to unseen processes.
         let found = notes("cpu 190 0 0 180 0 0 30\ncpu1 90 0 0 100 0 0 0 10", &[(10, 1, 60, 40, 1)]);
         assert!(
             found.iter().zip([" 45.0 % ", " 5.0 % ", " 15.0 % "]).all(|(note, share)| note.contains(share)),

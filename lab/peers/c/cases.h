@@ -1,15 +1,15 @@
 /*
- * What the engines in C have in common: the empty loops that others are compared with, and sites in numbers.
+ * Parts that the engines in C share: the empty loops that other loops are compared with, and numbers of sites.
  *
- * Sites are functions of their own, each on its own cache line, called through a table in an order that has no stride. The
- * functions of `empty_sites_*` are the same functions without the tracepoint.
+ * Sites are functions of their own, each on its own cache line. They are called through a table in an order without
+ * stride. The functions of `empty_sites_*` are the same functions without the tracepoint.
  */
 #ifndef DORMOUSE_LAB_PEERS_CASES_H
 #define DORMOUSE_LAB_PEERS_CASES_H
 
 #include <lab_harness.h>
 
-/* X(number) for each number of three digits, 000 to 999; and for 000 to 009. */
+/* X(number) for each number of three digits, 000 to 999. LAB_TEN expands ten of them, LAB_HUNDRED a hundred. */
 #define LAB_TEN(X, tens) \
     X(tens##0) X(tens##1) X(tens##2) X(tens##3) X(tens##4) X(tens##5) X(tens##6) X(tens##7) X(tens##8) X(tens##9)
 #define LAB_HUNDRED(X, hundreds) \
@@ -20,18 +20,20 @@
     LAB_HUNDRED(X, 0) LAB_HUNDRED(X, 1) LAB_HUNDRED(X, 2) LAB_HUNDRED(X, 3) LAB_HUNDRED(X, 4) \
     LAB_HUNDRED(X, 5) LAB_HUNDRED(X, 6) LAB_HUNDRED(X, 7) LAB_HUNDRED(X, 8) LAB_HUNDRED(X, 9)
 
-/* A site's function: in no other function, on a cache line of its own. */
+/* A site's function: not inlined, on a cache line of its own. */
 #define LAB_SITE __attribute__((noinline, aligned(64))) static void
 
 typedef void lab_site(uint64_t value);
 
-/* Coprime to 10 and to 1,000: every site has its turn, and neighbours in time are none in memory. */
+/* Coprime to 10 and to 1,000: every site has its turn, and sites that are called one after another are not adjacent in
+ * memory. */
 #define LAB_STRIDE 377
 
 /*
- * A loop whose body sees `number`, which the compiler knows nothing about; eight times in a row, so that it hardly matters how the
- * linker has aligned the loop; it starts where a cache line does, or nearly. From one to the next of the eight the number grows by `step`. With zero no compiler makes a
- * chain of additions of it, which would take eight cycles of its own, in some loops and not in others.
+ * A loop whose body gets `number`, about which the compiler knows nothing. The body is repeated eight times in a row,
+ * so that the loop's alignment hardly matters; the loop starts at or near a cache line. The number grows by `step` from
+ * each of the eight to the next. With step zero the compiler cannot make a chain of additions of it, which would take
+ * eight cycles in some loops and not in others.
  */
 #define LAB_STEPPED_LOOP(name, step, body) \
     static inline __attribute__((always_inline)) void name##_body(uint64_t number) \
@@ -60,7 +62,7 @@ typedef void lab_site(uint64_t value);
 
 #define LAB_LOOP(name, body) LAB_STEPPED_LOOP(name, 0, body)
 
-/* A loop over the first `count` functions of a table. */
+/* A loop that calls the first `count` functions of a table. */
 #define LAB_SITES_LOOP(name, table, count) LAB_STEPPED_LOOP(name, 1, table[number * LAB_STRIDE % count](number))
 
 LAB_LOOP(run_empty, (void)0)
@@ -77,7 +79,7 @@ LAB_SITES_LOOP(run_empty_sites_1000, empty_sites, 1000)
 #define LAB_EMPTY_CASES \
     { "empty", run_empty, 0 }, { "empty_sites_10", run_empty_sites_10, 0 }, { "empty_sites_1000", run_empty_sites_1000, 0 }
 
-/* Strings of 32 bytes that differ in the first. */
+/* Strings of 32 bytes that differ in the first byte. */
 static const char lab_texts[8][33] = {
     "a0123456789abcdefghijklmnopqrstu", "b0123456789abcdefghijklmnopqrstu", "c0123456789abcdefghijklmnopqrstu",
     "d0123456789abcdefghijklmnopqrstu", "e0123456789abcdefghijklmnopqrstu", "f0123456789abcdefghijklmnopqrstu",

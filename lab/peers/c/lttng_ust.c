@@ -1,10 +1,11 @@
 /*
- * Engine `lttng-ust`: tracepoints of LTTng-UST, as its manual has them.
+ * Engine `lttng-ust`: tracepoints of LTTng-UST, used as in its manual.
  *
- * The library is the distribution's, linked dynamically; probes are linked into the program, not loaded. The session is the lab's
- * (lab/src/lttng.rs): buffers for each user and processor, four sub-buffers of 1 MiB, in discard mode (the consumer daemon writes
- * them to disk) or overwrite mode (a snapshot session); no contexts, the default clock. Its daemon runs before the program
- * starts, so that all events are enabled when main begins. The lab counts what arrived: babeltrace2 reads the trace.
+ * The library is the distribution's, linked dynamically; probes are linked into the program, not loaded. The session is
+ * the lab's (dormouse_testing::lttng): buffers for each user and CPU, four sub-buffers of 1 MiB, in discard mode (the
+ * consumer daemon writes them to disk) or overwrite mode (a snapshot session); no contexts, the default clock. Its
+ * daemon starts before the program, so that all events are enabled when main starts. The lab counts the events that
+ * arrived: babeltrace2 reads the trace.
  *
  * Dormant: the events `dormant_*` of the same provider, in the same session, are not enabled.
  *

@@ -1,5 +1,5 @@
 /*
- * The events of the engine `lttng-ust`: a session enables `lab:armed_*`, and never `lab:dormant_*`.
+ * Events of the engine `lttng-ust`: a session enables `lab:armed_*`, and never `lab:dormant_*`.
  * <lttng/tracepoint-event.h> reads this file several times.
  */
 #undef LTTNG_UST_TRACEPOINT_PROVIDER
@@ -31,7 +31,7 @@ LTTNG_UST_TRACEPOINT_EVENT(
 LTTNG_UST_TRACEPOINT_EVENT(
     lab, armed_str32, LTTNG_UST_TP_ARGS(const char *, text), LTTNG_UST_TP_FIELDS(lttng_ust_field_string(text, text)))
 
-/* An event of its own for each site. */
+/* One event for each site. */
 #define LAB_EVENTS(site) \
     LTTNG_UST_TRACEPOINT_EVENT_INSTANCE(lab, u64, lab, armed_site_##site, LTTNG_UST_TP_ARGS(uint64_t, value)) \
     LTTNG_UST_TRACEPOINT_EVENT_INSTANCE(lab, u64, lab, dormant_site_##site, LTTNG_UST_TP_ARGS(uint64_t, value))

@@ -1,8 +1,9 @@
 /*
  * Engine `usdt`: statically defined tracepoints of SystemTap's <sys/sdt.h>, dormant.
  *
- * A site is one nop and an ELF note that names it and says where its arguments are; the arguments are computed whether or not
- * anybody listens. No semaphore guards them. Arming is left out: a probe becomes a uprobe, which the engine `uprobe` measures.
+ * A site is one nop and an ELF note with its name and the locations of its arguments. The arguments are computed even
+ * if no tracer has attached. No semaphore guards them. Armed sites are left out: a probe on one becomes a uprobe, which
+ * the engine `uprobe` measures.
  *
  * Source: sys/sdt.h of systemtap-sdt-dev; https://sourceware.org/systemtap/wiki/UserSpaceProbeImplementation.
  */

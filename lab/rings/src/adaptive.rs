@@ -1,9 +1,10 @@
-//! Publishing by itself: in batches where buffers come faster than they are used, at once where they do not.
+//! Rings that decide themselves when to publish: in batches if buffers come faster than they are used, otherwise at
+//! once.
 //!
 //! # The problem
-//! Publishing takes a cache line from the other side. If each buffer is published by itself, that is most of what a buffer costs. If
-//! batches have a fixed size, somebody waits for a batch to fill. The right size depends on how far behind the other side is, which
-//! the queue knows: as long as the device has work left, it needs no further buffers.
+//! Publishing takes a cache line from the other side. If each buffer is published by itself, that is most of a buffer's
+//! cost. If batches have a fixed size, the other side waits for a batch to fill. The right size depends on how far
+//! behind the other side is, which the queue knows: as long as the device has work left, it needs no further buffers.
 //!
 //! # The rule
 //! ```text
@@ -11,50 +12,57 @@
 //!                       offered as in the last burst ──▶ published
 //!                       `limit` not yet published ─────▶ published
 //!                       else ──────────────────────────▶ held
-//!            take_used  nothing, and nothing in flight ▶ what is held is published
-//!                       nothing, PATIENCE times ───────▶ likewise
+//!            take_used  nothing, and nothing in flight ▶ held buffers are published
+//!                       nothing, PATIENCE times ───────▶ held buffers are published
 //!   device   offer_used `limit` not yet published ─────▶ published
-//!            pop        nothing ───────────────────────▶ what is held is published, and only then is that said
+//!            pop        nothing ───────────────────────▶ held buffers are published before the call returns
 //! ```
-//! A burst is all that is offered between two moments at which the driver has every buffer back. A driver that waits for each buffer has it
-//! published at once. A driver that offers four and waits for them has all four published with the fourth: one line is taken from the
-//! device, not two or more. Before the first burst ends, a burst is assumed to be one buffer.
+//! A burst is the sequence of buffers that are offered between two moments at which the driver has all buffers back. If
+//! a driver waits for each buffer, each is published at once. If a driver offers four and waits for them, all four are
+//! published with the fourth: one line is taken from the device, not two or more. Before the first burst ends, a burst
+//! is assumed to be one buffer.
 //!
-//! A driver or device that polls needs nothing else. One that sleeps calls `flush` first, as `arm_interrupt` and `arm_notification` here do.
+//! A driver or device that polls needs nothing else. Before it sleeps it must call `flush`, as `arm_interrupt` and
+//! `arm_notification` here do.
 //!
-//! # What may be held, and how long
-//! The driver holds fewer than `limit` buffers back. While the device has others, it holds them until [`PATIENCE`] calls of `take_used`
-//! found nothing. Once the device has none, it holds them until a call of `take_used` finds nothing, or until a call of `offer` makes them as
-//! many as the last burst had. The device holds fewer than `limit` back, until a call of `pop` finds nothing. A flush publishes everything.
-//! Neither side reads a clock: whoever offers buffers and then calls nothing has to flush.
+//! # Held buffers
+//! The driver holds fewer than `limit` buffers back. While the device has others, it holds them until [`PATIENCE`]
+//! calls of `take_used` found nothing. Once the device has none, it holds them until a call of `take_used` finds
+//! nothing, or until a call of `offer` makes them as many as the last burst had. The device holds fewer than `limit`
+//! back, until a call of `pop` finds nothing. A flush publishes everything. Neither side reads a clock: a caller that
+//! offers buffers and then calls nothing must flush.
 
 use dormouse_vring::{AddressSpace, Chain, Completion, DeviceSide, DriverSide, RingError, Segment};
 
-/// Calls of `take_used` in a row that find nothing, after which the driver holds nothing back.
+/// Number of consecutive calls of `take_used` that find nothing, after which the driver holds nothing back.
 pub const PATIENCE: u16 = 4;
 
-/// Buffers after which a batch is published, in a queue of `size`. So many that a line of descriptors or used elements
-/// is seldom read while it is still written, and so few that both sides always have some.
+/// Returns the number of buffers after which a batch is published, in a queue of `size`. It is large enough that a line
+/// of descriptors or used elements is seldom read while it is still written, and small enough that both sides always
+/// have some buffers.
 const fn limit_of(size: u16) -> u16 {
     let limit = if size / 4 < 64 { size / 4 } else { 64 };
     if limit == 0 { 1 } else { limit }
 }
 
-/// A driver that publishes by itself.
+/// A driver that decides itself when to publish.
 #[derive(Debug)]
 pub struct AdaptiveDriver<D> {
     side: D,
     limit: u16,
-    /// Calls in a row that found nothing while something is held.
+    /// Number of consecutive calls that found nothing while buffers are held.
     idle: u16,
-    /// Buffers published since the first that was offered when the driver had all of them back; and in the burst before, at most `limit`.
+    /// Number of buffers published in this burst: since the first that was offered when the driver had all buffers
+    /// back.
     burst: u16,
+    /// Number of buffers in the burst before, at most `limit`.
     expected: u16,
 }
 
 impl<D: DriverSide> AdaptiveDriver<D> {
-    /// Takes over a driver. What it added and did not publish is published. If it has chains under way, the limit is lower than that of a
-    /// new driver, because it is not known how many descriptors these chains take; see [`AdaptiveDriver::with_limit`].
+    /// Takes over a driver. Buffers that it added and did not publish are published. If it has chains under way, the
+    /// limit is lower than that of a new driver, because it is not known how many descriptors these chains take; see
+    /// [`AdaptiveDriver::with_limit`].
     pub fn new(side: D) -> AdaptiveDriver<D> {
         let size = side.free_count().saturating_add(side.in_flight()).saturating_add(side.unpublished());
         let mut driver = AdaptiveDriver { limit: limit_of(size), side, idle: 0, burst: 0, expected: 1 };
@@ -62,25 +70,26 @@ impl<D: DriverSide> AdaptiveDriver<D> {
         driver
     }
 
-    /// With another limit, of at least 1 buffer: 1 publishes each buffer. It holds from the next call on.
+    /// Sets another limit, of at least 1 buffer; 1 publishes each buffer. It is in force from the next call on.
     pub fn with_limit(mut self, limit: u16) -> AdaptiveDriver<D> {
         self.limit = limit.max(1);
         self.expected = self.expected.min(self.limit);
         self
     }
 
-    /// The driver itself. Adding or publishing there is harmless.
+    /// Returns the driver itself. Adding or publishing through it is harmless.
     pub fn side(&mut self) -> &mut D {
         &mut self.side
     }
 
-    /// Adds a buffer, and shows it to the device now or later: see the module's documentation for how much later that can be. `true`:
-    /// everything is published; ask [`AdaptiveDriver::needs_kick`].
+    /// Adds a buffer, and publishes it now or later; the module's documentation says how much later that can be.
+    /// Returns true if everything is published; then call [`AdaptiveDriver::needs_kick`].
     ///
     /// Wait-free.
     ///
     /// # Errors
-    /// As [`DriverSide::add`]. With [`RingError::Full`], all that was held is published: ask [`AdaptiveDriver::needs_kick`].
+    /// See [`DriverSide::add`]. With [`RingError::Full`], all held buffers are published; then call
+    /// [`AdaptiveDriver::needs_kick`].
     #[inline(always)]
     pub fn offer(&mut self, readable: &[Segment], writable: &[Segment], token: u64) -> Result<bool, RingError> {
         let held = self.side.unpublished() + 1;
@@ -108,13 +117,13 @@ impl<D: DriverSide> AdaptiveDriver<D> {
         error
     }
 
-    /// The next used buffer, if there is one. If there is none, or an error, the call may publish what is held: ask
-    /// [`AdaptiveDriver::needs_kick`] if [`AdaptiveDriver::held`] was not zero before, and is now.
+    /// Returns the next used buffer, if there is one. If there is none, or an error, the call may publish held buffers:
+    /// call [`AdaptiveDriver::needs_kick`] if [`AdaptiveDriver::held`] was not zero before, and is now.
     ///
     /// Wait-free.
     ///
     /// # Errors
-    /// As [`DriverSide::take_used`].
+    /// See [`DriverSide::take_used`].
     #[inline(always)]
     pub fn take_used(&mut self) -> Result<Option<Completion>, RingError> {
         let found = self.side.take_used();
@@ -126,7 +135,7 @@ impl<D: DriverSide> AdaptiveDriver<D> {
         found
     }
 
-    /// While the device has nothing: whether as many are held as the last burst had.
+    /// While the device has nothing: whether as many buffers are held as the last burst had.
     #[inline(always)]
     fn ends_burst(&mut self, held: u16) -> bool {
         if held == 1 && self.burst > 0 {
@@ -136,7 +145,7 @@ impl<D: DriverSide> AdaptiveDriver<D> {
         held >= self.expected
     }
 
-    /// Nothing was found.
+    /// Handles a call that found nothing.
     fn wait(&mut self) {
         if self.side.unpublished() > 0 {
             self.idle += 1;
@@ -146,12 +155,12 @@ impl<D: DriverSide> AdaptiveDriver<D> {
         }
     }
 
-    /// Descriptors that are free.
+    /// Number of free descriptors.
     pub fn free_count(&self) -> u16 {
         self.side.free_count()
     }
 
-    /// Buffers that are held back.
+    /// Number of buffers that are held back.
     pub fn held(&self) -> u16 {
         self.side.unpublished()
     }
@@ -163,7 +172,7 @@ impl<D: DriverSide> AdaptiveDriver<D> {
         self.side.publish();
     }
 
-    /// Shows the device all that was offered.
+    /// Publishes all offered buffers.
     ///
     /// Wait-free.
     #[inline]
@@ -173,7 +182,7 @@ impl<D: DriverSide> AdaptiveDriver<D> {
         }
     }
 
-    /// Whether the device wants to be notified of what was published since the last call.
+    /// Whether the device wants a notification of the buffers that were published since the last call.
     ///
     /// Wait-free.
     #[inline]
@@ -181,7 +190,7 @@ impl<D: DriverSide> AdaptiveDriver<D> {
         self.side.needs_kick()
     }
 
-    /// Flushes, and asks to be notified; true: there is something to be taken first. A kick may be due.
+    /// Flushes, and enables notifications. Returns true if there are buffers to take first. A kick may be due.
     ///
     /// Wait-free.
     pub fn arm_interrupt(&mut self) -> bool {
@@ -190,7 +199,7 @@ impl<D: DriverSide> AdaptiveDriver<D> {
     }
 }
 
-/// A device that publishes by itself.
+/// A device that decides itself when to publish.
 #[derive(Debug)]
 pub struct AdaptiveDevice<V> {
     side: V,
@@ -198,29 +207,30 @@ pub struct AdaptiveDevice<V> {
 }
 
 impl<V: DeviceSide> AdaptiveDevice<V> {
-    /// Takes over a device of a queue of `size`, as it was made with. What it pushed and did not publish is published.
+    /// Takes over a device of a queue of `size`, the size that it was made with. Buffers that it pushed and did not
+    /// publish are published.
     pub fn new(mut side: V, size: u16) -> AdaptiveDevice<V> {
         side.publish_used();
         AdaptiveDevice { side, limit: limit_of(size) }
     }
 
-    /// With another limit, of at least 1 buffer: 1 publishes each buffer.
+    /// Sets another limit, of at least 1 buffer; 1 publishes each buffer.
     pub fn with_limit(mut self, limit: u16) -> AdaptiveDevice<V> {
         self.limit = limit.max(1);
         self
     }
 
-    /// The device itself. Pushing or publishing there is harmless.
+    /// Returns the device itself. Pushing or publishing through it is harmless.
     pub fn side(&mut self) -> &mut V {
         &mut self.side
     }
 
-    /// The next available buffer; false: there is none, and all that was held is published.
+    /// Pops the next available buffer. Returns false if there is none; then all held buffers are published.
     ///
     /// Wait-free.
     ///
     /// # Errors
-    /// As [`DeviceSide::pop`]; all that was held is published.
+    /// See [`DeviceSide::pop`]; all held buffers are published.
     #[inline(always)]
     pub fn pop(&mut self, space: &impl AddressSpace, chain: &mut Chain) -> Result<bool, RingError> {
         let found = self.side.pop(space, chain);
@@ -230,8 +240,9 @@ impl<V: DeviceSide> AdaptiveDevice<V> {
         found
     }
 
-    /// Gives a buffer back, with the number of bytes written, and shows it to the driver now or later: see the module's documentation for
-    /// how much later that can be. `true`: all is published; ask [`AdaptiveDevice::needs_interrupt`].
+    /// Gives a buffer back, with the number of bytes written, and publishes it now or later; the module's documentation
+    /// says how much later that can be. Returns true if everything is published; then call
+    /// [`AdaptiveDevice::needs_interrupt`].
     ///
     /// Wait-free.
     #[inline(always)]
@@ -244,12 +255,12 @@ impl<V: DeviceSide> AdaptiveDevice<V> {
         is_due
     }
 
-    /// Buffers that are held back.
+    /// Number of buffers that are held back.
     pub fn held(&self) -> u16 {
         self.side.unpublished()
     }
 
-    /// Shows the driver all that was offered.
+    /// Publishes all offered buffers.
     ///
     /// Wait-free.
     #[inline]
@@ -259,7 +270,7 @@ impl<V: DeviceSide> AdaptiveDevice<V> {
         }
     }
 
-    /// Whether the driver wants to be notified of what was published since the last call.
+    /// Whether the driver wants a notification of the buffers that were published since the last call.
     ///
     /// Wait-free.
     #[inline]
@@ -267,7 +278,7 @@ impl<V: DeviceSide> AdaptiveDevice<V> {
         self.side.needs_interrupt()
     }
 
-    /// Flushes, and asks to be notified; true: there is something to be popped first. An interrupt may be due.
+    /// Flushes, and enables notifications. Returns true if there are buffers to pop first. An interrupt may be due.
     ///
     /// Wait-free.
     pub fn arm_notification(&mut self) -> bool {

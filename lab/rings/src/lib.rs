@@ -1,16 +1,16 @@
-//! Forms of virtqueues that experiments compare with those of [`dormouse_vring`]: what came before them, and what can be put on top.
+//! Forms of virtqueues that experiments compare with those of [`dormouse_vring`]: earlier forms, and additions to it.
 //!
 //! ```text
-//!   ReadBack<B>                  a bus through which a side reads back the indexes and flags that it writes: a ring without a shadow
-//!   PlainDriver, PlainDevice     a split ring as Linux had it in 2015: free descriptors linked in shared memory, nothing prefetched
-//!   AdaptiveDriver, …Device      any ring, published by itself: in batches where buffers come faster than they are used
+//!   ReadBack<B>                  a bus that reads back the indexes and flags that its side writes: a ring without a shadow
+//!   PlainDriver, PlainDevice     the split ring of Linux in 2015: free descriptors linked in shared memory, nothing prefetched
+//!   AdaptiveDriver, …Device      any ring, which decides itself when to publish: in batches if buffers come faster than they are used
 //! ```
-//! With them and the queues themselves, what has been refined since 2015 can be switched off:
+//! With them and the queues themselves, the refinements since 2015 can be switched off one by one:
 //!
 //! | | the own index is read back | the peer's index is read each time | free descriptors | prefetched |
 //! | --- | --- | --- | --- | --- |
-//! | what the change of Srinivas began with | yes | yes | in shared memory | no |
-//! | what it made of it | no | yes | in shared memory | no |
+//! | before the change of Srinivas | yes | yes | in shared memory | no |
+//! | after that change | no | yes | in shared memory | no |
 //! | with a cached index | either | no | in shared memory | no |
 //! | `dormouse_vring` | either | no | in private memory | yes |
 //!
@@ -25,11 +25,13 @@ pub use adaptive::{AdaptiveDevice, AdaptiveDriver, PATIENCE};
 pub use plain::{PlainDevice, PlainDriver};
 pub use read_back::ReadBack;
 
-/// Offsets in either ring (2.7.6, 2.7.8), and of the first entry or element.
+/// Offset of the flags in either ring (2.7.6, 2.7.8).
 const FLAGS: usize = 0;
+/// Offset of the index in either ring.
 const INDEX: usize = 2;
+/// Offset of the first entry or element.
 const FIRST: usize = 4;
-/// Bytes of a used element.
+/// Size of a used element, in bytes.
 const ELEMENT: usize = 8;
 
 #[cfg(test)]

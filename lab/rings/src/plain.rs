@@ -6,10 +6,10 @@ use crate::{ELEMENT, FIRST, FLAGS, INDEX};
 
 /// `VIRTQ_DESC_F_WRITE` (2.7.5).
 const WRITE: u16 = 2;
-/// Descriptors of the largest ring (2.7).
+/// Maximum number of descriptors of a ring (2.7).
 const SIZE_MAX: u32 = 1 << 15;
 
-/// Checks size, alignment and memory.
+/// Checks the ring's size and the areas' lengths.
 fn check(bus: &impl Bus, size: u32) -> Result<u16, RingError> {
     if !size.is_power_of_two() || size > SIZE_MAX {
         return Err(RingError::Size { size });
@@ -26,28 +26,31 @@ fn check(bus: &impl Bus, size: u32) -> Result<u16, RingError> {
     Ok(size as u16)
 }
 
-/// The driver side of a split ring as Linux had it in 2015, for buffers of one segment. If `IS_CACHED`, it reads the device's index only when
-/// everything that it saw last is taken.
+/// The driver side of the split ring of Linux in 2015, for buffers of one segment. If `IS_CACHED`, it reads the
+/// device's index only when it has taken everything that it saw last.
 ///
-/// It is for measurements: a device that writes to descriptors spoils the list of free ones, though what it names is always in the ring. Ask
-/// at least once in 65,535 buffers whether to kick.
+/// It is meant for measurements: a device that writes to descriptors breaks the list of free ones, though every index
+/// in it stays inside the ring. Ask at least once in 65,535 buffers whether to kick.
 #[derive(Debug)]
 #[repr(align(128))]
 pub struct PlainDriver<B, const IS_CACHED: bool> {
     bus: B,
     size: u16,
     has_event_idx: bool,
-    /// What the device has, by descriptor.
+    /// Buffers that the device has, by descriptor.
     buffers: Box<[Option<Buffer>]>,
-    /// The first free descriptor. The list goes on through `next` in the descriptors; the one that was freed last is used first.
+    /// First free descriptor. The list continues through `next` in the descriptors; the one freed last is used first.
     head: u32,
-    /// How many were added, published, announced and taken: indexes, in words that are loaded by the width by which they were stored (a wider
-    /// load would wait for the store before it, and for all before that).
+    /// Number of buffers added. These counts are used as indexes. They are loaded with the width with which they were
+    /// stored: a wider load would wait for the store before it, and for all stores before that.
     added: u32,
+    /// Number of buffers published.
     published: u32,
+    /// Number of buffers published at the last check for a kick.
     announced: u32,
+    /// Number of buffers taken back.
     taken: u32,
-    /// `used.idx` as it was last read.
+    /// Last value read of `used.idx`.
     seen: u32,
     flags: u16,
     violations: u64,
@@ -60,7 +63,7 @@ struct Buffer {
 }
 
 impl<B: Bus, const IS_CACHED: bool> PlainDriver<B, IS_CACHED> {
-    /// The driver of an empty ring of `size` entries. Of the features only event indexes are known.
+    /// Makes the driver of an empty ring of `size` entries. It supports event indexes and no other feature.
     ///
     /// # Errors
     /// [`RingError::Size`] and [`RingError::Area`].
@@ -86,7 +89,7 @@ impl<B: Bus, const IS_CACHED: bool> PlainDriver<B, IS_CACHED> {
         })
     }
 
-    /// The second word of a descriptor.
+    /// Returns the second word of a descriptor.
     #[inline(always)]
     fn rest(&self, slot: u16) -> u64 {
         self.bus.load(Area::Descriptor, 16 * usize::from(slot) + 8, Relaxed)
@@ -143,13 +146,13 @@ impl<B: Bus, const IS_CACHED: bool> DriverSide for PlainDriver<B, IS_CACHED> {
     #[inline]
     fn publish(&mut self) {
         self.published = self.added;
-        // (A) pairs with (B): whoever sees the index sees the entries and the descriptors that it covers.
+        // (A) pairs with (B): a device that sees the index sees the entries and the descriptors that it covers.
         self.bus.store(Area::Driver, INDEX, self.published as u16, Release);
     }
 
     fn needs_kick(&mut self) -> bool {
         let old = std::mem::replace(&mut self.announced, self.published);
-        // The index is stored before the device's wish is read.
+        // The index is stored before the device's suppression word is read.
         self.bus.fence();
         if self.has_event_idx {
             let event: u16 = self.bus.load(Area::Device, FIRST + ELEMENT * usize::from(self.size), Relaxed);
@@ -163,7 +166,7 @@ impl<B: Bus, const IS_CACHED: bool> DriverSide for PlainDriver<B, IS_CACHED> {
     fn take_used(&mut self) -> Result<Option<Completion>, RingError> {
         let index = self.taken as u16;
         if !IS_CACHED || index == self.seen as u16 {
-            // (D) pairs with (C): the elements, and what the device did to the buffers, come before.
+            // (D) pairs with (C): the elements, and the device's writes to the buffers, are visible.
             let value: u16 = self.bus.load(Area::Device, INDEX, Acquire);
             if value.wrapping_sub(index) > self.in_flight() {
                 return Err(self.violation(RingError::UsedIndex { index, value }));
@@ -192,7 +195,7 @@ impl<B: Bus, const IS_CACHED: bool> DriverSide for PlainDriver<B, IS_CACHED> {
         } else {
             self.set_flags(0)
         }
-        // What is wanted is stored before `used.idx` is read.
+        // The driver's wish is stored before `used.idx` is read.
         self.bus.fence();
         let value: u16 = self.bus.load(Area::Device, INDEX, Relaxed);
         value != self.taken as u16
@@ -220,21 +223,23 @@ impl<B: Bus, const IS_CACHED: bool> DriverSide for PlainDriver<B, IS_CACHED> {
     }
 }
 
-/// The device side of such a ring, which polls. If `IS_CACHED`, it reads the driver's index only when
-/// everything that it saw last is popped.
+/// The device side of that ring, which polls. If `IS_CACHED`, it reads the driver's index only when it has popped
+/// everything that it saw last.
 #[derive(Debug)]
 #[repr(align(128))]
 pub struct PlainDevice<B, const IS_CACHED: bool> {
     bus: B,
     size: u16,
-    /// How many were popped and pushed, and `avail.idx` as it was last read; as in a driver.
+    /// Number of buffers popped. For the width of these words, see [`PlainDriver`].
     popped: u32,
+    /// Number of buffers pushed.
     pushed: u32,
+    /// Last value read of `avail.idx`.
     seen: u32,
 }
 
 impl<B: Bus, const IS_CACHED: bool> PlainDevice<B, IS_CACHED> {
-    /// The device of an empty ring of `size` entries.
+    /// Makes the device of an empty ring of `size` entries.
     ///
     /// # Errors
     /// [`RingError::Size`] and [`RingError::Area`].
@@ -242,10 +247,10 @@ impl<B: Bus, const IS_CACHED: bool> PlainDevice<B, IS_CACHED> {
         Ok(PlainDevice { size: check(&bus, size)?, bus, popped: 0, pushed: 0, seen: 0 })
     }
 
-    /// The next available buffer, if there is one: its descriptor and its segment.
+    /// Returns the next available buffer, if there is one: its descriptor and its segment.
     ///
     /// # Errors
-    /// The driver has violated the protocol.
+    /// If the driver has violated the protocol.
     #[inline(always)]
     pub fn pop(&mut self) -> Result<Option<(u16, Segment)>, RingError> {
         let index = self.popped as u16;
@@ -270,7 +275,7 @@ impl<B: Bus, const IS_CACHED: bool> PlainDevice<B, IS_CACHED> {
         Ok(Some((head, Segment { addr, len: rest as u32 })))
     }
 
-    /// Gives a buffer back, with the number of bytes written, without showing it to the driver.
+    /// Gives a buffer back, with the number of bytes written, without publishing it.
     #[inline(always)]
     pub fn push_used(&mut self, id: u16, len: u32) {
         let at = FIRST + ELEMENT * usize::from(self.pushed as u16 & (self.size - 1));
@@ -279,16 +284,16 @@ impl<B: Bus, const IS_CACHED: bool> PlainDevice<B, IS_CACHED> {
         self.pushed = self.pushed.wrapping_add(1);
     }
 
-    /// Shows the driver all that was pushed.
+    /// Publishes all pushed buffers.
     #[inline]
     pub fn publish_used(&mut self) {
-        // (C) pairs with (D): what the device did to the buffers, and the elements, come before.
+        // (C) pairs with (D): publishes the elements, and the device's writes to the buffers.
         self.bus.store(Area::Device, INDEX, self.pushed as u16, Release);
     }
-    /// Whether the driver wants to be notified of what was published.
+    /// Whether the driver wants a notification of the published buffers.
     #[inline(always)]
     pub fn needs_interrupt(&self) -> bool {
-        // The index is stored before the driver's wish is read.
+        // The index is stored before the driver's suppression word is read.
         self.bus.fence();
         let flags: u16 = self.bus.load(Area::Driver, FLAGS, Relaxed);
         flags & 1 == 0

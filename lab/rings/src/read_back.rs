@@ -5,31 +5,32 @@ use dormouse_vring::{Area, Bus, Word};
 
 use crate::{ELEMENT, FIRST, FLAGS, INDEX};
 
-/// A split ring's memory as a side reaches it that has no shadow: it reads back what it has written.
+/// Access to a split ring's memory for a side without a shadow: it reads back what it has written.
 ///
-/// A driver reads `avail.idx` for each entry and each time it publishes, and `avail.flags` for each used element, as Linux's did before the
-/// change of Srinivas (2015). A device reads `used.idx` for each element. Entry and index are stored only when the load before is done.
+/// A driver reads `avail.idx` for each entry and each time it publishes, and `avail.flags` for each used element, as
+/// Linux did before the change of Srinivas (2015). A device reads `used.idx` for each element. Entry and index are
+/// stored only after the load before them has completed.
 #[derive(Debug, Clone, Copy)]
 pub struct ReadBack<B> {
     bus: B,
-    /// The ring that this side writes.
+    /// Area that this side writes.
     own: Area,
-    /// Where its event index is.
+    /// Offset of its event index.
     event: usize,
 }
 
 impl<B: Bus> ReadBack<B> {
-    /// The driver's way to a ring of `size` entries.
+    /// Returns the driver's access to a ring of `size` entries.
     pub fn driver(bus: B, size: u32) -> ReadBack<B> {
         ReadBack { bus, own: Area::Driver, event: FIRST + 2 * size as usize }
     }
 
-    /// The device's.
+    /// Returns the device's access to a ring of `size` entries.
     pub fn device(bus: B, size: u32) -> ReadBack<B> {
         ReadBack { bus, own: Area::Device, event: FIRST + ELEMENT * size as usize }
     }
 
-    /// Reads a word that this side wrote. Returns 0, which is not known before.
+    /// Reads a word that this side wrote. Returns 0, which the CPU knows only after the load.
     #[inline(always)]
     fn wait_for(&self, offset: usize) -> u64 {
         let read: u16 = self.bus.load(self.own, offset, Relaxed);

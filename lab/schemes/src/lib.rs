@@ -1,25 +1,28 @@
-//! Ways to lay out per-CPU objects and to find them: the product's, and those that the experiment `percpu` compares it with.
+//! Schemes to lay out per-CPU objects and to find them: the product's, and those that the experiment `percpu` compares
+//! it with.
 //!
 //! ```text
 //!   StaticAreas    base + offset + (cpu << shift)      │ a₀ b₀ c₀ │ a₁ b₁ c₁ │          one area, for ever
 //!   Interlaced     object + (cpu << shift)             │ a₀ b₀ c₀ │ a₁ b₁ c₁ │          the product's pool
-//!   Segregated     object + (cpu << shift)             │ a₀ a′₀ . │ a₁ a′₁ . │ b₀ … │   the same, a block for each size
+//!   Segregated     object + (cpu << shift)             │ a₀ a′₀ . │ a₁ a′₁ . │ b₀ … │   same formula, a block for each size
 //!   OffsetTable    object + table[cpu]                 │ a₀ b₀ c₀ │ a₁ b₁ c₁ │          one table for all
 //!   Contiguous     object + (cpu << shift of object)   │ a₀ . │ a₁ . │ b₀ . │ b₁ . │    whole cache lines
 //!   PointerArray   object[cpu]                         │ a[] │ a₀ . │ a₁ . │ b[] │ …    whole cache lines, and an array
 //! ```
 //!
-//! Interlaced, the objects of one CPU share cache lines with one another and none with another CPU's; segregated, only objects of one
-//! size do. All but the last two have the memory of the product's pool; `StaticAreas`, `Interlaced` and `OffsetTable` differ by the
-//! address alone. In the last two, every copy has lines to itself, which are cut off the front of one mapping.
+//! In `Interlaced`, the objects of one CPU share cache lines with one another and none with another CPU's; in
+//! `Segregated`, only objects of one size do. All but the last two use the memory of the product's pool; `StaticAreas`,
+//! `Interlaced` and `OffsetTable` differ by the computation of the address alone. In the last two, every copy has its
+//! own cache lines, which are cut off the front of one mapping.
 //!
-//! Each way adds to an object's first word in one restartable sequence, which computes the address itself (x86-64; elsewhere, the address
-//! comes first). Nothing is freed, and nothing calls malloc: the accounting library stands in front of it.
+//! Each scheme adds to an object's first word in one restartable sequence, which computes the address itself (x86-64;
+//! on other architectures, the address is computed first). Objects are never freed, and nothing here calls malloc,
+//! because the accounting library replaces malloc and uses these schemes.
 //!
 //! # Limits
 //! * [`OBJECT_COUNT_MAX`] objects, of [`CACHE_LINE`] bytes at most.
-//! * Where memory has several nodes, the strides of a pool prefer their CPUs' nodes; the memory of the last two lies wherever it was
-//!   first touched.
+//! * On machines with several memory nodes, the strides of a pool prefer their CPUs' nodes; the memory of the last two
+//!   schemes is on the node that first touched it.
 
 #[cfg(target_arch = "x86_64")]
 mod arch;
@@ -32,49 +35,53 @@ use dormouse_percpu::{Object, Pool, PoolOptions, Region, Rseq};
 use mapping::Mapping;
 pub use mapping::{Given, Room};
 
-/// Objects of a scheme.
+/// Maximum number of objects of a scheme.
 pub const OBJECT_COUNT_MAX: usize = 8_192;
 
-/// The largest object, for each CPU.
+/// Maximum size of an object for each CPU, in bytes.
 pub const CACHE_LINE: usize = 64;
 
 const WORD: usize = size_of::<u64>();
 
-/// Memory for objects, which lives as long as this.
+/// Memory for objects, which lives as long as the scheme.
 pub trait Scheme: Sized + Send + Sync + 'static {
-    /// What finds an object's first word.
+    /// Type of the views that find an object's first word.
     type View: View;
 
-    /// `None` if there is no memory.
+    /// Makes the memory for `cpu_count` CPUs. Returns `None` if there is no memory.
     fn new(cpu_count: u32, room: Room) -> Option<Self>;
 
-    /// Zeroes for every CPU, from one word to [`CACHE_LINE`] bytes.
+    /// Allocates an object of zeroes for every CPU, from one word to [`CACHE_LINE`] bytes.
     fn alloc(&mut self, size_bytes: usize) -> Option<<Self::View as View>::Object>;
 
-    /// What computes addresses in this memory.
+    /// Returns a view that computes addresses in this memory.
     fn view(&self) -> Self::View;
 }
 
-/// How a word's handle and a CPU's number become an address.
+/// Computes an address from a word's handle and a CPU's number.
 pub trait View: Copy + Send + Sync + 'static {
-    /// What a word is found by.
+    /// Handle of a word.
     type Object: Copy + Send + Sync + 'static;
 
-    /// # Safety
-    /// The object is of the memory that the view is of, which lives and has `cpu`.
-    unsafe fn address(self, object: Self::Object, cpu: u32) -> *mut u64;
-
-    /// Adds `n`, wrapping, to the word of the CPU that the thread is on. False: aborted, nothing has been added.
+    /// Returns the address of a CPU's copy of an object.
     ///
     /// # Safety
-    /// As [`View::address`], and only sections on its CPU write a word.
+    /// The object must belong to the view's memory. That memory must be alive and have `cpu`.
+    unsafe fn address(self, object: Self::Object, cpu: u32) -> *mut u64;
+
+    /// Adds `n`, wrapping, to the word of the CPU that the thread runs on. Returns false after an abort: nothing has
+    /// been added.
+    ///
+    /// # Safety
+    /// The object must belong to the view's memory, which must be alive. Only critical sections on its CPU may write a
+    /// word.
     unsafe fn add(self, rseq: Rseq, object: Self::Object, n: u64) -> bool;
 }
 
 fn pool(options: &PoolOptions, room: Room) -> Option<Pool> {
     match room {
         Room::Own { is_lazy } => Pool::new(&PoolOptions { is_lazy, ..*options }),
-        // SAFETY: `Given` promises memory that lives and that nobody else uses.
+        // SAFETY: `Given::new` guarantees memory that lives and that nothing else uses.
         Room::Given(given) => Pool::in_region(unsafe { Region::new(given.base(), given.size_bytes()) }, options),
     }
     .ok()
@@ -91,7 +98,7 @@ fn object(pool: &Pool, size_bytes: usize) -> Option<Object> {
 /// The product's pool.
 pub struct Interlaced(Pool);
 
-/// [`Interlaced`]'s.
+/// View of [`Interlaced`].
 #[derive(Clone, Copy)]
 pub struct InterlacedView(dormouse_percpu::View);
 
@@ -116,25 +123,26 @@ impl View for InterlacedView {
 
     #[inline(always)]
     unsafe fn address(self, object: Object, cpu: u32) -> *mut u64 {
-        // SAFETY: the caller's promise.
+        // SAFETY: the object belongs to the view's memory, which is alive and has `cpu`, as the caller guarantees.
         unsafe { self.0.address(object, cpu) }.cast()
     }
 
     #[inline(always)]
     unsafe fn add(self, rseq: Rseq, object: Object, n: u64) -> bool {
-        // SAFETY: the caller's promise.
+        // SAFETY: the object belongs to the view's memory, which is alive, and only critical sections on its CPU write
+        // a word, as the caller guarantees.
         unsafe { self.0.add(rseq, object, n) }
     }
 }
 
-/// The product's pool, in blocks whose objects are all of one size.
+/// The product's pool, in blocks whose objects all have one size.
 pub struct Segregated {
     pool: Pool,
-    /// What is left of the last block, by size in words.
+    /// Rest of the last block, by object size in words.
     left: [Left; CACHE_LINE / WORD],
 }
 
-/// The end of a block: where it begins, and how many bytes it has.
+/// The rest of a block: its start, and its size in bytes.
 #[derive(Clone, Copy)]
 struct Left {
     next: *mut u8,
@@ -146,7 +154,7 @@ unsafe impl Send for Segregated {}
 // SAFETY: nothing changes through a shared reference.
 unsafe impl Sync for Segregated {}
 
-/// A block, for each CPU: a page.
+/// Size of a block for each CPU, in bytes: one page.
 const BLOCK_BYTES: usize = 4096;
 
 impl Scheme for Segregated {
@@ -174,7 +182,7 @@ impl Scheme for Segregated {
     }
 }
 
-/// The product's memory, of which nothing is used but one area.
+/// The product's pool, limited to one area.
 struct Strides {
     pool: Pool,
     stride_shift: u32,
@@ -196,7 +204,7 @@ impl Strides {
     }
 }
 
-/// One area at a fixed place.
+/// One area at a fixed address.
 pub struct StaticAreas {
     strides: Strides,
     base: *mut u8,
@@ -207,7 +215,7 @@ unsafe impl Send for StaticAreas {}
 // SAFETY: nothing changes through a shared reference.
 unsafe impl Sync for StaticAreas {}
 
-/// [`StaticAreas`]'.
+/// View of [`StaticAreas`].
 #[derive(Clone, Copy)]
 pub struct StaticView {
     base: *mut u8,
@@ -215,7 +223,7 @@ pub struct StaticView {
     cpu_count: u32,
 }
 
-// SAFETY: an address and two numbers; what is done through the address is unsafe at its place.
+// SAFETY: an address and two numbers; every use of the address is unsafe and argued there.
 unsafe impl Send for StaticView {}
 // SAFETY: nothing changes through a shared reference.
 unsafe impl Sync for StaticView {}
@@ -252,37 +260,38 @@ impl View for StaticView {
     #[inline(always)]
     unsafe fn add(self, rseq: Rseq, offset: usize, n: u64) -> bool {
         let first = self.base.wrapping_add(offset).cast();
-        // SAFETY: the caller's promise.
+        // SAFETY: the offset belongs to an object of the view's memory, which is alive, and only critical sections on
+        // its CPU write a word, as the caller guarantees.
         unsafe { rseq.add_by_stride(first, self.stride_shift, self.cpu_count, n) }
     }
 }
 
-/// A word's address for CPU 0, or its array's.
+/// Address of a word for CPU 0, or of its array.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Place(NonNull<u8>);
 
-// SAFETY: an address; what is done through it is unsafe at its place.
+// SAFETY: an address; every use of it is unsafe and argued there.
 unsafe impl Send for Place {}
 // SAFETY: nothing changes through a shared reference.
 unsafe impl Sync for Place {}
 
-/// Areas, with a table of how far each CPU's lies from the first.
+/// Areas, with a table of each CPU's distance from the first.
 pub struct OffsetTable {
     strides: Strides,
     table: Mapping,
 }
 
-/// Where the table begins in its mapping.
+/// Offset of the table in its mapping, in bytes.
 const TABLE_OFFSET_BYTES: usize = 2_112;
 
-/// [`OffsetTable`]'s.
+/// View of [`OffsetTable`].
 #[derive(Clone, Copy)]
 pub struct TableView {
     table: *const usize,
     cpu_count: u32,
 }
 
-// SAFETY: an address of what nobody writes, and a number.
+// SAFETY: an address of memory that nothing writes, and a number.
 unsafe impl Send for TableView {}
 // SAFETY: nothing changes through a shared reference.
 unsafe impl Sync for TableView {}
@@ -294,13 +303,13 @@ impl Scheme for OffsetTable {
         let table_bytes = TABLE_OFFSET_BYTES + cpu_count as usize * size_of::<usize>();
         let (of_table, of_areas) = room.split(table_bytes)?;
         let strides = Strides::new(cpu_count, of_areas)?;
-        // In a part of a page that the counter of the experiment's `hot` does not have: a load waits for a store whose address
-        // has the same lowest twelve bits.
+        // The table starts in a part of a page that differs from that of the counter of the experiment's `hot`: a load
+        // waits for a store whose address has the same lowest twelve bits.
         let mut table = Mapping::new(table_bytes, of_table)?;
         table.cut(TABLE_OFFSET_BYTES)?;
         for cpu in 0..cpu_count as usize {
             let entry = table.cut(size_of::<usize>())?.cast::<usize>();
-            // SAFETY: just cut out of the mapping, one after another, and aligned.
+            // SAFETY: just cut out of the mapping, one entry after another, and aligned.
             unsafe { entry.write(cpu << strides.stride_shift) };
         }
         Some(OffsetTable { strides, table })
@@ -332,27 +341,29 @@ impl View for TableView {
     #[inline(always)]
     unsafe fn add(self, rseq: Rseq, Place(object): Place, n: u64) -> bool {
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: the caller's promise; the table has an entry for each CPU.
+        // SAFETY: the object belongs to the view's memory, which is alive, and only critical sections on its CPU write
+        // a word, as the caller guarantees; the table has an entry for each CPU.
         return unsafe { arch::rseq_cpu_load_add(rseq, object.as_ptr(), self.table, self.cpu_count, n) };
         #[cfg(not(target_arch = "x86_64"))]
-        // SAFETY: the caller's promise.
+        // SAFETY: the object belongs to the view's memory for `cpu_count` CPUs, which is alive, and only critical
+        // sections on its CPU write a word, as the caller guarantees.
         return unsafe { add_at(self, rseq, Place(object), self.cpu_count, n) };
     }
 }
 
-/// The copies of a word next to each other, each with a cache line.
+/// All copies of a word next to each other, each with a cache line of its own.
 pub struct Contiguous {
     memory: Mapping,
     cpu_count: u32,
 }
 
-/// [`Contiguous`]'.
+/// View of [`Contiguous`].
 #[derive(Clone, Copy)]
 pub struct ContiguousView {
     cpu_count: u32,
 }
 
-/// The bits of a [`Contiguous`] handle that contain the shift between copies: free, since copies have whole lines.
+/// Bits of a [`Contiguous`] handle that contain the shift between copies. They are free because copies are whole lines.
 const SHIFT_BITS: usize = CACHE_LINE - 1;
 
 impl Scheme for Contiguous {
@@ -389,18 +400,19 @@ impl View for ContiguousView {
     #[inline(always)]
     unsafe fn add(self, rseq: Rseq, Place(object): Place, n: u64) -> bool {
         let first = object.as_ptr().map_addr(|address| address & !SHIFT_BITS).cast();
-        // SAFETY: the caller's promise. The shift instruction takes the lowest six bits of its count.
+        // SAFETY: the object belongs to the view's memory, which is alive, and only critical sections on its CPU write
+        // a word, as the caller guarantees. The shift instruction uses the lowest six bits of its count.
         unsafe { rseq.add_by_stride(first, object.addr().get() as u32, self.cpu_count, n) }
     }
 }
 
-/// Each word an array of pointers, one for each CPU, to copies with a cache line each.
+/// An array of pointers for each word, one for each CPU, to copies with a cache line each.
 pub struct PointerArray {
     memory: Mapping,
     cpu_count: u32,
 }
 
-/// [`PointerArray`]'s.
+/// View of [`PointerArray`].
 #[derive(Clone, Copy)]
 pub struct PointerView {
     cpu_count: u32,
@@ -427,7 +439,7 @@ impl Scheme for PointerArray {
         for cpu in 0..self.cpu_count as usize {
             let copy = self.memory.cut(CACHE_LINE)?.cast::<u64>();
             let entry = array.cast::<*mut u64>().wrapping_add(cpu);
-            // SAFETY: inside the array just cut out, which nobody else knows.
+            // SAFETY: inside the array that was just cut out, to which nothing else has a pointer yet.
             unsafe { entry.write(copy) };
         }
         NonNull::new(array).map(Place)
@@ -445,23 +457,28 @@ impl View for PointerView {
     #[inline(always)]
     unsafe fn address(self, Place(object): Place, cpu: u32) -> *mut u64 {
         let entry = object.as_ptr().cast::<*mut u64>().wrapping_add(cpu as usize);
-        // SAFETY: an array with an entry for each CPU, which nobody writes once it was handed out.
+        // SAFETY: an array with an entry for each CPU, which nothing writes after `alloc` has returned it.
         unsafe { entry.read() }
     }
 
     #[inline(always)]
     unsafe fn add(self, rseq: Rseq, Place(object): Place, n: u64) -> bool {
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: the caller's promise; the array has an entry for each CPU.
+        // SAFETY: the object belongs to the view's memory, which is alive, and only critical sections on its CPU write
+        // a word, as the caller guarantees; the array has an entry for each CPU.
         return unsafe { arch::rseq_cpu_deref_add(rseq, object.as_ptr().cast(), self.cpu_count, n) };
         #[cfg(not(target_arch = "x86_64"))]
-        // SAFETY: the caller's promise.
+        // SAFETY: the object belongs to the view's memory for `cpu_count` CPUs, which is alive, and only critical
+        // sections on its CPU write a word, as the caller guarantees.
         return unsafe { add_at(self, rseq, Place(object), self.cpu_count, n) };
     }
 }
 
+/// Adds `n` to the word of the CPU that the thread runs on. Returns false after an abort.
+///
 /// # Safety
-/// As [`View::add`], in memory for `cpu_count` CPUs.
+/// The object must belong to the view's memory for `cpu_count` CPUs, which must be alive. Only critical sections on its
+/// CPU may write a word.
 #[cfg(not(target_arch = "x86_64"))]
 #[inline]
 unsafe fn add_at<V: View>(view: V, rseq: Rseq, object: V::Object, cpu_count: u32, n: u64) -> bool {
@@ -469,9 +486,10 @@ unsafe fn add_at<V: View>(view: V, rseq: Rseq, object: V::Object, cpu_count: u32
     if cpu >= cpu_count {
         return false;
     }
-    // SAFETY: the caller's promise, and the memory has the CPU.
+    // SAFETY: the object belongs to the view's memory, which is alive, as the caller guarantees, and `cpu` is below
+    // `cpu_count`.
     let word = unsafe { view.address(object, cpu) };
-    // SAFETY: the CPU's word, by the caller's promise.
+    // SAFETY: the word of `cpu`, which only critical sections on that CPU write, as the caller guarantees.
     unsafe { rseq.add(cpu, word, n) }
 }
 

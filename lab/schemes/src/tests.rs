@@ -1,4 +1,4 @@
-//! Each way against its formula, against an array of numbers, and while threads move from CPU to CPU.
+//! Each scheme against its formula, against an array of numbers, and while threads move from CPU to CPU.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -8,24 +8,24 @@ use dormouse_percpu::possible_cpus;
 use super::*;
 
 fn word<'a, V: View>(view: V, object: V::Object, cpu: u32) -> &'a AtomicU64 {
-    // SAFETY: the tests ask for words of memory that lives, and for CPUs that it has.
+    // SAFETY: the tests pass objects of memory that is alive, and CPUs that it has.
     let at = unsafe { view.address(object, cpu) };
-    // SAFETY: a word, aligned, that sections or atomic stores write.
+    // SAFETY: an aligned word, which only critical sections or atomic stores write.
     unsafe { AtomicU64::from_ptr(at) }
 }
 
-/// Memory that a scheme is given, and that is never taken back.
+/// Returns memory for a scheme, which is never freed.
 fn given() -> Room {
     const SIZE_BYTES: usize = 4 << 20;
     let layout = std::alloc::Layout::from_size_align(SIZE_BYTES, 4096).unwrap();
-    // SAFETY: of a size that is not zero.
+    // SAFETY: the size is not zero.
     let base = unsafe { std::alloc::alloc_zeroed(layout) };
     assert!(!base.is_null());
-    // SAFETY: zeroes from a page's begin, which nobody else knows, and which are never freed.
+    // SAFETY: zeroes from the start of a page, which nothing else refers to and which are never freed.
     Room::Given(unsafe { Given::new(base, SIZE_BYTES) })
 }
 
-/// Every copy is a word of its own: what is written to one is read from that one.
+/// Checks that every copy is a word of its own: a value that is written to one copy is read from that copy.
 fn copies_are_words_of_their_own<S: Scheme>(lines_of_eight: usize) {
     let rooms = [Room::Own { is_lazy: false }, Room::Own { is_lazy: true }, given(), given()];
     for (cpu_count, room) in [1, 32, 2, 32].into_iter().zip(rooms) {
@@ -57,7 +57,7 @@ fn copies_are_words_of_their_own<S: Scheme>(lines_of_eight: usize) {
     }
 }
 
-/// The lines that objects of 8 and of 24 bytes, allocated in turn, have on a CPU.
+/// Returns the lines that objects of 8 and of 24 bytes, allocated in turn, have on a CPU.
 fn lines_by_size<S: Scheme>() -> [std::collections::BTreeSet<usize>; 2] {
     let mut memory = S::new(2, Room::Own { is_lazy: true }).unwrap();
     let mut lines = [const { std::collections::BTreeSet::new() }; 2];
@@ -79,7 +79,7 @@ fn objects_of_different_sizes_share_lines_unless_they_are_segregated() {
     assert!(small.intersection(&large).count() >= 31, "{small:?} {large:?}");
 }
 
-/// Lets the calling thread run on the next CPU that the process may use.
+/// Moves the calling thread to the next CPU that the process may use.
 fn move_on(allowed: &libc::cpu_set_t, cpu: &mut usize) {
     loop {
         *cpu = (*cpu + 1) % libc::CPU_SETSIZE as usize;
@@ -96,7 +96,7 @@ fn move_on(allowed: &libc::cpu_set_t, cpu: &mut usize) {
     assert_eq!(unsafe { libc::sched_setaffinity(0, size_of_val(&one), &raw const one) }, 0);
 }
 
-/// What threads on every CPU add arrives once.
+/// Checks that additions of threads on every CPU are counted exactly once.
 fn additions_are_exact<S: Scheme>() {
     const THREADS: u64 = 3;
     const ROUNDS: u64 = 100_000;
@@ -118,7 +118,7 @@ fn additions_are_exact<S: Scheme>() {
                         if round % 100 == thread {
                             move_on(&allowed, &mut cpu);
                         }
-                        // SAFETY: an object of this memory, which sections alone write.
+                        // SAFETY: an object of this memory, which is alive and which only critical sections write.
                         while !unsafe { view.add(rseq, objects[round as usize % 8], thread + 1) } {}
                     }
                 })

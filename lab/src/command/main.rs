@@ -178,7 +178,7 @@ impl Run {
         (options.policy, options.has_peers, options.project) = (self.policy, !self.no_peers, self.project);
         let all = || EXPERIMENTS.iter().map(|known| known.name.to_string()).collect();
         let names = if self.experiments.is_empty() { all() } else { self.experiments };
-        // Found out before minutes of measuring.
+        // Checked before minutes of measuring.
         for file in self.json.iter().chain(&self.html) {
             let opened = std::fs::OpenOptions::new().append(true).create(true).open(file);
             opened.with_context(|| format!("cannot write {}", file.display()))?;
@@ -216,7 +216,7 @@ impl Doctor {
     }
 
     fn compare(&self, path: &Path, out: &mut Output) -> anyhow::Result<u8> {
-        // Before seconds of measuring, what is wrong with the file.
+        // The file is checked before seconds of measuring.
         let there = Report { experiments: Vec::new(), ..load(path)? };
         if there.host.probes.figures.is_empty() {
             let remedy = format!("write it again there, with `dormouse lab doctor --save {}`", path.display());

@@ -1,4 +1,4 @@
-//! What is said of an experiment, in its order, whoever writes it.
+//! The content of a report on an experiment, in order, independent of the format.
 
 use std::collections::BTreeSet;
 
@@ -13,20 +13,20 @@ use crate::{Experiment, Measurement, Ratio};
 pub(super) enum Block {
     Heading(&'static str),
     Text(String),
-    /// Notes, with what stands before each.
+    /// Notes, with the text before each.
     Notes(&'static str, Vec<String>),
-    /// With its title.
+    /// A table with its title.
     Grid(String, Grid),
-    /// On a page alone.
+    /// A plot; on pages only.
     Plot(Plot),
-    /// On a page alone, and there when the reader asks. It says what is in it.
+    /// Blocks that the reader can unfold, with a summary; on pages only.
     Fold(String, Vec<Block>),
 }
 
-/// Axes whose values make a table of their own, with what they are in the plain case.
+/// Axes whose values have tables of their own, with their values in the plain case.
 const AXES: [(&str, &str); 3] = [("threads", "1"), ("pressure", "hot"), ("mode", "overwrite")];
 
-/// The title of a measurement's table: its unit, and what departs from the plain case.
+/// Returns the title of a measurement's table: its unit, and its differences from the plain case.
 fn table_title(m: &Measurement) -> String {
     let value = |axis: &str, plain: &str| m.labels.get(axis).filter(|value| *value != plain);
     let departs: Vec<String> =
@@ -34,7 +34,7 @@ fn table_title(m: &Measurement) -> String {
     format!("Medians, {}: {}", m.unit, if departs.is_empty() { "plain case".into() } else { departs.join(", ") })
 }
 
-/// Adds the first plot, and the others where the reader asks for them.
+/// Adds the first plot, and the other plots folded.
 fn add_plots(blocks: &mut Vec<Block>, what: &str, plots: Vec<Plot>) {
     let mut plots = plots.into_iter().map(Block::Plot);
     blocks.extend(plots.next());
@@ -44,7 +44,7 @@ fn add_plots(blocks: &mut Vec<Block>, what: &str, plots: Vec<Plot>) {
     }
 }
 
-/// What a paper says, and what the rounds of an experiment say to it.
+/// Returns a paper's statements and tables, judged by the rounds of an experiment.
 pub(super) fn of_paper(paper: &Paper, experiment: &Experiment) -> Vec<Block> {
     let statements = Block::Grid("Statements".into(), paper::grid(&paper.judge(experiment)));
     let tables = paper.tables(experiment).into_iter().map(|mut grid| {
@@ -78,7 +78,7 @@ fn add_table(blocks: &mut Vec<Block>, title: String, members: &[&Measurement]) {
     add_plots(blocks, "Further cases", plots::intervals(&title, &members[0].unit, members.iter().copied()));
 }
 
-/// What the kernel and the processor counted.
+/// Returns the counts of the kernel and the CPU.
 fn counters(all: &[Measurement]) -> Grid {
     let names: BTreeSet<&str> = all.iter().flat_map(|m| m.counters.keys()).map(String::as_str).collect();
     let row = |m: &Measurement| {
@@ -116,8 +116,8 @@ fn add_measurements(blocks: &mut Vec<Block>, all: &[Measurement], is_brief: bool
     }
 }
 
-/// An experiment: warnings, the paper, ratios, measurements, what else there is to know. In short: what the paper says or, without one,
-/// the ratios and the first table, and who the peers were.
+/// Returns the blocks of an experiment: warnings, the paper, ratios, measurements, notes. If `is_brief`, only warnings,
+/// the paper or, without one, the ratios and the first table, and the notes on peers.
 pub(super) fn of_experiment(experiment: &Experiment, is_brief: bool) -> Vec<Block> {
     let warnings = ["noisy neighbour", "not steady", "outliers"];
     let is_warning = |note: &String| warnings.iter().any(|start| note.starts_with(start));

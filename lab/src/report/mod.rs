@@ -1,16 +1,18 @@
-//! What was measured, written for a terminal, for a browser, for a document.
+//! Reports: results written for a terminal, for a browser, for a document.
 //!
 //! ```text
-//!   Experiment ──▶ blocks, plots   headings, words, grids, plots with what they show in words, in their order
+//!   Experiment ──▶ blocks, plots   headings, text, grids, plots with a description in words, in order
 //!                    │
 //!                    ▼
 //!   text · html · markdown         page.css, page.js ──▶ plotly.js ──▶ SVG in the browser
 //! ```
-//! All three write the same blocks, so that they cannot say different things; plots, and what is folded, are on a page alone. A page is
-//! one file that opens anywhere, also on a phone, and asks the network for nothing. Without scripts, all figures are in the tables.
+//! All three formats write the same blocks, so that they cannot contradict each other; plots and folded blocks are on
+//! pages only. A page is one file that opens anywhere, also on a phone, and makes no network request. Without scripts,
+//! all figures are in the tables.
 //!
-//! Nothing of a [`Report`]: names, labels, notes and members of the host are text, wherever they appear. Within HTML they are escaped,
-//! figures stand in a data block without `<`, and the page's policy (`Content-Security-Policy`) refuses every load but images in the page.
+//! A [`Report`] is not trusted: its names, labels, notes and members of the host are treated as text everywhere. In
+//! HTML they are escaped, figures are in a data block without `<`, and the page's policy (`Content-Security-Policy`)
+//! refuses every load except images in the page.
 
 mod blocks;
 mod plots;
@@ -27,11 +29,12 @@ use plots::Plot;
 const CSS: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
 const PLOTLY: &str = include_str!("vendor/plotly-cartesian.min.js");
-/// A browser that obeys it makes no request for this page.
+/// Content security policy: with it a browser makes no request for this page.
 const POLICY: &str = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:; \
                       base-uri 'none'; form-action 'none'";
 
-/// A report for a terminal. In short: of each experiment what a paper says or, without one, its ratios and its first table, and its peers.
+/// Formats a report for a terminal. If `is_brief`, each experiment has only its paper or, without one, its ratios and
+/// first table, and its peers.
 pub fn text(report: &Report, is_brief: bool) -> String {
     let mut text = format!("{}\n", report.host);
     for experiment in &report.experiments {
@@ -51,7 +54,7 @@ fn block_text(block: &Block) -> String {
     }
 }
 
-/// What papers say, and what a report says to it, as markdown.
+/// Formats the papers' statements and figures, with the verdicts of a report, as markdown.
 pub fn papers(report: Option<&Report>) -> String {
     let mut text = String::from("# What the papers say, and what was measured\n\n");
     text += &match report {
@@ -70,17 +73,17 @@ pub fn papers(report: Option<&Report>) -> String {
         text.extend(of_paper(&paper, found.unwrap_or(&nothing)).iter().map(|block| match block {
             Block::Grid(title, grid) => format!("\n### {title}\n\n{}", grid.markdown()),
             Block::Text(text) => format!("{text}\n"),
-            // A paper has no others.
+            // A paper has no other blocks.
             _ => String::new(),
         }));
     }
     text
 }
 
-/// A report as HTML: one file that needs nothing else, for light and dark, for desk and phone.
+/// Formats a report as HTML: one self-contained file, for light and dark, for desktop and phone.
 ///
 /// # Errors
-/// A plot cannot be told as JSON.
+/// If a plot cannot be serialised as JSON.
 pub fn html(report: &Report) -> Result<String, serde_json::Error> {
     let names: Vec<&str> = report.experiments.iter().map(|experiment| experiment.name.as_str()).collect();
     let title = if names.is_empty() { "There are no experiments in this result.".into() } else { names.join(", ") };
@@ -131,7 +134,7 @@ pub fn html(report: &Report) -> Result<String, serde_json::Error> {
         schema = report.schema,
         host = escaped(&report.host.to_string()),
         when = escaped(&report.host.measured),
-        // Of JSON within a script, only `</script` and `<!--` mean something.
+        // JSON within a script must not contain `</script` or `<!--`.
         plots = serde_json::to_string(&plots)?.replace('<', "\\u003c"),
     ))
 }
@@ -164,7 +167,7 @@ fn block_html<'a>(block: &'a Block, plots: &mut Vec<&'a Plot>) -> String {
 mod tests {
     use super::*;
 
-    /// Relative luminance of `#rrggbb`, by <https://www.w3.org/TR/WCAG22/#dfn-relative-luminance>.
+    /// Returns the relative luminance of `#rrggbb`, by <https://www.w3.org/TR/WCAG22/#dfn-relative-luminance>.
     fn luminance(scheme: &str, name: &str) -> f64 {
         let colour = scheme.split(&format!("--{name}: #")).nth(1).unwrap_or_else(|| panic!("--{name}"));
         let channel = |at: usize| f64::from(u8::from_str_radix(&colour[at..at + 2], 16).expect("two digits")) / 255.0;

@@ -1,5 +1,6 @@
-//! Plots, which `page.js` draws: of ratios, and of cases of a unit, a row for each, with its rounds; of a quantity that varies alone, a line
-//! for each group of cases that differ in nothing else. Values that are far apart are on a logarithmic axis.
+//! Plots, which `page.js` draws. Ratios, and cases of a unit, have a row each, with its rounds. For each label whose
+//! values are quantities, there is a line for each group of cases that differ in nothing else. Values that are far
+//! apart are on a logarithmic axis.
 
 use std::collections::BTreeMap;
 
@@ -8,28 +9,30 @@ use serde::Serialize;
 use crate::grid::{interval, number};
 use crate::{Labels, Measurement, Ratio};
 
-/// Rows of a plot, and lines, of which there are as many as colours; more get more plots.
+/// Maximum number of rows of a plot. More rows get more plots.
 const ROWS_MAX: usize = 24;
+/// Maximum number of lines of a plot: as many as there are colours.
 const LINES_MAX: usize = 8;
-/// Values that are farther apart are on a logarithmic axis.
+/// Ratio of values above which the axis is logarithmic.
 const FAR: f64 = 8.0;
-/// How far from the median a round is drawn, in median absolute deviations.
+/// Maximum distance from the median at which a round is drawn, in median absolute deviations.
 const DEVIATIONS_MAX: f64 = 8.0;
 
-/// One figure with what stands around it.
+/// A plot with its title and description.
 #[derive(Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Plot {
     pub(super) title: String,
-    /// What it shows, made of its own figures.
+    /// Description in words, made of its own figures.
     pub(super) sentence: String,
-    /// What stands at the axis of values, with its unit.
+    /// Title of the axis of values, with its unit.
     values: String,
     is_log: bool,
-    /// Of lines: what stands at the other axis, and its steps in their order.
+    /// For lines: title of the other axis.
     axis: Option<String>,
+    /// For lines: steps of the other axis, in order.
     steps: Vec<String>,
-    /// A value to compare with.
+    /// A value to compare with, drawn as a line.
     reference: Option<f64>,
     rows: Vec<Row>,
 }
@@ -39,10 +42,11 @@ struct Row {
     name: String,
     value: f64,
     ci95: Option<[f64; 2]>,
-    /// The value with its unit and interval.
+    /// Value in words, with its unit and interval.
     said: String,
-    /// Of a line: a step of the axis, by its number, and the line that it is a point of.
+    /// For a line: index of the step of the axis.
     x: usize,
+    /// For a line: name of the line that it is a point of.
     series: String,
     rounds: Vec<f64>,
 }
@@ -79,7 +83,7 @@ fn extremes(rows: &[Row]) -> String {
     }
 }
 
-/// Cases of one unit with their intervals and rounds.
+/// Returns plots of cases of one unit, with their intervals and rounds.
 pub(super) fn intervals<'a>(title: &str, unit: &str, cases: impl IntoIterator<Item = &'a Measurement>) -> Vec<Plot> {
     let cases: Vec<&Measurement> = cases.into_iter().filter(|m| m.median.is_finite()).collect();
     let plots = cases.chunks(ROWS_MAX).map(|cases| {
@@ -103,7 +107,7 @@ pub(super) fn intervals<'a>(title: &str, unit: &str, cases: impl IntoIterator<It
     plots.collect()
 }
 
-/// Ratios with their intervals.
+/// Returns plots of ratios, with their intervals.
 pub(super) fn ratios(ratios: &[Ratio]) -> Vec<Plot> {
     let case = |ratio: &Ratio| {
         let (name, median, ci95) = (ratio.name.clone(), ratio.value, ratio.ci95);
@@ -114,21 +118,21 @@ pub(super) fn ratios(ratios: &[Ratio]) -> Vec<Plot> {
     plots.into_iter().map(|plot| Plot { reference: Some(1.0), ..plot }).collect()
 }
 
-/// Where a value stands on an axis of quantities; none for what is no quantity.
+/// Returns the position of a value on an axis of quantities; none if it is not a quantity.
 fn place(value: &str) -> Option<f64> {
     let level = ["hot", "L1", "L2", "L3", "memory"].iter().position(|known| *known == value);
     level.map(|level| level as f64).or_else(|| value.parse().ok()).filter(|place: &f64| place.is_finite())
 }
 
-/// A point of a line: where it stands, the value of its label, the case.
+/// A point of a line: its position, the value of its label, the case.
 type Point<'a> = (f64, &'a str, &'a Measurement);
 
-/// How much a line goes up or down; of what is not above zero that cannot be told.
+/// Returns how much a line rises or falls, as a logarithm; -1 if that is undefined.
 fn change(line: &[Point]) -> f64 {
     (line[line.len() - 1].2.median / line[0].2.median).ln().abs().max(-1.0)
 }
 
-/// For each label of quantities that varies alone: its lines, of which each plot has some.
+/// Returns, for each label of quantities that varies alone, plots of its lines.
 pub(super) fn against_axes(measurements: &[Measurement]) -> Vec<Vec<Plot>> {
     let mut groups: BTreeMap<(&str, &str), BTreeMap<Labels, Vec<Point>>> = BTreeMap::new();
     for m in measurements.iter().filter(|m| m.median.is_finite()) {
@@ -143,7 +147,7 @@ pub(super) fn against_axes(measurements: &[Measurement]) -> Vec<Vec<Plot>> {
         let mut lines: Vec<Vec<Point>> = groups.into_values().collect();
         lines.iter_mut().for_each(|line| line.sort_by(|a, b| a.0.total_cmp(&b.0)));
         lines.retain(|line| line[0].0 < line[line.len() - 1].0);
-        // Those that change most are seen first.
+        // Lines that change most come first.
         lines.sort_by(|a, b| change(b).total_cmp(&change(a)));
         lines.chunks(LINES_MAX).map(|lines| against(axis, unit, lines)).collect::<Vec<_>>()
     });

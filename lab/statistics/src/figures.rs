@@ -7,17 +7,17 @@ use serde::{Deserialize, Deserializer, Serialize};
 /// Version of the layout of results, as JSON.
 pub const SCHEMA: u32 = 1;
 
-/// What a measurement is of, by axis: `tool` → `dormouse`, `threads` → `2`. Plots take their axes from here.
+/// Axes of a measurement with their values: `tool` → `dormouse`, `threads` → `2`. Plots take their axes from here.
 pub type Labels = BTreeMap<String, String>;
 
 /// A figure with its spread.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Measurement {
-    /// What was measured; unique in its experiment.
+    /// Name of the measured quantity; unique in its experiment.
     pub name: String,
     /// Unit of all figures: `ns`, `s`, `count`.
     pub unit: String,
-    /// How many rounds, without those that were warm-up.
+    /// Number of rounds, without warm-up rounds.
     pub n: usize,
     /// The median.
     #[serde(deserialize_with = "number")]
@@ -34,19 +34,19 @@ pub struct Measurement {
     /// 95 % interval of the median; none from too few rounds.
     #[serde(deserialize_with = "interval")]
     pub ci95: Option<[f64; 2]>,
-    /// Whether it is a count that is the same each time, as a model's.
+    /// Whether it is an exact count, the same each time, for example that of a model.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_exact: bool,
-    /// The same median in cycles of the timestamp counter, where the unit is a time and the counter is constant.
+    /// The median in cycles of the timestamp counter, if the unit is a time and the counter is constant.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tsc_cycles: Option<f64>,
-    /// What it is of.
+    /// Labels of the measurement.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: Labels,
-    /// Counters of the kernel and the processor, for each iteration; those that the machine refuses are not here.
+    /// Counters of the kernel and the CPU for each iteration, without those that the machine refuses.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub counters: BTreeMap<String, f64>,
-    /// The rounds, in the order of their measuring.
+    /// Values of the rounds, in the order of measurement.
     #[serde(default, deserialize_with = "samples", skip_serializing_if = "Vec::is_empty")]
     pub samples: Vec<f64>,
 }
@@ -54,34 +54,34 @@ pub struct Measurement {
 /// A ratio of two added costs, round by round.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Ratio {
-    /// `a_vs_b`.
+    /// Name of the form `a_vs_b`.
     pub name: String,
     /// The ratio of the medians.
     #[serde(deserialize_with = "number")]
     pub value: f64,
-    /// Its 95 % interval; none from too few rounds.
+    /// 95 % interval of the ratio; none from too few rounds.
     #[serde(deserialize_with = "interval")]
     pub ci95: Option<[f64; 2]>,
-    /// The ratio of the means, and its standard deviation by propagation of both costs'.
+    /// Ratio of the means, and its standard deviation by propagation of both costs' deviations.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub means: Option<[f64; 2]>,
 }
 
 impl Measurement {
-    /// A count that is the same each time it is made.
+    /// Makes an exact count.
     pub fn exact(name: &str, unit: &str, value: f64) -> Measurement {
         let (name, unit) = (name.into(), unit.into());
         let samples = vec![value];
         Measurement { name, unit, n: 1, median: value, mean: value, is_exact: true, samples, ..Measurement::default() }
     }
 
-    /// Cycles of the timestamp counter in a nanosecond, as far as this measurement tells them.
+    /// Cycles of the timestamp counter per nanosecond, if this measurement has both.
     pub fn tsc_rate(&self) -> Option<f64> {
         Some(self.tsc_cycles? / self.median).filter(|rate| rate.is_finite() && *rate > 0.0)
     }
 }
 
-// JSON has no word for what is no number (a ratio to nothing, say): it is written as null, and read as that.
+// JSON cannot express NaN (for example of a ratio to zero): it is written as null, and null is read as NaN.
 
 fn number<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
     Ok(Option::deserialize(from)?.unwrap_or(f64::NAN))

@@ -1,8 +1,9 @@
-//! Whether two figures differ, and by how much.
+//! Tests whether two figures differ, and by how much.
 //!
-//! Where both results carry their rounds, medians are resampled (percentile bootstrap), and the Mann–Whitney test with ties corrected says
-//! whether they differ. Of a figure without rounds the interval is taken for that of a normal variable, and what is below its value and
-//! above keeps its own standard error. The seed is fixed: the same files give the same answer.
+//! If both results have their rounds, medians are resampled (percentile bootstrap), and the Mann–Whitney test with
+//! correction for ties decides whether they differ. A figure without rounds is treated as a normal variable with its
+//! interval, with separate standard errors below and above its value. The seed is fixed, so the same files give the
+//! same answer.
 //!
 //! Source: B. Efron, R. Tibshirani, *An Introduction to the Bootstrap*, 1993, chapter 13; H. Mann, D. Whitney, 1947;
 //! S. Holm, *A simple sequentially rejective multiple test procedure*, 1979.
@@ -18,36 +19,36 @@ use crate::{
     Measurement, RESAMPLES, ROUNDS_MIN, Ratio, SEED, bootstrap, mean_and_deviation, median, median_of_rounds, middle_95,
 };
 
-/// Below this many rounds the normal approximation of the rank test is not to be trusted.
+/// Minimum number of rounds for the normal approximation of the rank test.
 const RANK_TEST_ROUNDS_MIN: usize = 8;
 const Z_95: f64 = 1.959_964;
 
-/// A figure as a result has it.
+/// A figure of a result.
 #[derive(Debug, Clone, Copy)]
 pub struct Figure<'a> {
-    /// The median, or the ratio.
+    /// Median or ratio.
     pub value: f64,
     ci95: Option<[f64; 2]>,
     samples: &'a [f64],
 }
 
 impl Figure<'_> {
-    /// Of a measurement.
+    /// Returns the figure of a measurement.
     pub fn of_measurement(measurement: &Measurement) -> Figure<'_> {
         Figure { value: measurement.median, ci95: measurement.ci95, samples: &measurement.samples }
     }
 
-    /// Of a ratio, whose rounds are not kept.
+    /// Returns the figure of a ratio, whose rounds are not stored.
     pub fn of_ratio(ratio: &Ratio) -> Figure<'_> {
         Figure { value: ratio.value, ci95: ratio.ci95, samples: &[] }
     }
 
-    /// Values that it might as well have had.
+    /// Draws values that the figure might also have had.
     fn draws(&self, random: &mut SmallRng) -> Vec<f64> {
         if self.samples.len() > 1 {
             return bootstrap(random, self.samples.len(), |rounds| median_of_rounds(self.samples, rounds));
         }
-        // Standard errors below and above; none is known of a figure without an interval.
+        // Standard errors below and above the value; zero for a figure without an interval.
         let errors = self.ci95.map(|[low, high]| [self.value - low, high - self.value].map(|half| half / Z_95));
         let is_told = |errors: &[f64; 2]| errors.iter().all(|error| error.is_finite() && *error >= 0.0);
         let [low, high] = errors.filter(is_told).unwrap_or_default();
@@ -59,26 +60,26 @@ impl Figure<'_> {
     }
 }
 
-/// How two figures compare.
+/// Comparison of two figures.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct Compared {
-    /// The second less the first.
+    /// Second figure minus the first.
     pub difference: f64,
-    /// Its 95 % interval.
+    /// 95 % interval of the difference.
     pub difference_ci95: [f64; 2],
-    /// The second in terms of the first; none where the first may be nothing.
+    /// Second figure divided by the first; none if the first may be zero.
     pub ratio: Option<f64>,
-    /// Its 95 % interval.
+    /// 95 % interval of the ratio.
     pub ratio_ci95: Option<[f64; 2]>,
-    /// Probability of such a difference by chance.
+    /// Probability of a difference of this size by chance.
     pub p: f64,
 }
 
-/// Probability of such a difference by chance, by the rounds of both or by values that they might have had.
+/// Returns the probability of a difference of this size by chance, from the rounds of both or from drawn values.
 fn probability([a, b]: [Figure<'_>; 2], drawn: [&[f64]; 2]) -> f64 {
     if a.samples.len().min(b.samples.len()) >= RANK_TEST_ROUNDS_MIN {
         let method = MannWhitneyUMethod::AsymptoticInclContinuityCorrection;
-        // Rounds of which one is no number cannot be ranked, and show no difference.
+        // Rounds with a NaN cannot be ranked, and show no difference.
         return mannwhitneyu(a.samples, b.samples, method, Alternative::TwoSided).map_or(1.0, |(_, p)| p);
     }
     let [[_, error_a], [_, error_b]] = drawn.map(mean_and_deviation);
@@ -91,7 +92,7 @@ pub fn compare(a: Figure<'_>, b: Figure<'_>) -> Compared {
     let mut random = SmallRng::seed_from_u64(SEED);
     let [drawn_a, drawn_b] = [a, b].map(|figure| figure.draws(&mut random));
     let pairs = || drawn_a.iter().zip(&drawn_b);
-    // A cost that may be nothing has no multiple.
+    // There is no ratio to a cost that may be zero.
     let has_ratio = b.value > 0.0 && middle_95(&drawn_a)[0] > 0.0;
     Compared {
         difference: b.value - a.value,
@@ -102,7 +103,7 @@ pub fn compare(a: Figure<'_>, b: Figure<'_>) -> Compared {
     }
 }
 
-/// Holm's correction: what each probability amounts to, considering how many were looked at.
+/// Holm's correction: adjusts each probability for the number of tests.
 pub fn holm(probabilities: &[f64]) -> Vec<f64> {
     let mut order: Vec<usize> = (0..probabilities.len()).collect();
     order.sort_by(|x, y| probabilities[*x].total_cmp(&probabilities[*y]));
@@ -115,8 +116,9 @@ pub fn holm(probabilities: &[f64]) -> Vec<f64> {
     adjusted
 }
 
-/// Looks at two machines: the median of the ratios of a look at the second to a look at the first, and between which values 95 % of them lie.
-/// How much looks at one machine differ is in it. None from fewer than [`ROUNDS_MIN`] looks, or where the first may be nothing.
+/// Compares looks at two machines. Returns the median of the ratios of a look at the second to a look at the first, and
+/// the range that contains 95 % of them. The spread of looks at one machine is part of that range. Returns none from
+/// fewer than [`ROUNDS_MIN`] looks, or if the first figure may be zero.
 pub fn ratio_of_looks(a: &[f64], b: &[f64]) -> Option<(f64, [f64; 2])> {
     let ratios: Vec<f64> = a.iter().flat_map(|a| b.iter().map(move |b| b / a)).collect();
     let is_told = a.len().min(b.len()) >= ROUNDS_MIN && a.iter().all(|look| *look > 0.0);
@@ -138,7 +140,8 @@ mod tests {
     fn without_rounds_the_interval_serves() {
         let ratio = |value: f64| Ratio { value, ci95: Some([value - 0.5, value + 0.5]), ..Ratio::default() };
         let compared = |a: f64, b: f64| compare(Figure::of_ratio(&ratio(a)), Figure::of_ratio(&ratio(b)));
-        // Standard error √2 · 0.5 / 1.96 of either way: the difference has 2 ± 0.707, and is 5.5 errors from nothing.
+        // The standard error of the difference is √2 · 0.5 / 1.96: the difference is 2 ± 0.707, and 5.5 errors from
+        // zero.
         let Compared { difference_ci95: [low, high], p, .. } = compared(10.0, 12.0);
         assert!((low - 1.293).abs() < 0.1 && (high - 2.707).abs() < 0.1 && p < 1e-6, "{low} to {high}, {p}");
         assert!(compared(10.0, 10.2).p > 0.5);

@@ -1,4 +1,4 @@
-//! Medians, intervals, and what may be said of them.
+//! Medians, intervals, and tests of them.
 //!
 //! | what | how | source |
 //! | --- | --- | --- |
@@ -6,7 +6,7 @@
 //! | ratio of two costs | ratio of medians; rounds are drawn in pairs | as above, ch. 14 |
 //! | warm-up | MSER-5 | White 1997; White and Robinson 2010 |
 //! | outliers | distance from the median of more than 5 deviations | Iglewicz and Hoaglin 1993, with a wider fence |
-//! | mean ± deviation | first-order propagation of independent errors | the usual; as in the kernel's immediate-value tables of 2008 |
+//! | mean ± deviation | first-order propagation of independent errors | common practice; as in the kernel's immediate-value tables of 2008 |
 
 mod figures;
 pub mod intervals;
@@ -16,19 +16,19 @@ use rand::{Rng, SeedableRng};
 
 pub use figures::{Labels, Measurement, Ratio, SCHEMA};
 
-/// Resamples of a bootstrap.
+/// Number of resamples of a bootstrap.
 const RESAMPLES: usize = 2_000;
-/// Its random numbers are the same in each run: whoever analyses the same rounds again finds the same interval.
+/// Seed of the bootstrap. It is fixed, so another analysis of the same rounds finds the same interval.
 const SEED: u64 = 0xD0_12_40_05_E5;
-/// Rounds below which there is no interval.
+/// Minimum number of rounds for an interval.
 pub const ROUNDS_MIN: usize = 6;
 
-/// The median; of an even count the mean of the middle two. Zero for no samples.
+/// Returns the median; for an even count, the mean of the middle two. Zero for no samples.
 pub fn median(samples: &[f64]) -> f64 {
     quantile(samples, 0.5)
 }
 
-/// The value below which a share of the samples lies, interpolated between ranks. Zero for no samples.
+/// Returns the value below which a share of the samples is, interpolated between ranks. Zero for no samples.
 pub fn quantile(samples: &[f64], share: f64) -> f64 {
     let Some(last) = samples.len().checked_sub(1) else { return 0.0 };
     let rank = share.clamp(0.0, 1.0) * last as f64;
@@ -40,18 +40,18 @@ pub fn quantile(samples: &[f64], share: f64) -> f64 {
     }
 }
 
-/// Between which values the middle 95 % of the samples lie.
+/// Returns the range of the middle 95 % of the samples.
 fn middle_95(samples: &[f64]) -> [f64; 2] {
     [0.025, 0.975].map(|share| quantile(samples, share))
 }
 
-/// Median of the absolute deviations from the median.
+/// Returns the median of the absolute deviations from the median.
 fn median_absolute_deviation(samples: &[f64]) -> f64 {
     let center = median(samples);
     median(&samples.iter().map(|sample| (sample - center).abs()).collect::<Vec<_>>())
 }
 
-/// What a statistic makes of rounds that are drawn anew, many times. It is given their indexes, below `count`.
+/// Applies a statistic to rounds that are drawn anew, [`RESAMPLES`] times. It gets their indexes, below `count`.
 fn bootstrap(random: &mut SmallRng, count: usize, statistic: impl Fn(&[usize]) -> f64) -> Vec<f64> {
     let mut rounds = vec![0; count];
     let mut again = || {
@@ -65,7 +65,7 @@ fn median_of_rounds(samples: &[f64], rounds: &[usize]) -> f64 {
     median(&rounds.iter().map(|round| samples[*round]).collect::<Vec<_>>())
 }
 
-/// The 95 % interval of a statistic; none from fewer rounds than [`ROUNDS_MIN`].
+/// Returns the 95 % interval of a statistic; none from fewer rounds than [`ROUNDS_MIN`].
 fn bootstrap_ci95(count: usize, statistic: impl Fn(&[usize]) -> f64) -> Option<[f64; 2]> {
     if count < ROUNDS_MIN {
         return None;
@@ -75,25 +75,25 @@ fn bootstrap_ci95(count: usize, statistic: impl Fn(&[usize]) -> f64) -> Option<[
     (!values.is_empty()).then(|| middle_95(&values))
 }
 
-/// The bootstrap's 95 % interval of the median; none from fewer than [`ROUNDS_MIN`].
+/// Returns the bootstrap's 95 % interval of the median; none from fewer samples than [`ROUNDS_MIN`].
 pub fn median_ci95(samples: &[f64]) -> Option<[f64; 2]> {
     bootstrap_ci95(samples.len(), |rounds| median_of_rounds(samples, rounds))
 }
 
-/// Mean and standard deviation of samples (n - 1).
+/// Returns mean and standard deviation of samples (n - 1).
 fn mean_and_deviation(samples: &[f64]) -> [f64; 2] {
     let mean = samples.iter().sum::<f64>() / samples.len().max(1) as f64;
     let squares: f64 = samples.iter().map(|sample| (sample - mean).powi(2)).sum();
     [mean, (squares / samples.len().saturating_sub(1).max(1) as f64).sqrt()]
 }
 
-/// Mean and standard deviation of the ratio of two, whose errors are independent.
+/// Returns mean and standard deviation of the ratio of two quantities whose errors are independent.
 fn ratio_of_means([a, a_deviation]: [f64; 2], [b, b_deviation]: [f64; 2]) -> [f64; 2] {
     let mean = a / b;
     [mean, mean.abs() * (a_deviation / a).hypot(b_deviation / b)]
 }
 
-/// Sums up the rounds of one case.
+/// Summarises the rounds of one case.
 pub fn measurement(name: &str, unit: &str, samples: &[f64]) -> Measurement {
     let [mean, stddev] = mean_and_deviation(samples);
     Measurement {
@@ -110,9 +110,9 @@ pub fn measurement(name: &str, unit: &str, samples: &[f64]) -> Measurement {
     }
 }
 
-/// Ratio of two costs that were measured in the same rounds: of their medians, with rounds drawn in pairs. `None` where the
-/// denominator cannot be told from zero, or there are no rounds. From fewer than [`ROUNDS_MIN`] there is no interval, and then what is
-/// divided by has to be above zero in all of them.
+/// Returns the ratio of two costs that were measured in the same rounds: the ratio of their medians, with rounds drawn
+/// in pairs. Returns `None` if the denominator cannot be distinguished from zero, or if there are no rounds. From fewer
+/// than [`ROUNDS_MIN`] rounds there is no interval, and then all samples of the denominator must have one sign.
 pub fn ratio(name: &str, numerator: &[f64], denominator: &[f64]) -> Option<Ratio> {
     let count = numerator.len().min(denominator.len());
     let (numerator, denominator) = (&numerator[..count], &denominator[..count]);
@@ -130,14 +130,15 @@ pub fn ratio(name: &str, numerator: &[f64], denominator: &[f64]) -> Option<Ratio
     })
 }
 
-/// Samples of a batch in MSER-5, and how many batches there are at least: of fewer samples, batches are smaller.
+/// Number of samples of a batch in MSER-5.
 const BATCH: usize = 5;
+/// Minimum number of batches: with fewer samples, batches are smaller.
 const BATCHES_MIN: usize = 10;
-/// An earlier cut is as good as the best if its error is not larger by more than this factor.
+/// An earlier cut is as good as the best one if its error exceeds the smallest by at most this factor.
 const ERROR_TOLERANCE: f64 = 1.5;
 
-/// How many samples at the beginning are warm-up: the first cut after which the standard error of the mean is about smallest, in
-/// batches of five, and at most half of them. MSER-5, with a tolerance.
+/// Returns the number of samples at the start that are warm-up: the first cut after which the standard error of the
+/// mean is about smallest, in batches of five, and at most half of the samples. MSER-5, with a tolerance.
 pub fn warm_up(samples: &[f64]) -> usize {
     let batch = (samples.len() / BATCHES_MIN).clamp(1, BATCH);
     let batches: Vec<f64> = samples.chunks_exact(batch).map(|batch| mean_and_deviation(batch)[0]).collect();
@@ -148,16 +149,16 @@ pub fn warm_up(samples: &[f64]) -> usize {
     };
     let errors: Vec<f64> = (0..=batches.len() / 2).map(error_after).collect();
     let smallest = errors.iter().copied().min_by(f64::total_cmp).unwrap_or(0.0);
-    // Where the series is steady, the errors of all further cuts are alike but for noise.
+    // If the series is steady, the errors of all later cuts differ by noise only.
     errors.iter().position(|error| *error <= smallest * ERROR_TOLERANCE).unwrap_or(0) * batch
 }
 
-/// Deviations from the median beyond which a sample is an outlier.
+/// Number of deviations from the median beyond which a sample is an outlier.
 const OUTLIER_DEVIATIONS: f64 = 5.0;
-/// What makes the median of absolute deviations a standard deviation, were the samples normal: 1 / Φ⁻¹(¾).
+/// Factor from the median of absolute deviations to the standard deviation of normal samples: 1 / Φ⁻¹(¾).
 const NORMAL_PER_MAD: f64 = 1.482_602_218_505_602;
 
-/// Share of the samples that lie far from the median, measured by a robust standard deviation.
+/// Returns the share of the samples that are far from the median, measured by a robust standard deviation.
 pub fn outlier_share(samples: &[f64]) -> f64 {
     let (center, deviation) = (median(samples), NORMAL_PER_MAD * median_absolute_deviation(samples));
     let far = samples.iter().filter(|sample| (**sample - center).abs() > OUTLIER_DEVIATIONS * deviation);
@@ -175,7 +176,7 @@ mod tests {
         assert_eq!(quantile(&[1.0, 2.0, 3.0, 4.0, 5.0], 0.25), 2.0);
     }
 
-    /// Deviates that are about normal: sums of twelve.
+    /// Returns a deviate that is about normal: a sum of twelve.
     fn normal(random: &mut SmallRng) -> f64 {
         (0..12).map(|_| random.random::<f64>()).sum::<f64>() - 6.0
     }
@@ -188,8 +189,8 @@ mod tests {
             median_ci95(&samples).is_some_and(|[low, high]| low <= 0.0 && 0.0 <= high)
         };
         let covered = (0..300).filter(|_| covers()).count();
-        // 95 % of 300 with three standard deviations to each side, and a little less at the bottom: the percentile interval is
-        // known to be short for small samples.
+        // 95 % of 300 with three standard deviations to each side, and a little less at the bottom: the percentile
+        // interval is known to be short for small samples.
         assert!((265..=299).contains(&covered), "{covered} of 300");
     }
 
@@ -202,7 +203,7 @@ mod tests {
 
     #[test]
     fn a_ratio_is_of_pairs_and_not_to_nothing() {
-        // Both follow the machine's mood, so that their ratio is far better known than either.
+        // Both follow the machine's mood, so that their ratio is known far better than either.
         let mut random = SmallRng::seed_from_u64(2);
         let moods: Vec<f64> = (0..40).map(|_| 1.0 + normal(&mut random).abs()).collect();
         let twice: Vec<f64> = moods.iter().map(|mood| 2.0 * mood).collect();
@@ -213,7 +214,7 @@ mod tests {
         assert_eq!(ratio("a_vs_b", &[], &[]), None);
     }
 
-    /// A figure of the kernel's documentation of immediate values (2008), with its own result.
+    /// Checks a figure of the kernel's documentation of immediate values (2008) against its own result.
     #[test]
     fn errors_propagate_as_in_the_tables_of_2008() {
         let [share, deviation] = ratio_of_means([1111.86, 25.48], [16535.11, 1677.71]);

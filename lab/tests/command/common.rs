@@ -1,19 +1,20 @@
-//! What tests of the command have in common.
+//! Helpers of the tests of the command.
 
 use std::io::ErrorKind;
 use std::process::{Command, Output};
 
 pub const LAB: &str = env!("CARGO_BIN_EXE_dormouse-lab");
 
-/// The lab, with no project to build and no peers: what has been built besides makes no difference.
+/// Returns the lab's command, with no project to build and no peers, so that it does not depend on what else has been
+/// built.
 pub fn lab() -> Command {
     let mut lab = Command::new(LAB);
     lab.env("DORMOUSE_LAB_PROJECT", "/dev/null").env("DORMOUSE_LAB_PEERS", "/dev/null");
     lab
 }
 
-/// A program that a test has just installed is busy as long as a child that another test forked meanwhile has it open: that ends
-/// when the child executes something.
+/// Runs a command. A program that a test has just installed is busy while a child that another test forked has it open;
+/// that ends when the child calls exec.
 fn output(command: &mut Command) -> std::io::Result<Output> {
     loop {
         match command.output() {
@@ -30,7 +31,7 @@ pub fn succeed(command: &mut Command) -> Output {
     output
 }
 
-/// It prints nothing but one line, which it returns, and exits with 2.
+/// Checks that the command prints nothing but one line and exits with 2. Returns the line.
 #[track_caller]
 pub fn refuse(command: &mut Command) -> String {
     let output = command.output().expect("dormouse-lab runs");

@@ -1,7 +1,7 @@
-//! A difference that is planted between two real results of one machine is among the facts that differ.
+//! Differences that are planted between two real results of one machine are among the facts that differ.
 //!
-//! What is planted is inherited over `exec`: a `prctl` that forbids huge pages, and a tunable that switches restartable
-//! sequences off. The machine may be as loud as it likes meanwhile.
+//! The planted settings are inherited over `exec`: a `prctl` that forbids huge pages, and a tunable that disables
+//! restartable sequences. The test does not depend on the load of the machine.
 
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::common::{lab, refuse, succeed};
 
-/// A result of a short run, in an environment that `plant` changes.
+/// Returns the path of the result of a short run, in an environment that `plant` changes.
 fn result(dir: &Path, name: &str, plant: impl FnOnce(&mut Command)) -> PathBuf {
     let path = dir.join(name);
     let mut command = lab();
@@ -24,7 +24,7 @@ fn result(dir: &Path, name: &str, plant: impl FnOnce(&mut Command)) -> PathBuf {
     path
 }
 
-/// What both say of a fact, if they differ.
+/// Returns the values of a fact in both results, if they differ.
 fn difference(a: &Path, b: &Path, fact: &str) -> Option<[String; 2]> {
     let output = succeed(lab().args(["compare", "--json"]).args([a, b]));
     let comparison: Value = serde_json::from_slice(&output.stdout).expect("a comparison is JSON");

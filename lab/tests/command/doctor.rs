@@ -1,4 +1,5 @@
-//! `dormouse lab doctor --save` and `--compare`: who differs is named and is in the exit code, and a file that is no host is refused.
+//! `dormouse lab doctor --save` and `--compare`: differences are named and decide the exit code, and a file that is not
+//! a host is refused.
 
 use std::path::Path;
 use std::process::Output;
@@ -10,7 +11,7 @@ fn compare(path: &Path) -> Output {
     lab().args(["doctor", "--json", "--compare"]).arg(path).output().unwrap()
 }
 
-/// Figures with whether they differ.
+/// Returns the figures, with whether they differ.
 fn measured(output: &Output) -> Vec<(String, bool)> {
     let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"));
     let figures = json["measured"].as_array().unwrap().iter();
@@ -21,7 +22,7 @@ fn measured(output: &Output) -> Vec<(String, bool)> {
 fn a_saved_host_is_compared_with_this_one() {
     let dir = tempfile::tempdir().unwrap();
     let saved = dir.path().join("host.json");
-    // Nobody reads what it prints: the file is written all the same.
+    // The output is not read, but the file is written all the same.
     let mut command = lab();
     command.args(["doctor", "--save"]).arg(&saved).stdout(closed()).stderr(closed());
     let output = command.output().unwrap();
@@ -31,7 +32,7 @@ fn a_saved_host_is_compared_with_this_one() {
     for subject in ["core clock", "caches", "scheduler", "clock source", "interruptions", "page backing"] {
         assert!(found.iter().any(|(name, _)| name.starts_with(subject)), "{subject}: {found:?}");
     }
-    // Whether somebody disturbs this machine meanwhile is not ours to say; the exit code has to.
+    // The machine may be disturbed meanwhile, so figures may differ; the exit code must match them.
     let differs = found.iter().any(|(_, differs)| *differs);
     assert_eq!(output.status.code(), Some(if differs { 3 } else { 0 }), "{output:?}");
 

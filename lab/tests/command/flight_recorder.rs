@@ -1,4 +1,5 @@
-//! `dormouse lab run flight-recorder`: writers are measured with snapshots and without, and traces are weighed.
+//! `dormouse lab run flight-recorder`: writers are measured with and without snapshots, and the sizes of traces are
+//! measured.
 
 use dormouse_lab::Report;
 
@@ -19,7 +20,7 @@ fn flight_recorder_has_its_figures() {
     for name in ["dormouse.empty", "dormouse.armed.u64", "dormouse.armed.u64.snapshots"] {
         assert_eq!((of(name).n, of(name).unit.as_str()), (2, "ns"));
     }
-    // A record's header and field at least, and no more than half as much again for pages.
+    // At least a record's header and field, and at most half as much again, for pages.
     for (record, least) in [("ids", 24.0), ("none", 13.0)] {
         let bytes = of(&format!("disk_bytes_per_event.dormouse.{record}"));
         assert!((least..1.5 * least).contains(&bytes.median), "{bytes:?}");

@@ -1,4 +1,5 @@
-//! The lab as `cargo xtask install --with-lab` installs it: it finds its engines there, and measures `relay-write` by them.
+//! The lab as `cargo xtask install --with-lab` installs it: it finds its engines there, and measures `relay-write` with
+//! them.
 
 use std::path::Path;
 use std::process::Command;
@@ -12,7 +13,7 @@ use crate::relay_write::assert_table_and_figures;
 fn an_installed_lab_finds_its_engines() {
     let prefix = tempfile::tempdir().unwrap();
     let built = Path::new(LAB).parent().unwrap();
-    // The application of `percpu` is another package's.
+    // The library of `percpu` belongs to another package.
     let library = built.join("libdormouse_lab_account.so");
     if !library.exists() {
         let mut build = Command::new(env!("CARGO"));

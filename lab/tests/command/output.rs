@@ -1,11 +1,12 @@
-//! Nobody reads what the lab prints, or it cannot be written: the work is done all the same, and the exit code says which.
+//! If the lab's output is not read, or cannot be written, the work is done all the same, and the exit code tells the
+//! two apart.
 
 use std::fs::File;
 use std::process::{Output, Stdio};
 
 use crate::common::lab;
 
-/// Where both outputs of a command go.
+/// Runs the lab with these outputs.
 fn run(words: &[&str], stdout: Stdio, stderr: Stdio) -> Output {
     lab().args(words).stdin(Stdio::null()).stdout(stdout).stderr(stderr).output().unwrap()
 }
@@ -37,7 +38,7 @@ fn a_command_that_nobody_reads_ends_as_one_that_somebody_reads() {
         &["doctor", "--json"],
         &["run", "--help"],
     ];
-    // Side by side: the doctor watches for a second each time.
+    // In parallel, because the doctor watches for a second each time.
     std::thread::scope(|scope| {
         for words in all {
             scope.spawn(move || assert_ends_as_read(words));
@@ -69,7 +70,7 @@ fn figures_that_nobody_reads_are_in_their_file() {
     assert!(output.status.code() == Some(2) && text.lines().last() == Some(FULL), "{text}");
     let figures: serde_json::Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
     assert_eq!(figures["experiments"][0]["name"], "percpu");
-    // The machine that was measured is in it too.
+    // The result also has the machine that was measured.
     let output = run(&["doctor", "--compare", &file], closed(), closed());
     assert!(matches!(output.status.code(), Some(0 | 3)), "{:?}", output.status);
 }

@@ -1,6 +1,7 @@
-//! `dormouse lab run query`: what is not there is named, and what is there is measured.
+//! `dormouse lab run query`: missing programs are named, and available ones are measured.
 //!
-//! The lab is copied to where nothing is but what the test puts there: what has been built besides makes no difference.
+//! The lab is copied to a directory in which there is nothing except what the test puts there, so that it does not
+//! depend on what else has been built.
 
 use std::fs;
 use std::path::Path;
@@ -11,12 +12,12 @@ use dormouse_testing::{copy_program, has, printed, write_script};
 
 use crate::common::{LAB, succeed};
 
-/// Runs the experiment as the lab in this directory does.
+/// Runs the experiment with the lab in this directory.
 fn run(dir: &Path, arguments: &[&str]) -> Experiment {
     let json = dir.join("result.json");
     let mut lab = Command::new(dir.join("dormouse-lab"));
     lab.args(["run", "query", "--quick", "--rounds", "2", "--no-peers", "--json"]).arg(&json).args(arguments);
-    // It need not trace, for nobody counts: any library that is preloaded will do.
+    // The library need not trace, for its events are not counted: any library that can be preloaded will do.
     lab.env_remove("DORMOUSE_LAB_PROJECT").env("DORMOUSE_LIBC_LIBRARY", dir.join("library.so"));
     succeed(&mut lab);
     let text = fs::read_to_string(&json).expect("the figures are written");
@@ -25,7 +26,7 @@ fn run(dir: &Path, arguments: &[&str]) -> Experiment {
     experiment
 }
 
-/// What its notes say is missing.
+/// Returns the names that its notes report as missing.
 fn missing(experiment: &Experiment) -> Vec<&str> {
     experiment.notes.iter().filter_map(|note| Some(note.split_once(" not measured: ")?.0)).collect()
 }
@@ -36,7 +37,7 @@ fn what_is_missing_is_named() {
         return;
     }
     let place = tempfile::tempdir().expect("a temporary directory");
-    // What is one directory further up is found, too.
+    // Programs that are one directory further up are found, too.
     let dir = place.path().join("bin");
     let (project, python) = (dir.join("project"), dir.join("duckdb/bin/python"));
     for path in [&project, python.parent().expect("a directory")] {
@@ -62,7 +63,7 @@ fn what_is_missing_is_named() {
         tools.map(|tool| format!("{question}.{tool}.wall"))
     });
     let answers: Vec<String> = answers.collect();
-    // Program by program, as they are put there.
+    // Programs are added one by one.
     for (program, still_missing, is_alone, is_answered) in [
         (None, &["perfetto", "trace and parquet"][..], false, false),
         (Some(dir.join("dormouse")), &["trace and parquet"], true, false),

@@ -1,4 +1,4 @@
-//! `dormouse lab run reader`: it records, counts what it has recorded, and times every reader that is there.
+//! `dormouse lab run reader`: it records, counts the recorded events, and times every available reader.
 
 use dormouse_lab::{Report, Verdict, experiments};
 
@@ -15,7 +15,8 @@ fn readers_are_timed_on_traces_that_are_counted() {
     let notes = &experiment.notes;
     let of = |name: &str| experiment.measurements.iter().find(|found| found.name == name);
     assert!(of("dormouse.streams").is_some_and(|streams| streams.median >= 1.0), "{notes:#?}");
-    // What is not built or not installed is said, and what is there is measured: by a release, under its own name.
+    // Readers that are not built or installed are reported, and available ones are measured; those of a release under
+    // their own names.
     for (way, is_ours) in [
         ("cat", false),
         ("count", true),
@@ -35,7 +36,8 @@ fn readers_are_timed_on_traces_that_are_counted() {
     }
     let judged = experiment.statements.iter().filter(|judged| judged.verdict != Verdict::NotMeasured);
     assert!(!cfg!(debug_assertions) || judged.count() == 0, "no statement is judged by what is not optimised");
-    // Under their own names they would be: all but that of memory, which is of all of ours together.
+    // Under their own names they would be judged: all but the statement on memory, which needs all our programs
+    // together.
     let mut optimised = experiment.clone();
     optimised.measurements.iter_mut().for_each(|figure| figure.name = figure.name.replace("unoptimised-", ""));
     let paper = experiments::find("reader").and_then(|known| known.paper()).expect("its bounds");

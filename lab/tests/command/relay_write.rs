@@ -1,5 +1,5 @@
-//! `dormouse lab run relay-write`: every way of every record is measured, and what was written was read back. The test of an installed lab
-//! is its run.
+//! `dormouse lab run relay-write`: every way of every record is measured, and the written bytes were read back. It runs
+//! as part of the test of an installed lab.
 
 use std::path::Path;
 use std::process::Command;
@@ -9,7 +9,7 @@ use dormouse_testing::{Lack, skip_part};
 
 use crate::common::succeed;
 
-/// Runs it by this lab.
+/// Runs the experiment with this lab, and checks its output.
 pub fn assert_table_and_figures(lab: &Path) {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let json = dir.path().join("result.json");

@@ -1,7 +1,8 @@
-//! `dormouse lab run`: what it writes, whom it names, and what it refuses before it measures.
+//! `dormouse lab run`: what it writes, which neighbours it names, and what it refuses before it measures.
 //!
-//! One run of `event`, beside a neighbour that is busy on purpose, serves for all that is said of a run. Whatever the neighbour does
-//! to the figures, what they are of and how they were counted stays the same. One of `imv` has tables and counts of its own.
+//! One run of `event`, beside a neighbour that is busy on purpose, serves for all checks of a run. The neighbour
+//! affects the figures, but not which figures there are and how events were counted. One run of `imv` has tables and
+//! counts of its own.
 
 use std::collections::HashSet;
 use std::os::unix::fs::symlink;
@@ -14,10 +15,11 @@ use serde_json::Value;
 
 use crate::common::{lab, refuse, succeed};
 
-/// As the kernel has it: the name of the file that is run.
+/// Name of the process, as the kernel derives it from the executed file.
 const NOISY: &str = "noisy-tester";
 
-/// A program that does nothing, busily. It is no descendant of the lab, and ends with this value or, at the latest, with this process.
+/// A program that is busy doing nothing. It is not a descendant of the lab. It ends when this value is dropped or, at
+/// the latest, with this process.
 struct Neighbour(Child);
 
 impl Neighbour {
@@ -32,7 +34,7 @@ impl Neighbour {
 
 impl Drop for Neighbour {
     fn drop(&mut self) {
-        // Fails only when it has ended.
+        // Fails only if it has ended.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -65,7 +67,7 @@ fn a_run_has_its_figures_and_names_its_noisy_neighbour() {
     let found = report.host.neighbours.iter().find(|neighbour| neighbour.pid == pid);
     assert_eq!(found.map(|neighbour| neighbour.command.as_str()), Some(NOISY), "{:?}", report.host.neighbours);
     let stdout = String::from_utf8_lossy(&output.stdout);
-    // Lines are broken where they are too long.
+    // Long lines are wrapped.
     let words = stdout.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(
         words.contains(&format!("noisy neighbour: `{NOISY}` (pid {pid})")) && words.contains("stop it"),
@@ -78,7 +80,7 @@ fn keys(value: &Value) -> Vec<&str> {
     value.as_object().expect("an object").keys().map(String::as_str).collect()
 }
 
-/// The members that readers of other versions rely on.
+/// Checks the members that readers of other versions rely on.
 fn assert_members(report: &Value) {
     assert_eq!(keys(report).into_iter().collect::<HashSet<_>>(), HashSet::from(["schema", "host", "experiments"]));
     assert_eq!(report["schema"], 1);
@@ -97,7 +99,7 @@ fn assert_members(report: &Value) {
     ] {
         for row in experiment[list].as_array().expect("a list") {
             for member in members {
-                // What is no finite number is written as null, and so is an interval of too few rounds.
+                // NaN and infinity are written as null, and so is an interval of too few rounds.
                 let is_there = |value: &Value| *member == "ci95" || !value.is_null();
                 assert!(row.get(member).is_some_and(is_there), "{list}: {member} of {row}");
             }
@@ -112,7 +114,7 @@ fn assert_unique<'a>(names: impl Iterator<Item = &'a String>) {
     }
 }
 
-/// Whatever the figures are, they are figures.
+/// Checks that all figures are plausible.
 fn assert_figures(experiment: &Experiment) {
     assert_unique(experiment.measurements.iter().map(|measurement| &measurement.name));
     assert_unique(experiment.ratios.iter().map(|ratio| &ratio.name));
@@ -122,7 +124,7 @@ fn assert_figures(experiment: &Experiment) {
         assert!(all.iter().all(|figure| figure.is_finite()), "{measurement:?}");
         assert!(measurement.n > 0 && measurement.n == measurement.samples.len(), "{measurement:?}");
         assert!(low <= measurement.median && measurement.median <= high, "{measurement:?}");
-        // A cost may come to nothing or less, by noise; a loop takes its time.
+        // By noise, a cost may be zero or negative; a loop's time may not.
         let is_loop = measurement.labels.get("state").is_some_and(|state| state == "empty");
         assert!(!is_loop || low > 0.0, "{measurement:?}");
     }
@@ -131,7 +133,7 @@ fn assert_figures(experiment: &Experiment) {
     }
 }
 
-/// The cases that the documents speak of are there, as far as this machine has what they need.
+/// Checks that the cases that the documents mention are there, as far as this machine supports them.
 fn assert_cases(experiment: &Experiment, report: &Report) {
     let mut cases = vec![
         "dormouse.armed.u64",
@@ -149,20 +151,20 @@ fn assert_cases(experiment: &Experiment, report: &Report) {
     for case in cases {
         assert!(experiment.measurements.iter().any(|measurement| measurement.name == case), "there is no {case}");
     }
-    // Noise may be so great that there is none: that is said.
+    // The noise may be so great that there is no ratio; then a note must say so.
     let has_ratio = experiment.ratios.iter().any(|ratio| ratio.name == "armed_vs_floor");
     let is_explained = || experiment.notes.iter().any(|note| note.starts_with("armed_vs_floor: no ratio"));
     assert!(has_ratio || is_explained(), "{:?}", experiment.ratios);
 }
 
-/// The numbers in a note that begins so.
+/// Returns the numbers in the note that starts with `start`.
 fn numbers(notes: &[String], start: &str) -> Vec<u64> {
     let note = notes.iter().find(|note| note.starts_with(start));
     let note = note.unwrap_or_else(|| panic!("no note begins with `{start}`: {notes:#?}"));
     note.split(|c: char| !c.is_ascii_digit()).filter_map(|word| word.parse().ok()).collect()
 }
 
-/// What was emitted is in the trace, or known to be lost.
+/// Checks that every emitted event is in the trace, or known to be lost.
 fn assert_counts(notes: &[String]) {
     let [emitted, kept] = numbers(notes, "dormouse, overwrite: ")[..] else { panic!("two counts: {notes:#?}") };
     assert!(0 < kept && kept <= emitted, "{kept} of {emitted}");
@@ -180,7 +182,7 @@ fn imv_has_its_tables_and_its_figures() {
         .arg(&json)
         .arg("--html")
         .arg(&html);
-    // Not on the processor that `event` is measured on meanwhile.
+    // Not on the CPU that `event` is measured on meanwhile.
     let cpus: Vec<String> = RunOptions::new(true).cpus.iter().rev().map(u32::to_string).collect();
     command.args(["--cpu", &cpus.join(",")]);
     let output = succeed(&mut command);
@@ -191,16 +193,16 @@ fn imv_has_its_tables_and_its_figures() {
     assert_figures(experiment);
     assert_imv_cases(experiment, &report);
 
-    // Each update was followed by a question to a gate, and every site is as it should be.
+    // Each update was followed by a question to a gate, and every site matches its key.
     let updates = numbers(&experiment.notes, "dormouse: a key enabled and disabled ");
     let [emitted, right, patched, sites, ..] = updates[..] else { panic!("four counts: {:#?}", experiment.notes) };
     assert!(0 < emitted && right == emitted, "{right} of {emitted}");
     let is_patched = experiment.notes.iter().any(|note| note.contains("writer mprotect"));
     assert!(!is_patched || (sites > 1000 && patched == sites), "{patched} of {sites}");
 
-    // For people, the tables come first.
+    // In the text, the tables come first.
     let stdout = String::from_utf8_lossy(&output.stdout);
-    // A warning, which comes before everything, may name a case.
+    // A warning, which precedes everything, may name a case.
     let at = |part: &str| stdout.find(part).unwrap_or_else(|| panic!("{part} in {stdout}"));
     for row in ["What the paper says", "The loop: a number modulo", "two static branches", "Bytes that one site takes"]
     {
@@ -217,7 +219,7 @@ fn imv_has_its_tables_and_its_figures() {
     }
 }
 
-/// The cases that the documents speak of, and the ratios or why there are none.
+/// Checks the cases that the documents mention, and their ratios or the notes on missing ones.
 fn assert_imv_cases(experiment: &Experiment, report: &Report) {
     let find = |name: &str| experiment.measurements.iter().find(|measurement| measurement.name == name);
     let has = |name: &str| assert!(find(name).is_some(), "there is no {name}");
@@ -229,7 +231,7 @@ fn assert_imv_cases(experiment: &Experiment, report: &Report) {
         .into_iter()
         .for_each(has);
     if cfg!(target_arch = "x86_64") {
-        // Bytes of code, of data, and lines: a value is in its instruction where that is patched, and is read elsewhere otherwise.
+        // Bytes of code, of data, and lines: a patched value is in its instruction, otherwise it is read from memory.
         let count = |name: &str| find(name).map(|count| count.median).unwrap_or_else(|| panic!("there is no {name}"));
         let is_patched = experiment.notes.iter().any(|note| note.contains("writer mprotect"));
         let read = if is_patched { 0.0 } else { 1.0 };

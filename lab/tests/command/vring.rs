@@ -1,4 +1,5 @@
-//! `dormouse lab run vring`: every buffer came to the other side and back, and the figures are there, with the paper's and the model's.
+//! `dormouse lab run vring`: every buffer reached the other side and came back, and the figures are there, with those
+//! of the paper and of the model.
 
 use dormouse_lab::{Report, Verdict};
 
@@ -24,7 +25,7 @@ fn vring_has_its_figures_and_the_models() {
         return;
     }
     assert!(has_note("each loop's buffers came to the device, and back, all of them once"), "{notes:#?}");
-    // Of circumstances in which the processors hardly were there are no figures; of others, all.
+    // Circumstances in which the CPUs hardly were have no figures; the others have all.
     for suffix in ["", ".far"] {
         let is_measured = is_there(&format!("stream.noshadow.1{suffix}"));
         for shape in ["stream", "lockstep"] {

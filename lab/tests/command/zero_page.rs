@@ -1,4 +1,5 @@
-//! `dormouse lab run zero-page`: frames are read from the page that the kernel says, with as many faults as pages, and the paper is judged.
+//! `dormouse lab run zero-page`: frames are read from the page that the kernel reports, with as many faults as pages,
+//! and the paper is judged.
 
 use dormouse_lab::{Measurement, Report, Verdict};
 
@@ -33,7 +34,7 @@ fn zero_page_has_its_census_its_faults_and_its_paper() {
             assert_eq!(frame(&format!("{part}.{state}.later")), [0.0, 0.0, 0.0, whole, 0.0], "{part} {state}");
         }
     }
-    // What earlier, smaller frames touched does not fault again; in memory that is there nothing does.
+    // Pages that earlier, smaller frames touched do not fault again; populated memory does not fault at all.
     let pages = whole / rustix::param::page_size() as f64;
     assert_eq!(counter("read.never-written.first.at-once", "faults"), pages);
     assert_eq!(counter("write.never-written.first.at-once", "faults"), pages);
@@ -53,13 +54,13 @@ fn zero_page_has_its_census_its_faults_and_its_paper() {
         let ratio = experiment.ratios.iter().find(|ratio| ratio.name == name).unwrap_or_else(|| panic!("no {name}"));
         assert!(ratio.value.is_finite() && ratio.ci95.is_none_or(|[low, high]| low <= high), "{ratio:?}");
     }
-    // /dev/zero is memory without a file where it is private, and a file of its own where it is shared.
+    // Private /dev/zero is memory without a file; shared /dev/zero is a file of its own.
     for (memory, has_zero) in [("anonymous", true), ("dev-zero-private", true), ("dev-zero-shared", false)] {
         let [_, zero, _, small, _] = frame(&format!("read.never-written.later.at-once.{memory}"));
         let (expected, other) = if has_zero && sees_zero { (zero, small) } else { (small, zero) };
         assert_eq!((expected, other), (whole, 0.0), "{memory}");
     }
-    // A decoder leaves memory behind, whatever was there before.
+    // A decoder always leaves memory behind.
     for state in ["never-written", "populate-write"] {
         let [unbacked, zero, _, small, _] = frame(&format!("codec.{state}.later"));
         assert!(unbacked == 0.0 && zero == 0.0 && small > 0.0, "{state}");
@@ -67,7 +68,7 @@ fn zero_page_has_its_census_its_faults_and_its_paper() {
     for name in ["touch.zero.one", "touch.private.four-each-cpu", "slowdown.zero.each-cpu"] {
         assert!(find(name).median > 0.0, "{name}");
     }
-    // One round is no interval.
+    // One round has no interval.
     assert!(!experiment.statements.is_empty());
     for judged in &experiment.statements {
         assert!(matches!(judged.verdict, Verdict::CannotBeTold | Verdict::NotMeasured), "{judged:?}");

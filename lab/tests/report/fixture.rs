@@ -7,7 +7,7 @@ fn ratio(name: &str, numerator: &[f64], denominator: &[f64]) -> Ratio {
     statistics::ratio(name, numerator, denominator).expect("no denominator here comes near zero")
 }
 
-/// SplitMix64.
+/// SplitMix64 generator.
 struct Random(u64);
 
 impl Random {
@@ -19,7 +19,7 @@ impl Random {
         ((word ^ (word >> 31)) >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// Near one: a bell, a slow start, now and then a neighbour.
+    /// Returns rounds near `center`: a bell curve, a slow start, and occasionally a neighbour.
     fn rounds(&mut self, center: f64, n: usize) -> Vec<f64> {
         let round = |index: usize| {
             let bell = (0..6).map(|_| self.unit()).sum::<f64>() / 3.0 - 1.0;
@@ -137,14 +137,14 @@ fn compile_job() -> Experiment {
     Experiment { name: "compile-job".into(), measurements, ratios, notes, ..Experiment::default() }
 }
 
-/// Everything that experiments are to write.
+/// Returns a report with all parts that experiments write.
 pub fn full() -> Report {
-    // Its paper has statements, which nothing here decides.
+    // Its paper has statements, but nothing here decides them.
     let of_a_paper = Experiment { name: "imv".into(), ..Experiment::default() };
     Report { schema: SCHEMA, host: Host::read(), experiments: vec![event(), compile_job(), of_a_paper] }
 }
 
-/// Files as they should not be, all of which must give a page.
+/// Returns malformed results, all of which must give a page.
 pub fn odd() -> Report {
     let one = |name: &str, samples: &[f64]| measurement(name, "ns", samples);
     let experiment = |name: &str, measurements: Vec<Measurement>| Experiment {
@@ -183,13 +183,13 @@ pub fn odd() -> Report {
     Report { schema: SCHEMA, host: Host::read(), experiments }
 }
 
-/// What somebody would write who wants to run a script on the reader's machine.
+/// Text that tries to run a script on the reader's machine.
 pub const HOSTILE: &str = concat!(
     "</script><script>window.hit = 1</script><img src=x onerror=\"window.hit = 2\">",
     "<a href='https://hit.invalid'>'\"><b>&lt;i&gt;{{%{x}<!--"
 );
 
-/// Hostile text wherever a file has text.
+/// Returns a report with hostile text in every text field.
 pub fn hostile() -> Report {
     let text = |text: &str| format!("{text} {HOSTILE}");
     let case = |tool: &str, fields: &str, threads: &str| {

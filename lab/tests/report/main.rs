@@ -1,7 +1,6 @@
 //! Reports as text, and as a real browser shows them.
 //!
-//! Without Chromium the tests that need it are skipped.
-//! The pages stay in `target/tmp/report`, to be looked at.
+//! Without Chromium, the tests that need it are skipped. The pages stay in `target/tmp/report` for inspection.
 
 mod fixture;
 
@@ -23,12 +22,12 @@ fn write(name: &str, text: &str) -> PathBuf {
     path
 }
 
-/// What stands between two texts, wherever.
+/// Returns the texts between each `start` and the next `end`.
 fn between<'a>(text: &'a str, start: &str, end: &str) -> Vec<&'a str> {
     text.split(start).skip(1).map(|part| part.split(end).next().expect("a part")).collect()
 }
 
-/// The tables that `page.js` draws.
+/// Returns the plots that `page.js` draws.
 fn plots(html: &str) -> Vec<Value> {
     let block = between(html, "<script type=\"application/json\" id=\"plots\">", "</script>")[0];
     serde_json::from_str(block).expect("the block is JSON")
@@ -116,7 +115,7 @@ fn hostile_text_stays_text() {
     assert!(between(&html, "id=\"plots\">", "</script>").iter().all(|block| !block.contains('<')));
 }
 
-/// All that is in sight is drawn, at the present width and in the present scheme.
+/// Script: whether all visible plots are drawn, at the present width and in the present scheme.
 const DRAWN: &str = r#"document.documentElement.dataset.plots === "drawn"
 && [...document.querySelectorAll("figure")].every((figure) => {
     const box = figure.querySelector(".plot"), scheme = matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
@@ -124,7 +123,8 @@ const DRAWN: &str = r#"document.documentElement.dataset.plots === "drawn"
         && box.querySelector(".main-svg")?.getBoundingClientRect().width === box.clientWidth;
 })"#;
 
-/// What is wrong with a page: plots without marks, axes without a title, text that is cut, tables that are wider than their place.
+/// Script: returns the faults of a page: plots without marks, axes without a title, text that is cut, tables that are
+/// wider than their container.
 const FAULTS: &str = r#"(() => {
     const faults = [], isNarrow = innerWidth <= 640;
     const within = (inner, outer) =>
@@ -158,7 +158,7 @@ fn open(browser: &mut Browser, name: &str, html: &str) {
     browser.evaluate("document.querySelectorAll('details').forEach((details) => { details.open = true; })");
 }
 
-/// Looks at all of a page in two sizes and both schemes.
+/// Checks all of a page in two sizes and both schemes.
 fn assert_fits(browser: &mut Browser, name: &str) {
     let mut grounds = Vec::new();
     for (width, scheme) in [(1280, "light"), (1280, "dark"), (390, "dark"), (390, "light")] {
@@ -208,7 +208,7 @@ fn every_round_is_shown_beside_its_median() {
     assert_eq!(count, 6 * 12);
 }
 
-/// That nothing is found says something only if something would be.
+/// Finding no faults proves something only if planted ones are found.
 #[test]
 fn faults_are_found() {
     let Some(program) = browser::program() else { return };
@@ -238,7 +238,7 @@ fn faults_are_found() {
         let faults = browser.evaluate(FAULTS).to_string();
         assert!(faults.contains(fault), "{fault}: {faults}");
     }
-    // And a page whose plots cannot be drawn is not taken for one that shows them.
+    // A page whose plots cannot be drawn must not count as one that shows them.
     browser.open(&write("planted-library.html", &whole.replace("Plotly.react(", "void (")));
     browser.wait("document.documentElement.dataset.plots === 'drawn'");
     assert_eq!(browser.evaluate(&format!("Boolean({DRAWN})")), false);

@@ -1,17 +1,18 @@
-//! Bytes of code and data that one gate, value or variable takes, counted in this program's own machine code.
+//! Counts the bytes of code and data that one gate, value or variable takes, in this program's own machine code.
 //!
 //! ```text
-//!   as linked (the file)        every instruction that can be reached:   hot and cold
+//!   as linked (the file)        every reachable instruction:             hot and cold
 //!   as patched (the memory)     no conditional jump taken:               hot
-//!                                 ├ bytes of instructions, less those of a function that tests and reads nothing    hot-code
+//!                                 ├ bytes of instructions, minus those of an empty function                         hot-code
 //!                                 └ bytes and lines of the variables that they read                                 hot-data, hot-lines
 //!   cold-code = reachable as linked, less hot        site-table = the records that only an update reads
 //! ```
-//! Gates' functions jump to what stands behind them, which is not theirs and not counted.
+//! The functions of gates jump to `behind`, which is not part of the gate and not counted.
 //!
 //! # Limits
-//! x86-64. What stands before a site so that one store can replace it depends on where the site lies: a function that begins with its site has
-//! none of that.
+//! * x86-64 only.
+//! * Padding before a site, which lets one store replace it, depends on the site's address. A function that starts with
+//!   its site has no padding.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -37,7 +38,7 @@ static FLAG: Flag = Flag::new();
 static GLOBAL_BYTE: AtomicU8 = AtomicU8::new(1);
 static GLOBAL_WORD: AtomicU64 = AtomicU64::new(1);
 
-/// What stands behind gates here. It does not unwind, so that nobody prepares for that.
+/// Function that gates here guard. It does not unwind, so its callers need no code for that.
 #[cold]
 #[inline(never)]
 extern "C" fn behind() {
@@ -80,7 +81,7 @@ extern "C" fn variable_u64() -> u64 {
     GLOBAL_WORD.load(Ordering::Relaxed)
 }
 
-/// What is done, by what, where its code is, and how many sites that has.
+/// Returns for each probe its name, the address of its function, and the number of sites in it.
 fn probes() -> [(&'static str, u64, usize); 7] {
     [
         ("static-branch", branch as *const () as u64, 1),
@@ -93,16 +94,16 @@ fn probes() -> [(&'static str, u64, usize); 7] {
     ]
 }
 
-/// No instruction of x86-64 is longer.
+/// Maximum length of an x86-64 instruction, in bytes.
 const INSTRUCTION_BYTES_MAX: usize = 15;
 
-/// Where machine code is read.
+/// A source of machine code.
 trait Code {
-    /// What lies there, or the first bytes of it.
+    /// Returns the bytes at an address, enough for any instruction.
     fn read(&self, address: u64) -> Option<[u8; INSTRUCTION_BYTES_MAX]>;
 }
 
-/// As the program is being executed.
+/// The code in this process's memory, as patched.
 struct Patched(File);
 
 impl Code for Patched {
@@ -112,10 +113,10 @@ impl Code for Patched {
     }
 }
 
-/// As the linker has left it.
+/// The code in the file, as the linker left it.
 struct Linked<'a> {
     text: &'a [u8],
-    /// Where the loader has put it.
+    /// Address at which the loader has mapped it.
     address: u64,
 }
 
@@ -126,7 +127,8 @@ impl Code for Linked<'_> {
     }
 }
 
-/// The instructions that are executed from `start` on, by address: without conditional jumps, or whichever way they go.
+/// Returns the instructions that are executed from `start` on, by address. With `has_jumps`, both outcomes of
+/// conditional jumps are followed; otherwise only the fall-through.
 fn reached(code: &impl Code, start: u64, has_jumps: bool) -> Result<BTreeMap<u64, Instruction>, String> {
     let behind = behind as *const () as u64;
     let mut found = BTreeMap::new();
@@ -155,7 +157,7 @@ fn reached(code: &impl Code, start: u64, has_jumps: bool) -> Result<BTreeMap<u64
     Ok(found)
 }
 
-/// Of what an instruction reads.
+/// Returns the number of bytes that a memory operand reads.
 fn size(memory: MemorySize) -> Result<usize, String> {
     match memory {
         MemorySize::UInt8 | MemorySize::Int8 => Ok(1),
@@ -164,7 +166,7 @@ fn size(memory: MemorySize) -> Result<usize, String> {
     }
 }
 
-/// The entry point, as the kernel has told this process.
+/// Returns the entry point, from the auxiliary vector.
 fn entry() -> Option<u64> {
     const AT_ENTRY: u64 = 9;
     let bytes = std::fs::read("/proc/self/auxv").ok()?;
@@ -172,15 +174,15 @@ fn entry() -> Option<u64> {
     words.as_chunks().0.iter().find(|[name, _]| *name == AT_ENTRY).map(|[_, value]| *value)
 }
 
-/// All counts, by name.
+/// Returns all counts, by name.
 ///
 /// # Errors
-/// What cannot be read or understood.
+/// If code cannot be read or understood; the text says which.
 pub fn counts() -> Result<BTreeMap<String, usize>, String> {
     if cfg!(not(target_arch = "x86_64")) {
         return Err("bytes of code are counted on x86-64 only".into());
     }
-    // Nobody sets them, but the compiler is not to know.
+    // Nothing sets them, but the compiler must not know.
     black_box((&FLAG, &GLOBAL_BYTE, &GLOBAL_WORD));
     let file = std::fs::read("/proc/self/exe").map_err(|error| format!("/proc/self/exe: {error}"))?;
     let file = object::File::parse(&*file).map_err(|error| error.to_string())?;

@@ -1,33 +1,34 @@
-//! The engine of the experiment `imv`: loops over static branches, immediate values and the global variables that they stand for.
+//! The engine of the experiment `imv`: loops over static branches, immediate values and the equivalent global
+//! variables.
 //!
 //! ```text
 //!   empty                  the loop alone               branch, variable          … with one closed gate, or a test of a flag
 //!   empty_16               the loop alone               branch_16, variable_16    … with 16 of them in a row
-//!                                                       value_TYPE_16,            … with 16 immediate values, or variables, that are
-//!                                                       global_TYPE_16            added up
-//!   empty_sites_1000       a call to one of 1,000       branch_sites_1000,        … functions, each with its own
+//!                                                       value_TYPE_16,            … with 16 immediate values, or variables,
+//!                                                       global_TYPE_16            that are added up
+//!   empty_sites_1000       a call to one of 1,000       branch_sites_1000,        … functions, each with its own gate or test
 //!                          functions, scattered         variable_sites_1000
 //!   loop_KIND              the loop of the kernel's documentation of immediate values (2008), see below
-//!   getppid_KIND           a system call between two markers that are none, gates, values, or tests of flags: `variable`, each in a
-//!                          line of its own; `pair`, both in one
-//!   toggle_N               a key with N sites is enabled and disabled, and what one of its gates then answers is checked
+//!   getppid_KIND           a system call between two markers: `none`, gates (`branch`), values, or tests of flags; `variable` has
+//!                          each flag in a line of its own, `pair` both in one line
+//!   toggle_N               a key with N sites is enabled and disabled, and the answer of one of its gates is checked each time
 //!   toggled_N              the gates of that key, one after the other
 //! ```
-//! Told `footprint` in place of its options, it prints what one site takes (`footprint`), as JSON.
+//! With `footprint` as its first argument, it prints the footprint of one site as JSON.
 //!
-//! `TYPE` is `u8`, `u16`, `i32` or `u64`. Every variable has a cache line of its own, and neighbours in the order of reading are none in
-//! memory.
+//! `TYPE` is `u8`, `u16`, `i32` or `u64`. Every variable has a cache line of its own, and variables that are read one
+//! after another are not adjacent in memory.
 //!
 //! # The loop of 2008
-//! A pseudo-random number, modulo the lines of a buffer that no cache holds, gives the address of a line, whose flag is then tested
-//! (`memory`) or not (`base`, and with a branch on something else: `branch`, `value`, `variable`). `memory_awaited` makes the
-//! next number depend on the flag. A processor of today starts further loads while it waits for one, unless it has to know the one to
-//! find the next.
+//! A pseudo-random number, modulo the lines of a buffer that no cache holds, gives the address of a line. The line's
+//! flag is then tested (`memory`) or not (`base`, and with a branch on something else: `branch`, `value`, `variable`).
+//! `memory_awaited` makes the next number depend on the flag. A CPU of today starts further loads while it waits for
+//! one, unless it needs its value to find the next.
 //!
 //! # What is verified
-//! Each toggling is an event, and has arrived if the gate has answered `true` after enabling and `false` after disabling. A gate
-//! or flag that stands open in any other loop is a mistake, and so is a site that is not as its key or value wants it at the end, or a
-//! sum that is not that of the values as they were set when the engine started.
+//! Each toggling is an event. It has arrived if the gate has answered `true` after enabling and `false` after
+//! disabling. Errors are: a gate or flag that is open in any other loop, a site that does not match its key or value at
+//! the end, and a sum that is not that of the values as they were set at the engine's start.
 
 mod footprint;
 
@@ -39,16 +40,16 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU16, AtomicU64, O
 use dormouse_imv::{Imv, StaticKey, Writer, disable, enable, imv, imv_read, static_branch};
 use dormouse_lab_harness::{Case, Engine, Loop, opaque, repeat, report, scattered};
 
-/// A function with a gate, or none.
+/// A function with one gate or none.
 type Site = extern "C" fn(u64);
-/// A function that returns what its gate answers.
+/// A function that returns its gate's answer.
 type ToggledSite = extern "C" fn(u64) -> bool;
 
-/// A variable that shares no cache line with another, nor lines that a processor fetches as a pair.
+/// A variable that shares neither a cache line nor a pair of lines that a CPU fetches together with another.
 #[repr(align(128))]
 struct Apart<T>(T);
 
-/// A gate as one would write it without patching.
+/// A gate as a program without patching would have it.
 type Flag = Apart<AtomicBool>;
 
 impl Flag {
@@ -62,10 +63,10 @@ impl Flag {
     }
 }
 
-/// Gates and flags that were found open.
+/// Number of gates and flags that were found open.
 static TAKEN: AtomicU64 = AtomicU64::new(0);
 
-/// What stands behind every gate.
+/// Function that every gate guards.
 #[cold]
 #[inline(never)]
 fn taken() {
@@ -86,7 +87,7 @@ repeat!(empty, number => {});
 repeat!(branch, number => if static_branch!(KEY) { taken(); });
 repeat!(variable, number => if FLAG.read() { taken(); });
 
-/// Expands a macro with 16 names, in an order that is not that of their definition.
+/// Expands a macro with 16 names, in an order other than that of their definition.
 macro_rules! each_of_16 {
     ($each:ident) => {
         $each!(A);
@@ -154,14 +155,16 @@ extern "C" fn variable_16(iterations: u64, first: u64) {
     }
 }
 
-/// What the first of 16 values is set to when the engine starts, and by how much each differs from the one before.
+/// Value that the first of 16 values is set to when the engine starts.
 const VALUE_FIRST: u64 = 3;
+/// Difference of each value from the one before.
 const VALUE_STEP: u64 = 7;
 
-/// What the last loop over values or variables came to.
+/// Sum of the last loop over values or variables.
 static SUM: AtomicU64 = AtomicU64::new(0);
 
-/// Defines 16 immediate values of a type and as many variables, loops that add them up, and what sets and checks them.
+/// Defines 16 immediate values of a type, as many variables, loops that add them up, and functions that set and check
+/// them.
 macro_rules! values {
     ($module:ident, $type:ty, $atomic:ty, $value:ident, $global:ident) => {
         mod $module {
@@ -198,7 +201,7 @@ macro_rules! values {
                 SUM.store(sum as u64, Ordering::Relaxed);
             }
 
-            /// Gives each a value of its own. Errors: the text is sealed already.
+            /// Gives each a value of its own. It fails if the text is sealed already.
             pub(super) fn set() -> Result<(), dormouse_imv::Error> {
                 let mut next = VALUE_FIRST;
                 macro_rules! each {
@@ -213,7 +216,7 @@ macro_rules! values {
                 Ok(())
             }
 
-            /// Whether the loops find what was set.
+            /// Whether the loops read the values that were set.
             pub(super) fn is_right() -> bool {
                 const TIMES: u64 = 3;
                 let sum: u64 = (0..16).map(|index| VALUE_FIRST + index * VALUE_STEP).sum();
@@ -246,7 +249,7 @@ sites_1000! {
     variable_sites_1000: VARIABLE_SITES,
 }
 
-/// Environment variable with the size of the buffer that no cache holds.
+/// Environment variable with the size of the buffer that no cache holds, in bytes.
 const MEMORY_BYTES: &str = "DORMOUSE_LAB_MEMORY_BYTES";
 const MEMORY_BYTES_DEFAULT: usize = 256 << 20;
 
@@ -257,7 +260,8 @@ struct Line {
     _rest: [u8; 63],
 }
 
-/// The buffer. It is made, and every line of it written, when it is first asked for: memory that was only read is one page of zeros.
+/// Returns the buffer. The first call allocates it and writes every line: memory that was only read is one page of
+/// zeroes.
 fn memory() -> &'static [Line] {
     static LINES: OnceLock<Vec<Line>> = OnceLock::new();
     LINES.get_or_init(|| {
@@ -267,13 +271,13 @@ fn memory() -> &'static [Line] {
     })
 }
 
-/// The loop of 2008. What `test` returns is added to the pseudo-random number.
+/// Runs the loop of 2008. The return value of `test` is added to the pseudo-random number.
 #[inline(always)]
 fn modulo(iterations: u64, first: u64, test: impl Fn(&Line) -> u64) {
     let lines = memory();
     let mut random = first;
     for _ in 0..iterations {
-        // Knuth's MMIX generator, whose high bits are the random ones.
+        // Knuth's MMIX generator, of whose bits the high ones are random.
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let line = &lines[(random >> 33) as usize % lines.len()];
         random = random.wrapping_add(test(black_box(line)));
@@ -331,7 +335,7 @@ extern "C" fn loop_memory_awaited(iterations: u64, first: u64) {
     });
 }
 
-/// The system call itself, every time: rustix keeps nothing and asks no libc.
+/// Makes the system call every time: rustix caches nothing and does not call libc.
 #[inline(always)]
 fn getppid() {
     black_box(rustix::process::getppid());
@@ -379,7 +383,7 @@ repeat!(getppid_pair, number => {
     }
 });
 
-/// Times that a gate has answered as its key wanted, enabled and disabled.
+/// Number of times that a gate answered as its key wanted, both enabled and disabled.
 static RIGHT: AtomicU64 = AtomicU64::new(0);
 
 fn toggle(key: &'static StaticKey, sites: &[ToggledSite], iterations: u64, first: u64) {
@@ -412,7 +416,8 @@ toggles! {
     toggle_1000, toggled_1000: TOGGLED_1000, TOGGLED_1000_SITES;
 }
 
-/// Half of the functions are not further apart than this. Where the kinds differ, so do the cache lines that they take.
+/// Returns the median distance of neighbouring functions, in bytes. If it differs between the kinds, so does the number
+/// of cache lines that they take.
 fn bytes_apart(sites: &[Site; 1000]) -> usize {
     let mut addresses = sites.map(|site| site as usize);
     addresses.sort_unstable();
@@ -421,7 +426,7 @@ fn bytes_apart(sites: &[Site; 1000]) -> usize {
     steps[steps.len() / 2]
 }
 
-/// What there is to be said of sites and gates, for the lab.
+/// Checks sites, gates and values, and reports on them to the lab.
 fn verify() -> Result<u64, String> {
     let taken = TAKEN.load(Ordering::Relaxed);
     if taken > 0 {
@@ -460,7 +465,7 @@ fn main() -> ExitCode {
     if std::env::args().nth(1).is_some_and(|word| word == "footprint") {
         return print_footprint();
     }
-    // Nobody sets them, but the compiler is not to know.
+    // Nothing sets them, but the compiler must not know.
     black_box(&FLAG);
     black_box(&FLAGS);
     black_box(&PAIR);

@@ -1,26 +1,26 @@
-//! Dormouse's engine for the experiment `relay-write`: records written to page chains, in the paper's ways and ours.
+//! Dormouse's engine for the experiment `relay-write`: records written to page chains, in the paper's ways and in ours.
 //!
 //! ```text
 //!   WAY_RECORD_ALIGNMENT_PAGES
 //!     WAY         memcpy, specialised, checked-bytes, checked-memcpy, words
-//!                               the write is called, and copies as [`copies`] says (Memcpy, Switch, Bytewise, Fallback, Words)
-//!                 inlined       as words, with the way to the cached page inlined; lengths are known
-//!                 empty         the same loop, which writes nothing
+//!                               the write is a call, and copies as described in [`copies`] (Memcpy, Switch, Bytewise, Fallback, Words)
+//!                 inlined       like words, with the path to the cached page inlined; lengths are known at compile time
+//!                 empty         the same loop, without writes
 //!     RECORD      1, 2, 4, 8    a number           16, 64, 256   bytes from memory
 //!                 mix           four records of numbers of all sizes and a text, field by field
-//!     ALIGNMENT   aligned       to its size; of `mix`, each record to 8
-//!                 unaligned     one byte further; of `mix`, packed
+//!     ALIGNMENT   aligned       to its size; with `mix`, each record to 8
+//!                 unaligned     one byte further; with `mix`, packed
 //!     PAGES       list, table               16 KiB in pages of 4 KiB
 //!                 large-list, large-table   4 MiB in pages of 4 KiB
-//!                 huge-list                 4 MiB in pages of 2 MiB, of the system's huge pages if it gives them
+//!                 huge-list                 4 MiB in pages of 2 MiB, which are huge pages if the system gives them
 //! ```
-//! No time is stamped: it is the write alone. Pages lie in the budget's memory in no order.
+//! No timestamp is taken: only the write is measured. The buffer's pages are in random order in the budget's memory.
 //!
 //! # What is verified
-//! Each record is an event, and has arrived when its write was not refused. In the end every case runs once more, over its buffer twice and
-//! a bit, and the whole buffer is read back and compared with a list of what should be in it.
+//! Each record is an event. It has arrived if its write was not refused. At the end every case runs once more, for a
+//! little more than twice its buffer, and the whole buffer is read back and compared with the expected bytes.
 //!
-//! How far a search goes is counted, not timed: before and after each write the chain is asked which page it has cached.
+//! The length of searches is counted, not timed: before and after each write, the chain's cached page is looked up.
 
 use std::process::ExitCode;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -39,7 +39,7 @@ const LARGE_BYTES: usize = 4 << 20;
 const PAGE_BYTES: usize = 4 << 10;
 const HUGE_BYTES: usize = 2 << 20;
 
-/// What records of more than a word, and texts, are copied from: eight of the longest, one byte more, and the text's length.
+/// Bytes that long records and texts are copied from: eight of the longest, one byte more, and the text's length.
 #[repr(align(64))]
 struct Source([u8; 9 * 256]);
 
@@ -53,28 +53,28 @@ static SOURCE: Source = {
     Source(bytes)
 };
 
-/// Where the fields of a record go, one after another.
+/// A target for the fields of a record, one after another.
 trait Sink {
-    /// A field that is in registers.
+    /// Writes a field that is in registers.
     fn value<const N: usize>(&mut self, bytes: [u8; N]);
-    /// A field in memory.
+    /// Writes a field that is in memory.
     fn bytes(&mut self, bytes: &[u8]);
-    /// Leaves room up to the next multiple of 8.
+    /// Advances to the next multiple of 8.
     fn align(&mut self);
 }
 
-/// What is written in an iteration.
+/// A kind of record to write.
 trait Shape: 'static {
-    /// Records.
+    /// Number of records that an iteration writes.
     const RECORDS: u64;
-    /// Bytes at most.
+    /// Maximum number of bytes that an iteration writes.
     const LEN_MAX: usize;
-    /// Where the first one goes.
+    /// Offset of the first record.
     const START: usize;
     fn write(sink: &mut impl Sink, number: u64);
 }
 
-/// A number of 1, 2, 4 or 8 bytes, or more bytes from memory; `AT` bytes beyond where it is aligned.
+/// A number of 1, 2, 4 or 8 bytes, or more bytes from memory; `AT` bytes past an aligned offset.
 struct Bytes<const N: usize, const AT: usize>;
 
 impl<const N: usize, const AT: usize> Shape for Bytes<N, AT> {
@@ -94,7 +94,7 @@ impl<const N: usize, const AT: usize> Shape for Bytes<N, AT> {
     }
 }
 
-/// Four records as programs have them: head and context of 8 bytes each, then fields.
+/// Four records as programs write them: header and context of 8 bytes each, then fields.
 struct Mix<const AT: usize>;
 
 impl<const AT: usize> Shape for Mix<AT> {
@@ -120,7 +120,7 @@ impl<const AT: usize> Shape for Mix<AT> {
         sink.value([number as u8]);
         sink.value((number as u16).to_le_bytes());
         sink.value((number as u32 ^ 5).to_le_bytes());
-        // A text, with its end.
+        // A text, with its terminator.
         next(sink, 2);
         let start = (number & 7) as usize * 256;
         sink.bytes(&SOURCE.0[start..start + 5 + (number & 15) as usize]);
@@ -132,7 +132,7 @@ impl<const AT: usize> Shape for Mix<AT> {
     }
 }
 
-/// Pages of either kind, written in each way.
+/// A buffer of pages, with all ways to write to it.
 trait Buffer: Send + 'static {
     fn called<C: Copying>(&mut self, offset: usize, bytes: &[u8]) -> Result<(), Beyond>;
     fn inlined(&mut self, offset: usize, bytes: &[u8]) -> Result<(), Beyond>;
@@ -140,11 +140,12 @@ trait Buffer: Send + 'static {
     fn read(&self) -> Result<Vec<u8>, Beyond>;
 }
 
-/// The same bytes. A compiler that knows how many they are makes another function of one that is called, for each length.
+/// Returns the same bytes and hides their number. A compiler that knows the number would specialise the called function
+/// for each length.
 #[inline(always)]
 fn of_unknown_length(bytes: &[u8]) -> &[u8] {
     let len = opaque(bytes.len() as u64) as usize;
-    // SAFETY: the same slice: the number is as it was.
+    // SAFETY: the same slice: `opaque` returns the length unchanged.
     unsafe { std::slice::from_raw_parts(bytes.as_ptr(), len) }
 }
 
@@ -156,7 +157,8 @@ macro_rules! buffer {
                 let bytes = of_unknown_length(bytes);
                 match self.cached(offset, bytes.len()) {
                     Some(address) => {
-                        // SAFETY: so many bytes of the buffer, which is borrowed exclusively, and of the slice.
+                        // SAFETY: `cached` returned the address of `bytes.len()` bytes of the buffer, which is borrowed
+                        // exclusively; the source is a slice of that length.
                         unsafe { C::copy(address.as_ptr(), bytes.as_ptr(), bytes.len()) };
                         Ok(())
                     }
@@ -185,7 +187,7 @@ macro_rules! buffer {
 buffer!(Chain<'static>);
 buffer!(Table);
 
-/// How a field is written.
+/// A way of writing a field.
 trait Way: 'static {
     fn value<const N: usize>(buffer: &mut impl Buffer, offset: usize, bytes: [u8; N]) -> Result<(), Beyond>;
     fn bytes(buffer: &mut impl Buffer, offset: usize, bytes: &[u8]) -> Result<(), Beyond>;
@@ -233,7 +235,7 @@ impl Way for Inlined {
     }
 }
 
-/// A buffer, how far it is written, and how many records were.
+/// A buffer, the offset up to which it is written, and the numbers of records written and of writes refused.
 struct Bench<B> {
     buffer: B,
     size_bytes: usize,
@@ -272,7 +274,7 @@ impl<B: Buffer, W: Way> Sink for Writing<'_, B, W> {
     }
 }
 
-/// The list that the buffer is compared with.
+/// The expected content of the buffer.
 struct Expected {
     bytes: Vec<u8>,
     offset: usize,
@@ -293,13 +295,13 @@ impl Sink for Expected {
     }
 }
 
-/// Where the next iteration writes: at the start again when it may not fit any more.
+/// Returns the offset of the next iteration's first record: the start again if the iteration may not fit.
 #[inline(always)]
 fn place<S: Shape>(offset: usize, size_bytes: usize) -> usize {
     if offset + S::LEN_MAX > size_bytes { S::START } else { offset }
 }
 
-/// Pages of a kind: which buffer there is of them.
+/// A kind of pages, with the buffer made of them.
 trait Pages: 'static {
     type Buffer: Buffer;
     fn bench() -> MutexGuard<'static, Bench<Self::Buffer>>;
@@ -339,12 +341,12 @@ pages! {
     HugeList: Chain<'static>, list, LARGE_BYTES, HUGE_BYTES;
 }
 
-/// Memory with a budget over it, both for good. Every page is there, and the free ones are in no order.
+/// Returns memory with a budget over it, both leaked. Every page is backed, and the free pages are in random order.
 fn budget(size_bytes: usize, page_bytes: usize) -> Result<&'static PageBudget<'static>, String> {
     let huge = if page_bytes == HUGE_BYTES { Huge::Prefer } else { Huge::Never };
     let pool = PrivatePool::new(size_bytes, MemoryOptions::new().huge(huge)).map_err(|error| error.to_string())?;
     let (start, _) = pool.into_mapping().into_raw();
-    // SAFETY: the mapping, which nobody else knows and nobody unmaps.
+    // SAFETY: the mapping, which nothing else refers to and nothing unmaps.
     let region = unsafe { std::slice::from_raw_parts_mut(start, size_bytes) };
     dormouse_lab_harness::assure_backed("the budget's pages", region);
     let page_count = size_bytes / page_bytes;
@@ -377,7 +379,7 @@ fn table(size_bytes: usize, page_bytes: usize) -> Result<Table, String> {
 extern "C" fn run<P: Pages, S: Shape, W: Way>(iterations: u64, first: u64) {
     let mut guard = P::bench();
     let bench = &mut *guard;
-    // Another shape may have left it where this one is not aligned.
+    // Another shape may have left the offset unaligned for this one.
     let start = bench.offset.next_multiple_of(256) + S::START;
     let mut sink =
         Writing::<P::Buffer, W> { buffer: &mut bench.buffer, offset: start, refused: 0, way: std::marker::PhantomData };
@@ -393,7 +395,7 @@ extern "C" fn run<P: Pages, S: Shape, W: Way>(iterations: u64, first: u64) {
     bench.written += iterations * S::RECORDS;
 }
 
-/// A case with what verifies it, compiled once for each kind of pages. Empty cases write nothing, and what their buffers count is not asked for.
+/// A case with its check, which is compiled once for each kind of pages. Empty cases write nothing and need no check.
 struct Checked {
     name: &'static str,
     run: Loop,
@@ -401,14 +403,14 @@ struct Checked {
     check: fn(&Checked) -> Result<(), String>,
 }
 
-/// A shape as a check needs it.
+/// A shape as data, for a check.
 struct Laid {
     start: usize,
     len_max: usize,
     write: fn(&mut Expected, u64),
 }
 
-/// Runs the case for twice the buffer and a bit, and compares the buffer with what should be in it.
+/// Runs the case for a little more than twice its buffer, and compares the buffer with the expected content.
 fn check<P: Pages>(Checked { name, run, shape, .. }: &Checked) -> Result<(), String> {
     let (before, start, written) = {
         let bench = P::bench();
@@ -448,7 +450,7 @@ impl Cases {
         self.checked.push(Checked { name, run, shape, check: check::<P> });
     }
 
-    /// The ways of a shape in a kind of pages.
+    /// Adds all ways for a shape in a kind of pages.
     fn add<P: Pages, S: Shape>(&mut self, of: &str) {
         let name = format!("empty_{of}").leak();
         self.cases.push(Case { name, run: run_empty::<P, S>, events_per_iteration: 0 });
@@ -458,13 +460,13 @@ impl Cases {
         self.way::<P, S, Inlined>("inlined", of);
     }
 
-    /// Those for machines without efficient unaligned accesses.
+    /// Adds the ways that are meant for machines without efficient unaligned accesses.
     fn add_checking<S: Shape>(&mut self, of: &str) {
         self.way::<List, S, Called<copies::Bytewise>>("checked-bytes", of);
         self.way::<List, S, Called<copies::Fallback>>("checked-memcpy", of);
     }
 
-    /// All records in a kind of pages.
+    /// Adds the shapes that are measured in one kind of pages only.
     fn add_all<P: Pages>(&mut self, pages: &str) {
         self.add::<P, Bytes<1, 0>>(&format!("1_aligned_{pages}"));
         self.add::<P, Bytes<2, 0>>(&format!("2_aligned_{pages}"));
@@ -477,7 +479,7 @@ impl Cases {
         self.add::<P, Bytes<256, 1>>(&format!("256_unaligned_{pages}"));
     }
 
-    /// Those that are compared between all kinds of pages.
+    /// Adds the shapes that are compared between all kinds of pages.
     fn add_some<P: Pages>(&mut self, pages: &str) {
         self.add::<P, Bytes<8, 0>>(&format!("8_aligned_{pages}"));
         self.add::<P, Bytes<8, 1>>(&format!("8_unaligned_{pages}"));
@@ -488,11 +490,13 @@ impl Cases {
     }
 }
 
-/// Pages of the list in which searches are counted, and iterations that write it full several times.
+/// Number of pages of the list in which searches are counted.
 const WALKED_PAGES: usize = 64;
+/// Number of iterations, which fill the list several times.
 const WALKED_ITERATIONS: u64 = 10_000;
 
-/// Writes to a list, and counts the entries that each search has gone over, from the cached page before to that after.
+/// A sink that writes to a list and counts the entries that each search has walked over, from the cached page before to
+/// the one after.
 struct Walked {
     chain: Chain<'static>,
     offset: usize,
@@ -501,7 +505,7 @@ struct Walked {
 }
 
 impl Walked {
-    /// The number of the page that the chain has cached; the one it was is asked first.
+    /// Returns the number of the page that the chain has cached. The search starts at the previous one.
     fn cached(&self) -> usize {
         let is_cached = |page: &usize| self.chain.cached(page % WALKED_PAGES * PAGE_BYTES, 1).is_some();
         (self.cached..self.cached + WALKED_PAGES).find(is_cached).map_or(0, |page| page % WALKED_PAGES)
@@ -527,7 +531,7 @@ impl Sink for Walked {
     }
 }
 
-/// Entries of the list that a write of packed records goes over, at most.
+/// Returns the maximum number of list entries that a write of packed records walks over.
 fn entries_walked_max() -> Result<usize, String> {
     let size_bytes = WALKED_PAGES * PAGE_BYTES;
     let mut walked = Walked { chain: list(size_bytes, PAGE_BYTES)?, offset: 1, cached: 0, entries_max: 0 };
@@ -538,7 +542,7 @@ fn entries_walked_max() -> Result<usize, String> {
     Ok(walked.entries_max)
 }
 
-/// The loop without writes, which are not counted.
+/// Runs the loop without writes, and does not count its records.
 extern "C" fn run_empty<P: Pages, S: Shape>(iterations: u64, first: u64) {
     run::<P, S, Empty>(iterations, first);
     P::bench().written -= iterations * S::RECORDS;
@@ -554,7 +558,7 @@ fn written() -> u64 {
         + HugeList::bench().written
 }
 
-/// Bytes of huge pages that the process has, as the system tells it.
+/// Returns the number of bytes of the process in huge pages, as the system reports it.
 fn huge_bytes() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/self/smaps_rollup").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("AnonHugePages:"))?;

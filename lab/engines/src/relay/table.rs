@@ -1,21 +1,21 @@
-//! Pages that are found by a table of their addresses: for comparison with the circle of a chain. Each is found in one step, but the table
-//! must be contiguous, and as long as the buffer may grow.
+//! Pages that are found by a table of their addresses, for comparison with a page chain. A page is found in one step,
+//! but the table must be contiguous, and as long as the buffer may grow.
 
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use dormouse_relay_chain::{Beyond, BudgetError, PageBudget, copy_bytes};
 
-/// A buffer of pages that do not change.
+/// A buffer of a fixed set of pages.
 pub struct Table {
-    /// Where each page's bytes are. Atomic, as the words of a chain are.
+    /// Addresses of the pages' bytes. They are atomic, like the words of a chain.
     entries: Box<[AtomicPtr<u8>]>,
     page_shift: u32,
     page_size_bytes: usize,
 }
 
 impl Table {
-    /// So many pages of the budget, for good.
+    /// Takes `page_count` pages of the budget and keeps them.
     pub fn new(budget: &'static PageBudget<'static>, page_count: usize) -> Result<Table, BudgetError> {
         let mut share = budget.share(page_count)?;
         let entry = |_| share.draw().map(|page| AtomicPtr::new(page.data().as_ptr()));
@@ -37,11 +37,12 @@ impl Table {
     fn found(&self, offset: usize) -> Option<NonNull<u8>> {
         let entry = self.entries.get(offset >> self.page_shift)?;
         let address = entry.load(Ordering::Relaxed).wrapping_add(self.within(offset));
-        // SAFETY: in a page of a budget, and nothing of one is at address 0.
+        // SAFETY: in a page of a budget, and no page of a budget contains address 0.
         Some(unsafe { NonNull::new_unchecked(address) })
     }
 
-    /// The address of bytes that are in one page; the name is that of a chain's, which has it without a search in one page only.
+    /// Returns the address of bytes that are in one page. It has the name of a chain's function, which finds bytes
+    /// without a search only in the cached page.
     #[inline(always)]
     pub fn cached(&self, offset: usize, len: usize) -> Option<NonNull<u8>> {
         let left = self.page_size_bytes.wrapping_sub(self.within(offset));
@@ -52,7 +53,8 @@ impl Table {
     pub fn write(&mut self, offset: usize, bytes: &[u8]) -> Result<(), Beyond> {
         match self.cached(offset, bytes.len()) {
             Some(address) => {
-                // SAFETY: so many bytes of a page of this table's, which is borrowed exclusively; the source is a slice.
+                // SAFETY: `cached` returned the address of `bytes.len()` bytes in a page of this table, which is
+                // borrowed exclusively; the source is a slice of that length.
                 unsafe { copy_bytes(address.as_ptr(), bytes.as_ptr(), bytes.len()) };
                 Ok(())
             }
@@ -60,12 +62,13 @@ impl Table {
         }
     }
 
-    /// As [`Table::write`], of bytes in registers, which stay there except where they cross a page's end.
+    /// Writes bytes that are in registers. They stay there unless they cross a page's end.
     #[inline(always)]
     pub fn write_array<const N: usize>(&mut self, offset: usize, bytes: [u8; N]) -> Result<(), Beyond> {
         match self.cached(offset, N) {
             Some(address) => {
-                // SAFETY: so many bytes of a page of this table's, which is borrowed exclusively; the source is an array.
+                // SAFETY: `cached` returned the address of `N` bytes in a page of this table, which is borrowed
+                // exclusively; the source is an array of that length.
                 unsafe { copy_bytes(address.as_ptr(), bytes.as_ptr(), N) };
                 Ok(())
             }
@@ -81,7 +84,7 @@ impl Table {
     #[inline(never)]
     fn write_slow(&mut self, offset: usize, bytes: &[u8]) -> Result<(), Beyond> {
         self.runs(offset, bytes.len(), |run, done, len| {
-            // SAFETY: so many bytes of a page, by `runs`, and of the source.
+            // SAFETY: `runs` passes `len` bytes of one page, and `done + len` is at most the length of the source.
             unsafe { copy_bytes(run.as_ptr(), bytes.as_ptr().wrapping_add(done), len) }
         })
     }
@@ -89,12 +92,13 @@ impl Table {
     pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<(), Beyond> {
         let target = bytes.as_mut_ptr();
         self.runs(offset, bytes.len(), |run, done, len| {
-            // SAFETY: so many bytes of a page, by `runs`, initialised by the budget's maker, and of the target.
+            // SAFETY: `runs` passes `len` bytes of one page, which the budget's creator has initialised, and `done +
+            // len` is at most the length of the target.
             unsafe { target.wrapping_add(done).copy_from_nonoverlapping(run.as_ptr(), len) }
         })
     }
 
-    /// The part of each page, how many bytes came before it, and how many it has.
+    /// Calls `each` for the part in each page, with its address, the number of bytes before it, and its length.
     fn runs(&self, offset: usize, len: usize, mut each: impl FnMut(NonNull<u8>, usize, usize)) -> Result<(), Beyond> {
         let left = self.size_bytes().checked_sub(offset).ok_or(Beyond)?;
         if len > left {
@@ -125,13 +129,13 @@ mod tests {
 
     fn budget() -> &'static PageBudget<'static> {
         let region = vec![OsPage([0; 4096]); PAGES].leak();
-        // SAFETY: all of the pages, as bytes.
+        // SAFETY: the memory of all pages, as bytes, leaked and used by nothing else.
         let region = unsafe { std::slice::from_raw_parts_mut(region.as_mut_ptr().cast(), PAGES * 4096) };
         let links: Vec<Link> = (0..PAGES).map(|_| Link::default()).collect();
         Box::leak(Box::new(PageBudget::new(region, 4096, links.leak()).unwrap()))
     }
 
-    /// Bytes of many lengths at many places, across pages' ends and beyond the last one, against a list.
+    /// Writes bytes of many lengths at many offsets, across page ends and past the last page, and compares with a list.
     #[test]
     fn a_table_holds_what_a_list_holds() {
         let budget = budget();
@@ -163,7 +167,7 @@ mod tests {
                     table.read(offset, &mut found).unwrap();
                     assert_eq!(found, bytes);
                     if let Some(address) = table.cached(offset, len).filter(|_| len > 0) {
-                        // SAFETY: that many bytes of one page, which nobody writes.
+                        // SAFETY: `len` bytes of one page, which nothing writes meanwhile.
                         let found = unsafe { std::slice::from_raw_parts(address.as_ptr(), len) };
                         assert_eq!(found, bytes);
                     }

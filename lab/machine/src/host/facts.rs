@@ -1,4 +1,5 @@
-//! The facts that are text: a table of where each is read, those that have no file of their own, and which counters can be had.
+//! The facts that are text: a table of their files, facts without a file of their own, and the counters that are
+//! available.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind;
@@ -11,7 +12,7 @@ use super::Fact;
 /// Facts by name, such as `memory.thp`.
 pub type Facts = BTreeMap<String, Fact<String>>;
 
-/// A text, or why there is none.
+/// A text, or the reason why there is none.
 type Text = Result<String, String>;
 
 /// Facts with a file of their own.
@@ -41,7 +42,7 @@ const FILES: &[(&str, &str)] = &[
     ("uptime_s", "/proc/uptime"),
 ];
 
-/// What is made of such a file's text.
+/// Converts a file's text to the value of a fact.
 fn form(name: &str, text: String) -> String {
     match name {
         "kernel.options" => known_options(&text),
@@ -57,7 +58,8 @@ fn form(name: &str, text: String) -> String {
     }
 }
 
-/// A file's text without white space around it; `root` is that of the running machine, or of a copy of its files.
+/// Returns a file's text without surrounding white space. `root` is the running machine's root, or that of a copy of
+/// its files.
 pub(super) fn text(root: &Path, path: &str) -> Text {
     let text = std::fs::read_to_string(root.join(path.trim_start_matches('/')));
     text.map(|text| text.trim().into()).map_err(|error| match error.kind() {
@@ -67,13 +69,13 @@ pub(super) fn text(root: &Path, path: &str) -> Text {
     })
 }
 
-/// The names in a directory that begin so, sorted; none if it is not there.
+/// Returns the names in a directory that start with `start`; none if the directory does not exist.
 pub(super) fn names(root: &Path, dir: &str, start: &str) -> BTreeSet<String> {
     let entries = std::fs::read_dir(root.join(dir.trim_start_matches('/'))).into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().into_string().ok()).filter(|name| name.starts_with(start)).collect()
 }
 
-/// Options of the kernel's command line that bear on figures; all others are left out, because results are handed on.
+/// Kernel options that affect figures. Other options are left out, because users pass results on.
 const OPTIONS: &str = "amd_pstate clocksource cpufreq.default_governor cpuidle.off cpuidle_haltpoll.force default_hugepagesz hugepages \
     hugepagesz idle intel_idle.max_cstate intel_pstate irqaffinity isolcpus l1tf lsm maxcpus mds mitigations nmi_watchdog no_stf_barrier \
     nohz nohz_full noibrs nopti nosmt nospectre_v1 nospectre_v2 notsc nowatchdog nr_cpus numa_balancing preempt processor.max_cstate pti \
@@ -81,34 +83,34 @@ const OPTIONS: &str = "amd_pstate clocksource cpufreq.default_governor cpuidle.o
 
 fn known_options(command_line: &str) -> String {
     let is_known = |word: &&str| OPTIONS.split(' ').any(|option| word.split('=').next() == Some(option));
-    // What follows `--` is for the first process.
+    // Words after `--` belong to the first process.
     let words = command_line.split_whitespace().take_while(|&word| word != "--").filter(is_known);
     let known = words.collect::<Vec<_>>().join(" ");
     if known.is_empty() { "none that bears on figures".into() } else { known }
 }
 
-/// The value of a line `name : value` of `/proc/cpuinfo` or `/proc/meminfo`.
+/// Returns the value of a line `name : value` of `/proc/cpuinfo` or `/proc/meminfo`.
 pub(super) fn field(text: &Text, name: &str) -> Text {
     let mut fields = text.as_ref()?.lines().filter_map(|line| line.split_once(':'));
     let field = fields.find(|(key, _)| key.trim() == name).map(|(_, value)| value.trim().to_string());
     field.ok_or_else(|| format!("the kernel tells no `{name}`"))
 }
 
-/// Whether a flag is in `/proc/cpuinfo`.
+/// Returns `yes` or `no`: whether a flag is in `/proc/cpuinfo`.
 pub(super) fn flag(cpuinfo: &Text, name: &str) -> Text {
     let flags = field(cpuinfo, "flags")?;
     Ok(if flags.split_whitespace().any(|flag| flag == name) { "yes" } else { "no" }.into())
 }
 
-/// The different texts that a file has for the processors.
+/// Returns the distinct texts of a file that each CPU has.
 fn of_each(root: &Path, file: &str) -> Option<BTreeSet<String>> {
     let cpus = names(root, "/sys/devices/system/cpu", "cpu");
     let text = |cpu: String| text(root, &format!("/sys/devices/system/cpu/{cpu}/{file}")).ok();
     Some(cpus.into_iter().filter_map(text).collect::<BTreeSet<_>>()).filter(|texts| !texts.is_empty())
 }
 
-/// What the control group of this process allows (version 2): the tightest limit from its group up to the root, `none` where there is none.
-/// `size` says how loose a limit is.
+/// Returns the limit that this process's control group imposes (version 2): the tightest one from its group up to the
+/// root, or `none`. `size` converts a limit to a number; the smallest is the tightest.
 fn limit(root: &Path, file: &str, size: fn(&str) -> Option<f64>, shown: fn(f64, String) -> String) -> Text {
     let texts = group_dirs(root)?.into_iter().filter_map(|dir| text(root, &format!("{dir}/{file}")).ok());
     let limits = texts.filter_map(|text| Some((size(&text)?, text)));
@@ -116,7 +118,7 @@ fn limit(root: &Path, file: &str, size: fn(&str) -> Option<f64>, shown: fn(f64, 
     Ok(tightest.map_or_else(|| "none".into(), |(size, text)| shown(size, text)))
 }
 
-/// Directories of the process's group, innermost first.
+/// Returns the directories of the process's group and its ancestors, innermost first.
 fn group_dirs(root: &Path) -> Result<Vec<String>, String> {
     let mut mounts = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"].into_iter();
     let mount = mounts.find(|mount| text(root, &format!("{mount}/cgroup.controllers")).is_ok());
@@ -129,7 +131,7 @@ fn group_dirs(root: &Path) -> Result<Vec<String>, String> {
     Ok(ancestors.map(|dir| format!("{mount}{}", dir.display())).collect())
 }
 
-/// Reads all of them.
+/// Reads all text facts.
 pub(super) fn read(root: &Path, cpuinfo: &Text) -> Facts {
     let mut facts = Facts::new();
     let mut add = |name: &str, text: Text| _ = facts.insert(name.into(), text.into());
@@ -202,7 +204,7 @@ pub(super) fn read(root: &Path, cpuinfo: &Text) -> Facts {
     facts
 }
 
-/// Tried by a thread that ends at once: the limit, the capability and the control group all have their say.
+/// Tries the policy on a thread that ends at once, because the limit, the capability and the control group all decide.
 fn fifo_scheduling() -> Result<(), String> {
     let tried = std::thread::spawn(|| dormouse_lab_harness::set_scheduler(libc::SCHED_FIFO, 1)).join();
     let tried = tried.map_err(|_| "the thread that tried it failed")?;
@@ -211,7 +213,7 @@ fn fifo_scheduling() -> Result<(), String> {
     })
 }
 
-/// Who virtualises, by CPUID leaf 0x4000_0000.
+/// Returns the name of the hypervisor, from CPUID leaf 0x4000_0000.
 fn hypervisor(is_there: String) -> Text {
     if is_there == "no" {
         return Ok("none".into());
@@ -230,10 +232,11 @@ fn libc_version() -> Text {
     if version.is_empty() { Err("not glibc".into()) } else { Ok(version) }
 }
 
-/// Why a counter that opens is of no use, by what all of them counted.
+/// Returns the reason why a counter that opens is useless, judged by the counts of all counters.
 fn cause_of(name: &str, counts: &BTreeMap<String, f64>, is_virtualised: bool) -> Option<&'static str> {
     let is_zero = |name: &str| counts.get(name).is_none_or(|count| *count == 0.0);
-    // Zero may be true of what the kernel counts, and of misses where the processor counts at all: no work takes no cycles.
+    // Zero may be true of events that the kernel counts, and of misses if the CPU counts at all. It cannot be true of
+    // cycles.
     let is_dead = is_zero(name) && is_zero("cycles") && !["page_faults", "context_switches"].contains(&name);
     match (counts.contains_key(name), is_virtualised) {
         (false, _) => Some("it opens but never runs: other counters (the NMI watchdog, a profiler) hold the hardware"),
@@ -243,8 +246,8 @@ fn cause_of(name: &str, counts: &BTreeMap<String, f64>, is_virtualised: bool) ->
     }
 }
 
-/// Tries each counter of the processor and the kernel on the calling thread. One that opens is not yet one that counts: under some
-/// hypervisors it stays at zero, and where all hardware counters are in use it never gets its turn.
+/// Tries each counter of the CPU and the kernel on the calling thread. A counter that opens may still not count: under
+/// some hypervisors it stays at zero, and if all hardware counters are in use it never gets its turn.
 pub(super) fn counters(is_virtualised: bool) -> Facts {
     let mut opened = Counters::open();
     opened.start();

@@ -1,16 +1,17 @@
 //! The machine that figures were measured on: the member `host` of every result.
 //!
-//! Two results that differ cannot be explained without their machines. So every result carries whatever may bear on it, and what could not
-//! be read says why: a zero or an empty text would pass for a fact.
+//! A difference between two results cannot be explained without their machines. So every result carries all facts that
+//! may affect it. A fact that could not be read has a cause: a zero or an empty text would pass for a value.
 //!
 //! ```text
 //!   /proc, /sys, CPUID; counters, rseq, patching: tried ──▶ Host::read (before the run) ──▶ JSON ──▶ `lab compare`, the HTML report
 //!                                                              ▲
 //!                                                              └── Neighbours' findings (after the run)
 //! ```
-//! Caches and the range of frequency are processor 0's. What is tried is tried in the process that calls, whose environment, limits and
-//! `prctl` settings the engines inherit. Source: the kernel's `Documentation/ABI/testing/sysfs-devices-system-cpu`,
-//! `admin-guide/mm/transhuge.rst`, `admin-guide/cgroup-v2.rst`; `proc(5)`, `perf_event_open(2)`, `membarrier(2)`.
+//! Caches and the frequency range are those of CPU 0. Facilities are tried in the calling process, whose environment,
+//! limits and `prctl` settings the engines inherit. Source: the kernel's
+//! `Documentation/ABI/testing/sysfs-devices-system-cpu`, `admin-guide/mm/transhuge.rst`, `admin-guide/cgroup-v2.rst`;
+//! `proc(5)`, `perf_event_open(2)`, `membarrier(2)`.
 
 mod facts;
 
@@ -25,51 +26,51 @@ use crate::probes::Probes;
 pub use facts::Facts;
 use facts::{field, flag, names, text};
 
-/// A cache of processor 0.
+/// A cache of CPU 0.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Cache {
-    /// 1, 2, 3.
+    /// Level: 1, 2 or 3.
     pub level: u32,
     /// `Data`, `Instruction`, `Unified`.
     pub kind: String,
-    /// All of it.
+    /// Size in bytes.
     pub size_bytes: u64,
-    /// Processors that share it, as the kernel lists them; empty where it does not.
+    /// CPUs that share it, as the kernel lists them; empty if the kernel does not.
     pub shared_cpus: String,
 }
 
-/// What a reader needs to place a figure. Every member may be missing in a result that is read.
+/// Facts that a reader needs to place a figure. Every member may be missing in a result that is read.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Host {
-    /// When it was read, in UTC: `2026-11-21 22:17:00 UTC`.
+    /// Time of reading, in UTC: `2026-11-21 22:17:00 UTC`.
     pub measured: String,
-    /// Model name of the processor.
+    /// Model name of the CPU.
     pub cpu: String,
-    /// Processors that this process may use at once: affinity and the control group's quota count.
+    /// Number of CPUs that this process may use at once, according to its affinity and its control group's quota.
     pub cpu_count: usize,
-    /// The caches of processor 0.
+    /// Caches of CPU 0.
     pub caches: Fact<Vec<Cache>>,
     /// Kernel release.
     pub kernel: String,
     /// The kernel's clock source.
     pub clock_source: String,
-    /// Whether the processor says that it runs under a hypervisor.
+    /// Whether the CPU reports that it runs under a hypervisor.
     pub virtualised: bool,
-    /// Counters of the processor and the kernel: `available`, or why not.
+    /// Counters of the CPU and the kernel: `available`, or the cause.
     pub counters: Facts,
-    /// All else that may bear on figures.
+    /// All other facts that may affect figures.
     pub facts: Facts,
     /// Load average of the last minute, before the run.
     pub load: String,
-    /// Processes that took much of a processor while the run lasted.
+    /// Processes that took much of a CPU during the run.
     pub neighbours: Vec<Neighbour>,
-    /// Share of one processor that processes too short-lived to name took.
+    /// Share of one CPU that was taken by processes too short-lived to name.
     pub unnamed_share: Fact<f64>,
-    /// Share of the processors' time that the hypervisor gave to others while the run lasted.
+    /// Share of the CPUs' time that the hypervisor gave to other machines during the run.
     pub steal_share: Fact<f64>,
-    /// What was measured of it on the spot, before the run.
+    /// Results of the probes, before the run.
     pub probes: Probes,
 }
 
@@ -81,15 +82,15 @@ impl std::fmt::Display for Host {
 }
 
 impl Host {
-    /// Reads and tries everything; takes some tens of milliseconds. Before the run: what it reads of the load is then
-    /// that of the others.
+    /// Reads and tries everything, which takes some tens of milliseconds. It must be called before the run, so that the
+    /// load is that of other processes.
     pub fn read() -> Host {
         Host::read_from(Path::new("/"))
     }
 
     fn read_from(root: &Path) -> Host {
         let told = |path: &str| Fact::from(text(root, path)).to_string();
-        // First, while it is that of the others.
+        // Read first, while the load is that of other processes only.
         let load = text(root, "/proc/loadavg").map(|text| text.split(' ').take(1).collect::<String>());
         let cpuinfo = text(root, "/proc/cpuinfo");
         let virtualised = flag(&cpuinfo, "hypervisor").is_ok_and(|is| is == "yes");
@@ -116,7 +117,8 @@ impl Host {
         self.facts.get(name).cloned().unwrap_or_default()
     }
 
-    /// Keeps what was seen of the neighbours while an experiment ran; of several experiments, the worst of each.
+    /// Adds the findings on neighbours during an experiment. Over several experiments, the highest share of each is
+    /// kept.
     pub fn absorb(&mut self, findings: &Findings) {
         self.neighbours.extend(findings.neighbours.iter().cloned());
         self.neighbours.sort_by(|a, b| b.share.total_cmp(&a.share));
@@ -125,14 +127,14 @@ impl Host {
         for (worst, new) in
             [(&mut self.unnamed_share, &findings.unnamed_share), (&mut self.steal_share, &findings.steal_share)]
         {
-            // What is not told is less than any share.
+            // An unknown share counts as less than any share.
             if new.told() >= worst.told() {
                 *worst = new.clone();
             }
         }
     }
 
-    /// Bytes of the three levels of caches for data, where they are known.
+    /// Returns the sizes of the data caches of levels 1 to 3 in bytes, if they are known.
     pub fn caches_bytes(&self) -> [Option<u64>; 3] {
         [1, 2, 3].map(|level| {
             let mut caches = self.caches.told()?.iter();
@@ -141,7 +143,7 @@ impl Host {
     }
 }
 
-/// The caches of processor 0, as the kernel has them.
+/// Reads the caches of CPU 0 from the kernel.
 fn caches(root: &Path) -> Fact<Vec<Cache>> {
     let dir = "/sys/devices/system/cpu/cpu0/cache";
     let cache = |index: String| {

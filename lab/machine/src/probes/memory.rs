@@ -1,4 +1,4 @@
-//! The caches, and whether memory is there.
+//! Probes of the caches, and of the backing of memory.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -10,27 +10,29 @@ use rand::seq::index::sample;
 
 use super::{Looks, SAMPLES};
 
-/// The words of memory that is nobody else's.
+/// Returns the words of private memory.
 pub(super) fn words(memory: &mut PrivatePool) -> &mut [u64] {
     let start = memory.base().cast();
-    // SAFETY: all of the mapping, which is as old as `memory` and begins with a page; zeroes are words, and nobody else has `memory`.
+    // SAFETY: the whole mapping, which lives as long as `memory` and starts at a page; zeroes are valid words, and
+    // `memory` is borrowed exclusively.
     unsafe { std::slice::from_raw_parts_mut(start, memory.size_bytes() / 8) }
 }
 
-/// Adds the words up. The compiler is not to know what they hold, nor that nobody needs the sum.
+/// Sums up the words. The compiler knows neither their values nor that the sum is not needed.
 fn sum(words: &[u64]) {
     black_box(black_box(words).iter().fold(0, |sum, word| sum ^ word));
 }
 
-/// Bytes of a cache line, for all that matters here, and words in it.
+/// Size of a cache line, in bytes, precise enough here.
 const LINE: usize = 64;
+/// Words in a line.
 const STRIDE: usize = LINE / 8;
 
-/// Steps of a sample's walk at most.
+/// Maximum number of steps of a sample's walk.
 const STEPS_MAX: usize = 32 << 10;
 
-/// Links lines of the buffer into one circle, in an order drawn at random: all of them, or as many as the samples walk over. To link every line of a large
-/// buffer takes longer than to measure it. Returns one of them.
+/// Links lines of the buffer into one circle, in random order: all lines, or as many as the samples walk over. Linking
+/// every line of a large buffer takes longer than measuring it. Returns one of the linked lines.
 fn link_lines(words: &mut [u64]) -> u64 {
     let count = words.len() / STRIDE;
     let order = sample(&mut SmallRng::seed_from_u64(1), count, count.min(STEPS_MAX * (SAMPLES + 1)));
@@ -39,13 +41,14 @@ fn link_lines(words: &mut [u64]) -> u64 {
     order.index(0) as u64
 }
 
-/// Goes so many lines on from one. Returns where it is then.
+/// Follows `steps` links from a line. Returns the last line.
 fn walk(words: &[u64], at: u64, steps: usize) -> u64 {
     (0..steps).fold(at, |at, _| words[at as usize * STRIDE])
 }
 
-/// What a step of a walk at random takes, and bytes read in a nanosecond, in buffers of half of each level and beyond the last.
-/// Each look has buffers of its own: where their pages lie is a part of what looks differ by. `between` comes before each sample.
+/// Measures the time of a step of a random walk, and the bytes read in a nanosecond, in buffers of half of each level
+/// and beyond the last. Each look has buffers of its own, because the location of their pages is one reason why looks
+/// differ. `between` is called before each sample.
 pub(super) fn caches(between: &mut dyn FnMut(), looks: &mut Looks) {
     let half = |level: usize| looks.caches[level].map(|bytes| bytes as usize / 2);
     for (name, bytes) in [("L1", half(0)), ("L2", half(1)), ("L3", half(2)), ("memory", Some(looks.memory_bytes()))] {
@@ -67,7 +70,7 @@ pub(super) fn caches(between: &mut dyn FnMut(), looks: &mut Looks) {
         };
         let (bytes, buffer) = (memory.size_bytes(), &*words(&mut memory));
         let (steps, passes) = ((2 * bytes / LINE).clamp(4096, STEPS_MAX), (1_usize << 20).div_ceil(bytes));
-        // As it is after the first sample.
+        // Brings the buffer into the state that it has after the first sample.
         sum(buffer);
         let mut at = walk(buffer, start, steps);
         let latencies = [(); SAMPLES].map(|()| {
@@ -87,8 +90,9 @@ pub(super) fn caches(between: &mut dyn FnMut(), looks: &mut Looks) {
     }
 }
 
-/// What the first touch of a small page costs, and bytes read in a nanosecond of what nobody has written and of what somebody has.
-/// That nobody has written the latter either is a mistake, as the paper's: tests make it.
+/// Measures the cost of the first touch of a small page, and the bytes read in a nanosecond of memory that was never
+/// written and of memory that was. Without `is_written` the latter is not written either. That is the paper's mistake,
+/// which tests make on purpose.
 pub(super) fn backing(is_written: bool, looks: &mut Looks) {
     let untouched = MemoryOptions::new().prefault(false).huge(Huge::Never);
     let mut memory = match PrivatePool::new(looks.memory_bytes(), untouched) {

@@ -1,13 +1,14 @@
-//! What a machine does to figures, measured on the spot: the list of Xinyu Chen, "ZERO PAGE removal influence: Codec Performance
-//! Differences between 2.6.19 and 2.6.24 kernel" (2008), each with figures that would come out otherwise if it were the cause.
+//! Probes: measurements of the machine's own influence on figures. They follow the list of Xinyu Chen, "ZERO PAGE
+//! removal influence: Codec Performance Differences between 2.6.19 and 2.6.24 kernel" (2008). Each cause has figures
+//! that would differ if it were the cause.
 //!
 //! ```text
-//!   measure ─▶ a thread on one processor ─▶ core clock, caches, scheduler, clock source, interruptions, page backing: once in each look
+//!   measure ─▶ a thread on one CPU ─▶ core clock, caches, scheduler, clock source, interruptions, page backing: once in each look
 //!                                              │
-//!   Probes of a machine, or of a moment ◀──────┘        compare(there, here) ─▶ the ratio of each figure, with its interval
+//!   Probes of a machine, or at a moment ◀──────┘        compare(there, here) ─▶ the ratio of each figure, with its interval
 //! ```
-//! Looks at one calm machine differ; by how much is in the samples, and so in the interval of a ratio. What takes seconds sees seconds:
-//! a cause that comes and goes is seen while it is there.
+//! Looks at one quiet machine differ. Their spread is in the samples, and so in the interval of a ratio. A measurement
+//! takes seconds, so it finds only causes that are active at the time.
 
 mod memory;
 #[cfg(test)]
@@ -19,29 +20,29 @@ use serde::{Deserialize, Serialize};
 use dormouse_lab_statistics::intervals::ratio_of_looks;
 use dormouse_lab_statistics::{Measurement, measurement, median};
 
-/// Looks for `dormouse lab doctor`.
+/// Number of looks for `dormouse lab doctor`.
 pub const LOOKS: usize = 12;
-/// Looks before a run: as few as have an interval.
+/// Number of looks before a run: the minimum for an interval.
 pub const LOOKS_BEFORE_RUN: usize = dormouse_lab_statistics::ROUNDS_MIN;
-/// Samples of each figure in a look, which is their median.
+/// Number of samples of each figure in a look. The look's value is their median.
 const SAMPLES: usize = 3;
 
-/// What was measured of a machine at a moment.
+/// Results of all probes of a machine at a moment.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Probes {
-    /// The processor that it was measured on.
+    /// CPU that was measured on.
     pub cpu: u32,
-    /// The figures, a sample for each look. The first part of a name, up to a dot, says of what.
+    /// Figures, with a sample for each look. The part of a name before the dot is its subject.
     pub figures: Vec<Measurement>,
-    /// What else was seen, and what could not be measured, with the cause.
+    /// Other observations, and figures that could not be measured, with the cause.
     pub notes: Vec<String>,
 }
 
-/// What is being measured.
+/// Figures and notes during the measurement.
 #[derive(Debug, Default)]
 struct Looks {
-    /// Bytes of the levels' caches, as far as they are known.
+    /// Sizes of the caches in bytes, by level, if they are known.
     caches: [Option<u64>; 3],
     /// Name, unit, and a sample for each look.
     figures: Vec<(String, &'static str, Vec<f64>)>,
@@ -49,13 +50,13 @@ struct Looks {
 }
 
 impl Looks {
-    /// Bytes that are in no cache: twice the last one, within bounds.
+    /// Returns a buffer size that fits in no cache, in bytes: twice the last cache, within bounds.
     fn memory_bytes(&self) -> usize {
         let last = self.caches.iter().flatten().max().copied().unwrap_or(0);
         (2 * last as usize).clamp(16 << 20, 128 << 20)
     }
 
-    /// A look's samples.
+    /// Adds the value of a look to a figure: the median of its samples.
     fn add(&mut self, name: &str, unit: &'static str, samples: &[f64]) {
         match self.figures.iter_mut().find(|(known, ..)| known == name) {
             Some((.., looks)) => looks.push(median(samples)),
@@ -70,7 +71,7 @@ impl Looks {
     }
 }
 
-/// Measures everything so many times on processor `cpu`, whose `caches` have so many bytes.
+/// Takes `count` looks with all probes on CPU `cpu`. `caches` are the sizes of its caches in bytes.
 pub fn measure(cpu: u32, count: usize, caches: [Option<u64>; 3]) -> Probes {
     looks(cpu, count, caches, move |looks| {
         if crate::allowed_cpus() != [cpu] {
@@ -85,7 +86,7 @@ pub fn measure(cpu: u32, count: usize, caches: [Option<u64>; 3]) -> Probes {
     })
 }
 
-/// Takes so many looks on a processor.
+/// Takes `count` looks on a CPU.
 fn looks(
     cpu: u32,
     count: usize,
@@ -101,7 +102,7 @@ fn looks(
     all.unwrap_or_default()
 }
 
-/// Runs on a thread of its own that is pinned, where that is allowed. `None`: it has panicked.
+/// Runs `work` on a thread of its own that is pinned, if that is allowed. Returns `None` if it has panicked.
 fn on_processor<T: Send + 'static>(cpu: u32, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     let pinned = move || {
         crate::keep_on(cpu);
@@ -110,39 +111,39 @@ fn on_processor<T: Send + 'static>(cpu: u32, work: impl FnOnce() -> T + Send + '
     std::thread::spawn(pinned).join().ok()
 }
 
-/// A figure that was measured on both sides.
+/// A figure that was measured on both machines.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Compared {
-    /// What it is of, and its name, such as `caches.L1_latency`.
+    /// Subject and name, for example `caches.L1_latency`.
     pub figure: String,
-    /// Its unit.
+    /// Unit of the figure.
     pub unit: String,
-    /// Its median there.
+    /// Median there.
     pub there: f64,
-    /// Its median here.
+    /// Median here.
     pub here: f64,
-    /// Here in terms of there.
+    /// Median here divided by the median there.
     pub ratio: f64,
-    /// Between which values 95 % of the ratios of a look here to a look there lie.
+    /// Range that contains 95 % of the ratios of a look here to a look there.
     pub ratio_ci95: [f64; 2],
-    /// Whether all of that is on one side of 1.
+    /// Whether that range excludes 1.
     pub differs: bool,
 }
 
 impl Compared {
-    /// What it is of: `caches`.
+    /// Subject of the figure, for example `caches`.
     pub fn subject(&self) -> &str {
         self.figure.split('.').next().unwrap_or_default()
     }
 
-    /// What may be said.
+    /// Returns the difference in words.
     pub fn verdict(&self) -> String {
         let percent = (self.ratio - 1.0) * 100.0;
         if self.differs { format!("differs by {percent:+.1} %") } else { "no difference shown".into() }
     }
 }
 
-/// Compares what both have, in the order of its measuring.
+/// Compares the figures that both have, in the order of measurement.
 pub fn compare(there: &Probes, here: &Probes) -> Vec<Compared> {
     let compared = |b: &Measurement| {
         let a = there.figures.iter().find(|a| a.name == b.name && a.unit == b.unit)?;

@@ -1,4 +1,4 @@
-//! Each cause is planted, and found; and nothing is found where nothing was planted.
+//! Each cause is planted and must be found; without a planted cause, none may be found.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,12 +9,13 @@ use rustix::time::ClockId;
 
 use super::*;
 
-/// As many looks as have an interval.
+/// Takes the minimum number of looks for an interval.
 fn probes(look: impl FnMut(&mut Looks) + Send + 'static) -> Probes {
     looks(crate::cpus()[0], LOOKS_BEFORE_RUN, crate::Host::read().caches_bytes(), look)
 }
 
-/// Measures without what is planted and with it, again where the machine was so busy already that it made no difference.
+/// Measures without and with the planted cause. Tries again if the machine was so busy that the cause made no
+/// difference.
 fn found_in_time(figures: &[&str], mut without: impl FnMut() -> Probes, mut with: impl FnMut() -> Probes) {
     const TRIES: usize = 8;
     for attempt in 1..=TRIES {
@@ -27,16 +28,17 @@ fn found_in_time(figures: &[&str], mut without: impl FnMut() -> Probes, mut with
     }
 }
 
-/// Some who spin on the probes' processor, and are nice about it: so many that they are found beside whoever else uses the machine.
+/// Runs `work` beside threads that spin on the probes' CPU at lower priority. They are enough to be found beside all
+/// other users of the machine.
 fn beside_competitors<T>(work: impl FnOnce() -> T) -> T {
     let are_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         for _ in 0..16 {
             scope.spawn(|| {
-                // SAFETY: lowers this thread's own priority (setpriority(2): on Linux of one thread).
+                // SAFETY: setpriority(2) takes numbers; on Linux it lowers the priority of this thread only.
                 unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 5) };
                 crate::keep_on(crate::cpus()[0]);
-                // Nothing is published by it.
+                // The flag publishes nothing else.
                 while !are_over.load(Ordering::Relaxed) {
                     std::hint::spin_loop();
                 }
@@ -48,7 +50,7 @@ fn beside_competitors<T>(work: impl FnOnce() -> T) -> T {
     })
 }
 
-/// One after the other: what is measured is alone.
+/// One test, so that each measurement runs alone.
 #[test]
 fn each_cause_is_found() {
     let measure = || {
@@ -67,7 +69,7 @@ fn each_cause_is_found() {
         move || {
             probes(move |looks| {
                 let mut other = PrivatePool::new(looks.memory_bytes(), MemoryOptions::new()).expect("memory");
-                // Drives everything that the probes have in the caches out of them, on their own processor.
+                // Evicts all cached data of the probes, on their own CPU.
                 let mut thrash = || {
                     let lines = memory::words(&mut other).iter_mut().step_by(8).filter(|_| is_thrashed);
                     lines.for_each(|word| *word = word.wrapping_add(1));
@@ -76,10 +78,11 @@ fn each_cause_is_found() {
             })
         }
     };
-    // Which of them is found depends on what the machine tells of its caches; what is in memory anyway is no proof.
+    // The cache sizes that the machine reports decide which of them is found. The buffer in memory proves nothing, so
+    // it is left out.
     found_in_time(&["caches.L"], caches(false), caches(true));
 
-    // No clock can be made slower here; a chain whose links take longer looks the same.
+    // No clock can be made slower here; a chain of slower links looks the same.
     let products = |x: u64, y: u64| (0..time::LINKS).fold(x, |x, _| black_box(x.wrapping_mul(y)));
     let chain = |chain: fn(u64, u64) -> u64| move || probes(move |looks| time::core_clock(chain, looks));
     found_in_time(&["core clock.addition"], chain(time::adds), chain(products));
@@ -96,7 +99,7 @@ fn each_cause_is_found() {
 
 #[test]
 fn what_looks_leave_open_is_no_difference() {
-    // Figures of a machine that are this many times as high, and as uneven as a calm one's.
+    // Makes figures that are higher by these factors, with the spread of a quiet machine.
     let made = |factors: [f64; 3]| {
         let figure = |(name, factor): (&str, f64)| {
             let looks: Vec<f64> = (0..LOOKS).map(|look| factor * (1.0 + 0.01 * (look * 3 % 7) as f64)).collect();
@@ -109,7 +112,7 @@ fn what_looks_leave_open_is_no_difference() {
         let compared = compare(&made([1.0; 3]), &made(here));
         compared.iter().map(|figure| format!("{}: {}", figure.subject(), figure.verdict())).collect()
     };
-    // Within what looks at one machine differ by; and beyond.
+    // Within the spread of looks at one machine, and beyond it.
     let expected = ["core clock: no difference shown", "caches: differs by +20.0 %", "scheduler: differs by -20.0 %"];
     assert_eq!(found([1.02, 1.2, 0.8]), expected);
     assert_eq!(compare(&made([1.0; 3]), &Probes::default()), []);

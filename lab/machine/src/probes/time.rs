@@ -1,4 +1,4 @@
-//! The core's clock, and who takes time away: the scheduler, the clock that is read, and interruptions.
+//! Probes of the core's clock, and of causes that take time away: the scheduler, reading the clock, and interruptions.
 
 use core::arch::asm;
 use std::hint::black_box;
@@ -9,14 +9,14 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::{Looks, SAMPLES, on_processor};
 
-/// Instructions of a chain.
+/// Number of instructions in a chain.
 pub(super) const LINKS: usize = 256;
 
-/// A chain of additions, each of which needs the one before: a cycle each (latency of ADD: Agner Fog, Instruction tables; Arm's software
-/// optimisation guides).
+/// Runs a chain of additions, each of which depends on the one before, so each takes a cycle (latency of ADD: Agner
+/// Fog, Instruction tables; Arm's software optimisation guides).
 pub(super) fn adds(mut x: u64, y: u64) -> u64 {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: changes x and the flags alone.
+    // SAFETY: changes x and the flags only.
     unsafe {
         asm!(".rept {n}", "add {x}, {y}", ".endr", x = inout(reg) x, y = in(reg) y, n = const LINKS,
             options(pure, nomem, nostack))
@@ -30,7 +30,8 @@ pub(super) fn adds(mut x: u64, y: u64) -> u64 {
     x
 }
 
-/// Nanoseconds of one link of a chain: the quickest of some short runs, so that interruptions do not count as a slow clock.
+/// Measures the time of one link of a chain in nanoseconds: the shortest of some short runs, so that interruptions do
+/// not count as a slow clock.
 pub(super) fn core_clock(chain: fn(u64, u64) -> u64, looks: &mut Looks) {
     const RUNS: u64 = 100;
     let samples = [(); SAMPLES].map(|()| {
@@ -49,10 +50,10 @@ fn ns(clock: ClockId) -> i64 {
     time.tv_sec * 1_000_000_000 + time.tv_nsec
 }
 
-/// Shares of the time that a spinning thread has, by policy, and how late a thread wakes from a timer.
+/// Measures a spinning thread's share of the time for each policy, and how late a thread wakes from a timer.
 pub(super) fn scheduler(cpu: u32, looks: &mut Looks) {
     for (name, policy) in [("other", libc::SCHED_OTHER), ("fifo", libc::SCHED_FIFO), ("rr", libc::SCHED_RR)] {
-        // A thread of its own, so that this one stays what it is.
+        // A thread of its own, so that the policy of this one does not change.
         let shares = on_processor(cpu, move || -> std::io::Result<_> {
             set_scheduler(policy, i32::from(policy != libc::SCHED_OTHER))?;
             Ok([(); SAMPLES].map(|()| {
@@ -72,14 +73,14 @@ pub(super) fn scheduler(cpu: u32, looks: &mut Looks) {
     const SLEEP: Duration = Duration::from_micros(200);
     let late = [(); 8 * SAMPLES].map(|()| {
         let begun = Instant::now();
-        // It sleeps to be woken late.
+        // The time beyond the sleep is the lateness.
         std::thread::sleep(SLEEP);
         begun.elapsed().saturating_sub(SLEEP).as_nanos() as f64 / 1e3
     });
     looks.add("scheduler.wake", "us", &late);
 }
 
-/// What reading a clock costs, and the smallest step that is seen of it.
+/// Measures the cost of reading a clock, and its smallest visible step.
 pub(super) fn clock_source(clock: ClockId, looks: &mut Looks) {
     const READS: usize = 2000;
     let costs = [(); SAMPLES].map(|()| {
@@ -88,7 +89,7 @@ pub(super) fn clock_source(clock: ClockId, looks: &mut Looks) {
         begun.elapsed().as_nanos() as f64 / READS as f64
     });
     looks.add("clock source.read", "ns", &costs);
-    // A coarse clock stands still for a tick, 10 ms at most; and this thread may be put aside for longer.
+    // A coarse clock stands still for a tick of at most 10 ms, and this thread may be preempted for longer.
     let (begun, mut last) = (Instant::now(), ns(clock));
     let mut steps = Vec::new();
     while steps.is_empty() || (steps.len() < 200 && begun.elapsed() < Duration::from_millis(12)) {
@@ -99,10 +100,10 @@ pub(super) fn clock_source(clock: ClockId, looks: &mut Looks) {
     looks.add("clock source.step", "ns", &[steps.into_iter().fold(f64::INFINITY, f64::min)]);
 }
 
-/// The time, as cheaply as it can be read: ns.
+/// Returns the time in nanoseconds, from the cheapest source.
 #[cfg(target_arch = "x86_64")]
 fn now() -> f64 {
-    // SAFETY: reads a counter that every processor of this architecture has.
+    // SAFETY: reads a counter that every CPU of this architecture has.
     let cycles = unsafe { core::arch::x86_64::_rdtsc() };
     cycles as f64 / dormouse_lab_harness::cycles_per_ns()
 }
@@ -112,9 +113,9 @@ fn now() -> f64 {
     ns(ClockId::Monotonic) as f64
 }
 
-/// What share of its time a loop keeps that does nothing but read the clock, and how many gaps in it there are.
+/// Measures the share of its time that a loop keeps which only reads the clock, and the number of gaps in it.
 pub(super) fn interruptions(looks: &mut Looks) {
-    /// From which on a pause is one, and not the loop itself.
+    /// Minimum length of a gap, above the time of one iteration.
     const GAP_NS_MIN: f64 = 500.0;
     const RUN_NS: f64 = 20e6;
     let seen = [(); SAMPLES].map(|()| {

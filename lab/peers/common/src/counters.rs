@@ -1,27 +1,27 @@
-//! Counters, as `lab/src/bin/engine_percpu.rs` counts with them: the same loops over the same order.
+//! Counters for peers, with the same loops and the same order as in `lab/engines/src/percpu.rs`.
 
 use dormouse_lab_harness::{Case, align, opaque};
 
-/// Counters of a working set.
+/// Number of counters in a working set.
 pub const COUNT: usize = 4_096;
-/// Counters that one iteration of `eight` adds to.
+/// Number of counters that one iteration of `eight` adds to.
 const ADJACENT: usize = 8;
-/// P. L'Ecuyer, "Tables of linear congruential generators", 1999.
+/// Multiplier from P. L'Ecuyer, "Tables of linear congruential generators", 1999.
 const MULTIPLIER: u64 = 2_862_933_555_777_941_757;
 
-/// A way to count.
+/// A way of counting.
 pub trait Way: Sync + 'static {
-    /// A counter.
+    /// Type of a counter.
     type Counter: Sync + 'static;
 
-    /// All counters, in the order in which they were made.
+    /// Returns all counters, in the order of creation.
     fn counters() -> &'static [Self::Counter; COUNT];
 
-    /// Adds one.
+    /// Adds one to a counter.
     fn add(counter: &Self::Counter);
 }
 
-/// Nothing is added.
+/// A way that adds nothing.
 struct Nothing;
 
 static NUMBERS: [u32; COUNT] = [0; COUNT];
@@ -81,7 +81,7 @@ extern "C" fn eight<W: Way>(iterations: u64, first: u64) {
     }
 }
 
-/// Cases of a way: `names` of its shapes `hot`, `random`, `one` and `eight`; and the empty loops.
+/// Returns the cases of a way, with the `names` of its shapes `hot`, `random`, `one` and `eight`, and the empty loops.
 pub fn cases<W: Way>(names: [&'static str; 4]) -> Vec<Case> {
     let [hot_name, random_name, one_name, eight_name] = names;
     let adjacent = ADJACENT as u64;

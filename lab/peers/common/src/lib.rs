@@ -1,10 +1,10 @@
-//! What the engines of peers in Rust have in common: the loops, the empty ones that others are compared with, strings to record,
-//! and where counts are written.
+//! Parts that the engines of peers in Rust share: loops, the empty loops that other loops are compared with, strings to
+//! record, and the report of counts.
 //!
 //! # The counts
-//! An engine answers the harness's `arrived` with the number of events that its reader found. Where the tracer may lose events,
-//! it knows how many as well; both, in a line `ARRIVED LOST TEXT`, are written to the file that [`COUNTS`] names, for the lab to
-//! check against what was emitted.
+//! An engine answers the harness's `arrived` with the number of events that its reader found. If the tracer may lose
+//! events, it also knows how many. The engine writes both, in a line `ARRIVED LOST TEXT`, to the file that [`COUNTS`]
+//! names, and the lab checks them against the number of events that were emitted.
 
 use std::hint::black_box;
 
@@ -13,7 +13,7 @@ use dormouse_lab_harness::{Case, Loop, opaque};
 
 pub mod counters;
 
-/// Strings of 32 bytes that differ in the first.
+/// Strings of 32 bytes that differ in the first byte.
 pub const TEXTS: [&str; 8] = [
     "a0123456789abcdefghijklmnopqrstu",
     "b0123456789abcdefghijklmnopqrstu",
@@ -25,14 +25,14 @@ pub const TEXTS: [&str; 8] = [
     "h0123456789abcdefghijklmnopqrstu",
 ];
 
-/// One of [`TEXTS`].
+/// Returns one of [`TEXTS`].
 #[inline(always)]
 pub fn text(number: u64) -> &'static str {
     TEXTS[number as usize % TEXTS.len()]
 }
 
-/// The loop of all engines: the body sees numbers that the compiler knows nothing about; eight times in a row, so that it hardly
-/// matters how the linker has aligned the loop.
+/// The loop of all engines. The body gets numbers that the compiler knows nothing about. It is repeated eight times in
+/// a row, so that the loop's alignment hardly matters.
 #[inline(always)]
 pub fn each(iterations: u64, first: u64, body: impl Fn(u64)) {
     let end = first.wrapping_add(iterations);
@@ -54,21 +54,22 @@ pub fn each(iterations: u64, first: u64, body: impl Fn(u64)) {
     }
 }
 
-/// A function that has a tracepoint of its own, or none.
+/// A function with one tracepoint or none.
 pub type Site = fn(u64);
 
-/// Coprime to 10 and to 1,000: every site has its turn, and neighbours in time are none in memory.
+/// Coprime to 10 and to 1,000: every site has its turn, and sites that are called one after another are not adjacent in
+/// memory.
 const STRIDE: u64 = 377;
 
-/// Calls the sites in turn, in an order without stride.
+/// Calls the first `COUNT` sites in turn, in an order without stride.
 #[inline(always)]
 pub fn each_site<const COUNT: usize>(iterations: u64, first: u64, sites: &[Site]) {
-    // One check of bounds for the loop, none in it.
+    // One bounds check before the loop, none inside it.
     let Some(sites) = sites.first_chunk::<COUNT>() else { return };
     each(iterations, first, |number| sites[(number.wrapping_mul(STRIDE) % COUNT as u64) as usize](number));
 }
 
-/// Ten hundred functions, each from an expansion of its own of the macro `$site`, which gets a number: `[[[Site; 10]; 10]; 10]`.
+/// A thousand functions, each from its own expansion of the macro `$site` with a number: `[[[Site; 10]; 10]; 10]`.
 #[macro_export]
 macro_rules! sites {
     (@ten $site:ident $($digits:tt)*) => {
@@ -89,15 +90,15 @@ macro_rules! sites {
     };
 }
 
-/// All functions of [`sites!`].
+/// The functions that [`sites!`] returns.
 pub type Sites = [[[Site; 10]; 10]; 10];
 
-/// The same as one list.
+/// Returns the functions as one list.
 pub fn flat(sites: &'static Sites) -> &'static [Site] {
     sites.as_flattened().as_flattened()
 }
 
-/// A site without anything. Its number is in it, so that no two are the same function.
+/// A site without a tracepoint. It contains its number, so that the compiler merges no two of them.
 #[inline(never)]
 fn empty_site<const NUMBER: u64>(value: u64) {
     black_box(value ^ NUMBER);
@@ -123,12 +124,12 @@ extern "C" fn empty_sites_1000(iterations: u64, first: u64) {
     each_site::<1000>(iterations, first, flat(&EMPTY_SITES));
 }
 
-/// A case of an engine of `event`: one event an iteration if its name begins with `armed`, none otherwise.
+/// Makes a case of an engine of `event`: one event for each iteration if its name starts with `armed`, otherwise none.
 pub fn case(name: &'static str, run: Loop) -> Case {
     Case { name, run, events_per_iteration: name.starts_with("armed").into() }
 }
 
-/// Cases that are called as their functions are: `cases![armed_u64, dormant_u64]`.
+/// Makes cases with the names of their functions: `cases![armed_u64, dormant_u64]`.
 #[macro_export]
 macro_rules! cases {
     ($($run:ident),+) => {
@@ -136,16 +137,16 @@ macro_rules! cases {
     };
 }
 
-/// The loop without anything.
+/// The empty loop.
 pub const EMPTY: Case = Case { name: "empty", run: empty, events_per_iteration: 0 };
 
-/// Calls of functions without anything.
+/// Calls of empty functions.
 pub const EMPTY_SITES_CASES: [Case; 2] = [
     Case { name: "empty_sites_10", run: empty_sites_10, events_per_iteration: 0 },
     Case { name: "empty_sites_1000", run: empty_sites_1000, events_per_iteration: 0 },
 ];
 
-/// The version of a crate that is built in, by the lock file.
+/// Returns the version of a crate that is built in, from the lock file.
 pub fn version(name: &str) -> String {
     const LOCK: &str = include_str!("../../Cargo.lock");
     let start = format!("name = \"{name}\"\nversion = \"");
@@ -153,10 +154,10 @@ pub fn version(name: &str) -> String {
     version.unwrap_or("?").into()
 }
 
-/// Waits until a count that others advance stands still for a while. Returns it.
+/// Waits until a count that other threads advance no longer changes. Returns it.
 pub fn settled(mut count: impl FnMut() -> u64) -> u64 {
     const STEP: std::time::Duration = std::time::Duration::from_millis(20);
-    // A reader that is merely preempted comes back within this.
+    // A reader that is only preempted advances the count within this time.
     const STEPS_STILL: u32 = 25;
     let (mut last, mut still) = (count(), 0);
     while still < STEPS_STILL {

@@ -1,11 +1,11 @@
 //! Engine `fast-counter`: counters of the crate fast-counter, for the experiment `percpu`.
 //!
 //! # Configuration
-//! A `ConcurrentCounter` for each counter, with as many cells as there are processors; each cell has a cache line of its own, and a
-//! thread keeps the cell that it was given first.
+//! One `ConcurrentCounter` for each counter, with as many cells as there are CPUs. Each cell has a cache line of its
+//! own, and a thread keeps the first cell that it was given.
 //!
 //! # Counts
-//! The sum over counters, by the crate's own `sum`.
+//! The sum over all counters, by the crate's own `sum`.
 
 use std::process::ExitCode;
 use std::sync::LazyLock;

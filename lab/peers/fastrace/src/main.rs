@@ -1,22 +1,24 @@
 //! Engine `fastrace`: local spans of fastrace below a parent, as its documentation recommends for synchronous code.
 //!
 //! # Configuration
-//! A reporter that counts span records and drops them, asked every 100 ms at the latest; the crate's collector thread. Every span
-//! is sampled. A thread's list of local spans holds 10,240 and drops silently what comes after: so a parent takes 1,000, and its
-//! own cost, a thousandth of a root span with its guard, is in each.
+//! The reporter counts span records and drops them; the crate's collector thread calls it every 100 ms at the latest.
+//! Every span is sampled. A thread's list of local spans holds 10,240 spans, and later ones are dropped silently. So a
+//! parent has 1,000 spans. A thousandth of the parent's own cost, a root span with its guard, is part of each span's.
 //!
 //! # Cases
-//! One event is one span: entered and left, with both times, in one record. Fields are properties, which are strings: numbers are
-//! formatted, as an application has to. Dormant: no parent, so that the span records nothing.
+//! One event is one span: entered and left, with both times, in one record. Fields are properties, which are strings;
+//! numbers are formatted, as an application must. Dormant: no parent, so the span records nothing.
 //!
 //! # Counts
-//! The reporter's. Where a loop runs iteration by iteration, the parent stays open between them; its unfinished spans, fewer
-//! than 1,000 in each thread, are in the thread's own list, out of anyone's reach, and counted as there.
+//! Counts are the reporter's. If a loop runs iteration by iteration, the parent stays open between them. Its unfinished
+//! spans, fewer than 1,000 for each thread, are in the thread's own list, which no reader can reach; they are counted
+//! as arrived.
 //!
 //! # Limits
-//! The collector takes longer for a span than a thread needs to record it. Measured without pause it falls behind; the crate then
-//! keeps up to 10,240 parents in its channel (gigabytes, with 1,000 spans each) and drops others without a word: what arrived is
-//! then less than what was emitted, and the lab says so. Engines that take turns leave it the time.
+//! The collector takes longer for a span than a thread takes to record it. Measured without pause it falls behind. The
+//! crate then keeps up to 10,240 parents in its channel (gigabytes, with 1,000 spans each) and drops others silently:
+//! fewer events arrive than were emitted, and the lab reports it. When engines take turns, the collector has enough
+//! time.
 //!
 //! Source: the crate's documentation of `LocalSpan`, `Config` and `Reporter`.
 
@@ -31,12 +33,12 @@ use fastrace::Span;
 use fastrace::collector::{Config, Reporter, SpanContext, SpanRecord};
 use fastrace::local::{LocalParentGuard, LocalSpan};
 
-/// Spans of a parent.
+/// Number of spans of a parent.
 const SPANS: u64 = 1000;
 const PARENT: &str = "parent";
 
 static REPORTED: AtomicU64 = AtomicU64::new(0);
-/// Spans below parents that are not closed yet.
+/// Number of spans whose parents are still open.
 static OPEN: AtomicU64 = AtomicU64::new(0);
 
 struct Counting;
@@ -48,7 +50,7 @@ impl Reporter for Counting {
     }
 }
 
-/// A parent and the spans that it has. Fields drop in order: the guard first.
+/// A parent and the number of its spans. Fields drop in order: the guard first.
 struct Parent {
     _guard: LocalParentGuard,
     _span: Span,
@@ -59,7 +61,7 @@ thread_local! {
     static PARENT_HERE: RefCell<Option<Parent>> = const { RefCell::new(None) };
 }
 
-/// Ends this thread's parent, whose spans are then on their way to the collector.
+/// Ends this thread's parent, whose spans then go to the collector.
 fn close() {
     PARENT_HERE.with_borrow_mut(|here| {
         if let Some(parent) = here.take() {
@@ -68,7 +70,8 @@ fn close() {
     });
 }
 
-/// Sees to it that there is a parent with room. Returns the room, at most `wanted`, which counts as used.
+/// Ensures that there is a parent with room. Returns the number of spans that it has room for, at most `wanted`, and
+/// counts them as used.
 fn room(wanted: u64) -> u64 {
     PARENT_HERE.with_borrow_mut(|here| {
         if here.as_ref().is_some_and(|parent| parent.count == SPANS)
@@ -87,7 +90,7 @@ fn room(wanted: u64) -> u64 {
     })
 }
 
-/// The loop, in pieces that a parent has room for.
+/// Runs the loop in pieces that a parent has room for.
 #[inline(always)]
 fn spans(iterations: u64, first: u64, body: impl Fn(u64)) {
     let mut done = 0;

@@ -1,19 +1,22 @@
-//! Engine `perfetto-recorder`: spans of the crate of that name, which keeps them in memory and makes a Perfetto trace of them afterwards.
+//! Engine `perfetto-recorder`: spans of that crate, which keeps them in memory and converts them to a Perfetto trace
+//! afterwards.
 //!
 //! # Configuration
-//! Features `enable` and `fastant` (the timestamp counter as its clock), as its documentation recommends for low overhead, and room
-//! reserved in the thread's list for the spans to come. The crate has no ring: its list grows until the thread's data is taken. So it is
-//! taken each 1,000 spans, and the last 16 of all that was taken are kept, some 2 MB; that is a flight recorder as one would build it
-//! on this crate. Taking and reserving, a thousandth for each span, is in the figure. Memory goes round so, and stays in the caches; a list that
-//! grows for minutes pays for fresh pages besides.
+//! Features `enable` and `fastant` (the timestamp counter as its clock), as its documentation recommends for low
+//! overhead. Room for the next spans is reserved in the thread's list. The crate has no ring: its list grows until the
+//! thread's data is taken. So the engine takes it every 1,000 spans, and keeps the last 16 portions, some 2 MB. That is
+//! a flight recorder as an application would build it on this crate. A thousandth of the cost of taking and reserving
+//! is part of each span's figure. Memory is reused and stays in the caches; a list that grows for minutes would also
+//! pay for fresh pages.
 //!
 //! # Cases
-//! One event is one span: entered and left, each with its time. Fields are the span's arguments. Nothing is dormant: the crate starts to record
-//! once and never stops.
+//! One event is one span: entered and left, each with its time. Fields are the span's arguments. There is no dormant
+//! case: once the crate has started to record, it never stops.
 //!
 //! # Counts
-//! What was kept is made into a trace by the crate; its packets that begin a span are counted. Where a loop runs iteration by iteration, the
-//! spans since the last taking are in the thread's own list, out of anyone's reach, and counted as there.
+//! The crate converts the kept portions to a trace, and the packets that begin a span are counted. If a loop runs
+//! iteration by iteration, the spans since the last taking are in the thread's own list, which no reader can reach;
+//! they are counted as arrived.
 //!
 //! Source: the crate's documentation and `examples/benchmark.rs`.
 
@@ -29,20 +32,20 @@ use perfetto_recorder::{
     EVENTS_PER_ARG, EVENTS_PER_SPAN, ThreadTraceData, TraceBuilder, current_thread_reserve, scope,
 };
 
-/// Spans between two takings.
+/// Number of spans between two takings.
 const SPANS: u64 = 1000;
-/// What was taken, that many times.
+/// Number of portions that are kept.
 const KEPT: usize = 16;
 
 static TAKEN: Mutex<VecDeque<ThreadTraceData>> = Mutex::new(VecDeque::new());
-/// Spans that are not taken yet.
+/// Number of spans that are not taken yet.
 static OPEN: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
     static OPEN_HERE: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Takes what this thread has recorded.
+/// Takes the spans that this thread has recorded.
 fn take() {
     let data = ThreadTraceData::take_current_thread();
     let oldest = TAKEN.lock().ok().and_then(|mut taken| {
@@ -54,7 +57,7 @@ fn take() {
     OPEN.fetch_sub(OPEN_HERE.take(), Ordering::Relaxed);
 }
 
-/// The loop, in pieces between takings.
+/// Runs the loop in pieces between takings.
 #[inline(always)]
 fn spans(iterations: u64, first: u64, run: impl Fn(u64, u64)) {
     let mut done = 0;
@@ -106,7 +109,7 @@ macro_rules! armed_site {
     ($a:literal $b:literal $c:literal) => {{
         #[inline(never)]
         fn site(value: u64) {
-            // Its number is in it, so that no two are the same function; the empty sites have theirs too.
+            // It contains its number, so that the compiler merges no two functions; the empty sites contain theirs too.
             std::hint::black_box(value ^ ($a * 100 + $b * 10 + $c));
             scope!("site", value);
         }
@@ -124,13 +127,14 @@ extern "C" fn armed_sites_1000(iterations: u64, first: u64) {
     spans(iterations, first, |iterations, first| each_site::<1000>(iterations, first, flat(&ARMED_SITES)));
 }
 
-// Numbers of fields in Perfetto's protocol: `Trace.packet`, `TracePacket.track_event`, `TrackEvent.type`; and TYPE_SLICE_BEGIN.
+// Numbers of fields in Perfetto's protocol: `Trace.packet`, `TracePacket.track_event`, `TrackEvent.type`; and the value
+// TYPE_SLICE_BEGIN.
 const PACKET: u64 = 1;
 const TRACK_EVENT: u64 = 11;
 const TYPE: u64 = 9;
 const SLICE_BEGIN: u64 = 1;
 
-/// Takes a number off the front of what protocol buffers encode.
+/// Takes a varint off the front of an encoded message.
 fn number(bytes: &mut &[u8]) -> Option<u64> {
     let len = bytes.iter().position(|byte| byte & 0x80 == 0)? + 1;
     let (encoded, rest) = bytes.split_at_checked(len)?;
@@ -138,10 +142,10 @@ fn number(bytes: &mut &[u8]) -> Option<u64> {
     Some(encoded.iter().rev().fold(0, |value, byte| value << 7 | u64::from(byte & 0x7f)))
 }
 
-/// A field's number, and its value: one that is a number, or bytes.
+/// Number and value of a field: the value is a number, or bytes.
 type Value<'a> = (u64, Option<u64>, &'a [u8]);
 
-/// The next field of a message.
+/// Takes the next field off the front of a message.
 fn field<'a>(bytes: &mut &'a [u8]) -> Option<Value<'a>> {
     let tag = number(bytes)?;
     let len = match tag & 7 {

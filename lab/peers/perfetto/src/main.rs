@@ -1,29 +1,31 @@
 //! Engine `perfetto`: instant track events of the Perfetto SDK, by its C interface, with the C++ SDK in the program.
 //!
 //! # Configuration
-//! The in-process backend: the SDK's own service thread moves chunks from the shared-memory buffer to the trace buffer. That is a
-//! ring of 64 MiB, as for a flight recorder; the shared-memory buffer has 4 MiB instead of 256 KiB, so that a burst fits. Names are
-//! interned, the clock is the SDK's default. Category `armed` is enabled, `dormant` is not. The C++ is compiled as the release profile says (-O3),
-//! without its debug checks (NDEBUG): `perfetto-sdk-sys` sees to both.
+//! The in-process backend: the SDK's own service thread moves chunks from the shared-memory buffer to the trace buffer.
+//! The trace buffer is a ring of 64 MiB, as for a flight recorder; the shared-memory buffer has 4 MiB instead of 256
+//! KiB, so that a burst fits. Names are interned, and the clock is the SDK's default. Category `armed` is enabled,
+//! `dormant` is not. The C++ is compiled like the release profile (-O3), without its debug checks (NDEBUG);
+//! `perfetto-sdk-sys` ensures both.
 //!
-//! Events are what the C interface's macro `PERFETTO_TE` expands to: arguments on the stack, one call. The macros of the Rust crate
-//! make the same call below a lock of the process, and allocate for the list of arguments, for each argument's name and for the
-//! pointers to them.
+//! Events are expansions of the C interface's macro `PERFETTO_TE`: arguments on the stack, one call. The macros of the
+//! Rust crate make the same call under a process-wide lock, and allocate memory for the list of arguments, for each
+//! argument's name, and for the pointers to them.
 //!
 //! # Where the time goes
-//! `perf record -e cpu-clock` of this engine, told to run `armed_u64` 2,250,000 times (AMD EPYC, a virtual machine of two processors that others
-//! used as well, Linux 6.18, 2026-11-25): 19 % in the service thread; in the thread that records 22 % in `memmove`, 14 % in the tables of
-//! interned names, 10 % in reading the clock, the rest in encoding and the writer's packets. Each chunk of 4 KiB that is full wakes the
-//! service thread. The C interface has no way to commit chunks in batches or to ask for larger ones (`producer_abi.h`); the C++
-//! interface's arguments have both.
+//! Measured by `perf record -e cpu-clock` on this engine with 2,250,000 iterations of `armed_u64` (AMD EPYC, a virtual
+//! machine of two CPUs that other programs used as well, Linux 6.18, 2026-11-25): 19 % is in the service thread. In the
+//! recording thread, 22 % is in `memmove`, 14 % in the tables of interned names, 10 % in reading the clock, and the
+//! rest in encoding and the writer's packets. Each full chunk of 4 KiB wakes the service thread. The C interface cannot
+//! commit chunks in batches or ask for larger ones (`producer_abi.h`); the C++ interface can do both.
 //!
 //! # Cases
-//! One event is one packet. Fields are debug annotations; the interface has no other kind for values of an application's own.
+//! One event is one packet. Fields are debug annotations; the interface has no other kind for an application's own
+//! values.
 //!
 //! # Counts
-//! When the tracing ends, the trace is read and its packets with track events are counted. What the ring overwrote is not there:
-//! the count is exact only as long as everything fits. Losses that the SDK noticed on the way to the ring are counted by
-//! the chunks after which they happened, not by events.
+//! When the tracing ends, the trace is read and its packets with track events are counted. Overwritten packets are not
+//! in it, so the count is exact only if everything fits. Losses that the SDK noticed before the ring are counted by the
+//! chunks after which they happened, not by events.
 //!
 //! Source: documentation of perfetto_sdk; perfetto/public/abi/track_event_hl_abi.h; protos/perfetto/common/trace_stats.proto.
 
@@ -57,9 +59,9 @@ use perfetto_sdk_sys::{
     PerfettoTeType_PERFETTO_TE_TYPE_INSTANT as INSTANT,
 };
 
-/// The trace buffer.
+/// Size of the trace buffer, in KiB.
 const BUFFER_KB: u32 = 64 << 10;
-/// The buffer between the threads that record and the service's thread.
+/// Size of the buffer between the recording threads and the service thread, in KiB.
 const SHARED_KB: u32 = 4 << 10;
 
 // Numbers of fields: `Trace.packet`; `TracePacket.track_event` and `.trace_stats`; `TraceStats.buffer_stats`;
@@ -76,8 +78,8 @@ static SESSION: Mutex<Option<Session>> = Mutex::new(None);
 /// The tracing session.
 struct Session(TracingSession);
 
-// SAFETY: the SDK's sessions may be used from any thread, one at a time (perfetto/public/abi/tracing_session_abi.h: the handle
-// posts to the SDK's own thread); the mutex above sees to the latter.
+// SAFETY: the SDK's sessions may be used from any thread, one at a time (perfetto/public/abi/tracing_session_abi.h: the
+// handle posts to the SDK's own thread); the mutex `SESSION` ensures the latter.
 unsafe impl Send for Session {}
 
 fn config() -> Vec<u8> {
@@ -121,9 +123,9 @@ impl Category {
         let (name, tags) = (name.as_ptr(), null_mut());
         let description = PerfettoTeCategoryDescriptor { name, desc: name, tags, num_tags: 0 };
         let description = Box::leak(Box::new(description));
-        // SAFETY: the description and its strings stay for good; the SDK is initialised.
+        // SAFETY: the description and its strings are never freed; the SDK is initialised.
         let category = unsafe { PerfettoTeCategoryImplCreate(description) };
-        // SAFETY: it was just made.
+        // SAFETY: the category was just created.
         let is_enabled = unsafe { PerfettoTeCategoryImplGetEnabled(category) };
         self.registered.store(category, Ordering::Relaxed);
         self.is_enabled.store(is_enabled.cast(), Ordering::Relaxed);
@@ -131,17 +133,20 @@ impl Category {
 
     #[inline(always)]
     fn is_enabled(&self) -> bool {
-        // SAFETY: ours, or what the SDK keeps for as long as the category is registered, which is for good; it is an atomic there too.
+        // SAFETY: `NEVER`, or a flag that the SDK keeps for as long as the category is registered, which is never
+        // undone; it is an atomic in the SDK too.
         let is_enabled = unsafe { &*self.is_enabled.load(Ordering::Relaxed) };
         is_enabled.load(Ordering::Relaxed)
     }
 
     /// # Safety
-    /// The category is registered; `extras` ends with null, and the others point to what their types say.
+    /// The category must be registered. `extras` must end with null, and its other pointers must point to structures of
+    /// the types that their headers state.
     #[inline(always)]
     unsafe fn emit(&self, name: &'static CStr, extras: &[*mut PerfettoTeHlExtra]) {
         let category = self.registered.load(Ordering::Relaxed);
-        // SAFETY: the caller's word; the name stays.
+        // SAFETY: the category is registered, and `extras` ends with null and points to structures of the stated types,
+        // as the caller guarantees; the name is static.
         unsafe { PerfettoTeHlEmitImpl(category, INSTANT as i32, name.as_ptr(), extras.as_ptr()) };
     }
 }
@@ -158,13 +163,14 @@ fn string(name: *const c_char, value: &[u8; 33]) -> PerfettoTeHlExtraDebugArgStr
     PerfettoTeHlExtraDebugArgString { header: PerfettoTeHlExtra { type_: STRING }, name, value: value.as_ptr().cast() }
 }
 
-/// An event: its category, its name, its fields.
+/// Emits an event with its category, name and fields.
 macro_rules! event {
     ($category:ident, $name:literal $(, $field:ident = $kind:ident($value:expr))*) => {
         if $category.is_enabled() {
             $(let mut $field = $kind(concat!(stringify!($field), "\0").as_ptr().cast(), $value);)*
             let extras = [$((&raw mut $field).cast(),)* null_mut()];
-            // SAFETY: only what is registered is enabled; each pointer is to a field's description above, which begins with its type.
+            // SAFETY: only a registered category is enabled; each pointer is to a field's description above, which
+            // starts with its type.
             unsafe { $category.emit($name, &extras) };
         }
     };
@@ -186,7 +192,7 @@ extern "C" fn armed_ints3(iterations: u64, first: u64) {
 
 extern "C" fn armed_str32(iterations: u64, first: u64) {
     each(iterations, first, |number| {
-        // With the zero that C wants.
+        // The SDK needs a terminating zero.
         let mut terminated = [0; 33];
         terminated[..32].copy_from_slice(text(number).as_bytes());
         event!(ARMED, c"str32", text = string(&terminated));
@@ -197,12 +203,12 @@ extern "C" fn dormant_u64(iterations: u64, first: u64) {
     each(iterations, first, |number| event!(DORMANT, c"u64", number = uint64(number)));
 }
 
-/// A function of its own, with an event of its own.
+/// Makes a function with an event of its own.
 macro_rules! site {
     ($category:ident, $number:expr) => {{
         #[inline(never)]
         fn site(value: u64) {
-            // Its number is in it, so that no two are the same function; the empty sites have theirs too.
+            // It contains its number, so that the compiler merges no two functions; the empty sites contain theirs too.
             std::hint::black_box(value ^ $number);
             event!($category, c"site", number = uint64(value));
         }
@@ -226,7 +232,7 @@ extern "C" fn dormant_sites_1000(iterations: u64, first: u64) {
     each_site::<1000>(iterations, first, flat(&DORMANT_SITES));
 }
 
-/// The messages that a message has in a field, and its numbers in another.
+/// Returns the messages in a field of a message.
 fn messages(bytes: &[u8], field: u32) -> impl Iterator<Item = &[u8]> {
     PbDecoder::new(bytes).filter_map(move |item| match item {
         Ok((number, PbDecoderField::Delimited(bytes))) if number == field => Some(bytes),
@@ -234,6 +240,7 @@ fn messages(bytes: &[u8], field: u32) -> impl Iterator<Item = &[u8]> {
     })
 }
 
+/// Returns the sum of the numbers in a field of a message.
 fn number(bytes: &[u8], field: u32) -> u64 {
     let numbers = PbDecoder::new(bytes).filter_map(|item| match item {
         Ok((number, PbDecoderField::Varint(value))) if number == field => Some(value),
@@ -283,7 +290,7 @@ fn start() -> Result<(), String> {
     Ok(())
 }
 
-/// Has the SDK's log, which tells every session's start, go nowhere.
+/// Discards the SDK's log, which reports every session's start.
 fn hush() -> std::io::Result<()> {
     let nowhere = std::fs::File::options().write(true).open("/dev/null")?;
     rustix::stdio::dup2_stderr(nowhere).map_err(Into::into)

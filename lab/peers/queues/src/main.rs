@@ -1,18 +1,19 @@
-//! Engine `queues`: what else carries buffers from one thread to another and back, for the experiment `vring`.
+//! Engine `queues`: other means to carry buffers from one thread to another and back, for the experiment `vring`.
 //!
 //! # Configuration
 //! ```text
 //!   rtrb          RingBuffer of the crate rtrb, element by element             one thread at each end
 //!   array-queue   ArrayQueue of the crate crossbeam-queue                      any number
-//!   std-mpsc      sync_channel of the standard library, tried, never waited    any number give
-//!   index-pair    as io_uring has it: entries, and an index of each side's,    one at each end
-//!                 which stores it once for a batch and reads the other's when its copy says that there is nothing
+//!   std-mpsc      sync_channel of the standard library, never blocking         any number of senders
+//!   index-pair    entries and an index of each side, as in io_uring; a side    one at each end
+//!                 stores its index once for a batch, and reads the other's when its copy says that nothing is left
 //! ```
-//! Each has a queue for either way, of as many elements as our rings have entries. What comes back is what went, so these need
-//! no tokens, no list of free descriptors, and no check of anything: both ends trust one another.
+//! Each has a queue for either direction, with as many elements as our rings have entries. The elements that come back
+//! are those that were sent, so these queues need no tokens, no list of free descriptors, and no checks: both ends
+//! trust each other.
 //!
 //! # Counts
-//! As [`dormouse_lab_harness::ring`] has them.
+//! See [`dormouse_lab_harness::ring`].
 
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -25,25 +26,25 @@ use dormouse_lab_harness::{Case, Engine};
 use dormouse_lab_peer::version;
 use rtrb::{Consumer, Producer, RingBuffer};
 
-/// As much as a descriptor says.
+/// A buffer, with the content of a descriptor.
 #[derive(Debug, Clone, Copy)]
 struct Buffer {
     addr: u64,
     len: u32,
 }
 
-/// Where buffers are put.
+/// The sending end of a queue.
 trait Put: Send {
-    /// False: there is no room.
+    /// Puts a buffer into the queue. Returns false if there is no room.
     fn put(&mut self, buffer: Buffer) -> bool;
-    /// Shows what was put, where that was not done yet.
+    /// Publishes the buffers that were put, if that was not done yet.
     fn publish(&mut self) {}
 }
 
-/// Where buffers come from.
+/// The receiving end of a queue.
 trait Get: Send {
     fn get(&mut self) -> Option<Buffer>;
-    /// Shows what was taken, where that was not done yet.
+    /// Releases the entries that were taken, if that was not done yet.
     fn release(&mut self) {}
 }
 
@@ -89,11 +90,11 @@ impl Get for Receiver<Buffer> {
     }
 }
 
-/// A line of its own.
+/// An index on a cache line of its own.
 #[repr(align(128))]
 struct Index(AtomicU32);
 
-/// Entries and two indexes, which count without end.
+/// Entries and two indexes, which are never reduced modulo the size.
 struct Pair {
     head: Index,
     tail: Index,
@@ -113,7 +114,7 @@ impl Pair {
     }
 }
 
-/// The end of an index pair at which entries are put.
+/// The sending end of an index pair.
 struct Giver {
     pair: Arc<Pair>,
     tail: u32,
@@ -124,7 +125,7 @@ impl Put for Giver {
     #[inline(always)]
     fn put(&mut self, buffer: Buffer) -> bool {
         if self.tail.wrapping_sub(self.head_seen) == u32::from(SIZE) {
-            // (B) pairs with (A): what was in the entry has been read.
+            // (B) pairs with (A): the receiver has read the entry.
             self.head_seen = self.pair.head.0.load(Ordering::Acquire);
             if self.tail.wrapping_sub(self.head_seen) == u32::from(SIZE) {
                 return false;
@@ -139,12 +140,12 @@ impl Put for Giver {
 
     #[inline(always)]
     fn publish(&mut self) {
-        // (C) pairs with (D): the entries are written.
+        // (C) pairs with (D): publishes the entries.
         self.pair.tail.0.store(self.tail, Ordering::Release);
     }
 }
 
-/// The end of an index pair from which entries are taken.
+/// The receiving end of an index pair.
 struct Taker {
     pair: Arc<Pair>,
     head: u32,
@@ -155,7 +156,7 @@ impl Get for Taker {
     #[inline(always)]
     fn get(&mut self) -> Option<Buffer> {
         if self.head == self.tail_seen {
-            // (D) pairs with (C).
+            // (D) pairs with (C): the entries are visible.
             self.tail_seen = self.pair.tail.0.load(Ordering::Acquire);
             if self.head == self.tail_seen {
                 return None;
@@ -169,12 +170,12 @@ impl Get for Taker {
 
     #[inline(always)]
     fn release(&mut self) {
-        // (A) pairs with (B).
+        // (A) pairs with (B): the entries have been read.
         self.pair.head.0.store(self.head, Ordering::Release);
     }
 }
 
-/// One side: a queue that it puts into, and one that it takes from.
+/// One side: a queue to put into, and a queue to take from.
 struct Side<I, F> {
     into: I,
     from: F,
@@ -223,7 +224,7 @@ impl<I: Put, F: Get> DeviceEnd for Side<I, F> {
     #[inline(always)]
     fn turn(&mut self) -> Option<u64> {
         let buffer = self.from.get()?;
-        // There is always room: no more come than go.
+        // There is always room, because no more buffers come than were sent.
         self.into.put(buffer).then_some(buffer.addr)
     }
 
@@ -234,7 +235,7 @@ impl<I: Put, F: Get> DeviceEnd for Side<I, F> {
     }
 }
 
-/// A ring made of two queues.
+/// Defines a ring that is made of two queues.
 macro_rules! kind {
     ($kind:ident, $into:ty, $from:ty, $make:expr) => {
         struct $kind;

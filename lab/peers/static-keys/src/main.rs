@@ -1,23 +1,25 @@
 //! Engine `static-keys`: the branches of the crate static_keys, for the experiment `imv`.
 //!
 //! # Configuration
-//! Keys that are false at first and branches that are unlikely, as its documentation shows them: dormant, a site is a nop of five
-//! bytes. `global_init` runs before there is a second thread.
+//! Keys that are false at first and unlikely branches, as in its documentation. A dormant site is a nop of five bytes.
+//! `global_init` runs before there is a second thread.
 //!
 //! # Cases
-//! As those of the same name in `lab/src/bin/engine_imv.rs`: one site, 16 with a key each in a row, 1,000 functions with a site each
-//! (of one key), and a key with 1, 100 or 1,000 sites that is enabled and disabled.
+//! The cases are those of the same names in `lab/engines/src/imv/main.rs`: one site, 16 in a row with a key each, 1,000
+//! functions with a site each (of one key), and a key with 1, 100 or 1,000 sites that is enabled and disabled.
 //!
 //! # Counts
-//! Each toggling is an event, and has arrived if the site has answered `true` after enabling and `false` after disabling.
+//! Each toggling is an event. It has arrived if the site has answered `true` after enabling and `false` after
+//! disabling.
 //!
 //! # Limits
-//! The crate's documentation forbids enabling and disabling while other threads run. One thread does it here while the engine's main
-//! thread sleeps in a system call, and so no other thread is in the pages that the crate replaces; that another thread runs through
-//! the sites meanwhile, as `imv` measures it of ours, is not measured of it.
+//! The crate's documentation forbids enabling and disabling while other threads run. Here one thread does it while the
+//! engine's main thread sleeps in a system call, so no other thread is in the pages that the crate replaces. A second
+//! thread that runs through the sites meanwhile, which `imv` measures for ours, is not measured here.
 //!
-//! Source: the crate's documentation, "Usage" and of `GenericStaticKey::enable`; its writer for Linux, `src/os/linux.rs`: for each site a
-//! new mapping is made, filled with the os_page's bytes, and moved over it.
+//! Source: the crate's documentation, "Usage" and that of `GenericStaticKey::enable`; its writer for Linux,
+//! `src/os/linux.rs`, which makes a new mapping for each site, fills it with the os_page's bytes, and moves it over the
+//! page.
 
 use std::hint::black_box;
 use std::process::ExitCode;
@@ -27,17 +29,17 @@ use dormouse_lab_harness::{Case, Engine, Loop, opaque, repeat};
 use dormouse_lab_peer::{EMPTY, EMPTY_SITES_CASES, each_site, flat, report, sites, version};
 use static_keys::{StaticFalseKey, define_static_key_false, global_init, new_static_false_key, static_branch_unlikely};
 
-/// Gates that were found open though nobody had enabled their keys.
+/// Number of gates that were found open although their keys were not enabled.
 static TAKEN: AtomicU64 = AtomicU64::new(0);
 
-/// What stands behind every gate.
+/// Function that every gate guards.
 #[cold]
 #[inline(never)]
 fn taken() {
     TAKEN.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Defines a loop with a gate of a key of its own for each name, in a row.
+/// Defines a loop with one gate after another, each with a key of its own.
 macro_rules! in_a_row {
     ($case:ident, $module:ident: $($name:ident)*) => {
         mod $module {
@@ -86,10 +88,10 @@ extern "C" fn branch_sites_1000(iterations: u64, first: u64) {
     each_site::<1000>(iterations, first, flat(&SITES));
 }
 
-/// A function that returns what its gate answers.
+/// A function that returns its gate's answer.
 type ToggledSite = fn(u64) -> bool;
 
-/// Defines a key, a function with a gate of it for each number, and a table of them.
+/// Defines a key, a function with one of its gates for each number, and a table of them.
 macro_rules! toggled {
     ($key:ident, $site:ident, $table:ident: $type:ty = $sites:expr) => {
         define_static_key_false!($key);
@@ -120,16 +122,16 @@ toggled!(TOGGLED_1, toggled_1, TOGGLED_1_SITES: [ToggledSite; 1] = [toggled_1::<
 toggled!(TOGGLED_100, toggled_100, TOGGLED_100_SITES: [[ToggledSite; 10]; 10] = sites!(@hundred of_100 0));
 toggled!(TOGGLED_1000, toggled_1000, TOGGLED_1000_SITES: [[[ToggledSite; 10]; 10]; 10] = sites!(of_1000));
 
-/// Times that a gate has answered as its key wanted, enabled and disabled.
+/// Number of times that a gate answered as its key wanted, both enabled and disabled.
 static RIGHT: AtomicU64 = AtomicU64::new(0);
 
 fn toggle(key: &StaticFalseKey, sites: &[ToggledSite], iterations: u64, first: u64) {
     for number in first..first.wrapping_add(iterations) {
         let site = sites[number as usize % sites.len()];
-        // SAFETY: initialised in `main`; no other thread enables or disables, nor runs in this program's text meanwhile.
+        // SAFETY: initialised in `main`; meanwhile no other thread enables or disables, or runs in this program's text.
         unsafe { key.enable() };
         let is_taken = site(number);
-        // SAFETY: initialised in `main`; no other thread enables or disables, nor runs in this program's text meanwhile.
+        // SAFETY: initialised in `main`; meanwhile no other thread enables or disables, or runs in this program's text.
         unsafe { key.disable() };
         RIGHT.fetch_add(u64::from(is_taken && !site(number)), Ordering::Relaxed);
     }

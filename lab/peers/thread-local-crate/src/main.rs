@@ -1,10 +1,10 @@
 //! Engine `thread-local-crate`: counters of the crate thread_local, for the experiment `percpu`.
 //!
 //! # Configuration
-//! A `ThreadLocal<Cell<u64>>` for each counter, as its documentation shows it; `get_or_default` finds the thread's.
+//! One `ThreadLocal<Cell<u64>>` for each counter, as in its documentation; `get_or_default` finds the thread's cell.
 //!
 //! # Counts
-//! The sum over counters and threads, by the crate's own iterator.
+//! The sum over all counters and threads, by the crate's own iterator.
 
 use std::cell::{Cell, UnsafeCell};
 use std::process::ExitCode;
@@ -15,11 +15,11 @@ use dormouse_lab_peer::counters::{COUNT, Way, cases};
 use dormouse_lab_peer::{report, version};
 use thread_local::ThreadLocal;
 
-/// A counter that may be summed from the thread that asks, while all others sleep.
+/// A counter that one thread may sum up while all others sleep.
 struct Counter(UnsafeCell<ThreadLocal<Cell<u64>>>);
 
-// SAFETY: `ThreadLocal<Cell<_>>` is `Sync`: a thread reaches its own cell only. It is borrowed for writing by `verify` alone, while the
-// harness's threads sleep.
+// SAFETY: `ThreadLocal<Cell<_>>` is `Sync`: a thread accesses its own cell only. Only `verify` borrows it mutably,
+// while the harness's threads sleep.
 unsafe impl Sync for Counter {}
 
 static COUNTERS: LazyLock<Box<[Counter; COUNT]>> =
@@ -36,7 +36,7 @@ impl Way for Crate {
 
     #[inline(always)]
     fn add(counter: &Counter) {
-        // SAFETY: borrowed for reading; see `Sync` above.
+        // SAFETY: a shared borrow; the only mutable one is in `verify`, which runs while the harness's threads sleep.
         let counter = unsafe { &*counter.0.get() };
         let cell = counter.get_or_default();
         cell.set(cell.get() + 1);
@@ -45,7 +45,7 @@ impl Way for Crate {
 
 fn verify() -> Result<u64, String> {
     let sum_of = |counter: &Counter| {
-        // SAFETY: nobody else uses the counter: the engine's workers sleep until the next request.
+        // SAFETY: nothing else uses the counter: the engine's workers sleep until the next request.
         let counter = unsafe { &mut *counter.0.get() };
         counter.iter_mut().map(|cell| cell.get()).sum::<u64>()
     };

@@ -1,11 +1,11 @@
-//! The cases of the engines for the tracing crate: events at level INFO, and the same events at level DEBUG, which the level in force
-//! leaves out.
+//! Cases of the engines for the tracing crate: events at level INFO, and the same events at level DEBUG, which the
+//! level in force filters out.
 
 use dormouse_lab_harness::Case;
 use dormouse_lab_peer::{EMPTY, EMPTY_SITES_CASES, Sites, cases, each, each_site, flat, sites, text};
 use tracing::Level;
 
-/// What is recorded.
+/// Level of the recorded events.
 pub const LEVEL: Level = Level::INFO;
 
 extern "C" fn armed_none(iterations: u64, first: u64) {
@@ -30,12 +30,12 @@ extern "C" fn dormant_u64(iterations: u64, first: u64) {
     each(iterations, first, |number| tracing::event!(Level::DEBUG, number, "u64"));
 }
 
-/// A function of its own, with an event of its own.
+/// Makes a function with an event of its own.
 macro_rules! site {
     ($level:ident, $number:expr) => {{
         #[inline(never)]
         fn site(value: u64) {
-            // Its number is in it, so that no two are the same function; the empty sites have theirs too.
+            // It contains its number, so that the compiler merges no two functions; the empty sites contain theirs too.
             std::hint::black_box(value ^ $number);
             tracing::event!(Level::$level, number = value, "site");
         }
@@ -74,7 +74,7 @@ extern "C" fn dormant_sites_1000(iterations: u64, first: u64) {
     each_site::<1000>(iterations, first, flat(&DORMANT_SITES));
 }
 
-/// All of them.
+/// Returns all cases.
 pub fn cases() -> Vec<Case> {
     let mut cases = vec![EMPTY];
     cases.extend(EMPTY_SITES_CASES);

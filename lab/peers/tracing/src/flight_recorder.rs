@@ -1,12 +1,13 @@
-//! Engine `tracing-flight-recorder`: events of the tracing crate, into the ring of the crate of that name.
+//! Engine `tracing-flight-recorder`: events of the tracing crate, recorded in the ring of the crate
+//! tracing_flight_recorder.
 //!
 //! # Configuration
-//! Its layer on tracing-subscriber's registry, without the capture of spans' fields, as its documentation recommends where there are many
-//! events, below a global filter at level INFO. One ring of 8,192 events for all threads, behind a lock. An event is an allocation for
-//! each of its strings: level, target, message, names and values of fields.
+//! Its layer on tracing-subscriber's registry, without the capture of spans' fields, as its documentation recommends
+//! for many events, under a global filter at level INFO. One ring of 8,192 events for all threads, behind a lock. An
+//! event allocates each of its strings: level, target, message, names and values of fields.
 //!
 //! # Cases
-//! As of the engine `tracing`; one event is one element.
+//! The cases of the engine `tracing`; one event is one element.
 //!
 //! # Counts
 //! The elements of a snapshot.
@@ -26,7 +27,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 
 mod cases;
 
-/// Events that are kept.
+/// Number of events that the ring keeps.
 const CAPACITY: usize = 8192;
 
 static RECORDER: OnceLock<FlightRecorder> = OnceLock::new();

@@ -1,15 +1,15 @@
 //! Engine `tracing`: events of the tracing crate, formatted as text into tracing-appender's non-blocking writer.
 //!
 //! # Configuration
-//! tracing-subscriber's `fmt` subscriber as it comes (time, level, target, fields) without colours, at level INFO; the non-blocking
-//! writer as it comes: 128,000 lines in its channel, lossy, one thread that writes. That thread writes to a sink which counts
-//! lines and drops them: a file's cost is not in it.
+//! tracing-subscriber's `fmt` subscriber with its defaults (time, level, target, fields) without colours, at level
+//! INFO; the non-blocking writer with its defaults: 128,000 lines in its channel, lossy, one writing thread. That
+//! thread writes to a sink that counts lines and drops them, so the cost of a file is not measured.
 //!
 //! # Cases
-//! Events at level INFO, one line each. Dormant: the same events at level DEBUG, which the level in force leaves out.
+//! Events at level INFO, one line each. Dormant: the same events at level DEBUG, which the level in force filters out.
 //!
 //! # Counts
-//! The sink's lines, and the lines that the writer dropped as its channel was full.
+//! The sink's lines, and the lines that the writer dropped because its channel was full.
 //!
 //! Source: documentation of tracing_subscriber::fmt and tracing_appender::non_blocking.
 
@@ -29,7 +29,7 @@ static LINES: AtomicU64 = AtomicU64::new(0);
 static GUARD: Mutex<Option<WorkerGuard>> = Mutex::new(None);
 static DROPPED: OnceLock<ErrorCounter> = OnceLock::new();
 
-/// Counts lines.
+/// A writer that counts lines and drops them.
 struct Sink;
 
 impl Write for Sink {
@@ -45,7 +45,7 @@ impl Write for Sink {
 }
 
 fn arrived() -> Result<u64, String> {
-    // Dropping it has the thread write what it has been sent; a second at most is waited for.
+    // Dropping the guard makes the thread write the lines that it was sent; the drop waits a second at most.
     drop(GUARD.lock().map_err(|error| error.to_string())?.take());
     let lines = settled(|| LINES.load(Ordering::Relaxed));
     let dropped = DROPPED.get().map_or(0, ErrorCounter::dropped_lines) as u64;

@@ -1,17 +1,18 @@
-//! Engine `tracing-ring`: events of the tracing crate, into a ring of each thread's own.
+//! Engine `tracing-ring`: events of the tracing crate, recorded in a ring for each thread.
 //!
 //! # Configuration
-//! The lab's own layer on tracing-subscriber's registry, below a global filter at level INFO. It is about the least that a layer can
-//! do: nothing is allocated, no text is made of numbers, no other thread takes part. A thread's ring has 8,192 slots of 128 bytes, 1 MiB,
-//! made and written when the thread first records. Into the next slot go its number, the time (`Instant`), where the event's description
-//! is, and the fields: integers as eight bytes, strings as they are, what is a format (the message) as text; what does not
-//! fit is cut off. A lock of the ring, which nobody else takes while the thread records, is there for a reader to take.
+//! The lab's own layer on tracing-subscriber's registry, under a global filter at level INFO. It does about the minimum
+//! that a layer can do: it allocates nothing, converts no numbers to text, and uses no other thread. A thread's ring
+//! has 8,192 slots of 128 bytes, 1 MiB, which are allocated and written when the thread first records. An event's slot
+//! gets its number, the time (`Instant`), the address of the event's description, and the fields: integers as eight
+//! bytes, strings as they are, format arguments (the message) as text. Bytes that do not fit are cut off. Each ring has
+//! a lock for a reader, which no other thread takes while the thread records.
 //!
 //! # Cases
-//! As of the engine `tracing`; one event is one slot.
+//! The cases of the engine `tracing`; one event is one slot.
 //!
 //! # Counts
-//! The slots of all rings that hold the number and the fields that they have to.
+//! The slots of all rings that have the expected number and all fields of their event.
 //!
 //! Source: documentation of `tracing_subscriber::Layer` and `tracing::field::Visit`.
 
@@ -33,21 +34,21 @@ use tracing_subscriber::util::SubscriberInitExt;
 
 mod cases;
 
-/// Slots of a thread.
+/// Number of slots of a thread.
 const SLOTS: usize = 8192;
-/// What is left of 128 bytes.
+/// Number of bytes of a slot that are left for fields.
 const FIELD_BYTES: usize = 92;
 
-/// An event.
+/// A recorded event.
 #[derive(Clone)]
 #[repr(align(64))]
 struct Slot {
     time: Instant,
     metadata: Option<&'static Metadata<'static>>,
-    /// From 1; 0 where there is none.
+    /// Number of the event, from 1; 0 in a slot without event.
     number: u64,
     len: u32,
-    /// Of each field its index, its length and its value.
+    /// Fields: for each its index, its length and its value.
     fields: [u8; FIELD_BYTES],
 }
 
@@ -66,7 +67,7 @@ impl Slot {
         self.put(value);
     }
 
-    /// Whether it holds a value for each field of its event.
+    /// Whether the slot has a value for each field of its event.
     fn is_whole(&self) -> bool {
         let mut rest = &self.fields[..self.len as usize];
         let mut count = 0;
@@ -109,7 +110,7 @@ impl Visit for Slot {
     }
 }
 
-/// The last events of a thread.
+/// A ring of a thread's last events.
 struct Ring {
     slots: Vec<Slot>,
     count: u64,
@@ -146,7 +147,7 @@ thread_local! {
     });
 }
 
-/// The layer.
+/// The layer that records into the rings.
 struct Rings;
 
 impl<S: Subscriber> Layer<S> for Rings {

@@ -1,18 +1,18 @@
 //! Engine `tracy`: zones, plots and messages of Tracy's client.
 //!
 //! # Configuration
-//! The client's thread and its connection, without the crate's extras: no sampling, no system tracing, no crash handler, no
-//! broadcast, on the loopback address. The timestamp counter is its clock. Without a server the client keeps everything in memory
-//! for ever, so a thread of this program is one ([`server`]): it takes and counts what comes, where possible on another processor
-//! than the first that is measured.
+//! The client's thread and its connection, without the crate's extras: no sampling, no system tracing, no crash
+//! handler, no broadcast, on the loopback address. Its clock is the timestamp counter. Without a server the client
+//! keeps everything in memory for ever, so a thread of this program is the server ([`server`]). It takes and counts the
+//! data, if possible on another CPU than the first measured one.
 //!
 //! # Cases
 //! `armed_zone`: a zone, which is two events, its begin and its end. `armed_u64`: a point of a plot, which is a double.
-//! `armed_str32`: a message, which the client copies to memory that it allocates. There is no state in which a client that is
-//! built in records nothing while a server is there, so nothing is dormant.
+//! `armed_str32`: a message, which the client copies to memory that it allocates. There is no dormant case: a client
+//! that is compiled in always records while a server is connected.
 //!
 //! # Counts
-//! The items of those kinds that come out of the connection.
+//! The items of these kinds that come out of the connection.
 //!
 //! Source: Tracy's manual; TracyProtocol.hpp and TracyQueue.hpp of tracy-client-sys.
 
@@ -28,7 +28,7 @@ use rustix::thread::{sched_getaffinity, sched_setaffinity};
 use tracy_client::{Client, plot_name, span_location};
 
 static CLIENT: OnceLock<Client> = OnceLock::new();
-/// Why the server ended before its time.
+/// Reason why the server ended early.
 static FAILURE: Mutex<Option<String>> = Mutex::new(None);
 
 extern "C" fn armed_zone(iterations: u64, first: u64) {
@@ -57,14 +57,14 @@ fn arrived() -> Result<u64, String> {
     }
 }
 
-/// Keeps the calling thread off the first processor that is measured, where there are others.
+/// Keeps the calling thread off the first measured CPU, if there are others.
 fn step_aside() {
     let processors = std::env::args().skip_while(|argument| argument != "--cpus").nth(1);
     let first = processors.as_deref().and_then(|list| list.split(',').next()?.parse().ok());
     if let (Some(first), Ok(mut set)) = (first, sched_getaffinity(None)) {
         set.unset(first);
         if set.count() > 0 {
-            // Where it is refused, the scheduler decides.
+            // If this is refused, the scheduler decides.
             let _ = sched_setaffinity(None, &set);
         }
     }

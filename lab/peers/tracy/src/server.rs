@@ -1,15 +1,16 @@
-//! The other end of Tracy's connection: takes what the client sends, as fast as it comes, and counts it.
+//! The server's end of Tracy's connection: receives the client's data as fast as it comes, and counts it.
 //!
 //! ```text
-//!   we      "TracyPrf", protocol version                  TracyProtocol.hpp
+//!   server  "TracyPrf", protocol version                  TracyProtocol.hpp
 //!   client  status byte, WelcomeMessage (1,170 bytes)
 //!   client  { size: u32, LZ4 block of `size` bytes } …    blocks refer back to the 64 KiB before them
-//!   inside  items: type: u8, as many bytes as its type has, then for strings a length and so many bytes
+//!   inside  items: type: u8, the bytes of that type, then for strings a length and as many bytes
 //! ```
-//! No query is ever sent: the client does not wait for any.
+//! The server never sends a query: the client does not wait for any.
 //!
 //! # Limits
-//! Knows protocol 82 only, that of the client that the lock file pins; another one's handshake fails, which is reported.
+//! It knows only protocol 82, which is that of the client that the lock file pins. The handshake with another client
+//! fails, and the failure is reported.
 
 use std::io::{self, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -25,9 +26,9 @@ const SHIBBOLETH: &[u8] = b"TracyPrf";
 const WELCOME: u8 = 1;
 /// `sizeof(tracy::WelcomeMessage)`.
 const WELCOME_BYTES: usize = 1170;
-/// `tracy::TargetFrameSize`: what a block decompresses to at most.
+/// `tracy::TargetFrameSize`: maximum decompressed size of a block, in bytes.
 const FRAME_BYTES: usize = 256 << 10;
-/// What a block may refer back to, by LZ4's format.
+/// Distance that a block may refer back, in bytes, by LZ4's format.
 const WINDOW_BYTES: usize = 64 << 10;
 
 /// `tracy::QueueDataSize`: bytes of an item, its type included.
@@ -52,19 +53,19 @@ const STRINGS_8: std::ops::RangeInclusive<u8> = 114..=115;
 const TRANSFERS: std::ops::RangeInclusive<u8> = 119..=131;
 const LONG_TRANSFERS: [u8; 3] = [126, 129, 130];
 
-/// Zones begun, zones ended, points of plots and messages that arrived.
+/// Number of zone begins, zone ends, points of plots and messages that arrived.
 pub(crate) static EVENTS: AtomicU64 = AtomicU64::new(0);
 
-/// What is told by one block to the next.
+/// State that is carried from one block to the next.
 #[derive(Debug, Default)]
 struct Counter {
-    /// Whether the last string is one that this program's messages have: the client writes messages of its own as well. A
-    /// message's text comes before it.
+    /// Whether the last string is the text of one of this program's messages: the client writes messages of its own as
+    /// well. A message's text precedes it.
     is_our_text: bool,
 }
 
 impl Counter {
-    /// Counts the events of a block. Returns whether the client takes its leave in it.
+    /// Counts the events of a block. Returns the count, and whether the client ends the connection in it.
     fn count(&mut self, mut items: &[u8]) -> Result<(u64, bool), String> {
         let mut events = 0;
         while let [kind, ..] = *items {
@@ -94,7 +95,7 @@ impl Counter {
     }
 }
 
-/// The port that this process listens on. The client takes the first that is free, and starts before `main`.
+/// Returns the port that this process listens on. The client takes the first free port, and starts before `main`.
 fn listening_port() -> Option<u16> {
     let sockets: Vec<String> = std::fs::read_dir("/proc/self/fd")
         .ok()?
@@ -102,7 +103,7 @@ fn listening_port() -> Option<u16> {
         .filter_map(|entry| std::fs::read_link(entry.path()).ok()?.to_str()?.strip_prefix("socket:[").map(String::from))
         .collect();
     let table = std::fs::read_to_string("/proc/self/net/tcp").ok()?;
-    // proc(5): `sl local_address rem_address st … inode`, numbers in hexadecimal; state 0A is that of a listener.
+    // proc(5): `sl local_address rem_address st … inode`, numbers in hexadecimal; state 0A is LISTEN.
     table.lines().find_map(|line| {
         let fields: Vec<&str> = line.split_whitespace().collect();
         let (local, state, inode) = (fields.get(1)?, fields.get(3)?, fields.get(9)?);
@@ -111,7 +112,7 @@ fn listening_port() -> Option<u16> {
     })
 }
 
-/// Connects to this process's client. Its thread listens some time after it starts.
+/// Connects to this process's client, whose thread listens some time after it starts.
 pub(crate) fn connect() -> Result<BufReader<TcpStream>, String> {
     let until = Instant::now() + Duration::from_secs(10);
     let port = loop {
@@ -135,10 +136,10 @@ pub(crate) fn connect() -> Result<BufReader<TcpStream>, String> {
     Ok(reader)
 }
 
-/// Takes everything until the client ends.
+/// Receives everything until the client ends.
 pub(crate) fn drain(mut stream: impl Read) -> Result<(), String> {
     let mut compressed = Vec::new();
-    // The window, then the block.
+    // Holds the window, then the block.
     let mut buffer = vec![0; WINDOW_BYTES + FRAME_BYTES];
     let mut window = 0;
     let mut counter = Counter::default();
@@ -157,7 +158,7 @@ pub(crate) fn drain(mut stream: impl Read) -> Result<(), String> {
         let length = lz4_flex::block::decompress_into_with_dict(&compressed, block, before)
             .map_err(|error| error.to_string())?;
         let (events, is_last) = counter.count(&block[..length])?;
-        // The count is read where no event is in flight; no other memory depends on it.
+        // The count is read when no event is in flight; no other memory depends on it.
         EVENTS.fetch_add(events, Ordering::Relaxed);
         if is_last {
             return Ok(());
@@ -174,11 +175,11 @@ mod tests {
 
     #[test]
     fn items_are_counted_and_strings_stepped_over() {
-        // A context, a zone begun and ended, a point, a message with its text, a name, the end.
+        // A context, a zone's begin and end, a point, a message with its text, a name, the end.
         let mut items = vec![75, 1, 0, 0, 0];
         items.extend([[19; 17].as_slice(), &[25; 9], &[57; 25]].concat());
         items.extend([114, 3, b'a', b'b', b'c']);
-        // The client's own, with that text; then ours.
+        // A message of the client with that text; then one of this program.
         items.extend([2; 10]);
         items.extend([[114, 32].as_slice(), TEXTS[3].as_bytes(), &[2; 10]].concat());
         items.extend([121, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0, b'x', b'y', 73]);

@@ -1,18 +1,19 @@
-//! Engine `uprobe`: the kernel's uprobes, each on a nop of five bytes that is a function's first instruction.
+//! Engine `uprobe`: the kernel's uprobes, each on a nop of five bytes at the start of a function.
 //!
 //! # Configuration
-//! `perf_event_open` with the PMU `uprobe`, as `perf record` uses it: an event for each case and processor, inherited by the
-//! threads; each hit is a sample with process, thread, time (the kernel's default clock) and, as fields, the registers of
-//! the function's arguments. Samples go into a ring of 1 MiB that overwrites the oldest. Kernels from 6.18 on x86-64 replace such a nop, once hit, by
-//! a call that enters the kernel by a system call; older ones trap by `int3`. An inode's probe has a consumer for each processor here, as each event
-//! makes one of its own.
+//! `perf_event_open` with the PMU `uprobe`, as `perf record` uses it: an event for each case and CPU, inherited by the
+//! threads. Each hit is a sample with process, thread, time (the kernel's default clock) and, as fields, the registers
+//! of the function's arguments. Samples go into a ring of 1 MiB that overwrites the oldest. Kernels from 6.18 on x86-64
+//! replace such a nop, once hit, by a call that enters the kernel by a system call; older kernels trap by `int3`. Each
+//! event adds a consumer to the inode's probe, so there is one for each CPU.
 //!
 //! # Cases
-//! A call of the function, of which the probe is a part. Strings are left out: this interface records registers only. Dormant: a function
-//! with such a nop, which has no probe. `empty` is the loop without the call. Armed cases are left out where the kernel refuses the events.
+//! An event is a call of the function, including the probe. Strings are left out: this interface records registers
+//! only. Dormant: a function with the nop and without a probe. `empty` is the loop without the call. Armed cases are
+//! left out if the kernel refuses the events.
 //!
 //! # Counts
-//! The samples that are in the rings. Beside them stands how many hits the kernel has counted.
+//! The samples in the rings. The report also gives the number of hits that the kernel has counted.
 //!
 //! Source: `perf_event_open(2)`; Linux, `kernel/events/ring_buffer.c` (overwritable rings) and `arch/x86/kernel/uprobes.c`.
 
@@ -27,14 +28,15 @@ use memmap2::{MmapOptions, MmapRaw};
 use perf_event::events::Software;
 use perf_event::{Builder, Counter, SampleFlag};
 
-/// A ring's data, after a page that describes it.
+/// Size of a ring's data, in bytes.
 const RING_BYTES: usize = 1 << 20;
+/// Size of the page before the data, which describes the ring, in bytes.
 const PAGE_BYTES: usize = 4096;
-/// Where that page says how far the kernel has written (`data_head`).
+/// Offset in that page of the kernel's write position (`data_head`).
 const HEAD_OFFSET: usize = 1024;
-/// The program, as the kernel finds it.
+/// Path of the program, for the kernel.
 const PROGRAM: &CStr = c"/proc/self/exe";
-/// A record's kind: PERF_RECORD_SAMPLE.
+/// Kind of a record: PERF_RECORD_SAMPLE.
 const SAMPLE: u32 = 9;
 
 // Bits of registers in `sample_regs_user`: asm/perf_regs.h.
@@ -42,7 +44,7 @@ const DX: u64 = 1 << 3;
 const SI: u64 = 1 << 4;
 const DI: u64 = 1 << 5;
 
-/// A function that begins with a nop of five bytes.
+/// A function that starts with a nop of five bytes.
 type Hook = extern "C" fn(u64, i64, u32);
 
 macro_rules! hooks {
@@ -56,7 +58,7 @@ macro_rules! hooks {
 
 hooks!(hook_none, hook_u64, hook_ints3, hook_dormant);
 
-/// Functions with a probe, and the registers that are recorded.
+/// Functions with a probe, and the registers that it records.
 const PROBED: [(Hook, u64); 3] = [(hook_none, 0), (hook_u64, DI), (hook_ints3, DI | SI | DX)];
 
 extern "C" fn armed_none(iterations: u64, first: u64) {
@@ -75,17 +77,17 @@ extern "C" fn dormant_u64(iterations: u64, first: u64) {
     each(iterations, first, |number| hook_dormant(number, 0, 0));
 }
 
-/// A probe's event on a processor.
+/// A probe's event on a CPU.
 struct Probe {
     counter: Counter,
     ring: MmapRaw,
     registers: u64,
 }
 
-/// The probes, or why there are none.
+/// The probes, or the reason why there are none.
 static PROBES: Mutex<Result<Vec<Probe>, String>> = Mutex::new(Ok(Vec::new()));
 
-/// Where in this program's file a function is.
+/// Returns a function's offset in this program's file.
 fn offset_in_file(function: Hook) -> Option<u64> {
     let address = function as usize as u64;
     let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
@@ -98,7 +100,7 @@ fn offset_in_file(function: Hook) -> Option<u64> {
     })
 }
 
-/// All processors that are online.
+/// Returns all CPUs that are online.
 fn processors() -> io::Result<Vec<usize>> {
     let online = std::fs::read_to_string("/sys/devices/system/cpu/online")?;
     let range = |text: &str| {
@@ -109,7 +111,7 @@ fn processors() -> io::Result<Vec<usize>> {
 }
 
 fn probe(kind: u32, function: Hook, registers: u64, processor: usize) -> io::Result<Probe> {
-    // The crate makes no events of its `UProbe`; what one is told apart by takes the place of another event's.
+    // The crate cannot make events of its `UProbe`, so another event's identifying attributes are replaced.
     let mut builder = Builder::new(Software::DUMMY);
     let attributes = builder.attrs_mut();
     attributes.type_ = kind;
@@ -121,7 +123,7 @@ fn probe(kind: u32, function: Hook, registers: u64, processor: usize) -> io::Res
         builder.sample(SampleFlag::REGS_USER).sample_regs_user(registers);
     }
     let mut counter = builder.build()?;
-    // Read only, which is what has the kernel overwrite.
+    // Mapped read-only, which makes the kernel overwrite the oldest samples.
     let ring = MmapOptions::new().len(PAGE_BYTES + RING_BYTES).map_raw_read_only(&counter)?;
     counter.enable()?;
     Ok(Probe { counter, ring, registers })
@@ -139,17 +141,19 @@ fn probes() -> io::Result<Vec<Probe>> {
     Ok(probes)
 }
 
-/// Reads a word of what the kernel writes.
+/// Reads a word of memory that the kernel writes.
 fn word(ring: &MmapRaw, offset: usize) -> u64 {
     assert!(offset.is_multiple_of(8) && offset + 8 <= ring.len());
     let word = ring.as_ptr().wrapping_add(offset).cast::<u64>();
-    // SAFETY: within the mapping and aligned, as is asserted; a volatile read of what others may write.
+    // SAFETY: within the mapping and aligned, as asserted; a volatile read of memory that the kernel may write
+    // meanwhile.
     unsafe { word.read_volatile() }
 }
 
-/// Samples in a ring, from the newest to the oldest that is whole. All have as many bytes, and nothing else is in there.
+/// Counts the samples in a ring, from the newest to the oldest that is whole. All have the same size, and the ring has
+/// no other records.
 fn samples(ring: &MmapRaw, registers: u64) -> u64 {
-    // Header, process and thread, time; kind of registers, registers.
+    // Header, process and thread, time; then kind of registers, registers.
     let size = 24 + if registers == 0 { 0 } else { 8 + 8 * registers.count_ones() as usize };
     let head = word(ring, HEAD_OFFSET) as usize;
     let starts = (1..=RING_BYTES.min(head) / size).map(|nth| head - nth * size);

@@ -1,13 +1,15 @@
-//! The tracer with other ways to write what a tracepoint has in registers: the steps that Desnoyers, Zhaolei and Lai Jiangshan
-//! ("LTTng optimize write to page function", 2009) compare, before the fields were written where the site's call leads.
+//! The tracer with other ways to write the fields that a tracepoint has in registers. They are the steps that
+//! Desnoyers, Zhaolei and Lai Jiangshan ("LTTng optimize write to page function", 2009) compare, before fields were
+//! written inline behind the site's call.
 //!
 //! ```text
 //!   feature       a record of up to three words of fields
-//!   specialised   a function that takes the fields from memory by single stores of eight bytes
+//!   specialised   a function that copies the fields from memory by single stores of eight bytes
 //!   memcpy        a function that calls memcpy for the fields
 //! ```
-//! A critical section may call nothing: the kernel would not take an interruption in the called function for one of the section. So
-//! `memcpy` is called before it, into memory that the section copies. Records of other fields are written as always.
+//! A critical section must not call a function: the kernel would not recognise an interruption in the called function
+//! as one of the section. So `memcpy` is called before it, into memory that the section copies. Records with other
+//! fields are written as usual.
 
 pub use dormouse::*;
 
@@ -16,7 +18,7 @@ use dormouse::__private::{EventKey, Fields, Recorded, Segment, TypeList, Values,
 #[cfg(not(any(feature = "memcpy", feature = "specialised")))]
 compile_error!("choose a way to write: `--features memcpy` or `--features specialised`");
 
-/// As [`dormouse::event!`], written the other way.
+/// [`dormouse::event!`], written the other way.
 #[macro_export]
 macro_rules! event {
     ($($event:tt)*) => {
@@ -24,7 +26,7 @@ macro_rules! event {
     };
 }
 
-/// Fields of these types, written the other way.
+/// Recorder of fields of these types, written the other way.
 #[doc(hidden)]
 pub struct Other<All>(core::marker::PhantomData<All>);
 
@@ -49,12 +51,13 @@ fn write(key: &'static EventKey, fingerprint: u64, len: usize, words: [u64; 3]) 
     let mut copied = [0u64; 3];
     let source = if cfg!(feature = "memcpy") {
         let len = core::hint::black_box(len.min(size_of_val(&copied)));
-        // SAFETY: `len` bytes of one array, into another of the same size. The compiler does not know how many, so it is a call.
+        // SAFETY: copies `len` bytes of one array into another of the same size, and `len` is at most that size. The
+        // compiler does not know `len`, so this is a call.
         unsafe { libc::memcpy(copied.as_mut_ptr().cast(), words.as_ptr().cast(), len) };
         copied.as_ptr()
     } else {
         words.as_ptr()
     };
-    // SAFETY: an array of words that hold so many bytes.
+    // SAFETY: `source` points to an array of words that has at least `len` bytes, and lives until the call returns.
     unsafe { record_segments(id, &[Segment::padded(source.cast(), len)]) };
 }

@@ -1,4 +1,4 @@
-//! What publishes by itself holds nothing back beyond what its documentation says.
+//! Adaptive rings hold buffers back only as their documentation says.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -14,7 +14,7 @@ enum Operation {
     Flush,
     Arm,
     Pop,
-    /// Give back the oldest that the device has.
+    /// Give back the oldest buffer that the device has.
     OfferUsed,
     FlushUsed,
     ArmNotification,
@@ -37,14 +37,15 @@ fn run(driver: impl DriverSide, device: impl DeviceSide, size: u16, limits: [u16
     let mut driver = AdaptiveDriver::new(driver).with_limit(limits[0]);
     let mut device = AdaptiveDevice::new(device, size).with_limit(limits[1]);
     let mut chain = Chain::default();
-    // Buffers that were offered, popped, offered back and taken: each a number, in order, since the device keeps the order here.
+    // Numbers of buffers offered, popped, offered back and taken. They are also the buffers' names, since the device
+    // keeps the order here.
     let (mut offered, mut popped, mut returned, mut taken) = (0, 0, 0, 0);
     let mut held = std::collections::VecDeque::new();
-    // Buffers that the driver held while it found nothing, and how many times in a row it found nothing.
+    // Number of consecutive calls that found nothing while the driver held buffers.
     let mut vain = 0;
-    // What was offered until the driver last had everything back, and how much of it since the time before.
+    // Number of buffers offered when the driver last had everything back, and the number in the burst before that.
     let (mut settled, mut expected) = (0, 1);
-    // Whether the driver has just been given one back, and may not know yet that it was the last.
+    // Whether the driver has just taken a buffer, and may not know yet that it was the last.
     let mut is_unaware = false;
     for operation in operations {
         let (before, was_idle) = (driver.held(), driver.side().in_flight() == 0);
@@ -156,7 +157,7 @@ fn who_waits_for_four_has_four_published_with_the_fourth() {
         (0..count).for_each(|_| assert!(driver.take_used().unwrap().is_some()));
     };
     let offer = |driver: &mut AdaptiveDriver<_>| driver.offer(&[Segment { addr: 0, len: 8 }], &[], 0).unwrap();
-    // Nothing is known of the first burst.
+    // The length of the first burst is unknown.
     assert_eq!([(); 4].map(|()| offer(&mut driver)), [true, false, false, false]);
     driver.flush();
     give_back(&mut driver, 4);
@@ -164,7 +165,7 @@ fn who_waits_for_four_has_four_published_with_the_fourth() {
         assert_eq!([(); 4].map(|()| offer(&mut driver)), [false, false, false, true]);
         give_back(&mut driver, 4);
     }
-    // A shorter one is held until the next call, and is what is expected from then on.
+    // A shorter burst is held until the next call. Its length is what the driver expects from then on.
     assert!(!offer(&mut driver));
     assert!(driver.take_used().unwrap().is_none());
     assert_eq!(driver.held(), 0);

@@ -10,7 +10,7 @@ use crate::{PlainDevice, PlainDriver, ReadBack};
 #[repr(align(64))]
 struct Line(#[expect(dead_code, reason = "reached by address")] [AtomicU8; 64]);
 
-/// Memory that both sides have, none of it zero at first.
+/// Memory that both sides share, none of it zero at first.
 struct Memory(Vec<Line>);
 
 impl Memory {
@@ -22,20 +22,20 @@ impl Memory {
         self.0.as_ptr().cast_mut().cast()
     }
 
-    /// Of a split ring.
+    /// Returns a bus to the memory of a split ring.
     fn bus(&self, size: u32) -> Direct {
         // SAFETY: the vector outlives the bus in every test, has the layout's size, and its bytes are atomics.
         unsafe { Direct::new(split::contiguous(self.base(), size).unwrap()) }
     }
 
-    /// With an empty split ring.
+    /// Returns a bus to an empty split ring.
     fn split_bus(&self, size: u32) -> Direct {
         let bus = self.bus(size);
         split::init(&bus, size).unwrap();
         bus
     }
 
-    /// With an empty packed ring.
+    /// Returns a bus to an empty packed ring.
     fn packed_bus(&self, size: u32) -> Direct {
         // SAFETY: the vector outlives the bus in every test, has the layout's size, and its bytes are atomics.
         let bus = unsafe { Direct::new(packed::contiguous(self.base(), size).unwrap()) };

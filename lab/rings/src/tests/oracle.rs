@@ -1,4 +1,5 @@
-//! Plain rings, and rings without a shadow, against plain queues, beside the sides of `dormouse_vring`.
+//! Compares plain rings, and rings without a shadow, with plain queues, also when the other side is that of
+//! `dormouse_vring`.
 
 use std::collections::VecDeque;
 
@@ -12,7 +13,7 @@ use crate::{PlainDevice, PlainDriver, ReadBack};
 
 #[derive(Debug, Clone)]
 enum Operation {
-    /// A buffer of so many bytes, which the device writes or not.
+    /// Add a buffer of `len` bytes, which the device writes or not.
     Add {
         len: u32,
         is_writable: bool,
@@ -21,13 +22,13 @@ enum Operation {
     Kick,
     Take,
     Pop,
-    /// Give back any, with so many bytes written.
+    /// Give back any buffer, with `written` bytes written.
     Push {
         any: Index,
         written: u32,
     },
     PublishUsed,
-    /// Whether the driver wants to be interrupted.
+    /// Enable or disable interrupts for the driver.
     Arm(bool),
 }
 
@@ -44,7 +45,7 @@ fn operation() -> impl Strategy<Value = Operation> {
     ]
 }
 
-/// A device, for buffers of one segment.
+/// A device for buffers of one segment.
 trait Device {
     fn pop(&mut self) -> Option<(u16, Segment)>;
     fn push_used(&mut self, id: u16, len: u32);

@@ -1,4 +1,4 @@
-//! Additions whose address the product does not compute.
+//! Additions whose addresses the product does not compute.
 
 mod x86_64;
 

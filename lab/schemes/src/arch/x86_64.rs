@@ -1,4 +1,5 @@
-//! The additions for x86-64 Linux: restartable sequences as those of `dormouse-percpu`, which explains the kernel's contract.
+//! The additions for x86-64 Linux: restartable sequences like those of `dormouse-percpu`, which explains the kernel's
+//! contract.
 
 use core::arch::asm;
 
@@ -7,8 +8,8 @@ use dormouse_percpu::Rseq;
 
 /// ```text
 ///     rseq_cs = &descriptor
-///  4: ─┐ cpu = cpu_id;  if cpu >= count: goto 7                   a thread that is not registered has a number beyond any count
-///      │ body: where cpu's word is
+///  4: ─┐ cpu = cpu_id;  if cpu >= count: goto 7                   an unregistered thread has a number beyond any count
+///      │ body: computes the address of the CPU's word
 ///     ─┘ *word += n                                              (final store)
 ///  5: rseq_cs = null
 ///     return true
@@ -63,12 +64,13 @@ macro_rules! addition {
 /// ```
 ///
 /// # Safety
-/// `table` has `count` entries that nobody writes, and at each distance from `object` lies a word that only sections on that
-/// CPU write.
+/// `table` must have `count` entries that nothing writes. At each distance from `object` there must be a word that only
+/// critical sections on that CPU write.
 #[inline(always)]
 pub(crate) unsafe fn rseq_cpu_load_add(rseq: Rseq, object: *mut u8, table: *const usize, count: u32, n: u64) -> bool {
-    // SAFETY: the kernel sends a section that it interrupts to its abort handler, which stores nothing (rseq(2)); where the table
-    // and the words are is the caller's promise.
+    // SAFETY: the kernel moves a section that it interrupts to its abort handler, which stores nothing (rseq(2)). The
+    // caller guarantees `count` entries in `table`, and at each distance from `object` a word that only critical
+    // sections on that CPU write.
     unsafe {
         addition!("mov {a}, qword ptr [{table} + 8 * {a}]", "add qword ptr [{object} + {a}], {n}", rseq, count, n,
             object = in(reg) object,
@@ -84,11 +86,13 @@ pub(crate) unsafe fn rseq_cpu_load_add(rseq: Rseq, object: *mut u8, table: *cons
 /// ```
 ///
 /// # Safety
-/// `words` has `count` entries that nobody writes, each the address of a word that only sections on that CPU write.
+/// `words` must have `count` entries that nothing writes, each the address of a word that only critical sections on
+/// that CPU write.
 #[inline(always)]
 pub(crate) unsafe fn rseq_cpu_deref_add(rseq: Rseq, words: *const *mut u64, count: u32, n: u64) -> bool {
-    // SAFETY: the kernel sends a section that it interrupts to its abort handler, which stores nothing (rseq(2)); where the array
-    // and the words are is the caller's promise.
+    // SAFETY: the kernel moves a section that it interrupts to its abort handler, which stores nothing (rseq(2)). The
+    // caller guarantees `count` entries in `words`, each the address of a word that only critical sections on that CPU
+    // write.
     unsafe {
         addition!("mov {a}, qword ptr [{words} + 8 * {a}]", "add qword ptr [{a}], {n}", rseq, count, n,
             words = in(reg) words,)
