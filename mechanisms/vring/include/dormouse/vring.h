@@ -2,7 +2,7 @@
 /*
  * Virtqueues after VirtIO 1.2, split and packed, driver side and device side, for C11 and C++11 (gcc and clang).
  *
- *     size_t size_bytes = dormouse_vring_size_bytes(256, 0);                       memory that both sides have, of zeroes
+ *     size_t size_bytes = dormouse_vring_size_bytes(256, 0);                       zeroed memory that both sides share
  *     struct dormouse_vring_areas areas;
  *     dormouse_vring_place(&areas, memory, 256, 0);
  *     dormouse_vring_init(&areas, 256, 0);
@@ -15,11 +15,12 @@
  *     dormouse_vring_driver_take_used(driver, &completion);
  *
  * One thread at a time uses a side. The state that a side relies on is in its own memory and is never read back from the other side; each
- * word of the other side is read once and then checked. So whatever the other side writes, this side stays inside its ring and its regions. A
- * protocol violation is an error, is counted, and is described by …_why(); the side goes on.
+ * word of the other side is read once and then checked. So this side stays inside its ring and its regions, whatever the other side writes. A
+ * protocol violation is an error, is counted, and is described by …_why(); the side continues.
  *
- * Functions return 0 or a negative errno unless they say otherwise; only those that create change errno. Nothing blocks. Only functions that
- * create allocate, and a chain when it grows. Pointers must be to what was created and not destroyed; NULL is allowed where that is said.
+ * Functions return 0 or a negative errno unless stated otherwise; only those that create change errno. Only functions that create and destroy
+ * may block. Only functions that create allocate, and a chain when it grows. Pointers must refer to objects that were created and not destroyed;
+ * NULL is allowed only where stated.
  *
  * Link with -ldormouse, or with -ldormouse_vring, which contains nothing else; see dormouse-vring(3).
  */

@@ -278,7 +278,7 @@ impl<B: Bus> Device<B> {
         self.bus.store(Area::Device, at + 4, len, Relaxed);
     }
 
-    /// Asks to be woken once `count` buffers were not popped, if event indexes were negotiated (2.7.10); otherwise at
+    /// Asks to be woken once there are `count` buffers that were not popped, if event indexes were negotiated (2.7.10); otherwise at
     /// the next buffer. Returns whether there are that many already. If so, pop before sleeping. `count` is 1 to the
     /// ring's size.
     ///
