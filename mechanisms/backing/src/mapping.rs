@@ -249,7 +249,7 @@ impl Mapping {
         for (start, len) in [(outer, skipped), (outer.wrapping_add(behind), outer_len - behind)] {
             if len > 0 {
                 // SAFETY: the parts of the reservation before and after the part that is kept; nothing refers to them.
-                // If the kernel refuses (too many mappings), addresses stay reserved, without memory.
+                // If the kernel refuses (too many mappings), addresses stay set aside, without memory.
                 let _ = unsafe { rustix::mm::munmap(start.cast(), len) };
             }
         }
@@ -274,7 +274,7 @@ impl Mapping {
         let (offset, part_len) = (self.len, len - self.len);
         if self.hugetlb.is_none() && self.options.is_prefaulted() {
             // Checked before mapping: the kernel refuses requests that are obviously too large, and may then already
-            // have removed the mapping that reserves the addresses.
+            // have removed the mapping that sets the addresses aside.
             ask_for(part_len as u64)?;
         }
         let start = self.base.as_ptr().wrapping_add(offset).cast();

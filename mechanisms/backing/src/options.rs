@@ -100,7 +100,7 @@ impl MemoryOptions {
         MemoryOptions { place: Place::At(cpu), ..self }
     }
 
-    /// Sets the number of bytes to which it may grow: that many addresses are reserved, and a memory file is that long.
+    /// Sets the number of bytes to which it may grow: that many addresses are set aside, and a memory file is that long.
     /// An access in this process beyond the current size is a `SIGSEGV`.
     pub const fn capacity_bytes(self, capacity_bytes: usize) -> MemoryOptions {
         MemoryOptions { capacity_bytes, ..self }
