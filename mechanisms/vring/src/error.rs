@@ -36,7 +36,7 @@ pub enum RingError {
     Empty,
     /// A buffer has more segments than the ring has entries. In a ring, this includes a loop (2.7.5.2, 2.8.17).
     TooLong {
-        /// Number of segments; for a loop, the number that were followed.
+        /// Number of segments; for a loop, number of segments followed.
         segments: usize,
     },
     /// A buffer has more than 2^32 bytes (2.7.5.2, 2.8.17).

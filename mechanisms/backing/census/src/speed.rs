@@ -39,8 +39,8 @@ pub struct Speed {
 }
 
 impl Speed {
-    /// Measures for a buffer of `size` bytes. Twice that much memory is used, each part limited to 256 MiB and a
-    /// quarter of the available memory. Takes about a second.
+    /// Measures for a buffer of `size` bytes. Takes that much memory, limited to 256 MiB and a quarter of the available
+    /// memory, and about a second.
     ///
     /// # Errors
     /// A line of text: there is no memory, or the kernel does not use the zero page there.

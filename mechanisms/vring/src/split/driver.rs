@@ -339,7 +339,7 @@ impl<B: Bus> Driver<B> {
     #[inline(never)]
     fn reclaim(&mut self) {
         let freed = self.descriptors_freed();
-        // Each descriptor was given back at its number less a lap: it is taken again a lap later.
+        // The descriptor that was given back as number n is at index n modulo the size, and is taken again a lap later.
         reclaim(&self.bus, self.free_count(), |back| self.free.get(freed.wrapping_sub(back.into())));
     }
 }

@@ -431,7 +431,7 @@ const TURN: u32 = 256;
 impl<D: Served> Serving<D> {
     fn run(mut self) -> u16 {
         self.serve_until_stopped();
-        // The next thread for this ring expects the driver to know where the device is.
+        // The next thread's device starts with a shadow in which notifications are enabled, so the ring must agree.
         self.ring.arm_notification();
         self.ring.base()
     }
