@@ -36,7 +36,7 @@ pub struct Chain {
     /// descriptor:
     /// ```text
     ///   63   50    49     48   47    32   31                         16   15                 0
-    ///   |     0 | WRITE |   0 |      id | segments to be written but one | descriptors of ring |
+    ///   |     0 | WRITE |   0 |      id | segments to write, less one    | descriptors of ring |
     /// ```
     /// WRITE is set if there is a segment to write. The number of segments to write is stored less one.
     summary: u64,
@@ -60,13 +60,13 @@ impl Chain {
         (self.summary >> 32) as u16
     }
 
-    /// Number of descriptors that the chain takes in the ring itself.
+    /// Returns the number of descriptors that the chain takes in the ring itself.
     #[inline(always)]
     pub(crate) fn descriptors(&self) -> u16 {
         self.summary as u16
     }
 
-    /// Number of segments that the device reads.
+    /// Returns the number of segments that the device reads.
     #[inline(always)]
     fn readable_count(&self) -> usize {
         // Two predictable cases are cheaper than one difference that is right for both.
@@ -89,13 +89,13 @@ impl Chain {
         &self.segments[self.readable_count()..]
     }
 
-    /// Number of bytes that the device may read.
+    /// Returns the number of bytes that the device may read.
     #[inline]
     pub fn readable_len(&self) -> u64 {
         total(self.readable())
     }
 
-    /// Number of bytes that the device may write.
+    /// Returns the number of bytes that the device may write.
     #[inline]
     pub fn writable_len(&self) -> u64 {
         total(self.writable())

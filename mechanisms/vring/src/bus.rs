@@ -78,7 +78,7 @@ word!(u64, AtomicU64);
 /// Offsets are bytes from the beginning of an area, multiples of the word's size, and within [`Bus::len`]. A queue
 /// checks that once, when it is created.
 pub trait Bus {
-    /// Number of bytes of an area that may be accessed.
+    /// Returns the number of bytes of an area that may be accessed.
     fn len(&self, area: Area) -> usize;
     /// Loads a word; `order` is `Relaxed` or `Acquire`.
     fn load<W: Word>(&self, area: Area, offset: usize, order: Ordering) -> W;

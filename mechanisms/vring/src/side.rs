@@ -35,14 +35,14 @@ pub trait DriverSide {
     fn arm_interrupt(&mut self) -> bool;
     /// Asks not to be notified for now.
     fn disarm_interrupt(&mut self);
-    /// Number of free descriptors.
+    /// Returns the number of free descriptors.
     fn free_count(&self) -> u16;
-    /// Number of buffers that were published and not yet taken back, without those that the device has lost (see the
-    /// split driver).
+    /// Returns the number of buffers that were published and not yet taken back, without those that the device has lost
+    /// (see the split driver).
     fn in_flight(&self) -> u16;
-    /// Number of buffers that were added and not yet published.
+    /// Returns the number of buffers that were added and not yet published.
     fn unpublished(&self) -> u16;
-    /// Number of times that the device has violated the protocol.
+    /// Returns the number of times that the device has violated the protocol.
     fn violations(&self) -> u64;
 }
 
@@ -63,8 +63,8 @@ pub trait DeviceSide {
     fn arm_notification(&mut self) -> bool;
     /// Asks not to be notified for now.
     fn disarm_notification(&mut self);
-    /// Number of buffers that were pushed and not yet published.
+    /// Returns the number of buffers that were pushed and not yet published.
     fn unpublished(&self) -> u16;
-    /// Number of times that the driver has violated the protocol.
+    /// Returns the number of times that the driver has violated the protocol.
     fn violations(&self) -> u64;
 }

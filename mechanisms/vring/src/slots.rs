@@ -21,13 +21,13 @@ impl Slot {
         (self.what >> 32) as u16
     }
 
-    /// Number of descriptors that the buffer takes in the ring.
+    /// Returns the number of descriptors that the buffer takes in the ring.
     #[inline(always)]
     pub(crate) const fn descriptors(&self) -> u16 {
         (self.what >> 48) as u16 % NOT_SIMPLE + 1
     }
 
-    /// Number of bytes that the device may write.
+    /// Returns the number of bytes that the device may write.
     #[inline(always)]
     pub(crate) const fn writable(&self) -> u32 {
         self.what as u32

@@ -101,7 +101,7 @@ impl Pages {
         }
     }
 
-    /// Number of bytes in memory.
+    /// Returns the number of bytes in memory.
     pub fn resident(&self) -> u64 {
         self.small + self.huge
     }
@@ -207,13 +207,13 @@ pub(crate) struct Row {
 }
 
 impl Pages {
-    /// Number of bytes that the process itself has touched: read or written, and neither a file's nor shared with other
-    /// processes.
+    /// Returns the number of bytes that the process itself has touched: read or written, and neither a file's nor
+    /// shared with other processes.
     pub fn touched(&self) -> u64 {
         self.zero + self.resident().saturating_sub(self.shared)
     }
 
-    /// Number of page faults for the touched bytes, without read-ahead: one for each page, small or huge.
+    /// Returns the number of page faults for the touched bytes, without read-ahead: one for each page, small or huge.
     pub(crate) fn touches(&self) -> u64 {
         let huge = self.huge.min(self.resident().saturating_sub(self.shared)) + self.huge_zero;
         let small = self.touched().saturating_sub(huge);

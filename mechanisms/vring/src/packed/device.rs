@@ -158,7 +158,7 @@ impl<B: Bus> Device<B> {
         chain.enter((index, segment), ((word >> 48) as u16, allowed), self.size, bytes)
     }
 
-    /// Number of descriptors that were popped and are not yet published as used.
+    /// Returns the number of descriptors that were popped and are not yet published as used.
     fn held(&self) -> u16 {
         self.next.at.position().since(self.output.published.position(), self.size)
     }
@@ -319,13 +319,13 @@ impl<B: Bus> DeviceSide for Device<B> {
         self.set_flags(DISABLE);
     }
 
-    /// Number of used buffers that were pushed and not yet published.
+    /// Returns the number of used buffers that were pushed and not yet published.
     #[inline]
     fn unpublished(&self) -> u16 {
         self.output.unpublished()
     }
 
-    /// Number of times that the driver has violated the protocol.
+    /// Returns the number of times that the driver has violated the protocol.
     fn violations(&self) -> u64 {
         self.violations
     }

@@ -400,25 +400,25 @@ impl<B: Bus> DriverSide for Driver<B> {
         self.set_flags(DISABLE);
     }
 
-    /// Number of free descriptors.
+    /// Returns the number of free descriptors.
     #[inline]
     fn free_count(&self) -> u16 {
         self.used.at.lap_before(self.output.next.at, self.size)
     }
 
-    /// Number of buffers that were published and not yet taken back.
+    /// Returns the number of buffers that were published and not yet taken back.
     #[inline]
     fn in_flight(&self) -> u16 {
         self.output.published.count().wrapping_sub(self.used.at.count()) as u16
     }
 
-    /// Number of buffers that were added and not yet published.
+    /// Returns the number of buffers that were added and not yet published.
     #[inline]
     fn unpublished(&self) -> u16 {
         self.output.unpublished()
     }
 
-    /// Number of used descriptors so far that violated the protocol.
+    /// Returns the number of used descriptors so far that violated the protocol.
     fn violations(&self) -> u64 {
         self.violations
     }

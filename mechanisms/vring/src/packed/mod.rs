@@ -79,7 +79,7 @@ impl Position {
         Position(offset | (self.0 & Position::WRAP ^ Position::WRAP))
     }
 
-    /// Number of descriptors from `other` to this position, less than two laps.
+    /// Returns the number of descriptors from `other` to this position, less than two laps.
     #[inline(always)]
     fn since(self, other: Position, size: u16) -> u16 {
         let lap = if self.wrap() == other.wrap() { 0 } else { size };
@@ -176,14 +176,14 @@ impl Cursor {
         (self.0 ^ other.0) & Cursor::LAP == 0
     }
 
-    /// Number of descriptors from `other`, which is at most a lap later, to this offset one lap later.
+    /// Returns the number of descriptors from `other`, which is at most a lap later, to this offset one lap later.
     #[inline(always)]
     const fn lap_before(self, other: Cursor, size: u16) -> u16 {
         let lap = if self.is_in_lap_of(other) { size } else { 0 };
         (((self.0 as u32).wrapping_sub(other.0 as u32) >> 4) as u16).wrapping_add(lap)
     }
 
-    /// Number of buffers before it, modulo 2^31.
+    /// Returns the number of buffers before it, modulo 2^31.
     #[inline(always)]
     const fn count(self) -> u32 {
         (self.0 >> 33) as u32
@@ -318,7 +318,7 @@ impl Output {
         }
     }
 
-    /// Number of buffers that are not published.
+    /// Returns the number of buffers that are not published.
     #[inline(always)]
     fn unpublished(&self) -> u16 {
         self.next.at.count().wrapping_sub(self.published.count()) as u16

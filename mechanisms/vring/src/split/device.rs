@@ -278,9 +278,9 @@ impl<B: Bus> Device<B> {
         self.bus.store(Area::Device, at + 4, len, Relaxed);
     }
 
-    /// Asks to be woken once there are `count` buffers that were not popped, if event indexes were negotiated (2.7.10); otherwise at
-    /// the next buffer. Returns whether there are that many already. If so, pop before sleeping. `count` is 1 to the
-    /// ring's size.
+    /// Asks to be woken once there are `count` buffers that were not popped, if event indexes were negotiated (2.7.10);
+    /// otherwise at the next buffer. Returns whether there are that many already. If so, pop before sleeping. `count`
+    /// is 1 to the ring's size.
     ///
     /// Fewer buffers wait without a notification, so a device that sleeps must look again after some time.
     ///
@@ -388,12 +388,12 @@ impl<B: Bus> DeviceSide for Device<B> {
         }
     }
 
-    /// Number of chains that were pushed and not yet published.
+    /// Returns the number of chains that were pushed and not yet published.
     fn unpublished(&self) -> u16 {
         (self.pushed - self.published) as u16
     }
 
-    /// Number of times that the driver has violated the protocol.
+    /// Returns the number of times that the driver has violated the protocol.
     fn violations(&self) -> u64 {
         self.violations
     }

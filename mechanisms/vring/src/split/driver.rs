@@ -113,13 +113,13 @@ impl<B: Bus> Driver<B> {
         Ok(())
     }
 
-    /// Number of free descriptors taken so far.
+    /// Returns the number of free descriptors taken so far.
     #[inline(always)]
     fn descriptors_added(&self) -> u64 {
         self.added.wrapping_add(self.more_added)
     }
 
-    /// Number of descriptors given back so far.
+    /// Returns the number of descriptors given back so far.
     #[inline(always)]
     fn descriptors_freed(&self) -> u64 {
         self.taken.wrapping_add(self.more_freed)
@@ -442,26 +442,26 @@ impl<B: Bus> DriverSide for Driver<B> {
         }
     }
 
-    /// Number of free descriptors.
+    /// Returns the number of free descriptors.
     #[inline]
     fn free_count(&self) -> u16 {
         self.layout.size().wrapping_sub(self.descriptors_added().wrapping_sub(self.descriptors_freed()) as u16)
     }
 
-    /// Number of outstanding used elements: chains that were published and not yet taken back, without the chains that
-    /// the device has lost because it named something else instead.
+    /// Returns the number of outstanding used elements: chains that were published and not yet taken back, without the
+    /// chains that the device has lost because it named something else instead.
     #[inline]
     fn in_flight(&self) -> u16 {
         (self.published - self.taken) as u16
     }
 
-    /// Number of chains that were added and not yet published.
+    /// Returns the number of chains that were added and not yet published.
     #[inline]
     fn unpublished(&self) -> u16 {
         (self.added - self.published) as u16
     }
 
-    /// Number of used elements so far that violated the protocol.
+    /// Returns the number of used elements so far that violated the protocol.
     fn violations(&self) -> u64 {
         self.violations
     }

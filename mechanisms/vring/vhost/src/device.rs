@@ -447,7 +447,7 @@ impl BlockQueue {
         self.base.wrapping_add(offset)
     }
 
-    /// Number of requests that the device has, or will have after [`BlockQueue::submit`].
+    /// Returns the number of requests that the device has, or will have after [`BlockQueue::submit`].
     pub fn in_flight(&self) -> usize {
         self.slots.len() - self.free.len()
     }

@@ -255,8 +255,9 @@ fn virtio_driver_drives_our_device() {
 const SLOTS: usize = 8;
 const SLOT_BYTES: usize = 64 << 10;
 
-/// Number of requests for a queue. A split one with event indexes exceeds two wraps of 65,536. `virtio-driver` counts a
-/// packed queue's descriptors, three for each request, in 16 bits, and panics on overflow if it is built with checks.
+/// Returns the number of requests for a queue. A split one with event indexes exceeds two wraps of 65,536.
+/// `virtio-driver` counts a packed queue's descriptors, three for each request, in 16 bits, and panics on overflow if
+/// it is built with checks.
 fn request_count(is_packed: bool, event_idx: bool, index: usize) -> usize {
     match (is_packed, event_idx, index) {
         (true, _, _) => 20_000,
