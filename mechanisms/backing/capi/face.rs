@@ -1,8 +1,8 @@
 //! Memory for C: the functions of `dormouse/backing.h`.
 //!
 //! ```text
-//!   pool       a memory file, memory of this process only, or another's file       struct dormouse_backing_pool, opaque
-//!   options, obtained, missing   the caller's, as C lays them out
+//!   pool                         a memory file, memory of this process only, or another's file       struct dormouse_backing_pool, opaque
+//!   options, obtained, missing   owned by the caller, in C layout
 //! ```
 
 use core::cell::RefCell;
@@ -16,7 +16,7 @@ use dormouse_backing::{
     check_backed_raw,
 };
 
-/// `DORMOUSE_BACKING_LAZY` and those that follow.
+/// `DORMOUSE_BACKING_LAZY` and the flags that follow it in the header.
 const LAZY: c_uint = 1;
 const LOCK: c_uint = 2;
 const GUARD: c_uint = 4;
@@ -69,12 +69,12 @@ thread_local! {
     static WHY: RefCell<Option<CString>> = const { RefCell::new(None) };
 }
 
-/// Remembers a line for [`dormouse_backing_why`]. No text of ours has a NUL.
+/// Stores a line for [`dormouse_backing_why`]. The texts contain no NUL.
 fn remember(text: String) {
     WHY.with(|why| *why.borrow_mut() = CString::new(text).ok());
 }
 
-/// Remembers what has failed, and returns its errno.
+/// Stores the error's text, and returns its errno.
 fn errno_of(error: BackingError) -> c_int {
     remember(error.to_string());
     match error {
@@ -96,12 +96,12 @@ fn answer(done: Result<(), BackingError>) -> c_int {
     done.map_or_else(|error| -errno_of(error), |()| 0)
 }
 
-/// What was made, or NULL and `errno`.
+/// Returns the pool, or NULL and sets `errno`.
 fn handed_out(made: Result<CPool, c_int>) -> Option<NonNull<CPool>> {
     made.inspect_err(|&error| {
-        // SAFETY: it always has an answer.
+        // SAFETY: the function has no precondition and always returns an address.
         let errno = unsafe { libc::__errno_location() };
-        // SAFETY: the thread's own `errno`.
+        // SAFETY: the address is that of the thread's own `errno`.
         unsafe { *errno = error };
     })
     .ok()
@@ -135,17 +135,17 @@ fn options(c_options: &COptions) -> Result<MemoryOptions, c_int> {
     })
 }
 
-/// A pool; NULL and `errno` if it cannot be made.
+/// Creates a pool. If it fails, returns NULL and sets `errno`.
 ///
 /// # Safety
-/// NULL, or a string.
+/// `name` is NULL or a NUL-terminated string.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dormouse_backing_create(name: *const c_char, c_options: &COptions) -> Option<NonNull<CPool>> {
     let made = options(c_options).and_then(|options| {
         let made = if name.is_null() {
             PrivatePool::new(c_options.size_bytes, options).map(CPool::Private)
         } else {
-            // SAFETY: the caller's word.
+            // SAFETY: the caller guarantees that a name that is not NULL is a NUL-terminated string.
             let name = unsafe { CStr::from_ptr(name) }.to_string_lossy();
             Pool::new(&name, c_options.size_bytes, options).map(CPool::File)
         };
@@ -154,51 +154,52 @@ pub unsafe extern "C" fn dormouse_backing_create(name: *const c_char, c_options:
     handed_out(made)
 }
 
-/// [`Mapping::map`]; NULL and `errno` on failure.
+/// Calls [`Mapping::map`]. If it fails, returns NULL and sets `errno`.
 ///
 /// # Safety
-/// The descriptor stays open meanwhile.
+/// The descriptor stays open during the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dormouse_backing_attach(file: c_int, is_prefaulted: c_int) -> Option<NonNull<CPool>> {
     if file < 0 {
         return handed_out(Err(refused("there is no such file")));
     }
-    // SAFETY: the caller's word; it is not -1.
+    // SAFETY: the caller guarantees that the descriptor stays open during the call; it is not negative.
     let file = unsafe { BorrowedFd::borrow_raw(file) };
     handed_out(Mapping::map(file, is_prefaulted != 0).map(CPool::Attached).map_err(errno_of))
 }
 
-/// Unmaps it.
+/// Unmaps and frees a pool.
 ///
 /// # Safety
-/// NULL, or a pool that was created or attached and not destroyed, and whose memory nobody uses any more.
+/// `pool` is NULL, or was created or attached and not yet destroyed, and its memory is no longer used.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dormouse_backing_destroy(pool: Option<NonNull<CPool>>) {
     if let Some(pool) = pool {
-        // SAFETY: the caller's word: made by `handed_out`, and gone from here on.
+        // SAFETY: `handed_out` made the pointer from a box, and the caller guarantees that the pool was not yet
+        // destroyed.
         drop(unsafe { Box::from_raw(pool.as_ptr()) });
     }
 }
 
-/// [`Mapping::base`].
+/// Calls [`Mapping::base`].
 #[unsafe(no_mangle)]
 pub extern "C" fn dormouse_backing_base(pool: &CPool) -> *mut c_void {
     pool.mapping().base().cast()
 }
 
-/// [`Mapping::len`].
+/// Calls [`Mapping::len`].
 #[unsafe(no_mangle)]
 pub extern "C" fn dormouse_backing_size_bytes(pool: &CPool) -> usize {
     pool.mapping().len()
 }
 
-/// [`Mapping::capacity_bytes`].
+/// Calls [`Mapping::capacity_bytes`].
 #[unsafe(no_mangle)]
 pub extern "C" fn dormouse_backing_capacity_bytes(pool: &CPool) -> usize {
     pool.mapping().capacity_bytes()
 }
 
-/// [`Pool::file`]; -EBADF if there is none.
+/// Calls [`Pool::file`]. Returns -EBADF if there is no file.
 #[unsafe(no_mangle)]
 pub extern "C" fn dormouse_backing_file(pool: &CPool) -> c_int {
     match pool {
@@ -207,7 +208,7 @@ pub extern "C" fn dormouse_backing_file(pool: &CPool) -> c_int {
     }
 }
 
-/// [`Pool::prefault`]. 0, or a negative errno.
+/// Calls [`Pool::prefault`]. Returns 0, or a negative errno.
 #[unsafe(no_mangle)]
 pub extern "C" fn dormouse_backing_prefault(pool: &CPool, offset: usize, size_bytes: usize) -> c_int {
     let range = offset..offset.saturating_add(size_bytes);
@@ -218,7 +219,7 @@ pub extern "C" fn dormouse_backing_prefault(pool: &CPool, offset: usize, size_by
     }
 }
 
-/// [`Pool::grow`]. 0, or a negative errno.
+/// Calls [`Pool::grow`]. Returns 0, or a negative errno.
 #[unsafe(no_mangle)]
 pub extern "C" fn dormouse_backing_grow(pool: &mut CPool, size_bytes: usize) -> c_int {
     match pool {
@@ -228,7 +229,7 @@ pub extern "C" fn dormouse_backing_grow(pool: &mut CPool, size_bytes: usize) -> 
     }
 }
 
-/// [`Pool::obtained`]. 0, or a negative errno.
+/// Calls [`Pool::obtained`]. Returns 0, or a negative errno.
 #[unsafe(no_mangle)]
 pub extern "C" fn dormouse_backing_ask(pool: &CPool, target: &mut CObtained) -> c_int {
     let mapping = pool.mapping();
@@ -256,13 +257,14 @@ pub extern "C" fn dormouse_backing_ask(pool: &CPool, target: &mut CObtained) -> 
     ))
 }
 
-/// The last failure in this thread.
+/// Returns the text of the last failure in this thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn dormouse_backing_why() -> *const c_char {
     WHY.with(|why| why.borrow().as_deref().unwrap_or(c"").as_ptr())
 }
 
-/// [`check_backed_raw`]. 0, or a negative errno, and what is missing as `struct dormouse_pages_missing`.
+/// Calls [`check_backed_raw`]. Returns 0, or a negative errno and stores the missing parts as `struct
+/// dormouse_pages_missing`.
 #[unsafe(no_mangle)]
 pub extern "C" fn dormouse_pages_check(
     buffer: *const c_void,
@@ -283,10 +285,10 @@ pub extern "C" fn dormouse_pages_check(
     -errno
 }
 
-/// [`dormouse_backing::assert_backed`], for the macro, which names the place.
+/// Does what [`dormouse_backing::assert_backed`] does. For the macro, which passes file and line.
 ///
 /// # Safety
-/// NULL, or a string.
+/// `file` is NULL or a NUL-terminated string.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dormouse_pages_assert(
     buffer: *const c_void,
@@ -298,7 +300,7 @@ pub unsafe extern "C" fn dormouse_pages_assert(
         let file = if file.is_null() {
             c""
         } else {
-            // SAFETY: the caller's word.
+            // SAFETY: the caller guarantees that a file name that is not NULL is a NUL-terminated string.
             unsafe { CStr::from_ptr(file) }
         };
         eprintln!("{}:{line}: {error}", file.to_string_lossy());

@@ -4,15 +4,16 @@ use crate::error::BackingError;
 use crate::os_page_size;
 use crate::page_table::{PageKind, PageTable, Way};
 
-/// How many `os_page`s that overlap `range`, addresses of this process, are not present: a write to one of them faults.
+/// Counts the `os_page`s that overlap `range`, addresses of this process, and are not present: a write to one of them
+/// faults.
 ///
-/// It asks the kernel for this process's page table: by `PAGEMAP_SCAN` (Linux 6.7 or later), else by
+/// It asks the kernel for this process's page table: by `PAGEMAP_SCAN` (Linux 6.7 or later), otherwise by
 /// `/proc/self/pagemap`.
 ///
-/// What it cannot tell: without `PAGEMAP_SCAN` and without privilege, the zero page counts as present, although it is memory
-/// that nobody wrote. An `os_page` that is present may still be write-protected (a private one after a fork; never in shared memory). An
-/// `os_page` that is allocated in its file and not yet in this process's page table counts as
-/// not present, as does one that was swapped out. The answer is true at the moment of the call only.
+/// Limits: without `PAGEMAP_SCAN` and without privilege, the zero page counts as present, although it is memory that
+/// was never written. An `os_page` that is present may still be write-protected (a private one after a fork; never in
+/// shared memory). An `os_page` that is allocated in its file and not yet in this process's page table counts as not
+/// present, as does one that was swapped out. The answer is true only at the moment of the call.
 ///
 /// # Errors
 /// [`BackingError::System`]: `/proc` is not mounted, or a sandbox forbids it.

@@ -1,12 +1,13 @@
-//! How much memory is available: on the machine, and in each control group that this process is in.
+//! The available memory, on the machine and in each control group of this process.
 //!
-//! `fallocate` alone is not enough: within a control group, and on a machine without a limit on memory files,
-//! it wakes the OOM killer before it fails.
+//! `fallocate` alone is not enough: within a control group, and on a machine without a limit on memory files, it wakes
+//! the OOM killer before it fails.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Bytes that this process may still take: the least of what the machine and each control group has left. `None` if nothing can be read.
+/// Returns the number of bytes that this process may still take: the minimum of what the machine and each control group
+/// has left. `None` if nothing can be read.
 pub fn available_bytes() -> Option<u64> {
     let machine = fs::read_to_string("/proc/meminfo").ok().and_then(|text| machine_available_bytes(&text));
     let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
@@ -14,14 +15,15 @@ pub fn available_bytes() -> Option<u64> {
     machine.into_iter().chain(groups).min()
 }
 
-/// `MemAvailable` of `/proc/meminfo`.
+/// Returns `MemAvailable` of `/proc/meminfo`, in bytes.
 fn machine_available_bytes(meminfo: &str) -> Option<u64> {
     let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
     let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     kib.checked_mul(1024)
 }
 
-/// The directories of the memory controller's groups, innermost first, of version 2 and 1, from `/proc/self/cgroup`.
+/// Returns the directories of the memory controller's groups, innermost first, of versions 2 and 1. The text is
+/// `/proc/self/cgroup`.
 fn group_directories(proc_self_cgroup: &str) -> Vec<PathBuf> {
     let mut directories = Vec::new();
     for line in proc_self_cgroup.lines() {
@@ -38,7 +40,7 @@ fn group_directories(proc_self_cgroup: &str) -> Vec<PathBuf> {
     directories
 }
 
-/// How much a group's limit leaves; `None` if the group has none.
+/// Returns the number of bytes that a group's limit leaves; `None` if the group has no limit.
 fn group_available_bytes(directory: &Path) -> Option<u64> {
     let number = |name: &str| fs::read_to_string(directory.join(name)).ok()?.trim().parse::<u64>().ok();
     // "max" does not parse as a number.
@@ -48,13 +50,14 @@ fn group_available_bytes(directory: &Path) -> Option<u64> {
     Some(limit.saturating_sub(usage.saturating_sub(reclaimable_bytes(&stat))))
 }
 
-/// The page cache of ordinary files in `memory.stat`; memory files count as `shmem` and are not in it.
+/// Returns the size of the page cache of ordinary files in `memory.stat`. Memory files count as `shmem` and are not
+/// included.
 fn reclaimable_bytes(memory_stat: &str) -> u64 {
     let value = |name: &str| {
         let mut lines = memory_stat.lines().filter_map(|line| line.split_once(' '));
         lines.find(|(key, _)| *key == name).and_then(|(_, value)| value.trim().parse::<u64>().ok())
     };
-    // Version 1 has the sums over the group's descendants under names of their own.
+    // Version 1 has the sums over the group's descendants under other names.
     ["active_file", "inactive_file"]
         .iter()
         .map(|name| value(&format!("total_{name}")).or_else(|| value(name)).unwrap_or(0))

@@ -1,4 +1,4 @@
-//! Whether a buffer is memory that was written, for a program that is about to measure with it.
+//! Checks that a buffer is memory that was written, for programs that are about to measure with it.
 
 use std::fmt;
 
@@ -6,25 +6,26 @@ use crate::error::{BackingError, Mib};
 use crate::os_page_size;
 use crate::page_table::{PageKind, PageTable};
 
-/// How much of a buffer is not present. Laid out as C does.
+/// The parts of a buffer that are not present. It has C layout.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Missing {
-    /// The buffer: bytes of all `os_page`s that it overlaps.
+    /// Size of the buffer: bytes of all `os_page`s that it overlaps.
     pub size_bytes: usize,
-    /// Bytes that nobody has touched, or that others have and this process does not: the first access faults.
+    /// Bytes that no process has touched, or that another process has touched and this one has not: the first access
+    /// faults.
     pub untouched_bytes: usize,
     /// Bytes on the zero page: they were read and never written.
     pub zero_bytes: usize,
     /// Bytes that were swapped out.
     pub swapped_bytes: usize,
-    /// Bytes of which the kernel does not tell whether they are on the zero page.
+    /// Bytes for which the kernel does not tell whether they are on the zero page.
     pub unknown_bytes: usize,
-    /// The first address that is not memory of this buffer, or may not be.
+    /// First address that is not memory of this buffer, or may not be.
     pub first: usize,
 }
 
-/// Why a buffer cannot be said to be memory.
+/// Reason why a buffer is not known to be memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NotBacked {
@@ -33,7 +34,7 @@ pub enum NotBacked {
     /// All of it can be read without a fault, but the kernel does not tell for all of it whether it is the zero page: on Linux before 6.7,
     /// without privilege, for memory that another process may share.
     ZeroUnseen(Missing),
-    /// The kernel does not tell anything.
+    /// The kernel tells nothing.
     Unknown(BackingError),
 }
 
@@ -77,12 +78,12 @@ impl fmt::Display for NotBacked {
 
 impl std::error::Error for NotBacked {}
 
-/// Whether every `os_page` that `slice` overlaps is memory of its own, in this process's page table: no access to it faults, and none
-/// goes to the page of zeroes that stands for memory that nobody wrote.
+/// Checks that every `os_page` that `slice` overlaps is memory of its own, in this process's page table: no access to
+/// it faults, and none goes to the page of zeroes, which stands for memory that was never written.
 ///
-/// What it cannot tell: the answer is true at the moment of the call only. A page that was shared by a fork is present, and its first write
-/// faults nevertheless. Before Linux 6.7, without privilege, the zero page is recognised only in memory that only this process has; the rest is
-/// [`NotBacked::ZeroUnseen`], which does not mean that it is present.
+/// Limits: the answer is true only at the moment of the call. A page that was shared by a fork is present, but its
+/// first write faults nevertheless. Before Linux 6.7, without privilege, the zero page is recognised only in memory
+/// that only this process has; the rest is [`NotBacked::ZeroUnseen`], which does not mean that it is present.
 ///
 /// Blocking: it opens a file of `/proc` and walks the page table once, about 20 µs and 20 ns for each `os_page`. Not async-signal-safe.
 ///
@@ -99,8 +100,8 @@ pub fn check_backed<T>(slice: &[T]) -> Result<(), NotBacked> {
     check_backed_raw(slice.as_ptr().cast(), size_of_val(slice))
 }
 
-/// As [`check_backed`], for `size_bytes` bytes at an address of this process, which are not accessed: for memory of which there can be no slice,
-/// because others write to it.
+/// Does [`check_backed`] for `size_bytes` bytes at an address of this process. The bytes are not accessed, so this also
+/// works for memory that other threads or processes write to, for which there can be no slice.
 ///
 /// # Errors
 /// See [`NotBacked`].
@@ -112,10 +113,11 @@ pub fn check_backed_raw(base: *const u8, size_bytes: usize) -> Result<(), NotBac
     check_by(&table, base.addr(), size_bytes)
 }
 
-/// As [`check_backed`], and panics with what is missing: for the start of a benchmark, whose figures would otherwise be about something else.
+/// Panics with the missing parts if [`check_backed`] fails. For the start of a benchmark, whose results would otherwise
+/// be wrong.
 ///
 /// # Panics
-/// If [`check_backed`] is an error, also if the kernel does not tell.
+/// If [`check_backed`] returns an error, even if only because the kernel does not tell.
 #[track_caller]
 pub fn assert_backed<T>(slice: &[T]) {
     if let Err(error) = check_backed(slice) {
@@ -138,7 +140,7 @@ pub(crate) fn check_by(table: &PageTable, start: usize, size_bytes: usize) -> Re
         unknown_bytes: 0,
         first: usize::MAX,
     };
-    // Runs ascend: whatever lies between two of them is not present.
+    // Runs ascend: addresses between two of them are not present.
     let mut next = begin;
     let untouched = |missing: &mut Missing, from: usize, to: usize| {
         if from < to {

@@ -2,83 +2,83 @@ use std::fmt;
 
 use rustix::io::Errno;
 
-/// Why there is no memory, and what to do about it.
+/// An error of making or mapping memory, with a remedy in its message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BackingError {
-    /// A pool of no bytes, or of more than an address space has.
+    /// The size is zero, or larger than an address space.
     Size {
-        /// The size asked for.
+        /// Size that was requested.
         size_bytes: usize,
     },
     /// The machine or the control group does not have enough memory.
     NotEnough {
-        /// Bytes that are wanted in addition to those that are there.
+        /// Number of bytes that are needed in addition to those that are present.
         wanted_bytes: u64,
-        /// Bytes that are available.
+        /// Number of bytes that are available.
         available_bytes: u64,
     },
     /// The file is not sealed against shrinking, so its sender could kill this process.
     NotSealed,
-    /// The file is no memory file.
+    /// The file is not a memory file.
     NotMemory,
-    /// The file belongs to another user, or others may write to it, or it is no regular file.
+    /// The file belongs to another user, or others may write to it, or it is not a regular file.
     NotOurs,
     /// The file system does not guarantee that a store to a mapped file finds its block.
     FileSystem {
-        /// Its `f_type`, of statfs(2).
+        /// `f_type` of the file system (statfs(2)).
         magic: u64,
     },
     /// The file system does not have enough space.
     NoSpace {
-        /// Bytes that are wanted.
+        /// Number of bytes that are needed.
         wanted_bytes: u64,
     },
     /// The range is not inside the memory.
     Range {
-        /// Where it starts.
+        /// Offset at which the range starts.
         start: usize,
-        /// Where it ends.
+        /// Offset at which the range ends.
         end: usize,
-        /// Bytes of the memory.
+        /// Size of the memory, in bytes.
         size_bytes: usize,
     },
     /// Huge pages were required, and there are too few.
     NotHuge {
-        /// Bytes that were required in huge pages.
+        /// Number of bytes that were required in huge pages.
         wanted_bytes: usize,
-        /// Bytes that are in huge pages, as far as the kernel tells.
+        /// Number of bytes that are in huge pages, as far as the kernel tells.
         huge_bytes: usize,
     },
     /// The memory cannot be locked.
     Lock {
-        /// Bytes that were to be locked.
+        /// Number of bytes to lock.
         wanted_bytes: u64,
-        /// `RLIMIT_MEMLOCK`; `None` if there is none.
+        /// `RLIMIT_MEMLOCK`; `None` if it is unlimited.
         limit_bytes: Option<u64>,
     },
     /// There is no such CPU, or its NUMA node is not known.
     NoCpu {
-        /// Its number.
+        /// Number of the CPU.
         cpu: u32,
     },
     /// The kernel refused a call.
     System {
-        /// What it was to do.
+        /// Purpose of the call.
         purpose: &'static str,
-        /// What it said.
+        /// Error of the kernel.
         errno: Errno,
     },
 }
 
 impl BackingError {
-    /// For `map_err`.
+    /// Wraps an errno, for `map_err`.
     pub(crate) fn system(purpose: &'static str) -> impl Fn(Errno) -> BackingError {
         move |errno| BackingError::System { purpose, errno }
     }
 }
 
-/// What the call before said, which was made past rustix.
+/// Returns the errno of the preceding system call, which was not made through rustix.
 pub(crate) fn last_errno() -> Errno {
     Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
 }

@@ -15,28 +15,29 @@ use crate::options::{Huge, MemoryOptions, Obtained};
 use crate::page_table::{HUGE_PAGE_SIZE_BYTES, PageKind, PageTable, Way};
 use crate::{os_page_size, unbacked_os_pages};
 
-/// As in linux/mman.h (Linux 6.1). The crate `libc` does not have it for musl.
+/// Value from linux/mman.h (Linux 6.1). The crate `libc` does not have it for musl.
 pub(crate) const MADV_COLLAPSE: libc::c_int = 25;
 
-/// How often a huge page is asked for whose small pages somebody else holds at that moment.
+/// Number of attempts to get a huge page. An attempt fails while another user holds one of its small pages.
 pub(crate) const COLLAPSE_TRIES: usize = 8;
 
-/// Memory that is mapped readable and writable: all of a memory file, of a file that is used as one, or memory of this process only. Unmapped
-/// when dropped.
+/// Memory that is mapped readable and writable: all of a memory file, of a file that is used as one, or memory of this
+/// process only. It is unmapped when the value is dropped.
 #[derive(Debug)]
 pub struct Mapping {
     base: NonNull<u8>,
     len: usize,
     /// Length of the address range from `base` on that is set aside: at least `len`.
     capacity_len: usize,
-    /// Bytes of the inaccessible part before `base`.
+    /// Length of the inaccessible part before `base`, in bytes.
     guard_len: usize,
-    /// Bytes of the inaccessible part behind that range.
+    /// Length of the inaccessible part after that range, in bytes.
     behind_len: usize,
     is_sealed: bool,
-    /// Whether only its first `os_page` is mapped, and its other addresses may belong to anybody: see [`Mapping::fold`].
+    /// Whether only the first `os_page` is mapped, and the other addresses may belong to other mappings: see
+    /// [`Mapping::fold`].
     is_folded: bool,
-    /// Bytes of its pages if the system has set them aside (hugetlb).
+    /// Size of the pages in bytes, if the system has set them aside (hugetlb).
     hugetlb: Option<usize>,
     options: MemoryOptions,
 }
@@ -44,40 +45,42 @@ pub struct Mapping {
 /// `f_type` of hugetlbfs (linux/magic.h).
 const HUGETLBFS: u64 = 0x9584_58F6;
 
-/// Bytes of the pages of a file that the system has set aside (hugetlb).
+/// Returns the size of the pages of a file in bytes, if the system has set them aside (hugetlb).
 fn hugetlb(file: BorrowedFd<'_>) -> Result<Option<usize>, BackingError> {
     let stat = rustix::fs::fstatfs(file).map_err(BackingError::system("ask for the file system"))?;
     Ok((stat.f_type as u64 == HUGETLBFS).then_some(stat.f_bsize as usize))
 }
 
-/// Whether the program has all locked that it maps from now on, and there at once: what it maps is there then, or refused. Three system calls.
+/// Whether the program has requested that all memory that it maps from now on is locked and immediately present
+/// (`mlockall`). Makes three system calls.
 fn is_locked_from_now_on() -> bool {
     let os_page = os_page_size();
-    // SAFETY: a new mapping at an address that the kernel chooses (mmap(2)).
+    // SAFETY: a new mapping at an address that the kernel chooses, so that no existing memory is touched (mmap(2)).
     let page = unsafe { rustix::mm::mmap_anonymous(null_mut(), os_page, ProtFlags::READ, MapFlags::PRIVATE) };
     let Ok(page) = page else { return true };
     let mut is_present = 0;
-    // SAFETY: the page that was mapped just now, and room for a byte (mincore(2)).
+    // SAFETY: the range is the page that was mapped just now, and the result has room for its byte (mincore(2)).
     let is_told = unsafe { libc::mincore(page, os_page, &raw mut is_present) } == 0;
-    // SAFETY: of which nobody knows.
+    // SAFETY: the page was mapped above, and nothing refers to it.
     let _ = unsafe { rustix::mm::munmap(page, os_page) };
     is_told && is_present & 1 != 0
 }
 
-/// Makes a call up to [`COLLAPSE_TRIES`] times, as long as it fails by [`Errno::AGAIN`].
+/// Repeats a call while it fails with [`Errno::AGAIN`], at most [`COLLAPSE_TRIES`] times in all.
 pub(crate) fn again_while_asked(mut call: impl FnMut() -> Result<(), Errno>) -> Result<(), Errno> {
     let mut results = (0..COLLAPSE_TRIES).map(|_| call());
     results.find(|result| *result != Err(Errno::AGAIN)).unwrap_or(Err(Errno::AGAIN))
 }
 
-// SAFETY: an address range that this value owns; whatever is done through the address is `unsafe` where it is done.
+// SAFETY: the value owns the address range; accesses through the address are `unsafe` where they are made.
 unsafe impl Send for Mapping {}
-// SAFETY: through a shared reference its methods only read the page table, or store atomically.
+// SAFETY: through a shared reference, its methods only read the page table, make system calls that keep the contents,
+// or store atomically.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps all of a memory file that somebody else made and sealed. With `populate`, all of it is in this process's page
-    /// table afterwards, so that no write faults.
+    /// Maps all of a memory file that another process made and sealed. With `populate`, all of it is then in this
+    /// process's page table, so that no write faults.
     ///
     /// # Errors
     /// [`BackingError::NotMemory`], [`BackingError::NotSealed`] (the seal against shrinking is missing),
@@ -93,12 +96,12 @@ impl Mapping {
         Ok(mapping)
     }
 
-    /// Maps memory that is not this program's own affair, whatever the program has said of its memory: as [`Mapping::map`] or
-    /// [`Mapping::map_file`], but not locked if the program has all that it maps locked from now on (`mlockall(MCL_FUTURE)`), nor refused
-    /// because it may not lock so much. (Of pages that the system has set aside the kernel locks none.)
+    /// Maps memory that belongs to another program, independently of `mlockall(MCL_FUTURE)`. Like [`Mapping::map`] or
+    /// [`Mapping::map_file`], but the memory is not locked, and the call does not fail because of the limit on locked
+    /// memory. (The kernel never locks pages that the system has set aside.)
     ///
     /// # Errors
-    /// As of these two.
+    /// See [`Mapping::map`] and [`Mapping::map_file`].
     pub fn map_unlocked(file: impl AsFd) -> Result<Mapping, BackingError> {
         let file = file.as_fd();
         let (len, is_sealed) = match Mapping::sealed_len(file) {
@@ -111,22 +114,23 @@ impl Mapping {
         let may_grow = hugetlb.is_none() && len > os_page_size();
         let mapped = if may_grow && is_locked_from_now_on() { Mapping::grown(file, len) } else { plain() };
         let mut mapping = match mapped {
-            // With `MCL_ONFAULT` that is how it shows.
+            // This is the error with `MCL_ONFAULT`.
             Err(BackingError::System { errno: Errno::AGAIN, .. }) if may_grow => Mapping::grown(file, len)?,
             mapped => mapped?,
         };
-        // SAFETY: all of the mapping; what it holds stays (munlock(2)). Where it is not locked nothing happens.
+        // SAFETY: the range is the whole mapping, whose contents do not change (munlock(2)). If it is not locked,
+        // nothing happens.
         let _ = unsafe { rustix::mm::munlock(mapping.base.as_ptr().cast(), mapping.len) };
         mapping.is_sealed = is_sealed;
         Ok(mapping)
     }
 
-    /// Maps the first page, and grows from there: the kernel counts that one as locked until it is unlocked, and what is not locked grows without
-    /// being locked (mremap(2)). Valgrind does not know of such growth.
+    /// Maps the first page, and grows from there. The kernel counts that page as locked until it is unlocked, and a
+    /// mapping that is not locked grows without being locked (mremap(2)). Valgrind does not support such growth.
     fn grown(file: BorrowedFd<'_>, len: usize) -> Result<Mapping, BackingError> {
         let os_page = os_page_size();
         let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
-        // SAFETY: a new mapping at an address that the kernel chooses (mmap(2)).
+        // SAFETY: a new mapping at an address that the kernel chooses, so that no existing memory is touched (mmap(2)).
         let first = unsafe { rustix::mm::mmap(null_mut(), os_page, protection, flags, file, 0) };
         let first: *mut u8 = first.map_err(BackingError::system("map the memory"))?.cast();
         let base = NonNull::new(first).ok_or(BackingError::Size { size_bytes: len })?;
@@ -154,14 +158,14 @@ impl Mapping {
         if !seals.contains(SealFlags::SHRINK) {
             return Err(BackingError::NotSealed);
         }
-        // Read after the seal is checked: from here on the file cannot shrink.
+        // The size is read after the seal is checked: from here on the file cannot shrink.
         let stat = rustix::fs::fstat(file).map_err(BackingError::system("read the memory's size"))?;
         usize::try_from(stat.st_size).map_err(|_| BackingError::Size { size_bytes: usize::MAX })
     }
 
-    /// Maps all of a regular file of this user's (or root's) that nobody else may write to: the buffers of a session on a file
-    /// system. No seal protects it: if it is truncated, the next access is a `SIGBUS`. The user who puts buffers there
-    /// accepts that.
+    /// Maps all of a regular file of this user (or root) that no other user may write to: the buffers of a session on a
+    /// file system. No seal protects it: if it is truncated, the next access is a `SIGBUS`. The user who puts buffers
+    /// there accepts that.
     ///
     /// # Errors
     /// [`BackingError::NotOurs`], [`BackingError::Size`] (it is empty), [`BackingError::System`].
@@ -180,11 +184,11 @@ impl Mapping {
         usize::try_from(stat.st_size).map_err(|_| BackingError::Size { size_bytes: usize::MAX })
     }
 
-    /// As [`Mapping::map_file`], of a file of `user`'s (or root's) that this process has inherited, by fstat(2) and mmap(2) alone: for processes
-    /// whose filter of system calls may kill them for any other.
+    /// Does [`Mapping::map_file`] for an inherited file of `user` (or root), with fstat(2) and mmap(2) alone: for
+    /// processes whose filter of system calls may kill them for any other.
     ///
     /// # Errors
-    /// As [`Mapping::map_file`].
+    /// See [`Mapping::map_file`].
     pub fn map_inherited(file: impl AsFd, user: u32) -> Result<Mapping, BackingError> {
         let file = file.as_fd();
         let stat = rustix::fs::fstat(file).map_err(BackingError::system("read the memory's size"))?;
@@ -193,24 +197,26 @@ impl Mapping {
             return Err(BackingError::NotOurs);
         }
         let len = usize::try_from(stat.st_size).map_err(|_| BackingError::Size { size_bytes: usize::MAX })?;
-        // What statfs(2) would say of hugetlbfs; other file systems that have such blocks do not mind.
+        // For hugetlbfs, this is the value that statfs(2) would return; other file systems with blocks of that size are
+        // not harmed.
         let block_size_bytes = usize::try_from(stat.st_blksize).unwrap_or(0);
         let hugetlb = (block_size_bytes >= HUGE_PAGE_SIZE_BYTES).then_some(block_size_bytes);
         Mapping::with_capacity(Some(file), len, hugetlb, MemoryOptions::new().prefault(false))
     }
 
-    /// Whether the memory is sealed against shrinking: no access is a `SIGBUS`.
+    /// Whether the memory is sealed against shrinking, so that no access is a `SIGBUS`.
     pub fn is_sealed(&self) -> bool {
         self.is_sealed
     }
 
-    /// Maps the first `len` bytes, whatever the seals. Memory that is as large as a huge page starts where a huge page may start, because huge
-    /// pages of the file serve no other mapping.
+    /// Maps the first `len` bytes, without checking seals. Memory of at least the size of a huge page starts on a huge
+    /// page boundary, because the file's huge pages can be mapped only there.
     pub(crate) fn map_len(file: BorrowedFd<'_>, len: usize) -> Result<Mapping, BackingError> {
         Mapping::with_capacity(Some(file), len, hugetlb(file)?, MemoryOptions::new().prefault(false))
     }
 
-    /// Sets addresses aside as the options say, and maps the first `len` bytes: of a file, or of new memory. Nothing is present yet.
+    /// Sets addresses aside as the options say, and maps the first `len` bytes of a file, or of new memory. Nothing is
+    /// present yet.
     pub(crate) fn with_capacity(
         file: Option<BorrowedFd<'_>>,
         len: usize,
@@ -234,16 +240,16 @@ impl Mapping {
             .try_fold(0, |sum: usize, len| sum.checked_add(*len));
         let outer_len = sum.ok_or(too_large)?;
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-        // SAFETY: a new mapping at an address that the kernel chooses, so that no existing memory is touched (mmap(2)); nobody may
-        // access it.
+        // SAFETY: a new mapping at an address that the kernel chooses, so that no existing memory is touched (mmap(2));
+        // it is inaccessible.
         let outer = unsafe { rustix::mm::mmap_anonymous(null_mut(), outer_len, ProtFlags::empty(), flags) };
         let outer: *mut u8 = outer.map_err(BackingError::system("map the memory"))?.cast();
         let skipped = (outer.addr() + guard_len).next_multiple_of(alignment) - guard_len - outer.addr();
         let behind = skipped + guard_len + capacity_len + guard_len;
         for (start, len) in [(outer, skipped), (outer.wrapping_add(behind), outer_len - behind)] {
             if len > 0 {
-                // SAFETY: the parts of the reservation in front of and behind what is kept, of which nobody knows. Where the
-                // kernel refuses (too many mappings), addresses stay set aside, and no memory.
+                // SAFETY: the parts of the reservation before and after the part that is kept; nothing refers to them.
+                // If the kernel refuses (too many mappings), addresses stay set aside, without memory.
                 let _ = unsafe { rustix::mm::munmap(start.cast(), len) };
             }
         }
@@ -263,12 +269,12 @@ impl Mapping {
         Ok(mapping)
     }
 
-    /// Maps the address range up to `len`, permanently.
+    /// Maps the address range up to `len`. The mapping is permanent.
     pub(crate) fn extend(&mut self, file: Option<BorrowedFd<'_>>, len: usize) -> Result<(), BackingError> {
         let (offset, part_len) = (self.len, len - self.len);
         if self.hugetlb.is_none() && self.options.is_prefaulted() {
-            // Checked before mapping: the kernel refuses what is obviously too much, and may by then have removed the mapping that sets
-            // addresses aside.
+            // Checked before mapping: the kernel refuses requests that are obviously too large, and may then already
+            // have removed the mapping that sets the addresses aside.
             ask_for(part_len as u64)?;
         }
         let start = self.base.as_ptr().wrapping_add(offset).cast();
@@ -276,18 +282,19 @@ impl Mapping {
         let mapped = match file {
             Some(file) => {
                 let flags = MapFlags::SHARED | MapFlags::FIXED;
-                // SAFETY: replaces a part of the reservation, to which nobody has access yet.
+                // SAFETY: replaces a part of the reservation, which is inaccessible until now.
                 unsafe { rustix::mm::mmap(start, part_len, protection, flags, file, offset as u64) }
             }
             None => {
                 let flags = MapFlags::PRIVATE | MapFlags::FIXED | self.hugetlb.map_or(MapFlags::empty(), hugetlb_flags);
-                // SAFETY: replaces a part of the reservation, to which nobody has access yet.
+                // SAFETY: replaces a part of the reservation, which is inaccessible until now.
                 unsafe { rustix::mm::mmap_anonymous(start, part_len, protection, flags) }
             }
         };
         if let Err(errno) = mapped {
-            // Some kernels have removed that part of the mapping by now, and its addresses may belong to anybody: from there on nothing is
-            // unmapped any more. If the part still exists, it stays as addresses without memory.
+            // Some kernels have removed that part of the mapping by now, and its addresses may belong to other
+            // mappings. So nothing from there on is unmapped later. If the part still exists, it remains as addresses
+            // without memory.
             self.capacity_len = self.len;
             self.behind_len = 0;
             return Err(BackingError::System { purpose: "map the memory", errno });
@@ -296,7 +303,7 @@ impl Mapping {
         self.advise(offset..len).inspect_err(|_| self.shorten(offset))
     }
 
-    /// Takes back what was mapped last, from `len` on, which nobody knows of.
+    /// Takes back the part that was mapped last, from `len` on. Nothing refers to it.
     fn shorten(&mut self, len: usize) {
         if len == 0 {
             // The mapping is empty, and is about to be dropped.
@@ -304,17 +311,17 @@ impl Mapping {
         }
         let start = self.base.as_ptr().wrapping_add(len).cast();
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
-        // SAFETY: replaces a part of the mapping by a reservation.
+        // SAFETY: replaces the last part of this value's own mapping by a reservation.
         let set_aside = unsafe { rustix::mm::mmap_anonymous(start, self.len - len, ProtFlags::empty(), flags) };
         if set_aside.is_err() {
-            // As in `extend`.
+            // See `extend`.
             self.capacity_len = len;
             self.behind_len = 0;
         }
         self.len = len;
     }
 
-    /// Tells the kernel which pages, of which node, a new part is to have. None of it is present.
+    /// Tells the kernel which kind of pages, and of which node, a new part should have. None of it is present.
     fn advise(&self, range: Range<usize>) -> Result<(), BackingError> {
         let start = self.base.as_ptr().wrapping_add(range.start);
         numa::bind(start, range.len(), self.options.place)?;
@@ -324,7 +331,8 @@ impl Mapping {
             Huge::Never => Advice::LinuxNoHugepage,
             Huge::Prefer | Huge::Require => Advice::LinuxHugepage,
         };
-        // SAFETY: inside the mapping; what it holds stays (madvise(2)). A kernel without such pages refuses, which is no harm.
+        // SAFETY: the range is inside the mapping, whose contents do not change (madvise(2)). A kernel without huge
+        // pages refuses, which does no harm.
         let _ = unsafe { rustix::mm::madvise(start.cast(), range.len(), advice) };
         Ok(())
     }
@@ -336,12 +344,12 @@ impl Mapping {
         }
         if self.options.lock {
             let start = self.base.as_ptr().wrapping_add(range.start).cast();
-            // SAFETY: inside the mapping; what it holds stays (mlock(2)).
+            // SAFETY: the range is inside the mapping, whose contents do not change (mlock(2)).
             unsafe { rustix::mm::mlock(start, range.len()) }.map_err(|errno| lock_error(range.len(), errno))?;
         }
         if self.options.huge == Huge::Require {
             let obtained = self.obtained(range)?;
-            // If the kernel does not tell, it has done what it could; only root could find out more.
+            // If the kernel does not tell, it has done what it could; only root could learn more.
             if obtained.huge_bytes() < obtained.size_bytes {
                 return Err(BackingError::NotHuge {
                     wanted_bytes: obtained.size_bytes,
@@ -352,7 +360,7 @@ impl Mapping {
         Ok(())
     }
 
-    /// Grows to `size_bytes`, rounded up to its pages.
+    /// Grows to `size_bytes`, rounded up to whole pages.
     pub(crate) fn grow(&mut self, file: Option<BorrowedFd<'_>>, size_bytes: usize) -> Result<(), BackingError> {
         let page = match self.options.huge {
             Huge::Require => HUGE_PAGE_SIZE_BYTES,
@@ -369,8 +377,9 @@ impl Mapping {
         Ok(())
     }
 
-    /// What the `os_page`s that overlap `range` (bytes from the start) are really made of, and if a node was requested,
-    /// whether they are on it. Read from the page table; the only assumption is that pages of hugetlb are huge.
+    /// Reads the kinds of pages of the `os_page`s that overlap `range` (bytes from the start), and if a node was
+    /// requested, whether they are on it. The source is the page table; the only assumption is that pages of hugetlb
+    /// are huge.
     ///
     /// # Errors
     /// [`BackingError::Range`], [`BackingError::System`].
@@ -401,18 +410,18 @@ impl Mapping {
         Ok(obtained)
     }
 
-    /// Asks the kernel to put huge pages in place of the `os_page`s in `range`, for everybody who maps the file. Returns how many bytes
-    /// of it are then in huge pages; 0 if the kernel cannot or does not.
+    /// Asks the kernel to replace the `os_page`s in `range` by huge pages, for every process that maps the file.
+    /// Returns the number of its bytes that are then in huge pages; 0 if the kernel cannot or does not.
     pub(crate) fn use_huge_pages(&self, range: Range<usize>) -> usize {
         let mut size_bytes = 0;
         if self.hugetlb.is_some() {
             return range.end.min(self.len).saturating_sub(range.start);
         }
         let first = range.start.div_ceil(HUGE_PAGE_SIZE_BYTES);
-        // One by one: a part for which there is no room leaves the others what they got.
+        // One by one: if there is no room for one part, the others keep their huge pages.
         for index in first..range.end.min(self.len) / HUGE_PAGE_SIZE_BYTES {
             let start = self.base.as_ptr().wrapping_add(index * HUGE_PAGE_SIZE_BYTES);
-            // SAFETY: inside the mapping; what the memory holds stays (madvise(2)).
+            // SAFETY: the range is inside the mapping, whose contents do not change (madvise(2)).
             let collapse = || match unsafe { libc::madvise(start.cast(), HUGE_PAGE_SIZE_BYTES, MADV_COLLAPSE) } {
                 0 => Ok(()),
                 _ => Err(last_errno()),
@@ -425,34 +434,37 @@ impl Mapping {
         size_bytes
     }
 
-    /// Where it starts: on an `os_page`. The address is invalid once the mapping is dropped.
+    /// Returns the address of the first byte, which is on an `os_page` boundary. It is invalid once the mapping is
+    /// dropped.
     pub fn base(&self) -> *mut u8 {
         self.base.as_ptr()
     }
 
-    /// Bytes that it may grow to.
+    /// Returns the number of bytes to which it may grow.
     pub fn capacity_bytes(&self) -> usize {
         self.capacity_len
     }
 
-    /// Its length in bytes.
+    /// Returns the length in bytes.
     #[expect(clippy::len_without_is_empty, reason = "it never is")]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Leaves it out of core dumps of this process, and of those that it forks from now on (`MADV_DONTDUMP`): shared memory is in them by default.
+    /// Leaves the memory out of core dumps of this process, and of its later children (`MADV_DONTDUMP`). By default,
+    /// core dumps include shared memory.
     ///
     /// # Errors
     /// [`BackingError::System`].
     pub fn leave_out_of_dumps(&self) -> Result<(), BackingError> {
-        // SAFETY: all of the mapping; the advice changes nothing of what it holds (madvise(2)).
+        // SAFETY: the range is the whole mapping; the advice does not change its contents (madvise(2)).
         unsafe { rustix::mm::madvise(self.base.as_ptr().cast(), self.len, Advice::LinuxDontDump) }
             .map_err(BackingError::system("leave the memory out of core dumps"))
     }
 
-    /// Takes all but its first `os_page` out of the address space until [`Mapping::unfold`], so that for the kernel the program has hardly more
-    /// memory than its own. Nobody may access it meanwhile. Only of all of a file in small pages, as [`Mapping::map_unlocked`] maps it.
+    /// Takes all but the first `os_page` out of the address space until [`Mapping::unfold`], so that the kernel counts
+    /// hardly more memory than the program's own. The memory must not be accessed meanwhile. Only for a mapping of a
+    /// whole file in small pages, such as [`Mapping::map_unlocked`] returns.
     ///
     /// # Errors
     /// [`BackingError::System`].
@@ -463,21 +475,22 @@ impl Mapping {
             return Err(BackingError::System { purpose: "fold the memory", errno: Errno::INVAL });
         }
         let behind = self.base.as_ptr().wrapping_add(os_page);
-        // SAFETY: this value's own mapping, behind its first page; by this function's terms nobody accesses it.
+        // SAFETY: the range is this value's own mapping after its first page; the caller must not access it while it is
+        // folded.
         unsafe { rustix::mm::munmap(behind.cast(), self.capacity_len - os_page) }
             .map_err(BackingError::system("fold the memory"))?;
         self.is_folded = true;
         Ok(())
     }
 
-    /// Takes all of it into the address space again, not locked: where it was, or if somebody has come there, elsewhere.
+    /// Takes all of it into the address space again, not locked: at the same address, or elsewhere if that is occupied.
     ///
     /// # Errors
     /// [`BackingError::System`]: it is still folded.
     pub fn unfold(&mut self) -> Result<(), BackingError> {
         self.unlock_first()?;
         let base = self.base.as_ptr().cast();
-        // SAFETY: grows this value's own mapping in its place, where nothing else is mapped (mremap(2)).
+        // SAFETY: grows this value's own mapping in place, only if no other mapping is in the way (mremap(2)).
         match unsafe { rustix::mm::mremap(base, os_page_size(), self.capacity_len, MremapFlags::empty()) } {
             Ok(_) => {
                 self.is_folded = false;
@@ -488,26 +501,27 @@ impl Mapping {
     }
 
     fn unlock_first(&self) -> Result<(), BackingError> {
-        // SAFETY: inside the mapping; what it holds stays (munlock(2)).
+        // SAFETY: the page is inside the mapping; its contents do not change (munlock(2)).
         unsafe { rustix::mm::munlock(self.base.as_ptr().cast(), os_page_size()) }
             .map_err(BackingError::system("map the memory"))
     }
 
-    /// Where a huge page may begin.
+    /// Unfolds at another address, on a huge page boundary if the memory is large enough.
     fn unfold_elsewhere(&mut self) -> Result<(), BackingError> {
         let failed = BackingError::system("map the memory");
         let os_page = os_page_size();
         let alignment = if self.capacity_len >= HUGE_PAGE_SIZE_BYTES { HUGE_PAGE_SIZE_BYTES } else { os_page };
         let outer_len = self.capacity_len + alignment - os_page;
-        // Addresses are set aside first, and not locked either: they have no memory, but would count.
+        // Addresses are set aside first, and not locked either: they have no memory, but would count as locked.
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-        // SAFETY: a new mapping at an address that the kernel chooses (mmap(2)); nobody may access it.
+        // SAFETY: a new mapping at an address that the kernel chooses, so that no existing memory is touched (mmap(2));
+        // it is inaccessible.
         let outer = unsafe { rustix::mm::mmap_anonymous(null_mut(), os_page, ProtFlags::empty(), flags) };
         let mut outer = outer.map_err(&failed)?;
         let mut mapped_len = os_page;
-        // SAFETY: the page that was mapped just now (munlock(2)).
+        // SAFETY: the range is the page that was mapped just now (munlock(2)).
         let unlocked = unsafe { rustix::mm::munlock(outer, os_page) };
-        // SAFETY: of which nobody knows, so it may move (mremap(2)).
+        // SAFETY: the page was mapped above, and nothing refers to it, so it may move (mremap(2)).
         let grow = |()| unsafe { rustix::mm::mremap(outer, os_page, outer_len, MremapFlags::MAYMOVE) };
         let grown = unlocked.and_then(grow);
         if let Ok(grown) = grown {
@@ -515,17 +529,18 @@ impl Mapping {
         }
         let target = outer.wrapping_byte_add(outer.addr().next_multiple_of(alignment) - outer.addr());
         let base = self.base.as_ptr().cast();
-        // SAFETY: this value's own mapping, which nobody accesses, moves into a part of what was set aside, and replaces it (mremap(2)).
+        // SAFETY: this value's own mapping, which is folded and so not accessed, moves into a part of the reservation,
+        // and replaces it (mremap(2)).
         let fix =
             |_| unsafe { rustix::mm::mremap_fixed(base, os_page, self.capacity_len, MremapFlags::MAYMOVE, target) };
         let moved = grown.and_then(fix);
-        // What is left of the addresses; all of them if it was not moved.
+        // The rest of the reservation is unmapped; all of it if the mapping was not moved.
         let kept = if moved.is_ok() { target.addr()..target.addr() + self.capacity_len } else { 0..0 };
         let end = outer.addr() + mapped_len;
         for range in if kept.is_empty() { [outer.addr()..end, 0..0] } else { [outer.addr()..kept.start, kept.end..end] }
         {
             if !range.is_empty() {
-                // SAFETY: set aside above, and known to nobody.
+                // SAFETY: the range was set aside above, and nothing refers to it.
                 let _ = unsafe { rustix::mm::munmap(outer.with_addr(range.start), range.len()) };
             }
         }
@@ -534,13 +549,14 @@ impl Mapping {
         Ok(())
     }
 
-    /// Gives up the mapping without unmapping it: it stays until the process ends.
+    /// Gives up the mapping without unmapping it: it stays until the process ends. Returns its address and length.
     pub fn into_raw(self) -> (*mut u8, usize) {
         let this = ManuallyDrop::new(self);
         (this.base.as_ptr(), this.len)
     }
 
-    /// How many `os_page`s that overlap `range` (bytes from the start) are not present: see [`unbacked_os_pages`].
+    /// Counts the `os_page`s that overlap `range` (bytes from the start) and are not present: see
+    /// [`unbacked_os_pages`].
     ///
     /// # Errors
     /// [`BackingError::Range`], [`BackingError::System`].
@@ -550,8 +566,8 @@ impl Mapping {
         unbacked_os_pages(base + range.start..base + range.end)
     }
 
-    /// Makes the `os_page`s that overlap `range` present: allocated in `file`, which is the one mapped, if any, and in this
-    /// process's page table. Others may use the memory at the same time.
+    /// Makes the `os_page`s that overlap `range` present: allocated in `file`, which must be the mapped one, if any,
+    /// and in this process's page table. Other threads and processes may use the memory at the same time.
     pub(crate) fn prefault(&self, file: Option<BorrowedFd<'_>>, range: Range<usize>) -> Result<(), BackingError> {
         self.check(&range)?;
         if range.is_empty() {
@@ -559,7 +575,7 @@ impl Mapping {
         }
         let os_page = os_page_size();
         let start = range.start / os_page * os_page;
-        // The file ends on an `os_page` if a `Pool` made it; another program may have made its last bytes fewer.
+        // The file ends on an `os_page` boundary if a `Pool` made it; a file of another program may end earlier.
         let end = range.end.next_multiple_of(os_page).min(self.len);
         match file {
             Some(file) if self.hugetlb.is_some() => {
@@ -567,14 +583,14 @@ impl Mapping {
             }
             Some(file) => allocate(file, self.len, start..end)?,
             None if self.hugetlb.is_some() => {}
-            // A part of it may be present already.
+            // A part of it may already be present.
             None if ask_for((end - start) as u64).is_err() => {
                 ask_for((self.unbacked_os_pages(start..end)? * os_page) as u64)?;
             }
             None => {}
         }
         match self.populate(start..end) {
-            // Linux before 5.14, and tools that do not know this advice.
+            // Linux before 5.14, and tools that do not support this advice.
             Err(Errno::INVAL) => self.touch(start..end),
             result => result.map_err(BackingError::system("prefault the memory"))?,
         }
@@ -585,13 +601,14 @@ impl Mapping {
     }
 
     fn populate(&self, range: Range<usize>) -> Result<(), Errno> {
-        // SAFETY: the range was checked to be inside the mapping and starts on an `os_page`.
+        // SAFETY: the caller has checked that the range is inside the mapping; it starts on an `os_page` boundary.
         unsafe { populate_by_advice(self.base.as_ptr().wrapping_add(range.start), range.len()) }
     }
 
-    /// Stores to every `os_page` the value that it already has.
+    /// Stores to every `os_page` in the range the value that it already has.
     pub(crate) fn touch(&self, range: Range<usize>) {
-        // SAFETY: inside the mapping, by the caller's check; allocated, so that no access is a SIGBUS.
+        // SAFETY: the caller has checked that the range is inside the mapping; it is allocated, so that no access is a
+        // SIGBUS.
         unsafe { touch(self.base.as_ptr().wrapping_add(range.start), range.len()) };
     }
 
@@ -607,17 +624,18 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         let outer = self.base.as_ptr().wrapping_sub(self.guard_len);
         let len = if self.is_folded { os_page_size() } else { self.guard_len + self.capacity_len + self.behind_len };
-        // SAFETY: this value's own mapping, whole; who kept an address beyond the value's life broke `base`'s terms.
-        // Unmapping a whole mapping does not fail (munmap(2)).
+        // SAFETY: the range is this value's own mapping, whole. `base` is documented as invalid after the value is
+        // dropped, so nothing accesses it any more. Unmapping a whole mapping does not fail (munmap(2)).
         _ = unsafe { rustix::mm::munmap(outer.cast(), len) };
     }
 }
 
 /// # Safety
-/// As [`populate`]; whole `os_page`s.
+/// The `size_bytes` bytes at `start` are mapped readable and writable; they are whole `os_page`s.
 unsafe fn populate_by_advice(start: *mut u8, size_bytes: usize) -> Result<(), Errno> {
     loop {
-        // SAFETY: mapped, by the caller's word; this advice changes no byte of it (madvise(2)).
+        // SAFETY: the caller guarantees that the range is mapped; this advice does not change its contents
+        // (madvise(2)).
         let result = unsafe { rustix::mm::madvise(start.cast(), size_bytes, Advice::LinuxPopulateWrite) };
         if !matches!(result, Err(Errno::INTR | Errno::AGAIN)) {
             return result;
@@ -626,12 +644,13 @@ unsafe fn populate_by_advice(start: *mut u8, size_bytes: usize) -> Result<(), Er
 }
 
 /// # Safety
-/// As [`populate`]; from the start of an `os_page`.
+/// The `size_bytes` bytes at `start` are mapped readable and writable, and Rust code accesses them only atomically
+/// during the call; `start` is on an `os_page` boundary.
 unsafe fn touch(start: *mut u8, size_bytes: usize) {
     for offset in (0..size_bytes).step_by(os_page_size()) {
         let byte = start.wrapping_add(offset);
-        // SAFETY: mapped, by the caller's word; the access is atomic, and the memory is shared with processes that Rust's rules do not
-        // reach.
+        // SAFETY: the caller guarantees that the byte is mapped; the access is atomic, as Rust code's other accesses to
+        // it are. Processes that share the memory are outside Rust's rules.
         let byte = unsafe { AtomicU8::from_ptr(byte) };
         let mut value = byte.load(Relaxed);
         // Repeated until it succeeds: on some machines a failed exchange does not store.
@@ -641,7 +660,7 @@ unsafe fn touch(start: *mut u8, size_bytes: usize) {
     }
 }
 
-/// Checks whether there is as much memory, before the kernel wakes the OOM killer.
+/// Checks that enough memory is available, before the kernel wakes the OOM killer.
 fn ask_for(wanted_bytes: u64) -> Result<(), BackingError> {
     match available_bytes() {
         Some(available_bytes) if wanted_bytes > available_bytes => {
@@ -651,7 +670,7 @@ fn ask_for(wanted_bytes: u64) -> Result<(), BackingError> {
     }
 }
 
-/// `MAP_HUGETLB`, with the logarithm of the size of a page from bit 26 on (mmap(2)).
+/// Returns `MAP_HUGETLB`, with the logarithm of the page size from bit 26 on (mmap(2)).
 fn hugetlb_flags(size: usize) -> MapFlags {
     MapFlags::HUGETLB | MapFlags::from_bits_retain(size.trailing_zeros() << 26)
 }
@@ -666,20 +685,21 @@ fn lock_error(wanted_bytes: usize, errno: Errno) -> BackingError {
     }
 }
 
-/// Bytes allocated in one call: a signal makes the kernel give back what a call has allocated so far.
+/// Maximum number of bytes that are allocated in one call. A signal makes the kernel give back everything that the
+/// interrupted call has allocated.
 const ALLOCATE_STEP_BYTES: usize = 16 << 20;
 
-/// Allocates a range of a memory file if there is memory for it, or says why not, so that the first write does not fail
-/// with a SIGBUS.
+/// Allocates a range of a memory file if there is memory for it, so that the first write does not fail with a SIGBUS.
+/// Otherwise returns the reason.
 pub(crate) fn allocate(file: BorrowedFd<'_>, len: usize, range: Range<usize>) -> Result<(), BackingError> {
     let stat = rustix::fs::fstat(file).map_err(BackingError::system("read the memory's size"))?;
-    // At most this is missing: `st_blocks` counts what is allocated, in units of 512 bytes (stat(2)).
+    // Upper bound of what is missing: `st_blocks` counts what is allocated, in units of 512 bytes (stat(2)).
     let missing = (len as u64).saturating_sub(u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512));
     ask_for(missing.min(range.len() as u64))?;
     set_aside(file, range).map_err(BackingError::system("allocate the memory"))
 }
 
-/// Makes the file system set blocks aside for a range of the file.
+/// Makes the file system allocate blocks for a range of the file.
 pub(crate) fn set_aside(file: BorrowedFd<'_>, range: Range<usize>) -> Result<(), Errno> {
     for start in range.clone().step_by(ALLOCATE_STEP_BYTES) {
         let step = ALLOCATE_STEP_BYTES.min(range.end - start);

@@ -1,4 +1,4 @@
-//! The mappings of a process, from `/proc/PID/maps`: this process's, or another's. Names are bytes with any content.
+//! The mappings of this or another process, from `/proc/PID/maps`. Names are arbitrary bytes.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -7,18 +7,18 @@ use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// One mapping.
+/// A mapping.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Map {
-    /// Its addresses.
+    /// Addresses of the mapping.
     pub range: Range<u64>,
-    /// `rw-p`, as the kernel has it.
+    /// Access rights in the kernel's format, such as `rw-p`.
     pub access: [u8; 4],
-    /// Where in its file it begins, in bytes.
+    /// Offset in the file, in bytes.
     pub offset: u64,
-    /// The file's; zero for memory without a file.
+    /// Inode of the file; zero for memory without a file.
     pub inode: u64,
-    /// A file, or a name such as `[heap]`; empty for memory without a name.
+    /// Path of the file, or a name such as `[heap]`; empty for memory without a name.
     pub name: Vec<u8>,
 }
 
@@ -28,31 +28,31 @@ impl Map {
         self.access[1] == b'w'
     }
 
-    /// Whether others see what the process writes to it.
+    /// Whether other processes see what the process writes to it.
     pub fn is_shared(&self) -> bool {
         self.access[3] == b's'
     }
 
-    /// The file's path at the time when the kernel was asked.
+    /// Returns the file's path, as of the moment when the kernel was asked.
     pub fn path(&self) -> Option<PathBuf> {
         (self.inode != 0 && self.name.first() == Some(&b'/')).then(|| Path::new(OsStr::from_bytes(&self.name)).into())
     }
 }
 
-/// All mappings of a process.
+/// Reads all mappings of a process.
 ///
 /// # Errors
-/// The kernel's: there is no such process, or it is another user's.
+/// Errors of the kernel: there is no such process, or it is another user's.
 pub fn read(pid: u32) -> io::Result<Vec<Map>> {
     Ok(parse(&fs::read(format!("/proc/{pid}/maps"))?))
 }
 
-/// The mappings in the text of such a file; other lines are left out.
+/// Returns the mappings in the text of `/proc/PID/maps`. Lines that do not parse are left out.
 pub fn parse(text: &[u8]) -> Vec<Map> {
     text.split(|byte| *byte == b'\n').filter_map(parse_line).collect()
 }
 
-/// `7f12a000-7f12b000 rw-p 00001000 fe:00 1234                     /path with spaces`
+/// Parses a line: `7f12a000-7f12b000 rw-p 00001000 fe:00 1234                     /path with spaces`
 fn parse_line(line: &[u8]) -> Option<Map> {
     let mut rest = line;
     let mut field = || {

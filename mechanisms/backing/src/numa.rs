@@ -1,4 +1,4 @@
-//! Which NUMA node memory comes from.
+//! The NUMA nodes that memory comes from.
 
 use std::fs;
 use std::ops::Range;
@@ -8,7 +8,7 @@ use crate::error::{BackingError, last_errno};
 use crate::options::{Nodes, Place};
 use crate::os_page_size;
 
-/// The NUMA node of a CPU, from `/sys/devices/system/cpu`; `None` if the kernel knows no nodes.
+/// Returns the NUMA node of a CPU, from `/sys/devices/system/cpu`; `None` if the kernel reports no nodes.
 ///
 /// # Errors
 /// [`BackingError::NoCpu`].
@@ -22,7 +22,7 @@ pub(crate) fn node_in(cpus: &Path, cpu: u32) -> Result<Option<u32>, BackingError
     Ok(names.filter_map(|name| name.strip_prefix("node")?.parse().ok()).next())
 }
 
-/// How many nodes have memory; 1 if the kernel knows none.
+/// Returns the number of nodes that have memory; 1 if the kernel reports none.
 fn node_count(nodes: &Path) -> usize {
     let list = fs::read_to_string(nodes.join("has_memory")).unwrap_or_default();
     let number = |text: &str| text.parse::<usize>().ok();
@@ -33,11 +33,11 @@ fn node_count(nodes: &Path) -> usize {
     counts.sum::<usize>().max(1)
 }
 
-/// Words of a mask of nodes: as many nodes as a kernel may be built for.
+/// Number of words of a mask of nodes, enough for the maximum number of nodes of a kernel.
 const MASK_WORDS: usize = 1024 / 64;
 
-/// Says from which node new `os_page`s of a range are to come. If a node is only preferred, a kernel that does not support it, or a
-/// sandbox that forbids it (`EPERM`), leaves the memory as it would have been.
+/// Tells the kernel from which node to take new `os_page`s of a range. If a node is only preferred, an error (a kernel
+/// that does not support it, or a sandbox that forbids it with `EPERM`) leaves the memory as it would have been.
 pub(crate) fn bind(start: *mut u8, len: usize, place: Place) -> Result<(), BackingError> {
     let (cpu, mode) = match place {
         Place::Anywhere => return Ok(()),
@@ -49,10 +49,10 @@ pub(crate) fn bind(start: *mut u8, len: usize, place: Place) -> Result<(), Backi
     if let Some(word) = mask.get_mut(node as usize / 64) {
         *word |= 1 << (node % 64);
     }
-    // One more than there are: the kernel ignores the last one (mbind(2), BUGS).
+    // One more than the number of bits: the kernel ignores the last one (mbind(2), BUGS).
     let bits = 64 * MASK_WORDS + 1;
-    // SAFETY: a range that the caller has mapped and that nobody uses yet, and a mask of so many bits less one, which is read
-    // (mbind(2)). What it holds stays.
+    // SAFETY: the caller has mapped the range, and it is not used yet. The mask has one bit less than `bits`, and is
+    // only read (mbind(2)). The memory's contents do not change.
     let result = unsafe { libc::syscall(libc::SYS_mbind, start, len, mode, mask.as_ptr(), bits, 0) };
     if result == 0 || matches!(place, Place::Near(_)) {
         return Ok(());
@@ -60,7 +60,7 @@ pub(crate) fn bind(start: *mut u8, len: usize, place: Place) -> Result<(), Backi
     Err(BackingError::System { purpose: "take the memory from a CPU's NUMA node", errno: last_errno() })
 }
 
-/// Whether the memory of a range of addresses is on the requested node.
+/// Checks whether the memory of a range of addresses is on the requested node.
 pub(crate) fn nodes_of(range: Range<usize>, place: Place) -> Nodes {
     let cpu = match place {
         Place::Anywhere => return Nodes::NotAsked,
@@ -75,7 +75,8 @@ pub(crate) fn nodes_of(range: Range<usize>, place: Place) -> Nodes {
     }
 }
 
-/// Bytes of a range that are on another node than a CPU's. Memory that is not present is on none.
+/// Returns the number of bytes of a range that are on another node than a CPU's. Memory that is not present is on no
+/// node.
 pub(crate) fn away_bytes(range: Range<usize>, cpu: u32) -> Option<usize> {
     let node = node_of_cpu(cpu).ok()?? as i32;
     let mut away = 0;
@@ -83,8 +84,8 @@ pub(crate) fn away_bytes(range: Range<usize>, cpu: u32) -> Option<usize> {
     for part in addresses.chunks(4096) {
         let mut found = vec![0_i32; part.len()];
         let nowhere = std::ptr::null::<i32>();
-        // SAFETY: so many addresses, which are only looked up, and room for an answer each; without nodes nothing is moved
-        // (move_pages(2)).
+        // SAFETY: both arrays have `part.len()` entries. The addresses are only looked up; without a list of nodes the
+        // call moves nothing (move_pages(2)).
         let result = unsafe {
             libc::syscall(libc::SYS_move_pages, 0, part.len(), part.as_ptr(), nowhere, found.as_mut_ptr(), 0)
         };

@@ -1,4 +1,4 @@
-/// How memory is made: of [`crate::Pool`], which others may map, and of [`crate::PrivatePool`].
+/// Options for making memory: a [`crate::Pool`], which other processes may map, or a [`crate::PrivatePool`].
 ///
 /// ```
 /// use dormouse_backing::{Huge, MemoryOptions, PrivatePool};
@@ -20,18 +20,19 @@ pub struct MemoryOptions {
     pub(crate) capacity_bytes: usize,
 }
 
-/// What pages memory is made of.
+/// Kinds of pages that memory may consist of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Huge {
-    /// Those that the system's settings give (`/sys/kernel/mm/transparent_hugepage`).
+    /// Pages that the system's settings give (`/sys/kernel/mm/transparent_hugepage`).
     #[default]
     AsConfigured,
-    /// Small ones, whatever these settings say: each can be given back by itself.
+    /// Small pages, independent of these settings: each can be given back by itself.
     Never,
-    /// As high on the ladder as possible: huge pages that the system has set aside (hugetlb; of 1 GiB or 2 MiB, for memory that is a
-    /// whole number of them), otherwise huge pages that the kernel puts together (THP), otherwise small ones. [`Obtained`] tells the result.
+    /// The highest possible rung of the ladder: huge pages that the system has set aside (hugetlb; of 1 GiB or 2 MiB,
+    /// for memory that is a whole number of them), otherwise huge pages that the kernel puts together (THP), otherwise
+    /// small pages. [`Obtained`] tells the result.
     Prefer,
-    /// As `Prefer`, rounded up to whole huge pages; small pages in any part are an error.
+    /// Like `Prefer`, but rounded up to whole huge pages; small pages in any part are an error.
     Require,
 }
 
@@ -53,7 +54,8 @@ impl Default for MemoryOptions {
 }
 
 impl MemoryOptions {
-    /// Prefaulted, not locked, without guard pages, with pages and nodes as the system's settings say.
+    /// Returns the default options: prefaulted, not locked, without guard pages, with pages and nodes as the system's
+    /// settings say.
     pub const fn new() -> MemoryOptions {
         MemoryOptions {
             prefault: true,
@@ -65,41 +67,41 @@ impl MemoryOptions {
         }
     }
 
-    /// Whether all of it is present before the call that makes it returns (the default). Otherwise a part has to be prefaulted before
-    /// it is used. Memory in required huge pages, or locked memory, is prefaulted in any case.
+    /// Sets whether all of it is present before the call that makes it returns (the default). Otherwise a part must be
+    /// prefaulted before it is used. Memory in required huge pages, and locked memory, is prefaulted in any case.
     pub const fn prefault(self, prefault: bool) -> MemoryOptions {
         MemoryOptions { prefault, ..self }
     }
 
-    /// What pages it is made of.
+    /// Sets the kind of pages.
     pub const fn huge(self, huge: Huge) -> MemoryOptions {
         MemoryOptions { huge, ..self }
     }
 
-    /// Whether it is never swapped out. For a memory file, that holds as long as this process maps it. Counts
-    /// towards `RLIMIT_MEMLOCK`.
+    /// Sets whether it is never swapped out. For a memory file, that holds as long as this process maps it. Locked
+    /// memory counts towards `RLIMIT_MEMLOCK`.
     pub const fn lock(self, lock: bool) -> MemoryOptions {
         MemoryOptions { lock, ..self }
     }
 
-    /// Whether an inaccessible `os_page` lies before it and one behind it, in this process: an overrun of the last `os_page` is then a
-    /// `SIGSEGV`, rather than an access to somebody else's memory.
+    /// Sets whether there is an inaccessible `os_page` before and after it, in this process. An overrun of the last
+    /// `os_page` is then a `SIGSEGV`, instead of an access to other memory.
     pub const fn guard(self, guard: bool) -> MemoryOptions {
         MemoryOptions { guard, ..self }
     }
 
-    /// Takes it from the NUMA node of a CPU, or from another if that node is full.
+    /// Takes it from the NUMA node of a CPU, or from another node if that one is full.
     pub const fn near_cpu(self, cpu: u32) -> MemoryOptions {
         MemoryOptions { place: Place::Near(cpu), ..self }
     }
 
-    /// Takes it from the NUMA node of a CPU, and from no other.
+    /// Takes it from the NUMA node of a CPU, and from no other node.
     pub const fn at_cpu(self, cpu: u32) -> MemoryOptions {
         MemoryOptions { place: Place::At(cpu), ..self }
     }
 
-    /// How many bytes it may grow to: so many addresses are set aside, and a memory file is that long. An access in this process beyond what it has
-    /// grown to is a `SIGSEGV`.
+    /// Sets the number of bytes to which it may grow: that many addresses are set aside, and a memory file is that long.
+    /// An access in this process beyond the current size is a `SIGSEGV`.
     pub const fn capacity_bytes(self, capacity_bytes: usize) -> MemoryOptions {
         MemoryOptions { capacity_bytes, ..self }
     }
@@ -109,34 +111,34 @@ impl MemoryOptions {
     }
 }
 
-/// What memory is really made of: bytes by kind of page, read from the page table.
+/// Kinds of pages that memory really consists of, in bytes, read from the page table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Obtained {
-    /// Bytes that were checked, in whole `os_page`s.
+    /// Number of bytes that were checked, in whole `os_page`s.
     pub size_bytes: usize,
-    /// In huge pages that the system has set aside.
+    /// Bytes in huge pages that the system has set aside.
     pub hugetlb_bytes: usize,
-    /// In huge pages that the kernel has put together, each with one entry of the page table.
+    /// Bytes in huge pages that the kernel has put together, each with one entry of the page table.
     pub thp_bytes: usize,
-    /// In small pages. If [`Obtained::is_huge_told`] is false, these include `thp_bytes`.
+    /// Bytes in small pages. If [`Obtained::is_huge_told`] is false, this includes `thp_bytes`.
     pub small_bytes: usize,
-    /// Not in this process's page table, or on the zero page.
+    /// Bytes that are not in this process's page table, or on the zero page.
     pub missing_bytes: usize,
     /// Whether the kernel distinguishes huge pages from small ones: Linux 6.7 or later, or root.
     pub is_huge_told: bool,
-    /// Whether it is on the requested NUMA node.
+    /// Result of the check of the requested NUMA node.
     pub nodes: Nodes,
 }
 
-/// Whether memory is on the requested NUMA node.
+/// Result of the check whether memory is on the requested NUMA node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Nodes {
     /// No node was requested.
     #[default]
     NotAsked,
-    /// The machine has only one, so nothing has to be checked.
+    /// The machine has only one node, so nothing must be checked.
     OnlyOne,
     /// The kernel, or a sandbox, does not tell (`move_pages`).
     NotTold,
@@ -144,13 +146,13 @@ pub enum Nodes {
     Checked {
         /// The node that was requested.
         node: u32,
-        /// Bytes that are on another node.
+        /// Number of bytes that are on other nodes.
         away_bytes: usize,
     },
 }
 
 impl Obtained {
-    /// In huge pages of either kind.
+    /// Returns the number of bytes in huge pages of either kind.
     pub fn huge_bytes(&self) -> usize {
         self.hugetlb_bytes + self.thp_bytes
     }

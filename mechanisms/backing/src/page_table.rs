@@ -1,10 +1,10 @@
-//! What the kernel says of the pages of an address space: this process's, or another's.
+//! The pages of an address space of this or another process, as the kernel reports them.
 //!
 //! ```text
-//!   PageTable::of(pid) ── runs(range) ─▶ Run Run Run …    pages that follow one another and are alike
+//!   PageTable::of(pid) ── runs(range) ─▶ Run Run Run …    adjacent pages with the same properties
 //!        │
 //!        ├ PAGEMAP_SCAN                    Linux 6.7 and later, for the user's own processes without privilege
-//!        └ a word for each page            before that; what it does not say, /proc/kpageflags tells root
+//!        └ a word for each page            before that; /proc/kpageflags tells root the rest
 //! ```
 
 use std::fs::File;
@@ -18,26 +18,27 @@ use rustix::io::Errno;
 use crate::error::BackingError;
 use crate::os_page_size;
 
-/// Bytes of a huge page: what one entry of the second lowest table maps, on x86-64 and on AArch64 with `os_page`s of 4 KiB.
+/// Size of a huge page, in bytes: the memory that one entry of the second lowest table maps, on x86-64 and on AArch64
+/// with `os_page`s of 4 KiB.
 pub const HUGE_PAGE_SIZE_BYTES: usize = 2 << 20;
 
-/// What a page is: a set.
+/// A set of properties of a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct PageKind(u64);
 
 impl PageKind {
-    /// A page of a file, or of memory that other processes may share: not only this process's.
+    /// A page of a file, or of memory that other processes may share.
     pub const FILE: PageKind = PageKind(1 << 2);
     /// In the page table: a read does not fault.
     pub const PRESENT: PageKind = PageKind(1 << 3);
     /// Swapped out, or being swapped out.
     pub const SWAPPED: PageKind = PageKind(1 << 4);
-    /// The zero page, the small or the huge one: memory that was read and that nobody has written.
+    /// The zero page, small or huge: memory that was read and never written.
     pub const ZERO: PageKind = PageKind(1 << 5);
-    /// One entry of the page table for a huge page.
+    /// A huge page with one entry of the page table.
     pub const HUGE: PageKind = PageKind(1 << 6);
-    /// In one page table only, and so not the zero page, which belongs to nobody. Only [`Way::Words`] tells this, which cannot recognise the zero
-    /// page otherwise.
+    /// In one page table only, and so not the zero page, which no page table owns. Only [`Way::Words`] tells this,
+    /// because it cannot recognise the zero page otherwise.
     pub const EXCLUSIVE: PageKind = PageKind(1 << 32);
 
     const ALL: u64 = PageKind::FILE.0 | PageKind::PRESENT.0 | PageKind::SWAPPED.0 | PageKind::ZERO.0 | PageKind::HUGE.0;
@@ -47,28 +48,28 @@ impl PageKind {
         self.0 & other.0 == other.0
     }
 
-    /// Both sets together.
+    /// Returns the union of both sets.
     pub const fn and(self, other: PageKind) -> PageKind {
         PageKind(self.0 | other.0)
     }
 }
 
-/// Pages that follow one another and are alike, and have at least one property.
+/// Adjacent pages that have the same properties, at least one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Run {
-    /// Their addresses, in whole `os_page`s.
+    /// Addresses of the pages, in whole `os_page`s.
     pub range: Range<u64>,
-    /// The properties of each. Never empty: a page that is not in the page table is in no run.
+    /// Properties of each page. Never empty: a page that is neither in the page table nor swapped out is in no run.
     pub kind: PageKind,
 }
 
-/// How the kernel is asked.
+/// A way to ask the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Way {
-    /// By `PAGEMAP_SCAN`: it tells everything.
+    /// By `PAGEMAP_SCAN`, which tells everything.
     Scan,
-    /// By a word for each page, and by `/proc/kpageflags` for its page frame: everything too, except that a huge page is one that is physically
-    /// contiguous, whether or not it has one entry of the page table.
+    /// By a word for each page, and by `/proc/kpageflags` for its page frame. This also tells everything, but a huge
+    /// page is one that is physically contiguous, whether or not it has one entry of the page table.
     WordsAndFlags,
     /// By a word for each page only: pages that are not [`PageKind::EXCLUSIVE`] may be the zero page, and huge pages are not distinguished
     /// from small ones.
@@ -76,10 +77,10 @@ pub enum Way {
 }
 
 impl Way {
-    /// All of them, the best first.
+    /// All ways, the best first.
     pub const ALL: [Way; 3] = [Way::Scan, Way::WordsAndFlags, Way::Words];
 
-    /// Whether it recognises the zero page.
+    /// Whether this way recognises the zero page.
     pub const fn sees_zero(self) -> bool {
         !matches!(self, Way::Words)
     }
@@ -98,9 +99,9 @@ fn system(purpose: &'static str) -> impl Fn(io::Error) -> BackingError {
 }
 
 impl PageTable {
-    /// Of a process, or (`None`) of this one, asked in the best way that the kernel supports.
+    /// Opens the page table of a process, or of this one (`None`), in the best way that the kernel supports.
     ///
-    /// It stays the table of the program that runs now: after an exec it is empty.
+    /// It remains the table of the program that the process runs now: after an exec it is empty.
     ///
     /// # Errors
     /// [`BackingError::System`]: there is no such process, it is another user's (`EACCES`), `/proc` is not mounted, or a sandbox forbids
@@ -109,10 +110,11 @@ impl PageTable {
         PageTable::by(pid, &Way::ALL)
     }
 
-    /// As [`PageTable::of`], in the first of these ways that the kernel supports. [`Way::Words`] is always supported.
+    /// Opens a page table like [`PageTable::of`], in the first of these ways that the kernel supports. [`Way::Words`]
+    /// is always supported.
     ///
     /// # Errors
-    /// As [`PageTable::of`]; [`Errno::NOSYS`] if none of them is supported.
+    /// See [`PageTable::of`]; [`Errno::NOSYS`] if none of the ways is supported.
     pub fn by(pid: Option<u32>, ways: &[Way]) -> Result<PageTable, BackingError> {
         let path = pid.map_or("/proc/self/pagemap".into(), |pid| format!("/proc/{pid}/pagemap"));
         let pagemap = File::open(path).map_err(system("read the process's page table"))?;
@@ -139,15 +141,16 @@ impl PageTable {
         Err(BackingError::System { purpose: "read a page table in the way that was asked for", errno: Errno::NOSYS })
     }
 
-    /// How the kernel is asked.
+    /// Returns the way in which the kernel is asked.
     pub fn way(&self) -> Way {
         self.way
     }
 
-    /// Calls `each` with what is in `range`, addresses of the process in whole `os_page`s, in ascending order. Neighbours that are alike may come
-    /// as two runs.
+    /// Calls `each` with the runs in `range`, addresses of the process in whole `os_page`s, in ascending order.
+    /// Adjacent pages with the same properties may be in two runs.
     ///
-    /// Each answer is true at a moment of its own: what the process maps, touches or gives back at the same time may be in it or not.
+    /// Each run is read at a different moment. Memory that the process maps, touches or gives back at the same time may
+    /// be included or not.
     ///
     /// # Errors
     /// [`BackingError::System`]. A process that has ended has an empty page table, which is no error.
@@ -187,7 +190,7 @@ impl PageTable {
         let end = range.end.div_ceil(os_page);
         let mut run: Option<Run> = None;
         while next < end {
-            // Up to where a huge page would end.
+            // Read at most up to a huge page boundary.
             let count = (end - next).min(words.len() as u64 / 8 - next % (words.len() as u64 / 8));
             let words = words.get_mut(..8 * count as usize).unwrap_or_default();
             let found = read_at(&self.pagemap, words, 8 * next)?;
@@ -209,7 +212,7 @@ impl PageTable {
         Ok(())
     }
 
-    /// The properties that words of the page table give, with the flags of their frames if these can be read.
+    /// Returns the properties that words of the page table give, with the flags of their frames if these can be read.
     fn kinds(&self, words: &[u8]) -> io::Result<Vec<PageKind>> {
         let words: Vec<u64> =
             words.chunks_exact(8).map(|word| <[u8; 8]>::try_from(word).map_or(0, u64::from_ne_bytes)).collect();
@@ -219,7 +222,7 @@ impl PageTable {
             exclusive.for_each(|(_, kind)| *kind = kind.and(PageKind::EXCLUSIVE));
             return Ok(kinds);
         };
-        // Huge if all of it is physically contiguous.
+        // The pages are huge if all of them are physically contiguous.
         let first = words.first().map_or(0, |word| word & FRAME);
         let pages_of_huge = HUGE_PAGE_SIZE_BYTES / os_page_size();
         let mut is_one_piece = words.len() == pages_of_huge && first.is_multiple_of(pages_of_huge as u64);
@@ -266,8 +269,8 @@ fn read_at(file: &File, target: &mut [u8], offset: u64) -> io::Result<usize> {
 const WORD_PRESENT: u64 = 1 << 63;
 const WORD_SWAPPED: u64 = 1 << 62;
 const WORD_FILE: u64 = 1 << 61;
-/// Since Linux 4.2, for a page that is present. The zero page, small or huge, is counted in no page table (`pte_to_pagemap_entry` in
-/// `fs/proc/task_mmu.c`).
+/// Since Linux 4.2, for a page that is present. The zero page, small or huge, never has it: no page table counts it
+/// (`pte_to_pagemap_entry` in `fs/proc/task_mmu.c`).
 const WORD_EXCLUSIVE: u64 = 1 << 56;
 /// The frame of a page that is present; zero without `CAP_SYS_ADMIN`.
 const FRAME: u64 = (1 << 55) - 1;
@@ -280,7 +283,7 @@ fn kind_of_word(word: u64) -> PageKind {
     let bits = [(WORD_PRESENT, PageKind::PRESENT), (WORD_SWAPPED, PageKind::SWAPPED)];
     let kind =
         bits.iter().filter(|(bit, _)| word & bit != 0).fold(PageKind::default(), |all, (_, kind)| all.and(*kind));
-    // For a page that is not present, the bit says nothing.
+    // For a page that is not present, the bit has no meaning.
     if kind != PageKind::default() && word & WORD_FILE != 0 { kind.and(PageKind::FILE) } else { kind }
 }
 
@@ -324,7 +327,8 @@ struct PageRegion {
 /// `PAGEMAP_SCAN`: `_IOWR('f', 16, struct pm_scan_arg)`.
 const PAGEMAP_SCAN: libc::Ioctl = libc::_IOWR::<ScanArguments>(b'f' as u32, 16);
 
-/// Pages that are present or were swapped out. Returns the number of regions, and where the walk has ended.
+/// Scans for pages that are present or were swapped out. Returns the number of regions, and the address at which the
+/// walk ended.
 fn scan(pagemap: &File, range: Range<u64>, regions: &mut [PageRegion]) -> io::Result<(usize, u64)> {
     let mut arguments = ScanArguments {
         size: size_of::<ScanArguments>() as u64,
@@ -336,7 +340,7 @@ fn scan(pagemap: &File, range: Range<u64>, regions: &mut [PageRegion]) -> io::Re
         return_mask: PageKind::ALL,
         ..ScanArguments::default()
     };
-    // SAFETY: the structure is the ABI's, states its own size, and points to as many regions as it says; without
+    // SAFETY: the structure is the ABI's, states its own size, and points to `regions`, whose length it gives; without
     // flags the call changes nothing else (Documentation/admin-guide/mm/pagemap.rst).
     let count = unsafe { libc::ioctl(pagemap.as_raw_fd(), PAGEMAP_SCAN, &raw mut arguments) };
     let count = usize::try_from(count).map_err(|_| io::Error::last_os_error())?;

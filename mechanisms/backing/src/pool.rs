@@ -11,13 +11,14 @@ use crate::options::{Huge, MemoryOptions, Obtained};
 use crate::os_page_size;
 use crate::page_table::HUGE_PAGE_SIZE_BYTES;
 
-/// File systems, by their `f_type` (linux/magic.h), whose mapped files can be written once their blocks are set aside. An overlay
-/// hides which file system lies below. Network file systems, and those that write to new blocks each time, guarantee nothing.
+/// File systems, by `f_type` (linux/magic.h), whose mapped files can be written once their blocks are allocated. An
+/// overlay hides the file system below it. Network file systems, and those that write to new blocks each time,
+/// guarantee nothing.
 const TMPFS: u64 = 0x0102_1994;
 const EXT: u64 = 0xEF53;
 const XFS: u64 = 0x5846_5342;
 
-/// Memory to be shared: a sealed memory file (or a file on a file system), and this process's mapping of it.
+/// Memory to share: a sealed memory file (or a file on a file system), and this process's mapping of it.
 #[derive(Debug)]
 pub struct Pool {
     file: OwnedFd,
@@ -25,21 +26,22 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// Makes a memory file of `size_bytes`, rounded up to whole `os_page`s and all zeroes, seals its size permanently, and
-    /// maps it. `name` shows in `/proc/PID/maps`. If huge pages are required, it is rounded up to whole huge pages.
+    /// Makes a memory file of `size_bytes` zeroes, rounded up to whole `os_page`s, seals its size permanently, and maps
+    /// it. `name` shows in `/proc/PID/maps`. If huge pages are required, the size is rounded up to whole huge pages.
     ///
-    /// The file is closed on exec. It is as long as the capacity. Other processes map all of that, and have to be told how much memory
-    /// there is.
+    /// The file is closed on exec. It is as long as the capacity. Other processes map all of that, and must be told how
+    /// much memory there is.
     ///
     /// # Errors
-    /// [`BackingError::Size`] (none, or too many for an address space), [`BackingError::NotEnough`] (only when prefaulted),
-    /// [`BackingError::NotHuge`], [`BackingError::Lock`], [`BackingError::NoCpu`], [`BackingError::System`]. Nothing is left after an error.
+    /// [`BackingError::Size`] (zero, or too large for an address space), [`BackingError::NotEnough`] (only when
+    /// prefaulted), [`BackingError::NotHuge`], [`BackingError::Lock`], [`BackingError::NoCpu`],
+    /// [`BackingError::System`]. Nothing is left after an error.
     pub fn new(name: &str, size_bytes: usize, options: MemoryOptions) -> Result<Pool, BackingError> {
         let sizes = Sizes::new(size_bytes, options)?;
         sizes.down_the_ladder(|hugetlb| Pool::of_pages(name, sizes, options, hugetlb))
     }
 
-    /// With huge pages of this size that the system has set aside, or with others.
+    /// Makes the pool with huge pages of the size `hugetlb`, which the system has set aside, or with other pages.
     fn of_pages(
         name: &str,
         sizes: Sizes,
@@ -49,12 +51,13 @@ impl Pool {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let flags = flags | hugetlb.map_or(MemfdFlags::empty(), hugetlb_flags);
         let file = match rustix::fs::memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL) {
-            // Linux before 6.3 does not know the flag against execution.
+            // Linux before 6.3 does not support the flag against execution.
             Err(Errno::INVAL) => rustix::fs::memfd_create(name, flags),
             result => result,
         }
         .map_err(BackingError::system("make a memory file"))?;
-        // As long as it may ever become, so that it can be sealed now: what it may grow by consists of holes until then.
+        // As long as the capacity, so that it can be sealed now. The part for later growth consists of holes until
+        // then.
         rustix::fs::ftruncate(&file, sizes.capacity_bytes as u64)
             .map_err(BackingError::system("size the memory file"))?;
         rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
@@ -65,15 +68,16 @@ impl Pool {
         Ok(Pool { file, mapping })
     }
 
-    /// As [`Pool::new`], but on a file system: makes a file at `path` that nobody else may read or write, sets the blocks of its
-    /// first `promised_bytes` aside, and maps it. The rest has to be prefaulted before it is used. It outlives all its users
-    /// until somebody removes it. If it is truncated, processes that map it get `SIGBUS`.
+    /// Makes a pool on a file system: makes a file at `path` that no other user may read or write, allocates the blocks
+    /// of its first `promised_bytes`, and maps it. The rest must be prefaulted before it is used. The file outlives all
+    /// its users until it is removed. If it is truncated, processes that map it get `SIGBUS`.
     ///
-    /// Allowed are tmpfs (`/dev/shm`), ext2 to ext4, and xfs. On a disk a store may wait for the disk.
+    /// Allowed file systems are tmpfs (`/dev/shm`), ext2 to ext4, and xfs. On a disk a store may wait for the disk.
     ///
     /// # Errors
-    /// [`BackingError::Size`], [`BackingError::NotEnough`] (memory, on tmpfs), [`BackingError::NoSpace`],
-    /// [`BackingError::FileSystem`], [`BackingError::System`] (it exists already, among others). No file is left then.
+    /// [`BackingError::Size`], [`BackingError::Range`] (`promised_bytes` exceed the size), [`BackingError::NotEnough`]
+    /// (memory, on tmpfs), [`BackingError::NoSpace`], [`BackingError::FileSystem`], [`BackingError::System`] (for
+    /// instance, the file exists already). After an error there is no new file.
     pub fn on_file_system(path: &Path, size_bytes: usize, promised_bytes: usize) -> Result<Pool, BackingError> {
         let size_bytes = whole_pages(size_bytes, os_page_size())?;
         if promised_bytes > size_bytes {
@@ -104,7 +108,7 @@ impl Pool {
             BackingError::System { errno: Errno::NOSPC | Errno::DQUOT, .. } => {
                 BackingError::NoSpace { wanted_bytes: promised_bytes as u64 }
             }
-            // The predecessors of ext4 cannot set blocks aside.
+            // ext2 and ext3 cannot allocate blocks in advance.
             BackingError::System { errno: Errno::OPNOTSUPP, .. } => BackingError::FileSystem { magic },
             error => error,
         })?;
@@ -112,7 +116,7 @@ impl Pool {
         Ok(Pool { file, mapping })
     }
 
-    /// Of a file that another pool has made, all of `size_bytes`. Nothing of it is made present.
+    /// Uses a file that another pool has made, all of `size_bytes`. Makes nothing of it present.
     ///
     /// # Errors
     /// [`BackingError::Size`], [`BackingError::System`].
@@ -122,27 +126,27 @@ impl Pool {
         Ok(Pool { file, mapping })
     }
 
-    /// The file alone, without the mapping.
+    /// Returns the file without the mapping.
     pub fn into_file(self) -> OwnedFd {
         self.file
     }
 
-    /// The memory file, to be passed on.
+    /// Returns the memory file, to pass it on.
     pub fn file(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
 
-    /// This process's mapping of all of it.
+    /// Returns this process's mapping of the memory.
     pub fn mapping(&self) -> &Mapping {
         &self.mapping
     }
 
-    /// Where the mapping starts: on an `os_page`.
+    /// Returns the address of the first byte, which is on an `os_page` boundary.
     pub fn base(&self) -> *mut u8 {
         self.mapping.base()
     }
 
-    /// Bytes, whole `os_page`s.
+    /// Returns the size in bytes, whole `os_page`s.
     pub fn size_bytes(&self) -> usize {
         self.mapping.len()
     }
@@ -153,7 +157,7 @@ impl Pool {
     }
 
     /// Makes the `os_page`s that overlap `range` (bytes from the start) present: allocated, and in this process's page
-    /// table. Their contents stay, and others may use them at the same time.
+    /// table. Their contents stay, and other threads and processes may use them at the same time.
     ///
     /// # Errors
     /// [`BackingError::Range`], [`BackingError::NotEnough`], [`BackingError::System`]. A part may then be present.
@@ -161,21 +165,22 @@ impl Pool {
         self.mapping.prefault(Some(self.file.as_fd()), range)
     }
 
-    /// Grows the memory to `size_bytes`, rounded up as by [`Pool::new`], in place and as its options say. Others who map the file
-    /// see the new part as soon as they know of it.
+    /// Grows the memory to `size_bytes`, rounded up as by [`Pool::new`], in place and as its options say. Other
+    /// processes that map the file can use the new part as soon as they learn of it.
     ///
     /// # Errors
-    /// As [`Pool::new`]; [`BackingError::Size`] beyond the capacity, or if it would shrink. The memory is then as large as before.
+    /// See [`Pool::new`]; [`BackingError::Size`] also if it exceeds the capacity, or would shrink. After an error, the
+    /// memory has its previous size.
     pub fn grow(&mut self, size_bytes: usize) -> Result<(), BackingError> {
         let begin = self.size_bytes() as u64;
         self.mapping.grow(Some(self.file.as_fd()), size_bytes).inspect_err(|_| {
             let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-            // What is not taken back is used when the memory grows the next time.
+            // Memory that is not given back here is used when the pool grows the next time.
             let _ = rustix::fs::fallocate(&self.file, flags, begin, self.mapping.capacity_bytes() as u64 - begin);
         })
     }
 
-    /// What the memory is really made of: see [`Mapping::obtained`].
+    /// Returns the kinds of pages that the memory really consists of: see [`Mapping::obtained`].
     ///
     /// # Errors
     /// [`BackingError::System`].
@@ -183,18 +188,18 @@ impl Pool {
         self.mapping.obtained(0..self.size_bytes())
     }
 
-    /// Puts huge pages in place of the `os_page`s inside `range` (bytes from the start) if the kernel has some, whatever its
-    /// settings say about memory files. A whole huge page is then one fault, and one TLB entry, in
-    /// each process that maps the pool. The contents of the memory stay; holes become zeroes. Returns how many bytes are in huge pages; 0
-    /// before Linux 6.1.
+    /// Replaces the `os_page`s inside `range` (bytes from the start) by huge pages if the kernel has some, independent
+    /// of its settings for memory files. A whole huge page is then one fault, and one TLB entry, in each process that
+    /// maps the pool. The contents of the memory stay; holes become zeroes. Returns the number of bytes in huge pages;
+    /// 0 before Linux 6.1.
     ///
     /// Takes milliseconds for each MiB.
     pub fn use_huge_pages(&self, range: Range<usize>) -> usize {
         self.mapping.use_huge_pages(range)
     }
 
-    /// Gives the memory of the whole `os_page`s inside `range` (bytes from the start) back to the system. They then read as zeroes, in
-    /// every process, and are allocated again, one by one, when somebody writes to them.
+    /// Gives the memory of the whole `os_page`s inside `range` (bytes from the start) back to the system. They then
+    /// read as zeroes, in every process, and each one is allocated again when it is written.
     ///
     /// # Errors
     /// [`BackingError::Range`], [`BackingError::System`].
@@ -217,7 +222,7 @@ impl AsFd for Pool {
     }
 }
 
-/// Memory of this process only (anonymous), made with the same options as a [`Pool`].
+/// Memory of this process only (anonymous), made with the options of a [`Pool`].
 ///
 /// A child made by `fork` has a copy: the first write to each page by either process faults, and takes memory.
 #[derive(Debug)]
@@ -226,11 +231,11 @@ pub struct PrivatePool {
 }
 
 impl PrivatePool {
-    /// Makes memory of `size_bytes`, rounded up to whole `os_page`s and all zeroes. If huge pages are required, it is rounded up to whole
-    /// huge pages.
+    /// Makes memory of `size_bytes` zeroes, rounded up to whole `os_page`s. If huge pages are required, the size is
+    /// rounded up to whole huge pages.
     ///
     /// # Errors
-    /// As [`Pool::new`].
+    /// See [`Pool::new`].
     pub fn new(size_bytes: usize, options: MemoryOptions) -> Result<PrivatePool, BackingError> {
         let sizes = Sizes::new(size_bytes, options)?;
         let options = options.capacity_bytes(sizes.capacity_bytes);
@@ -241,46 +246,46 @@ impl PrivatePool {
         })
     }
 
-    /// All of it.
+    /// Returns the mapping of the memory.
     pub fn mapping(&self) -> &Mapping {
         &self.mapping
     }
 
-    /// As [`Pool::base`].
+    /// Returns the address of the first byte: see [`Pool::base`].
     pub fn base(&self) -> *mut u8 {
         self.mapping.base()
     }
 
-    /// As [`Pool::size_bytes`].
+    /// Returns the size in bytes: see [`Pool::size_bytes`].
     pub fn size_bytes(&self) -> usize {
         self.mapping.len()
     }
 
-    /// Gives the mapping out, for owners that keep it elsewhere.
+    /// Returns the mapping alone, for owners that keep it elsewhere.
     pub fn into_mapping(self) -> Mapping {
         self.mapping
     }
 
-    /// As [`Pool::prefault`].
+    /// Makes a part of the memory present: see [`Pool::prefault`].
     ///
     /// # Errors
-    /// As [`Pool::prefault`].
+    /// See [`Pool::prefault`].
     pub fn prefault(&self, range: Range<usize>) -> Result<(), BackingError> {
         self.mapping.prefault(None, range)
     }
 
-    /// As [`Pool::grow`].
+    /// Grows the memory: see [`Pool::grow`].
     ///
     /// # Errors
-    /// As [`Pool::grow`].
+    /// See [`Pool::grow`].
     pub fn grow(&mut self, size_bytes: usize) -> Result<(), BackingError> {
         self.mapping.grow(None, size_bytes)
     }
 
-    /// As [`Pool::obtained`].
+    /// Returns the kinds of pages that the memory really consists of: see [`Pool::obtained`].
     ///
     /// # Errors
-    /// As [`Pool::obtained`].
+    /// See [`Pool::obtained`].
     pub fn obtained(&self) -> Result<Obtained, BackingError> {
         self.mapping.obtained(0..self.size_bytes())
     }
@@ -302,7 +307,8 @@ impl Sizes {
         Ok(Sizes { size_bytes, capacity_bytes, huge: options.huge })
     }
 
-    /// Tries one kind of pages after the other: hugetlb of either size, if the memory is a whole number of these, then others.
+    /// Tries one kind of pages after the other: hugetlb of each size, if the memory is a whole number of these pages,
+    /// then other pages.
     fn down_the_ladder<T>(self, attempt: impl Fn(Option<usize>) -> Result<T, BackingError>) -> Result<T, BackingError> {
         if matches!(self.huge, Huge::Prefer | Huge::Require) {
             let fits =
@@ -317,10 +323,10 @@ impl Sizes {
     }
 }
 
-/// Sizes of huge pages that the system may have set aside.
+/// Sizes of huge pages that the system may have set aside, in bytes.
 const HUGETLB_SIZES: [usize; 2] = [1 << 30, HUGE_PAGE_SIZE_BYTES];
 
-/// Whether a huge page of this size is available: one that is free, or that may be made on demand.
+/// Whether a huge page of this size is available: free, or made on demand.
 fn has_hugetlb(size: usize) -> bool {
     let place = format!("/sys/kernel/mm/hugepages/hugepages-{}kB", size >> 10);
     ["free_hugepages", "nr_overcommit_hugepages"].iter().any(|name| {
@@ -329,7 +335,7 @@ fn has_hugetlb(size: usize) -> bool {
     })
 }
 
-/// `MFD_HUGETLB`, with the logarithm of the size of a page from bit 26 on (memfd_create(2)).
+/// Returns `MFD_HUGETLB`, with the logarithm of the page size from bit 26 on (memfd_create(2)).
 fn hugetlb_flags(size: usize) -> MemfdFlags {
     MemfdFlags::HUGETLB | MemfdFlags::from_bits_retain(size.trailing_zeros() << 26)
 }

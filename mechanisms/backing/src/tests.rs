@@ -25,20 +25,20 @@ use crate::{
 
 const LAZY: MemoryOptions = MemoryOptions::new().prefault(false);
 
-/// Page faults that this thread has had.
+/// Returns the number of page faults of this thread.
 fn faults() -> i64 {
     // SAFETY: all zeroes is a valid `rusage`, plain data.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-    // SAFETY: a valid place for the answer (getrusage(2)).
+    // SAFETY: the structure is a valid place for the answer (getrusage(2)).
     assert_eq!(unsafe { libc::getrusage(libc::RUSAGE_THREAD, &mut usage) }, 0);
     usage.ru_minflt + usage.ru_majflt
 }
 
-/// Writes one byte of each `os_page` and counts the faults that it takes.
+/// Writes one byte of each `os_page`, and returns the number of faults that this takes.
 fn faults_of_writing(mapping: &Mapping) -> i64 {
     let before = faults();
     for offset in (0..mapping.len()).step_by(os_page_size()) {
-        // SAFETY: inside the mapping, of which no reference exists.
+        // SAFETY: the byte is inside the mapping, to which no reference exists.
         unsafe { mapping.base().wrapping_add(offset).write_volatile(7) };
     }
     faults() - before
@@ -51,13 +51,13 @@ fn a_prefaulted_pool_is_there_and_does_not_fault() {
     assert_eq!(pool.mapping().unbacked_os_pages(0..3 << 20), Ok(0));
     assert_eq!(faults_of_writing(pool.mapping()), 0);
 
-    // Another mapping starts with an empty page table, whatever the file has.
+    // Another mapping starts with an empty page table, independent of the file's contents.
     let lazy = Mapping::map(&pool, false).unwrap();
     assert_eq!(lazy.unbacked_os_pages(0..lazy.len()), Ok(lazy.len() / os_page_size()));
     let populated = Mapping::map(pool.file(), true).unwrap();
     assert_eq!(populated.unbacked_os_pages(0..populated.len()), Ok(0));
     assert_eq!(faults_of_writing(&populated), 0);
-    // SAFETY: inside the mapping, of which no reference exists.
+    // SAFETY: the byte is inside the mapping, to which no reference exists.
     assert_eq!(unsafe { pool.base().read_volatile() }, 7);
 }
 
@@ -66,15 +66,15 @@ fn huge_pages_keep_the_bytes_and_spare_others_their_faults() {
     let pool = Pool::new("dormouse-test", (4 << 20) + 8192, MemoryOptions::new()).unwrap();
     assert!(pool.base().addr().is_multiple_of(2 << 20));
     for offset in (0..pool.size_bytes()).step_by(4096) {
-        // SAFETY: inside the mapping, of which no reference exists.
+        // SAFETY: the byte is inside the mapping, to which no reference exists.
         unsafe { pool.base().wrapping_add(offset).write_volatile((offset >> 12) as u8) };
     }
-    // The kernel decides whether there are any.
+    // The kernel decides whether there are huge pages.
     let huge = pool.use_huge_pages(0..pool.size_bytes());
     assert!([0, 2 << 20, 4 << 20].contains(&huge));
     assert_eq!(pool.mapping().unbacked_os_pages(0..pool.size_bytes()), Ok(0));
     for offset in (0..pool.size_bytes()).step_by(4096) {
-        // SAFETY: inside the pool, which is mapped and readable.
+        // SAFETY: the byte is inside the pool, which is mapped and readable.
         assert_eq!(unsafe { pool.base().wrapping_add(offset).read_volatile() }, (offset >> 12) as u8);
     }
     let other = Mapping::map(&pool, false).unwrap();
@@ -83,7 +83,8 @@ fn huge_pages_keep_the_bytes_and_spare_others_their_faults() {
     assert!(faults_of_writing(&other) as usize <= expected);
 }
 
-/// Beside other work, one request of 28,000 failed by `EAGAIN`: all of the session's memory behind it stayed in small pages, which fault.
+/// Under other load, one request of 28,000 failed with `EAGAIN`: all of the session's memory after it stayed in small
+/// pages, which fault.
 #[test]
 fn a_huge_page_is_asked_for_again_while_others_hold_what_is_there() {
     let after = |failures: usize| {
@@ -111,13 +112,13 @@ fn a_page_that_is_held_costs_no_other_its_huge_page() {
     let pool = Pool::new("dormouse-test", 2 * HUGE, MemoryOptions::new()).unwrap();
     pool.prefault(0..pool.size_bytes()).unwrap();
     let (reader, writer) = rustix::pipe::pipe().unwrap();
-    // SAFETY: an `os_page` of the pool, which stays mapped; nobody writes to it meanwhile.
+    // SAFETY: the slice is an `os_page` of the pool, which stays mapped and is not written meanwhile.
     let held = unsafe { std::slice::from_raw_parts(pool.base().wrapping_add(HUGE), os_page_size()) };
     let parts = [rustix::pipe::IoSliceRaw::from_slice(held)];
     // SAFETY: the pages are only read.
     let count = unsafe { rustix::pipe::vmsplice(&writer, &parts, rustix::pipe::SpliceFlags::empty()) };
     assert_eq!(count, Ok(os_page_size()));
-    // The kernel decides whether there are any.
+    // The kernel decides whether there are huge pages.
     let huge = pool.use_huge_pages(0..pool.size_bytes());
     assert!([0, HUGE].contains(&huge), "{huge}");
     drop((reader, writer));
@@ -135,16 +136,16 @@ fn what_is_given_back_is_zeroes_and_no_memory() {
     let os_page = os_page_size();
     let pool = Pool::new("dormouse-test", 8 * os_page, MemoryOptions::new()).unwrap();
     for index in 0..8 {
-        // SAFETY: inside the mapping, of which no reference exists.
+        // SAFETY: the byte is inside the mapping, to which no reference exists.
         unsafe { pool.base().wrapping_add(index * os_page).write_volatile(7) };
     }
     let blocks = || rustix::fs::fstat(&pool).unwrap().st_blocks as usize * 512 / os_page;
     assert_eq!(blocks(), 8);
-    // Parts of pages stay.
+    // Pages that are only partly in the range stay.
     pool.give_back(2 * os_page - 1..5 * os_page + 1).unwrap();
     assert_eq!(blocks(), 5);
     let read = |index: usize| {
-        // SAFETY: inside the pool, which is mapped and readable.
+        // SAFETY: the byte is inside the pool, which is mapped and readable.
         unsafe { pool.base().wrapping_add(index * os_page).read_volatile() }
     };
     assert_eq!([0, 1, 5, 7].map(read), [7; 4]);
@@ -160,7 +161,7 @@ fn a_part_is_prefaulted_and_keeps_its_bytes() {
     let pool = Pool::new("dormouse-test", 10 * os_page - 1, LAZY).unwrap();
     assert_eq!(pool.size_bytes(), 10 * os_page);
     assert_eq!(pool.mapping().unbacked_os_pages(0..10 * os_page), Ok(10));
-    // SAFETY: inside the mapping, of which no reference exists.
+    // SAFETY: the byte is inside the mapping, to which no reference exists.
     unsafe { pool.base().write_volatile(9) };
     pool.prefault(os_page - 1..2 * os_page + 1).unwrap();
     assert_eq!(pool.mapping().unbacked_os_pages(0..3 * os_page), Ok(0));
@@ -169,10 +170,10 @@ fn a_part_is_prefaulted_and_keeps_its_bytes() {
     pool.mapping().touch(0..10 * os_page);
     assert_eq!(pool.mapping().unbacked_os_pages(0..10 * os_page), Ok(0));
     assert_eq!(faults_of_writing(&Mapping::map(&pool, true).unwrap()), 0);
-    // SAFETY: inside the mapping, of which no reference exists.
+    // SAFETY: the byte is inside the mapping, to which no reference exists.
     unsafe { pool.base().write_volatile(9) };
     pool.mapping().touch(0..os_page);
-    // SAFETY: inside the mapping, of which no reference exists.
+    // SAFETY: the byte is inside the mapping, to which no reference exists.
     assert_eq!(unsafe { pool.base().read_volatile() }, 9);
 }
 
@@ -231,7 +232,7 @@ fn a_file_of_an_odd_size_is_populated() {
 
 #[test]
 fn too_much_is_an_error_that_names_the_remedy() {
-    // More than any machine has, less than an address space.
+    // More than any machine has, but less than an address space.
     let error = Pool::new("dormouse-test", 64 << 40, MemoryOptions::new()).map(|_| ()).unwrap_err();
     assert!(matches!(error, BackingError::NotEnough { wanted_bytes, .. } if wanted_bytes == 64 << 40), "{error}");
     assert!(error.to_string().ends_with("choose a smaller --budget"), "{error}");
@@ -244,7 +245,7 @@ fn too_much_is_an_error_that_names_the_remedy() {
     }
 }
 
-/// What a page table has in a range, page by page.
+/// Returns the properties that a page table has for a range, page by page.
 fn kinds(table: &PageTable, range: Range<usize>) -> Vec<PageKind> {
     let os_page = os_page_size();
     let mut kinds = vec![PageKind::default(); range.len() / os_page];
@@ -262,16 +263,16 @@ fn kinds(table: &PageTable, range: Range<usize>) -> Vec<PageKind> {
     kinds
 }
 
-/// Memory of this process alone, or a file's.
+/// A mapping of memory of this process alone, or of a file.
 struct Mapped(Range<usize>);
 
 impl Mapped {
     fn new(len: usize, file: Option<(&File, MapFlags)>) -> Mapped {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         let base = match file {
-            // SAFETY: a new mapping where the kernel likes (mmap(2)).
+            // SAFETY: a new mapping at an address that the kernel chooses (mmap(2)).
             None => unsafe { rustix::mm::mmap_anonymous(null_mut(), len, protection, MapFlags::PRIVATE) },
-            // SAFETY: a new mapping where the kernel likes (mmap(2)).
+            // SAFETY: a new mapping at an address that the kernel chooses (mmap(2)).
             Some((file, flags)) => unsafe { rustix::mm::mmap(null_mut(), len, protection, flags, file, 0) },
         };
         let start = base.unwrap().expose_provenance();
@@ -283,12 +284,12 @@ impl Mapped {
     }
 
     fn write(&self, index: usize) {
-        // SAFETY: inside the mapping, of which no reference exists.
+        // SAFETY: the page is inside the mapping, to which no reference exists.
         unsafe { self.page(index).write_volatile(1) };
     }
 
     fn read(&self, index: usize) {
-        // SAFETY: inside the mapping, of which no reference exists.
+        // SAFETY: the page is inside the mapping, to which no reference exists.
         unsafe { self.page(index).read_volatile() };
     }
 }
@@ -307,9 +308,9 @@ const ZERO_PAGE: PageKind = PageKind::PRESENT.and(PageKind::ZERO);
 fn every_way_tells_what_pages_are() {
     let os_page = os_page_size();
     let memory = Mapped::new(1200 * os_page, None);
-    // SAFETY: the mapping just made; huge pages would make neighbours be there (madvise(2)).
+    // SAFETY: the range is the mapping just made (madvise(2)). With huge pages, neighbours would become present.
     unsafe { rustix::mm::madvise(memory.page(0).cast(), 1200 * os_page, rustix::mm::Advice::LinuxNoHugepage) }.unwrap();
-    // Every second one is written, so that there are more runs than one call returns; some are only read.
+    // Every second page is written, so that there are more runs than one call returns; some are only read.
     (0..1200).step_by(2).for_each(|index| memory.write(index));
     [1, 3, 599, 1199].iter().for_each(|index| memory.read(*index));
     let mut file = tempfile::tempfile().unwrap();
@@ -341,9 +342,9 @@ fn every_way_tells_what_pages_are() {
             };
             assert_eq!(kind, expected, "{way:?}: page {index}");
         }
-        // A page that was written is this process's own. The kernel may map those around one that is read.
+        // A page that was written is this process's own. The kernel may also map pages around one that is read.
         let kinds_of_file = kinds(&table, of_file.0.clone());
-        // How many have a page of a file is not told by all.
+        // Not every way tells how many processes have a page of a file.
         let own = PageKind::PRESENT.and(PageKind::EXCLUSIVE);
         assert!(kinds_of_file[0] == PageKind::PRESENT || way == Way::Words && kinds_of_file[0] == own, "{way:?}");
         assert!(kinds_of_file[1].is(FILE_PAGE), "{way:?}");
@@ -366,7 +367,7 @@ fn huge_pages_are_told_from_small_ones() {
     let range = start..start + huge;
     let first = (start - memory.0.start) / os_page_size();
     memory.write(first);
-    // SAFETY: inside the mapping; what it holds stays (madvise(2)).
+    // SAFETY: the range is inside the mapping, whose contents do not change (madvise(2)).
     if unsafe { libc::madvise(memory.page(first).cast(), huge, MADV_COLLAPSE) } != 0 {
         let reason = format!("no huge page: {}", std::io::Error::last_os_error());
         return skip(Lack::machine(reason, "Linux 6.1 or later, with free memory in large pieces"));
@@ -378,12 +379,12 @@ fn huge_pages_are_told_from_small_ones() {
     }
 }
 
-/// Each way tells what is missing of a buffer, or that it cannot tell; none lets the zero page pass.
+/// Each way tells which parts of a buffer are missing, or that it cannot tell; none accepts the zero page.
 #[test]
 fn a_buffer_is_memory_only_when_each_page_was_written() {
     let os_page = os_page_size();
     let memory = Mapped::new(64 * os_page, None);
-    // SAFETY: the mapping just made; huge pages would make neighbours be there (madvise(2)).
+    // SAFETY: the range is the mapping just made (madvise(2)). With huge pages, neighbours would become present.
     unsafe { rustix::mm::madvise(memory.page(0).cast(), 64 * os_page, rustix::mm::Advice::LinuxNoHugepage) }.unwrap();
     let address = |index: usize| memory.0.start + index * os_page;
     let all = |table: &PageTable| check_by(table, memory.0.start, memory.0.len());
@@ -408,7 +409,7 @@ fn a_buffer_is_memory_only_when_each_page_was_written() {
         let expected =
             Missing { untouched_bytes: 2 * os_page, zero_bytes, unknown_bytes, first: address(7), ..nothing };
         assert_eq!(all(table), Err(NotBacked::Missing(expected)), "{:?}", table.way());
-        // Pages that lie beside the buffer are not its own; the bytes that it has of a page are that page.
+        // Pages next to the buffer do not count; a page counts as a whole if the buffer has any byte of it.
         assert_eq!(check_by(table, address(6), os_page), Ok(()));
         assert!(check_by(table, address(7) - 1, 2).is_err());
         assert_eq!(check_by(table, address(9) + 1, 31 * os_page - 1), Ok(()));
@@ -440,12 +441,12 @@ fn slices_are_checked_and_an_assertion_names_its_place() {
     let text = caught.downcast_ref::<String>().unwrap();
     assert!(text.contains("of a buffer of 4.0 MiB are not memory of its own"), "{text}");
     buffer.fill(1);
-    // It is this process's alone, so any way tells it.
+    // The buffer belongs to this process alone, so every way can tell.
     assert_backed(&buffer);
     assert!(matches!(check_backed_raw(std::ptr::without_provenance(usize::MAX - 5), 20), Err(NotBacked::Unknown(_))));
 }
 
-/// A process that has ended has nothing, and one that never was is an error.
+/// A process that has ended has an empty page table, and one that never existed is an error.
 #[test]
 fn processes_that_are_gone_do_no_harm() {
     let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
@@ -470,7 +471,7 @@ fn a_mapping_may_be_left_in_place() {
     drop(file);
     let (base, len) = mapping.into_raw();
     assert_eq!(len, os_page_size());
-    // SAFETY: nobody unmaps it any more, and no reference exists.
+    // SAFETY: the mapping is never unmapped, and no reference to it exists.
     unsafe { base.write_volatile(1) };
 }
 
@@ -482,17 +483,17 @@ fn a_pool_on_a_file_system_is_all_there_and_stays() {
     assert_eq!(pool.size_bytes(), 20_480);
     pool.prefault(0..10_000).unwrap();
     assert_eq!(pool.mapping().unbacked_os_pages(0..20_000), Ok(2));
-    // Never one that is there already.
+    // A file that exists already is never used.
     let again = Pool::on_file_system(&path, 20_000, 10_000).map(|_| ());
     assert!(matches!(again, Err(BackingError::System { errno: Errno::EXIST, .. })), "{again:?}");
     let metadata = std::fs::metadata(&path).unwrap();
     assert_eq!((metadata.mode() & 0o777, metadata.blocks() * 512), (0o600, 12_288));
 
-    // No seal: refused as a session owner's memory, and accepted as a file of this user's.
+    // No seal: refused as a session owner's memory, and accepted as a file of this user.
     assert_eq!(Mapping::map(&pool, false).map(|_| ()), Err(BackingError::NotSealed));
     let other = Mapping::map_file(&pool).unwrap();
     assert!(!other.is_sealed());
-    // SAFETY: inside the mapping, of which no reference exists.
+    // SAFETY: the byte is inside the mapping, to which no reference exists.
     unsafe { other.base().write_volatile(7) };
     drop((pool, other));
     assert_eq!(std::fs::read(&path).unwrap()[0], 7);
@@ -514,7 +515,7 @@ fn files_that_others_may_write_to_are_refused() {
 
 #[test]
 fn a_place_that_cannot_hold_buffers_is_left_as_it_was() {
-    // The kernel's own file system makes no files; the error names what was tried.
+    // The kernel's own file system does not create files; the error names the attempt.
     let refused = Pool::on_file_system(Path::new("/proc/dormouse"), 4096, 4096).map(|_| ());
     assert!(matches!(refused, Err(BackingError::System { .. })), "{refused:?}");
     let place = tempfile::tempdir_in("/dev/shm").unwrap();
@@ -524,34 +525,36 @@ fn a_place_that_cannot_hold_buffers_is_left_as_it_was() {
     assert!(!path.exists());
 }
 
-/// A fork makes every page of the process's own fault once more, so tests that count faults of such keep others from it meanwhile.
+/// A fork makes every page of the process's private memory fault once more. Tests that count these faults keep other
+/// tests from forking meanwhile.
 static FORKS: RwLock<()> = RwLock::new(());
 
 fn without_forks() -> RwLockReadGuard<'static, ()> {
     FORKS.read().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Runs something in a child made by `fork`, and tells how that ended.
+/// Runs a function in a child made by `fork`, and returns the child's wait status.
 fn in_child(run: impl FnOnce() -> i32) -> libc::c_int {
     let _alone = FORKS.write().unwrap_or_else(PoisonError::into_inner);
-    // SAFETY: the child runs `run` and nothing else, which takes no lock of this process but the allocator's, which `fork` releases.
+    // SAFETY: the child runs only `run`, which takes no lock of this process except the allocator's, and `fork`
+    // releases that.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
         let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-        // SAFETY: a valid limit (setrlimit(2)).
+        // SAFETY: the limit is a valid structure (setrlimit(2)).
         unsafe { libc::setrlimit(libc::RLIMIT_CORE, &none) };
         let code = run();
-        // SAFETY: ends the child.
+        // SAFETY: the call ends the child and has no preconditions.
         unsafe { libc::_exit(code) };
     }
     assert!(pid > 0);
     let mut status = 0;
-    // SAFETY: this process's child, and room for an answer (waitpid(2)).
+    // SAFETY: `pid` is this process's child, and `status` has room for the answer (waitpid(2)).
     assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
     status
 }
 
-/// The mappings of both kinds, for what is the same of both.
+/// Returns mappings of both kinds of pool, for tests of their common properties.
 fn both(size_bytes: usize, options: MemoryOptions) -> Result<[Mapping; 2], BackingError> {
     let pool = Pool::new("dormouse-test", size_bytes, options)?;
     Ok([pool.into_parts().1, PrivatePool::new(size_bytes, options)?.into_mapping()])
@@ -577,7 +580,7 @@ fn private_memory_is_there_and_does_not_fault() {
     );
 }
 
-/// Bytes of which this machine has but half.
+/// Returns twice the number of bytes of memory that this machine has.
 fn too_much() -> usize {
     2 * rustix::system::sysinfo().totalram as usize / os_page_size() * os_page_size()
 }
@@ -587,7 +590,7 @@ fn guards_stop_those_that_run_over() {
     let options = MemoryOptions::new().guard(true).capacity_bytes(16 * os_page_size());
     let ends = |at: *mut u8| {
         in_child(|| {
-            // SAFETY: a child's memory, whatever it is.
+            // SAFETY: only the child accesses its memory; the access may be invalid, and then ends the child.
             unsafe { at.write_volatile(1) };
             0
         })
@@ -595,13 +598,13 @@ fn guards_stop_those_that_run_over() {
     for mapping in both(4 * os_page_size(), options).unwrap().into_iter().chain(both(4 << 20, options).unwrap()) {
         let (base, len) = (mapping.base(), mapping.len());
         assert_eq!((ends(base), ends(base.wrapping_add(len - 1))), (0, 0));
-        // Before it, and behind it: what it may grow to, and the guard behind that.
+        // Before the memory, and after it: the part for growth, and the guard after that.
         let places = [base.wrapping_sub(1), base.wrapping_add(len), base.wrapping_add(mapping.capacity_bytes())];
         for at in places {
             let status = ends(at);
             assert!(libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGSEGV, "{at:?}: {status:#x}");
         }
-        // What is mapped beside it later is beyond the guards.
+        // Memory that is mapped later is beyond the guards.
         let others: Vec<Mapped> = (0..32).map(|_| Mapped::new(os_page_size(), None)).collect();
         let (first, last) = (base.addr() - os_page_size(), base.addr() + mapping.capacity_bytes() + os_page_size());
         assert!(others.iter().all(|other| other.0.end <= first || last <= other.0.start));
@@ -622,7 +625,7 @@ fn memory_grows_in_place_and_never_shows_others_a_sigbus() {
         (8 << 20, 8 << 20, 8 << 20)
     );
     let read = |offset: usize| {
-        // SAFETY: inside the mapping, of which no reference exists.
+        // SAFETY: the byte is inside the mapping, to which no reference exists.
         unsafe { other.base().wrapping_add(offset).read_volatile() }
     };
     assert_eq!(read((8 << 20) - 1), 0);
@@ -644,7 +647,7 @@ fn memory_grows_in_place_and_never_shows_others_a_sigbus() {
     assert_eq!(rustix::fs::ftruncate(&pool, 16 << 20), Err(Errno::PERM));
 }
 
-/// More than there is: it stays as it was, and may grow by less.
+/// Growth that exceeds the available memory fails. The pool keeps its size, and can still grow by less.
 #[test]
 fn growing_too_far_is_an_error_and_changes_nothing() {
     let _faults_count = without_forks();
@@ -676,7 +679,7 @@ fn the_ladder_tells_what_was_really_obtained() {
         let obtained = mapping.obtained(0..mapping.len()).unwrap();
         assert_eq!((obtained.small_bytes, obtained.is_huge_told), (4 << 20, told));
     }
-    // All of it, or an error that says how much and what to do. It is rounded up.
+    // All of it, rounded up, or an error with the amount and a remedy.
     match both((2 << 20) + 1, MemoryOptions::new().huge(Huge::Require).prefault(false)) {
         Ok(mappings) => {
             for mapping in mappings {
@@ -692,7 +695,7 @@ fn the_ladder_tells_what_was_really_obtained() {
     }
 }
 
-/// Huge pages that the system has set aside: others map the file as they map any.
+/// Huge pages that the system has set aside. Other processes map the file like any other.
 #[test]
 fn hugetlb_is_the_highest_rung() {
     let free = std::fs::read_to_string("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages").unwrap_or_default();
@@ -717,16 +720,16 @@ fn hugetlb_is_the_highest_rung() {
     let faults: i64 = [pool.mapping(), private.mapping(), &other].map(faults_of_writing).iter().sum();
     assert_eq!(faults, 0);
     assert_eq!(rustix::fs::ftruncate(&pool, 0), Err(Errno::PERM));
-    // A size that is no whole number of them is not rounded up, unless they are required.
+    // A size that is not a whole number of huge pages is not rounded up, unless they are required.
     let obtained =
         PrivatePool::new((2 << 20) + 1, MemoryOptions::new().huge(Huge::Prefer)).unwrap().obtained().unwrap();
     assert_eq!((obtained.size_bytes, obtained.hugetlb_bytes), ((2 << 20) + os_page_size(), 0));
-    // More than there are: the next rung.
+    // More huge pages than there are: the next rung.
     let huge = PrivatePool::new(4 << 30, MemoryOptions::new().huge(Huge::Prefer).prefault(false)).unwrap();
     assert_eq!(huge.obtained().unwrap().missing_bytes, 4 << 30);
 }
 
-/// Bytes that are locked of the mapping at an address.
+/// Returns the number of locked bytes of a mapping.
 fn locked_bytes(mapping: &Mapping) -> usize {
     let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
     let head = format!("{:x}-", mapping.base().addr());
@@ -742,7 +745,7 @@ fn locked_memory_is_locked_or_an_error_names_the_limit() {
     if limit.is_some_and(|limit| limit < 4 * size_bytes as u64) {
         return skip(Lack::machine(format!("{limit:?} bytes may be locked here"), "`ulimit -l unlimited`"));
     }
-    // Guards keep it from becoming one with a neighbour in the kernel's list.
+    // Guard pages keep the kernel from merging it with a neighbouring mapping.
     let options = MemoryOptions::new().guard(true);
     let faults_count = without_forks();
     for mapping in both(size_bytes, options.lock(true).prefault(false)).unwrap() {
@@ -755,10 +758,10 @@ fn locked_memory_is_locked_or_an_error_names_the_limit() {
     }
     let code = in_child(|| {
         let limit = libc::rlimit { rlim_cur: 8192, rlim_max: 8192 };
-        // SAFETY: a valid limit (setrlimit(2)).
+        // SAFETY: the limit is a valid structure (setrlimit(2)).
         unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &limit) };
-        // Root may lock what it likes. A thread's identity alone, and this child has one.
-        // SAFETY: numbers (setresuid(2)).
+        // Root may lock any amount. The raw call changes the identity of one thread, and this child has only one.
+        // SAFETY: the arguments are numbers (setresuid(2)).
         unsafe { libc::syscall(libc::SYS_setresuid, 65534, 65534, 65534) };
         let error = both(size_bytes, MemoryOptions::new().lock(true)).map(|_| ()).unwrap_err();
         let expected = BackingError::Lock { wanted_bytes: size_bytes as u64, limit_bytes: Some(8192) };
@@ -769,7 +772,7 @@ fn locked_memory_is_locked_or_an_error_names_the_limit() {
 
 #[test]
 fn memory_comes_from_a_cpus_node() {
-    // One that this process may run on.
+    // A CPU on which this process may run.
     let cpu = rustix::thread::sched_getcpu() as u32;
     let node = node_of_cpu(cpu).unwrap();
     for options in [MemoryOptions::new().near_cpu(cpu), MemoryOptions::new().at_cpu(cpu)] {
@@ -815,7 +818,7 @@ fn a_folded_mapping_has_its_contents_again_where_it_was_or_elsewhere() {
     let byte = |base: *mut u8, at: usize| base.wrapping_add(at);
     for round in 1..4_u8 {
         for at in [0, os_page_size(), last] {
-            // SAFETY: mapped, and this thread's alone.
+            // SAFETY: the byte is mapped, and only this thread uses it.
             unsafe { byte(pool.base(), at).write_volatile(round) };
         }
         mapping.fold().unwrap();
@@ -824,19 +827,19 @@ fn a_folded_mapping_has_its_contents_again_where_it_was_or_elsewhere() {
         if round == 2 {
             let (flags, protection) = (MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE, ProtFlags::empty());
             let place = base.wrapping_add(os_page_size()).cast();
-            // SAFETY: where nothing is mapped, or refused.
+            // SAFETY: the kernel maps there only if no other mapping is in the way.
             occupied = unsafe { rustix::mm::mmap_anonymous(place, os_page_size(), protection, flags) }.unwrap();
         }
         mapping.unfold().unwrap();
-        // Another test may have come to the first place too.
+        // Another test's mapping may also occupy the first address.
         assert!(round != 2 || mapping.base() != base);
         assert_eq!(mapping.base().addr() % HUGE_PAGE_SIZE_BYTES, 0);
         for at in [0, os_page_size(), last] {
-            // SAFETY: mapped again.
+            // SAFETY: the byte is mapped again.
             assert_eq!(unsafe { byte(mapping.base(), at).read_volatile() }, round);
         }
         if !occupied.is_null() {
-            // SAFETY: mapped above, and used by nobody.
+            // SAFETY: the page was mapped above, and is not used.
             unsafe { rustix::mm::munmap(occupied, os_page_size()) }.unwrap();
         }
     }

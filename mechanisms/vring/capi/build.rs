@@ -1,4 +1,5 @@
-//! Names the shared library by the version of its interface, so that programs find the one that they were linked with.
+//! Sets the soname of the shared library to the version of its interface, so that programs find the version that they
+//! were linked with.
 
 fn main() {
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libdormouse_vring.so.0");

@@ -1,9 +1,9 @@
 //! Virtqueues for C: the functions of `dormouse/vring.h`.
 //!
 //! ```text
-//!   driver, device    used by one thread, of either kind of queue            struct dormouse_vring_driver, …_device: opaque
-//!   chain             what the device pops into, reused for each buffer      struct dormouse_vring_chain: opaque
-//!   areas, segments   the caller's, as C lays them out
+//!   driver, device    used by one thread, split or packed                    struct dormouse_vring_driver, …_device: opaque
+//!   chain             buffer popped by the device, reused for each one       struct dormouse_vring_chain: opaque
+//!   areas, segments   owned by the caller, in C layout
 //! ```
 
 use core::ffi::{c_char, c_int, c_uint, c_void};
@@ -26,11 +26,11 @@ fn features(flags: c_uint) -> Option<Features> {
     known.then_some(Features { indirect: is(INDIRECT), event_idx: is(EVENT_IDX), in_order: is(IN_ORDER) })
 }
 
-/// A negative errno.
+/// Returns a negative errno for an error.
 fn errno_of(error: RingError) -> c_int {
     match error {
         RingError::Full { .. } => -libc::ENOSPC,
-        // An error that a device read was made by a driver, and is reported elsewhere.
+        // The device side does not return these here: for a buffer that it has popped, its functions return EPROTO.
         RingError::TooLong { .. } | RingError::TotalLength => -libc::EMSGSIZE,
         RingError::Size { .. }
         | RingError::Alignment { .. }
@@ -43,27 +43,27 @@ fn errno_of(error: RingError) -> c_int {
 }
 
 fn fail<T>(error: c_int) -> *mut T {
-    // SAFETY: it always has an answer.
+    // SAFETY: the function has no precondition and always returns an address.
     let errno = unsafe { libc::__errno_location() };
-    // SAFETY: the thread's own `errno`.
+    // SAFETY: the address is that of the thread's own `errno`.
     unsafe { *errno = error };
     ptr::null_mut()
 }
 
-/// `struct dormouse_vring_driver`.
+/// Type behind `struct dormouse_vring_driver`.
 pub struct Driver {
     queue: either::Driver<Direct>,
     last: Option<RingError>,
 }
 
-/// `struct dormouse_vring_device`.
+/// Type behind `struct dormouse_vring_device`.
 pub struct Device {
     queue: either::Device<Direct>,
     memory: Regions,
     last: Option<RingError>,
 }
 
-/// Writes a text of at most `size` bytes with its NUL, and returns the length of the whole text.
+/// Writes an error's text, of at most `size` bytes with its NUL, and returns the length of the whole text.
 ///
 /// # Safety
 /// `size` bytes are writable at `text`.
@@ -71,46 +71,47 @@ unsafe fn tell(error: Option<RingError>, text: *mut c_char, size: usize) -> usiz
     let all = error.map(|error| error.to_string()).unwrap_or_default();
     if size > 0 {
         let len = all.len().min(size - 1);
-        // SAFETY: the caller's promise; shorter than `size`.
+        // SAFETY: the caller guarantees `size` writable bytes at `text`, and `len` is below `size`.
         unsafe { ptr::copy_nonoverlapping(all.as_ptr(), text.cast(), len) };
-        // SAFETY: the caller promises `size` bytes at `text`, and `len` is below `size`.
+        // SAFETY: the caller guarantees `size` writable bytes at `text`, and `len` is below `size`.
         unsafe { text.wrapping_add(len).write(0) };
     }
     all.len()
 }
 
-/// [`either::size_bytes`]; 0: there is no such ring.
+/// Calls [`either::size_bytes`]. 0: there is no such ring.
 #[unsafe(no_mangle)]
 pub extern "C" fn dormouse_vring_size_bytes(size: u32, flags: c_uint) -> usize {
     either::size_bytes(flags & PACKED != 0, size).unwrap_or(0)
 }
 
-/// [`either::contiguous`].
+/// Calls [`either::contiguous`].
 #[unsafe(no_mangle)]
 pub extern "C" fn dormouse_vring_place(areas: &mut Areas, base: *mut c_void, size: u32, flags: c_uint) -> c_int {
     let placed = either::contiguous(flags & PACKED != 0, base.cast(), size);
     placed.map(|placed| *areas = placed).map_or_else(errno_of, |()| 0)
 }
 
-/// [`either::init`].
+/// Calls [`either::init`].
 ///
 /// # Safety
-/// The areas are mapped, and nobody uses them yet.
+/// The areas are mapped, and neither side uses them yet.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dormouse_vring_init(areas: &Areas, size: u32, flags: c_uint) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that the areas are mapped and that neither side uses them yet.
     let bus = unsafe { Direct::new(*areas) };
     either::init(flags & PACKED != 0, &bus, size).map_or_else(errno_of, |()| 0)
 }
 
-/// [`either::Driver::new`]; NULL and `errno` if these fail.
+/// Calls [`either::Driver::new`]. If it fails, returns NULL and sets `errno`.
 ///
 /// # Safety
-/// The areas are mapped as long as the driver is there, and nobody else of this program writes the driver's side.
+/// The areas are mapped as long as the driver exists, and no other code of this program writes the driver's side.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dormouse_vring_driver_create(areas: &Areas, size: u32, flags: c_uint) -> *mut Driver {
     let Some(features) = features(flags) else { return fail(libc::EINVAL) };
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that the areas are mapped as long as the driver exists, and that no other code of
+    // this program writes its side.
     let bus = unsafe { Direct::new(*areas) };
     match either::Driver::new(flags & PACKED != 0, bus, size, features) {
         Ok(queue) => Box::into_raw(Box::new(Driver { queue, last: None })),
@@ -118,10 +119,10 @@ pub unsafe extern "C" fn dormouse_vring_driver_create(areas: &Areas, size: u32, 
     }
 }
 
-/// [`either::Driver::use_indirect`].
+/// Calls [`either::Driver::use_indirect`].
 ///
 /// # Safety
-/// `tables` has 16 × `entries` bytes for each entry of the ring, mapped writable as long as the driver is there.
+/// `tables` has 16 × `entries` bytes for each entry of the ring, mapped writable as long as the driver exists.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dormouse_vring_driver_use_indirect(
     driver: &mut Driver,
@@ -133,7 +134,8 @@ pub unsafe extern "C" fn dormouse_vring_driver_use_indirect(
     if !tables.base.addr().is_multiple_of(16) {
         return -libc::EINVAL;
     }
-    // SAFETY: the caller's promise; aligned.
+    // SAFETY: the caller guarantees enough bytes for the tables, mapped writable as long as the driver exists; they are
+    // aligned to 16.
     let done = unsafe { driver.queue.use_indirect(tables) };
     done.map_or_else(errno_of, |()| 0)
 }
@@ -143,7 +145,8 @@ macro_rules! adding {
         $(#[$attribute])*
         ///
         /// # Safety
-        /// So many segments are at `segments`, the readable ones first.
+        /// `readable_count` segments that the device reads are at `segments`, followed by `writable_count` segments
+        /// that it writes.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name(
             driver: &mut Driver,
@@ -152,34 +155,34 @@ macro_rules! adding {
             writable_count: usize,
             token: u64,
         ) -> c_int {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees that many segments at `segments`.
             unsafe { add(driver, segments, [readable_count, writable_count], token, $publishes) }
         }
     };
 }
 
 adding!(
-    /// [`DriverSide::add`].
+    /// Calls [`DriverSide::add`].
     dormouse_vring_driver_add,
     false
 );
 adding!(
-    /// [`DriverSide::add_and_publish`].
+    /// Calls [`DriverSide::add_and_publish`].
     dormouse_vring_driver_add_and_publish,
     true
 );
 
-/// One of both, for so many segments to be read and so many to be written.
+/// Adds a buffer with `counts` segments to read and to write, and publishes it if `publishes`.
 ///
 /// # Safety
-/// So many are at `segments`.
+/// As many segments as the sum of `counts` are at `segments`.
 unsafe fn add(driver: &mut Driver, segments: *const Segment, counts: [usize; 2], token: u64, publishes: bool) -> c_int {
     let [readable_count, writable_count] = counts;
     let Some(count) = readable_count.checked_add(writable_count).filter(|count| *count <= isize::MAX as usize / 16)
     else {
         return -libc::EMSGSIZE;
     };
-    // SAFETY: the caller's promise; where there are none, no address is needed.
+    // SAFETY: the caller guarantees `count` segments at `segments`; if `count` is 0, the address is not used.
     let segments = if count == 0 { &[] } else { unsafe { slice::from_raw_parts(segments, count) } };
     let (readable, writable) = segments.split_at(readable_count);
     let added = if publishes {
@@ -196,7 +199,7 @@ unsafe fn add(driver: &mut Driver, segments: *const Segment, counts: [usize; 2],
     )
 }
 
-/// [`DriverSide::take_used`]: 1, 0 if there is none, or the device's protocol violation.
+/// Calls [`DriverSide::take_used`]. Returns 1, 0 if there is none, or -EPROTO if the device has violated the protocol.
 #[unsafe(no_mangle)]
 pub extern "C" fn dormouse_vring_driver_take_used(driver: &mut Driver, completion: &mut Completion) -> c_int {
     match driver.queue.take_used() {
@@ -212,21 +215,21 @@ pub extern "C" fn dormouse_vring_driver_take_used(driver: &mut Driver, completio
     }
 }
 
-/// A text about the last error.
+/// Writes a text about the last error.
 ///
 /// # Safety
 /// `size` bytes are writable at `text`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dormouse_vring_driver_why(driver: &Driver, text: *mut c_char, size: usize) -> usize {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees `size` writable bytes at `text`.
     unsafe { tell(driver.last, text, size) }
 }
 
-/// [`either::Device::new`]; NULL and `errno` if these fail.
+/// Calls [`either::Device::new`]. If it fails, returns NULL and sets `errno`.
 ///
 /// # Safety
-/// The areas are mapped as long as the device is there, and nobody else of this program writes the device's side. So are the
-/// `region_count` regions at `regions`.
+/// The areas are mapped as long as the device exists, and no other code of this program writes the device's side.
+/// `region_count` regions are at `regions`, and their memory is mapped as long as the device exists.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dormouse_vring_device_create(
     areas: &Areas,
@@ -236,14 +239,15 @@ pub unsafe extern "C" fn dormouse_vring_device_create(
     region_count: usize,
 ) -> *mut Device {
     let Some(features) = features(flags) else { return fail(libc::EINVAL) };
-    // SAFETY: the caller's promise; where there are none, no address is needed.
+    // SAFETY: the caller guarantees `region_count` regions at `regions`; if the count is 0, the address is not used.
     let regions = if region_count == 0 { &[] } else { unsafe { slice::from_raw_parts(regions, region_count) } };
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that the regions' memory is mapped as long as the device exists.
     let memory = match unsafe { Regions::new(regions.to_vec()) } {
         Ok(memory) => memory,
         Err(error) => return fail(-errno_of(error)),
     };
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that the areas are mapped as long as the device exists, and that no other code of
+    // this program writes its side.
     let bus = unsafe { Direct::new(*areas) };
     match either::Device::new(flags & PACKED != 0, bus, size, features) {
         Ok(queue) => Box::into_raw(Box::new(Device { queue, memory, last: None })),
@@ -251,33 +255,34 @@ pub unsafe extern "C" fn dormouse_vring_device_create(
     }
 }
 
-/// A chain to pop into.
+/// Creates a chain to pop into.
 #[unsafe(no_mangle)]
 pub extern "C" fn dormouse_vring_chain_create() -> *mut Chain {
     Box::into_raw(Box::default())
 }
 
-/// The segments that the device reads.
+/// Returns the segments that the device reads.
 #[unsafe(no_mangle)]
 pub extern "C" fn dormouse_vring_chain_readable(chain: &Chain, count: &mut usize) -> *const Segment {
     *count = chain.readable().len();
     chain.readable().as_ptr()
 }
 
-/// The segments that the device writes.
+/// Returns the segments that the device writes.
 #[unsafe(no_mangle)]
 pub extern "C" fn dormouse_vring_chain_writable(chain: &Chain, count: &mut usize) -> *const Segment {
     *count = chain.writable().len();
     chain.writable().as_ptr()
 }
 
-/// [`AddressSpace::translate`] in the device's regions; NULL: the bytes are not there, or not in one of them.
+/// Calls [`AddressSpace::translate`] for the device's regions. NULL: the bytes are not in the regions, or not all in
+/// one of them.
 #[unsafe(no_mangle)]
 pub extern "C" fn dormouse_vring_device_translate(device: &Device, addr: u64, size_bytes: u64) -> *mut c_void {
     device.memory.translate(addr, size_bytes).map_or(ptr::null_mut(), |at| at.cast())
 }
 
-/// [`DeviceSide::pop`]: 1, 0 if there is none, or the driver's protocol violation.
+/// Calls [`DeviceSide::pop`]. Returns 1, 0 if there is none, or -EPROTO if the driver has violated the protocol.
 #[unsafe(no_mangle)]
 pub extern "C" fn dormouse_vring_device_pop(device: &mut Device, chain: &mut Chain) -> c_int {
     match device.queue.pop(&device.memory, chain) {
@@ -289,23 +294,23 @@ pub extern "C" fn dormouse_vring_device_pop(device: &mut Device, chain: &mut Cha
     }
 }
 
-/// [`DeviceSide::push_used`].
+/// Calls [`DeviceSide::push_used`].
 #[unsafe(no_mangle)]
 pub extern "C" fn dormouse_vring_device_push_used(device: &mut Device, chain: &Chain, len: u32) {
     device.queue.push_used(chain, len);
 }
 
-/// A text about the last error.
+/// Writes a text about the last error.
 ///
 /// # Safety
 /// `size` bytes are writable at `text`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dormouse_vring_device_why(device: &Device, text: *mut c_char, size: usize) -> usize {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees `size` writable bytes at `text`.
     unsafe { tell(device.last, text, size) }
 }
 
-/// Functions that are one of the queue's.
+/// Defines functions that call a method of the queue.
 macro_rules! passed_on {
     ($($(#[$doc:meta])* $name:ident($side:ident: $type:ty) -> $result:ty = $method:ident;)*) => {$(
         $(#[$doc])*
@@ -317,27 +322,27 @@ macro_rules! passed_on {
 }
 
 passed_on! {
-    /// [`DriverSide::publish`].
+    /// Calls [`DriverSide::publish`].
     dormouse_vring_driver_publish(driver: &mut Driver) -> () = publish;
-    /// [`DriverSide::needs_kick`].
+    /// Calls [`DriverSide::needs_kick`].
     dormouse_vring_driver_needs_kick(driver: &mut Driver) -> c_int = needs_kick;
-    /// [`DriverSide::arm_interrupt`].
+    /// Calls [`DriverSide::arm_interrupt`].
     dormouse_vring_driver_arm_interrupt(driver: &mut Driver) -> c_int = arm_interrupt;
-    /// [`DriverSide::disarm_interrupt`].
+    /// Calls [`DriverSide::disarm_interrupt`].
     dormouse_vring_driver_disarm_interrupt(driver: &mut Driver) -> () = disarm_interrupt;
-    /// [`DriverSide::free_count`].
+    /// Calls [`DriverSide::free_count`].
     dormouse_vring_driver_free_count(driver: &Driver) -> u16 = free_count;
-    /// [`DriverSide::violations`].
+    /// Calls [`DriverSide::violations`].
     dormouse_vring_driver_violations(driver: &Driver) -> u64 = violations;
-    /// [`DeviceSide::publish_used`].
+    /// Calls [`DeviceSide::publish_used`].
     dormouse_vring_device_publish_used(device: &mut Device) -> () = publish_used;
-    /// [`DeviceSide::needs_interrupt`].
+    /// Calls [`DeviceSide::needs_interrupt`].
     dormouse_vring_device_needs_interrupt(device: &mut Device) -> c_int = needs_interrupt;
-    /// [`DeviceSide::arm_notification`].
+    /// Calls [`DeviceSide::arm_notification`].
     dormouse_vring_device_arm_notification(device: &mut Device) -> c_int = arm_notification;
-    /// [`DeviceSide::disarm_notification`].
+    /// Calls [`DeviceSide::disarm_notification`].
     dormouse_vring_device_disarm_notification(device: &mut Device) -> () = disarm_notification;
-    /// [`DeviceSide::violations`].
+    /// Calls [`DeviceSide::violations`].
     dormouse_vring_device_violations(device: &Device) -> u64 = violations;
 }
 
@@ -346,11 +351,12 @@ macro_rules! freed {
         $(#[$doc])*
         ///
         /// # Safety
-        /// NULL, or one that was created and not freed.
+        /// The pointer is NULL, or was returned by the create function and not yet destroyed.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($value: *mut $type) {
             if !$value.is_null() {
-                // SAFETY: the caller's promise: the function that creates these made it of a box.
+                // SAFETY: the caller guarantees that the create function returned the pointer, from a box, and that it
+                // was not yet destroyed.
                 drop(unsafe { Box::from_raw($value) });
             }
         }

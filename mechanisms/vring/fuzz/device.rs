@@ -1,4 +1,4 @@
-//! The device side of a queue, while its driver writes anything at any time.
+//! Fuzzes the device side of a queue while its driver writes arbitrary values at any time.
 #![no_main]
 
 use dormouse_fuzz::ring::{Input, Victim, check};

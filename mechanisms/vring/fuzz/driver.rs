@@ -1,4 +1,4 @@
-//! The driver side of a queue, while its device writes anything at any time.
+//! Fuzzes the driver side of a queue while its device writes arbitrary values at any time.
 #![no_main]
 
 use dormouse_fuzz::ring::{Input, Victim, check};

@@ -1,4 +1,4 @@
-//! What is handed over: descriptor chains of segments, and their completions.
+//! Descriptor chains of segments, and their completions.
 
 use alloc::vec::Vec;
 
@@ -7,68 +7,69 @@ use dormouse_abi::vring::DESC_F_WRITE;
 use crate::error::RingError;
 use crate::memory::IndirectTables;
 
-/// A contiguous part of a buffer, at an address that the device understands. Laid out as C does.
+/// A contiguous part of a buffer, at an address that the device understands. It has C layout.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Segment {
-    /// Where it starts, in the device's address space.
+    /// Address of the first byte, in the device's address space.
     pub addr: u64,
-    /// Bytes.
+    /// Length, in bytes.
     pub len: u32,
 }
 
-/// A buffer that came back to the driver. Laid out as C does.
+/// A buffer that came back to the driver. It has C layout.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Completion {
-    /// What the driver gave with it.
+    /// Token that the driver gave when it added the buffer.
     pub token: u64,
-    /// Bytes that the device says it wrote, at most those that it was allowed to write.
+    /// Number of bytes that the device says it wrote, limited to the number that it was allowed to write.
     pub len: u32,
 }
 
-/// A buffer that the device has been given: segments to be read, then segments to be written (2.7.4.2).
+/// A buffer that the device has received: segments to read, then segments to write (2.7.4.2).
 ///
-/// Use one value again and again: its memory is then reused.
+/// Use one value for many buffers, so that its memory is reused.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Chain {
-    /// In one word, for one store; the upper half as a packed descriptor has it:
+    /// Summary of the chain in one word, so that one store writes it. The upper half has the layout of a packed
+    /// descriptor:
     /// ```text
     ///   63   50    49     48   47    32   31                         16   15                 0
-    ///   |     0 | WRITE |   0 |      id | segments to be written but one | descriptors of ring |
+    ///   |     0 | WRITE |   0 |      id | segments to write, less one    | descriptors of ring |
     /// ```
-    /// WRITE: there is a segment to be written.
+    /// WRITE is set if there is a segment to write. The number of segments to write is stored less one.
     summary: u64,
     segments: Vec<Segment>,
 }
 
 impl Chain {
-    /// One descriptor, and one further segment to be written.
+    /// One descriptor, and one further segment to write: the units of the two counts in the summary.
     const DESCRIPTOR: u64 = 1;
     const WRITABLE: u64 = 1 << 16;
-    /// One descriptor, and one segment to be written at most.
+    /// Extent of a chain that takes one descriptor and has at most one segment to write.
     pub(crate) const ONE: u32 = Chain::DESCRIPTOR as u32;
-    /// A value that no chain has.
+    /// An extent that no chain has.
     pub(crate) const NONE: u32 = u32::MAX;
     const ID: u64 = 0xFFFF << 32;
     const WRITE: u64 = (DESC_F_WRITE as u64) << 48;
 
-    /// The head descriptor of a split queue, the buffer id of a packed one.
+    /// Returns the head descriptor in a split queue, the buffer id in a packed queue.
     #[inline]
     pub fn id(&self) -> u16 {
         (self.summary >> 32) as u16
     }
 
-    /// Descriptors of the ring itself that it takes.
+    /// Returns the number of descriptors that the chain takes in the ring itself.
     #[inline(always)]
     pub(crate) fn descriptors(&self) -> u16 {
         self.summary as u16
     }
 
-    /// Segments that the device reads.
+    /// Returns the number of segments that the device reads.
     #[inline(always)]
     fn readable_count(&self) -> usize {
-        // Two cases, which the CPU predicts, are cheaper than a difference that is right for both.
+        // Two predictable cases are cheaper than one difference that is right for both.
         if self.is_writable() {
             self.segments.len() - 1 - (self.summary as u32 >> 16) as usize
         } else {
@@ -76,37 +77,37 @@ impl Chain {
         }
     }
 
-    /// What the device reads. Addresses and lengths are what the driver says.
+    /// Returns the segments that the device reads. Addresses and lengths are unchecked values from the driver.
     #[inline]
     pub fn readable(&self) -> &[Segment] {
         &self.segments[..self.readable_count()]
     }
 
-    /// What the device writes. Addresses and lengths are what the driver says.
+    /// Returns the segments that the device writes. Addresses and lengths are unchecked values from the driver.
     #[inline]
     pub fn writable(&self) -> &[Segment] {
         &self.segments[self.readable_count()..]
     }
 
-    /// Bytes that the device may read.
+    /// Returns the number of bytes that the device may read.
     #[inline]
     pub fn readable_len(&self) -> u64 {
         total(self.readable())
     }
 
-    /// Bytes that the device may write.
+    /// Returns the number of bytes that the device may write.
     #[inline]
     pub fn writable_len(&self) -> u64 {
         total(self.writable())
     }
 
-    /// The id and WRITE, as they are in a packed descriptor's second word.
+    /// Returns the id and WRITE, at their place in a packed descriptor's second word.
     #[inline(always)]
     pub(crate) fn id_and_write(&self) -> u64 {
         self.summary & (Chain::WRITE | Chain::ID)
     }
 
-    /// The same, if the chain takes exactly `extent`: [`Chain::ONE`], or [`Chain::NONE`].
+    /// Returns the id and WRITE if the chain takes exactly `extent`: [`Chain::ONE`], or [`Chain::NONE`].
     #[inline(always)]
     pub(crate) fn id_and_write_if(&self, extent: u32) -> Option<u64> {
         let rest = self.summary ^ u64::from(extent);
@@ -119,7 +120,7 @@ impl Chain {
         self.summary & Chain::WRITE != 0
     }
 
-    /// Empties it. What follows is pushed, and counted.
+    /// Removes all segments and resets the summary. The caller then enters segments and counts descriptors.
     #[inline]
     pub(crate) fn clear(&mut self) {
         self.segments.clear();
@@ -131,13 +132,13 @@ impl Chain {
         self.summary = self.summary & !Chain::ID | u64::from(id) << 32;
     }
 
-    /// Counts a descriptor of the ring: no more than 32,768.
+    /// Counts a descriptor of the ring. There are at most 32,768.
     #[inline]
     pub(crate) fn count_descriptor(&mut self) {
         self.summary += Chain::DESCRIPTOR;
     }
 
-    /// Makes it a buffer of one segment, which takes one descriptor. `write`: its flags, [`DESC_F_WRITE`] or none.
+    /// Makes this a buffer of one segment, which takes one descriptor. `write` is [`DESC_F_WRITE`] or 0.
     #[inline(always)]
     pub(crate) fn set_one(&mut self, id: u16, segment: Segment, write: u16) {
         self.summary = u64::from(write) << 48 | u64::from(id) << 32 | Chain::DESCRIPTOR;
@@ -155,8 +156,8 @@ impl Chain {
         self.segments.push(segment);
     }
 
-    /// Enters the segment of a descriptor, number `index` in its ring or table, whose flags may be those of `allowed`. The ring has `size`
-    /// descriptors; `bytes` counts those of the chain.
+    /// Checks and adds the segment of the descriptor with number `index` in its ring or table. Only the flags in
+    /// `allowed` may be set. The ring has `size` descriptors; `bytes` counts the bytes of the chain.
     #[inline(always)]
     pub(crate) fn enter(
         &mut self,
@@ -188,30 +189,31 @@ impl Chain {
     }
 }
 
-/// Bytes of the segments.
+/// Returns the total length of the segments, in bytes.
 #[inline]
 pub(crate) fn total(segments: &[Segment]) -> u64 {
     segments.iter().map(|segment| u64::from(segment.len)).sum()
 }
 
-/// The most bytes that a chain may have (2.7.5.2, 2.8.17).
+/// Maximum number of bytes of a chain (2.7.5.2, 2.8.17).
 pub(crate) const CHAIN_BYTES_MAX: u64 = 1 << 32;
 
-/// What a driver has to record for a buffer.
+/// The space that a buffer needs, and what the driver records about it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Need {
-    /// Segments.
+    /// Number of segments.
     pub(crate) count: usize,
-    /// Bytes that the device may write.
+    /// Number of bytes that the device may write, at most `u32::MAX`.
     pub(crate) writable: u32,
-    /// Where the segments go, if not into the ring.
+    /// Tables that hold the segments, if they do not go into the ring.
     pub(crate) table: Option<IndirectTables>,
-    /// Descriptors of the ring.
+    /// Number of descriptors of the ring.
     pub(crate) descriptors: u16,
 }
 
 impl Need {
-    /// Checks whether a ring of `size` descriptors could take the buffer if all of them were free.
+    /// Computes the needs of a buffer, and checks that a ring of `size` descriptors could take it if all of them were
+    /// free.
     #[inline(always)]
     pub(crate) fn of(
         readable: &[Segment],
@@ -236,7 +238,8 @@ impl Need {
     }
 }
 
-/// The segment of a buffer that has only one, and its flags. Most buffers have one, and every ring is large enough for it.
+/// Returns the only segment of a buffer and its flags, if the buffer has one segment. Most buffers do, and every ring
+/// is large enough for them.
 #[inline(always)]
 pub(crate) fn only(readable: &[Segment], writable: &[Segment]) -> Option<(Segment, u16)> {
     match (readable, writable) {
@@ -246,7 +249,7 @@ pub(crate) fn only(readable: &[Segment], writable: &[Segment]) -> Option<(Segmen
     }
 }
 
-/// A buffer's segments, with the flags that say which of them the device writes.
+/// Returns a buffer's segments, each with [`DESC_F_WRITE`] if the device writes it, otherwise 0.
 #[inline(always)]
 pub(crate) fn flagged<'a>(
     readable: &'a [Segment],

@@ -1,4 +1,4 @@
-//! Queues of either kind, where the program learns only as it runs which one it has.
+//! Queues whose kind, split or packed, is known only at run time.
 
 use crate::buffer::{Chain, Completion, Segment};
 use crate::bus::{Areas, Bus};
@@ -8,26 +8,26 @@ use crate::memory::{AddressSpace, IndirectTables};
 use crate::side::{DeviceSide, DriverSide};
 use crate::{packed, split};
 
-/// As [`split::size_bytes`] or [`packed::size_bytes`].
+/// Calls [`split::size_bytes`] or [`packed::size_bytes`].
 ///
 /// # Errors
-/// As there.
+/// See these functions.
 pub fn size_bytes(is_packed: bool, size: u32) -> Result<usize, RingError> {
     if is_packed { packed::size_bytes(size) } else { split::size_bytes(size) }
 }
 
-/// As [`split::contiguous`] or [`packed::contiguous`].
+/// Calls [`split::contiguous`] or [`packed::contiguous`].
 ///
 /// # Errors
-/// As there.
+/// See these functions.
 pub fn contiguous(is_packed: bool, base: *mut u8, size: u32) -> Result<Areas, RingError> {
     if is_packed { packed::contiguous(base, size) } else { split::contiguous(base, size) }
 }
 
-/// As [`split::init`] or [`packed::init`].
+/// Calls [`split::init`] or [`packed::init`].
 ///
 /// # Errors
-/// As there.
+/// See these functions.
 pub fn init(is_packed: bool, bus: &impl Bus, size: u32) -> Result<(), RingError> {
     if is_packed { packed::init(bus, size) } else { split::init(bus, size) }
 }
@@ -35,18 +35,18 @@ pub fn init(is_packed: bool, bus: &impl Bus, size: u32) -> Result<(), RingError>
 /// The driver side of a queue.
 #[derive(Debug)]
 pub enum Driver<B> {
-    /// Of a split one.
+    /// The driver side of a split queue.
     Split(split::Driver<B>),
-    /// Of a packed one.
+    /// The driver side of a packed queue.
     Packed(packed::Driver<B>),
 }
 
 /// The device side of a queue.
 #[derive(Debug)]
 pub enum Device<B> {
-    /// Of a split one.
+    /// The device side of a split queue.
     Split(split::Device<B>),
-    /// Of a packed one.
+    /// The device side of a packed queue.
     Packed(packed::Device<B>),
 }
 
@@ -59,7 +59,7 @@ macro_rules! with {
     };
 }
 
-/// Methods that the side of a queue of either kind has.
+/// Defines methods that call the method of the same name on the split or packed side.
 macro_rules! passed_on {
     (&mut $queue:ident: $($name:ident($($argument:ident: $type:ty),*) $(-> $result:ty)?;)*) => {
         $(fn $name(&mut $queue $(, $argument: $type)*) $(-> $result)? {
@@ -74,10 +74,10 @@ macro_rules! passed_on {
 }
 
 impl<B: Bus> Driver<B> {
-    /// The driver of an empty ring (see [`init`]) of `size` descriptors.
+    /// Creates the driver of an empty ring (see [`init`]) of `size` descriptors.
     ///
     /// # Errors
-    /// As [`split::Driver::new`] or [`packed::Driver::new`].
+    /// See [`split::Driver::new`] and [`packed::Driver::new`].
     pub fn new(is_packed: bool, bus: B, size: u32, features: Features) -> Result<Self, RingError> {
         Ok(if is_packed {
             Driver::Packed(packed::Driver::new(bus, size, features)?)
@@ -86,24 +86,24 @@ impl<B: Bus> Driver<B> {
         })
     }
 
-    /// As [`split::Driver::use_indirect`].
+    /// Puts buffers of at least two segments into these tables from now on: see [`split::Driver::use_indirect`].
     ///
     /// # Errors
-    /// As there.
+    /// See [`split::Driver::use_indirect`].
     ///
     /// # Safety
-    /// As there.
+    /// See [`split::Driver::use_indirect`].
     pub unsafe fn use_indirect(&mut self, tables: IndirectTables) -> Result<(), RingError> {
-        // SAFETY: the caller's promise, which is the same for both kinds.
+        // SAFETY: the caller guarantees the contract of this function, which is that of `use_indirect` for both kinds.
         with!(self, driver => unsafe { driver.use_indirect(tables) })
     }
 }
 
 impl<B: Bus> Device<B> {
-    /// The device of an empty ring (see [`init`]) of `size` descriptors.
+    /// Creates the device of an empty ring (see [`init`]) of `size` descriptors.
     ///
     /// # Errors
-    /// As [`split::Device::new`] or [`packed::Device::new`].
+    /// See [`split::Device::new`] and [`packed::Device::new`].
     pub fn new(is_packed: bool, bus: B, size: u32, features: Features) -> Result<Self, RingError> {
         Ok(if is_packed {
             Device::Packed(packed::Device::new(bus, size, features)?)
@@ -112,10 +112,10 @@ impl<B: Bus> Device<B> {
         })
     }
 
-    /// The device of a ring of which everything before `base` has been taken and used.
+    /// Creates the device of a ring in which everything before `base` has been taken and used.
     ///
     /// # Errors
-    /// As [`split::Device::with_base`] or [`packed::Device::with_base`].
+    /// See [`split::Device::with_base`] and [`packed::Device::with_base`].
     pub fn with_base(is_packed: bool, bus: B, size: u32, features: Features, base: u16) -> Result<Self, RingError> {
         Ok(if is_packed {
             Device::Packed(packed::Device::with_base(bus, size, features, base)?)
@@ -124,7 +124,7 @@ impl<B: Bus> Device<B> {
         })
     }
 
-    /// Where it is, as [`Device::with_base`] takes it.
+    /// Returns the device's position in the ring, in the form that [`Device::with_base`] takes.
     pub fn base(&self) -> u16 {
         with!(self, device => device.base())
     }

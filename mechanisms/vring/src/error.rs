@@ -2,115 +2,118 @@ use core::fmt;
 
 use crate::area::Area;
 
-/// What is wrong with a ring, or how its other side has violated the protocol.
+/// An error of a ring, or a protocol violation by its other side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RingError {
-    /// Not a power of two from 1 to 32768 (2.7); for a packed ring, not a number from 1 to 32768 (2.8.10.1).
+    /// The size is not a power of two from 1 to 32768 (2.7); in a packed ring, it is not a number from 1 to 32768
+    /// (2.8.10.1).
     Size {
-        /// The size asked for.
+        /// Size that was requested.
         size: u32,
     },
     /// The region does not begin on a multiple of 64 bytes.
     Alignment {
-        /// Where it begins.
+        /// Address at which it begins.
         address: usize,
     },
-    /// An area is too small, or, if `found` is 0, not aligned (2.7, 2.8).
+    /// An area is too small (2.7, 2.8), or, if `found` is 0, missing or not aligned.
     Area {
-        /// Which one.
+        /// Area that is wrong.
         area: Area,
-        /// Bytes that the ring needs.
+        /// Number of bytes that the ring needs.
         needed: usize,
-        /// Bytes that it has.
+        /// Number of usable bytes of the area.
         found: usize,
     },
     /// A region of the driver's memory overlaps another, or ends beyond the last address.
     Regions {
-        /// Where it begins.
+        /// Address of the region, in the driver's address space.
         addr: u64,
     },
-    /// Indirect tables are requested, and `VIRTIO_F_INDIRECT_DESC` was not negotiated.
+    /// Indirect tables were requested, but `VIRTIO_F_INDIRECT_DESC` was not negotiated.
     IndirectNotNegotiated,
-    /// A buffer without segments.
+    /// A buffer has no segments.
     Empty,
-    /// A buffer of more segments than the ring has entries; in a ring, a loop as well (2.7.5.2, 2.8.17).
+    /// A buffer has more segments than the ring has entries. In a ring, this includes a loop (2.7.5.2, 2.8.17).
     TooLong {
-        /// Segments; or, for a loop, how many were followed.
+        /// Number of segments; for a loop, number of segments followed.
         segments: usize,
     },
-    /// A buffer of more than 2^32 bytes (2.7.5.2, 2.8.17).
+    /// A buffer has more than 2^32 bytes (2.7.5.2, 2.8.17).
     TotalLength,
-    /// A segment to be read comes after one to be written (2.7.4.2, 2.8.17).
+    /// A segment to read follows a segment to write (2.7.4.2, 2.8.17).
     Order {
-        /// The descriptor, in its table or ring.
+        /// Index of the descriptor in its table or ring.
         index: u16,
     },
     /// `next` names no descriptor (2.7.5).
     NextIndex {
-        /// The descriptor, in its table or ring.
+        /// Index of the descriptor in its table or ring.
         index: u16,
-        /// Its `next`.
+        /// `next` of the descriptor.
         value: u16,
     },
-    /// An indirect table that is empty, that is no multiple of 16 bytes, or that is not in the driver's memory (2.7.5.3.1, 2.8.19).
+    /// An indirect table is empty, its length is not a multiple of 16 bytes, or it is not in the driver's memory
+    /// (2.7.5.3.1, 2.8.19).
     IndirectTable {
-        /// The descriptor that names it.
+        /// Index of the descriptor that names it.
         index: u16,
-        /// Where it is said to be.
+        /// Address of the table, as the descriptor gives it.
         addr: u64,
-        /// Its bytes.
+        /// Length of the table, in bytes.
         len: u32,
     },
-    /// The buffer goes on in a descriptor of a packed ring that is not available (2.8.21.1).
+    /// A buffer continues in a descriptor of a packed ring that is not available (2.8.21.1).
     NotAvailable {
-        /// The descriptor.
+        /// Index of the descriptor.
         index: u16,
     },
-    /// A buffer of a packed ring whose id is not below the ring's size.
+    /// The id of a buffer of a packed ring is not below the ring's size.
     BufferId {
-        /// Its first descriptor.
+        /// Index of the buffer's first descriptor.
         index: u16,
-        /// Its id.
+        /// Id of the buffer.
         value: u16,
     },
-    /// `avail.idx` is more than the ring's size ahead (2.7.13.3).
+    /// `avail.idx` is ahead by more than the ring's size (2.7.13.3).
     AvailIndex {
-        /// Where the device is.
+        /// Position of the device in the avail ring.
         index: u16,
-        /// What `avail.idx` says.
+        /// Value of `avail.idx`.
         value: u16,
     },
-    /// An entry of the avail ring is no descriptor (2.7.6).
+    /// An entry of the avail ring does not name a descriptor (2.7.6).
     AvailId {
-        /// The entry's index.
+        /// Index of the entry.
         index: u16,
-        /// What it holds.
+        /// Value of the entry.
         value: u16,
     },
-    /// A descriptor has flags that are unknown, not negotiated, or of a kind of buffer that is not accepted here (2.7.5).
+    /// A descriptor has flags that are unknown, not negotiated, or for a kind of buffer that the function does not
+    /// accept (2.7.5).
     DescriptorFlags {
-        /// The descriptor.
+        /// Index of the descriptor.
         index: u16,
-        /// Its flags.
+        /// Flags of the descriptor.
         value: u16,
     },
-    /// `used.idx` is further ahead than the device has chains (2.7.8).
+    /// `used.idx` is further ahead than the number of chains that the device has (2.7.8).
     UsedIndex {
-        /// Where the driver is.
+        /// Position of the driver in the used ring.
         index: u16,
-        /// What `used.idx` says.
+        /// Value of `used.idx`.
         value: u16,
     },
-    /// An element of the used ring names no descriptor that the device has (2.7.8).
+    /// An element of the used ring does not name a descriptor that the device has (2.7.8).
     UsedId {
-        /// The element's index.
+        /// Index of the element.
         index: u16,
-        /// What it names.
+        /// Value that the element names.
         value: u32,
     },
-    /// The driver has no free descriptor, or too few: take used ones first.
+    /// The driver has too few free descriptors, or none. Take used buffers first.
     Full {
-        /// The descriptor that comes next.
+        /// The next descriptor to use.
         index: u16,
     },
 }

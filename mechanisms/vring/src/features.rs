@@ -1,9 +1,9 @@
-//! What both sides have negotiated.
+//! Features that both sides have negotiated.
 
-/// Feature bits (clause 6) that change how a ring is used. A queue needs no others to be offered or accepted.
+/// Feature bits (clause 6) that change how a ring is used. A queue needs no other feature.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Features {
-    /// `VIRTIO_F_INDIRECT_DESC`: a descriptor may stand for a table of them (2.7.5.3, 2.8.7).
+    /// `VIRTIO_F_INDIRECT_DESC`: a descriptor may refer to a table of descriptors (2.7.5.3, 2.8.7).
     pub indirect: bool,
     /// `VIRTIO_F_EVENT_IDX`: each side says at which index it wants to be notified (2.7.10, 2.8.10).
     pub event_idx: bool,
@@ -12,18 +12,18 @@ pub struct Features {
 }
 
 impl Features {
-    /// The bit of `VIRTIO_F_INDIRECT_DESC`.
+    /// Bit of `VIRTIO_F_INDIRECT_DESC`.
     pub const INDIRECT: u64 = 1 << 28;
-    /// The bit of `VIRTIO_F_EVENT_IDX`.
+    /// Bit of `VIRTIO_F_EVENT_IDX`.
     pub const EVENT_IDX: u64 = 1 << 29;
-    /// The bit of `VIRTIO_F_VERSION_1`, without which a queue is a legacy one, which is not implemented here.
+    /// Bit of `VIRTIO_F_VERSION_1`. A queue without it is a legacy one, which is not implemented.
     pub const VERSION_1: u64 = 1 << 32;
-    /// The bit of `VIRTIO_F_RING_PACKED`.
+    /// Bit of `VIRTIO_F_RING_PACKED`.
     pub const PACKED: u64 = 1 << 34;
-    /// The bit of `VIRTIO_F_IN_ORDER`.
+    /// Bit of `VIRTIO_F_IN_ORDER`.
     pub const IN_ORDER: u64 = 1 << 35;
 
-    /// As negotiated bits.
+    /// Extracts the features from negotiated bits.
     pub const fn from_bits(bits: u64) -> Features {
         Features {
             indirect: bits & Features::INDIRECT != 0,
@@ -32,7 +32,7 @@ impl Features {
         }
     }
 
-    /// As bits to offer or to accept.
+    /// Returns the bits to offer or to accept.
     pub const fn to_bits(self) -> u64 {
         let indirect = self.indirect as u64 * Features::INDIRECT;
         let event_idx = self.event_idx as u64 * Features::EVENT_IDX;
@@ -41,8 +41,8 @@ impl Features {
     }
 }
 
-/// A 16-bit number in a word of 32 bits. Compilers widen 16-bit loads where they can. A load that is wider than the store before it
-/// is not forwarded: it waits until that store, and all before it, have reached the cache.
+/// A 16-bit number in a word of 32 bits. Compilers widen 16-bit loads if they can. The CPU does not forward a store to
+/// a load that is wider than the store: the load waits until that store, and all before it, have reached the cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Wide(u32);
 

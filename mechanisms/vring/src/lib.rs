@@ -1,10 +1,10 @@
 //! Virtqueues after VirtIO 1.2, split and packed, driver side and device side, in memory that two programs share.
 //!
 //! # The problem
-//! A producer that must never wait hands full buffers to a consumer and gets empty ones back, across processes that need
-//! not trust each other and need not have been written by the same people. A virtqueue is the interface for this that other people's
-//! programs already speak. Its cost is cache lines that travel between two CPUs: each side has
-//! to write, and the other to read.
+//! A producer that must never wait hands full buffers to a consumer and gets empty ones back. The two are in different
+//! processes, which need not trust each other and need not have been written by the same people. A virtqueue is the
+//! interface for this that other people's programs already speak. Its cost is cache lines that travel between two CPUs:
+//! each side must write, and the other side must read.
 //!
 //! # The picture
 //! ```text
@@ -20,17 +20,17 @@
 //!   │ addr,len,id,flags × n│   │desc │ flags│   │desc │ flags│    both write the ring: AVAIL and USED, compared with the
 //!   └──────────────────────┘   └────────────┘   └────────────┘    lap's wrap counter, say who owns a descriptor
 //! ```
-//! Indexes, flags, free descriptors and what is known of each buffer are also in the side's own memory (the *shadow*). A side never
-//! reads them back from the memory that the other side reads.
+//! Indexes, flags, free descriptors and the records of buffers are also in the side's own memory (the *shadow*). A side
+//! never reads them back from the memory that the other side reads.
 //!
-//! | | who | what it is for |
+//! | type | used by | purpose |
 //! | --- | --- | --- |
 //! | [`split::Driver`], [`split::Device`] | one thread each | peers that speak VirtIO |
-//! | [`packed::Driver`], [`packed::Device`] | one thread each | the same, in fewer lines of memory |
+//! | [`packed::Driver`], [`packed::Device`] | one thread each | peers that speak VirtIO, with fewer lines of memory |
 //! | [`split::PlannedDriver`] | any number of threads and processes | a hand-over that a killed driver does not stop |
 //!
-//! [`DriverSide`] and [`DeviceSide`] are the common interface of the first two; [`either`] has queues of which only a running program knows
-//! the kind.
+//! [`DriverSide`] and [`DeviceSide`] are the common interface of the first two rows. [`either`] has queues whose kind
+//! is known only at run time.
 //!
 //! # Example
 //! ```
@@ -67,7 +67,7 @@
 //!
 //! # States and their owners
 //!
-//! | a buffer is | its owner | moved on by |
+//! | state of a buffer | owner | call that ends the state |
 //! | --- | --- | --- |
 //! | free | driver | `add` |
 //! | written | driver | `publish` |
@@ -75,10 +75,10 @@
 //! | given back | device | `publish_used` |
 //! | used | driver | `take_used` |
 //!
-//! A planned driver writes nothing itself. It plans [`Txn`](dormouse_abi::txn::Txn)s; whoever holds the stream commits them, as
-//! a critical section or by plain stores. So several threads or processes can be one driver. If one is killed at any instruction, the
-//! next can go on with the ring: whatever follows from the shadow can be planned again, by anybody, with the
-//! same result.
+//! A planned driver writes nothing itself. It plans [`Txn`](dormouse_abi::txn::Txn)s; the thread that holds the stream
+//! commits them, in a critical section or by plain stores. So several threads or processes can be one driver. If one is
+//! killed at any instruction, the next can continue with the ring: everything that follows from the shadow can be
+//! planned again, by any driver, with the same result.
 //!
 //! | transaction | guard | plain stores | final store |
 //! | --- | --- | --- | --- |
@@ -86,36 +86,39 @@
 //! | [`split::PlannedDriver::plan_publish`] | `published == k1` | none | `avail.idx = k1` |
 //!
 //! # Ordering
-//! * (A) the release store with which the driver publishes (`avail.idx`, or the flags of the first descriptor) pairs with (B), the
-//!   device's acquire.
-//! * (C) the device's release store (`used.idx`, or the flags of the first used descriptor) pairs with (D), the driver's acquire. So
-//!   what the device read of a buffer was read before the driver writes it anew.
-//! * (E) the driver's full fence between publishing and reading what the device wants pairs with (F), the device's between saying
-//!   it and looking for buffers; (H) and (G) likewise the other way round. At least one of the two sees the other's store, so no
-//!   notification is lost.
+//! * (A) the release store with which the driver publishes (`avail.idx`, or the flags of the first descriptor) pairs
+//!   with (B), the device's acquire.
+//! * (C) the device's release store (`used.idx`, or the flags of the first used descriptor) pairs with (D), the
+//!   driver's acquire. So the device has finished reading a buffer before the driver writes the buffer again.
+//! * (E) the driver's full fence between publishing and reading the device's notification request pairs with (F), the
+//!   device's fence between writing the request and looking for buffers. (H) and (G) pair likewise in the other
+//!   direction. At least one of the two sides sees the other's store, so no notification is lost.
 //!
 //! # Notification
-//! With [`Features::event_idx`] each side says at which index it wants to be woken (2.7.10, 2.8.14), and [`need_event`] compares in
-//! wrapping arithmetic. A plain comparison would lose one kick at each wrap of 16 bits. Without it, a flag says whether.
+//! With [`Features::event_idx`] each side says at which index it wants to be woken (2.7.10, 2.8.14), and [`need_event`]
+//! compares in wrapping arithmetic. A plain comparison would lose one kick at each wrap of 16 bits. Without the
+//! feature, a flag says whether the side wants to be notified at all.
 //!
 //! # Trust
-//! Each side treats the other as untrusted. Each word is read once and then checked. The state that a side relies on is in its own memory. A
-//! protocol violation is an error that names the index and the value ([`RingError`]); the side goes on, and counts it
-//! ([`DriverSide::violations`], [`DeviceSide::violations`]). The caller checks the addresses and lengths of buffers, because it knows the memory
-//! ([`AddressSpace`]); those of indirect tables are checked here.
+//! Each side treats the other as untrusted. Each word is read once and then checked. The state that a side relies on is
+//! in its own memory. A protocol violation is an error that names the index and the value ([`RingError`]); the side
+//! continues, and counts it ([`DriverSide::violations`], [`DeviceSide::violations`]). The caller checks the addresses
+//! and lengths of buffers, because it knows the memory ([`AddressSpace`]). The ring itself checks those of indirect
+//! tables.
 //!
 //! # Cost
-//! The driver never reads the line of `avail.idx`; the device reads it only when it has taken everything that it saw last. Publish
-//! in batches where buffers come in batches: that is where the shadow saves most. If a CPU's stores become visible
-//! in order, as on x86, a store to a line that the other side has delays all that follow, and stores to a side's own memory fill the buffer
-//! in which they wait. So a side keeps little state that changes with each buffer, and does not store a value that stays the same. A device
-//! that gives buffers back in the order in which they came is the cheapest for its driver, whether or not that order was negotiated.
-//! No call blocks. Only the first growth of a [`Chain`] allocates. No
-//! call fails except as its documentation says.
+//! The driver never reads the line of `avail.idx`. The device reads that line only when it has taken everything that it
+//! saw last. If buffers arrive in batches, publish them in batches: the shadow saves most then. If a CPU's stores
+//! become visible in order, as on x86, a store to a line that is in the other side's cache delays all later stores.
+//! Stores to a side's own memory then fill the store buffer in which they wait. So a side keeps little state that
+//! changes with each buffer, and does not store a value that is unchanged. A device that returns buffers in the order
+//! in which it received them costs its driver least, whether or not that order was negotiated. No call blocks. Only the
+//! first growth of a [`Chain`] allocates. No call fails except as its documentation says.
 //!
 //! # Limits
-//! Legacy queues (big-endian, without `VIRTIO_F_VERSION_1`), ring resets and `VIRTIO_F_NOTIFICATION_DATA` are not implemented, and so
-//! are not offered. An indirect table contains a whole buffer: the driver makes no chain that ends in a table.
+//! Legacy queues (big-endian, without `VIRTIO_F_VERSION_1`), ring resets and `VIRTIO_F_NOTIFICATION_DATA` are not
+//! implemented, and so are not offered. An indirect table contains a whole buffer: the driver makes no chain that ends
+//! in a table.
 //!
 //! # Source
 //! VirtIO 1.2, clauses 2.6 to 2.8; Venkatesh Srinivas, "virtio_ring: Shadow available ring flags & index" (2015).

@@ -6,56 +6,59 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::error::RingError;
 
-/// What the driver's addresses mean in this program.
+/// Translation from the driver's addresses to addresses in this program.
 ///
 /// # Safety
-/// What [`AddressSpace::translate`] returns is mapped readable and writable, for as many bytes as were asked for, while the value is
-/// borrowed.
+/// Each address that [`AddressSpace::translate`] returns is mapped readable and writable, for the requested number of
+/// bytes, while the value is borrowed.
 pub unsafe trait AddressSpace {
-    /// Where the `len` bytes from `addr` on are; `None`: the driver has no such bytes, or not all of them in one piece.
+    /// Returns the address in this program of the `len` bytes at `addr`. `None`: the driver does not have all of these
+    /// bytes, or not in one piece.
     fn translate(&self, addr: u64, len: u64) -> Option<*mut u8>;
 }
 
-/// No memory: for queues whose buffers are not addresses, or whose addresses the caller translates. Indirect tables are refused.
+/// An address space without memory: for queues whose buffers are not addresses, or whose addresses the caller
+/// translates. Indirect tables are refused.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NoMemory;
 
-// SAFETY: nothing is returned.
+// SAFETY: `translate` never returns an address.
 unsafe impl AddressSpace for NoMemory {
     fn translate(&self, _addr: u64, _len: u64) -> Option<*mut u8> {
         None
     }
 }
 
-/// A piece of the driver's memory that is mapped here. Laid out as C does.
+/// A piece of the driver's memory that is mapped into this program. It has C layout.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct Region {
-    /// The driver's address of its first byte.
+    /// Driver's address of the first byte.
     pub addr: u64,
-    /// Bytes.
+    /// Length, in bytes.
     pub len: u64,
-    /// Where it is mapped here.
+    /// Address of the first byte in this program.
     pub base: *mut u8,
 }
 
-/// The driver's memory in pieces that do not overlap, as vhost-user's memory table has it.
+/// The driver's memory as pieces that do not overlap, like vhost-user's memory table.
 #[derive(Debug, Clone, Default)]
 pub struct Regions(Vec<Region>);
 
-// SAFETY: addresses and sizes of memory that is shared with another process anyway.
+// SAFETY: the value holds addresses and sizes; the memory is shared with another process anyway.
 unsafe impl Send for Regions {}
-// SAFETY: nothing in it can be changed through a shared reference; the memory is shared with another process anyway.
+// SAFETY: nothing in the value can be changed through a shared reference; the memory is shared with another process
+// anyway.
 unsafe impl Sync for Regions {}
 
 impl Regions {
-    /// These pieces.
+    /// Creates an address space of these pieces.
     ///
     /// # Errors
-    /// [`RingError::Regions`]: two pieces overlap, or one goes beyond the last address.
+    /// [`RingError::Regions`]: two pieces overlap, or one extends beyond the last address.
     ///
     /// # Safety
-    /// Each is mapped readable and writable as long as the value or a copy of it is used.
+    /// Each piece is mapped readable and writable as long as the value or a copy of it is used.
     pub unsafe fn new(mut regions: Vec<Region>) -> Result<Regions, RingError> {
         regions.sort_unstable_by_key(|region| region.addr);
         let mut end = 0;
@@ -69,13 +72,14 @@ impl Regions {
         Ok(Regions(regions))
     }
 
-    /// The pieces, in order.
+    /// Returns the pieces, ordered by the driver's address.
     pub fn iter(&self) -> impl Iterator<Item = &Region> {
         self.0.iter()
     }
 }
 
-// SAFETY: inside of one region, which `new`'s caller promises to be mapped.
+// SAFETY: the bytes are inside one region, and `new`'s caller guarantees that each region is mapped readable and
+// writable.
 unsafe impl AddressSpace for Regions {
     #[inline]
     fn translate(&self, addr: u64, len: u64) -> Option<*mut u8> {
@@ -87,7 +91,7 @@ unsafe impl AddressSpace for Regions {
     }
 }
 
-/// Where an indirect table is, and how many entries it has. Descriptor `index` names it.
+/// Returns the address of an indirect table and its number of entries. Descriptor `index` names the table.
 pub(crate) fn find_table(
     space: &impl AddressSpace,
     index: u16,
@@ -101,65 +105,69 @@ pub(crate) fn find_table(
     Ok((space.translate(addr, len.into()).ok_or(wrong)?, len / 16))
 }
 
-/// A descriptor as it is in memory: address; length, flags and `next` (or, in a packed ring, id and flags).
+/// The two words of a descriptor: its address; and its length, flags and `next` (in a packed ring, its length, id and
+/// flags).
 pub(crate) type Words = (u64, u64);
 
-/// Reads the descriptor of an indirect table at `at`, once. The driver may have put it at any address.
+/// Reads the descriptor of an indirect table at `at`, each byte once. The driver may have chosen any alignment.
 ///
 /// # Safety
-/// 16 bytes are readable.
+/// 16 bytes at `at` are readable.
 pub(crate) unsafe fn read_words(at: *mut u8) -> Words {
     if at.addr().is_multiple_of(8) {
-        // SAFETY: the caller's promise; aligned.
+        // SAFETY: the caller guarantees that 16 bytes at `at` are readable; `at` is aligned to 8.
         let addr = unsafe { AtomicU64::from_ptr(at.cast()) };
-        // SAFETY: the second half of the 16 bytes that the caller promises, aligned to 8 as the first.
+        // SAFETY: the second half of the 16 bytes that the caller guarantees to be readable, aligned to 8 like the
+        // first.
         let rest = unsafe { AtomicU64::from_ptr(at.wrapping_add(8).cast()) };
         return (u64::from_le(addr.load(Relaxed)), u64::from_le(rest.load(Relaxed)));
     }
     let mut bytes = [0; 16];
     for (index, byte) in bytes.iter_mut().enumerate() {
-        // SAFETY: the caller's promise. Volatile, because the driver may write meanwhile; each byte is read once.
+        // SAFETY: the byte is one of the 16 that the caller guarantees to be readable. The read is volatile because the
+        // driver may write at the same time; each byte is read once.
         *byte = unsafe { ptr::read_volatile(at.wrapping_add(index)) };
     }
     let half = |start: usize| u64::from_le_bytes(core::array::from_fn(|index| bytes[start + index]));
     (half(0), half(8))
 }
 
-/// Memory of the driver in which it puts indirect tables, one for each descriptor of the ring.
+/// The driver's memory for indirect tables: one table for each descriptor of the ring.
 #[derive(Debug, Clone, Copy)]
 pub struct IndirectTables {
-    /// Where the first one is, on a multiple of 16; `size × entries × 16` bytes are used.
+    /// Address of the first table, a multiple of 16; `size × entries × 16` bytes are used.
     pub base: *mut u8,
-    /// The device's address of it.
+    /// Device's address of the first table.
     pub addr: u64,
-    /// Descriptors of each; a longer chain is put into the ring itself.
+    /// Number of descriptors in each table. A longer chain is put into the ring itself.
     pub entries: u16,
 }
 
-// SAFETY: an address of memory that is shared with another process anyway.
+// SAFETY: the value holds an address of memory that is shared with another process anyway.
 unsafe impl Send for IndirectTables {}
 
 impl IndirectTables {
-    /// Bytes for a ring of `size` entries.
+    /// Returns the number of bytes that the tables of a ring of `size` entries need.
     pub const fn size_bytes(size: u32, entries: u16) -> usize {
         size as usize * entries as usize * 16
     }
 
-    /// The device's address of table `slot`.
+    /// Returns the device's address of table `slot`.
     pub(crate) fn addr_of(&self, slot: u16) -> u64 {
         self.addr + u64::from(slot) * u64::from(self.entries) * 16
     }
 
-    /// Writes a descriptor of table `slot`.
+    /// Writes descriptor `entry` of table `slot`.
     ///
     /// # Safety
-    /// `slot` is below the size of a ring for which `base` has memory, and `entry` below `entries`.
+    /// `base` has memory for the tables of a ring that has more than `slot` entries, and `entry` is below `entries`.
     pub(crate) unsafe fn write(&self, slot: u16, entry: u16, (addr, rest): Words) {
         let offset = (slot as usize * self.entries as usize + entry as usize) * 16;
         let at = self.base.wrapping_add(offset);
-        // SAFETY: the caller's promise; aligned, as `base` is.
+        // SAFETY: the caller guarantees that the descriptor is inside the tables' memory; it is aligned, because `base`
+        // is.
         let first = unsafe { AtomicU64::from_ptr(at.cast()) };
-        // SAFETY: the second half of the descriptor, inside what the caller promises, and aligned as `base` is.
+        // SAFETY: the second half of that descriptor, inside the same memory and aligned, because `base` is.
         let second = unsafe { AtomicU64::from_ptr(at.wrapping_add(8).cast()) };
         first.store(addr.to_le(), Relaxed);
         second.store(rest.to_le(), Relaxed);

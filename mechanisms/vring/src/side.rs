@@ -6,17 +6,18 @@ use crate::memory::AddressSpace;
 
 /// The driver side of a queue: [`split::Driver`](crate::split::Driver) or [`packed::Driver`](crate::packed::Driver).
 pub trait DriverSide {
-    /// Writes a buffer's descriptors, without showing them to the device.
+    /// Writes a buffer's descriptors without showing them to the device.
     ///
     /// # Errors
     /// [`RingError::Full`], [`RingError::Empty`], [`RingError::TooLong`], [`RingError::TotalLength`]; nothing was changed.
     fn add(&mut self, readable: &[Segment], writable: &[Segment], token: u64) -> Result<(), RingError>;
-    /// Shows the device all that was added.
+    /// Shows the device everything that was added.
     fn publish(&mut self);
-    /// Writes a buffer's descriptors, and shows the device all that was added: what is done for the last buffer of a batch.
+    /// Writes a buffer's descriptors, and shows the device everything that was added. Use it for the last buffer of a
+    /// batch.
     ///
     /// # Errors
-    /// As [`DriverSide::add`]; nothing was published.
+    /// See [`DriverSide::add`]; nothing was published.
     #[inline(always)]
     fn add_and_publish(&mut self, readable: &[Segment], writable: &[Segment], token: u64) -> Result<(), RingError> {
         self.add(readable, writable, token)?;
@@ -25,44 +26,45 @@ pub trait DriverSide {
     }
     /// Whether the device wants to be notified of what was published since the last call.
     fn needs_kick(&mut self) -> bool;
-    /// The next used buffer, if there is one.
+    /// Returns the next used buffer, if there is one.
     ///
     /// # Errors
-    /// The device has violated the protocol; the driver goes on.
+    /// The device has violated the protocol; the driver continues.
     fn take_used(&mut self) -> Result<Option<Completion>, RingError>;
-    /// Asks to be notified; true: there is something to be taken first.
+    /// Asks to be notified. True: a used buffer is already there and should be taken first.
     fn arm_interrupt(&mut self) -> bool;
     /// Asks not to be notified for now.
     fn disarm_interrupt(&mut self);
-    /// Descriptors that are free.
+    /// Returns the number of free descriptors.
     fn free_count(&self) -> u16;
-    /// Buffers that were published and not yet taken back, without those that the device has lost (see the split driver's).
+    /// Returns the number of buffers that were published and not yet taken back, without those that the device has lost
+    /// (see the split driver).
     fn in_flight(&self) -> u16;
-    /// Buffers that were added and not yet published.
+    /// Returns the number of buffers that were added and not yet published.
     fn unpublished(&self) -> u16;
-    /// How many times the device has violated the protocol.
+    /// Returns the number of times that the device has violated the protocol.
     fn violations(&self) -> u64;
 }
 
 /// The device side of a queue: [`split::Device`](crate::split::Device) or [`packed::Device`](crate::packed::Device).
 pub trait DeviceSide {
-    /// The next available buffer; false: there is none.
+    /// Pops the next available buffer into `chain`. False: there is none.
     ///
     /// # Errors
-    /// The driver has violated the protocol; the device goes on.
+    /// The driver has violated the protocol; the device continues.
     fn pop(&mut self, space: &impl AddressSpace, chain: &mut Chain) -> Result<bool, RingError>;
-    /// Gives a buffer back, with the number of bytes written, without showing it to the driver.
+    /// Returns a buffer and the number of bytes written to it, without showing it to the driver.
     fn push_used(&mut self, chain: &Chain, len: u32);
-    /// Shows the driver all that was pushed.
+    /// Shows the driver everything that was pushed.
     fn publish_used(&mut self);
     /// Whether the driver wants to be notified of what was published since the last call.
     fn needs_interrupt(&mut self) -> bool;
-    /// Asks to be notified; true: there is something to be popped first.
+    /// Asks to be notified. True: a buffer is already there and should be popped first.
     fn arm_notification(&mut self) -> bool;
     /// Asks not to be notified for now.
     fn disarm_notification(&mut self);
-    /// Buffers that were pushed and not yet published.
+    /// Returns the number of buffers that were pushed and not yet published.
     fn unpublished(&self) -> u16;
-    /// How many times the driver has violated the protocol.
+    /// Returns the number of times that the driver has violated the protocol.
     fn violations(&self) -> u64;
 }

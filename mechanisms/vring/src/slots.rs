@@ -1,8 +1,8 @@
-//! Which buffers the device has, in the driver's own memory.
+//! The driver's record of the buffers that the device has, in the driver's own memory.
 
 use alloc::boxed::Box;
 
-/// What the driver knows of a buffer.
+/// The driver's record of a buffer.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Slot {
     pub(crate) token: u64,
@@ -10,8 +10,8 @@ pub(crate) struct Slot {
     ///   63                48   47   32   31                       0
     ///   | extent            |      id  | bytes that may be written |
     /// ```
-    /// The extent: 0 if the buffer is simple. Else the topmost bit is set, and those below it say how many more descriptors than one there
-    /// are.
+    /// The extent is 0 if the buffer is simple. Otherwise the topmost bit is set, and the bits below it hold the number
+    /// of descriptors less one.
     what: u64,
 }
 
@@ -21,66 +21,68 @@ impl Slot {
         (self.what >> 32) as u16
     }
 
-    /// Descriptors that it takes of the ring.
+    /// Returns the number of descriptors that the buffer takes in the ring.
     #[inline(always)]
     pub(crate) const fn descriptors(&self) -> u16 {
         (self.what >> 48) as u16 % NOT_SIMPLE + 1
     }
 
-    /// Bytes that the device may write.
+    /// Returns the number of bytes that the device may write.
     #[inline(always)]
     pub(crate) const fn writable(&self) -> u32 {
         self.what as u32
     }
 
-    /// Whether it is simple and has this id.
+    /// Whether the buffer is simple and has this id.
     #[inline(always)]
     pub(crate) fn is_simple(&self, id: u16) -> bool {
         u64::from(id) == self.what >> 32
     }
 }
 
-/// In an extent.
+/// Topmost bit of an extent: the buffer is not simple.
 const NOT_SIMPLE: u16 = 1 << 15;
 
-/// The extent of a buffer that is not simple, at its place in a slot.
+/// Returns the extent of a buffer that is not simple, at its place in a slot.
 const fn extent_of(descriptors: u16) -> u64 {
     ((NOT_SIMPLE | (descriptors - 1)) as u64) << 48
 }
 
-/// An id, at its place in a slot and in a packed descriptor's second word.
+/// Returns an id, at its place in a slot and in a packed descriptor's second word.
 const fn id_of(id: u16) -> u64 {
     (id as u64) << 32
 }
 
-/// Slots of all ids in one order: those under way as they were added, then those that are free. In a split queue ids are heads.
+/// The slots of all ids in one order: first the ids under way, in the order in which they were added, then the free
+/// ids. In a split queue, ids are heads.
 ///
 /// ```text
 ///   order    …  4  5  1  7  0  2  3  6  4  5 …     the id of buffer number n is at n, modulo the length, a power of two
 ///                     ▲ oldest       ▲ added
 ///                     under way      free
 /// ```
-/// A buffer that comes back is exchanged with the oldest one. So the buffers under way lie between two numbers, and one
-/// comparison tells whether an id is among them. If buffers come back in the order in which they were added, in a ring whose size is a
-/// power of two, nothing is ever moved. That matters, because a store to a side's own memory waits behind each store to a line that the
-/// other side has.
+/// A buffer that comes back is exchanged with the oldest one. So the buffers under way are between two numbers, and one
+/// comparison tells whether an id is among them. If buffers come back in the order in which they were added, in a ring
+/// whose size is a power of two, nothing is ever moved. That matters, because a store to a side's own memory waits for
+/// each earlier store to a line that is in the other side's cache.
 #[derive(Debug)]
 pub(crate) struct Slots {
     order: Box<[Slot]>,
-    /// One less than its length.
+    /// Length of `order`, less one.
     mask: u32,
-    /// Where each id is in it.
+    /// Index in `order` of each id.
     place: Box<[u16]>,
-    /// Whether there are as many ids as places: then a buffer that is taken back stays where it is.
+    /// Whether there are as many ids as places. If so, a buffer that is taken back stays in its place.
     is_full: bool,
-    /// The extent of a buffer of one descriptor, in its place.
+    /// Extent of a buffer of one descriptor, at its place in a slot.
     one: u64,
 }
 
 impl Slots {
-    /// All ids of a ring of `size`, all free: id 0 is that of buffer number 0.
+    /// Creates the slots of a ring of `size` descriptors, all free. Buffer number 0 gets id 0.
     ///
-    /// A buffer of one descriptor is simple if there are as many ids as places: then nothing has to be done here when it comes back.
+    /// A buffer of one descriptor is simple if there are as many ids as places: its slot then needs no change when the
+    /// buffer comes back.
     pub(crate) fn new(size: u16) -> Slots {
         let is_full = size.is_power_of_two();
         let slot = |id: u16| Slot { token: 0, what: id_of(id) };
@@ -93,29 +95,30 @@ impl Slots {
         }
     }
 
-    /// Where the slot of the buffer with this number is.
+    /// Returns the index in `order` of the slot of the buffer with this number.
     #[inline(always)]
     fn at(&self, number: u32) -> usize {
         (number & self.mask) as usize
     }
 
-    /// The slot of the buffer with this number.
+    /// Returns the slot of the buffer with this number.
     #[inline(always)]
     pub(crate) fn get(&self, number: u32) -> &Slot {
-        // SAFETY: below the length, which is one more than the mask.
+        // SAFETY: `at` masks the index, so it is below the length, which is one more than the mask.
         unsafe { self.order.get_unchecked(self.at(number)) }
     }
 
-    /// Enters the buffer with this number, the first free one. Returns its id, at its place in a second word.
+    /// Enters the buffer with this number, which is the first free one. Returns its id, at its place in a packed
+    /// descriptor's second word.
     #[inline(always)]
     pub(crate) fn enter(&mut self, number: u32, token: u64, writable: u32, descriptors: u16) -> u64 {
         const ID: u64 = id_of(u16::MAX);
         let at = self.at(number);
         let of_this = u64::from(writable) | if descriptors == 1 { self.one } else { extent_of(descriptors) };
-        // SAFETY: `at` is masked, and so below the length, which is one more than the mask.
+        // SAFETY: `at` is masked, so it is below the length, which is one more than the mask.
         let slot = unsafe { self.order.get_unchecked_mut(at) };
         slot.token = token;
-        // Most often everything but the id is the same as before, and is not stored again.
+        // Usually everything but the id is unchanged, and is not stored again.
         let id = slot.what ^ of_this;
         if id & !ID == 0 {
             return id;
@@ -125,7 +128,7 @@ impl Slots {
         id
     }
 
-    /// As [`Slots::enter`], for a buffer whose id is given: a free one.
+    /// Like [`Slots::enter`], but for a buffer whose id is given. The id must be free.
     #[inline(always)]
     pub(crate) fn enter_as(&mut self, number: u32, id: u16, token: u64, writable: u32, descriptors: u16) {
         if self.get(number).id() != id {
@@ -134,15 +137,16 @@ impl Slots {
         self.enter(number, token, writable, descriptors);
     }
 
-    /// How many buffers under way were added after number `oldest` and before the one with this id. If the id is free: at least as many as
-    /// there are under way. `None`: there is no such id.
+    /// Returns the number of buffers under way that were added from number `oldest` on and before the one with this id.
+    /// If the id is free, the result is at least the number of buffers under way. `None`: there is no such id.
     #[inline(always)]
     pub(crate) fn since(&self, oldest: u32, id: u16) -> Option<u32> {
         let place = *self.place.get(usize::from(id))?;
         Some(u32::from(place).wrapping_sub(oldest) & self.mask)
     }
 
-    /// Exchanges an id and what is known of its buffer with those of the buffer with this number. Both are under way, or both are free.
+    /// Exchanges an id and its buffer's record with those of the buffer with this number. Both are under way, or both
+    /// are free.
     #[inline(never)]
     pub(crate) fn exchange(&mut self, number: u32, id: u16) {
         let (at, place) = (self.at(number), self.place[usize::from(id)]);
@@ -151,7 +155,7 @@ impl Slots {
         self.order.swap(at, place.into());
     }
 
-    /// Makes the oldest, number `oldest`, free. The next one is the oldest then.
+    /// Frees the oldest buffer, number `oldest`. The next one is then the oldest.
     #[inline(always)]
     pub(crate) fn free_oldest(&mut self, oldest: u32) {
         if !self.is_full {

@@ -1,11 +1,11 @@
 //! Both sides under a model checker: every interleaving, with each value that a load may see.
 //!
-//! A ring's words are loom's atomics, buffers are cells that loom watches. Who waits is woken by a notification and by nothing else, so a
-//! lost one is a deadlock, which loom finds; and what was not handed over properly is accessed by two, which it finds as well. Faults are
-//! planted to see that it does: [`Fault`].
+//! A ring's words are loom's atomics, and buffers are cells that loom watches. A waiting thread is woken by a
+//! notification and by nothing else, so a lost one is a deadlock, which loom finds. Two threads access a buffer that
+//! was not handed over properly, which loom also finds. Faults are planted to check that it does: [`Fault`].
 //!
-//! What the checker cannot do: accesses of several widths to the same bytes. Where a packed queue loads offset and flags of an event as one
-//! word, here they are two loads, which is weaker.
+//! The checker cannot model accesses of several widths to the same bytes. A packed queue loads offset and flags of an
+//! event as one word; here they are two loads, which is weaker.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -19,28 +19,29 @@ use loom::sync::atomic::{AtomicU64, fence};
 use loom::sync::{Condvar, Mutex, MutexGuard};
 use loom::thread;
 
-/// What is left out of the protocol.
+/// The part of the protocol that is left out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fault {
     None,
-    /// The driver's between publishing and reading what the device wants (E), and between saying what it wants and looking (G).
+    /// The driver's fences: between publishing and reading the device's request (E), and between storing its own
+    /// request and looking (G).
     DriverFences,
-    /// The device's: (F) and (H).
+    /// The device's fences: (F) and (H).
     DeviceFences,
-    /// Publishing releases nothing.
+    /// Publishing does not release.
     Releases,
-    /// Looking acquires nothing.
+    /// Looking does not acquire.
     Acquires,
-    /// A side that has said that it wants to be woken does not look again.
+    /// A side that has asked to be woken does not look again.
     Look,
     /// Indexes are compared as if they did not wrap.
     Comparison,
 }
 
-/// Words by their offsets.
+/// Words with their offsets.
 type Words = Vec<(usize, AtomicU64)>;
 
-/// A ring's memory.
+/// A ring's memory: the length and the words of each area.
 struct Ring([(usize, Words); 3]);
 
 impl Ring {
@@ -73,13 +74,13 @@ impl Ring {
 #[derive(Clone)]
 struct Loom {
     ring: Arc<Ring>,
-    /// The fault that leaves out fences here.
+    /// The fault that removes this side's fences.
     fenceless: Fault,
     fault: Fault,
 }
 
 impl Loom {
-    /// The driver's way to the ring, and the device's.
+    /// Returns the driver's bus and the device's.
     fn both(ring: Arc<Ring>, fault: Fault) -> [Loom; 2] {
         [Fault::DriverFences, Fault::DeviceFences].map(|fenceless| Loom { ring: ring.clone(), fenceless, fault })
     }
@@ -115,7 +116,7 @@ impl Bus for Loom {
     }
 }
 
-/// What a kick or an interrupt is: an event that is remembered.
+/// A kick or an interrupt: an event that is remembered.
 struct Bell {
     is_rung: Mutex<bool>,
     ringing: Condvar,
@@ -140,24 +141,24 @@ impl Bell {
     }
 }
 
-/// What both threads have beside the ring.
+/// State that both threads share besides the ring.
 struct Shared {
     kick: Bell,
     interrupt: Bell,
-    /// Whose a buffer is, its user has to itself. loom watches.
+    /// Buffers. The owner of one accesses it exclusively, which loom checks.
     buffers: Vec<UnsafeCell<u64>>,
     fault: Fault,
 }
 
-// SAFETY: what is under test: loom checks that a buffer has one owner at a time.
+// SAFETY: this is under test: loom checks that a buffer has one owner at a time.
 unsafe impl Send for Shared {}
-// SAFETY: what is under test: loom checks that no two threads are at a buffer at once.
+// SAFETY: this is under test: loom checks that no two threads access a buffer at once.
 unsafe impl Sync for Shared {}
 
 impl Shared {
     fn change(&self, buffer: u64, from: u64, to: u64) {
         self.buffers[buffer as usize].with_mut(|word| {
-            // SAFETY: what is under test. loom checks it.
+            // SAFETY: exclusive access is under test: loom checks that no other thread accesses the buffer.
             let word = unsafe { &mut *word };
             assert_eq!(*word, from, "buffer {buffer} holds what its last owner left");
             *word = to;
@@ -165,18 +166,18 @@ impl Shared {
     }
 }
 
-/// What is exchanged.
+/// Parameters of an exchange.
 #[derive(Debug, Clone, Copy)]
 struct Exchange {
-    /// Buffers that there are.
+    /// Number of buffers.
     buffers: u64,
-    /// How often one is given to the device.
+    /// Number of times that a buffer is given to the device.
     rounds: u64,
-    /// Buffers that the driver publishes at a time.
+    /// Number of buffers that the driver publishes at a time.
     batch: u64,
 }
 
-/// Gives the device each buffer in turn, and waits where the ring or the buffer is not free.
+/// Gives the device each buffer in turn, and waits if the ring or the buffer is not free.
 fn produce(driver: &mut impl DriverSide, shared: &Shared, exchange: Exchange) {
     let (mut sent, mut back) = (0, 0);
     driver.disarm_interrupt();
@@ -236,7 +237,7 @@ fn exchange<D: DriverSide, V: DeviceSide + Send + 'static>(
     sides: impl Fn() -> (D, V) + Send + Sync + 'static,
 ) {
     let mut builder = Builder::new();
-    // More can be had by `LOOM_MAX_PREEMPTIONS`.
+    // `LOOM_MAX_PREEMPTIONS` allows more.
     builder.preemption_bound = builder.preemption_bound.or(Some(PREEMPTIONS));
     builder.check(move || {
         let shared = Arc::new(Shared {
@@ -255,26 +256,27 @@ fn exchange<D: DriverSide, V: DeviceSide + Send + 'static>(
     });
 }
 
-/// Interruptions by choice in one run; more find nothing else here, and take minutes.
+/// Maximum number of preemptions in one run. More find nothing else here, and take minutes.
 const PREEMPTIONS: usize = 2;
 
-/// One buffer goes to and fro, so that both sides sleep.
+/// One buffer goes back and forth, so that both sides sleep.
 const ONE: Exchange = Exchange { buffers: 1, rounds: 2, batch: 1 };
-/// Two, so that one comes while the other is on its way.
+/// Two buffers, so that one arrives while the other is under way.
 const TWO: Exchange = Exchange { buffers: 2, rounds: 2, batch: 1 };
-/// A batch, and room for it only when it is back.
+/// A batch. There is room for the next buffer only when it is back.
 const BATCH: Exchange = Exchange { buffers: 2, rounds: 3, batch: 2 };
 
 const EVENTS: Features = Features { event_idx: true, indirect: false, in_order: false };
 const FLAGS: Features = Features { event_idx: false, indirect: false, in_order: false };
 const IN_ORDER: Features = Features { event_idx: true, indirect: false, in_order: true };
 
-/// A split queue of two entries that has come to `base`.
+/// Checks a split queue of two entries whose indexes begin at `base`.
 fn split(features: Features, fault: Fault, what: Exchange, base: u16) {
     split_of(2, features, fault, what, base);
 }
 
-/// Of so many entries. In one of a single entry, a stale element names the right descriptor, so only loom notices that it is stale.
+/// Checks a split queue of `size` entries. With a single entry, a stale element names the right descriptor, so only
+/// loom notices that it is stale.
 fn split_of(size: u32, features: Features, fault: Fault, what: Exchange, base: u16) {
     exchange(fault, what, move || {
         let [bus, device] = Loom::both(Ring::split(size as usize), fault);
@@ -284,7 +286,7 @@ fn split_of(size: u32, features: Features, fault: Fault, what: Exchange, base: u
     });
 }
 
-/// A packed queue of so many descriptors.
+/// Checks a packed queue of `size` descriptors.
 fn packed(features: Features, fault: Fault, what: Exchange, size: u32) {
     exchange(fault, what, move || {
         let [bus, device] = Loom::both(Ring::packed(size as usize), fault);
@@ -294,7 +296,7 @@ fn packed(features: Features, fault: Fault, what: Exchange, size: u32) {
     });
 }
 
-/// The index wraps from the first buffer to the second.
+/// Base with which the index wraps between the first buffer and the second.
 const BEFORE_THE_WRAP: u16 = u16::MAX;
 
 #[test]
@@ -315,21 +317,22 @@ fn split_queues_in_order_lose_neither() {
 #[test]
 fn packed_queues_lose_neither() {
     for features in [EVENTS, FLAGS, IN_ORDER] {
-        // Rings that wrap at each buffer, and one in which a batch goes over the end.
+        // Rings that wrap at each buffer, and one in which a batch crosses the end.
         for (what, size) in [(ONE, 1), (ONE, 2), (TWO, 2), (TWO, 3), (BATCH, 3)] {
             packed(features, Fault::None, what, size);
         }
     }
 }
 
-/// The plain comparison is correct as long as nothing wraps, so the error does not show for 65,536 buffers, or for a lap.
+/// The plain comparison is correct as long as nothing wraps, so the fault does not show for 65,536 buffers, or for a
+/// lap.
 #[test]
 fn a_plain_comparison_is_right_before_the_wrap() {
     split(EVENTS, Fault::Comparison, TWO, 0);
     packed(EVENTS, Fault::Comparison, TWO, 4);
 }
 
-/// What is planted is found: `expected` is how loom says so.
+/// Defines tests that find a planted fault. `expected` is part of loom's message.
 macro_rules! planted {
     ($($name:ident: $expected:literal, $run:expr;)*) => {
         $(

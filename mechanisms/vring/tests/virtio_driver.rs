@@ -1,11 +1,13 @@
-//! The device sides against drivers that others wrote: the crate `virtio-driver`, on random operations, with plain queues as the oracle.
+//! The device sides with an independent driver: the crate `virtio-driver`, on random operations, with plain queues as
+//! the oracle.
 //!
-//! That crate publishes each buffer at once and knows neither tables nor order. In its packed queue a buffer of one segment seems to go
-//! on, one that turns out to be too long leaves descriptors behind that seem available, and a used buffer has to be written to completely:
-//! there, buffers have two segments and more, fit, and are written to completely.
+//! The crate publishes each buffer at once, and supports neither tables nor in-order use. Its packed queue has three
+//! faults: a buffer of one segment seems to continue, a buffer that turns out to be too long leaves descriptors behind
+//! that seem available, and a used buffer must be written completely. So buffers of packed queues have at least two
+//! segments, fit, and are written completely.
 //!
-//! The ring is mapped twice, for it and for us, as if each were in a process of its own. Its type for device addresses is made by its
-//! transports alone, so one of them is connected to a socket of the test's.
+//! The ring is mapped twice, for the crate and for this test, as if each were in its own process. Only the crate's
+//! transports create its type for device addresses, so one of them is connected to a socket of the test.
 
 use std::collections::VecDeque;
 use std::io::{Read, Write};
@@ -26,14 +28,14 @@ use virtio_driver::{IovaTranslator, Le64, VhostUser, VirtioFeatureFlags, VirtioT
 #[path = "../src/tests/operation.rs"]
 mod operation;
 
-/// A buffer of so many segments to be read and written.
+/// An operation whose buffers are given as the numbers of segments to read and to write.
 type Operation = operation::Operation<(usize, usize)>;
 
 fn operation() -> impl Strategy<Value = Operation> {
     operation::operation((0..4_usize, 0..4_usize), false, true)
 }
 
-/// Answers the front end's questions until it has what it wants: no features of the ring, and the least of the protocol's.
+/// Answers the front end's requests until it has all it needs: no ring features, and the minimum of protocol features.
 fn answer(listener: &UnixListener) {
     let (mut stream, _) = listener.accept().unwrap();
     let mut header = [0_u8; 12];
@@ -58,7 +60,7 @@ fn answer(listener: &UnixListener) {
     }
 }
 
-/// Addresses as they are, by a transport that was connected once and has long been gone.
+/// Returns a translator that does not change addresses, from a transport that was connected once and is already closed.
 fn translator() -> Box<dyn IovaTranslator> {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("socket");
@@ -83,7 +85,7 @@ impl Mapped {
         let file = memfd_create("ring", MemfdFlags::empty()).unwrap();
         ftruncate(&file, len as u64).unwrap();
         let [of_driver, of_device] = [(); 2].map(|()| {
-            // SAFETY: a mapping of its own.
+            // SAFETY: a new mapping at an address that the kernel chooses.
             let at =
                 unsafe { mmap(ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, &file, 0) };
             at.unwrap().cast()
@@ -95,13 +97,13 @@ impl Mapped {
 impl Drop for Mapped {
     fn drop(&mut self) {
         for at in [self.of_driver, self.of_device] {
-            // SAFETY: mapped by `new`, and what used it is gone.
+            // SAFETY: `new` created the mapping, and its users are gone.
             unsafe { munmap(at.cast(), self.len) }.unwrap();
         }
     }
 }
 
-/// A buffer as the oracle has it.
+/// The oracle's record of a buffer.
 #[derive(Debug, Clone)]
 struct Buffer {
     id: u16,
@@ -110,7 +112,8 @@ struct Buffer {
     writable: Vec<Segment>,
 }
 
-/// When one side wants to be told: by a position that does not wrap, in buffers of a split queue and descriptors of a packed one.
+/// One side's notification request, as a position that does not wrap: buffers of a split queue, descriptors of a packed
+/// one.
 #[derive(Debug, Clone, Copy)]
 enum Wish {
     At(i64),
@@ -118,7 +121,7 @@ enum Wish {
     Never,
 }
 
-/// What one side did since it last asked.
+/// One side's progress since it last checked, and the other side's request.
 #[derive(Debug)]
 struct Announced {
     old: i64,
@@ -144,7 +147,7 @@ struct Bench<'a, V> {
     has_events: bool,
     kicks: Announced,
     interrupts: Announced,
-    /// The driver says anew where it is with each buffer that it takes.
+    /// Whether the driver renews its request with each buffer that it takes.
     follows: bool,
     popped: i64,
     taken: i64,
@@ -158,7 +161,7 @@ struct Bench<'a, V> {
 }
 
 impl<V: DeviceSide> Bench<'_, V> {
-    /// How far a buffer moves positions on.
+    /// Returns the distance by which a buffer advances positions.
     fn unit(&self, buffer: &Buffer) -> i64 {
         if self.is_packed { (buffer.readable.len() + buffer.writable.len()) as i64 } else { 1 }
     }
@@ -166,7 +169,7 @@ impl<V: DeviceSide> Bench<'_, V> {
     fn apply(&mut self, operation: Operation) {
         match operation {
             Operation::Add((readable, writable)) => self.request(readable, writable),
-            // Done by itself.
+            // The crate publishes by itself.
             Operation::Publish => {}
             Operation::Kick => {
                 let says = self.queue.avail_notif_needed();
@@ -174,9 +177,10 @@ impl<V: DeviceSide> Bench<'_, V> {
                 match self.kicks.wish {
                     Wish::Never => assert!(!says),
                     Wish::At(_) if !self.is_packed => assert_eq!(says, is_wanted),
-                    // Its packed queue may count what it has announced before; a lap is too long ago to be told.
+                    // The crate's packed queue may count what it has announced before; more than a lap cannot be told
+                    // apart.
                     Wish::At(event) if self.kicks.new - event > self.size as i64 => {}
-                    // Its flags know nothing of what is new.
+                    // The crate's flags do not tell whether there is anything new.
                     _ => assert!(says || !is_wanted, "{:?}", self.kicks),
                 }
                 self.kicks.old = self.kicks.new;
@@ -209,7 +213,7 @@ impl<V: DeviceSide> Bench<'_, V> {
                 self.queue.set_used_notif_enabled(is_wanted);
                 self.interrupts.wish = match (self.has_events, is_wanted) {
                     (true, true) => Wish::At(self.taken),
-                    // It says where it is, and from then on nothing.
+                    // The crate stores its position once, and does not update it.
                     (true, false) if !self.is_packed => Wish::At(self.taken),
                     (false, true) => Wish::Always,
                     (_, false) => Wish::Never,
@@ -260,7 +264,7 @@ impl<V: DeviceSide> Bench<'_, V> {
         let index = any.filter(|_| !self.held.is_empty()).map_or(0, |any| any.index(self.held.len()));
         if let Some((buffer, chain)) = self.held.remove(index) {
             let all = chain.writable_len() as u32;
-            // Its packed queue wants all of it written to.
+            // The crate's packed queue requires that the buffer is written completely.
             let len = written.filter(|_| !self.is_packed).map_or(all, |written| written % (all + 1));
             self.device.push_used(&chain, len);
             self.pushed.push_back(buffer);
@@ -281,7 +285,7 @@ impl<V: DeviceSide> Bench<'_, V> {
     }
 }
 
-/// Makes both sides of a queue, and has them do things until there is nothing more to do.
+/// Creates both sides of a queue, and applies operations until there are no more.
 fn run<V: DeviceSide>(
     size: u16,
     is_packed: bool,
@@ -294,7 +298,7 @@ fn run<V: DeviceSide>(
     features.set(VirtioFeatureFlags::RING_PACKED, is_packed);
     let layout = VirtqueueLayout::new::<u64>(1, size.into(), features).unwrap();
     let mapped = Mapped::new(layout.end_offset);
-    // SAFETY: a mapping that nobody else of this program uses by its address, and that outlives the queue.
+    // SAFETY: no other code of this program uses this mapping by its address, and it outlives the queue.
     let of_driver = unsafe { std::slice::from_raw_parts_mut(mapped.of_driver, mapped.len) };
     let queue = Virtqueue::new(translator(), of_driver, size, features).unwrap();
     let at = |offset| mapped.of_device.wrapping_add(offset);
@@ -305,7 +309,7 @@ fn run<V: DeviceSide>(
         driver: Part(at(layout.driver_area_offset), driver_len),
         device: Part(at(layout.device_area_offset), device_len),
     };
-    // SAFETY: the other mapping, which outlives the device.
+    // SAFETY: the areas are in the other mapping, which outlives the device.
     let bus = unsafe { Direct::new(areas) };
     let wish = if has_events && !is_packed { Wish::At(0) } else { Wish::Always };
     let announced = || Announced { old: 0, new: 0, wish };
@@ -363,7 +367,7 @@ proptest! {
     }
 }
 
-/// One ring of each kind, without end: 65,536 is passed more than twice, the same way each time.
+/// Runs one ring of each kind for more than two wraps of 65,536, deterministically.
 #[test]
 fn two_wraps_of_the_index_go_unnoticed() {
     let (drawn, mut runner) = (operation(), TestRunner::deterministic());

@@ -1,6 +1,8 @@
-//! The driver side against a device that others wrote: rust-vmm's `virtio-queue`, on random operations, with plain queues as the oracle.
+//! The driver side with an independent device: rust-vmm's `virtio-queue`, on random operations, with plain queues as
+//! the oracle.
 //!
-//! That device knows split queues, with tables and event indexes, publishes each used buffer at once, and ignores the driver's flags.
+//! The device supports split queues, with tables and event indexes, publishes each used buffer at once, and ignores the
+//! driver's flags.
 
 use std::collections::VecDeque;
 
@@ -15,22 +17,22 @@ use virtio_queue::desc::split::Descriptor;
 use virtio_queue::{Queue, QueueT};
 use vm_memory::{GuestAddress, GuestMemoryBackend, GuestMemoryMmap};
 
-/// Where the ring is, for the device.
+/// Device's address of the ring.
 const RING: u64 = 0x1_0000;
-/// Descriptors of a table.
+/// Number of descriptors of a table.
 const ENTRIES: u16 = 4;
 
 #[path = "../src/tests/operation.rs"]
 mod operation;
 
-/// A buffer of so many segments to be read and written.
+/// An operation whose buffers are given as the numbers of segments to read and to write.
 type Operation = operation::Operation<(usize, usize)>;
 
 fn operation() -> impl Strategy<Value = Operation> {
     operation::operation((0..4_usize, 0..4_usize), true, false)
 }
 
-/// A buffer as the oracle has it.
+/// The oracle's record of a buffer.
 #[derive(Debug, Clone)]
 struct Buffer {
     token: u64,
@@ -38,12 +40,13 @@ struct Buffer {
     writable: Vec<Segment>,
 }
 
-/// What one side did since it last asked, and the position at which the other wants to be told, counted without wrapping.
+/// One side's progress since it last checked, and the position at which the other side wants to be notified, counted
+/// without wrapping.
 #[derive(Debug)]
 struct Announced {
     old: i64,
     new: i64,
-    /// `None`: the other side never wants it; so it is without event indexes.
+    /// `None`: the other side never wants to be notified, which is possible only without event indexes.
     wish: Option<i64>,
 }
 
@@ -71,7 +74,7 @@ struct Bench<'a> {
     used: VecDeque<(Buffer, u32)>,
 }
 
-/// As much as a ring and its tables need.
+/// Returns as much memory as a ring and its tables need.
 fn memory(size: u32) -> GuestMemoryMmap {
     let len = RingLayout { size }.size_bytes() + IndirectTables::size_bytes(size, ENTRIES);
     GuestMemoryMmap::from_ranges(&[(GuestAddress(RING), len.next_multiple_of(4096))]).unwrap()
@@ -80,7 +83,8 @@ fn memory(size: u32) -> GuestMemoryMmap {
 impl Bench<'_> {
     fn new(memory: &GuestMemoryMmap, size: u32, features: Features, base: u16) -> Bench<'_> {
         let ring = memory.get_host_address(GuestAddress(RING)).unwrap();
-        // SAFETY: mapped as long as `memory` is borrowed; the device accesses it by volatile loads and stores, and on this thread.
+        // SAFETY: the memory is mapped as long as `memory` is borrowed; the device accesses it by volatile loads and
+        // stores, on this thread.
         let bus = unsafe { Direct::new(contiguous(ring, size).unwrap()) };
         split::start_at(&bus, size, base).unwrap();
         let mut driver = Driver::with_base(bus, size, features, base).unwrap();
@@ -89,7 +93,7 @@ impl Bench<'_> {
             let offset = layout.size_bytes();
             let tables =
                 IndirectTables { base: ring.wrapping_add(offset), addr: RING + offset as u64, entries: ENTRIES };
-            // SAFETY: behind the ring, in memory that is long enough for it.
+            // SAFETY: the tables are after the ring, in memory that is large enough for them.
             unsafe { driver.use_indirect(tables) }.unwrap();
         }
         let mut device = Queue::new(size as u16).unwrap();
@@ -134,7 +138,7 @@ impl Bench<'_> {
             Operation::Take { count } => (0..count).for_each(|_| self.take()),
             Operation::Pop { count } => (0..count).for_each(|_| self.pop()),
             Operation::Push { any, written } => self.push(any, written),
-            // Done by itself.
+            // The device publishes by itself.
             Operation::PublishUsed => {}
             Operation::Interrupt => {
                 let says = self.device.needs_notification(self.memory).unwrap();
@@ -145,7 +149,7 @@ impl Bench<'_> {
                 assert_eq!(found, !self.available.is_empty());
                 self.kicks.wish = Some(self.popped);
             }
-            // With event indexes it goes on wanting what it wanted.
+            // With event indexes, the previous request stays in force.
             Operation::ArmNotification { is_wanted: false } => {
                 self.device.disable_notification(self.memory).unwrap();
                 self.kicks.wish = self.kicks.wish.filter(|_| self.features.event_idx);
@@ -227,7 +231,7 @@ proptest! {
     }
 }
 
-/// One ring, without end: 65,536 is passed more than twice, the same way each time.
+/// Runs one ring for more than two wraps of 65,536, deterministically.
 #[test]
 fn two_wraps_of_the_index_go_unnoticed() {
     fn go(features: Features) {

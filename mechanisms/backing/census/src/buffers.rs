@@ -1,4 +1,5 @@
-//! Buffers on the zero page: which they are, the greatest part of each that was the zero page, and whether that is too much.
+//! Buffers on the zero page: their names, the largest part of each that was the zero page, and whether that exceeds the
+//! limits.
 
 use std::path::PathBuf;
 
@@ -6,7 +7,7 @@ use serde::Serialize;
 
 use crate::{Census, Mapping, Name, ZeroVariable};
 
-/// Buffers that are remembered, the largest.
+/// Maximum number of buffers that are kept, the largest.
 const COUNT_MAX: usize = 1000;
 
 /// The name of a buffer.
@@ -15,60 +16,60 @@ const COUNT_MAX: usize = 1000;
 pub enum What {
     /// A variable.
     Variable {
-        /// Its name, as the symbol table has it.
+        /// Name of the variable, from the symbol table.
         name: String,
-        /// The object that it is in.
+        /// Path of the object that contains it.
         path: PathBuf,
     },
-    /// A mapping, without the variables in it.
+    /// A mapping, without its variables.
     Mapping {
-        /// Its name.
+        /// Name of the mapping.
         name: Name,
     },
 }
 
-/// When a buffer is reported as read from the zero page. Both limits must be exceeded.
+/// Limits for reporting a buffer as read from the zero page. Both must be reached.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Limits {
-    /// Share of everything that its process has touched, in percent, that is the zero page in this buffer.
+    /// Bytes of this buffer that are the zero page, in percent of all bytes that its process has touched.
     pub share_percent: f64,
-    /// Bytes that are the zero page in this buffer.
+    /// Number of bytes of this buffer that are the zero page.
     pub size_bytes: u64,
 }
 
 impl Default for Limits {
-    /// 10 % and 64 KiB: what a loader and a language's own data read as zeroes stays below.
+    /// Returns 10 % and 64 KiB: the memory that a loader and a language's own data read as zeroes stays below.
     fn default() -> Limits {
         Limits { share_percent: 10.0, size_bytes: 64 << 10 }
     }
 }
 
-/// A variable or mapping that was the zero page, wholly or in part.
+/// A variable or mapping that was the zero page, wholly or partly.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Buffer {
-    /// The process.
+    /// Id of the process.
     pub pid: u32,
-    /// The process's name.
+    /// Name of the process.
     pub command: String,
-    /// What it is.
+    /// The variable or mapping.
     pub what: What,
-    /// Its address.
+    /// Address of the buffer.
     pub address: u64,
-    /// Its size in bytes.
+    /// Size of the buffer, in bytes.
     pub size: u64,
-    /// The greatest number of its bytes that were the zero page.
+    /// Largest number of its bytes that were the zero page.
     pub zero: u64,
-    /// When that was, in milliseconds from the command's start.
+    /// Time of that census, in milliseconds from the command's start.
     pub time_ms: f64,
-    /// Bytes of it that were the zero page in the last census.
+    /// Number of its bytes that were the zero page in the last census.
     pub zero_at_end: u64,
     /// Whether most of it was the huge zero page.
     pub is_huge: bool,
-    /// Bytes that the process had touched when `zero` was counted: of the zero page and of memory of its own.
+    /// Number of bytes that the process had touched when `zero` was counted: on the zero page and in memory of its own.
     pub touched: u64,
-    /// The share of `zero` in these, in percent.
+    /// `zero` in percent of `touched`.
     pub share_percent: f64,
-    /// Whether it exceeds the limits.
+    /// Whether it reaches the limits.
     pub is_found: bool,
 }
 
@@ -76,7 +77,7 @@ impl Buffer {
     fn is_same(&self, old: &Buffer) -> bool {
         match (&old.what, &self.what) {
             (What::Variable { .. }, What::Variable { .. }) => old.address == self.address && old.what == self.what,
-            // A mapping grows and shrinks, and may get another name once more is known.
+            // A mapping grows and shrinks, and may get another name later.
             (What::Mapping { .. }, What::Mapping { .. }) => {
                 old.address < self.address + self.size && self.address < old.address + old.size
             }
@@ -85,19 +86,19 @@ impl Buffer {
     }
 }
 
-/// Buffers of one process's memory, from census to census.
+/// The buffers in one process's memory, over all censuses.
 #[derive(Debug, Default)]
 pub(crate) struct Buffers(Vec<Buffer>);
 
 impl Buffers {
-    /// Enters what a census found, and updates what is known already. Returns whether a buffer is beyond the limits now.
+    /// Adds the buffers of a census, and updates known ones. Returns whether a buffer reaches the limits now.
     pub(crate) fn enter(&mut self, census: &Census, time_ms: f64, limits: &Limits) -> bool {
         let mut has_found = false;
         self.0.iter_mut().for_each(|buffer| buffer.zero_at_end = 0);
         for new in on_zero_page(census, time_ms, limits) {
             has_found |= new.is_found;
             match self.0.iter_mut().find(|old| new.is_same(old)) {
-                // Exceeding the limits is worse than having more bytes within them.
+                // A buffer that reaches the limits is worse than one with more bytes that does not.
                 Some(old) if (new.is_found, new.zero) > (old.is_found, old.zero) => *old = new,
                 Some(old) => old.zero_at_end = new.zero,
                 None => self.0.push(new),
@@ -106,7 +107,7 @@ impl Buffers {
         has_found
     }
 
-    /// Adds another process's buffers; the worst ones stay.
+    /// Adds another process's buffers, and keeps the worst ones.
     pub(crate) fn append(&mut self, other: Buffers) {
         self.0.extend(other.0);
         self.0.sort_by(|a, b| (b.is_found, b.zero, a.pid, a.address).cmp(&(a.is_found, a.zero, b.pid, b.address)));
@@ -118,7 +119,7 @@ impl Buffers {
     }
 }
 
-/// Variables, and what else there is in mappings.
+/// Returns variables on the zero page, and the rest of each mapping on the zero page.
 fn on_zero_page(census: &Census, time_ms: f64, limits: &Limits) -> Vec<Buffer> {
     let touched = census.total.touched();
     let buffer = |what, address, size, zero, is_huge| {
@@ -140,7 +141,7 @@ fn on_zero_page(census: &Census, time_ms: f64, limits: &Limits) -> Vec<Buffer> {
     };
     let mut found = Vec::new();
     let is_huge = |mapping: &Mapping| 2 * mapping.pages.huge_zero > mapping.pages.zero;
-    // The first variable of an object may begin in the page before, which the file fills.
+    // The first variable of an object may begin in the preceding page, which is filled from the file.
     let is_in = |variable: &ZeroVariable, mapping: &Mapping| {
         variable.address < mapping.end && mapping.start < variable.address + variable.size
     };
@@ -169,7 +170,8 @@ mod tests {
 
     const KIB: u64 = 1 << 10;
 
-    /// A process with a variable in its `.bss` and a mapping without a name, each on the zero page so far.
+    /// Returns a census of a process with a variable in its `.bss` and a mapping without a name, with these numbers of
+    /// bytes on the zero page.
     fn census(variable: u64, mapping: u64, small: u64) -> Census {
         let mapped = |start: u64, name: Name, zero: u64| Mapping {
             start,

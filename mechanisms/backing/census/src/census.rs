@@ -1,4 +1,4 @@
-//! The census: each mapping, by a name that a person knows, and the state of its pages.
+//! The census: each mapping, by a meaningful name, and the state of its pages.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -21,63 +21,64 @@ use crate::{process, stacks};
 pub enum Name {
     /// The part of an object that its file contains: code, constants, initialised variables.
     Object {
-        /// The object.
+        /// Path of the object.
         path: PathBuf,
         /// Access rights, such as `r-x`.
         access: String,
     },
-    /// Variables of an object that begin as zeroes.
+    /// The part of an object's memory for variables that begin as zeroes.
     Bss {
-        /// The object.
+        /// Path of the object.
         path: PathBuf,
     },
-    /// The C library's heap, as far as it grows by `brk`.
+    /// The C library's heap, in so far as it grows by `brk`.
     Heap,
     /// A thread's stack.
     Stack {
-        /// The thread's id.
+        /// Id of the thread.
         thread: u32,
-        /// The thread's name.
+        /// Name of the thread.
         name: String,
     },
-    /// A file, mapped.
+    /// A mapped file.
     File {
-        /// Its path.
+        /// Path of the file.
         path: PathBuf,
     },
     /// Memory that is shared with other processes and is in no file system: memfd, System V, anonymous.
     Shared {
-        /// The kernel's name for it.
+        /// Kernel's name of the memory.
         name: String,
     },
     /// Memory of this process only, with the name that the process gave it (`PR_SET_VMA_ANON_NAME`) or none.
     Anonymous {
-        /// The name, or nothing.
+        /// Name that the process gave it, or empty.
         name: String,
     },
     /// Mappings of the kernel, such as the vdso.
     Kernel {
-        /// The kernel's name for it.
+        /// Kernel's name of the mapping.
         name: String,
     },
 }
 
-/// Bytes of a mapping, or of all, by what is behind them. `unbacked`, `zero`, `small`, `huge` and `swapped` are all of it.
+/// Bytes of a mapping, or of all mappings, by kind of page. The sum of `unbacked`, `zero`, `small`, `huge` and
+/// `swapped` is the size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct Pages {
-    /// Nothing: the next access faults.
+    /// Bytes without a page: the next access faults.
     pub unbacked: u64,
-    /// The zero page, small or huge: read and never written.
+    /// Bytes on the zero page, small or huge: read and never written.
     pub zero: u64,
-    /// Of these, the huge one.
+    /// The part of `zero` on the huge zero page.
     pub huge_zero: u64,
-    /// Memory in small pages.
+    /// Bytes in small pages.
     pub small: u64,
-    /// Memory in huge pages.
+    /// Bytes in huge pages.
     pub huge: u64,
-    /// Swapped out.
+    /// Bytes that were swapped out.
     pub swapped: u64,
-    /// Of `small` and `huge`, a file's, or memory that others can have mapped too.
+    /// The part of `small` and `huge` that belongs to a file, or that other processes may have mapped too.
     pub shared: u64,
 }
 
@@ -100,7 +101,7 @@ impl Pages {
         }
     }
 
-    /// Bytes of memory behind it.
+    /// Returns the number of bytes in memory.
     pub fn resident(&self) -> u64 {
         self.small + self.huge
     }
@@ -117,59 +118,60 @@ impl Pages {
     }
 }
 
-/// A mapping, and what is behind it.
+/// A mapping, and the pages behind it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Mapping {
-    /// Its first byte.
+    /// Address of its first byte.
     pub start: u64,
-    /// Behind its last byte.
+    /// Address after its last byte.
     pub end: u64,
-    /// `rw-p`, as the kernel has it.
+    /// Access rights in the kernel's format, such as `rw-p`.
     pub access: String,
-    /// What it is.
+    /// Name of the mapping.
     pub name: Name,
-    /// What is behind it.
+    /// Bytes by kind of page.
     pub pages: Pages,
 }
 
-/// A variable whose pages are the zero page, wholly or in part.
+/// A variable whose pages are the zero page, wholly or partly.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ZeroVariable {
-    /// Its name, as the symbol table has it.
+    /// Name of the variable, from the symbol table.
     pub name: String,
-    /// The object that it is in.
+    /// Path of the object that contains it.
     pub path: PathBuf,
-    /// Its address in the process.
+    /// Address in the process.
     pub address: u64,
-    /// Its size in bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// Bytes of it that are the zero page.
+    /// Number of its bytes that are the zero page.
     pub zero: u64,
 }
 
-/// What stands behind a process's memory, at about one moment.
+/// The state of a process's memory, at about one moment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Census {
-    /// The process.
+    /// Id of the process.
     pub pid: u32,
-    /// Its name.
+    /// Name of the process.
     pub command: String,
-    /// Its mappings, by address.
+    /// Mappings of the process, by address.
     #[serde(rename = "areas")]
     pub mappings: Vec<Mapping>,
-    /// All of them.
+    /// Sum over all mappings.
     pub total: Pages,
-    /// Largest share of the zero page first.
+    /// Variables on the zero page, those with most bytes on it first.
     pub zero_variables: Vec<ZeroVariable>,
     /// Whether the zero page is distinguished from other memory; if not, it is counted as other memory.
     pub sees_zero: bool,
-    /// What this census cannot see, one line each.
+    /// Limits of this census, one line each.
     pub unseen: Vec<String>,
 }
 
 impl Census {
-    /// The census of a process: of the same user, or as root of any user. The process goes on running; what it maps or gives back during the
-    /// census may be in it or not. The kernel is asked in the first of these ways that it supports.
+    /// Takes the census of a process of the same user, or as root of any user. The process continues to run: memory
+    /// that it maps or gives back during the census may be included or not. The kernel is asked in the first of these
+    /// ways that it supports.
     ///
     /// # Errors
     /// See [`PagesError`].
@@ -177,7 +179,7 @@ impl Census {
         Surveyor::new(ways).census(pid, pid, Names::All)
     }
 
-    /// Its mappings as rows, by address. Neighbours whose names are the same are one row.
+    /// Returns the mappings as rows, by address. Neighbours with the same name are one row.
     pub(crate) fn rows(&self, name: impl Fn(&Mapping) -> String) -> Vec<Row> {
         let mut rows: Vec<Row> = Vec::new();
         for mapping in &self.mappings {
@@ -195,22 +197,23 @@ impl Census {
     }
 }
 
-/// A mapping, or neighbours of one name, for people.
+/// A mapping, or neighbours with one name, as a row for display.
 pub(crate) struct Row {
     pub(crate) name: String,
     pub(crate) addresses: Range<u64>,
-    /// Bytes that are mapped: there may be gaps between the addresses.
+    /// Number of mapped bytes. There may be gaps between the addresses.
     pub(crate) size: u64,
     pub(crate) pages: Pages,
 }
 
 impl Pages {
-    /// Bytes that the process itself has touched: read or written, and neither a file's nor shared with others.
+    /// Returns the number of bytes that the process itself has touched: read or written, and neither a file's nor
+    /// shared with other processes.
     pub fn touched(&self) -> u64 {
         self.zero + self.resident().saturating_sub(self.shared)
     }
 
-    /// The page faults for these, without read-ahead: one for each page, small or huge.
+    /// Returns the number of page faults for the touched bytes, without read-ahead: one for each page, small or huge.
     pub(crate) fn touches(&self) -> u64 {
         let huge = self.huge.min(self.resident().saturating_sub(self.shared)) + self.huge_zero;
         let small = self.touched().saturating_sub(huge);
@@ -218,23 +221,23 @@ impl Pages {
     }
 }
 
-/// How exactly mappings are named.
+/// Precision of the names of mappings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Names {
-    /// Everything.
+    /// All names.
     All,
-    /// Everything except the owners of stacks, for which each thread has to be asked.
+    /// All names except the owners of stacks, for which each thread must be examined.
     ButStacks,
 }
 
-/// Takes one census after another, and reads each object file once.
+/// Takes several censuses, and reads each object file only once.
 #[derive(Debug)]
 pub(crate) struct Surveyor {
     ways: Vec<Way>,
-    /// How the kernel was asked for the last census.
+    /// Way in which the kernel was asked for the last census.
     pub(crate) way: Option<Way>,
     files: BTreeMap<(PathBuf, u64), Option<Rc<ObjectFile>>>,
-    /// Total time spent on reading object files.
+    /// Total time spent reading object files.
     pub(crate) reading: Duration,
 }
 
@@ -243,7 +246,8 @@ impl Surveyor {
         Surveyor { ways: ways.into(), way: None, files: BTreeMap::new(), reading: Duration::ZERO }
     }
 
-    /// The census of process `pid`, whose memory is read through `task`, one of its threads: the first thread may have ended before the others.
+    /// Takes the census of process `pid`, whose memory is read through `task`, one of its threads: the first thread may
+    /// have ended before the others.
     ///
     /// # Errors
     /// See [`PagesError`].
@@ -253,7 +257,7 @@ impl Surveyor {
         self.way = Some(table.way());
         let maps = maps::read(task).map_err(|error| PagesError::of_io(pid, error))?;
         if maps.is_empty() {
-            // A thread of the kernel, or one that has ended and was not waited for yet.
+            // A kernel thread, or one that has ended and was not waited for yet.
             return Err(PagesError::NoMemory(pid));
         }
         let objects = self.objects(task, &maps);
@@ -284,13 +288,13 @@ impl Surveyor {
         Ok(Census { pid, command, mappings, total, zero_variables, sees_zero, unseen })
     }
 
-    /// The mapped objects, and how far from its address in the file each lies.
+    /// Returns the mapped objects, each with the distance between its addresses in memory and in the file.
     fn objects(&mut self, task: u32, maps: &[Map]) -> Objects {
         let mut objects = Objects::default();
         for map in maps {
             let Some(path) = map.path().filter(|path| !objects.0.contains_key(path)) else { continue };
             let file = self.files.entry((path.clone(), map.inode)).or_insert_with(|| {
-                // By the process's own root, which may be a different one; the file may have been replaced.
+                // The path is resolved in the process's own root, which may differ; the file may have been replaced.
                 let start = Instant::now();
                 let range = format!("/proc/{task}/map_files/{:x}-{:x}", map.range.start, map.range.end);
                 let file = ObjectFile::read(range.as_ref())
@@ -305,7 +309,7 @@ impl Surveyor {
     }
 }
 
-/// What this way cannot see, for any process.
+/// Returns the limits of a way, for any process.
 pub(crate) fn unseen_by(way: Way) -> Option<String> {
     match way {
         Way::Scan => None,
@@ -327,7 +331,7 @@ fn unseen(way: Way, mappings: &[Mapping]) -> Vec<String> {
     unseen_by(way).into_iter().chain(vsyscall).collect()
 }
 
-/// Object files that are mapped, with where each lies.
+/// The mapped object files, each with the distance between its addresses in memory and in the file.
 #[derive(Debug, Default)]
 struct Objects(BTreeMap<PathBuf, Option<(u64, Rc<ObjectFile>)>>);
 
@@ -336,7 +340,7 @@ impl Objects {
         self.0.get(path).is_some_and(Option::is_some)
     }
 
-    /// The object in whose `.bss` an anonymous mapping lies, with its first byte or its last.
+    /// Returns the object whose `.bss` overlaps an anonymous mapping.
     fn with_bss(&self, range: &Range<u64>) -> Option<PathBuf> {
         let has_it = |(bias, file): &(u64, Rc<ObjectFile>)| {
             file.bss.iter().any(|bss| {
@@ -348,14 +352,15 @@ impl Objects {
         self.0.iter().find(|(_, object)| object.as_ref().is_some_and(has_it)).map(|(path, _)| path.clone())
     }
 
-    /// Variables that overlap these ascending ranges, with the number of bytes that overlap. If a variable has several names, the first.
+    /// Returns the variables that overlap these ascending ranges, with the number of bytes that overlap. If a variable
+    /// has several names, the first is used.
     fn variables_in(&self, zero: &[Range<u64>]) -> Vec<ZeroVariable> {
         let mut found: Vec<ZeroVariable> = Vec::new();
         for (path, (bias, file)) in self.0.iter().filter_map(|(path, object)| Some((path, object.as_ref()?))) {
             for variable in &file.variables {
                 let (start, end) = (variable.range.start.wrapping_add(*bias), variable.range.end.wrapping_add(*bias));
                 if end <= start {
-                    // Only a damaged file has it.
+                    // Only a damaged file has such a variable.
                     continue;
                 }
                 let first = zero.partition_point(|range| range.end <= start);
@@ -377,7 +382,7 @@ fn name(map: &Map, objects: &Objects, stacks: &mut Vec<stacks::Stack>) -> Name {
     let text = String::from_utf8_lossy(&map.name).into_owned();
     if let Some(path) = map.path() {
         return match () {
-            // A mapping of MAP_HUGETLB: only the kernel treats it as a file.
+            // A mapping made with MAP_HUGETLB: only the kernel treats it as a file.
             () if text.starts_with("/anon_hugepage") && !map.is_shared() => Name::Anonymous { name: "hugetlb".into() },
             () if text.starts_with("/anon_hugepage") => Name::Shared { name: "hugetlb".into() },
             () if text.starts_with("/memfd:") || text.starts_with("/SYSV") || text.starts_with("/dev/zero") => {

@@ -1,8 +1,8 @@
-//! What stands behind every mapping of a process, by names that a person knows, and which variables are the zero page.
+//! The kinds of pages behind every mapping of a process, by meaningful names, and the variables on the zero page.
 //!
 //! # The problem
-//! A benchmark that reads an array which nobody has written reads one page of zeroes, over and over, from the first-level cache. It
-//! looks fast, and its result is meaningless. The program does not show it; the page table does.
+//! A benchmark that reads an array that was never written reads one page of zeroes, repeatedly, from the first-level
+//! cache. It looks fast, and its result is meaningless. The program does not show it; the page table does.
 //!
 //! # The picture
 //! ```text
@@ -10,29 +10,30 @@
 //!                         │                    ▲
 //!                         │                    └── symbols and segments of the object files
 //!                         ▼
-//!   page table ──▶ runs of pages that are alike ──▶ bytes unbacked, zero, small, huge, swapped ──▶ Census
-//!                                                └▶ variables on the zero page
+//!   page table ──▶ runs of equal pages ──▶ bytes unbacked, zero, small, huge, swapped ──▶ Census
+//!                                       └▶ variables on the zero page
 //! ```
 //!
 //! # A command
 //! [`run`] starts a command and takes a census of each of its processes just before it ends; on request also periodically
 //! ([`RunOptions::period`]). Three threads work together:
 //! ```text
-//!   supervisor   traces the command and its descendants (`trace.rs`), stops one that ends until its census is taken
-//!   watcher      the caller: takes censuses, keeps the worst state of each buffer, counts faults
+//!   supervisor   traces the command and its descendants (`trace.rs`), stops each one that ends until its census is taken
+//!   watcher      the calling thread: takes censuses, keeps the worst state of each buffer, counts faults
 //!   forwarder    passes on signals that another process sends to this one
 //! ```
-//! Only the supervisor waits for processes, and only the watcher has state; events reach it over a channel, in their order. `README.md`
-//! shows programs in which this has found something, and how it is measured.
+//! Only the supervisor waits for processes, and only the watcher has state; it receives events over a channel, in their
+//! order. `README.md` shows programs in which this has found something, and explains the measurement.
 //!
 //! # Cost
-//! A census reads the page table once: some 10 ns for each present page. Samples take at most a twentieth of a CPU. A traced
-//! command stops where a thread or process begins or ends, at an exec and at a signal, and nowhere else.
+//! A census reads the page table once: about 10 ns for each present page. Samples take at most a twentieth of a CPU. A
+//! traced command stops when a thread or process begins or ends, at an exec and at a signal, and nowhere else.
 //!
 //! # Limits
-//! The process goes on running: the state of each mapping is that of a moment of its own. Variables are known if the object has a symbol table;
-//! a stripped object has only those that it exports. Memory that is read, and then written or given back between two samples, is not seen. The
-//! memory that a process had before an exec is that of the last sample. A page that is the zero page was read since it was mapped; when is not known.
+//! The process continues to run: the state of each mapping is read at a different moment. Variables are known if the
+//! object has a symbol table; a stripped object has only those that it exports. Memory that is read, and then written
+//! or given back between two samples, is not seen. The memory that a process had before an exec is known from the last
+//! sample only. A page on the zero page was read since it was mapped; the time of the read is not known.
 //!
 //! # Source
 //! `ptrace(2)`, `proc(5)`, the kernel's `Documentation/admin-guide/mm/pagemap.rst`; Xinyu Chen, "ZERO PAGE removal influence:
@@ -64,37 +65,37 @@ pub use watch::{Counts, Other, Run, RunOptions, Sample, Verdict, run};
 use dormouse_backing::BackingError;
 use rustix::io::Errno;
 
-/// Why there is no census. Each text says what to do.
+/// An error of a census, with a remedy in its message.
 #[derive(Debug, thiserror::Error)]
 pub enum PagesError {
     /// No process has that id.
     #[error("there is no process {0}")]
     NoProcess(u32),
-    /// It belongs to another user, or has raised its privileges.
+    /// The process belongs to another user, or has raised its privileges.
     #[error(
         "process {0} may not be looked into: it is another user's, or has raised its privileges; run this as root or as that user"
     )]
     NotAllowed(u32),
-    /// A thread of the kernel's, or one that has ended.
+    /// A kernel thread, or a process that has ended.
     #[error("process {0} has no memory: it has ended, or is a thread of the kernel's")]
     NoMemory(u32),
     /// The command cannot be run.
     #[error("cannot run `{program}`: {error}")]
     Start {
-        /// Which.
+        /// Name of the program.
         program: String,
-        /// Why.
+        /// Error of the kernel.
         error: std::io::Error,
     },
     /// Signals cannot be handled.
     #[error("cannot handle signals: {0}")]
     Signals(std::io::Error),
-    /// Anything else.
+    /// Any other error of the kernel.
     #[error("cannot look into process {pid}: {errno}")]
     System {
-        /// The process.
+        /// Id of the process.
         pid: u32,
-        /// What the kernel said.
+        /// Error of the kernel.
         errno: Errno,
     },
 }

@@ -1,4 +1,4 @@
-//! The command `dormouse-pages`, which `dormouse pages` runs: arguments in, text out.
+//! The command `dormouse-pages`, which `dormouse pages` runs.
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -84,7 +84,7 @@ struct Pages {
     /// Also write a picture of the address space as HTML: one file that needs nothing else
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// As on a kernel before Linux 6.7
+    /// Behave as on a kernel before Linux 6.7
     #[arg(long, hide = true)]
     without_scan: bool,
     /// The command and its arguments
@@ -107,7 +107,7 @@ impl Pages {
     }
 
     fn run(self, out: &mut Output) -> anyhow::Result<u8> {
-        // Found out before a benchmark runs.
+        // Errors of these files are found before a benchmark runs.
         for file in self.output.iter().chain(&self.html) {
             write(file, "")?;
         }
@@ -137,7 +137,7 @@ impl Pages {
         let text = if self.json { json(&run)? } else { run_table(&run, style::columns(), self.each) };
         match &self.output {
             Some(file) => write(file, &text)?,
-            // Standard output is the command's.
+            // Standard output belongs to the command.
             None => report(&text)?,
         }
         Ok(self.exit_code(&run))

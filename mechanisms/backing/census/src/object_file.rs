@@ -1,37 +1,37 @@
-//! The mappings of an object file: where its variables are.
+//! The addresses of an object file's variables.
 
 use std::ops::Range;
 use std::path::Path;
 
 use object::{Object, ObjectSegment, ObjectSymbol, ReadCache, SymbolKind};
 
-/// A variable with an address of its own.
+/// A variable with an address in the object file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Variable {
     pub(crate) name: String,
-    /// Its addresses in the file.
+    /// Addresses in the file.
     pub(crate) range: Range<u64>,
 }
 
-/// What is known of an object file.
+/// Symbols and segments of an object file.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ObjectFile {
-    /// The address in the file of the first byte that is loaded.
+    /// Address in the file of the first byte that is loaded.
     pub(crate) base: u64,
-    /// Addresses in the file of what the file does not contain: `.bss`.
+    /// Addresses in the file of the parts that it does not contain: `.bss`.
     pub(crate) bss: Vec<Range<u64>>,
-    /// Sorted by address.
+    /// Variables, sorted by address.
     pub(crate) variables: Vec<Variable>,
 }
 
 impl ObjectFile {
-    /// Reads symbols and segments; `None` for a file that is no object file or cannot be read.
+    /// Reads symbols and segments. `None`: the file is not an object file, or cannot be read.
     pub(crate) fn read(path: &Path) -> Option<ObjectFile> {
         let cache = ReadCache::new(std::fs::File::open(path).ok()?);
         let file = object::File::parse(&cache).ok()?;
         let mut found = ObjectFile { base: u64::MAX, ..ObjectFile::default() };
         for segment in file.segments() {
-            // Without the offset into its page, as it is mapped.
+            // Segments are mapped from the beginning of a page, so the file offset is subtracted.
             found.base = found.base.min(segment.address().saturating_sub(segment.file_range().0));
             let (start, size) = (segment.address(), segment.size());
             let (_, in_file) = segment.file_range();

@@ -1,13 +1,14 @@
-//! What `/proc` says about a process, except its memory.
+//! Properties of a process from `/proc`, except its memory.
 
 use std::collections::BTreeSet;
 use std::fs;
 
-/// Numbers of `/proc/PID/stat`, from the third field on; fields are counted from one, as in proc(5).
+/// Returns numbers of `/proc/PID/stat`. Fields are counted from one, as in proc(5); the first that can be read is the
+/// third.
 fn stat<const N: usize>(pid: u32, fields: [usize; N]) -> Option<[u64; N]> {
     let text = fs::read(format!("/proc/{pid}/stat")).ok()?;
     let text = String::from_utf8_lossy(&text);
-    // Behind the name, which may contain anything.
+    // The fields follow the name, which may contain anything.
     let (_, rest) = text.rsplit_once(") ")?;
     let words: Vec<&str> = rest.split_ascii_whitespace().collect();
     let mut numbers = [0; N];
@@ -17,39 +18,40 @@ fn stat<const N: usize>(pid: u32, fields: [usize; N]) -> Option<[u64; N]> {
     Some(numbers)
 }
 
-/// A name that a program gave itself. It may contain any byte; control characters are replaced.
+/// Returns a name that a program gave itself, with control characters replaced. The name may contain any byte.
 pub(crate) fn printable(name: &[u8]) -> String {
     String::from_utf8_lossy(name).chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 
-/// Where the kernel put the arguments: `startstack`.
+/// Returns the address at which the kernel put the arguments: `startstack`.
 pub(crate) fn first_stack(pid: u32) -> Option<u64> {
     stat(pid, [28]).map(|[pointer]| pointer)
 }
 
-/// Page faults of all of its threads: minor ones, which the kernel answered from memory, and major ones, which waited for a disk.
+/// Returns the page faults of all threads of a process: minor ones, which the kernel answered from memory, and major
+/// ones, which waited for a disk.
 pub(crate) fn faults(pid: u32) -> Option<[u64; 2]> {
     stat(pid, [10, 12])
 }
 
-/// A line of `/proc/PID/status`, behind its name.
+/// Returns the rest of the line of `/proc/PID/status` that begins with `name`.
 fn status(pid: u32, name: &str) -> Option<String> {
     let text = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     text.lines().find_map(|line| line.strip_prefix(name)).map(|rest| rest.trim().into())
 }
 
-/// The process of a thread.
+/// Returns the process of a thread.
 pub(crate) fn of_thread(thread: u32) -> Option<u32> {
     status(thread, "Tgid:")?.parse().ok()
 }
 
-/// Signals that this process ignores, the first in bit 0.
+/// Returns the signals that this process ignores, signal 1 in bit 0.
 pub(crate) fn ignored_signals() -> u64 {
     status(std::process::id(), "SigIgn:").and_then(|mask| u64::from_str_radix(&mask, 16).ok()).unwrap_or(0)
 }
 
-/// Whether the process ends with this thread, which is about to end: it is the first thread, or that has ended, or the process is being
-/// killed.
+/// Whether the process ends with this thread, which is about to end: it is the first thread, or the first thread has
+/// ended, or the process is being killed.
 pub(crate) fn ends_with(pid: u32, thread: u32) -> bool {
     const KILLED: u64 = 1 << (libc::SIGKILL - 1);
     let is_killed = || u64::from_str_radix(&status(pid, "SigPnd:")?, 16).ok().map(|mask| mask & KILLED != 0);
@@ -57,7 +59,7 @@ pub(crate) fn ends_with(pid: u32, thread: u32) -> bool {
     thread == pid || is_killed() == Some(true) || has_ended()
 }
 
-/// A process and its descendants, except those that have got another parent.
+/// Returns a process and its descendants, except those that have got another parent.
 pub(crate) fn family(pid: u32) -> BTreeSet<u32> {
     let (mut found, mut next) = (BTreeSet::new(), vec![pid]);
     while let Some(pid) = next.pop() {

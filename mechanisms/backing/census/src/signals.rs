@@ -1,4 +1,4 @@
-//! Signals that were meant for the command.
+//! Forwards signals to the command.
 
 use std::io;
 use std::thread::JoinHandle;
@@ -11,10 +11,11 @@ use signal_hook::low_level::siginfo::{Cause, Origin, Sent};
 
 const PASSED_ON: [i32; 8] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH, SIGCONT];
 
-/// Caught signals, so that this process survives to report. Set up before the command is started, so that none is lost.
+/// Caught signals, so that this process survives to report. They are caught before the command is started, so that none
+/// is lost.
 pub(crate) struct Caught(SignalsInfo<WithOrigin>);
 
-/// Passes them on until it is dropped.
+/// Passes the signals on to the command until it is dropped.
 pub(crate) struct Forwarder {
     handle: Handle,
     thread: Option<JoinHandle<()>>,
@@ -22,7 +23,7 @@ pub(crate) struct Forwarder {
 
 impl Caught {
     pub(crate) fn new() -> io::Result<Caught> {
-        // Signals that `nohup` or a shell made this process ignore are ignored in the command too.
+        // Signals that `nohup` or a shell made this process ignore are also ignored in the command.
         let ignored = crate::process::ignored_signals();
         let caught = PASSED_ON.into_iter().filter(|signal| ignored & (1 << (signal - 1)) == 0);
         SignalsInfo::new(caught).map(Caught)
@@ -43,7 +44,8 @@ impl Caught {
     }
 }
 
-/// Whether a process has sent it. Signals of a terminal reach the command as well, which is in the same group.
+/// Whether a process has sent the signal. Signals of a terminal reach the command anyway, because it is in the same
+/// process group.
 fn is_sent(origin: &Origin) -> bool {
     matches!(origin.cause, Cause::Sent(Sent::User | Sent::TKill | Sent::Queue))
 }

@@ -1,4 +1,4 @@
-//! How much faster the zero page is read than memory: measured on this machine.
+//! Measures how much faster the zero page is read than other memory, on this machine.
 
 use std::fmt::Display;
 use std::time::Instant;
@@ -8,40 +8,42 @@ use dormouse_backing::{Huge, MemoryOptions, NotBacked, PrivatePool, available_by
 use rustix::mm::{Advice, madvise};
 use serde::Serialize;
 
-/// Least memory that is read in a round, so that a clock can measure the time.
+/// Minimum amount of memory that is read in a round, so that the time can be measured.
 const ROUND_SIZE_BYTES: usize = 32 << 20;
-/// Most memory that is used.
+/// Maximum amount of memory that is used.
 const SIZE_BYTES_MAX: u64 = 256 << 20;
 const ROUNDS: usize = 21;
-/// Indexes of sorted rounds between which the median lies with 97 %, whatever their distribution (binomial, 21 rounds).
+/// Indexes of sorted rounds that enclose the median with a probability of 97 %, for any distribution (binomial, 21
+/// rounds).
 const INTERVAL: [usize; 2] = [5, 15];
 
-/// The zero page beside memory of the same size that was written, each read from its beginning to its end, in turn.
+/// Speed of reading the zero page and written memory of the same size, each from its beginning to its end, alternately.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Speed {
-    /// Bytes of each.
+    /// Size of each, in bytes.
     pub size: u64,
     /// Whether the size is that of the buffer; otherwise the buffer was too large for this machine or this measurement.
     pub is_whole: bool,
     /// Whether both are in huge pages.
     pub is_huge: bool,
-    /// Gigabytes in a second from the zero page; median.
+    /// Median speed of reading the zero page, in gigabytes per second.
     pub zero_gb_per_s: f64,
-    /// Gigabytes in a second from memory; median.
+    /// Median speed of reading written memory, in gigabytes per second.
     pub written_gb_per_s: f64,
-    /// How many times as fast the zero page is read: median of the rounds.
+    /// Ratio of both speeds: median over the rounds.
     pub factor: f64,
     /// A 95 % interval of that median, without assumptions about the distribution of rounds.
     pub factor_ci95: [f64; 2],
-    /// Rounds.
+    /// Number of rounds.
     pub rounds: usize,
 }
 
 impl Speed {
-    /// For a buffer of `size` bytes. It takes that much memory, up to 256 MiB and a quarter of what is available, and about a second.
+    /// Measures for a buffer of `size` bytes. Takes that much memory, limited to 256 MiB and a quarter of the available
+    /// memory, and about a second.
     ///
     /// # Errors
-    /// One line: there is no memory, or this kernel has no zero page there.
+    /// A line of text: there is no memory, or the kernel does not use the zero page there.
     pub(crate) fn measure(size: u64, is_huge: bool) -> Result<Speed, String> {
         let available = available_bytes().unwrap_or(SIZE_BYTES_MAX);
         let page = if is_huge { HUGE_PAGE_SIZE_BYTES } else { dormouse_backing::os_page_size() };
@@ -79,24 +81,24 @@ impl Speed {
     }
 }
 
-/// Private memory of this process, of which no page has been touched.
+/// Private memory of this process that is not touched yet.
 struct Region {
     pool: PrivatePool,
-    /// The part that is used, which begins where a huge page could.
+    /// Size of the part that is used, in bytes.
     size: usize,
 }
 
 impl Region {
     fn new(size: usize, is_huge: bool) -> Result<Region, String> {
         let failed = |error: &dyn Display| format!("cannot take {size} bytes of memory: {error}");
-        // Not `Huge::Prefer`: that takes pages of hugetlb first, and these have no zero page.
+        // Not `Huge::Prefer`: that tries pages of hugetlb first, and these have no zero page.
         let huge = if is_huge { Huge::AsConfigured } else { Huge::Never };
-        // Mapped where a huge page may start.
+        // The size of at least a huge page makes the mapping start on a huge page boundary.
         let room = size.next_multiple_of(HUGE_PAGE_SIZE_BYTES);
         let pool = PrivatePool::new(room, MemoryOptions::new().prefault(false).huge(huge));
         let pool = pool.map_err(|error| failed(&error))?;
         if is_huge {
-            // SAFETY: advice about huge pages changes no content; the mapping is the pool's.
+            // SAFETY: the range is the pool's mapping; advice about huge pages does not change its contents.
             let advised = unsafe { madvise(pool.base().cast(), room, Advice::LinuxHugepage) };
             advised.map_err(|errno| failed(&errno))?;
         }
@@ -104,15 +106,15 @@ impl Region {
     }
 
     fn words(&self) -> &[u64] {
-        // SAFETY: the pool has as many bytes from its base on, which is aligned to a page; they are initialised to zeroes, and live as
-        // long as `self`.
+        // SAFETY: the pool has that many bytes from its base on, which is aligned to a page; they are initialised to
+        // zeroes, and live as long as `self`.
         unsafe { std::slice::from_raw_parts(self.pool.base().cast::<u64>(), self.size / size_of::<u64>()) }
     }
 
-    /// A different value in each word, so that no two pages are alike.
+    /// Writes a different value to each word, so that no two pages are equal.
     fn write(&mut self) {
-        // SAFETY: the pool has as many bytes from its base on, which is aligned to a page; they are initialised to zeroes. It is
-        // this value's alone, and `&mut self` forbids any other reference into it.
+        // SAFETY: the pool has that many bytes from its base on, which is aligned to a page; they are initialised to
+        // zeroes. Only this value uses the pool, and `&mut self` excludes any other reference into it.
         let words =
             unsafe { std::slice::from_raw_parts_mut(self.pool.base().cast::<u64>(), self.size / size_of::<u64>()) };
         for (word, value) in words.iter_mut().zip(1..) {
@@ -121,7 +123,7 @@ impl Region {
     }
 
     fn sum(&self) -> u64 {
-        // Eight sums, so that an addition does not wait for the one before.
+        // Eight sums, so that an addition does not wait for the preceding one.
         let (lines, rest) = std::hint::black_box(self.words()).as_chunks::<8>();
         let mut sums = [0_u64; 8];
         for line in lines {
@@ -132,7 +134,7 @@ impl Region {
         sums.iter().chain(rest).fold(0, |sum, word| sum.wrapping_add(*word))
     }
 
-    /// Whether it is the zero page, as far as the kernel tells.
+    /// Checks that all of it is the zero page, as far as the kernel tells.
     fn check(&self) -> Result<(), String> {
         let zero = match check_backed_raw(self.pool.base(), self.size) {
             Ok(()) => 0,

@@ -1,20 +1,21 @@
-//! Which stack belongs to which thread.
+//! The stacks of threads.
 
 use std::fs;
 
 use crate::process;
 
-/// Where a thread's stack is.
+/// The stack of a thread.
 #[derive(Debug, Clone)]
 pub(crate) struct Stack {
     pub(crate) thread: u32,
     pub(crate) name: String,
-    /// An address in it.
+    /// An address in the stack.
     pub(crate) pointer: u64,
 }
 
-/// The stacks of all threads whose stack pointer the kernel tells: threads that wait, in processes that this one may inspect. For a thread
-/// that runs it tells none. The address of the first thread's stack is known from elsewhere.
+/// Returns the stacks of all threads whose stack pointer the kernel tells: threads that wait, in processes that this
+/// one may inspect. The kernel does not tell it for a running thread. For the first thread, `/proc/PID/stat` gives an
+/// address in its stack.
 pub(crate) fn of(pid: u32) -> Vec<Stack> {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let stack = |task: fs::DirEntry| {
@@ -27,7 +28,7 @@ pub(crate) fn of(pid: u32) -> Vec<Stack> {
     tasks.filter_map(stack).collect()
 }
 
-/// `/proc/PID/task/TID/syscall`: number, six arguments, stack pointer, program counter.
+/// Returns the stack pointer from `/proc/PID/task/TID/syscall`: number, six arguments, stack pointer, program counter.
 fn waiting(task: &std::path::Path) -> Option<u64> {
     let text = fs::read_to_string(task.join("syscall")).ok()?;
     let pointer = text.split_ascii_whitespace().rev().nth(1)?;

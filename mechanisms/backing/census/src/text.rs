@@ -10,7 +10,7 @@
 //!   4.0M of 4.0M  read_only_of_zeroes in frames
 //! ```
 //!
-//! And what became of a command that was run:
+//! And the result of a command:
 //! ```text
 //!   read from the zero page:
 //!     ZERO AT END   SIZE  SHARE  BUFFER
@@ -24,20 +24,20 @@ use std::path::Path;
 use crate::census::Row;
 use crate::{Buffer, Census, Counts, Mapping, Name, Pages, Run, Sample, Speed, Verdict, What};
 
-/// Columns of figures, and how wide each is.
+/// Columns of figures, and the width of each.
 const COLUMNS: [&str; 6] = ["size", "unbacked", "zero", "small", "huge", "swapped"];
 const COLUMN_WIDTH: usize = 10;
-/// Least width of a name's column.
+/// Minimum width of the name column.
 const NAME_WIDTH_MIN: usize = 24;
-/// Most variables, buffers and processes that are listed.
+/// Maximum number of variables, buffers and processes that are listed.
 const VARIABLES_MAX: usize = 20;
-/// Buffers that are smaller are listed only if they were found.
+/// Minimum size of a listed buffer. Smaller buffers are listed only if they were found.
 const LISTED_BYTES_MIN: u64 = 16 << 10;
-/// Bars of a series over time.
+/// Number of bars of a series over time.
 const BARS: usize = 48;
 
-/// The census as a table of at most `columns` columns, with a line break at its end. Neighbours with the same name are one line, or with
-/// `is_each` a line each.
+/// Returns the census as a table of at most `columns` columns, with a line break at its end. Neighbours with the same
+/// name are one line, or with `is_each` a line each.
 pub fn table(census: &Census, columns: usize, is_each: bool) -> String {
     let name_width = columns.saturating_sub(COLUMNS.len() * COLUMN_WIDTH).max(NAME_WIDTH_MIN);
     let mut text = format!("{}, process {}\n\n{:name_width$}", census.command, census.pid, "");
@@ -81,13 +81,13 @@ fn unseen(text: &mut String, lines: &[String]) {
     }
 }
 
-/// The result of a command, in at most `columns` columns: with samples, what was read from the zero page and how that changes figures; without,
-/// its census at its end.
+/// Returns the result of a command, in at most `columns` columns: with samples, the buffers read from the zero page and
+/// their effect on speed; without, the census at the end.
 pub fn run_table(run: &Run, columns: usize, is_each: bool) -> String {
     if run.period_ms.is_some() { watched(run) } else { at_end(run, columns, is_each) }
 }
 
-/// `8.3 ms`, `1.25 s`
+/// Formats a time: `8.3 ms`, `1.25 s`
 pub(crate) fn time_text(ms: f64) -> String {
     if ms < 1000.0 { format!("{ms:.1} ms") } else { format!("{:.2} s", ms / 1e3) }
 }
@@ -95,7 +95,7 @@ pub(crate) fn time_text(ms: f64) -> String {
 fn at_end(run: &Run, columns: usize, is_each: bool) -> String {
     let mut text = String::new();
     if let Some(census) = &run.census {
-        // What is not seen is printed below, with what concerns all processes.
+        // The census's limits are printed below, with those that concern all processes.
         text = table(&Census { unseen: Vec::new(), ..census.clone() }, columns, is_each);
     }
     if !run.others.is_empty() {
@@ -173,7 +173,7 @@ fn watched(run: &Run) -> String {
     text
 }
 
-/// How much faster the zero page is read than memory, in two lines.
+/// Describes how much faster the zero page is read than written memory, in two lines.
 pub(crate) fn speed_text(speed: &Speed) -> String {
     let Speed { factor, factor_ci95: [low, high], zero_gb_per_s, written_gb_per_s, .. } = speed;
     let (size, huge) = (bytes_text(speed.size), if speed.is_huge { " in huge pages" } else { "" });
@@ -211,7 +211,8 @@ fn counts_text(run: &Run) -> String {
     text
 }
 
-/// Page faults per second, for `count` parts of the time between start and end. Between two samples the rate is taken as constant.
+/// Returns page faults per second, for `count` equal parts of the time from start to end. Between two samples the rate
+/// is taken as constant.
 pub(crate) fn fault_rates(samples: &[Sample], duration_ms: f64, count: usize) -> Vec<f64> {
     let step = duration_ms / count as f64;
     if samples.len() < 2 || step <= 0.0 {
@@ -241,7 +242,7 @@ impl std::fmt::Display for What {
     }
 }
 
-/// The last part of a path.
+/// Returns the last part of a path.
 fn file_name(path: &Path) -> std::path::Display<'_> {
     path.file_name().map_or(path, Path::new).display()
 }
@@ -263,7 +264,7 @@ impl std::fmt::Display for Name {
     }
 }
 
-/// The end of a text that is too long: the end of a path says more than its beginning.
+/// Shortens a text that is too long to its end: the end of a path says more than its beginning.
 fn shortened(text: &str, width: usize) -> String {
     let count = text.chars().count();
     if count <= width {
@@ -272,7 +273,7 @@ fn shortened(text: &str, width: usize) -> String {
     std::iter::once('…').chain(text.chars().skip(count - (width - 1))).collect()
 }
 
-/// `–`, `4.0K`, `12M`
+/// Formats a size: `–`, `4.0K`, `12M`
 pub(crate) fn bytes_text(bytes: u64) -> String {
     if bytes == 0 {
         return "–".into();

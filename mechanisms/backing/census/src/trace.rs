@@ -1,17 +1,18 @@
-//! A command and its descendants under `ptrace(2)`: it reports each process, and stops a process that is about to lose its memory.
+//! A command and its descendants under `ptrace(2)`. It reports each process, and stops a process that is about to lose
+//! its memory.
 //!
 //! ```text
 //!   supervisor (a thread of its own: the kernel knows a tracer by its thread)        watcher
 //!   spawn ─▶ seize ─▶ wait for any of them                                              │
 //!              clone, fork, vfork ────────────── Forked ──────────────────────────────▶ │
-//!              exec: the memory is another ───── Execed ──────────────────────────────▶ │
-//!              about to exit, stopped ────────── Exiting ──▶ it looks, and lets go ───▶ │
+//!              exec: the memory is new ───────── Execed ──────────────────────────────▶ │
+//!              about to exit, stopped ────────── Exiting ──▶ takes a census, answers ─▶ │
 //!              gone ──────────────────────────── Gone ────────────────────────────────▶ │
-//!              a signal ─▶ passed on;  a stop ─▶ not changed, until somebody continues it
+//!              a signal ─▶ passed on;  a stop ─▶ kept, until another process continues it
 //!              the command itself is gone ────── Ended ───────────────────────────────▶ │
 //! ```
-//! No system call is traced, so the command runs at its own speed between these events. When the supervisor ends, the kernel lets the
-//! remaining descendants go on by themselves (`ptrace(2)`, "Attaching and detaching").
+//! No system call is traced, so the command runs at its own speed between these events. When the supervisor ends, the
+//! kernel lets the remaining descendants run on, untraced (`ptrace(2)`, "Attaching and detaching").
 
 use std::collections::BTreeMap;
 use std::io;
@@ -25,20 +26,20 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::process;
 
-/// What happens to the command and its descendants.
+/// An event of the command or of its descendants.
 #[derive(Debug)]
 pub(crate) enum Event {
     /// The command runs.
     Started(Started),
-    /// It could not be started.
+    /// The command could not be started.
     Failed(io::Error),
-    /// A new process.
+    /// A new process was created.
     Forked {
         pid: u32,
-        /// Whether it shares its parent's memory rather than having a copy.
+        /// Whether it shares its parent's memory instead of having a copy.
         is_shared: bool,
     },
-    /// A process has become another program.
+    /// A process has executed another program.
     Execed { pid: u32 },
     /// A thread is about to end, and waits until the answer is dropped.
     Exiting { pid: u32, thread: u32, answer: SyncSender<()> },
@@ -48,17 +49,17 @@ pub(crate) enum Event {
     Ended(ExitStatus),
 }
 
-/// The command, as it was started.
+/// The started command.
 #[derive(Debug)]
 pub(crate) struct Started {
     pub(crate) pid: u32,
-    /// Page faults of this process before it became the command: minor and major ones.
+    /// Page faults, minor and major, of the command's process before its exec.
     pub(crate) faults: [u64; 2],
-    /// Why it is not traced, if it is not.
+    /// Reason why it is not traced, if it is not.
     pub(crate) untraced: Option<String>,
 }
 
-/// Starts the command and stays with it until it ends. The reader of the events may stop reading.
+/// Starts the command and supervises it until it ends. The receiver of the events may be dropped.
 pub(crate) fn supervise(command: Command, is_traced: bool, events: &Sender<Event>) {
     let end = start(command, is_traced).and_then(|started| {
         let (pid, is_traced) = (started.pid as pid_t, started.untraced.is_none());
@@ -72,15 +73,16 @@ pub(crate) fn supervise(command: Command, is_traced: bool, events: &Sender<Event
     let _ = events.send(end.map_or_else(Event::Failed, Event::Ended));
 }
 
-/// The type of a request in this libc.
+/// Type of a `ptrace` request in this libc.
 #[cfg(not(target_env = "musl"))]
 type Request = libc::c_uint;
 #[cfg(target_env = "musl")]
 type Request = c_int;
 
 fn ptrace(request: Request, thread: pid_t, address: usize, data: usize) -> io::Result<()> {
-    // SAFETY: of the requests that are made here, PTRACE_GETEVENTMSG alone has the kernel write to this process's memory, and
-    // PTRACE_SETSIGMASK alone has it read there; the callers give the address of a word. The tracee's memory is its own.
+    // SAFETY: of the requests that this module makes, only PTRACE_GETEVENTMSG makes the kernel write to this process's
+    // memory, and only PTRACE_SETSIGMASK makes it read there; both callers pass the address of a word. The other
+    // requests affect only the tracee.
     match unsafe { libc::ptrace(request, thread, address, data) } {
         -1 => Err(io::Error::last_os_error()),
         _ => Ok(()),
@@ -93,7 +95,7 @@ fn event_message(thread: pid_t) -> io::Result<c_ulong> {
     Ok(message)
 }
 
-/// The next event of a child or tracee of this thread (`-1`), or of this one.
+/// Waits for the next event of process `pid`, or (`-1`) of any child or tracee of this thread.
 fn wait(pid: pid_t, options: c_int) -> io::Result<(pid_t, c_int)> {
     loop {
         let mut status = 0;
@@ -109,7 +111,7 @@ fn wait(pid: pid_t, options: c_int) -> io::Result<(pid_t, c_int)> {
     }
 }
 
-/// `include/uapi/linux/ptrace.h`.
+/// Value from `include/uapi/linux/ptrace.h`.
 const PTRACE_SETSIGMASK: Request = 0x420b;
 
 const OPTIONS: c_int = libc::PTRACE_O_TRACEEXIT
@@ -118,10 +120,11 @@ const OPTIONS: c_int = libc::PTRACE_O_TRACEEXIT
     | libc::PTRACE_O_TRACEVFORK
     | libc::PTRACE_O_TRACECLONE;
 
-/// Starts it, and stops it before its first instruction until it is traced.
+/// Starts the command, and stops it before its first instruction until it is traced.
 ///
-/// Only `PTRACE_SEIZE` does not interfere with stops by a terminal or a shell, and only another process can seize. So the child asks to be
-/// traced, which stops it at the exec; there it is put into an ordinary stop, seized, and continued.
+/// Only `PTRACE_SEIZE` does not interfere with stops by a terminal or a shell, and only another process can seize. So
+/// the child asks to be traced, which stops it at the exec. There it is put into an ordinary stop, seized, and
+/// continued.
 fn start(mut command: Command, is_traced: bool) -> io::Result<Started> {
     if !is_traced {
         let pid = command.spawn()?.id();
@@ -130,7 +133,7 @@ fn start(mut command: Command, is_traced: bool) -> io::Result<Started> {
     let (reader, writer) = io::pipe()?;
     let told = writer.try_clone()?;
     let ask = move || {
-        // A signal would stop it before the exec, where nobody would continue it.
+        // A signal would stop it before the exec, where no process would continue it.
         block_signals(true);
         // If tracing is forbidden, the command runs without it.
         let answer = ptrace(libc::PTRACE_TRACEME, 0, 0, 0);
@@ -144,7 +147,7 @@ fn start(mut command: Command, is_traced: bool) -> io::Result<Started> {
     // allocated.
     unsafe { command.pre_exec(ask) };
     let pid = command.spawn()?.id() as pid_t;
-    // The command has closed its copies.
+    // The command's copies are closed by its exec.
     drop((writer, command));
     let mut errno = [0; 4];
     io::Read::read_exact(&mut &reader, &mut errno)?;
@@ -170,27 +173,27 @@ fn start(mut command: Command, is_traced: bool) -> io::Result<Started> {
     Ok(Started { pid: pid as u32, faults, untraced: seized.err().map(|error| error.to_string()) })
 }
 
-/// Blocks all signals of this thread, or none; SIGTRAP, which reports the exec, is never blocked.
+/// Blocks all signals of this thread except SIGTRAP, which reports the exec; or unblocks all.
 fn block_signals(are_blocked: bool) {
     let mut set = MaybeUninit::<libc::sigset_t>::uninit();
     let fill: unsafe extern "C" fn(*mut libc::sigset_t) -> c_int =
         if are_blocked { libc::sigfillset } else { libc::sigemptyset };
-    // SAFETY: fills the set, and cannot fail.
+    // SAFETY: the call fills the set, which has room for all signals, and cannot fail.
     unsafe { fill(set.as_mut_ptr()) };
-    // SAFETY: the set is filled.
+    // SAFETY: the set was filled above.
     unsafe { libc::sigdelset(set.as_mut_ptr(), libc::SIGTRAP) };
-    // SAFETY: the set is filled; the old one is not asked for.
+    // SAFETY: the set was filled above; the old set is not requested.
     unsafe { libc::sigprocmask(libc::SIG_SETMASK, set.as_ptr(), std::ptr::null_mut()) };
 }
 
-/// An error for a command that was killed before it ran, because its end is not reported again.
+/// Returns an error for a command that was killed before it ran, because its end is not reported again.
 fn alive(status: c_int) -> io::Result<()> {
     if libc::WIFSTOPPED(status) { Ok(()) } else { Err(io::Error::other(ExitStatus::from_raw(status).to_string())) }
 }
 
 struct Supervisor<'a> {
     main: pid_t,
-    /// The process of each thread.
+    /// Process of each thread.
     threads: BTreeMap<pid_t, pid_t>,
     events: &'a Sender<Event>,
 }
@@ -212,7 +215,7 @@ impl Supervisor<'_> {
         }
     }
 
-    /// A thread has stopped: reports the reason, and continues it.
+    /// Handles a stop of a thread: reports its reason, and continues the thread.
     fn stopped(&mut self, thread: pid_t, signal: c_int, event: c_int) {
         let is_stop = matches!(signal, libc::SIGSTOP | libc::SIGTSTP | libc::SIGTTIN | libc::SIGTTOU);
         let (request, data) = match event {
@@ -224,7 +227,7 @@ impl Supervisor<'_> {
                 (libc::PTRACE_CONT, 0)
             }
         };
-        // A thread that was killed in between no longer exists; its end will be reported.
+        // A thread that was killed meanwhile no longer exists; its end will be reported.
         let _ = ptrace(request, thread, 0, data as usize);
     }
 
@@ -241,14 +244,14 @@ impl Supervisor<'_> {
                 let Some(other) = message() else { return };
                 let of = process::of_thread(other as u32).map(|pid| pid as pid_t).unwrap_or(other);
                 self.threads.insert(other, of);
-                // A clone event may be a process that shares memory, as posix_spawn makes them.
+                // A clone event may be a process that shares memory, such as posix_spawn creates.
                 if of != pid {
                     let is_shared = event != libc::PTRACE_EVENT_FORK;
                     let _ = self.events.send(Event::Forked { pid: of as u32, is_shared });
                 }
             }
             libc::PTRACE_EVENT_EXEC => {
-                // Whichever thread it was, it is now the first one, and the only one.
+                // Any thread may have called exec; afterwards the process has only its first thread.
                 self.threads.retain(|_, process| *process != pid);
                 self.threads.insert(pid, pid);
                 let _ = self.events.send(Event::Execed { pid: pid as u32 });
@@ -257,7 +260,7 @@ impl Supervisor<'_> {
                 let (answer, answered) = sync_channel(0);
                 let exiting = Event::Exiting { pid: pid as u32, thread: thread as u32, answer };
                 if self.events.send(exiting).is_ok() {
-                    // Ends when the other side drops it.
+                    // Returns when the watcher drops the answer.
                     let _ = answered.recv();
                 }
             }

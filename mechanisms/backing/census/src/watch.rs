@@ -1,4 +1,4 @@
-//! A command, watched while it runs and as each of its processes ends.
+//! Watches a command while it runs and as each of its processes ends.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -16,27 +16,29 @@ use crate::speed::Speed;
 use crate::trace::{Event, Started, supervise};
 use crate::{PagesError, Way, process};
 
-/// Samples that are kept. When there are more, every other one is dropped, repeatedly.
+/// Maximum number of samples that are kept. When there are more, every other one is dropped.
 const SAMPLES_MAX: usize = 2048;
-/// Taking samples uses at most one part in this many of a CPU's time.
+/// Divisor of a CPU's time: taking samples uses at most this part of it.
 const LOOKING_PART: u32 = 20;
-/// Other processes that are reported: those that touched most.
+/// Maximum number of other processes that are reported: those that touched most.
 const OTHERS_MAX: usize = 100;
 
-/// How a command is run and watched.
+/// Options for running and watching a command.
 #[derive(Debug, Clone)]
 pub struct RunOptions {
-    /// How the kernel is asked for a census: in the first of these ways that it supports.
+    /// Ways to ask the kernel for a census. The first that it supports is used.
     pub ways: Vec<Way>,
-    /// Time from one sample to the next; longer if a sample takes more than a twentieth of it. `None`: only as each process ends.
+    /// Time from one sample to the next; longer if a sample takes more than a twentieth of it. `None`: censuses are
+    /// taken only as each process ends.
     pub period: Option<Duration>,
-    /// Whether `ptrace(2)` is used, so that a census is taken as each process ends. Otherwise there are only samples, with or without a period.
+    /// Whether `ptrace(2)` is used, so that a census is taken as each process ends. Otherwise there are only samples,
+    /// even if there is no period.
     pub is_traced: bool,
     /// Beginning of the measured time, counted from the command's start.
     pub from: Duration,
     /// End of the measured time; `None`: the command's end.
     pub until: Option<Duration>,
-    /// What is reported.
+    /// Limits beyond which a buffer is reported.
     pub limits: Limits,
 }
 
@@ -58,17 +60,18 @@ impl RunOptions {
     pub const PERIOD: Duration = Duration::from_millis(10);
 }
 
-/// Counts over all processes together.
+/// Counts over all processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct Counts {
-    /// Page faults that the kernel answered from memory: first touches, first writes to what was read, and what files have.
+    /// Page faults that the kernel answered from memory: first touches, first writes to pages that were read, and pages
+    /// of files.
     pub faults_minor: u64,
     /// Page faults that waited for a disk.
     pub faults_major: u64,
-    /// Of these, first touches of a process's own memory, at least: it excludes what came and went between two looks,
-    /// and what a forked child had when it was looked at first.
+    /// First touches of the processes' own memory, a lower bound. It excludes pages that came and went between two
+    /// looks, and pages that a forked child had at its first look.
     pub first_touches: u64,
-    /// Bytes that were touched for the first time, with the same exclusions.
+    /// Number of bytes that were touched for the first time, with these exclusions.
     pub touched: u64,
 }
 
@@ -83,87 +86,87 @@ impl Counts {
     }
 }
 
-/// One look at all processes.
+/// A look at all processes.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Sample {
-    /// Milliseconds from the command's start.
+    /// Time, in milliseconds from the command's start.
     pub time_ms: f64,
-    /// Processes.
+    /// Number of processes.
     pub process_count: usize,
-    /// What stood behind their memory. Memory that several of them map counts for each.
+    /// Kinds of pages of their memory. Memory that several processes map counts for each.
     pub pages: Pages,
-    /// All that was counted from the command's start to this moment.
+    /// Counts from the command's start to this moment.
     pub counts: Counts,
 }
 
-/// A process that the command started, as it was at its end.
+/// A process that the command started, at its end.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Other {
-    /// The process.
+    /// Id of the process.
     pub pid: u32,
-    /// Its name.
+    /// Name of the process.
     pub command: String,
-    /// What stood behind its memory.
+    /// Kinds of pages of its memory.
     pub total: Pages,
 }
 
-/// The result of a command, and of its memory.
+/// Result of a command, with its memory.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
 pub struct Run {
     /// The command and its arguments.
     pub command: Vec<String>,
-    /// Its exit code; 128 and the signal's number if a signal ended it.
+    /// Exit code of the command; 128 plus the signal's number if a signal ended it.
     pub exit_code: i32,
-    /// From its start to its end.
+    /// Time from its start to its end, in milliseconds.
     pub duration_ms: f64,
-    /// The command's own process at its end; nothing if no census of it was taken.
+    /// Census of the command's own process at its end; `None` if it was not taken.
     pub census: Option<Census>,
-    /// A process when most of its memory was the zero page, if a buffer was found in it then. In the measured time.
+    /// Census of the process with most of the zero page, among those in the measured time in which a buffer was found.
     pub worst: Option<Census>,
-    /// The other processes, those that touched most memory first; a hundred at most.
+    /// Other processes, those that touched most memory first; at most a hundred.
     pub others: Vec<Other>,
-    /// Variables and mappings that were the zero page, the worst first; a thousand at most. In the measured time.
+    /// Variables and mappings that were the zero page in the measured time, the worst first; at most a thousand.
     pub buffers: Vec<Buffer>,
     /// Limits beyond which a buffer counts as found.
     pub limits: Limits,
     /// Beginning and end of the measured time, in milliseconds from the command's start.
     pub measured_ms: [f64; 2],
-    /// Counts of the measured time.
+    /// Counts in the measured time.
     pub measured: Counts,
-    /// From the command's start to its end.
+    /// Counts from the command's start to its end.
     pub whole: Counts,
-    /// The sampling period in milliseconds, as asked for; nothing if there was none.
+    /// Requested sampling period, in milliseconds; `None` if there was none.
     pub period_ms: Option<f64>,
     /// Number of samples.
     pub sample_count: usize,
-    /// Some of them at equal distances: all, if there were few enough.
+    /// Some of the samples, at equal distances; all, if there were few enough.
     pub samples: Vec<Sample>,
-    /// How the zero page changes figures on this machine; only if a buffer was found.
+    /// Effect of the zero page on speed on this machine; only if a buffer was found.
     pub speed: Option<Speed>,
-    /// What was not seen, one line each.
+    /// Limits of the observation, one line each.
     pub unseen: Vec<String>,
     /// Whether a buffer was found beyond the limits.
     pub verdict: Verdict,
 }
 
-/// Whether a command read buffers from the zero page.
+/// Whether a command has read buffers from the zero page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
-    /// It did.
+    /// A buffer was found.
     Found,
-    /// It did not, as far as was seen.
+    /// No buffer was found, as far as was seen.
     NotFound,
     /// The zero page cannot be distinguished from other memory here, or no census of the command was taken.
     #[default]
     Unknown,
 }
 
-/// Runs `command` (program and arguments) to its end. Its input, output and signals are its own; signals that another process sends to this
-/// process are passed on to it.
+/// Runs `command` (program and arguments) to its end. It keeps this process's input and output, and its signals are its
+/// own. Signals that another process sends to this process are passed on to it.
 ///
 /// # Errors
-/// [`PagesError::Start`], [`PagesError::Signals`]. What happens to the command later is no error.
+/// [`PagesError::Start`], [`PagesError::Signals`]. Later events of the command are not errors.
 pub fn run(command: &[OsString], options: &RunOptions) -> Result<Run, PagesError> {
     let (program, arguments) = match command {
         [program, arguments @ ..] => (program.clone(), arguments),
@@ -190,15 +193,15 @@ pub fn run(command: &[OsString], options: &RunOptions) -> Result<Run, PagesError
     Ok(watcher.finish(status))
 }
 
-/// The memory of a process from an exec or fork to an exec or its end.
+/// The memory of a process from an exec or fork to the next exec or to its end.
 #[derive(Debug, Default)]
 struct Space {
-    /// The last one.
+    /// The last census.
     census: Option<Census>,
     buffers: Buffers,
-    /// First touches and bytes touched, at the last census.
+    /// First touches and bytes touched, as of the last census.
     touched: Option<[u64; 2]>,
-    /// Whether another process, which is watched anyway, shares it.
+    /// Whether it shares its memory with another process that is watched anyway.
     is_shared: bool,
 }
 
@@ -208,21 +211,21 @@ struct Watcher {
     is_traced: bool,
     surveyor: Surveyor,
     start: Instant,
-    /// Processes that live.
+    /// Memory of each live process.
     spaces: BTreeMap<u32, Space>,
-    /// Faults of processes that live; under 0, those of all that have ended.
+    /// Faults of each live process; key 0 has the sum over all that have ended.
     faults: BTreeMap<u32, [u64; 2]>,
-    /// Faults of the command's process before it was the command.
+    /// Faults of the command's process before its exec.
     faults_before: [u64; 2],
-    /// First touches, and bytes touched.
+    /// First touches and bytes touched, over all processes.
     touched: [u64; 2],
-    /// Counts when the measured time began and ended.
+    /// Counts at the beginning and at the end of the measured time.
     edges: [Option<Counts>; 2],
-    /// One sample in so many is kept.
+    /// Distance of kept samples: one in this many is kept.
     sample_step: usize,
     buffers: Buffers,
     refused: BTreeSet<String>,
-    /// What is known of the run so far.
+    /// The result so far.
     run: Run,
 }
 
@@ -243,7 +246,7 @@ impl Watcher {
             faults: BTreeMap::new(),
             faults_before: started.faults,
             touched: [0; 2],
-            // At the very beginning nothing has happened.
+            // At the very beginning all counts are zero.
             edges: [options.from.is_zero().then(Counts::default), None],
             sample_step: 1,
             buffers: Buffers::default(),
@@ -257,14 +260,14 @@ impl Watcher {
         }
     }
 
-    /// When the measured time begins and ends.
+    /// Returns the beginning and the end of the measured time.
     fn bounds(&self) -> [Option<Duration>; 2] {
         [Some(self.options.from), self.options.until]
     }
 
-    /// Until the command has ended.
+    /// Handles events and takes samples until the command has ended.
     fn watch(&mut self, events: &Receiver<Event>) -> std::io::Result<ExitStatus> {
-        // Without tracing, nobody says when to look.
+        // Without tracing, no event tells when to look.
         let period = self.options.period.or((!self.is_traced).then_some(RunOptions::PERIOD));
         let mut next = period.map(|period| self.start + period);
         loop {
@@ -282,7 +285,7 @@ impl Watcher {
                 Err(RecvTimeoutError::Timeout) => {
                     let (before, reading) = (Instant::now(), self.surveyor.reading);
                     self.sample();
-                    // An object file is read only once, so that time says nothing about later samples.
+                    // An object file is read only once, so this time says nothing about later samples.
                     let cost = before.elapsed().saturating_sub(self.surveyor.reading - reading);
                     next = period.map(|period| before + period.max(LOOKING_PART * cost));
                 }
@@ -295,7 +298,7 @@ impl Watcher {
 
     fn event(&mut self, event: Event) {
         match event {
-            // A child that was quick may have become another program before its parent's fork is reported.
+            // A quick child may execute another program before its parent's fork is reported.
             Event::Forked { pid, is_shared } => {
                 self.spaces.entry(pid).or_insert(Space { is_shared, ..Space::default() });
             }
@@ -314,7 +317,7 @@ impl Watcher {
                 drop(answer);
             }
             Event::Gone { pid } => self.close(pid, true),
-            // Handled elsewhere.
+            // `run` and `watch` handle these.
             Event::Started(_) | Event::Failed(_) | Event::Ended(_) => {}
         }
     }
@@ -346,7 +349,7 @@ impl Watcher {
         self.count();
     }
 
-    /// Takes a census of a process, if possible.
+    /// Takes a census of a process, if possible, and updates the counts of faults and touches.
     fn look(&mut self, pid: u32, task: u32, names: Names) {
         let (time_ms, is_measured) = (self.time_ms(), self.is_measured());
         let mut faults = process::faults(task);
@@ -370,7 +373,7 @@ impl Watcher {
         };
         let space = self.spaces.entry(pid).or_default();
         let touched = [census.total.touches(), census.total.touched()];
-        // A child has not touched what it has from its parent.
+        // A child has not touched the memory that it inherits from its parent.
         let before = space.touched.replace(touched).unwrap_or(touched);
         for (all, (now, before)) in self.touched.iter_mut().zip(touched.into_iter().zip(before)) {
             *all += now.saturating_sub(before);
@@ -391,7 +394,7 @@ impl Watcher {
         Counts { faults_minor: sum(0), faults_major: sum(1), first_touches, touched }
     }
 
-    /// Adds up what is known now.
+    /// Records the counts at the edges of the measured time, and a sample.
     fn count(&mut self) {
         let (now, counts) = (self.start.elapsed(), self.counts());
         let bounds = self.bounds();
@@ -419,7 +422,7 @@ impl Watcher {
         }
     }
 
-    /// The memory of a process is gone; the process itself may go on.
+    /// Finishes the memory of a process; the process itself may continue.
     fn close(&mut self, pid: u32, is_gone: bool) {
         if is_gone && let Some([minor, major]) = self.faults.remove(&pid) {
             let ended = self.faults.entry(0).or_default();

@@ -1,4 +1,4 @@
-//! A census agrees with the kernel's own sums, and with what was made on purpose.
+//! Compares a census with the kernel's own sums, and with deliberately prepared memory.
 
 mod common;
 
@@ -8,7 +8,7 @@ use common::{Stopped, WAYS, build, settled};
 use dormouse_pages::{Census, Name, PagesError, Way};
 use dormouse_testing::{Lack, skip_part};
 
-/// The mistake of the benchmark of 2008, beside arrays that are as they seem.
+/// The mistake of the benchmark of 2008, besides arrays without it.
 const FRAMES: &str = r#"
 #include <string.h>
 #include <sys/mman.h>
@@ -56,7 +56,7 @@ fn a_census_agrees_with_smaps() {
                 of("Size"),
                 "{mapping:?}"
             );
-            // The kernel's own pages are nobody's memory there.
+            // smaps does not count the kernel's own pages.
             if !matches!(mapping.name, Name::Kernel { .. }) {
                 let is_same =
                     if way.sees_zero() { pages.resident() == of("Rss") } else { pages.resident() >= of("Rss") };
@@ -94,7 +94,7 @@ fn variables_on_the_zero_page_are_named() {
                 })
             };
             let found = ["read_only_of_zeroes", "half_written", "written", "untouched"].map(zero);
-            // A page that two arrays share is as it was written.
+            // A page that two arrays share is in the state of the written one.
             let near = |bytes: u64, expected: u64| bytes.abs_diff(expected) <= 4096;
             if way.sees_zero() {
                 assert!(near(found[0], SIZE) && near(found[1], SIZE / 2), "{way:?}: {found:?}");

@@ -1,4 +1,5 @@
-//! Every category, from memory that was made on purpose; by each way to ask the kernel, and beside its own sums.
+//! Every kind of page, from deliberately prepared memory; by each way to ask the kernel, and compared with its own
+//! sums.
 
 mod common;
 
@@ -12,7 +13,8 @@ use dormouse_testing::{Lack, skip_part};
 
 const SIZE: u64 = 4 << 20;
 
-/// Regions with nothing on either side of them, and what was done to each. It says where each is, or why it is not.
+/// A program that makes regions with unmapped neighbours, and prepares each. It prints the address of each, or the
+/// reason why there is none.
 const CONSTRUCTIONS: &str = r#"
 #define _GNU_SOURCE
 #include <errno.h>
@@ -76,7 +78,7 @@ int main(int argc, char **argv) {
 }
 "#;
 
-/// Huge pages to be had by name, for as long as it lives; the tests of this file that take some are one.
+/// Additional hugetlb pages, set aside while the value lives. The tests of this file that use them are one test.
 struct HugePages(Option<u64>);
 
 const HUGE_PAGES: &str = "/proc/sys/vm/nr_hugepages";
@@ -95,7 +97,7 @@ impl Drop for HugePages {
     }
 }
 
-/// A file to swap to, for as long as it lives; or what the machine has.
+/// A swap file that is used while the value lives, if the machine has no swap.
 struct Swap(Option<PathBuf>);
 
 impl Swap {
@@ -126,7 +128,7 @@ fn is_on(setting: &str, choice: &str) -> bool {
     fs::read_to_string(format!("/sys/kernel/mm/transparent_hugepage/{setting}")).is_ok_and(|text| text.contains(choice))
 }
 
-/// What each region is to be, where the machine has what it needs.
+/// Returns the expected pages of a region, if the machine has what it needs.
 fn expected(name: &str) -> Option<Pages> {
     let none = Pages::default();
     let has_huge = is_on("enabled", "[madvise]") || is_on("enabled", "[always]");
@@ -137,7 +139,7 @@ fn expected(name: &str) -> Option<Pages> {
         "half" => Pages { small: SIZE / 2, zero: SIZE / 2, ..none },
         "huge" if has_huge => Pages { huge: SIZE, ..none },
         "huge-read" if has_huge && is_on("use_zero_page", "1") => Pages { zero: SIZE, huge_zero: SIZE, ..none },
-        // The kernel has memory of hugetlb count as the process's own where it is private.
+        // The kernel counts private hugetlb memory as the process's own.
         "hugetlb" => Pages { huge: SIZE, ..none },
         "memfd" => Pages { small: SIZE / 2, shared: SIZE / 2, unbacked: SIZE / 2, ..none },
         "anonymous-shared" | "file" => Pages { small: SIZE, shared: SIZE, ..none },
@@ -148,7 +150,8 @@ fn expected(name: &str) -> Option<Pages> {
     Some(pages)
 }
 
-/// As it looks where only the words of the page table can be read. They say of the huge zero page that it is not the process's own.
+/// Returns the pages as they look if only the words of the page table can be read. These do not mark the huge zero page
+/// as the process's own.
 fn blind(pages: Pages) -> Pages {
     let small = pages.small + pages.huge + pages.zero;
     Pages { small, huge: 0, zero: 0, huge_zero: 0, shared: pages.shared + pages.huge_zero, ..pages }
@@ -213,18 +216,18 @@ fn every_category_is_what_was_made() {
                 continue;
             }
             let pages = if way.sees_zero() { pages } else { blind(pages) };
-            // A file's pages are huge ones where its file system has made them so.
+            // A file system may have put a file into huge pages.
             let is_file = mapping.pages.shared > 0;
             let found = if is_file && way.sees_zero() { blind(mapping.pages) } else { mapping.pages };
             assert_eq!(found, pages, "{way:?}: {name}: {mapping:?}");
             check_name(name, mapping, &file);
             checked += 1;
         }
-        // What needs nothing of the machine.
+        // These need nothing special of the machine.
         assert!(checked >= 8, "{way:?}: only {checked} were checked");
         censuses.push((way, census));
     }
-    // Both ways that see everything see the same, of the whole process.
+    // Both ways that see everything must agree, for the whole process.
     let of = |wanted: Way| censuses.iter().find(|(way, _)| *way == wanted).map(|(_, census)| census);
     match (of(Way::Scan), of(Way::WordsAndFlags)) {
         (Some(scan), Some(words)) => {

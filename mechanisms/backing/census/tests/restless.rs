@@ -1,4 +1,4 @@
-//! Processes that end, become other programs and remap their memory while they are looked at do no harm.
+//! Processes that end, execute other programs and remap their memory during a census do no harm.
 
 mod common;
 
@@ -10,8 +10,9 @@ use std::time::Duration;
 use common::{WAYS, build};
 use dormouse_pages::{Census, PagesError, RunOptions, run};
 
-/// Maps, unmaps, moves and forgets memory; starts threads and children that end at once, and becomes itself anew. Each child's number goes to
-/// standard output. It ends when its input does, or with a second argument after as many execs.
+/// A program that maps, unmaps, moves and forgets memory, starts threads and children that end at once, and executes
+/// itself again. It prints the id of each child. It ends when its input ends, or with a second argument after that many
+/// execs.
 const RESTLESS: &str = r#"
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -65,26 +66,27 @@ fn what_changes_meanwhile_does_no_harm() {
             assert_eq!(census.pid, pid);
             let size: u64 = census.mappings.iter().map(|mapping| mapping.end - mapping.start).sum();
             let pages = census.total;
-            // What is mapped meanwhile at an address that was looked at counts where it was; but never for more than there is.
+            // Memory that is mapped during the census at an address that was already read counts as it was read, but
+            // never for more than there is.
             assert!(
                 pages.unbacked + pages.resident() + pages.zero + pages.swapped
                     <= size.max(pages.resident() + pages.zero)
             );
         }
         Err(PagesError::NoProcess { .. } | PagesError::NoMemory { .. }) => gone += 1,
-        // A way that there is not on this machine.
+        // This machine does not support the way.
         Err(PagesError::System { errno: rustix::io::Errno::NOSYS, .. }) => {}
         Err(error) => panic!("process {pid}: {error}"),
     };
     let lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
-    // Some execs of the program, and each of its children, which may have ended by then.
+    // Looks at some execs of the program, and at each of its children, which may already have ended.
     for (line, way) in lines.take(400).zip(WAYS.into_iter().cycle()) {
         look(child.id(), way);
         look(line.parse().unwrap(), way);
     }
     assert!(child.try_wait().unwrap().is_none());
     drop(child.stdin.take());
-    // It may say more than anybody reads.
+    // It may print more than the test reads.
     child.wait().unwrap();
     assert!(looked > 0, "{gone} had ended");
 }
@@ -103,7 +105,7 @@ fn what_changes_under_a_tracer_ends_as_it_would() {
         assert!(run.whole.faults_minor > 0 && run.duration_ms > 0.0);
         let was_traced = !run.unseen.iter().any(|line| line.contains("not traced"));
         if was_traced {
-            // Itself, and 50 children for each of four turns, of which so many are told.
+            // The command itself, and 50 children for each of four turns, of which 100 are reported.
             assert_eq!((run.others.len(), run.census.map(|census| census.command)), (100, Some("restless".into())));
             assert!(run.sample_count >= 201, "{}", run.sample_count);
         }

@@ -2,7 +2,7 @@
 /*
  * Virtqueues after VirtIO 1.2, split and packed, driver side and device side, for C11 and C++11 (gcc and clang).
  *
- *     size_t size_bytes = dormouse_vring_size_bytes(256, 0);                       memory that both sides have, of zeroes
+ *     size_t size_bytes = dormouse_vring_size_bytes(256, 0);                       zeroed memory that both sides share
  *     struct dormouse_vring_areas areas;
  *     dormouse_vring_place(&areas, memory, 256, 0);
  *     dormouse_vring_init(&areas, 256, 0);
@@ -15,11 +15,12 @@
  *     dormouse_vring_driver_take_used(driver, &completion);
  *
  * One thread at a time uses a side. The state that a side relies on is in its own memory and is never read back from the other side; each
- * word of the other side is read once and then checked. So whatever the other side writes, this side stays inside its ring and its regions. A
- * protocol violation is an error, is counted, and is described by …_why(); the side goes on.
+ * word of the other side is read once and then checked. So this side stays inside its ring and its regions, whatever the other side writes. A
+ * protocol violation is an error, is counted, and is described by …_why(); the side continues.
  *
- * Functions return 0 or a negative errno unless they say otherwise; only those that create change errno. Nothing blocks. Only functions that
- * create allocate, and a chain when it grows. Pointers must be to what was created and not destroyed; NULL is allowed where that is said.
+ * Functions return 0 or a negative errno unless stated otherwise; only those that create change errno. Only functions that create and destroy
+ * may block. Only functions that create allocate, and a chain when it grows. Pointers must refer to objects that were created and not destroyed;
+ * NULL is allowed only where stated.
  *
  * Link with -ldormouse, or with -ldormouse_vring, which contains nothing else; see dormouse-vring(3).
  */
@@ -29,9 +30,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* A packed queue (VIRTIO_F_RING_PACKED); else a split one. */
+/* A packed queue (VIRTIO_F_RING_PACKED); otherwise a split one. */
 #define DORMOUSE_VRING_PACKED 1u
-/* VIRTIO_F_INDIRECT_DESC: a descriptor may stand for a table of them. */
+/* VIRTIO_F_INDIRECT_DESC: a descriptor may refer to a table of descriptors. */
 #define DORMOUSE_VRING_INDIRECT 2u
 /* VIRTIO_F_EVENT_IDX: each side says at which index it wants to be notified. */
 #define DORMOUSE_VRING_EVENT_IDX 4u
@@ -44,10 +45,10 @@ extern "C" {
 
 struct dormouse_vring_driver;
 struct dormouse_vring_device;
-/* What a device pops buffers into; reused for each buffer. */
+/* A buffer that a device has popped; reused for each buffer. */
 struct dormouse_vring_chain;
 
-/* The three parts of a queue, which need not be contiguous; they are aligned to 16, 4 and 4. */
+/* The three parts of a queue, which need not be contiguous. They are aligned to 16, 4 and 4 bytes. */
 struct dormouse_vring_areas {
     void *descriptor;
     size_t descriptor_size_bytes;
@@ -69,7 +70,7 @@ struct dormouse_vring_completion {
     uint32_t len;
 };
 
-/* A piece of the driver's memory that is mapped here. */
+/* A piece of the driver's memory that is mapped into this process. */
 struct dormouse_vring_region {
     uint64_t addr;
     uint64_t size_bytes;
@@ -77,15 +78,15 @@ struct dormouse_vring_region {
 };
 
 /*
- * Bytes of a queue of `size` descriptors whose areas are contiguous; 0 if there is no such queue. A queue has 1 to 32768 descriptors; a
- * split queue has a power of two. MT-safe, wait-free, async-signal-safe.
+ * Returns the number of bytes of a queue of `size` descriptors with contiguous areas; 0 if there is no such queue. A
+ * queue has 1 to 32768 descriptors; a split queue has a power of two. MT-safe, wait-free, async-signal-safe.
  */
 size_t dormouse_vring_size_bytes(uint32_t size, unsigned flags);
 
 /*
- * The areas of such a queue at `base`, which begins at a multiple of 64.
+ * Stores the areas of a queue of `size` descriptors at `base`, a multiple of 64.
  *
- * Errors: -EINVAL  no such size, no such alignment
+ * Errors: -EINVAL  invalid size or alignment
  * MT-safe, wait-free, async-signal-safe.
  */
 int dormouse_vring_place(struct dormouse_vring_areas *areas, void *base, uint32_t size, unsigned flags);
@@ -93,15 +94,16 @@ int dormouse_vring_place(struct dormouse_vring_areas *areas, void *base, uint32_
 /*
  * Makes an empty queue. Call it before either side is created.
  *
- * Errors: -EINVAL  no such size, an area too small or not aligned
+ * Errors: -EINVAL  invalid size; an area too small or not aligned
  * Wait-free.
  */
 int dormouse_vring_init(const struct dormouse_vring_areas *areas, uint32_t size, unsigned flags);
 
 /*
- * The driver of an empty queue. The areas must stay mapped until it is destroyed, and nobody else in this program may write the driver's side.
+ * Creates the driver of an empty queue. The areas must stay mapped until it is destroyed, and no other code of this
+ * program may write the driver's side.
  *
- * NULL with errno: EINVAL  no such size or flags, an area too small or not aligned
+ * NULL with errno: EINVAL  invalid size or flags; an area too small or not aligned
  * MT-safe, blocking.
  */
 struct dormouse_vring_driver *dormouse_vring_driver_create(const struct dormouse_vring_areas *areas, uint32_t size, unsigned flags);
@@ -110,8 +112,9 @@ struct dormouse_vring_driver *dormouse_vring_driver_create(const struct dormouse
 void dormouse_vring_driver_destroy(struct dormouse_vring_driver *driver);
 
 /*
- * Puts buffers of 2 to `entries` segments into indirect tables from now on; each then takes one descriptor of the queue. `tables` has
- * 16 × `entries` bytes for each descriptor of the queue, begins at a multiple of 16, and stays mapped; the device has it at `addr`.
+ * Puts buffers of 2 to `entries` segments into indirect tables from now on; each then takes one descriptor of the
+ * queue. `tables` has 16 × `entries` bytes for each descriptor of the queue, begins at a multiple of 16, and stays
+ * mapped; `addr` is its address for the device.
  *
  * Errors: -EINVAL  not aligned, or DORMOUSE_VRING_INDIRECT was not among the flags
  * Wait-free.
@@ -119,7 +122,8 @@ void dormouse_vring_driver_destroy(struct dormouse_vring_driver *driver);
 int dormouse_vring_driver_use_indirect(struct dormouse_vring_driver *driver, void *tables, uint64_t addr, uint16_t entries);
 
 /*
- * Adds a buffer: first segments that the device reads, then those that it writes. The device does not see it before it is published.
+ * Adds a buffer: first segments that the device reads, then segments that it writes. The device does not see it before
+ * it is published.
  *
  * Errors: -ENOSPC    too few descriptors are free: take used buffers first
  *         -EINVAL    no segment
@@ -129,7 +133,7 @@ int dormouse_vring_driver_use_indirect(struct dormouse_vring_driver *driver, voi
 int dormouse_vring_driver_add(struct dormouse_vring_driver *driver, const struct dormouse_vring_segment *segments, size_t readable_count,
                               size_t writable_count, uint64_t token);
 
-/* Shows the device all that was added. Wait-free. */
+/* Shows the device everything that was added. Wait-free. */
 void dormouse_vring_driver_publish(struct dormouse_vring_driver *driver);
 
 /*
@@ -141,37 +145,38 @@ void dormouse_vring_driver_publish(struct dormouse_vring_driver *driver);
 int dormouse_vring_driver_add_and_publish(struct dormouse_vring_driver *driver, const struct dormouse_vring_segment *segments,
                                           size_t readable_count, size_t writable_count, uint64_t token);
 
-/* 1: the device wants to be notified of what was published since the last call. Wait-free. */
+/* Returns 1 if the device wants to be notified of what was published since the last call. Wait-free. */
 int dormouse_vring_driver_needs_kick(struct dormouse_vring_driver *driver);
 
 /*
- * 1: a buffer came back, `*completion`; 0: none did.
+ * Takes back the next used buffer. Returns 1 and stores `*completion`; 0: there is none.
  *
  * Errors: -EPROTO  the device has violated the protocol
  * Wait-free.
  */
 int dormouse_vring_driver_take_used(struct dormouse_vring_driver *driver, struct dormouse_vring_completion *completion);
 
-/* Asks to be notified of the next buffer that comes back. 1: one came meanwhile, take it before waiting. Wait-free. */
+/* Asks to be notified of the next buffer that comes back. Returns 1 if one came meanwhile: take it before waiting. Wait-free. */
 int dormouse_vring_driver_arm_interrupt(struct dormouse_vring_driver *driver);
 
 /* Asks not to be notified for now; some notifications may still come. Wait-free. */
 void dormouse_vring_driver_disarm_interrupt(struct dormouse_vring_driver *driver);
 
-/* Descriptors that are free. Wait-free. */
+/* Returns the number of free descriptors. Wait-free. */
 uint16_t dormouse_vring_driver_free_count(const struct dormouse_vring_driver *driver);
 
-/* How many times the device has violated the protocol. Wait-free. */
+/* Returns the number of times that the device has violated the protocol. Wait-free. */
 uint64_t dormouse_vring_driver_violations(const struct dormouse_vring_driver *driver);
 
-/* A text about the last error, of at most `size` bytes with its NUL; returns the length of the whole text, as snprintf() does. */
+/* Writes a text about the last error, of at most `size` bytes with its NUL. Returns the length of the whole text, as snprintf() does. */
 size_t dormouse_vring_driver_why(const struct dormouse_vring_driver *driver, char *text, size_t size);
 
 /*
- * The device of an empty queue, with the driver's memory: regions that do not overlap; or none, if buffers are not addresses and there
- * are no indirect tables. All of it must stay mapped until the device is destroyed, and nobody else in this program may write its side.
+ * Creates the device of an empty queue, with the driver's memory: regions that do not overlap; or none, if buffers are
+ * not addresses and there are no indirect tables. All of it must stay mapped until the device is destroyed, and no
+ * other code of this program may write the device's side.
  *
- * NULL with errno: EINVAL  no such size or flags, an area too small or not aligned, regions that overlap
+ * NULL with errno: EINVAL  invalid size or flags; an area too small or not aligned; regions that overlap
  * MT-safe, blocking.
  */
 struct dormouse_vring_device *dormouse_vring_device_create(const struct dormouse_vring_areas *areas, uint32_t size, unsigned flags,
@@ -180,21 +185,24 @@ struct dormouse_vring_device *dormouse_vring_device_create(const struct dormouse
 /* Frees a device. NULL is allowed. MT-safe, blocking. */
 void dormouse_vring_device_destroy(struct dormouse_vring_device *device);
 
-/* A chain to pop into. MT-safe, blocking. */
+/* Creates a chain to pop into. MT-safe, blocking. */
 struct dormouse_vring_chain *dormouse_vring_chain_create(void);
 
 /* Frees a chain. NULL is allowed. MT-safe, blocking. */
 void dormouse_vring_chain_destroy(struct dormouse_vring_chain *chain);
 
-/* The segments that the device reads, and those that it writes, until the next pop. The driver has chosen the addresses. Wait-free. */
+/*
+ * Returns the segments that the device reads, and those that it writes. Valid until the next pop. The driver has chosen
+ * the addresses. Wait-free.
+ */
 const struct dormouse_vring_segment *dormouse_vring_chain_readable(const struct dormouse_vring_chain *chain, size_t *count);
 const struct dormouse_vring_segment *dormouse_vring_chain_writable(const struct dormouse_vring_chain *chain, size_t *count);
 
-/* Where `size_bytes` bytes at the driver's `addr` are; NULL if they are not all in one of the regions. Wait-free. */
+/* Returns the address of the `size_bytes` bytes at the driver's `addr`; NULL if they are not all in one of the regions. Wait-free. */
 void *dormouse_vring_device_translate(const struct dormouse_vring_device *device, uint64_t addr, uint64_t size_bytes);
 
 /*
- * 1: there is a buffer, in `chain`; 0: there is none.
+ * Pops the next available buffer into `chain`. Returns 1; 0: there is none.
  *
  * Errors: -EPROTO  the driver has violated the protocol
  * Wait-free.
@@ -207,22 +215,22 @@ int dormouse_vring_device_pop(struct dormouse_vring_device *device, struct dormo
  */
 void dormouse_vring_device_push_used(struct dormouse_vring_device *device, const struct dormouse_vring_chain *chain, uint32_t len);
 
-/* Shows the driver all that was pushed. Wait-free. */
+/* Shows the driver everything that was pushed. Wait-free. */
 void dormouse_vring_device_publish_used(struct dormouse_vring_device *device);
 
-/* 1: the driver wants to be notified of what was published since the last call. Wait-free. */
+/* Returns 1 if the driver wants to be notified of what was published since the last call. Wait-free. */
 int dormouse_vring_device_needs_interrupt(struct dormouse_vring_device *device);
 
-/* Asks to be notified of the next buffer. 1: one came meanwhile, pop it before waiting. Wait-free. */
+/* Asks to be notified of the next buffer. Returns 1 if one came meanwhile: pop it before waiting. Wait-free. */
 int dormouse_vring_device_arm_notification(struct dormouse_vring_device *device);
 
 /* Asks not to be notified for now; some notifications may still come. Wait-free. */
 void dormouse_vring_device_disarm_notification(struct dormouse_vring_device *device);
 
-/* How many times the driver has violated the protocol. Wait-free. */
+/* Returns the number of times that the driver has violated the protocol. Wait-free. */
 uint64_t dormouse_vring_device_violations(const struct dormouse_vring_device *device);
 
-/* A text about the last error, as dormouse_vring_driver_why(). */
+/* Writes a text about the last error, like dormouse_vring_driver_why(). */
 size_t dormouse_vring_device_why(const struct dormouse_vring_device *device, char *text, size_t size);
 
 #ifdef __cplusplus

@@ -14,29 +14,31 @@ use crate::features::Features;
 use crate::memory::{AddressSpace, find_table, read_words};
 use crate::side::DeviceSide;
 
-/// How many descriptors ahead a line is prefetched.
+/// Number of descriptors by which a prefetch is ahead.
 const AHEAD: u16 = 8;
 
 /// The device side of a packed virtqueue, used by one thread. The driver cannot change any state that the device relies on.
 ///
-/// Used descriptors are written at once, all but the flags of the first, which [`Device::publish_used`] writes last.
+/// Used descriptors are written immediately, except for the flags of the first one, which [`Device::publish_used`]
+/// writes last.
 ///
-/// It begins and ends on cache lines of its own (two, for CPUs that fetch pairs), because the driver may lie beside it in memory.
+/// The value is aligned to two cache lines, for CPUs that fetch pairs of lines, so that a driver next to it in memory
+/// shares none of them.
 #[derive(Debug)]
 #[repr(align(128))]
 pub struct Device<B> {
     bus: B,
     size: u16,
     features: Features,
-    /// The extent of most buffers, which are used one by one; in order, none.
+    /// Extent of the buffers that take the fast path: [`Chain::ONE`], or [`Chain::NONE`] if buffers are used in order.
     simple: u32,
-    /// Where the next buffer will be, after all that were popped.
+    /// Position of the next buffer, after all that were popped.
     next: Walk,
-    /// Used descriptors.
+    /// Writer of used descriptors.
     output: Output,
-    /// In order: a batch of which nothing is written yet.
+    /// In order: the current batch, of which nothing is written yet.
     batch: Option<Batch>,
-    /// Available buffers found one after another.
+    /// Run of searches that each found an available buffer.
     streak: Streak,
     event_flags: u16,
     violations: u64,
@@ -45,26 +47,26 @@ pub struct Device<B> {
 #[derive(Debug, Clone, Copy)]
 struct Batch {
     at: Cursor,
-    /// The flags that say "used" there.
+    /// Flags that mark a descriptor at `at` as used.
     flags: u64,
-    /// The last buffer's second word, without these flags.
+    /// Second word of the last buffer, without these flags.
     word: u64,
 }
 
 impl<B: Bus> Device<B> {
-    /// The device of an empty ring (see [`super::init`]) of `size` descriptors.
+    /// Creates the device of an empty ring (see [`super::init`]) of `size` descriptors.
     ///
     /// # Errors
-    /// [`RingError::Size`], and [`RingError::Area`] for one that is too small or not aligned.
+    /// [`RingError::Size`], and [`RingError::Area`] for an area that is too small or not aligned.
     pub fn new(bus: B, size: u32, features: Features) -> Result<Self, RingError> {
         Device::with_base(bus, size, features, Position::START.event())
     }
 
-    /// The device of a ring of which everything before `base` has been taken and used. `base` is an offset, with the wrap counter in bit 15, as
-    /// vhost has it.
+    /// Creates the device of a ring in which everything before `base` has been taken and used. `base` is an offset,
+    /// with the wrap counter in bit 15, as in vhost.
     ///
     /// # Errors
-    /// As [`Device::new`], and [`RingError::Size`] for an offset that the ring does not have.
+    /// See [`Device::new`]; also [`RingError::Size`] for an offset that the ring does not have.
     pub fn with_base(bus: B, size: u32, features: Features, base: u16) -> Result<Self, RingError> {
         let size = check(&bus, size)?;
         let next = Position::from_event(base);
@@ -85,12 +87,12 @@ impl<B: Bus> Device<B> {
         })
     }
 
-    /// Where the device is in the ring, as [`Device::with_base`] takes it.
+    /// Returns the device's position in the ring, in the form that [`Device::with_base`] takes.
     pub fn base(&self) -> u16 {
         self.next.at.position().event()
     }
 
-    /// Prefetches the line of a descriptor later than the one at `at`, once for each line.
+    /// Prefetches the line of a later descriptor than the one at `at`, once for each line.
     #[inline(always)]
     fn ask_ahead(&self, at: Cursor) {
         if at.begins_line() && self.streak.is_long(at.count()) {
@@ -124,7 +126,7 @@ impl<B: Bus> Device<B> {
             } else {
                 self.walk_table(at.offset(), addr, word as u32, space, chain, &mut bytes)
             };
-            // The first error is reported. The end of the buffer is searched nevertheless.
+            // The first error is reported, but the search for the end of the buffer continues.
             wrong = wrong.or(entered.err());
             at = at.after(1, self.size);
             if flags & DESC_F_NEXT == 0 {
@@ -143,12 +145,12 @@ impl<B: Bus> Device<B> {
         if chain.id() >= self.size {
             return Err(RingError::BufferId { index: self.next.at.position().offset(), value: chain.id() });
         }
-        // The place of a buffer that never comes back stays taken, on this side and on the driver's.
+        // The place of a buffer that is never returned stays taken, on this side and on the driver's.
         self.next.go(self.next.at, chain.descriptors(), self.size);
         wrong.map_or(Ok(()), Err)
     }
 
-    /// Enters a segment: the part that is the same inside and outside of tables.
+    /// Enters a segment: the step that is the same inside and outside of tables.
     #[inline(always)]
     fn enter(&self, index: u16, addr: u64, word: u64, chain: &mut Chain, bytes: &mut u64) -> Result<(), RingError> {
         let allowed = DESC_F_NEXT | DESC_F_WRITE | AVAIL | USED;
@@ -156,12 +158,12 @@ impl<B: Bus> Device<B> {
         chain.enter((index, segment), ((word >> 48) as u16, allowed), self.size, bytes)
     }
 
-    /// Descriptors that were popped and are not yet published as used.
+    /// Returns the number of descriptors that were popped and are not yet published as used.
     fn held(&self) -> u16 {
         self.next.at.position().since(self.output.published.position(), self.size)
     }
 
-    /// The segments of an indirect table (2.8.7): all its entries, one after another.
+    /// Enters the segments of an indirect table (2.8.7): all its entries, in order.
     fn walk_table(
         &self,
         index: u16,
@@ -176,9 +178,10 @@ impl<B: Bus> Device<B> {
         }
         let (table, entries) = find_table(space, index, addr, len)?;
         for entry in 0..entries {
-            // SAFETY: the entry is below the table's size, which `translate` has found to be mapped.
+            // SAFETY: the entry is below the table's number of entries, and `translate` has found the whole table to be
+            // mapped.
             let (addr, word) = unsafe { read_words(table.wrapping_add(16 * entry as usize)) };
-            // All other flags are reserved there, and ignored.
+            // All other flags are reserved in a table, and ignored.
             let word = word & (u64::from(DESC_F_WRITE) << 48 | 0xFFFF_FFFF_FFFF);
             self.enter(entry as u16, addr, word, chain, bytes)?;
         }
@@ -196,31 +199,35 @@ impl<B: Bus> Device<B> {
     fn set_flags(&mut self, flags: u16) {
         if self.event_flags != flags {
             self.event_flags = flags;
-            // Stored after the offset that it belongs to (2.8.14).
+            // Release: stored after the offset that the flags refer to (2.8.14).
             self.bus.store(Area::Device, EVENT_FLAGS, flags, Release);
         }
     }
 }
 
 impl<B: Bus> DeviceSide for Device<B> {
-    /// The next available buffer, with the table that it names in `space`, into `chain`; false: there is none (2.8.21).
+    /// Pops the next available buffer, with the table that it names in `space`, into `chain`. False: there is none
+    /// (2.8.21).
     ///
-    /// Each descriptor is read once, and checked as it was read. Wait-free.
+    /// Each descriptor is read once, and the value that was read is checked. Wait-free.
     ///
     /// # Errors
-    /// The driver has violated the protocol. [`RingError::DescriptorFlags`], [`RingError::TotalLength`], [`RingError::Order`],
-    /// [`RingError::IndirectTable`]: the buffer is skipped, and never comes back to the driver. [`RingError::TooLong`],
-    /// [`RingError::NotAvailable`], [`RingError::BufferId`]: the error comes again, because it is not known where the next buffer is.
+    /// The driver has violated the protocol. [`RingError::DescriptorFlags`], [`RingError::TotalLength`],
+    /// [`RingError::Order`], [`RingError::IndirectTable`]: the buffer is skipped, and is never returned to the driver.
+    /// [`RingError::TooLong`], [`RingError::NotAvailable`], [`RingError::BufferId`]: the error is repeated at each
+    /// call, because the position of the next buffer is unknown.
     #[inline(always)]
     fn pop(&mut self, space: &impl AddressSpace, chain: &mut Chain) -> Result<bool, RingError> {
         let Walk { at, flags: available, .. } = self.next;
-        // The device has the whole ring: what is available at `next` was popped a lap ago, whether or not it was pushed since.
+        // The device has the whole ring: the buffer available at `next` was popped a lap ago, whether or not it was
+        // pushed since.
         if at.is_lap_after(self.output.published) {
             return Ok(false);
         }
-        // (B) pairs with (A): address and the descriptors behind are read after these flags.
+        // (B) pairs with (A): the address and the following descriptors are read after these flags.
         let word: u64 = self.bus.load(Area::Descriptor, at.at() + 8, Acquire);
-        // Most buffers have one segment, of which only the id can be wrong: what remains is the id, and it must be less than the size.
+        // Most buffers have one segment, in which only the id can be wrong. The XOR leaves only the id, which must be
+        // less than the size.
         let id = ((word ^ available) >> 32) as u32 & !(u32::from(DESC_F_WRITE) << 16);
         if id < self.size.into() {
             self.ask_ahead(at);
@@ -241,8 +248,8 @@ impl<B: Bus> DeviceSide for Device<B> {
     /// Writes the used descriptor of a popped buffer, with the number of bytes that the device wrote to it (2.8.22).
     /// [`Device::publish_used`] shows it to the driver.
     ///
-    /// In a ring in order, buffers come in the order in which they were popped, and only the last of a batch is written, as long as those
-    /// before it were written to completely (2.8.8).
+    /// In order, buffers must be pushed in the order in which they were popped. Only the last one of a batch is
+    /// written, as long as the buffers before it were filled completely (2.8.8).
     ///
     /// Wait-free.
     #[inline(always)]
@@ -270,7 +277,7 @@ impl<B: Bus> DeviceSide for Device<B> {
         }
     }
 
-    /// Shows the driver all that was pushed. Do it before polling for available buffers again.
+    /// Shows the driver everything that was pushed. Call it before polling for available buffers again.
     ///
     /// Wait-free.
     #[inline]
@@ -289,7 +296,8 @@ impl<B: Bus> DeviceSide for Device<B> {
         self.output.is_wanted(&self.bus, Area::Driver, self.features.event_idx, self.size)
     }
 
-    /// Asks to be woken at the next buffer (2.8.14), and tells whether one came meanwhile: if so, pop before sleeping.
+    /// Asks to be woken at the next buffer (2.8.14), and returns whether one came meanwhile. If so, pop it before
+    /// sleeping.
     ///
     /// Wait-free.
     fn arm_notification(&mut self) -> bool {
@@ -298,26 +306,26 @@ impl<B: Bus> DeviceSide for Device<B> {
             self.bus.store(Area::Device, EVENT_OFFSET, next.event(), Relaxed);
         }
         self.set_flags(if self.features.event_idx { AT_DESCRIPTOR } else { ENABLE });
-        // (F) pairs with (E): what is wanted is stored before the ring is read.
+        // (F) pairs with (E): the request is stored before the ring is read.
         self.bus.fence();
         let word: u64 = self.bus.load(Area::Descriptor, next.at() + 8, Relaxed);
         !self.next.at.is_lap_after(self.output.published) && (word >> 48) as u16 & (AVAIL | USED) == next.available()
     }
 
-    /// Asks not to be notified for now. A hint: some notifications may still come.
+    /// Asks not to be notified for now. This is a hint: some notifications may still arrive.
     ///
     /// Wait-free.
     fn disarm_notification(&mut self) {
         self.set_flags(DISABLE);
     }
 
-    /// Used buffers pushed and not yet published.
+    /// Returns the number of used buffers that were pushed and not yet published.
     #[inline]
     fn unpublished(&self) -> u16 {
         self.output.unpublished()
     }
 
-    /// How many times the driver has violated the protocol.
+    /// Returns the number of times that the driver has violated the protocol.
     fn violations(&self) -> u64 {
         self.violations
     }

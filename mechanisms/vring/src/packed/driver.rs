@@ -15,15 +15,16 @@ use crate::memory::IndirectTables;
 use crate::side::DriverSide;
 use crate::slots::Slots;
 
-/// How many descriptors ahead a line is prefetched.
+/// Number of descriptors by which a prefetch is ahead.
 const AHEAD: u16 = 16;
 
 /// The driver side of a packed virtqueue, used by one thread. All state that it relies on is in its own memory.
 ///
-/// What is added is written at once, except for the flags of the first descriptor, which [`Driver::publish`] writes last (2.8.21.1): the
-/// device looks at nothing behind it before that.
+/// Added descriptors are written immediately, except for the flags of the first one, which [`Driver::publish`] writes
+/// last (2.8.21.1). The device does not look at the following descriptors before that.
 ///
-/// It begins and ends on cache lines of its own (two, for CPUs that fetch pairs), because the device may lie beside it in memory.
+/// The value is aligned to two cache lines, for CPUs that fetch pairs of lines, so that a device next to it in memory
+/// shares none of them.
 #[derive(Debug)]
 #[repr(align(128))]
 pub struct Driver<B> {
@@ -33,21 +34,21 @@ pub struct Driver<B> {
     slots: Slots,
     tables: Option<IndirectTables>,
     output: Output,
-    /// Where the next used descriptor will be, after all buffers that were taken back.
+    /// Position of the next used descriptor, after all buffers that were taken back.
     used: Walk,
-    /// Used descriptors found one after another.
+    /// Run of searches that each found a used descriptor.
     streak: Streak,
-    /// In order: the id of the last buffer of the batch that is being taken, and what the device wrote there.
+    /// In order: id of the last buffer of the batch that is being taken, and the length that the device wrote for it.
     batch: Option<(u16, u32)>,
     event_flags: u16,
     violations: u64,
 }
 
 impl<B: Bus> Driver<B> {
-    /// The driver of an empty ring (see [`super::init`]) of `size` descriptors.
+    /// Creates the driver of an empty ring (see [`super::init`]) of `size` descriptors.
     ///
     /// # Errors
-    /// [`RingError::Size`], and [`RingError::Area`] for one that is too small or not aligned.
+    /// [`RingError::Size`], and [`RingError::Area`] for an area that is too small or not aligned.
     pub fn new(bus: B, size: u32, features: Features) -> Result<Self, RingError> {
         let size = check(&bus, size)?;
         Ok(Driver {
@@ -65,14 +66,14 @@ impl<B: Bus> Driver<B> {
         })
     }
 
-    /// Puts buffers of two segments and more into these tables from now on, where they fit (2.8.7).
+    /// Puts buffers of at least two segments into these tables from now on, if they fit (2.8.7).
     ///
     /// # Errors
     /// [`RingError::IndirectNotNegotiated`].
     ///
     /// # Safety
-    /// [`IndirectTables::size_bytes`] are mapped writable as long as the driver lives, aligned to 16, and nobody else of this program
-    /// writes there.
+    /// [`IndirectTables::size_bytes`] are mapped writable as long as the driver lives, aligned to 16, and no other code
+    /// of this program writes there.
     pub unsafe fn use_indirect(&mut self, tables: IndirectTables) -> Result<(), RingError> {
         if !self.features.indirect {
             return Err(RingError::IndirectNotNegotiated);
@@ -114,7 +115,8 @@ impl<B: Bus> Driver<B> {
             Some(tables) => {
                 for (entry, (segment, flags)) in segments.enumerate() {
                     let words = (segment.addr, second(segment.len, 0, flags));
-                    // SAFETY: `use_indirect`'s contract; ids are below the ring's size, the entry below the table's.
+                    // SAFETY: `use_indirect`'s caller guarantees the tables' memory for each descriptor of the ring.
+                    // Ids are below the ring's size, and the entry is below the table's number of entries.
                     unsafe { tables.write(id, entry as u16, words) };
                 }
                 let segment = Segment { addr: tables.addr_of(id), len: 16 * count as u32 };
@@ -140,14 +142,14 @@ impl<B: Bus> Driver<B> {
         Ok(())
     }
 
-    /// The second word at `at`.
+    /// Loads the second word at `at`.
     #[inline(always)]
     fn load(&self, at: Cursor) -> u64 {
-        // (D) pairs with (C): what the device did to the buffer comes before.
+        // (D) pairs with (C): everything that the device did to the buffer happened before.
         self.bus.load(Area::Descriptor, at.at() + 8, Acquire)
     }
 
-    /// Whether a second word, which is at `at`, the next one, says "used".
+    /// Whether the second word at `at`, the next position, says "used".
     #[inline(always)]
     fn is_used(&mut self, at: Cursor, word: u64) -> bool {
         let is_used = (word ^ self.used.flags) & second(0, 0, AVAIL | USED) == 0;
@@ -157,11 +159,12 @@ impl<B: Bus> Driver<B> {
         is_used
     }
 
-    /// Prefetches the line of a descriptor later than the one at `at`, once for each line.
+    /// Prefetches the line of a later descriptor than the one at `at`, once for each line.
     #[inline(always)]
     fn ask_ahead(&self, at: Cursor) {
         if at.begins_line() && self.streak.is_long(at.count()) {
-            // The driver reads the line, and then writes the next lap's descriptors there: it prefetches the line once, for writing.
+            // The driver reads the line, and then writes the next lap's descriptors there, so it prefetches the line
+            // once, for writing.
             self.bus.expect_store(Area::Descriptor, at.position().ahead(AHEAD, self.size).at());
         }
     }
@@ -172,7 +175,7 @@ impl<B: Bus> Driver<B> {
         self.slots.since(self.used.at.count(), id).is_some_and(|since| since < self.in_flight().into())
     }
 
-    /// Takes the buffer that a descriptor names.
+    /// Takes back the buffer that a used descriptor names.
     #[inline(never)]
     fn take_other(&mut self, word: u64) -> Result<Completion, RingError> {
         let (at, id) = (self.used.at, (word >> 32) as u16);
@@ -186,7 +189,7 @@ impl<B: Bus> Driver<B> {
         Ok(self.take(at, length(word)))
     }
 
-    /// The word of the next descriptor, if the device has used it.
+    /// Returns the second word of the next descriptor, if the device has used it.
     #[inline(always)]
     fn next_used(&mut self) -> Option<u64> {
         let at = self.used.at;
@@ -220,12 +223,12 @@ impl<B: Bus> Driver<B> {
         RingError::UsedId { index: self.used.at.position().offset(), value: id.into() }
     }
 
-    /// Takes the oldest buffer of a batch whose last one is `last`.
+    /// Takes back the oldest buffer of a batch whose last one is `last`.
     #[inline(always)]
     fn take_batched(&mut self, last: u16, len: u32) -> Completion {
         let before = self.used.at;
         let slot = self.slots.get(before.count());
-        // Those that the device did not name are used completely (2.8.8).
+        // Buffers that the device did not name were filled completely (2.8.8).
         let is_last = slot.id() == last;
         let len = if is_last { len } else { slot.writable() };
         if is_last {
@@ -239,7 +242,8 @@ impl<B: Bus> Driver<B> {
         completion
     }
 
-    /// As a split driver does: in order, the device writes one descriptor of a batch, and has only read the lines of the others.
+    /// Takes lines back from the device's cache, like a split driver. In order, the device writes one descriptor of a
+    /// batch, and has only read the lines of the others.
     #[inline(never)]
     fn reclaim(&mut self) {
         let used = self.used.at.position().offset();
@@ -258,7 +262,8 @@ impl<B: Bus> Driver<B> {
         self.completion(slot.token, len, slot.writable())
     }
 
-    /// The completion of the buffer with this token: the device says that it wrote `len` bytes, and was allowed to write `writable`.
+    /// Returns the completion of the buffer with this token. The device says that it wrote `len` bytes, and was allowed
+    /// to write `writable`.
     #[inline(always)]
     fn completion(&mut self, token: u64, len: u32, writable: u32) -> Completion {
         if len > writable {
@@ -270,33 +275,34 @@ impl<B: Bus> Driver<B> {
     fn set_flags(&mut self, flags: u16) {
         if self.event_flags != flags {
             self.event_flags = flags;
-            // Stored after the offset that it belongs to (2.8.14).
+            // Release: stored after the offset that the flags refer to (2.8.14).
             self.bus.store(Area::Driver, EVENT_FLAGS, flags, Release);
         }
     }
 }
 
-/// Whether a used descriptor's second word says how many bytes were written. 2.8.3: its length is valid only where WRITE is set.
+/// Whether a used descriptor's second word gives the number of bytes written. Its length is valid only if WRITE is set
+/// (2.8.3).
 #[inline(always)]
 const fn is_written(word: u64) -> bool {
     word & second(0, 0, DESC_F_WRITE) != 0
 }
 
-/// The length that it says.
+/// Returns the number of bytes written that a used descriptor's second word gives, or 0 if it gives none.
 #[inline(always)]
 const fn length(word: u64) -> u32 {
     if is_written(word) { word as u32 } else { 0 }
 }
 
 impl<B: Bus> DriverSide for Driver<B> {
-    /// Writes a buffer's descriptors (2.8.21.1): segments that the device reads, then those that it writes. [`Driver::publish`] shows them
-    /// to the device. `token` comes back with the buffer.
+    /// Writes a buffer's descriptors (2.8.21.1): segments that the device reads, then segments that it writes.
+    /// [`Driver::publish`] shows them to the device. `token` is returned with the buffer's completion.
     ///
     /// Wait-free.
     ///
     /// # Errors
-    /// [`RingError::Full`]: take used ones first. [`RingError::Empty`], [`RingError::TooLong`] and [`RingError::TotalLength`]: no ring of
-    /// this size takes such a buffer. Nothing was changed.
+    /// [`RingError::Full`]: take used buffers first. [`RingError::Empty`], [`RingError::TooLong`] and
+    /// [`RingError::TotalLength`]: no ring of this size takes the buffer. Nothing was changed.
     #[inline(always)]
     fn add(&mut self, readable: &[Segment], writable: &[Segment], token: u64) -> Result<(), RingError> {
         match only(readable, writable) {
@@ -305,7 +311,7 @@ impl<B: Bus> DriverSide for Driver<B> {
         }
     }
 
-    /// Shows the device all that was added (2.8.21.1).
+    /// Shows the device everything that was added (2.8.21.1).
     ///
     /// Wait-free.
     #[inline]
@@ -319,7 +325,7 @@ impl<B: Bus> DriverSide for Driver<B> {
     /// Wait-free.
     ///
     /// # Errors
-    /// As [`Driver::add`]; nothing was published.
+    /// See [`Driver::add`]; nothing was published.
     #[inline(always)]
     fn add_and_publish(&mut self, readable: &[Segment], writable: &[Segment], token: u64) -> Result<(), RingError> {
         match only(readable, writable) {
@@ -341,12 +347,13 @@ impl<B: Bus> DriverSide for Driver<B> {
         self.output.is_wanted(&self.bus, Area::Device, self.features.event_idx, self.size)
     }
 
-    /// The next buffer that the device has used, whose descriptors are free again (2.8.22); `None`: there is none.
+    /// Returns the next buffer that the device has used, and frees its descriptors (2.8.22). `None`: there is none.
     ///
     /// Wait-free.
     ///
     /// # Errors
-    /// The device has violated the protocol: [`RingError::UsedId`], at each call, because without the buffer it is not known where the next is.
+    /// The device has violated the protocol: [`RingError::UsedId`]. The error is repeated at each call, because without
+    /// the buffer the position of the next one is unknown.
     #[inline(always)]
     fn take_used(&mut self) -> Result<Option<Completion>, RingError> {
         if self.features.in_order {
@@ -355,7 +362,7 @@ impl<B: Bus> DriverSide for Driver<B> {
         let Some(word) = self.next_used() else { return Ok(None) };
         let at = self.used.at;
         let slot = self.slots.get(at.count());
-        // Most often it is the oldest buffer, which the device has, and simple.
+        // Usually this is the oldest buffer, which the device has, and it is simple.
         if slot.is_simple((word >> 32) as u16) {
             let completion = if is_written(word) {
                 let (token, writable) = (slot.token, slot.writable());
@@ -370,7 +377,8 @@ impl<B: Bus> DriverSide for Driver<B> {
         self.take_other(word).map(Some)
     }
 
-    /// Asks to be notified of the next buffer that is used, and tells whether one came meanwhile: if so, take it before waiting.
+    /// Asks to be notified of the next buffer that is used, and returns whether one came meanwhile. If so, take it
+    /// before waiting.
     ///
     /// Wait-free.
     fn arm_interrupt(&mut self) -> bool {
@@ -379,38 +387,38 @@ impl<B: Bus> DriverSide for Driver<B> {
             self.bus.store(Area::Driver, EVENT_OFFSET, used.event(), Relaxed);
         }
         self.set_flags(if self.features.event_idx { AT_DESCRIPTOR } else { ENABLE });
-        // (G) pairs with (H): what is wanted is stored before the ring is read.
+        // (G) pairs with (H): the request is stored before the ring is read.
         self.bus.fence();
         let word: u64 = self.bus.load(Area::Descriptor, used.at() + 8, Relaxed);
         self.batch.is_some() || self.in_flight() > 0 && (word >> 48) as u16 & (AVAIL | USED) == used.used()
     }
 
-    /// Asks not to be notified for now. A hint: some notifications may still come.
+    /// Asks not to be notified for now. This is a hint: some notifications may still arrive.
     ///
     /// Wait-free.
     fn disarm_interrupt(&mut self) {
         self.set_flags(DISABLE);
     }
 
-    /// Descriptors that are free.
+    /// Returns the number of free descriptors.
     #[inline]
     fn free_count(&self) -> u16 {
         self.used.at.lap_before(self.output.next.at, self.size)
     }
 
-    /// Buffers that were published and not yet taken back.
+    /// Returns the number of buffers that were published and not yet taken back.
     #[inline]
     fn in_flight(&self) -> u16 {
         self.output.published.count().wrapping_sub(self.used.at.count()) as u16
     }
 
-    /// Buffers that were added and not yet published.
+    /// Returns the number of buffers that were added and not yet published.
     #[inline]
     fn unpublished(&self) -> u16 {
         self.output.unpublished()
     }
 
-    /// How many used descriptors so far were protocol violations.
+    /// Returns the number of used descriptors so far that violated the protocol.
     fn violations(&self) -> u64 {
         self.violations
     }

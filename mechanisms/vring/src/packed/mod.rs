@@ -24,21 +24,23 @@ const ENABLE: u16 = 0;
 const DISABLE: u16 = 1;
 const AT_DESCRIPTOR: u16 = 2;
 
-/// Offset of `desc` in either event suppression structure (2.8.14): an offset in the ring, and the wrap counter on top.
+/// Offset of `desc` in either event suppression structure (2.8.14). It holds a ring offset, with the wrap counter in
+/// the topmost bit.
 const EVENT_OFFSET: usize = 0;
-/// Offset of `flags` there.
+/// Offset of `flags` in either event suppression structure.
 const EVENT_FLAGS: usize = 2;
 
-/// A descriptor's second word (2.8.13).
+/// Returns a descriptor's second word (2.8.13).
 #[inline(always)]
 const fn second(len: u32, id: u16, flags: u16) -> u64 {
     len as u64 | (id as u64) << 32 | (flags as u64) << 48
 }
 
-/// A position in the ring, with the wrap counter of the side that is there (2.8.1): it is 1 in the first lap, and changes with each lap.
+/// A position in the ring, with the wrap counter of the side that is there (2.8.1). The counter is 1 in the first lap,
+/// and flips with each lap.
 ///
-/// In one word of 32 bits, so that it is loaded by the width by which it was stored (see `Wide`): as in an event suppression structure, the
-/// offset and the wrap counter on top.
+/// The layout is that of an event suppression structure: the offset, with the wrap counter in the topmost bit. It is in
+/// a word of 32 bits so that it is loaded with the width with which it was stored (see `Wide`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Position(u32);
 
@@ -47,23 +49,23 @@ impl Position {
 
     const START: Position = Position(Position::WRAP);
 
-    /// From 0 to less than the ring's size.
+    /// Returns the offset in descriptors, less than the ring's size.
     #[inline(always)]
     const fn offset(self) -> u16 {
         (self.0 & (Position::WRAP - 1)) as u16
     }
 
-    /// The wrap counter.
+    /// Returns the wrap counter.
     #[inline(always)]
     const fn wrap(self) -> bool {
         self.0 & Position::WRAP != 0
     }
 
-    /// `count` descriptors on, at most the ring's `size`.
+    /// Returns the position `count` descriptors later. `count` is at most the ring's `size`.
     #[inline(always)]
     fn after(self, count: u16, size: u16) -> Position {
         let offset = u32::from(self.offset()) + u32::from(count);
-        // A branch, which the CPU predicts, rather than both results and a selection.
+        // A branch, which the CPU predicts, instead of computing both results and selecting one.
         if offset < u32::from(size) {
             Position(self.0 + u32::from(count))
         } else {
@@ -77,14 +79,14 @@ impl Position {
         Position(offset | (self.0 & Position::WRAP ^ Position::WRAP))
     }
 
-    /// How many descriptors it is after `other`, less than two laps.
+    /// Returns the number of descriptors from `other` to this position, less than two laps.
     #[inline(always)]
     fn since(self, other: Position, size: u16) -> u16 {
         let lap = if self.wrap() == other.wrap() { 0 } else { size };
         self.offset().wrapping_sub(other.offset()).wrapping_add(lap)
     }
 
-    /// As [`Position::after`], where neither the lap matters nor how exact the distance is in a small ring.
+    /// Like [`Position::after`], but without the wrap counter, and not exact in a small ring.
     #[inline(always)]
     const fn ahead(self, count: u16, size: u16) -> Position {
         let offset = self.offset() as u32 + count as u32;
@@ -92,37 +94,38 @@ impl Position {
         Position(if offset < size as u32 { offset } else { around })
     }
 
-    /// The flags with which a descriptor here is available.
+    /// Returns the flags with which a descriptor at this position is available.
     #[inline(always)]
     const fn available(self) -> u16 {
         if self.wrap() { AVAIL } else { USED }
     }
 
-    /// The flags with which a descriptor here is used.
+    /// Returns the flags with which a descriptor at this position is used.
     #[inline(always)]
     const fn used(self) -> u16 {
         if self.wrap() { AVAIL | USED } else { 0 }
     }
 
-    /// Offset and wrap counter as they are in an event suppression structure.
+    /// Returns offset and wrap counter in the format of an event suppression structure.
     const fn event(self) -> u16 {
         self.0 as u16
     }
 
-    /// As [`Position::event`] has it.
+    /// Reads the format of [`Position::event`].
     const fn from_event(event: u16) -> Position {
         Position(event as u32)
     }
 
-    /// Bytes from the beginning of the ring.
+    /// Returns the offset in bytes from the beginning of the ring.
     #[inline(always)]
     const fn at(self) -> usize {
         16 * self.offset() as usize
     }
 }
 
-/// Where one side is in the ring, and how many buffers came before, in one word, for one store. Each store to a side's
-/// own memory waits behind the stores to lines that the other side has, in a buffer of the CPU that has few entries.
+/// One side's position in the ring, and the number of buffers before it, in one word, so that one store writes both.
+/// Each store to a side's own memory waits for the earlier stores to lines that are in the other side's cache, in a
+/// store buffer that has few entries.
 ///
 /// ```text
 ///   63             33   32   31                 0
@@ -134,10 +137,10 @@ struct Cursor(u64);
 
 impl Cursor {
     const LAP: u64 = 1 << 32;
-    /// One buffer of one descriptor.
+    /// Step of one buffer that takes one descriptor.
     const STEP: u64 = 1 << 33 | 16;
 
-    /// Before all buffers.
+    /// Creates a cursor at `position`, with no buffers before it.
     const fn new(position: Position) -> Cursor {
         Cursor(position.at() as u64 | if position.wrap() { Cursor::LAP } else { 0 })
     }
@@ -148,22 +151,22 @@ impl Cursor {
         Position(self.0 as u32 >> 4 | wrap)
     }
 
-    /// Bytes from the beginning of the ring.
+    /// Returns the offset in bytes from the beginning of the ring.
     #[inline(always)]
     const fn at(self) -> usize {
         self.0 as u32 as usize
     }
 
-    /// Whether it is the first descriptor of a line.
+    /// Whether it is at the first descriptor of a line.
     #[inline(always)]
     const fn begins_line(self) -> bool {
         (self.0 as u32).is_multiple_of(16 * IN_LINE as u32)
     }
 
-    /// Whether it is a whole lap of descriptors after `other`.
+    /// Whether it is exactly one lap after `other`.
     #[inline(always)]
     fn is_lap_after(self, other: Cursor) -> bool {
-        // Most often it is not even the same place, which is cheaper to compute.
+        // Usually it is not even at the same offset, which is cheaper to compute.
         self.0 as u32 == other.0 as u32 && !self.is_in_lap_of(other)
     }
 
@@ -173,47 +176,48 @@ impl Cursor {
         (self.0 ^ other.0) & Cursor::LAP == 0
     }
 
-    /// How many descriptors it is from `other`, which is at most a lap after it, to the same place a lap later.
+    /// Returns the number of descriptors from `other`, which is at most a lap later, to this offset one lap later.
     #[inline(always)]
     const fn lap_before(self, other: Cursor, size: u16) -> u16 {
         let lap = if self.is_in_lap_of(other) { size } else { 0 };
         (((self.0 as u32).wrapping_sub(other.0 as u32) >> 4) as u16).wrapping_add(lap)
     }
 
-    /// Buffers before it, modulo 2^31.
+    /// Returns the number of buffers before it, modulo 2^31.
     #[inline(always)]
     const fn count(self) -> u32 {
         (self.0 >> 33) as u32
     }
 }
 
-/// A cursor that goes round, with what changes each lap.
+/// A cursor that moves around the ring, with the values that change each lap.
 #[derive(Debug, Clone, Copy)]
 struct Walk {
     at: Cursor,
-    /// Bytes from the ring's beginning to its last descriptor.
+    /// Offset of the ring's last descriptor, in bytes.
     last: u32,
-    /// The flags of the descriptors there, at their place in a second word.
+    /// Flags that this side writes or expects in the current lap, at their place in a second word.
     flags: u64,
-    /// How often it came to the ring's beginning; wraps.
+    /// Number of times that the walk passed the ring's beginning; wraps.
     laps: u64,
 }
 
 impl Walk {
-    /// A walk to descriptors that become available.
+    /// Creates a walk over descriptors that become available.
     const fn of_available(at: Position, size: u16) -> Walk {
         Walk { at: Cursor::new(at), last: 16 * (size as u32 - 1), flags: second(0, 0, at.available()), laps: 0 }
     }
 
-    /// A walk to descriptors that become used.
+    /// Creates a walk over descriptors that become used.
     const fn of_used(at: Position, size: u16) -> Walk {
         Walk { at: Cursor::new(at), last: 16 * (size as u32 - 1), flags: second(0, 0, at.used()), laps: 0 }
     }
 
-    /// Goes on by one buffer from `at`, the current place. The buffer has so many descriptors, at most the ring's `size`.
+    /// Advances by one buffer from `at`, the current place. The buffer has `descriptors` descriptors, at most the
+    /// ring's `size`.
     #[inline(always)]
     fn go(&mut self, at: Cursor, descriptors: u16, size: u16) {
-        // Most buffers have one. A CPU that predicts this need not wait for the number to know where the next buffer is.
+        // Most buffers have one. A CPU that predicts this does not wait for the number to compute the next place.
         if descriptors == 1 {
             self.go_one(at);
         } else {
@@ -221,7 +225,7 @@ impl Walk {
         }
     }
 
-    /// Goes on by one descriptor from `at`, the current place.
+    /// Advances by one descriptor from `at`, the current place.
     #[inline(always)]
     fn go_one(&mut self, at: Cursor) {
         if at.0 as u32 == self.last {
@@ -253,11 +257,11 @@ impl Walk {
     }
 }
 
-/// How long a search has always found something. After many times the other side is far ahead, and the lines that come next
-/// can be prefetched. Before that, the other side may be writing them, and a prefetch would take them away.
+/// Length of the current run of successful searches. After a long run the other side is far ahead, and the next lines
+/// can be prefetched. Before that, the other side may still be writing them, and a prefetch would take them away.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Streak {
-    /// Number of buffers that had been found when it began.
+    /// Number of buffers that had been found when the run began.
     since: u32,
 }
 
@@ -268,13 +272,13 @@ impl Streak {
         Streak { since: 0 }
     }
 
-    /// One more buffer was found, after so many. Returns whether there were many before it.
+    /// Whether the run was already long when one more buffer was found, after `found` others.
     #[inline(always)]
     fn is_long(self, found: u32) -> bool {
         found.wrapping_sub(self.since) >= Streak::LONG
     }
 
-    /// After so many buffers, none was found.
+    /// Ends the run: after `found` buffers, a search found none.
     #[inline(always)]
     fn end(&mut self, found: u32) {
         if self.since != found {
@@ -283,16 +287,16 @@ impl Streak {
     }
 }
 
-/// What one side writes. Everything is written at once, except for the second word of the first descriptor that is not published: the
-/// other side reads that word before all others.
+/// The output of one side. Everything is written immediately, except for the second word of the first unpublished
+/// descriptor: the other side reads that word before all others.
 #[derive(Debug)]
 struct Output {
-    /// Where the next buffer goes.
+    /// Position of the next buffer.
     next: Walk,
     published: Cursor,
-    /// The second word at `published`, if something is not published.
+    /// Second word to store at `published`, if something is not published.
     word: u64,
-    /// Where it was when it was last asked whether the other side is to be notified, and how many laps it had gone then.
+    /// Published position, and number of laps completed, when [`Output::is_wanted`] was last called.
     announced: Cursor,
     announced_laps: u64,
 }
@@ -302,7 +306,8 @@ impl Output {
         Output { published: next.at, word: 0, announced: next.at, announced_laps: next.laps, next }
     }
 
-    /// Writes the second word of a buffer's first descriptor, which is at `at`, or holds it back.
+    /// Writes the second word of a buffer's first descriptor at `at`, or holds it back if that descriptor is the first
+    /// unpublished one.
     #[inline(always)]
     fn store(&mut self, bus: &impl Bus, at: Cursor, word: u64) {
         if at == self.published {
@@ -313,13 +318,13 @@ impl Output {
         }
     }
 
-    /// Buffers that are not published.
+    /// Returns the number of buffers that are not published.
     #[inline(always)]
     fn unpublished(&self) -> u16 {
         self.next.at.count().wrapping_sub(self.published.count()) as u16
     }
 
-    /// Shows the other side all up to `next`.
+    /// Shows the other side everything before `next`.
     #[inline(always)]
     fn publish(&mut self, bus: &impl Bus) {
         if self.published != self.next.at {
@@ -327,7 +332,7 @@ impl Output {
         }
     }
 
-    /// As [`Output::store`] of the last buffer before `next`, and then [`Output::publish`].
+    /// Does [`Output::store`] for the last buffer before `next`, and then [`Output::publish`].
     #[inline(always)]
     fn store_and_publish(&mut self, bus: &impl Bus, at: Cursor, word: u64) {
         if at == self.published {
@@ -338,31 +343,31 @@ impl Output {
         }
     }
 
-    /// Writes the second word at `published`, which shows the other side everything up to `next`.
+    /// Writes the second word at `published`, which shows the other side everything before `next`.
     #[inline(always)]
     fn show(&mut self, bus: &impl Bus, word: u64) {
-        // (A), the driver's, pairs with (B), and (C), the device's, with (D): whoever sees this word also sees the words behind it, and what was
-        // done to the buffers.
+        // (A), in the driver, pairs with (B); (C), in the device, pairs with (D). A side that sees this word also sees
+        // the following words, and everything that was done to the buffers.
         bus.store(Area::Descriptor, self.published.at() + 8, word, Release);
         self.published = self.next.at;
     }
 
-    /// Whether the other side is to be notified of what was published since the last call, as it says in `peer`: at a descriptor, where
-    /// event indexes were negotiated (2.8.14, 2.8.10).
+    /// Whether the other side wants to be notified of everything published since the last call. Its request is in area
+    /// `peer`; it may name a descriptor, if event indexes were negotiated (2.8.14, 2.8.10).
     #[inline]
     fn is_wanted(&mut self, bus: &impl Bus, peer: Area, has_event_idx: bool, size: u16) -> bool {
         let old = core::mem::replace(&mut self.announced, self.published);
-        // What is not published is less than a lap long.
+        // The unpublished part is less than a lap long.
         let published_laps = self.next.laps.wrapping_sub((!self.next.at.is_in_lap_of(self.published)).into());
         let laps = published_laps.wrapping_sub(core::mem::replace(&mut self.announced_laps, published_laps));
-        // (E) pairs with (F), and (H) with (G): descriptors are stored before the other side's wish is read.
+        // (E) pairs with (F), and (H) with (G): descriptors are stored before the other side's request is read.
         bus.fence();
         let word: u32 = bus.load(peer, EVENT_OFFSET, Relaxed);
         let (event, flags) = (word as u16, (word >> 16) as u16);
         let new = self.published.position();
         match flags {
             _ if old == self.published && laps == 0 => false,
-            // Only up to what was published: what was written since does not matter yet.
+            // Compare with published positions only: later descriptors do not matter yet.
             AT_DESCRIPTOR if has_event_idx => laps > 1 || passed(bus, old.position(), new, size, event),
             DISABLE => false,
             _ => true,
@@ -386,7 +391,7 @@ fn passed(bus: &impl Bus, old: Position, new: Position, size: u16, event: u16) -
     if count > size {
         return true;
     }
-    // On one number line: an event in the lap before this one has a number that is smaller by a lap.
+    // Put both on one number line: an event in the previous lap has a number that is smaller by a lap.
     let mut at = event & 0x7FFF;
     if (event >> 15 == 1) != new.wrap() {
         at = at.wrapping_sub(size);
@@ -394,7 +399,7 @@ fn passed(bus: &impl Bus, old: Position, new: Position, size: u16, event: u16) -
     bus.need_event(at, new.offset(), new.offset().wrapping_sub(count))
 }
 
-/// Bytes of a ring of `size` descriptors whose areas are contiguous, see [`contiguous`].
+/// Returns the number of bytes of a ring of `size` descriptors with contiguous areas, see [`contiguous`].
 ///
 /// # Errors
 /// [`RingError::Size`].
@@ -405,10 +410,10 @@ pub const fn size_bytes(size: u32) -> Result<usize, RingError> {
     Ok((16 * size as usize).next_multiple_of(LINE) + 2 * LINE)
 }
 
-/// Bytes between what one side writes and what the other side writes.
+/// Distance in bytes that separates the memory that one side writes from the memory that the other side writes.
 const LINE: usize = 64;
 
-/// The areas of a ring of `size` descriptors that are contiguous from `base` on, each on cache lines of its own.
+/// Returns the areas of a ring of `size` descriptors that are contiguous from `base` on, each on its own cache lines.
 ///
 /// # Errors
 /// [`RingError::Size`] and [`RingError::Alignment`] (64 bytes).
@@ -424,7 +429,8 @@ pub fn contiguous(base: *mut u8, size: u32) -> Result<Areas, RingError> {
     })
 }
 
-/// Makes an empty ring: no descriptor is available, and both sides want to be notified. Before either side uses it.
+/// Makes an empty ring: no descriptor is available, and both sides want to be notified. Call it before either side uses
+/// the ring.
 ///
 /// # Errors
 /// [`RingError::Size`] and [`RingError::Area`].

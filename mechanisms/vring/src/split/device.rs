@@ -11,12 +11,13 @@ use crate::features::{Features, Wide};
 use crate::memory::{AddressSpace, Words, find_table, read_words};
 use crate::side::DeviceSide;
 
-/// How many buffers ahead a descriptor is prefetched.
+/// Number of buffers by which the prefetch of a descriptor is ahead.
 const AHEAD: u16 = 8;
 
 /// The device side of a split virtqueue, used by one thread. The driver cannot change any state that the device relies on.
 ///
-/// It begins and ends on cache lines of its own (two, for CPUs that fetch pairs), because the driver may lie beside it in memory.
+/// The value is aligned to two cache lines, for CPUs that fetch pairs of lines, so that a driver next to it in memory
+/// shares none of them.
 #[derive(Debug)]
 #[repr(align(128))]
 pub struct Device<B = Direct> {
@@ -24,35 +25,37 @@ pub struct Device<B = Direct> {
     layout: Layout,
     features: Features,
     popped: Wide,
-    /// `avail.idx` as it was last read, checked: at most `size` ahead of `popped`.
+    /// Last checked value of `avail.idx`: at most `size` ahead of `popped`.
     avail_seen: Wide,
-    /// Chains pushed so far: what `used.idx` will be, what it is now, and what it was when it was last asked whether the driver is to be
-    /// notified. None of them wraps.
+    /// Number of chains pushed: the next value of `used.idx`, its current value, and its value when
+    /// [`DeviceSide::needs_interrupt`] was last called. These counts do not wrap.
     pushed: u64,
     published: u64,
     announced: u64,
     /// Shadow of `used.flags`.
     flags: Flags,
-    /// In order: the last chain of a batch whose element is not yet written, and how many chains the batch has.
+    /// In order: head and length of the last chain of a batch whose element is not yet written, and the number of
+    /// chains in the batch.
     batch: Option<(u16, u32, u16)>,
     violations: u64,
 }
 
 impl Device {
-    /// The device of an empty ring whose areas are contiguous: see [`Device::at_base`].
+    /// Creates the device of an empty ring with contiguous areas: see [`Device::at_base`].
     ///
     /// # Errors
     /// [`RingError::Size`] and [`RingError::Alignment`].
     ///
     /// # Safety
-    /// That of [`Device::at_base`].
+    /// See [`Device::at_base`].
     pub unsafe fn at(ring: *mut u8, size: u32) -> Result<Device, RingError> {
-        // SAFETY: what `at_base` asks of the ring is what the caller has promised here; counting begins at zero, as in a ring that is new.
+        // SAFETY: the caller guarantees the contract of `at_base` for the memory at `ring`; the base of an empty ring
+        // is 0.
         unsafe { Device::at_base(ring, size, 0) }
     }
 
-    /// The device of a ring whose areas are contiguous, see [`super::contiguous`], and of which everything before `base` has been taken and used;
-    /// with event indexes, and no other feature.
+    /// Creates the device of a ring with contiguous areas, see [`super::contiguous`], in which everything before `base`
+    /// has been taken and used. It uses event indexes, and no other feature.
     ///
     /// Wait-free, async-signal-safe.
     ///
@@ -60,29 +63,32 @@ impl Device {
     /// [`RingError::Size`] and [`RingError::Alignment`].
     ///
     /// # Safety
-    /// The [`dormouse_abi::vring::RingLayout::size_bytes`] bytes at `ring` are mapped readable and writable as long as the device lives,
-    /// Rust code accesses them only atomically, and nobody else of this program writes the device's side.
+    /// The [`dormouse_abi::vring::RingLayout::size_bytes`] bytes at `ring` are mapped readable and writable as long as
+    /// the device lives, Rust code accesses them only atomically, and no other code of this program writes the device's
+    /// side.
     pub unsafe fn at_base(ring: *mut u8, size: u32, base: u16) -> Result<Device, RingError> {
         let areas = contiguous(ring, size)?;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that the ring's memory is mapped readable and writable as long as the device
+        // lives, and accessed only atomically.
         let bus = unsafe { Direct::new(areas) };
         Device::with_base(bus, size, Features { event_idx: true, ..Features::default() }, base)
     }
 }
 
 impl<B: Bus> Device<B> {
-    /// The device of an empty ring (see [`super::init`]) of `size` entries.
+    /// Creates the device of an empty ring (see [`super::init`]) of `size` entries.
     ///
     /// # Errors
-    /// [`RingError::Size`], and [`RingError::Area`] for one that is too small or not aligned.
+    /// [`RingError::Size`], and [`RingError::Area`] for an area that is too small or not aligned.
     pub fn new(bus: B, size: u32, features: Features) -> Result<Self, RingError> {
         Device::with_base(bus, size, features, 0)
     }
 
-    /// The device of a ring of which everything before `base` has been taken and used: what vhost calls the ring's base.
+    /// Creates the device of a ring in which everything before `base` has been taken and used. vhost calls this the
+    /// ring's base.
     ///
     /// # Errors
-    /// As [`Device::new`].
+    /// See [`Device::new`].
     pub fn with_base(bus: B, size: u32, features: Features, base: u16) -> Result<Self, RingError> {
         let layout = Layout::new(&bus, size)?;
         Ok(Device {
@@ -100,18 +106,19 @@ impl<B: Bus> Device<B> {
         })
     }
 
-    /// Where the device is in the avail ring.
+    /// Returns the device's position in the avail ring.
     pub fn base(&self) -> u16 {
         self.popped.get()
     }
 
-    /// The head of the next available chain, if there is one (2.7.7, 2.7.13).
+    /// Pops the head of the next available chain, if there is one (2.7.7, 2.7.13).
     #[inline(always)]
     fn pop_head(&mut self) -> Result<Option<u16>, RingError> {
         if self.popped.get() == self.avail_seen.get() {
             // (B) pairs with (A): entries and descriptors are read after the index that covers them.
             let value: u16 = self.bus.load(Area::Driver, Layout::INDEX, Acquire);
-            // The device cannot have more chains than the ring has entries, counting those that were popped, and those pushed and not yet published.
+            // The device cannot have more chains than the ring has entries, including those popped, and those pushed
+            // and not yet published.
             if value.wrapping_sub(self.published as u16) > self.layout.size()
                 || value.wrapping_sub(self.popped.get()) > self.layout.size()
             {
@@ -136,13 +143,14 @@ impl<B: Bus> Device<B> {
         Ok(Some(head))
     }
 
-    /// The next available buffer of the simplest kind: one segment, not in a table, to be read.
+    /// Pops the next available buffer, which must be of the simplest kind: one segment to read, not in a table.
     ///
     /// Wait-free.
     ///
     /// # Errors
-    /// The driver has violated the protocol; the device goes on. [`RingError::AvailIndex`]: nothing was taken, and the error comes again until
-    /// the index is valid. For other errors the entry is skipped, and its descriptor never comes back to the driver.
+    /// The driver has violated the protocol; the device continues. [`RingError::AvailIndex`]: nothing was taken, and
+    /// the error is repeated until the index is valid. For other errors the entry is skipped, and its descriptor is
+    /// never returned to the driver.
     #[inline]
     pub fn pop_single(&mut self) -> Result<Option<(u16, Segment)>, RingError> {
         let Some(id) = self.pop_head()? else { return Ok(None) };
@@ -176,7 +184,7 @@ impl<B: Bus> Device<B> {
         (self.bus.load(Area::Descriptor, at, Relaxed), self.bus.load(Area::Descriptor, at + 8, Relaxed))
     }
 
-    /// Enters the segments of a chain whose first descriptor was read as `words`.
+    /// Enters the segments of a chain. `words` are the words of its first descriptor.
     fn walk(&self, head: u16, mut words: Words, space: &impl AddressSpace, chain: &mut Chain) -> Result<(), RingError> {
         let mut index = head;
         let mut bytes = 0;
@@ -198,14 +206,14 @@ impl<B: Bus> Device<B> {
         }
     }
 
-    /// Enters a segment: the part that is the same inside and outside of tables.
+    /// Enters a segment: the step that is the same inside and outside of tables.
     #[inline(always)]
     fn enter(&self, index: u16, (addr, rest): Words, chain: &mut Chain, bytes: &mut u64) -> Result<(), RingError> {
         let (segment, flags) = (Segment { addr, len: rest as u32 }, (rest >> 32) as u16);
         chain.enter((index, segment), (flags, DESC_F_NEXT | DESC_F_WRITE), self.layout.size(), bytes)
     }
 
-    /// The rest of a chain, which is in an indirect table (2.7.5.3).
+    /// Enters the rest of a chain, which is in an indirect table (2.7.5.3).
     fn walk_table(
         &self,
         index: u16,
@@ -215,14 +223,15 @@ impl<B: Bus> Device<B> {
         mut bytes: u64,
     ) -> Result<(), RingError> {
         let (len, flags) = (rest as u32, (rest >> 32) as u16);
-        // 2.7.5.3.1: never with NEXT. 2.7.5.3.2: the device ignores WRITE.
+        // 2.7.5.3.1: INDIRECT excludes NEXT. 2.7.5.3.2: the device ignores WRITE.
         if !self.features.indirect || flags & !(DESC_F_INDIRECT | DESC_F_WRITE) != 0 {
             return Err(RingError::DescriptorFlags { index, value: flags });
         }
         let (table, entries) = find_table(space, index, addr, len)?;
         let mut entry = 0_u32;
         loop {
-            // SAFETY: the entry is below the table's size, which `translate` has found to be mapped.
+            // SAFETY: the entry is below the table's number of entries, and `translate` has found the whole table to be
+            // mapped.
             let words = unsafe { read_words(table.wrapping_add(16 * entry as usize)) };
             let (flags, next) = ((words.1 >> 32) as u16, (words.1 >> 48) as u16);
             self.enter(entry as u16, words, chain, &mut bytes)?;
@@ -243,7 +252,7 @@ impl<B: Bus> Device<B> {
         error
     }
 
-    /// As [`Device::push_used`], for a caller that remembers only the head of a chain.
+    /// Does [`Device::push_used`] for a caller that has only the head of a chain.
     #[inline(always)]
     pub fn push_used_id(&mut self, id: u16, len: u32) {
         debug_assert!(id < self.layout.size());
@@ -252,7 +261,7 @@ impl<B: Bus> Device<B> {
         self.pushed += 1;
     }
 
-    /// Writes the element of a batch where that of its first chain would be (2.7.9).
+    /// Writes the element of a batch in the place of its first chain's element (2.7.9).
     #[inline(always)]
     fn end_batch(&mut self) {
         if let Some((id, len, count)) = self.batch {
@@ -269,12 +278,13 @@ impl<B: Bus> Device<B> {
         self.bus.store(Area::Device, at + 4, len, Relaxed);
     }
 
-    /// Asks to be woken once there are `count` buffers that were not popped, if event indexes were negotiated (2.7.10); otherwise at the next
-    /// buffer. Tells whether there are that many already: if so, pop before sleeping. `count` is 1 to the ring's size.
+    /// Asks to be woken once there are `count` buffers that were not popped, if event indexes were negotiated (2.7.10);
+    /// otherwise at the next buffer. Returns whether there are that many already. If so, pop before sleeping. `count`
+    /// is 1 to the ring's size.
     ///
     /// Fewer buffers wait without a notification, so a device that sleeps must look again after some time.
     ///
-    /// As [`Device::arm_notification`] otherwise.
+    /// See also [`Device::arm_notification`].
     pub fn arm_notification_after(&mut self, count: u16) -> bool {
         debug_assert!((1..=self.layout.size()).contains(&count));
         if self.features.event_idx {
@@ -283,7 +293,7 @@ impl<B: Bus> Device<B> {
         } else {
             self.flags.set(&self.bus, 0);
         }
-        // (F) pairs with (E): what is wanted is stored before `avail.idx` is read.
+        // (F) pairs with (E): the request is stored before `avail.idx` is read.
         self.bus.fence();
         let value: u16 = self.bus.load(Area::Driver, Layout::INDEX, Relaxed);
         value.wrapping_sub(self.popped.get()) >= count
@@ -291,14 +301,15 @@ impl<B: Bus> Device<B> {
 }
 
 impl<B: Bus> DeviceSide for Device<B> {
-    /// The next available chain, with the tables that it names in `space`, into `chain`; false: there is none (2.7.7, 2.7.13).
+    /// Pops the next available chain, with the tables that it names in `space`, into `chain`. False: there is none
+    /// (2.7.7, 2.7.13).
     ///
-    /// Each descriptor is read once, and checked as it was read. Wait-free.
+    /// Each descriptor is read once, and the value that was read is checked. Wait-free.
     ///
     /// # Errors
-    /// As [`Device::pop_single`]: [`RingError::AvailIndex`], or the entry is skipped, with [`RingError::AvailId`],
-    /// [`RingError::DescriptorFlags`], [`RingError::NextIndex`], [`RingError::TooLong`] (a loop among them), [`RingError::TotalLength`],
-    /// [`RingError::Order`], [`RingError::IndirectTable`].
+    /// See [`Device::pop_single`]: [`RingError::AvailIndex`]; or the entry is skipped, with [`RingError::AvailId`],
+    /// [`RingError::DescriptorFlags`], [`RingError::NextIndex`], [`RingError::TooLong`] (which includes loops),
+    /// [`RingError::TotalLength`], [`RingError::Order`], [`RingError::IndirectTable`].
     #[inline(always)]
     fn pop(&mut self, space: &impl AddressSpace, chain: &mut Chain) -> Result<bool, RingError> {
         let Some(head) = self.pop_head()? else { return Ok(false) };
@@ -316,8 +327,8 @@ impl<B: Bus> DeviceSide for Device<B> {
     /// Enters a popped chain in the used ring, with the number of bytes that the device wrote to it (2.7.8).
     /// [`Device::publish_used`] shows it to the driver.
     ///
-    /// In a ring in order, chains come in the order in which they were popped, and only the last of a batch is entered, as long as those
-    /// before it were written to completely (2.7.9).
+    /// In order, chains must be pushed in the order in which they were popped. Only the last one of a batch is entered,
+    /// as long as the chains before it were filled completely (2.7.9).
     ///
     /// Wait-free.
     #[inline(always)]
@@ -333,14 +344,14 @@ impl<B: Bus> DeviceSide for Device<B> {
         }
     }
 
-    /// Shows the driver all that was pushed (2.7.8). Do it before polling for available buffers again.
+    /// Shows the driver everything that was pushed (2.7.8). Call it before polling for available buffers again.
     ///
     /// Wait-free.
     #[inline]
     fn publish_used(&mut self) {
         self.end_batch();
         self.published = self.pushed;
-        // (C) pairs with (D): what the device did to the buffers, and the elements, come before.
+        // (C) pairs with (D): everything that the device did to the buffers, and the elements, happen before.
         self.bus.store(Area::Device, Layout::INDEX, self.published as u16, Release);
     }
 
@@ -354,33 +365,35 @@ impl<B: Bus> DeviceSide for Device<B> {
         is_wanted(&self.bus, event, self.features.event_idx, self.published as u16, count)
     }
 
-    /// Asks to be woken at the next buffer (2.7.10), and tells whether one came meanwhile: if so, pop before sleeping.
+    /// Asks to be woken at the next buffer (2.7.10), and returns whether one came meanwhile. If so, pop it before
+    /// sleeping.
     ///
-    /// If the driver's index is invalid, there always seems to be something; after an error from [`Device::pop`], sleep nevertheless.
+    /// If the driver's index is invalid, the result is always true. After an error from [`Device::pop`], sleep
+    /// nevertheless.
     ///
     /// Wait-free.
     fn arm_notification(&mut self) -> bool {
         self.arm_notification_after(1)
     }
 
-    /// Asks not to be notified for now. A hint: some notifications may still come.
+    /// Asks not to be notified for now. This is a hint: some notifications may still arrive.
     ///
     /// Wait-free.
     fn disarm_notification(&mut self) {
         if self.features.event_idx {
-            // The index that is passed last of all.
+            // The index that the driver passes last.
             self.bus.store(Area::Device, self.layout.avail_event(), self.popped.get().wrapping_sub(1), Relaxed);
         } else {
             self.flags.set(&self.bus, NO_NOTIFICATION);
         }
     }
 
-    /// Chains pushed and not yet published.
+    /// Returns the number of chains that were pushed and not yet published.
     fn unpublished(&self) -> u16 {
         (self.pushed - self.published) as u16
     }
 
-    /// How many times the driver has violated the protocol.
+    /// Returns the number of times that the driver has violated the protocol.
     fn violations(&self) -> u64 {
         self.violations
     }

@@ -14,7 +14,7 @@ use crate::memory::{IndirectTables, Words};
 use crate::side::DriverSide;
 use crate::slots::{Slot, Slots};
 
-/// How many used elements ahead a line is prefetched.
+/// Number of used elements by which a prefetch is ahead.
 const USED_AHEAD: u16 = 16;
 
 /// The driver side of a split virtqueue, used by one thread. All state that it relies on is in its own memory.
@@ -23,53 +23,56 @@ const USED_AHEAD: u16 = 16;
 ///   free ──add──▶ written ──publish──▶ available ──(device)──▶ used ──take_used──▶ free
 /// ```
 ///
-/// It begins and ends on cache lines of its own (two, for CPUs that fetch pairs), because the device may lie beside it in memory.
+/// The value is aligned to two cache lines, for CPUs that fetch pairs of lines, so that a device next to it in memory
+/// shares none of them.
 #[derive(Debug)]
 #[repr(align(128))]
 pub struct Driver<B> {
     bus: B,
     layout: Layout,
     features: Features,
-    /// Of chains, whose ids are their first descriptors.
+    /// Slots of chains; a chain's id is its first descriptor.
     slots: Slots,
-    /// The descriptor that follows each in its chain.
+    /// For each descriptor, the next one of its chain.
     following: Box<[u16]>,
     tables: Option<IndirectTables>,
     free: FreeQueue,
-    /// Chains: what `avail.idx` will be, what it is now, and what it was when it was last asked whether the device is to be notified. None
-    /// of them wraps.
+    /// Number of chains added: the next value of `avail.idx`, its current value, and its value when
+    /// [`DriverSide::needs_kick`] was last called. These counts do not wrap.
     added: u64,
     published: u64,
     announced: u64,
-    /// Used elements that were taken.
+    /// Number of used elements that were taken.
     taken: u64,
-    /// How many of these named no chain of the device.
+    /// Number of these elements that named no chain of the device.
     skipped: u64,
-    /// Descriptors taken beyond one for each chain, and given back beyond one for each used element.
+    /// Number of descriptors taken beyond one for each chain, and number given back beyond one for each used element.
     more_added: u64,
     more_freed: u64,
     /// Shadow of `avail.flags`.
     flags: Flags,
-    /// `used.idx` as it was last read, checked: at most what was published.
+    /// Last checked value of `used.idx`: at most the published index.
     used_seen: Wide,
-    /// In order: the head of the last chain of the batch that is being taken, which the device did name, and what it wrote there.
+    /// In order: head of the last chain of the batch that is being taken, which the device named, and the length that
+    /// it wrote for it.
     batch: Option<(u16, u32)>,
     violations: u64,
 }
 
 impl<B: Bus> Driver<B> {
-    /// The driver of an empty ring (see [`super::init`]) of `size` entries.
+    /// Creates the driver of an empty ring (see [`super::init`]) of `size` entries.
     ///
     /// # Errors
-    /// [`RingError::Size`], and [`RingError::Area`] for one that is too small or not aligned.
+    /// [`RingError::Size`], and [`RingError::Area`] for an area that is too small or not aligned.
     pub fn new(bus: B, size: u32, features: Features) -> Result<Self, RingError> {
         Driver::with_base(bus, size, features, 0)
     }
 
-    /// The driver of a ring all of whose buffers up to `base` have come and gone (see [`super::start_at`]).
+    /// Creates the driver of a ring in which all buffers before `base` were used and taken back (see
+    /// [`super::start_at`]).
     ///
     /// # Errors
-    /// As [`Driver::new`].
+    /// See [`Driver::new`].
     pub fn with_base(bus: B, size: u32, features: Features, base: u16) -> Result<Self, RingError> {
         let layout = Layout::new(&bus, size)?;
         Ok(Driver {
@@ -94,14 +97,14 @@ impl<B: Bus> Driver<B> {
         })
     }
 
-    /// Puts chains of two segments and more into these tables from now on, where they fit (2.7.5.3).
+    /// Puts chains of at least two segments into these tables from now on, if they fit (2.7.5.3).
     ///
     /// # Errors
     /// [`RingError::IndirectNotNegotiated`].
     ///
     /// # Safety
-    /// [`IndirectTables::size_bytes`] are mapped writable as long as the driver lives, aligned to 16, and nobody else of this program
-    /// writes there.
+    /// [`IndirectTables::size_bytes`] are mapped writable as long as the driver lives, aligned to 16, and no other code
+    /// of this program writes there.
     pub unsafe fn use_indirect(&mut self, tables: IndirectTables) -> Result<(), RingError> {
         if !self.features.indirect {
             return Err(RingError::IndirectNotNegotiated);
@@ -110,19 +113,19 @@ impl<B: Bus> Driver<B> {
         Ok(())
     }
 
-    /// Descriptors taken so far of those that were free.
+    /// Returns the number of free descriptors taken so far.
     #[inline(always)]
     fn descriptors_added(&self) -> u64 {
         self.added.wrapping_add(self.more_added)
     }
 
-    /// Descriptors given back so far.
+    /// Returns the number of descriptors given back so far.
     #[inline(always)]
     fn descriptors_freed(&self) -> u64 {
         self.taken.wrapping_add(self.more_freed)
     }
 
-    /// The number of the oldest chain that was not taken back.
+    /// Returns the number of the oldest chain that was not taken back.
     #[inline(always)]
     fn oldest(&self) -> u32 {
         self.taken.wrapping_sub(self.skipped) as u32
@@ -156,7 +159,8 @@ impl<B: Bus> Driver<B> {
             Some(tables) => {
                 for (entry, segment, flags) in segments {
                     let next = if flags & DESC_F_NEXT == 0 { 0 } else { entry + 1 };
-                    // SAFETY: `use_indirect`'s contract; the head is below the ring's size, the entry below the table's.
+                    // SAFETY: `use_indirect`'s caller guarantees the tables' memory for each descriptor of the ring.
+                    // The head is below the ring's size, and the entry is below the table's number of entries.
                     unsafe { tables.write(head, entry, words(*segment, flags, next)) };
                 }
                 let segment = Segment { addr: tables.addr_of(head), len: 16 * count as u32 };
@@ -176,7 +180,7 @@ impl<B: Bus> Driver<B> {
         Ok(())
     }
 
-    /// Enters a chain in the avail ring (2.7.13.2). Its descriptors are written; it has so many.
+    /// Enters a chain of `descriptors` descriptors, which are already written, in the avail ring (2.7.13.2).
     #[inline(always)]
     fn enter(&mut self, head: u16, token: u64, writable: u32, descriptors: u16) {
         if descriptors > 1 {
@@ -188,7 +192,7 @@ impl<B: Bus> Driver<B> {
         self.added += 1;
     }
 
-    /// The first free descriptor.
+    /// Returns the first free descriptor.
     #[inline(always)]
     fn head(&self) -> u16 {
         self.free.get(self.descriptors_added())
@@ -201,12 +205,12 @@ impl<B: Bus> Driver<B> {
         self.bus.store(Area::Descriptor, at + 8, rest, Relaxed);
     }
 
-    /// How many used elements there are.
+    /// Returns the number of used elements that are not yet taken.
     #[inline(always)]
     fn look(&mut self) -> Result<u16, RingError> {
         let index = self.taken as u16;
         if index == self.used_seen.get() {
-            // (D) pairs with (C): the elements, and what the device did to the buffers, come before.
+            // (D) pairs with (C): the elements, and everything that the device did to the buffers, happened before.
             let value: u16 = self.bus.load(Area::Device, Layout::INDEX, Acquire);
             if value.wrapping_sub(index) > self.in_flight() {
                 return Err(self.violation(RingError::UsedIndex { index, value }));
@@ -216,7 +220,7 @@ impl<B: Bus> Driver<B> {
         Ok(self.used_seen.get().wrapping_sub(index))
     }
 
-    /// The next used element: an id and a length. There must be one.
+    /// Returns the id and the length of the next used element. There must be one.
     #[inline(always)]
     fn element(&self) -> (u32, u32) {
         let index = self.taken as u16;
@@ -229,14 +233,15 @@ impl<B: Bus> Driver<B> {
         (self.bus.load(Area::Device, at, Relaxed), self.bus.load(Area::Device, at + 4, Relaxed))
     }
 
-    /// How many chains under way were added before the one that begins at `value`, as the device says; `None`: no chain of the device does.
+    /// Returns the number of chains under way that were added before the one with head `value`, a number from the
+    /// device. `None`: the device has no such chain.
     #[inline(always)]
     fn since(&self, value: u32) -> Option<u32> {
         let under_way = (self.published as u32).wrapping_sub(self.oldest());
         self.slots.since(self.oldest(), u16::try_from(value).ok()?).filter(|since| *since < under_way)
     }
 
-    /// Takes the chain that an element names.
+    /// Takes back the chain that a used element names.
     #[inline(never)]
     fn take_other(&mut self, value: u32, len: u32) -> Result<Completion, RingError> {
         if self.since(value).is_none() {
@@ -256,7 +261,8 @@ impl<B: Bus> Driver<B> {
             return Ok(None);
         }
         let (value, len) = self.element();
-        // All chains up to this one are used (2.7.9), but no more than the index says. Otherwise it is not known which are used.
+        // All chains up to this one are used (2.7.9), but no more than the index says. Otherwise it is unknown which
+        // are used.
         match self.since(value) {
             Some(since) if since < pending.into() => {}
             _ => return Err(self.violation(RingError::UsedId { index: self.taken as u16, value })),
@@ -265,7 +271,7 @@ impl<B: Bus> Driver<B> {
         Ok(Some(self.take_batched(value as u16, len)))
     }
 
-    /// Goes on after a used element that names no chain of the device.
+    /// Skips a used element that names no chain of the device.
     #[cold]
     #[inline(never)]
     fn skip(&mut self, value: u32) -> RingError {
@@ -276,7 +282,7 @@ impl<B: Bus> Driver<B> {
         self.violation(RingError::UsedId { index, value })
     }
 
-    /// Takes the oldest chain of a batch whose last one is `last`.
+    /// Takes back the oldest chain of a batch whose last one is `last`.
     #[inline(always)]
     fn take_batched(&mut self, last: u16, len: u32) -> Completion {
         let slot = *self.slots.get(self.oldest());
@@ -284,7 +290,7 @@ impl<B: Bus> Driver<B> {
             self.batch = None;
             return self.take(slot, len, true);
         }
-        // Chains that the device did not name are used completely (2.7.9).
+        // Chains that the device did not name were filled completely (2.7.9).
         self.take(slot, slot.writable(), true)
     }
 
@@ -295,7 +301,7 @@ impl<B: Bus> Driver<B> {
         error
     }
 
-    /// Frees the oldest chain that the device has.
+    /// Takes back the oldest chain that the device has, and frees its descriptors.
     #[inline(always)]
     fn take(&mut self, slot: Slot, len: u32, is_in_order: bool) -> Completion {
         let (head, descriptors) = (slot.id(), slot.descriptors());
@@ -315,7 +321,7 @@ impl<B: Bus> Driver<B> {
         Completion { token: slot.token, len: len.min(slot.writable()) }
     }
 
-    /// Gives back so many descriptors of a chain. In order, they stay in the order in which they were taken.
+    /// Gives back the descriptors of a chain. In order, they stay in the order in which they were taken.
     #[inline(never)]
     fn give_back_chain(&mut self, head: u16, descriptors: u16) {
         let more = u64::from(descriptors) - 1;
@@ -333,26 +339,27 @@ impl<B: Bus> Driver<B> {
     #[inline(never)]
     fn reclaim(&mut self) {
         let freed = self.descriptors_freed();
-        // Each is given back a lap before it is taken again.
+        // The descriptor that was given back as number n is at index n modulo the size, and is taken again a lap later.
         reclaim(&self.bus, self.free_count(), |back| self.free.get(freed.wrapping_sub(back.into())));
     }
 }
 
-/// A descriptor's second word (2.7.5).
+/// Returns the two words of a descriptor (2.7.5).
 #[inline(always)]
 fn words(segment: Segment, flags: u16, next: u16) -> Words {
     (segment.addr, u64::from(segment.len) | u64::from(flags) << 32 | u64::from(next) << 48)
 }
 
 impl<B: Bus> DriverSide for Driver<B> {
-    /// Writes a chain's descriptors and enters it in the avail ring (2.7.13.1, 2.7.13.2): segments that the device reads, then those that
-    /// it writes. [`Driver::publish`] shows it to the device. `token` comes back with it.
+    /// Writes a chain's descriptors and enters it in the avail ring (2.7.13.1, 2.7.13.2): segments that the device
+    /// reads, then segments that it writes. [`Driver::publish`] shows the chain to the device. `token` is returned with
+    /// its completion.
     ///
     /// Wait-free.
     ///
     /// # Errors
-    /// [`RingError::Full`]: take used ones first. [`RingError::Empty`], [`RingError::TooLong`] and [`RingError::TotalLength`]: no ring of
-    /// this size takes such a chain. Nothing was changed.
+    /// [`RingError::Full`]: take used buffers first. [`RingError::Empty`], [`RingError::TooLong`] and
+    /// [`RingError::TotalLength`]: no ring of this size takes the chain. Nothing was changed.
     #[inline(always)]
     fn add(&mut self, readable: &[Segment], writable: &[Segment], token: u64) -> Result<(), RingError> {
         match only(readable, writable) {
@@ -361,13 +368,13 @@ impl<B: Bus> DriverSide for Driver<B> {
         }
     }
 
-    /// Shows the device all that was added (2.7.13.3).
+    /// Shows the device everything that was added (2.7.13.3).
     ///
     /// Wait-free.
     #[inline]
     fn publish(&mut self) {
         self.published = self.added;
-        // (A) pairs with (B): whoever sees the index sees the entries and the descriptors that it covers.
+        // (A) pairs with (B): a device that sees the index also sees the entries and the descriptors that it covers.
         self.bus.store(Area::Driver, Layout::INDEX, self.published as u16, Release);
     }
 
@@ -381,13 +388,14 @@ impl<B: Bus> DriverSide for Driver<B> {
         is_wanted(&self.bus, event, self.features.event_idx, self.published as u16, count)
     }
 
-    /// The next buffer that the device has used, whose descriptors are free again (2.7.14); `None`: there is none.
+    /// Returns the next buffer that the device has used, and frees its descriptors (2.7.14). `None`: there is none.
     ///
     /// Wait-free.
     ///
     /// # Errors
-    /// The device has violated the protocol; the driver goes on. [`RingError::UsedIndex`]: nothing was taken, and the error comes again until
-    /// the index is valid. [`RingError::UsedId`]: the element is skipped. In order it comes again too, because it is not known which are used.
+    /// The device has violated the protocol; the driver continues. [`RingError::UsedIndex`]: nothing was taken, and the
+    /// error is repeated until the index is valid. [`RingError::UsedId`]: the element is skipped. In order, this error
+    /// is repeated too, because it is unknown which buffers are used.
     #[inline(always)]
     fn take_used(&mut self) -> Result<Option<Completion>, RingError> {
         if self.features.in_order {
@@ -397,7 +405,7 @@ impl<B: Bus> DriverSide for Driver<B> {
             return Ok(None);
         }
         let (value, len) = self.element();
-        // Most often it is the oldest chain. The device has it, because there is something that it used.
+        // Usually this is the oldest chain. The device has that chain, because there is a used element.
         let oldest = *self.slots.get(self.oldest());
         if u32::from(oldest.id()) == value {
             Ok(Some(self.take(oldest, len, false)))
@@ -406,7 +414,8 @@ impl<B: Bus> DriverSide for Driver<B> {
         }
     }
 
-    /// Asks to be notified of the next buffer that is used, and tells whether one came meanwhile: if so, take it before waiting.
+    /// Asks to be notified of the next buffer that is used, and returns whether one came meanwhile. If so, take it
+    /// before waiting.
     ///
     /// Wait-free.
     fn arm_interrupt(&mut self) -> bool {
@@ -415,44 +424,44 @@ impl<B: Bus> DriverSide for Driver<B> {
         } else {
             self.flags.set(&self.bus, 0);
         }
-        // (G) pairs with (H): what is wanted is stored before `used.idx` is read.
+        // (G) pairs with (H): the request is stored before `used.idx` is read.
         self.bus.fence();
         let value: u16 = self.bus.load(Area::Device, Layout::INDEX, Relaxed);
         value != self.taken as u16
     }
 
-    /// Asks not to be notified for now. A hint: some notifications may still come.
+    /// Asks not to be notified for now. This is a hint: some notifications may still arrive.
     ///
     /// Wait-free.
     fn disarm_interrupt(&mut self) {
         if self.features.event_idx {
-            // The index that is passed last of all.
+            // The index that the device passes last.
             self.bus.store(Area::Driver, self.layout.used_event(), (self.taken as u16).wrapping_sub(1), Relaxed);
         } else {
             self.flags.set(&self.bus, NO_NOTIFICATION);
         }
     }
 
-    /// Descriptors that are free.
+    /// Returns the number of free descriptors.
     #[inline]
     fn free_count(&self) -> u16 {
         self.layout.size().wrapping_sub(self.descriptors_added().wrapping_sub(self.descriptors_freed()) as u16)
     }
 
-    /// Used elements that are still to come: chains that were published and not yet taken back, without those that the device has lost
-    /// because it named something else in their place.
+    /// Returns the number of outstanding used elements: chains that were published and not yet taken back, without the
+    /// chains that the device has lost because it named something else instead.
     #[inline]
     fn in_flight(&self) -> u16 {
         (self.published - self.taken) as u16
     }
 
-    /// Chains that were added and not yet published.
+    /// Returns the number of chains that were added and not yet published.
     #[inline]
     fn unpublished(&self) -> u16 {
         (self.added - self.published) as u16
     }
 
-    /// How many used elements so far were protocol violations.
+    /// Returns the number of used elements so far that violated the protocol.
     fn violations(&self) -> u64 {
         self.violations
     }

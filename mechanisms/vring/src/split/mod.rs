@@ -17,7 +17,7 @@ use crate::area::Area;
 use crate::bus::{Areas, Bus, Part, check_areas};
 use crate::error::RingError;
 
-/// Where the fields of a ring of `size` entries are in their areas.
+/// Offsets of the fields of a ring of `size` entries in their areas.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Layout {
     size: u32,
@@ -38,15 +38,15 @@ impl Layout {
         self.size as u16
     }
 
-    /// The entry of a wrapping index.
+    /// Returns the entry of a wrapping index.
     #[inline(always)]
     pub(crate) const fn slot(self, index: u16) -> u16 {
         index & (self.size as u16).wrapping_sub(1)
     }
 
-    /// Flags of either ring.
+    /// Offset of the flags in either ring.
     pub(crate) const FLAGS: usize = 0;
-    /// Index of either ring.
+    /// Offset of the index in either ring.
     pub(crate) const INDEX: usize = 2;
 
     pub(crate) const fn descriptor(self, slot: u16) -> usize {
@@ -69,7 +69,7 @@ impl Layout {
         4 + 8 * self.size as usize
     }
 
-    /// Bytes of the areas: descriptor, driver's, device's.
+    /// Sizes of the areas, in bytes: descriptor, driver's, device's.
     const fn lens(self) -> [usize; 3] {
         let size = self.size as usize;
         [16 * size, 6 + 2 * size, 6 + 8 * size]
@@ -79,8 +79,7 @@ impl Layout {
 /// `VIRTQ_AVAIL_F_NO_INTERRUPT` (2.7.6) and `VIRTQ_USED_F_NO_NOTIFY` (2.7.8): the same bit.
 pub(crate) const NO_NOTIFICATION: u16 = 1;
 
-/// Whether one side wants to be notified, as it tells the other in the ring that it writes: the ring's flags, with their
-/// shadow.
+/// A ring's flags, in which one side tells the other whether it wants to be notified, with their shadow.
 #[derive(Debug)]
 struct Flags {
     /// The ring that this side writes.
@@ -101,11 +100,12 @@ impl Flags {
     }
 }
 
-/// Whether a side that has published `count` entries since it last asked, up to index `published`, is to notify the other. The other says
-/// so in `peer`, its ring: at `event` if event indexes were negotiated, otherwise by its flags (2.7.7.2, 2.7.13.4).
+/// Whether a side must notify the other. It has published `count` entries since the last call, up to index `published`.
+/// The other side's request is in its ring, area `peer`: the index at offset `event` if event indexes were negotiated,
+/// otherwise the flags (2.7.7.2, 2.7.13.4).
 #[inline]
 fn is_wanted(bus: &impl Bus, (peer, event): (Area, usize), has_event_idx: bool, published: u16, count: u64) -> bool {
-    // (E) pairs with (F), and (H) with (G): the index is stored before the other side's wish is read.
+    // (E) pairs with (F), and (H) with (G): the index is stored before the other side's request is read.
     bus.fence();
     if has_event_idx {
         let event = bus.load(peer, event, Relaxed);
@@ -116,7 +116,7 @@ fn is_wanted(bus: &impl Bus, (peer, event): (Area, usize), has_event_idx: bool, 
     count > 0 && flags & NO_NOTIFICATION == 0
 }
 
-/// Bytes of a ring of `size` entries whose areas are contiguous, see [`contiguous`].
+/// Returns the number of bytes of a ring of `size` entries with contiguous areas, see [`contiguous`].
 ///
 /// # Errors
 /// [`RingError::Size`].
@@ -128,8 +128,8 @@ pub const fn size_bytes(size: u32) -> Result<usize, RingError> {
     }
 }
 
-/// The areas of a ring of `size` entries that are contiguous from `base` on, each on cache lines of its own, in the order and with the
-/// distances of [`dormouse_abi::vring::RingLayout`].
+/// Returns the areas of a ring of `size` entries that are contiguous from `base` on, each on its own cache lines, in
+/// the order and with the distances of [`dormouse_abi::vring::RingLayout`].
 ///
 /// # Errors
 /// [`RingError::Size`] and [`RingError::Alignment`] (64 bytes).
@@ -152,7 +152,7 @@ pub fn init(bus: &impl Bus, size: u32) -> Result<(), RingError> {
     start_at(bus, size, 0)
 }
 
-/// Makes a ring whose indexes are at `index`, as if so many buffers had been used and taken back.
+/// Makes a ring whose indexes are at `index`, as if that many buffers had been used and taken back.
 ///
 /// # Errors
 /// [`RingError::Size`] and [`RingError::Area`].

@@ -22,7 +22,8 @@ pub(super) fn check(base: *mut u8, size: u32) -> Result<(), RingError> {
     Ok(())
 }
 
-/// The driver side, planned as transactions. `Copy`, without private state: all its state is in the shadow word.
+/// A driver whose operations are planned as transactions. It is `Copy` and has no private state: all its state is in
+/// the shadow word.
 #[derive(Debug, Clone, Copy)]
 pub struct PlannedDriver {
     bus: Direct,
@@ -30,15 +31,16 @@ pub struct PlannedDriver {
     published: *mut u64,
 }
 
-// SAFETY: addresses and a size. Through them a driver only loads atomically; what it plans is committed by others, whose
-// `unsafe` it is.
+// SAFETY: the value holds addresses and a size. A driver only loads through them, atomically. The executor of a planned
+// transaction has its own `unsafe` obligation.
 unsafe impl Send for PlannedDriver {}
-// SAFETY: nothing in it can be changed through a shared reference; a driver only loads through the addresses, atomically.
+// SAFETY: nothing in the value can be changed through a shared reference; a driver only loads through the addresses,
+// atomically.
 unsafe impl Sync for PlannedDriver {}
 
 impl PlannedDriver {
-    /// The driver of the ring of `size` entries at `ring`, whose shadow of `avail.idx` is `published`: a 64-bit word that
-    /// counts the descriptors written and does not wrap.
+    /// Creates the driver of the ring of `size` entries at `ring`. `published` is its shadow of `avail.idx`: a 64-bit
+    /// word that counts the descriptors written and does not wrap.
     ///
     /// Wait-free, async-signal-safe.
     ///
@@ -54,7 +56,8 @@ impl PlannedDriver {
         if !published.is_aligned() {
             return Err(RingError::Alignment { address: published.addr() });
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that the ring is mapped readable and writable as long as any copy of the driver
+        // is used, and accessed only atomically.
         let bus = unsafe { Direct::new(areas) };
         Ok(PlannedDriver { bus, layout: Layout::new(&bus, size)?, published })
     }
@@ -62,7 +65,7 @@ impl PlannedDriver {
     /// Plans to write descriptor number `k` (not wrapping), for a device-readable buffer, and to enter it in the avail
     /// ring, without publishing it (2.7.13.1, 2.7.13.2). Guard: `published == k`.
     ///
-    /// The caller makes sure that the descriptor is free: the device has used number `k - size`.
+    /// The caller must ensure that the descriptor is free: the device has used number `k - size`.
     ///
     /// Wait-free, async-signal-safe.
     #[inline]
@@ -81,7 +84,7 @@ impl PlannedDriver {
     /// Plans to make all descriptors before number `k1` available (2.7.13.3). Guard: `published == k1`, so that
     /// `avail.idx` never goes back. The final store (A) is a release in every executor; it pairs with (B).
     ///
-    /// Planning it again, by anybody, changes nothing.
+    /// Any driver may plan it again; that changes nothing.
     ///
     /// Wait-free, async-signal-safe.
     #[inline]
@@ -100,15 +103,17 @@ impl PlannedDriver {
         need_event(self.bus.load(Area::Device, self.layout.avail_event(), Relaxed), new, old)
     }
 
-    /// How many descriptors the device has used since the beginning (not wrapping), so how many are free again. A malicious device can name any position in the last 2^16 up to what was published.
+    /// Returns the number of descriptors that the device has used since the beginning (not wrapping). So many are free
+    /// again. A malicious device can name any position in the last 2^16 up to the published one.
     ///
     /// Wait-free, async-signal-safe.
     #[inline]
     pub fn used_count(&self) -> u64 {
-        // The shadow first: the device cannot have used what was not yet published then.
-        // SAFETY: `new`'s contract.
+        // The shadow is read first: the device cannot have used what was not published then.
+        // SAFETY: `new`'s caller guarantees that the shadow is mapped and accessed only atomically; `new` has checked
+        // that it is aligned.
         let published = unsafe { AtomicU64::from_ptr(self.published) }.load(Acquire);
-        // (D) pairs with (C): what the device did to the buffers comes before.
+        // (D) pairs with (C): everything that the device did to the buffers happened before.
         let used: u16 = self.bus.load(Area::Device, Layout::INDEX, Acquire);
         let pending = (published as u16).wrapping_sub(used);
         published.saturating_sub(pending as u64)

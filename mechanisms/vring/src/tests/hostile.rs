@@ -1,4 +1,4 @@
-//! Peers that write whatever they like.
+//! Tests with peers that write arbitrary values.
 
 use std::vec::Vec;
 
@@ -12,12 +12,12 @@ use crate::{
     RingError, Segment, packed, split,
 };
 
-/// Where the device has the memory of tables.
+/// Device's address of the memory of tables.
 const TABLES: u64 = 0x4000;
 
 const ALL: Features = Features { indirect: true, event_idx: true, in_order: false };
 
-/// Bytes, or an index that may well be right.
+/// Generates bytes, some of which are indexes or descriptors that may be valid.
 fn scribbles() -> impl Strategy<Value = Vec<(prop::sample::Index, Vec<u8>)>> {
     let bytes = prop_oneof![
         vec(any::<u8>(), 1..24),
@@ -29,7 +29,7 @@ fn scribbles() -> impl Strategy<Value = Vec<(prop::sample::Index, Vec<u8>)>> {
     vec((any::<prop::sample::Index>(), bytes), 1..60)
 }
 
-/// Pops and gives back, as often as there is something, at most `limit` times.
+/// Pops buffers and gives them back while there are any, at most `limit` times.
 fn serve(device: &mut impl DeviceSide, tables: &Memory, size: u32, limit: u32) {
     let space = tables.regions(TABLES);
     let mut chain = Chain::default();
@@ -51,7 +51,7 @@ fn serve(device: &mut impl DeviceSide, tables: &Memory, size: u32, limit: u32) {
     device.disarm_notification();
 }
 
-/// Adds what there is room for, and takes back whatever there seems to be.
+/// Adds buffers while there is room, and takes back all used ones.
 fn drive(driver: &mut impl DriverSide, size: u32) {
     let segments = [Segment { addr: 1, len: 2 }; 3];
     let mut token = 0;
@@ -70,7 +70,7 @@ fn drive(driver: &mut impl DriverSide, size: u32) {
             Err(_) => assert_eq!(driver.violations(), violations + 1),
         }
     }
-    // It has no more than was given away, and knows it.
+    // The driver takes back no more buffers than it published.
     assert!(taken <= in_flight);
     assert!(u32::from(driver.free_count()) <= size);
     driver.arm_interrupt();
@@ -90,7 +90,7 @@ proptest! {
         for (number, (at, bytes)) in scribbles.iter().enumerate() {
             memory.put(at.index(memory.len()), bytes);
             in_tables.get(number).inspect(|(at, bytes)| tables.put(at.index(tables.len()), bytes));
-            // Mostly there seems to be something.
+            // Usually there seems to be a buffer.
             memory.put(16 * size as usize + 2, &device.base().wrapping_add(1 + number as u16 % 4).to_le_bytes());
             serve(&mut device, &tables, size, 2 * size);
         }
@@ -112,7 +112,7 @@ proptest! {
         let size = 1 << size_log2;
         let (memory, tables) = (Memory::split(size, 0), Memory::new(IndirectTables::size_bytes(size, 2), 0));
         let mut driver: split::Driver<Direct> = split::Driver::new(memory.split_bus(size), size, of_order(in_order)).unwrap();
-        // SAFETY: the vector outlives the driver, and has room for the tables.
+        // SAFETY: the vector outlives the driver and is large enough for the tables.
         unsafe { driver.use_indirect(IndirectTables { base: tables.base(), addr: TABLES, entries: 2 }) }.unwrap();
         for (number, (at, bytes)) in scribbles.iter().enumerate() {
             memory.put(at.index(memory.len()), bytes);
@@ -126,11 +126,11 @@ proptest! {
     fn packed_drivers_survive(size in 1..40_u32, in_order: bool, scribbles in scribbles()) {
         let (memory, tables) = (Memory::packed(size, 0), Memory::new(IndirectTables::size_bytes(size, 2), 0));
         let mut driver: packed::Driver<Direct> = packed::Driver::new(memory.packed_bus(size), size, of_order(in_order)).unwrap();
-        // SAFETY: the vector outlives the driver, and has room for the tables.
+        // SAFETY: the vector outlives the driver and is large enough for the tables.
         unsafe { driver.use_indirect(IndirectTables { base: tables.base(), addr: TABLES, entries: 2 }) }.unwrap();
         for (at, bytes) in &scribbles {
             memory.put(at.index(memory.len()), bytes);
-            // And, mostly, a descriptor that seems used: in the first lap, then in the second.
+            // Also writes a descriptor that usually seems used: in the first lap, then in the second.
             for flags in [0x8080_u16, 0] {
                 let slot = at.index(size as usize);
                 memory.put(16 * slot + 12, &(slot as u16).to_le_bytes());
@@ -141,7 +141,7 @@ proptest! {
     }
 }
 
-/// A split ring of four, whose device has made a chain of each.
+/// A split ring of four entries, with its device and the chain that it popped last.
 struct Split {
     memory: Memory,
     device: split::Device,
@@ -167,7 +167,7 @@ impl Split {
         self.memory.put(64 + 4 + 2 * (index as usize % 4), &head.to_le_bytes());
         self.memory.put(64 + 2, &index.wrapping_add(1).to_le_bytes());
         let tables = Memory::new(64, 0);
-        // A table at `TABLES`: two segments to be read, one of them twice; one that is a table.
+        // A table at `TABLES`: segments whose chain has a loop, one with an invalid `next`, and one that is a table.
         for (entry, flags, next) in
             [(0, DESC_F_NEXT, 1), (1, DESC_F_NEXT, 0), (2, DESC_F_NEXT, 9), (3, DESC_F_INDIRECT, 0)]
         {
@@ -240,7 +240,8 @@ fn a_split_driver_tells_what_is_wrong() {
     (0..4).for_each(|token| driver.add(&[], &segment, token).unwrap());
     assert_eq!(driver.add(&[], &segment, 4), Err(RingError::Full { index: 0 }));
     driver.publish();
-    // The used ring begins on the line behind the avail ring's; nine bytes were written to eight.
+    // The used ring begins on the line after the avail ring's. The first element claims nine bytes in a buffer of
+    // eight.
     let used = |index: u16, id: u32, len: u32| {
         memory.put(128 + 4 + 8 * (index as usize % 4), &(u64::from(id) | u64::from(len) << 32).to_le_bytes());
         memory.put(128 + 2, &(index + 1).to_le_bytes());
@@ -293,7 +294,7 @@ fn a_packed_device_tells_what_is_wrong() {
     assert_eq!(all(&[chained, (0, 2, 3, AVAIL)]), Err(RingError::DescriptorFlags { index: 0, value: chained.3 }));
 }
 
-/// Whatever flags stand beside those that say used: a buffer frees as many descriptors as were added for it.
+/// A buffer frees as many descriptors as were added for it, whatever other flags its used descriptor has.
 #[test]
 fn no_flags_pass_several_descriptors_off_as_one() {
     const USED: u16 = 1 << 7 | 1 << 15;
@@ -350,7 +351,7 @@ fn impossible_rings_are_refused() {
         driver: Part(memory.base().wrapping_add(1024), 14),
         device: Part(memory.base().wrapping_add(2048), 38),
     };
-    // SAFETY: inside of the vector, whose bytes are atomics.
+    // SAFETY: the areas are inside the vector, whose bytes are atomics.
     let bus = |descriptor, len| unsafe { Direct::new(areas(descriptor, len)) };
     assert_eq!(split::init(&bus(0, 64), 4), Ok(()));
     let area = |area, needed, found| Err(RingError::Area { area, needed, found });
@@ -365,7 +366,7 @@ fn impossible_rings_are_refused() {
     }
     let mut driver: split::Driver<Direct> = split::Driver::new(bus(0, 64), 4, Features::default()).unwrap();
     let tables = IndirectTables { base: memory.base().wrapping_add(3072), addr: 0, entries: 2 };
-    // SAFETY: inside of the vector.
+    // SAFETY: the tables are inside the vector.
     assert_eq!(unsafe { driver.use_indirect(tables) }, Err(RingError::IndirectNotNegotiated));
 }
 
@@ -373,7 +374,7 @@ fn impossible_rings_are_refused() {
 fn memory_is_translated_in_one_piece_or_not_at_all() {
     let memory = Memory::new(256, 0);
     let region = |addr, len, offset| Region { addr, len, base: memory.base().wrapping_add(offset) };
-    // SAFETY: inside of the vector.
+    // SAFETY: the regions are inside the vector.
     let regions = unsafe { Regions::new(std::vec![region(0x200, 64, 64), region(0x100, 64, 0)]) }.unwrap();
     use crate::AddressSpace;
     let at = |addr, len| regions.translate(addr, len).map(|at| at.addr() - memory.base().addr());
@@ -381,7 +382,7 @@ fn memory_is_translated_in_one_piece_or_not_at_all() {
     for (addr, len) in [(0xFF, 1), (0x100, 65), (0x13F, 2), (0x141, 1), (0x200, u64::MAX), (u64::MAX, 2), (0x240, 1)] {
         assert_eq!(at(addr, len), None, "{addr:#x}, {len}");
     }
-    // SAFETY: the regions lie in `memory`, which lives; wrong ones are refused before anything is accessed.
+    // SAFETY: the regions are inside `memory`, which lives; invalid ones are refused before anything is accessed.
     let wrong = |regions| unsafe { Regions::new(regions) }.err();
     assert_eq!(wrong(std::vec![region(0x100, 64, 0), region(0x120, 64, 64)]), Some(RingError::Regions { addr: 0x120 }));
     assert_eq!(wrong(std::vec![region(u64::MAX, 2, 0)]), Some(RingError::Regions { addr: u64::MAX }));
@@ -425,7 +426,7 @@ fn the_largest_rings_are_filled_and_drained() {
     }
 }
 
-/// A driver that shows more than the ring has, for as long as nothing is published.
+/// A driver offers more buffers than the ring has, while nothing is published as used.
 #[test]
 fn no_more_is_popped_than_the_ring_has() {
     for in_order in [false, true] {

@@ -16,7 +16,7 @@ use crate::{Direct, Region, Regions, need_event, packed, split};
 #[repr(align(64))]
 struct Line([AtomicU8; 64]);
 
-/// Memory that both sides have, all of it some byte at first.
+/// Memory that both sides share, initialised to one byte value.
 struct Memory(Vec<Line>);
 
 impl Memory {
@@ -26,14 +26,14 @@ impl Memory {
         memory
     }
 
-    /// With an empty split ring.
+    /// Creates memory with an empty split ring.
     fn split(size: u32, byte: u8) -> Memory {
         let memory = Memory::new(split::size_bytes(size).unwrap(), byte);
         split::init(&memory.split_bus(size), size).unwrap();
         memory
     }
 
-    /// With an empty packed ring.
+    /// Creates memory with an empty packed ring.
     fn packed(size: u32, byte: u8) -> Memory {
         let memory = Memory::new(packed::size_bytes(size).unwrap(), byte);
         packed::init(&memory.packed_bus(size), size).unwrap();
@@ -66,7 +66,7 @@ impl Memory {
         unsafe { Direct::new(packed::contiguous(self.base(), size).unwrap()) }
     }
 
-    /// All of it, at an address of the device's.
+    /// Returns a region of the whole memory, at the device's address `addr`.
     fn regions(&self, addr: u64) -> Regions {
         let region = Region { addr, len: self.len() as u64, base: self.base() };
         // SAFETY: the vector outlives the regions in every test, is as long as is said, and its bytes are atomics.
@@ -75,7 +75,7 @@ impl Memory {
 }
 
 proptest! {
-    /// Against counters that do not wrap: the step from `old` to `new` passes an event that is not too far away.
+    /// Compares with counters that do not wrap: the step from `old` to `new` passes an event that is not too far away.
     #[test]
     fn need_event_passes_the_event(old in 0..200_000_u64, step in 0..=32_768_u64, event in -32_767..32_767_i64) {
         let event = old.saturating_add_signed(event);

@@ -1,9 +1,9 @@
-//! Whether the other side is to be notified, however long nobody has asked.
+//! Notification after any number of buffers without a check.
 
 use super::Memory;
 use crate::{Chain, DeviceSide, DriverSide, Features, NoMemory, Segment, packed, split};
 
-/// So many buffers there and back, a few at a time, while nobody asks.
+/// Sends `count` buffers there and back, a few at a time, without checking for notifications.
 fn go(driver: &mut impl DriverSide, device: &mut impl DeviceSide, count: u32) {
     let mut chain = Chain::default();
     let mut left = count;

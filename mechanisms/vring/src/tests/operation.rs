@@ -1,4 +1,4 @@
-//! What queues are made to do, in random order.
+//! Operations on queues, in random order.
 
 use std::fmt::Debug;
 use std::vec::Vec;
@@ -7,21 +7,21 @@ use proptest::prelude::*;
 use proptest::sample::Index;
 use proptest::strategy::Union;
 
-/// `A`: a buffer to be added.
+/// An operation. `A` is a buffer to add.
 #[derive(Debug, Clone)]
 pub enum Operation<A> {
     Add(A),
     Publish,
     Kick,
-    /// Take back up to so many.
+    /// Takes back up to `count` buffers.
     Take {
         count: usize,
     },
-    /// Pop up to so many.
+    /// Pops up to `count` buffers.
     Pop {
         count: usize,
     },
-    /// Give back the oldest, or any, written to completely or not.
+    /// Gives back the oldest buffer, or any other, completely written or not.
     Push {
         any: Option<Index>,
         written: Option<u32>,
@@ -36,7 +36,7 @@ pub enum Operation<A> {
     },
 }
 
-/// Any of them; to publish, only for a driver, or a device, that does not do so by itself.
+/// Generates any operation. Publishing is included only for a driver or device that does not publish by itself.
 pub fn operation<A: Debug + Clone + 'static>(
     buffer: impl Strategy<Value = A> + 'static,
     driver_publishes: bool,

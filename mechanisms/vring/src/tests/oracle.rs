@@ -1,4 +1,4 @@
-//! Both kinds of queue, both sides, against plain queues.
+//! Both sides of both kinds of queue, compared with plain queues.
 
 use std::collections::VecDeque;
 use std::vec::Vec;
@@ -12,15 +12,15 @@ use crate::{
     Segment, packed, split,
 };
 
-/// Where the device has the driver's tables.
+/// Device's address of the driver's tables.
 const TABLES: u64 = 0x7_0000_0000;
 
-/// Segments of so many bytes, of which so many are to be read.
+/// Segments with these lengths. Those before index `readable` are readable.
 #[derive(Debug, Clone)]
 struct Segments {
     lens: Vec<u32>,
     readable: prop::sample::Index,
-    /// It is published as it is added.
+    /// Whether the buffer is published as it is added.
     is_last: bool,
 }
 
@@ -36,13 +36,13 @@ fn operation() -> impl Strategy<Value = Operation> {
     super::operation::operation(segments, true, true)
 }
 
-/// A buffer, as the oracle has it.
+/// The oracle's record of a buffer.
 #[derive(Debug, Clone)]
 struct Buffer {
     token: u64,
     readable: Vec<Segment>,
     writable: Vec<Segment>,
-    /// Descriptors of the ring.
+    /// Number of descriptors that it takes in the ring.
     takes: u64,
 }
 
@@ -52,7 +52,8 @@ impl Buffer {
     }
 }
 
-/// What one side wants, in positions that do not wrap: buffers of a split queue, descriptors of a packed one.
+/// One side's notification request, in positions that do not wrap: buffers of a split queue, descriptors of a packed
+/// one.
 #[derive(Debug, Clone, Copy)]
 enum Wish {
     At(u64),
@@ -60,7 +61,7 @@ enum Wish {
     Never,
 }
 
-/// A side's progress, as the other's wish is compared with it.
+/// One side's progress, which the other side's request is compared with.
 #[derive(Debug, Default)]
 struct Announced {
     old: u64,
@@ -68,7 +69,8 @@ struct Announced {
 }
 
 impl Announced {
-    /// What is announced now, and whether the other side wanted it. `lap`: how far back an event can be told from later ones.
+    /// Checks a notification decision `says` against the other side's request. `lap` is the distance up to which an
+    /// event can be told from later ones.
     fn check(&mut self, wish: Wish, lap: u64, says: bool) {
         let (old, new) = (self.old, self.new);
         self.old = new;
@@ -87,7 +89,7 @@ struct Case {
     size: u64,
     is_packed: bool,
     features: Features,
-    /// Descriptors of an indirect table.
+    /// Number of descriptors of an indirect table.
     entries: Option<usize>,
     start: u64,
 }
@@ -105,7 +107,7 @@ fn run(
     let wish = |is_wanted: bool, at: u64| match (is_wanted, features.event_idx) {
         (true, true) => Wish::At(at),
         (true, false) => Wish::Always,
-        // In a split queue with event indexes nothing but an index can be wished for.
+        // A split queue with event indexes can request only an index.
         (false, true) if !is_packed => Wish::At(at.wrapping_sub(1)),
         (false, _) => Wish::Never,
     };
@@ -233,7 +235,7 @@ fn tables(memory: &Memory, entries: u16) -> IndirectTables {
     IndirectTables { base: memory.base(), addr: TABLES, entries }
 }
 
-/// The device sees memory only where there are tables in it.
+/// The device sees memory only if there are tables in it.
 fn run_with_tables(
     case: &Case,
     driver: &mut impl DriverSide,
@@ -263,7 +265,7 @@ fn split(size_log2: u32, features: Features, start: u16, entries: u16, operation
         start: start.into(),
     };
     if features.indirect {
-        // SAFETY: the vector outlives the driver, and has room for the tables.
+        // SAFETY: the vector outlives the driver and is large enough for the tables.
         unsafe { driver.use_indirect(tables(&of_tables, entries)) }.unwrap();
     }
     run_with_tables(&case, &mut driver, &mut device, &of_tables, operations);
@@ -295,7 +297,7 @@ proptest! {
         let entries_if = features.indirect.then_some(entries.into());
         let case = Case { size: size.into(), is_packed: true, features, entries: entries_if, start: 0 };
         if features.indirect {
-            // SAFETY: the vector outlives the driver, and has room for the tables.
+            // SAFETY: the vector outlives the driver and is large enough for the tables.
             unsafe { driver.use_indirect(tables(&of_tables, entries)) }.unwrap();
         }
         run_with_tables(&case, &mut driver, &mut device, &of_tables, operations);
@@ -303,7 +305,7 @@ proptest! {
 }
 
 proptest! {
-    /// A device that stopped with nothing in its hands is followed by another, again and again.
+    /// A device that stopped without holding buffers is followed by another, repeatedly.
     #[test]
     fn a_device_goes_on_where_another_stopped(
         size in 1..9_u32,

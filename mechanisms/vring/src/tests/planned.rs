@@ -1,4 +1,4 @@
-//! The planned driver, beside a device that takes one segment at a time.
+//! Tests of the planned driver with a device that takes one segment at a time.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering::Relaxed, Ordering::Release};
@@ -13,30 +13,31 @@ use crate::split::{Device, PlannedDriver, start_at};
 use crate::{Area, Bus, DeviceSide, Features, RingError, Segment};
 
 fn planner(memory: &Memory, size: u32, published: &AtomicU64) -> PlannedDriver {
-    // SAFETY: the memory outlives the driver in every test, has the layout's size, and is accessed atomically; so is the shadow.
+    // SAFETY: the memory outlives the driver in every test, has the layout's size, and is accessed only atomically; the
+    // same holds for the shadow.
     unsafe { PlannedDriver::new(memory.base(), size, published.as_ptr()) }.unwrap()
 }
 
-/// Commits a transaction whose guard holds.
+/// Executes the stores of a transaction whose guard holds.
 fn execute(txn: &Txn) {
     let plain = txn.stores.iter().take(txn.store_count as usize);
     plain.chain([&txn.last]).for_each(execute_store);
 }
 
-/// As a driver's executor does: planners make stores of 2 and 8 bytes.
+/// Executes a store as a driver's executor does. Planners make stores of 2 and 8 bytes.
 fn execute_store(store: &Store) {
     if store.width == 8 {
-        // SAFETY: the planner's targets are aligned, in memory that the test keeps.
+        // SAFETY: the planner's targets are aligned, in memory that the test keeps alive.
         let target = unsafe { AtomicU64::from_ptr(store.target.cast()) };
         target.store(store.value, Release);
     } else {
-        // SAFETY: the planner's targets are aligned to 2 bytes, in memory that the test keeps.
+        // SAFETY: the planner's targets are aligned to 2 bytes, in memory that the test keeps alive.
         let target = unsafe { AtomicU16::from_ptr(store.target.cast()) };
         target.store(store.value as u16, Release);
     }
 }
 
-/// Commits as an executor does, guard included.
+/// Commits a transaction like an executor, including its guard.
 fn commit(txn: &Txn, published: &AtomicU64) -> bool {
     let holds = published.load(Relaxed) == txn.expected;
     if holds {
@@ -47,21 +48,21 @@ fn commit(txn: &Txn, published: &AtomicU64) -> bool {
 
 #[derive(Debug, Clone)]
 enum Operation {
-    /// Write one descriptor.
+    /// Writes one descriptor.
     Add { addr: u64, len: u32 },
-    /// Be aborted or killed after so many plain stores of one.
+    /// Is aborted or killed after `stores` plain stores of a descriptor.
     AddAborted { addr: u64, len: u32, stores: usize },
-    /// Publish as of so many descriptors ago: only the newest may succeed.
+    /// Plans to publish the state of `behind` descriptors ago. Only the newest may succeed.
     Publish { behind: u64 },
-    /// Take back what is used.
+    /// Takes back all used buffers.
     TakeUsed,
-    /// Pop up to so many.
+    /// Pops up to `count` buffers.
     Pop { count: usize },
-    /// Use the oldest or the newest popped one.
+    /// Uses the oldest or the newest popped buffer.
     Use { newest: bool },
-    /// Show what is used.
+    /// Publishes all used buffers.
     PublishUsed,
-    /// Ask to be woken at so many buffers, less one, modulo the ring's size.
+    /// Asks to be woken when (`count` modulo the ring's size) plus 1 buffers are available.
     Arm { count: u16 },
 }
 
@@ -78,7 +79,7 @@ fn operation() -> impl Strategy<Value = Operation> {
     ]
 }
 
-/// Runs the operations on a ring that has come to `start`, with plain queues as the oracle.
+/// Runs the operations on a ring whose indexes begin at `start`, with plain queues as the oracle.
 fn run(size_log2: u32, start: u64, operations: Vec<Operation>) {
     let size = 1 << size_log2;
     let memory = Memory::split(size, 0xA5);
@@ -118,7 +119,7 @@ fn run(size_log2: u32, start: u64, operations: Vec<Operation>) {
                 assert_eq!(done, k1 == k);
                 if done {
                     available.append(&mut written);
-                    // The oracle of notification: the step passes the event, counted without wrapping.
+                    // The oracle of notification: whether the step passes the event, counted without wrapping.
                     assert_eq!(driver.needs_kick(shown as u16, k as u16), shown <= event && event < k);
                     shown = k;
                 }
@@ -177,21 +178,22 @@ fn impossible_rings_are_refused() {
     let memory = Memory::split(4, 0);
     let published = AtomicU64::new(0);
     for size in [0, 3, 65_536] {
-        // SAFETY: refused before anything is accessed.
+        // SAFETY: the ring is refused before anything is accessed.
         let refused = unsafe { PlannedDriver::new(memory.base(), size, published.as_ptr()) };
         assert_eq!(refused.err(), Some(RingError::Size { size }));
     }
     let address = memory.base().addr() + 8;
-    // SAFETY: refused before anything is accessed.
+    // SAFETY: the ring is refused before anything is accessed.
     let refused = unsafe { PlannedDriver::new(memory.base().wrapping_add(8), 4, published.as_ptr()) };
     assert_eq!(refused.err(), Some(RingError::Alignment { address }));
-    // SAFETY: refused before anything is accessed.
+    // SAFETY: the ring is refused before anything is accessed.
     let refused = unsafe { Device::at(memory.base().wrapping_add(8), 4) };
     assert_eq!(refused.err(), Some(RingError::Alignment { address }));
 }
 
 proptest! {
-    /// Whatever a device writes anywhere, it has used no more than was published, and no less than 16 bits can tell.
+    /// After arbitrary writes by a device, the used count is at most the published count, and less than 65,536 below
+    /// it.
     #[test]
     fn a_hostile_device_is_survived(
         size_log2 in 0..5_u32,

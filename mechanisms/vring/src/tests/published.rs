@@ -1,4 +1,5 @@
-//! Drivers know what they have published, however long ago: a used buffer that was never published is a protocol violation, an old one is not.
+//! Drivers know what they have published, however long ago. A used buffer that was never published is a protocol
+//! violation; an old one is not.
 
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -15,7 +16,7 @@ fn a_buffer_of_a_split_queue_that_is_not_published_is_not_used() {
     driver.publish();
     driver.add(&[], &SEGMENT, 11).unwrap();
     let device = memory.split_bus(4);
-    // The first used element: the second buffer, with all of its bytes.
+    // The first used element names the second buffer, with all of its bytes.
     device.store(Area::Device, 4, 1_u32, Relaxed);
     device.store(Area::Device, 8, 8_u32, Relaxed);
     device.store(Area::Device, 2, 1_u16, Relaxed);
@@ -23,7 +24,7 @@ fn a_buffer_of_a_split_queue_that_is_not_published_is_not_used() {
     assert_eq!((driver.violations(), driver.free_count()), (1, 2));
 }
 
-/// The device keeps the first buffer, while 65,535 others come and go and one more is not published.
+/// The device keeps the first buffer, while 65,535 others are used and taken back, and one more is not published.
 fn overtake(mut driver: impl DriverSide, mut device: impl DeviceSide) {
     let (mut kept, mut chain) = (Chain::default(), Chain::default());
     driver.add(&[], &SEGMENT, 0).unwrap();

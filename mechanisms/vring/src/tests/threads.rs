@@ -1,4 +1,4 @@
-//! Two threads that sleep whenever they may: a notification that is lost, or one that nobody wanted, would show.
+//! Two threads that sleep whenever they may. A lost notification would show as a timeout.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::Memory;
 use crate::{Chain, DeviceSide, Direct, DriverSide, Features, NoMemory, Segment, packed, split};
 
-/// Past four wraps of 16 bits.
+/// More than four wraps of 16 bits.
 const COUNT: u64 = 300_000;
 const PATIENCE: Duration = Duration::from_secs(600);
 
@@ -29,7 +29,7 @@ fn be_device(mut device: impl DeviceSide, kicked: &Receiver<()>, interrupt: &Sen
         }
         device.publish_used();
         if device.needs_interrupt() {
-            // Nobody listens any more when the other side has all of it.
+            // The other side no longer listens when it has everything.
             _ = interrupt.send(());
         }
         if next < COUNT && !device.arm_notification() {
@@ -51,7 +51,7 @@ fn be_driver<D: DriverSide>(mut driver: D, kick: &Sender<()>, interrupted: &Rece
         while next < COUNT {
             let segments = [Segment { addr: next, len: next as u32 }, Segment { addr: !next, len: 7 }];
             let (readable, writable) = if next % 3 == 0 { segments.split_at(1) } else { segments[..1].split_at(1) };
-            // Alone, or the last of several.
+            // Published alone, or as the last of several.
             let is_last = next % 7 == 6;
             let added = if is_last { D::add_and_publish } else { D::add };
             if added(&mut driver, readable, writable, next).is_err() {
@@ -64,7 +64,7 @@ fn be_driver<D: DriverSide>(mut driver: D, kick: &Sender<()>, interrupted: &Rece
         }
         driver.publish();
         if driver.needs_kick() {
-            // The other side ends as soon as it had everything.
+            // The other side ends as soon as it has everything.
             _ = kick.send(());
         }
         let mut any = false;

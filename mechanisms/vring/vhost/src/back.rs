@@ -1,4 +1,4 @@
-//! The back end: a device that other processes drive.
+//! The back end: a device for drivers in other processes.
 
 use std::fs::File;
 use std::io::{self, ErrorKind};
@@ -27,18 +27,19 @@ use vhost::vhost_user::{
 use crate::error::Error;
 use crate::served::{InvalidBuffer, Mapped, Memory};
 
-/// A device: what a buffer of each queue means.
+/// A device, which defines the meaning of a buffer in each queue.
 pub trait Served: Send + Sync + 'static {
-    /// Feature bits of this kind of device, without those of rings.
+    /// Returns the feature bits of this kind of device, without those of rings.
     fn features(&self) -> u64;
-    /// Queues.
+    /// Returns the number of queues.
     fn queue_count(&self) -> u16;
-    /// The configuration space, from its beginning. Bytes behind it read as zeroes.
+    /// Returns the configuration space, from its beginning. Later bytes read as zeroes.
     fn config(&self) -> Vec<u8>;
-    /// Does what a buffer asks for. Returns how many of its bytes were written. `scratch` is memory for temporary use.
+    /// Executes the request of a buffer. Returns the number of bytes written to it. `scratch` is memory for temporary
+    /// use.
     ///
     /// # Errors
-    /// The buffer is not valid, or not in the driver's memory. It goes back to the driver nevertheless.
+    /// The buffer is invalid, or not in the driver's memory. It is returned to the driver nevertheless.
     fn serve(
         &self,
         queue: u16,
@@ -48,10 +49,10 @@ pub trait Served: Send + Sync + 'static {
     ) -> std::result::Result<u32, InvalidBuffer>;
 }
 
-/// What a back end allows.
+/// Options of a back end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BackEndOptions {
-    /// What is offered for rings.
+    /// Ring features that are offered.
     pub features: Features,
     /// Whether packed rings are offered.
     pub has_packed: bool,
@@ -70,30 +71,30 @@ impl Default for BackEndOptions {
     }
 }
 
-/// What a back end has done, over all of its drivers.
+/// Counters of a back end, over all of its drivers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct BackEndCounters {
-    /// Drivers that connected.
+    /// Number of drivers that connected.
     pub connections: u64,
-    /// Buffers that were served.
+    /// Number of buffers that were served.
     pub buffers: u64,
-    /// Protocol violations of drivers in rings.
+    /// Number of protocol violations by drivers, in rings.
     pub violations: u64,
-    /// Messages that were refused, each of which ended its connection.
+    /// Number of messages that were refused. Each ended its connection.
     pub refused: u64,
-    /// Interrupts that drivers wanted.
+    /// Number of interrupts that were sent.
     pub interrupts: u64,
-    /// Times that a driver woke this back end.
+    /// Number of times that a driver woke this back end.
     pub kicks: u64,
 }
 
-/// What all threads of a back end have.
+/// State that all threads of a back end share.
 #[derive(Debug, Default)]
 struct Shared {
     counters: Mutex<BackEndCounters>,
-    /// Features that the last driver accepted.
+    /// Feature bits that the last driver accepted.
     accepted: Mutex<u64>,
-    /// Why the last message was refused.
+    /// Reason for the last refusal of a message.
     refusal: Mutex<Option<String>>,
     is_stopping: AtomicBool,
     connection: Mutex<Option<UnixStream>>,
@@ -105,13 +106,13 @@ impl Shared {
     }
 }
 
-/// A device that listens on a socket, in a thread of its own, for one driver after another. It ends when it is dropped.
+/// A device that listens on a socket, in its own thread, and serves one driver after another. Dropping it stops it.
 ///
 /// ```text
 ///   listen ─▶ accept ─▶ features ─▶ memory ─▶ rings ──▶ one thread for each, while it is enabled
 ///      ▲                               ▲        │           pop, serve, push; sleep until a kick
 ///      │                               └────────┘ SET_MEM_TABLE: threads end, memory is unmapped, all is found anew
-///      └── the driver is gone, or sent what is refused: threads end, memory is unmapped
+///      └── the driver is gone, or sent an invalid message: threads end, memory is unmapped
 /// ```
 #[derive(Debug)]
 pub struct BackEnd {
@@ -122,10 +123,10 @@ pub struct BackEnd {
 }
 
 impl BackEnd {
-    /// Makes a socket at `path` and serves the device there.
+    /// Creates a socket at `path` and serves the device there.
     ///
     /// # Errors
-    /// [`Error::Listen`]: somebody listens there already, among others. [`Error::System`].
+    /// [`Error::Listen`], for instance if another process already listens there; [`Error::System`].
     pub fn start(
         path: &Path,
         device: Arc<impl Served>,
@@ -133,7 +134,7 @@ impl BackEnd {
     ) -> std::result::Result<BackEnd, Error> {
         let listen = |error| Error::Listen { path: path.into(), error };
         let listener = match UnixListener::bind(path) {
-            // The socket of a back end that was killed: nobody listens.
+            // The socket is left over from a back end that was killed: no process listens.
             Err(error) if error.kind() == ErrorKind::AddrInUse && is_left_over(path) => {
                 std::fs::remove_file(path).map_err(listen)?;
                 UnixListener::bind(path)
@@ -149,17 +150,17 @@ impl BackEnd {
         Ok(BackEnd { path: path.into(), listener, shared, thread })
     }
 
-    /// What was done so far.
+    /// Returns the counters so far.
     pub fn counters(&self) -> BackEndCounters {
         *lock(&self.shared.counters)
     }
 
-    /// Feature bits that the last driver accepted, or 0 before it did.
+    /// Returns the feature bits that the last driver accepted, or 0 if none did yet.
     pub fn accepted(&self) -> u64 {
         *lock(&self.shared.accepted)
     }
 
-    /// Why the last refused message was refused, if there was one.
+    /// Returns the reason for the last refusal of a message, if there was one.
     pub fn refusal(&self) -> Option<String> {
         lock(&self.shared.refusal).clone()
     }
@@ -192,7 +193,8 @@ fn new_event() -> std::result::Result<OwnedFd, Error> {
     eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(Error::system("make an event file"))
 }
 
-/// Signals an event file, unless that would block. An event file never blocks; a driver that gave another file gets no events.
+/// Signals an event file, unless that would block. A write to an event file does not block; a driver that gave another
+/// kind of file may get no signals.
 fn signal(event: &impl AsFd) {
     let mut fds = [PollFd::new(event, PollFlags::OUT)];
     if poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|count| count > 0) {
@@ -210,10 +212,10 @@ struct Server<D> {
 impl<D: Served> Server<D> {
     fn run(self) {
         while let Some(socket) = self.accept() {
-            // A connection that cannot be ended from outside is not begun.
+            // A connection that cannot be ended from outside is not served.
             let Ok(clone) = socket.try_clone() else { continue };
             *lock(&self.shared.connection) = Some(clone);
-            // Either `drop` ends the connection now registered, or the flag is seen here.
+            // Either `drop` shuts down the connection that is now registered, or this thread sees the flag.
             if !self.shared.is_stopping.load(Relaxed) {
                 self.serve(socket);
             }
@@ -221,7 +223,7 @@ impl<D: Served> Server<D> {
         }
     }
 
-    /// The next driver; `None`: the back end is being stopped.
+    /// Accepts the next driver. `None`: the back end is being stopped.
     fn accept(&self) -> Option<UnixStream> {
         loop {
             match self.listener.accept() {
@@ -258,12 +260,12 @@ impl<D: Served> Server<D> {
     }
 }
 
-/// A ring, as the front end has described it.
+/// A ring, as described by the front end.
 #[derive(Debug, Default)]
 struct RingState {
     size: u32,
     base: u16,
-    /// Descriptor, driver's and device's area, as the front end has them.
+    /// Addresses of the descriptor, driver's and device's area in the front end's process.
     addrs: Option<[u64; 3]>,
     kick: Option<File>,
     call: Option<Arc<File>>,
@@ -275,7 +277,7 @@ struct RingState {
 #[derive(Debug)]
 struct Worker {
     stop: Arc<OwnedFd>,
-    /// Returns the base from which the next thread goes on.
+    /// Thread that serves the ring. Returns the base from which the next thread continues.
     thread: JoinHandle<u16>,
 }
 
@@ -289,7 +291,7 @@ struct Connection<D> {
     rings: Vec<RingState>,
 }
 
-/// Regions that a driver may have.
+/// Maximum number of memory regions of a driver.
 const REGION_COUNT_MAX: usize = 32;
 
 impl<D: Served> Connection<D> {
@@ -303,7 +305,8 @@ impl<D: Served> Connection<D> {
         self.rings.get_mut(index as usize).ok_or(Message::InvalidOperation("a queue that the device does not have"))
     }
 
-    /// Changes what cannot be changed while the ring is served, and starts it if it can be served now.
+    /// Stops the ring, applies a change that cannot be made while it is served, and restarts it if it can be served
+    /// now.
     fn change<T>(&mut self, index: u32, change: impl FnOnce(&mut RingState) -> T) -> Result<T> {
         self.stop(index as usize);
         let result = change(self.ring(index)?);
@@ -315,7 +318,7 @@ impl<D: Served> Connection<D> {
         let Some(ring) = self.rings.get_mut(index) else { return };
         if let Some(Worker { stop, thread }) = ring.worker.take() {
             signal(&stop);
-            // If the thread panicked, the ring begins again where it began.
+            // If the thread panicked, the ring restarts from its previous base.
             ring.base = thread.join().unwrap_or(ring.base);
         }
     }
@@ -345,10 +348,12 @@ impl<D: Served> Connection<D> {
             part.ok_or(Message::InvalidOperation("a queue outside of the memory that was shared"))
         };
         let areas = Areas { descriptor: part(0)?, driver: part(1)?, device: part(2)? };
-        // SAFETY: in the driver's memory, which the worker keeps as long as the ring; Rust code accesses it atomically.
+        // SAFETY: the areas are in the driver's memory, which the worker keeps mapped as long as the ring; Rust code
+        // accesses it only atomically.
         let bus = unsafe { Direct::new(areas) };
-        // Offset 0 with a wrap counter of 0 is where the second lap of a packed ring begins. Some front ends, such as the crate `virtio-driver`,
-        // mean a ring that nobody has used: then the first descriptor is not marked as used, as it would be in the second lap (2.8.1).
+        // Offset 0 with a wrap counter of 0 is the beginning of a packed ring's second lap. Some front ends, such as the
+        // crate `virtio-driver`, mean an unused ring by it. In an unused ring the first descriptor is not marked as
+        // used, as it would be in the second lap (2.8.1).
         let is_first_lap = || bus.load::<u64>(Area::Descriptor, 8, Relaxed) >> 63 == 0;
         let base = if is_packed && ring.base == 0 && is_first_lap() { 1 << 15 } else { ring.base };
         let device = either::Device::with_base(is_packed, bus, ring.size, features, base);
@@ -372,7 +377,7 @@ impl<D: Served> Connection<D> {
         Ok(())
     }
 
-    /// Goes on with other memory.
+    /// Replaces the memory, and restarts the rings.
     fn remap(&mut self, mapped: Vec<Arc<Mapped>>) -> Result<()> {
         let memory = Memory::new(mapped)?;
         self.stop_all();
@@ -385,8 +390,8 @@ impl<D: Served> Connection<D> {
     }
 }
 
-/// Waits for kicks and for the end. A kick is never read: each is a separate event (epoll(7), on `EPOLLET`), and reading from a file that
-/// another process gave could block.
+/// Creates an epoll file that waits for kicks and for the stop event. A kick is never read: with `EPOLLET`, each one is
+/// a separate event (epoll(7)), and reading from a file that another process gave could block.
 fn watch(kick: &File, stop: &OwnedFd) -> io::Result<OwnedFd> {
     let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
     epoll::add(&epoll, kick, epoll::EventData::new_u64(0), epoll::EventFlags::IN | epoll::EventFlags::ET)?;
@@ -394,7 +399,7 @@ fn watch(kick: &File, stop: &OwnedFd) -> io::Result<OwnedFd> {
     Ok(epoll)
 }
 
-/// A ring that is served.
+/// A ring while it is served.
 struct Serving<D> {
     index: u16,
     ring: either::Device<Direct>,
@@ -405,28 +410,28 @@ struct Serving<D> {
     shared: Arc<Shared>,
     chain: Chain,
     scratch: Vec<u8>,
-    /// Protocol violations of the ring that were already counted.
+    /// Number of protocol violations of the ring that were already added to the counters.
     violations: u64,
 }
 
-/// How a turn ended.
+/// Result of a turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Turn {
-    /// There may be more.
+    /// There may be more buffers.
     More,
-    /// There was no more.
+    /// There were no more buffers.
     Empty,
     /// The driver has violated the protocol in a way that cannot be skipped.
     Stuck,
 }
 
-/// Buffers that are served between two checks whether to stop.
+/// Maximum number of buffers that are served between two checks of the stop event.
 const TURN: u32 = 256;
 
 impl<D: Served> Serving<D> {
     fn run(mut self) -> u16 {
         self.serve_until_stopped();
-        // The thread that goes on here expects it written.
+        // The next thread's device starts with a shadow in which notifications are enabled, so the ring must agree.
         self.ring.arm_notification();
         self.ring.base()
     }
@@ -444,7 +449,7 @@ impl<D: Served> Serving<D> {
                     return;
                 }
             };
-            // After a violation that does not go away there always seems to be something. A driver that repairs it kicks.
+            // A violation that is not skipped makes the ring always look non-empty. A driver that repairs it must kick.
             let has_more = self.ring.arm_notification() && end != Turn::Stuck;
             match self.is_woken(has_more.then_some(&AT_ONCE)) {
                 None => return,
@@ -453,7 +458,7 @@ impl<D: Served> Serving<D> {
         }
     }
 
-    /// Whether a kick came; `None`: the thread is to stop.
+    /// Waits, and returns whether a kick came. `None`: the thread must stop.
     fn is_woken(&self, timeout: Option<&Timespec>) -> Option<bool> {
         let mut events = [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) }; 2];
         match epoll::wait(&self.epoll, &mut events[..], timeout) {
@@ -464,7 +469,7 @@ impl<D: Served> Serving<D> {
         }
     }
 
-    /// Serves up to a turn's buffers.
+    /// Serves at most [`TURN`] buffers.
     fn serve_some(&mut self) -> Turn {
         let mut end = Turn::More;
         let (mut buffers, mut invalid) = (0, 0);
@@ -476,7 +481,7 @@ impl<D: Served> Serving<D> {
                     end = Turn::Empty;
                     break;
                 }
-                // A violation that can be skipped is another one the next time.
+                // A violation that can be skipped differs from the next one.
                 Err(lie) if last_lie.replace(lie) == Some(lie) => {
                     end = Turn::Stuck;
                     break;
@@ -506,7 +511,7 @@ impl<D: Served> Serving<D> {
     }
 }
 
-/// A well-behaved front end does not ask for what is not offered.
+/// Refuses a request that was not offered. A well-behaved front end does not send one.
 fn unsupported<T>() -> Result<T> {
     Err(Message::InvalidOperation("a request that was not offered"))
 }
@@ -608,7 +613,8 @@ impl<D: Served> VhostUserBackendReqHandlerMut for Connection<D> {
         self.change(index, |ring| ring.addrs = Some([descriptor, available, used]))
     }
 
-    /// Of a packed ring the upper half says what was used: the same as what was taken, as long as nothing is in flight.
+    /// In a packed ring, the upper half is the position of used descriptors. It equals the position of taken ones, as
+    /// long as nothing is in flight.
     fn set_vring_base(&mut self, index: u32, base: u32) -> Result<()> {
         self.change(index, |ring| ring.base = base as u16)
     }
@@ -616,7 +622,7 @@ impl<D: Served> VhostUserBackendReqHandlerMut for Connection<D> {
     fn get_vring_base(&mut self, index: u32) -> Result<VhostUserVringState> {
         let is_packed = self.accepted & Features::PACKED != 0;
         let base = self.change(index, |ring| {
-            // It is started again by a new kick.
+            // A new kick file starts the ring again.
             ring.kick = None;
             u32::from(ring.base)
         })?;

@@ -78,55 +78,55 @@ pub(crate) struct Bench {
     json: bool,
 }
 
-/// How long requests took, from when they were made until they were found done: percentiles.
+/// Percentiles of the latency of requests, from creation to observed completion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 struct Latency {
     p50_ns: u64,
     p90_ns: u64,
     p99_ns: u64,
     p999_ns: u64,
-    /// The longest.
+    /// Latency of the slowest request.
     max_ns: u64,
 }
 
-/// The result.
+/// Result of a benchmark.
 #[derive(Debug, Serialize)]
 struct Report {
-    /// Requests in a second.
+    /// Requests per second.
     iops: f64,
-    /// Read and written.
+    /// Data read and written, in MiB per second.
     mib_per_second: f64,
     device: Config,
     negotiated: Negotiated,
     queue_count: u16,
-    /// Requests in flight in each, at most.
+    /// Maximum number of requests in flight in each queue.
     depth: u16,
-    /// Requests that were done.
+    /// Number of completed requests.
     requests: u64,
-    /// From the first request to the end of the last, without waiting for a device to be started again.
+    /// Time from the first request to the end of the last, without the time spent waiting for a device to be restarted.
     elapsed_ns: u64,
     #[serde(flatten)]
     moved: Moved,
     latency: Latency,
     queues: QueueCounters,
-    /// Times that the device was gone and came back.
+    /// Number of times that the device was gone and came back.
     reconnects: u32,
 }
 
-/// What went to the device and came from it.
+/// Amounts of data moved to and from the device.
 #[derive(Debug, Clone, Copy, Default, Serialize)]
 struct Moved {
     read_bytes: u64,
     written_bytes: u64,
-    /// Of those that were read: bytes that had been written before, and were what was written.
+    /// Bytes read that had been written before, and were equal to the written ones.
     verified_bytes: u64,
 }
 
-/// How long a device may do nothing at all.
+/// Time after which a device that completes nothing counts as stuck.
 const STUCK: Duration = Duration::from_secs(30);
-/// Between two updates of what is shown of the progress.
+/// Interval between two updates of the progress display.
 const PROGRESS: Duration = Duration::from_millis(100);
-/// Attempts to find sectors that are not in flight.
+/// Number of attempts to find sectors that are not in flight.
 const ATTEMPTS: usize = 16;
 const MIB: f64 = (1 << 20) as f64;
 
@@ -145,7 +145,7 @@ impl Bench {
         Ok(0)
     }
 
-    /// How the device is driven, for requests of so many bytes at most.
+    /// Returns the options of the driver, for requests of at most `request_bytes_max` bytes.
     fn driver(&self, request_bytes_max: u32) -> DriverOptions {
         let mut driver = DriverOptions {
             queue_count: self.queues,
@@ -160,8 +160,8 @@ impl Bench {
         driver
     }
 
-    /// Connects to the device, and reads and writes at random, with a thread for each queue. Requests in flight do not overlap, so it is
-    /// known what each read must find.
+    /// Connects to the device, and reads and writes at random, with a thread for each queue. Requests in flight do not
+    /// overlap, so the expected data of each read is known.
     fn measure(&self, bar: &ProgressBar) -> Result<Report> {
         let largest = self.size.iter().max().context("no sizes")?;
         let largest = u32::try_from(*largest).context("a request has at most 4 GiB; choose a smaller --size")?;
@@ -298,8 +298,8 @@ fn is_gone(error: &anyhow::Error) -> bool {
     matches!(error.downcast_ref(), Some(Error::Gone))
 }
 
-/// Each load on its queue, in a thread of its own, until it is done. All threads have ended before an error is returned. An error that says
-/// more than that the device is gone comes first.
+/// Runs each load on its queue, in a thread of its own, until it is done. All threads have ended when this returns. Of
+/// several errors, one other than [`Error::Gone`] is returned first.
 fn drive(queues: &mut [BlockQueue], loads: &mut [Load<'_>], done: &AtomicU64, bar: &ProgressBar) -> Result<()> {
     std::thread::scope(|scope| {
         let threads: Vec<_> =
@@ -320,18 +320,18 @@ fn latency(mut sorted_ns: Vec<u64>) -> Latency {
     Latency { p50_ns: at(500), p90_ns: at(900), p99_ns: at(990), p999_ns: at(999), max_ns: at(1000) }
 }
 
-/// What one queue is to do, and what its part of the device holds.
+/// The requests of one queue, and the expected contents of its part of the device.
 struct Load<'a> {
     options: &'a Bench,
     block_sectors: usize,
     first_sector: u64,
-    /// How often each sector was written: what it holds follows from that. 0: it holds what it held before.
+    /// Number of writes to each sector, which determines its contents. 0: the sector has its original contents.
     versions: Vec<u32>,
     is_busy: Vec<bool>,
     rng: SmallRng,
     buffer: Vec<u8>,
     left: u64,
-    /// A request's token is when it was made, in nanoseconds from here on.
+    /// Time origin: a request's token is its creation time, in nanoseconds after it.
     begun: Instant,
     latencies_ns: Vec<u64>,
     moved: Moved,
@@ -385,7 +385,7 @@ impl<'a> Load<'a> {
         Ok(())
     }
 
-    /// Makes a request; false: there is no room for one.
+    /// Makes a request. False: there is no room for one.
     fn add(&mut self, queue: &mut BlockQueue) -> Result<bool> {
         if !queue.has_room() {
             return Ok(false);
@@ -417,7 +417,7 @@ impl<'a> Load<'a> {
             added => added?,
         }
         if is_write {
-            // After the last version number it holds something unknown.
+            // After the last version number, the contents are unknown.
             self.versions[sectors.clone()].iter_mut().for_each(|version| *version = version.wrapping_add(1));
         }
         self.is_busy[sectors].fill(true);
@@ -425,7 +425,7 @@ impl<'a> Load<'a> {
         Ok(true)
     }
 
-    /// Checks all that is done, and tells how many requests that were.
+    /// Checks all completed requests, and returns their number.
     fn complete(&mut self, queue: &mut BlockQueue) -> Result<u64> {
         let mut count = 0;
         while let Some(completed) = queue.complete()? {
@@ -466,18 +466,18 @@ impl<'a> Load<'a> {
         Ok(())
     }
 
-    /// What a sector of this part of the device holds after so many writes.
+    /// Returns the contents of a sector of this part of the device after `version` writes.
     fn content(&self, index: usize, version: u32) -> Content {
         Content::new(self.options.seed, self.first_sector + index as u64, version)
     }
 }
 
-/// What is written to a sector: words that tell seed, sector and version apart.
+/// Contents of a sector: words that depend on seed, sector and version.
 #[derive(Debug, Clone, Copy)]
 struct Content(u64);
 
 impl Content {
-    /// What SplitMix64 steps by (Steele, Lea, Flood, 2014).
+    /// Increment of SplitMix64 (Steele, Lea, Flood, 2014).
     const STEP: u64 = 0x9E37_79B9_7F4A_7C15;
 
     fn new(seed: u64, sector: u64, version: u32) -> Content {
@@ -499,7 +499,7 @@ impl Content {
     }
 }
 
-/// The finalizer of SplitMix64.
+/// Computes the finalizer of SplitMix64.
 fn mix(value: u64) -> u64 {
     let value = (value ^ value >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     let value = (value ^ value >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);

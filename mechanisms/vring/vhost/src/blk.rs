@@ -1,11 +1,11 @@
-//! The block device's words (5.2), which both ends speak.
+//! Definitions of the block device (5.2), for both ends.
 
 use serde::Serialize;
 
-/// Bytes of a sector, whatever the device's blocks are (5.2.4).
+/// Bytes of a sector, independent of the device's block size (5.2.4).
 pub const SECTOR_BYTES: u32 = 512;
 
-/// Feature bits (5.2.3), those that are used here.
+/// Feature bits (5.2.3) that this crate uses.
 pub(crate) const F_SIZE_MAX: u64 = 1 << 1;
 pub(crate) const F_SEG_MAX: u64 = 1 << 2;
 pub(crate) const F_RO: u64 = 1 << 5;
@@ -15,19 +15,19 @@ pub(crate) const F_MQ: u64 = 1 << 12;
 
 /// Bytes of a request's header: type, reserved, sector (5.2.6).
 pub(crate) const HEADER_BYTES: usize = 16;
-/// Bytes that `VIRTIO_BLK_T_GET_ID` gives (5.2.6).
+/// Bytes that `VIRTIO_BLK_T_GET_ID` returns (5.2.6).
 pub const ID_BYTES: u32 = 20;
 
-/// What a request does (5.2.6).
+/// Type of a request (5.2.6).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Operation {
     /// `VIRTIO_BLK_T_IN`.
     Read = 0,
     /// `VIRTIO_BLK_T_OUT`.
     Write = 1,
-    /// `VIRTIO_BLK_T_FLUSH`: what was written before is on the disk afterwards.
+    /// `VIRTIO_BLK_T_FLUSH`: makes everything that was written before permanent.
     Flush = 4,
-    /// `VIRTIO_BLK_T_GET_ID`: the device's name, [`ID_BYTES`] with zeroes behind it.
+    /// `VIRTIO_BLK_T_GET_ID`: returns the device's name, [`ID_BYTES`] bytes padded with zeroes.
     GetId = 8,
 }
 
@@ -41,14 +41,14 @@ impl Operation {
     }
 }
 
-/// How a request ended (5.2.6).
+/// Result of a request (5.2.6).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Status {
     /// `VIRTIO_BLK_S_OK`.
     Ok,
     /// `VIRTIO_BLK_S_IOERR`: an error of the device or of the driver.
     IoError,
-    /// `VIRTIO_BLK_S_UNSUPP`: the device does not know such requests.
+    /// `VIRTIO_BLK_S_UNSUPP`: the device does not support the request.
     Unsupported,
     /// A status that VirtIO does not define.
     Invalid(u8),
@@ -74,7 +74,7 @@ impl Status {
     }
 }
 
-/// A request's header, as it is in memory.
+/// Returns a request's header, in its format in memory.
 pub(crate) fn header(operation: Operation, sector: u64) -> [u8; HEADER_BYTES] {
     let mut bytes = [0; HEADER_BYTES];
     bytes[..4].copy_from_slice(&operation.code().to_le_bytes());
@@ -82,39 +82,39 @@ pub(crate) fn header(operation: Operation, sector: u64) -> [u8; HEADER_BYTES] {
     bytes
 }
 
-/// Type and sector of a header.
+/// Returns type and sector of a header.
 pub(crate) fn parse_header(bytes: [u8; HEADER_BYTES]) -> (u32, u64) {
     let [a, b, c, d, _, _, _, _, sector @ ..] = bytes;
     (u32::from_le_bytes([a, b, c, d]), u64::from_le_bytes(sector))
 }
 
-/// What a device says of itself in its configuration space (5.2.4), as far as it is used here.
+/// The fields of a device's configuration space (5.2.4) that this crate uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct Config {
-    /// Sectors of 512 bytes.
+    /// Capacity, in sectors of 512 bytes.
     pub capacity_sectors: u64,
-    /// Bytes of a segment at most, if the device says.
+    /// Maximum number of bytes of a segment, if the device has a limit.
     pub size_max: Option<u32>,
-    /// Segments of a request's data at most, if the device says.
+    /// Maximum number of segments of a request's data, if the device has a limit.
     pub seg_max: Option<u32>,
-    /// Bytes of a block: what requests are multiples of.
+    /// Bytes of a block. Request sizes are multiples of it.
     pub block_bytes: u32,
-    /// Queues.
+    /// Number of queues.
     pub queue_count: u16,
-    /// Whether it cannot be written.
+    /// Whether the device is read-only.
     pub is_read_only: bool,
-    /// Whether it keeps what is written for a while, and writes it when told to.
+    /// Whether the device caches writes, and supports flush requests.
     pub has_flush: bool,
 }
 
 impl Config {
-    /// Bytes that are read and written here: up to and with `num_queues`.
+    /// Number of bytes that this crate reads and writes: up to and including `num_queues`.
     pub(crate) const BYTES: usize = 36;
 
-    /// Fields count only where their feature was accepted.
+    /// Parses a configuration space. A field is used only if its feature was accepted.
     pub(crate) fn parse(bytes: &[u8; Config::BYTES], features: u64) -> Config {
         let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
-        // qemu-storage-daemon says 0 for the greatest number of bytes in a segment, which means no limit.
+        // qemu-storage-daemon gives 0 for the maximum number of bytes of a segment, which means no limit.
         let only = |bit: u64, value: u32| (features & bit != 0 && value > 0).then_some(value);
         Config {
             capacity_sectors: u64::from(word(0)) | u64::from(word(4)) << 32,
@@ -127,7 +127,7 @@ impl Config {
         }
     }
 
-    /// As the device shows it.
+    /// Returns the configuration space, as a device shows it.
     pub(crate) fn to_bytes(self) -> [u8; Config::BYTES] {
         let mut bytes = [0; Config::BYTES];
         bytes[..8].copy_from_slice(&self.capacity_sectors.to_le_bytes());
@@ -143,7 +143,7 @@ impl Config {
 mod tests {
     use super::*;
 
-    /// 5.2.4 and 5.2.6, byte by byte.
+    /// Checks the formats of 5.2.4 and 5.2.6 byte by byte.
     #[test]
     fn what_is_written_is_what_is_read() {
         let config = Config {

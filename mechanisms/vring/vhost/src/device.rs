@@ -1,4 +1,4 @@
-//! A block device of another process, driven over rings.
+//! A block device of another process, accessed through rings.
 
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
@@ -16,26 +16,27 @@ use crate::error::Error;
 use crate::front::{FrontEnd, MEMORY_ADDR, Ring, Woken, wait_for};
 use crate::shared::{load_bytes, store_bytes};
 
-/// How a block device is driven.
+/// Options for driving a block device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DriverOptions {
-    /// Queues, at least one.
+    /// Number of queues, at least one.
     pub queue_count: u16,
-    /// Entries of each ring, a power of two up to 1024.
+    /// Number of entries of each ring, a power of two up to 1024.
     pub queue_size: u16,
-    /// Requests that each queue has in flight at most.
+    /// Maximum number of requests in flight in each queue.
     pub depth: u16,
-    /// Bytes of a request's data at most, a multiple of 512.
+    /// Maximum number of bytes of a request's data, a multiple of 512.
     pub request_bytes_max: u32,
-    /// Data goes in segments of at most so many bytes, a multiple of 512; segments are larger if the device does not take that many.
+    /// Maximum number of bytes of a data segment, a multiple of 512. Segments are larger if the device does not take
+    /// that many of them.
     pub segment_bytes_max: u32,
     /// Features to accept if they are offered.
     pub features: Features,
-    /// Packed rings (2.8) in place of split ones (2.7); the device must offer them.
+    /// Whether to use packed rings (2.8) instead of split ones (2.7). The device must offer them.
     pub is_packed: bool,
-    /// How long to wait for somebody to listen on the socket.
+    /// Time to wait for a process to listen on the socket.
     pub patience: Duration,
-    /// How long an answer on the socket may take.
+    /// Timeout for an answer on the socket.
     pub answer_timeout: Duration,
 }
 
@@ -55,34 +56,36 @@ impl Default for DriverOptions {
     }
 }
 
-/// Entries of a ring at most: what libvhost-user takes.
+/// Maximum number of entries of a ring: the limit of libvhost-user.
 const QUEUE_SIZE_MAX: u16 = 1024;
-/// Bytes that a request's header has for itself, and as many its status: lines that one side writes each.
+/// Bytes reserved for a request's header, and also for its status, so that each is in a cache line that one side
+/// writes.
 const LINE_BYTES: usize = 64;
-/// Data begins on a page, which suits disks.
+/// Alignment of data: a page, which suits disks.
 const DATA_ALIGNMENT: usize = 4096;
-/// A status that no device writes: it is found if the device has not written any.
+/// A status that no device writes. It remains if the device has written none.
 const NO_STATUS: u8 = 0xFF;
-/// Between two attempts to reach a device that is not there yet.
+/// Interval between two attempts to reach a device that is not there yet.
 const RETRY: Duration = Duration::from_millis(10);
 
-/// Tries until it works, it fails for another reason than that nobody is there, or patience ends.
+/// Retries until the attempt succeeds, fails for another reason than a missing device, or `patience` has passed.
 fn until_there<T>(patience: Duration, mut attempt: impl FnMut() -> Result<T, Error>) -> Result<T, Error> {
     let start = Instant::now();
     loop {
         match attempt() {
-            // Not there yet, or ending. There is nothing to wait for: a socket's file exists before anybody listens on it, and
-            // stays when its owner is killed, so only another attempt tells. This ends when patience does.
+            // The device does not listen yet, or is ending. No event can be waited for: a socket's file exists before a
+            // process listens on it, and remains when its owner is killed. So only another attempt tells. The loop ends
+            // after `patience`.
             Err(Error::Connect { .. } | Error::Gone) if start.elapsed() < patience => std::thread::sleep(RETRY),
             result => return result,
         }
     }
 }
 
-/// What was negotiated with the device.
+/// Features that were negotiated with the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Negotiated {
-    /// Packed rings.
+    /// Whether rings are packed.
     pub packed: bool,
     /// `VIRTIO_F_EVENT_IDX`.
     pub event_idx: bool,
@@ -109,10 +112,10 @@ pub struct BlockDevice {
 }
 
 impl BlockDevice {
-    /// Connects to the device that listens on a socket, negotiates features, and starts its queues.
+    /// Connects to the device that listens on a socket, negotiates features, and starts the queues.
     ///
     /// # Errors
-    /// All but [`Error::Full`], [`Error::Request`] and [`Error::Changed`].
+    /// All errors except [`Error::Full`], [`Error::Request`] and [`Error::Changed`].
     pub fn connect(path: &Path, options: DriverOptions) -> Result<BlockDevice, Error> {
         options.check()?;
         until_there(options.patience, || {
@@ -125,31 +128,31 @@ impl BlockDevice {
         })
     }
 
-    /// The device's configuration.
+    /// Returns the device's configuration.
     pub fn config(&self) -> &Config {
         &self.config
     }
 
-    /// What was agreed on.
+    /// Returns the negotiated features.
     pub fn negotiated(&self) -> Negotiated {
         let accepted = self.front.accepted();
         let Features { indirect, event_idx, in_order } = Features::from_bits(accepted);
         Negotiated { packed: accepted & Features::PACKED != 0, event_idx, indirect, in_order }
     }
 
-    /// The queues. One thread at a time uses a queue.
+    /// Returns the queues. One thread at a time may use a queue.
     pub fn queues_mut(&mut self) -> &mut [BlockQueue] {
         &mut self.queues
     }
 
-    /// After [`Error::Gone`]: waits up to `patience` for a device to listen on the socket again, and gives it all requests that are in
-    /// flight, in the order in which they were made. Returns how many that were.
+    /// Recovers from [`Error::Gone`]: waits up to `patience` for a device to listen on the socket again, and gives it
+    /// all requests that are in flight, in the order in which they were made. Returns their number.
     ///
-    /// They are in new memory then: a device that only seemed to be gone has the old memory, and nothing else. It is not known whether it did
-    /// what it was asked to, so a write may happen twice.
+    /// The requests are then in new memory. A device that only seemed to be gone has the old memory, and nothing else.
+    /// It is unknown whether it has executed its requests, so a write may happen twice.
     ///
     /// # Errors
-    /// As [`BlockDevice::connect`], and [`Error::Changed`]. It can be tried again.
+    /// See [`BlockDevice::connect`]; also [`Error::Changed`]. The call can be repeated.
     pub fn reconnect(&mut self, patience: Duration) -> Result<usize, Error> {
         until_there(patience, || self.try_reconnect())
     }
@@ -179,7 +182,7 @@ impl BlockDevice {
         result
     }
 
-    /// New rings and buffers, which the device does not know yet.
+    /// Creates new rings and buffers, which the device does not know yet.
     fn make_queues(&mut self) -> Result<Vec<BlockQueue>, Error> {
         let offered = self.front.queue_count()?;
         let wanted = self.options.queue_count;
@@ -206,7 +209,7 @@ impl BlockDevice {
         (0..wanted).map(make).collect()
     }
 
-    /// Shows memory and rings to the device, and starts them.
+    /// Gives memory and rings to the device, and starts them.
     fn start(&mut self) -> Result<(), Error> {
         let Some(first) = self.queues.first() else { return Ok(()) };
         let pool = Arc::clone(&first.pool);
@@ -214,7 +217,7 @@ impl BlockDevice {
         self.front.within(|front| {
             front.share(&pool)?;
             for (index, queue) in queues.iter().enumerate() {
-                // 2.8.1: both wrap counters of a packed ring are 1 at first.
+                // Both wrap counters of a packed ring are initially 1 (2.8.1).
                 let base = if queue.plan.options.is_packed { 1 << 15 } else { 0 };
                 let ring = Ring {
                     areas: queue.areas,
@@ -257,9 +260,10 @@ impl DriverOptions {
         FrontEnd::connect(path, self.answer_timeout, device | packed | self.features.to_bits(), needed)
     }
 
-    /// Bytes of a segment, so that the largest request has no more segments than the device takes, and fits into a ring.
+    /// Returns the number of bytes of a segment with which the largest request has no more segments than the device
+    /// takes, and fits into a ring.
     fn segment_bytes(&self, config: &Config) -> Result<u32, Error> {
-        // Two more are header and status.
+        // Header and status take two more segments.
         let count_max = config.seg_max.unwrap_or(u32::MAX).min(u32::from(self.queue_size).saturating_sub(2));
         let least = self.request_bytes_max.checked_div(count_max).map(|_| self.request_bytes_max.div_ceil(count_max));
         let bytes = least.map(|least| self.segment_bytes_max.max(least.next_multiple_of(SECTOR_BYTES)));
@@ -273,13 +277,13 @@ impl DriverOptions {
     }
 }
 
-/// Where everything of a queue is, in bytes from its beginning.
+/// Layout of a queue's memory. Positions are byte offsets from its beginning.
 #[derive(Debug, Clone, Copy)]
 struct Plan {
     options: DriverOptions,
     segment_bytes: u32,
     tables: usize,
-    /// Descriptors of an indirect table; 0: there are none.
+    /// Number of descriptors of an indirect table; 0: there are no tables.
     table_entries: u16,
     slots: usize,
     slot_bytes: usize,
@@ -293,7 +297,7 @@ impl Plan {
         let tables = either::size_bytes(negotiated.packed, options.queue_size.into())?;
         let table_bytes = IndirectTables::size_bytes(options.queue_size.into(), table_entries);
         let slots = (tables + table_bytes).next_multiple_of(DATA_ALIGNMENT);
-        // Header, status and the device's name have lines in front of the data.
+        // Header, status and the device's name have lines before the data.
         let slot_bytes = DATA_ALIGNMENT + (options.request_bytes_max as usize).next_multiple_of(DATA_ALIGNMENT);
         let size_bytes = slots + usize::from(options.depth) * slot_bytes;
         Ok(Plan { options: *options, segment_bytes, tables, table_entries, slots, slot_bytes, size_bytes })
@@ -312,14 +316,14 @@ impl Plan {
     }
 }
 
-/// What was asked for.
+/// A request to a block device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Request {
-    /// What to do.
+    /// Type of the request.
     pub operation: Operation,
-    /// Where it begins, in sectors of 512 bytes.
+    /// First sector, in sectors of 512 bytes.
     pub sector: u64,
-    /// Bytes of data.
+    /// Number of bytes of data.
     pub len: u32,
 }
 
@@ -327,11 +331,11 @@ pub struct Request {
 struct InFlight {
     request: Request,
     token: u64,
-    /// Its number among all requests.
+    /// Number of the request in the queue, in order of creation.
     number: u64,
 }
 
-/// A queue of a block device's.
+/// A queue of a block device.
 #[derive(Debug)]
 pub struct BlockQueue {
     pool: Arc<Pool>,
@@ -346,46 +350,47 @@ pub struct BlockQueue {
     socket: UnixStream,
     slots: Box<[Option<InFlight>]>,
     free: Vec<u16>,
-    /// A request's segments, while it is given to the ring.
+    /// Segments of a request while it is added to the ring.
     readable: Vec<Segment>,
     writable: Vec<Segment>,
     counters: QueueCounters,
 }
 
-// SAFETY: `base` and the areas are addresses in the pool, which the queue keeps alive; all accesses there are atomic.
+// SAFETY: `base` and the areas are addresses in the pool, which the queue keeps alive; all accesses to it are atomic.
 unsafe impl Send for BlockQueue {}
 
-/// What a queue did.
+/// Counters of a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct QueueCounters {
-    /// Requests that were submitted.
+    /// Number of requests that were made.
     pub requests: u64,
-    /// Kicks that the device wanted.
+    /// Number of kicks that were sent.
     pub kicks: u64,
-    /// Times that the device woke us.
+    /// Number of times that the device woke this side.
     pub interrupts: u64,
-    /// Protocol violations of the device.
+    /// Number of protocol violations of the device.
     pub violations: u64,
 }
 
-/// A request that is done. Its data is there until the queue is used again.
+/// A completed request. Its data is valid until the queue is used again.
 #[derive(Debug)]
 pub struct Completed<'a> {
-    /// What the caller gave with it.
+    /// Token that the caller gave with the request.
     pub token: u64,
-    /// What was asked for.
+    /// The request.
     pub request: Request,
-    /// How it ended.
+    /// Status that the device wrote.
     pub status: Status,
     queue: &'a BlockQueue,
     slot: u16,
 }
 
 impl Completed<'_> {
-    /// Copies what was read to `to`, as much of it as there is room for.
+    /// Copies the data that was read to `to`, as far as it fits.
     pub fn copy_to(&self, to: &mut [u8]) {
         let len = to.len().min(self.request.len as usize);
-        // SAFETY: the slot's data is as long as any request's, in the pool, and accessed atomically.
+        // SAFETY: the slot's data area in the pool is as long as the longest request, so it has these bytes; they are
+        // accessed only atomically.
         unsafe { load_bytes(self.queue.at(self.queue.plan.data(self.slot)), &mut to[..len]) };
     }
 }
@@ -403,7 +408,7 @@ impl BlockQueue {
         let addr = MEMORY_ADDR + offset as u64;
         let (is_packed, size) = (plan.options.is_packed, plan.options.queue_size.into());
         let areas = either::contiguous(is_packed, base, size)?;
-        // SAFETY: in the pool, which lives as long as the queue; Rust code accesses it atomically.
+        // SAFETY: the areas are in the pool, which lives as long as the queue; Rust code accesses them only atomically.
         let bus = unsafe { Direct::new(areas) };
         either::init(is_packed, &bus, size)?;
         let mut ring = either::Driver::new(is_packed, bus, size, features)?;
@@ -413,7 +418,8 @@ impl BlockQueue {
                 addr: addr + plan.tables as u64,
                 entries: plan.table_entries,
             };
-            // SAFETY: the plan has as many bytes for them, aligned to 64, in the pool, and for nothing else.
+            // SAFETY: the plan reserves the tables' bytes in the pool, aligned to 64, for nothing else, and the queue
+            // keeps the pool mapped.
             unsafe { ring.use_indirect(tables) }?;
         }
         let event =
@@ -441,22 +447,23 @@ impl BlockQueue {
         self.base.wrapping_add(offset)
     }
 
-    /// Requests that the device has, or will have once they are submitted.
+    /// Returns the number of requests that the device has, or will have after [`BlockQueue::submit`].
     pub fn in_flight(&self) -> usize {
         self.slots.len() - self.free.len()
     }
 
-    /// Whether there is room for another request, unless its segments do not fit.
+    /// Whether there is room for another request. Adding it can still fail if its segments do not fit.
     pub fn has_room(&self) -> bool {
         !self.free.is_empty()
     }
 
-    /// What the queue did so far.
+    /// Returns the queue's counters so far.
     pub fn counters(&self) -> QueueCounters {
         QueueCounters { violations: self.counters.violations + self.ring.violations(), ..self.counters }
     }
 
-    /// Reads `len` bytes from `sector` on. [`BlockQueue::submit`] shows it to the device. `token` comes back with it.
+    /// Adds a request to read `len` bytes from `sector` on. [`BlockQueue::submit`] shows it to the device. `token` is
+    /// returned with its completion.
     ///
     /// # Errors
     /// [`Error::Full`] and [`Error::Request`]; nothing was changed.
@@ -464,27 +471,27 @@ impl BlockQueue {
         self.add(Request { operation: Operation::Read, sector, len }, &[], token)
     }
 
-    /// Writes `data`, which is copied, from `sector` on. As [`BlockQueue::read`].
+    /// Adds a request to write `data`, which is copied, from `sector` on. See [`BlockQueue::read`].
     ///
     /// # Errors
-    /// As there.
+    /// See [`BlockQueue::read`].
     pub fn write(&mut self, sector: u64, data: &[u8], token: u64) -> Result<(), Error> {
         let len = u32::try_from(data.len()).unwrap_or(u32::MAX);
         self.add(Request { operation: Operation::Write, sector, len }, data, token)
     }
 
-    /// Asks that everything written and completed before is on the disk. As [`BlockQueue::read`].
+    /// Adds a request to make all writes that completed before permanent. See [`BlockQueue::read`].
     ///
     /// # Errors
-    /// As there.
+    /// See [`BlockQueue::read`].
     pub fn flush(&mut self, token: u64) -> Result<(), Error> {
         self.add(Request { operation: Operation::Flush, sector: 0, len: 0 }, &[], token)
     }
 
-    /// Asks for the device's name. As [`BlockQueue::read`].
+    /// Adds a request for the device's name. See [`BlockQueue::read`].
     ///
     /// # Errors
-    /// As there.
+    /// See [`BlockQueue::read`].
     pub fn get_id(&mut self, token: u64) -> Result<(), Error> {
         self.add(Request { operation: Operation::GetId, sector: 0, len: ID_BYTES }, &[], token)
     }
@@ -514,7 +521,8 @@ impl BlockQueue {
     fn add(&mut self, request: Request, data: &[u8], token: u64) -> Result<(), Error> {
         self.check(request)?;
         let slot = *self.free.last().ok_or(Error::Full)?;
-        // SAFETY: the slot's data is as long as any request's, and `check` found this one to be none that is longer.
+        // SAFETY: the slot's data area in the pool is as long as the longest request, and `check` has refused longer
+        // ones.
         unsafe { store_bytes(self.at(self.plan.data(slot)), data) };
         self.add_slot(slot, InFlight { request, token, number: self.counters.requests })?;
         self.free.pop();
@@ -522,7 +530,7 @@ impl BlockQueue {
         Ok(())
     }
 
-    /// Gives a slot, in which the data is already, to the ring.
+    /// Adds the request of a slot, which already contains the data, to the ring.
     fn add_slot(&mut self, slot: u16, in_flight: InFlight) -> Result<(), Error> {
         let Request { operation, sector, len } = in_flight.request;
         let (plan, addr) = (self.plan, self.addr);
@@ -542,9 +550,10 @@ impl BlockQueue {
             writable.extend(data)
         }
         writable.push(status);
-        // SAFETY: the slot's line for it, in the pool.
+        // SAFETY: the slot has this line in the pool for its header.
         unsafe { store_bytes(self.at(self.plan.header(slot)), &blk::header(operation, sector)) };
-        // SAFETY: the slot's status line in the pool, which the device does not have: the request is not queued yet.
+        // SAFETY: the slot's status line is in the pool; the device does not have it, because the request is not queued
+        // yet.
         unsafe { store_bytes(self.at(self.plan.status(slot)), &[NO_STATUS]) };
         self.ring.add(&self.readable, &self.writable, slot.into()).map_err(|error| match error {
             RingError::Full { .. } => Error::Full,
@@ -554,7 +563,7 @@ impl BlockQueue {
         Ok(())
     }
 
-    /// Shows the device all requests that were made, and wakes it if it wants to be woken.
+    /// Shows the device all added requests, and wakes it if it wants to be woken.
     ///
     /// # Errors
     /// [`Error::System`].
@@ -569,26 +578,27 @@ impl BlockQueue {
         self.kick.write(1).map_err(Error::system("kick the device"))
     }
 
-    /// The next request that is done, if there is one.
+    /// Returns the next completed request, if there is one.
     ///
     /// # Errors
-    /// [`Error::Ring`]: the device has violated the protocol. It is no longer known what it has, except for what comes back: reconnect, or
-    /// give it up.
+    /// [`Error::Ring`]: the device has violated the protocol. It is then unknown which requests it has, except for
+    /// those that come back. Reconnect, or stop using it.
     pub fn complete(&mut self) -> Result<Option<Completed<'_>>, Error> {
         let Some(used) = self.ring.take_used()? else { return Ok(None) };
-        // Tokens are this side's own, and come back once each.
+        // Tokens are this side's own slot numbers; each comes back once.
         let slot = used.token as u16;
         let Some(InFlight { request, token, .. }) = self.slots[usize::from(slot)].take() else { return Ok(None) };
         self.free.push(slot);
         let mut status = [NO_STATUS];
-        // SAFETY: the slot's line for it, in the pool.
+        // SAFETY: the slot has this line in the pool for its status.
         unsafe { load_bytes(self.at(self.plan.status(slot)), &mut status) };
         let status = Status::from_code(status[0]);
         self.counters.violations += u64::from(matches!(status, Status::Invalid(_)));
         Ok(Some(Completed { token, request, status, queue: self, slot }))
     }
 
-    /// Whether the device has hung up, for callers that do not wait. What it did before can still be completed.
+    /// Whether the device has closed the connection, for callers that do not wait. Requests that it completed before
+    /// can still be taken.
     ///
     /// # Errors
     /// [`Error::System`].
@@ -596,17 +606,17 @@ impl BlockQueue {
         Ok(wait_for(&self.call, self.socket.as_fd(), Duration::ZERO)? == Woken::Other)
     }
 
-    /// Waits until a request is done; false: none was within the timeout.
+    /// Waits until a request is done. False: none was within the timeout.
     ///
     /// # Errors
-    /// [`Error::Gone`], once nothing is left that was done before; [`Error::System`].
+    /// [`Error::Gone`], once all requests that were done before are taken; [`Error::System`].
     pub fn wait(&mut self, timeout: Duration) -> Result<bool, Error> {
         let deadline = Instant::now().checked_add(timeout);
         loop {
             let is_done = self.ring.arm_interrupt();
             let left = deadline.map_or(Duration::MAX, |deadline| deadline.saturating_duration_since(Instant::now()));
             let woken = if is_done { Woken::Event } else { wait_for(&self.call, self.socket.as_fd(), left)? };
-            // Whatever woke this thread: what came between the two checks is seen by checking again.
+            // After any wake-up, check again: a request that was done between the two checks is seen here.
             if is_done || self.ring.arm_interrupt() {
                 self.ring.disarm_interrupt();
                 self.counters.interrupts += u64::from(!is_done);
@@ -620,7 +630,7 @@ impl BlockQueue {
         }
     }
 
-    /// Takes over what another queue has in flight, in its order, with copies of the data.
+    /// Takes over the requests that another queue has in flight, in their order, with copies of the data.
     fn take_over(&mut self, before: &BlockQueue) -> Result<usize, Error> {
         let of = |slot: &u16| before.slots[usize::from(*slot)];
         let mut slots: Vec<u16> = (0..self.plan.options.depth).filter(|slot| of(slot).is_some()).collect();
@@ -630,9 +640,10 @@ impl BlockQueue {
             let Some(in_flight) = of(slot) else { continue };
             if in_flight.request.operation == Operation::Write {
                 let data = &mut data[..in_flight.request.len as usize];
-                // SAFETY: the slot's data in the pool before, which its queue keeps.
+                // SAFETY: the slot's data area is in the old pool, which its queue keeps mapped.
                 unsafe { load_bytes(before.at(before.plan.data(*slot)), data) };
-                // SAFETY: the slot's data lies at its place of the plan, in this pool, which is mapped; the plans are equal.
+                // SAFETY: the plans are equal, so the slot's data area is at the same place in this queue's pool, which
+                // is mapped.
                 unsafe { store_bytes(self.at(self.plan.data(*slot)), data) };
             }
             self.add_slot(*slot, in_flight)?;

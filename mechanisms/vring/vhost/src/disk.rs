@@ -1,4 +1,4 @@
-//! A block device, as a back end serves it.
+//! A block device that a back end serves.
 
 use std::fs::File;
 use std::io;
@@ -11,28 +11,28 @@ use crate::back::Served;
 use crate::blk::{self, Config, HEADER_BYTES, ID_BYTES, Operation, SECTOR_BYTES, Status};
 use crate::served::{Cursor, InvalidBuffer, Memory};
 
-/// What a [`Disk`] keeps its bytes in. Several queues use it at once.
+/// Storage of a [`Disk`]. Several queues use it concurrently.
 pub trait Storage: Send + Sync {
-    /// Bytes, a multiple of 512.
+    /// Returns the size in bytes, a multiple of 512.
     fn len_bytes(&self) -> u64;
-    /// Reads from `offset` on; all of it is inside.
+    /// Reads from `offset` on. All bytes are inside the storage.
     ///
     /// # Errors
-    /// What the medium says.
+    /// Errors of the medium.
     fn read(&self, offset: u64, to: &mut [u8]) -> io::Result<()>;
-    /// Writes from `offset` on; all of it is inside.
+    /// Writes from `offset` on. All bytes are inside the storage.
     ///
     /// # Errors
-    /// What the medium says.
+    /// Errors of the medium.
     fn write(&self, offset: u64, from: &[u8]) -> io::Result<()>;
-    /// Makes what was written permanent.
+    /// Makes all completed writes permanent.
     ///
     /// # Errors
-    /// What the medium says.
+    /// Errors of the medium.
     fn flush(&self) -> io::Result<()>;
 }
 
-/// A disk in a file, a block device of this machine, or in memory.
+/// Storage in a file, in a block device of this machine, or in memory.
 #[derive(Debug)]
 pub struct FileStorage {
     file: File,
@@ -40,19 +40,20 @@ pub struct FileStorage {
 }
 
 impl FileStorage {
-    /// All whole sectors of a file that is open for reading and writing.
+    /// Uses all whole sectors of a file that is open for reading and writing.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// Errors of the kernel.
     pub fn new(file: File) -> io::Result<FileStorage> {
         let len_bytes = io::Seek::seek(&mut &file, io::SeekFrom::End(0))?;
         Ok(FileStorage { file, len_bytes: len_bytes / u64::from(SECTOR_BYTES) * u64::from(SECTOR_BYTES) })
     }
 
-    /// So many bytes in memory, rounded down to whole sectors, all zeroes at first: a file without a name.
+    /// Creates storage of `len_bytes` bytes in memory (in an unnamed file), rounded down to whole sectors. All bytes
+    /// are initially zero.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// Errors of the kernel.
     pub fn in_memory(len_bytes: u64) -> io::Result<FileStorage> {
         let file = File::from(rustix::fs::memfd_create("dormouse-disk", MemfdFlags::CLOEXEC)?);
         file.set_len(len_bytes)?;
@@ -86,23 +87,23 @@ pub struct Disk<S> {
     queue_count: u16,
 }
 
-/// Bytes that are moved at once.
+/// Maximum number of bytes that are copied at once.
 const STEP_BYTES: usize = 64 << 10;
 
 impl<S: Storage> Disk<S> {
-    /// One with so many queues, and the first 20 bytes of `id` as its name.
+    /// Creates a disk with `queue_count` queues, at least one. The first 20 bytes of `id` are its name.
     pub fn new(storage: S, id: &str, queue_count: u16) -> Disk<S> {
         let mut bytes = [0; ID_BYTES as usize];
         bytes.iter_mut().zip(id.bytes()).for_each(|(to, byte)| *to = byte);
         Disk { storage, id: bytes, queue_count: queue_count.max(1) }
     }
 
-    /// What it keeps its bytes in.
+    /// Returns the disk's storage.
     pub fn storage(&self) -> &S {
         &self.storage
     }
 
-    /// Does what a request says. How it ended, and how many bytes of data were written to the driver's memory.
+    /// Executes a request. Returns its status, and the number of data bytes written to the driver's memory.
     fn execute(
         &self,
         (code, sector): (u32, u64),
@@ -170,7 +171,7 @@ impl<S: Storage + 'static> Served for Disk<S> {
         config.to_bytes().to_vec()
     }
 
-    /// 5.2.6.1: the last byte is the status, and what is in front of it the data.
+    /// Serves a request. The last byte is the status, and the bytes before it are the data (5.2.6.1).
     fn serve(&self, _queue: u16, chain: &Chain, memory: &Memory, scratch: &mut Vec<u8>) -> Result<u32, InvalidBuffer> {
         let mut from = Cursor::readable(chain, memory);
         let mut to = Cursor::writable(chain, memory);
@@ -185,7 +186,7 @@ impl<S: Storage + 'static> Served for Disk<S> {
         let (status, len) = executed.unwrap_or((Status::IoError, 0));
         status_at.store(&[status.code()])?;
         executed?;
-        // The status is among the first bytes that were written only if nothing is left out (2.7.8.2).
+        // The count covers the status byte only if no byte before it was left out (2.7.8.2).
         Ok(if len == writable_len { (len + 1).min(u32::MAX.into()) as u32 } else { len as u32 })
     }
 }

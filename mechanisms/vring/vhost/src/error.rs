@@ -5,60 +5,60 @@ use dormouse_backing::BackingError;
 use dormouse_vring::RingError;
 use rustix::io::Errno;
 
-/// Why a device cannot be driven or served, and what to do about it.
+/// An error of a device or driver, with a remedy in its message.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Nobody listens on the socket.
+    /// No process listens on the socket.
     #[error("cannot connect to {}: {error}; start the device first, it makes the socket", path.display())]
     Connect {
-        /// The socket.
+        /// Path of the socket.
         path: PathBuf,
-        /// What the kernel said.
+        /// Error of the kernel.
         error: io::Error,
     },
-    /// The socket cannot be made.
+    /// The socket cannot be created.
     #[error("cannot listen on {}: {error}", path.display())]
     Listen {
-        /// The socket.
+        /// Path of the socket.
         path: PathBuf,
-        /// What the kernel said.
+        /// Error of the kernel.
         error: io::Error,
     },
-    /// The other side refused a message, or what it said is wrong.
+    /// The other side refused a message, or sent an invalid one.
     #[error("cannot {purpose}: {error}; is it a vhost-user device of the right kind?")]
     Protocol {
-        /// What the message was for.
+        /// Purpose of the message.
         purpose: &'static str,
-        /// What went wrong.
+        /// Error of the protocol.
         error: vhost::Error,
     },
     /// The other side does not answer.
     #[error("the device does not answer; is it stopped, or in use by somebody else?")]
     Silent,
-    /// The device is no block device, or lacks a feature that is needed.
+    /// The device is not a block device, or lacks a feature that is needed.
     #[error("the device offers no {feature}{remedy}")]
     NotOffered {
-        /// What is missing.
+        /// Name of the missing feature.
         feature: &'static str,
-        /// What to do, or nothing.
+        /// Advice that follows the message; may be empty.
         remedy: &'static str,
     },
-    /// The device has fewer queues.
+    /// The device has fewer queues than requested.
     #[error("{wanted} queues are wanted and the device has {offered}; choose --queues {offered}")]
     Queues {
-        /// Queues asked for.
+        /// Number of queues requested.
         wanted: u16,
-        /// Queues that there are.
+        /// Number of queues that the device has.
         offered: u64,
     },
-    /// Something that was asked for is out of range.
+    /// An option is out of range.
     #[error("{0}")]
     Options(String),
     /// The machine or the control group does not have enough memory.
     #[error("there is no memory for {wanted_bytes} bytes of buffers; choose a smaller --depth, --queues or --size")]
     Memory {
-        /// Bytes of it.
+        /// Number of bytes requested.
         wanted_bytes: u64,
     },
     /// The memory cannot be shared.
@@ -76,11 +76,11 @@ pub enum Error {
     /// A request that the device cannot take.
     #[error("a request of {len} bytes at sector {sector}: {reason}")]
     Request {
-        /// Where it begins, in sectors of 512 bytes.
+        /// First sector of the request, in sectors of 512 bytes.
         sector: u64,
-        /// Its bytes.
+        /// Length of the request, in bytes.
         len: u64,
-        /// What is wrong with it.
+        /// Description of the error.
         reason: &'static str,
     },
     /// The other side has damaged the ring.
@@ -89,20 +89,20 @@ pub enum Error {
     /// The kernel refused a call.
     #[error("cannot {purpose}: {error}")]
     System {
-        /// What it was to do.
+        /// Purpose of the call.
         purpose: &'static str,
-        /// What it said.
+        /// Error of the kernel.
         error: io::Error,
     },
 }
 
 impl Error {
-    /// For `map_err`.
+    /// Wraps an error of the kernel, for `map_err`.
     pub(crate) fn system<E: Into<io::Error>>(purpose: &'static str) -> impl Fn(E) -> Error {
         move |error| Error::System { purpose, error: error.into() }
     }
 
-    /// For `map_err`: distinguishes the end of the connection from an error on it.
+    /// Wraps an error of the protocol, for `map_err`. Distinguishes the end of the connection from an error on it.
     pub(crate) fn protocol(purpose: &'static str) -> impl Fn(vhost::Error) -> Error {
         use vhost::vhost_user::Error as Message;
         move |error| match error {
@@ -111,7 +111,7 @@ impl Error {
         }
     }
 
-    /// Memory for buffers, which the command sizes by options of its own.
+    /// Wraps an error of allocating buffers, for `map_err`. The command has options that change their size.
     pub(crate) fn memory(wanted_bytes: usize) -> impl Fn(BackingError) -> Error {
         move |error| match error {
             BackingError::NotEnough { .. }

@@ -1,4 +1,4 @@
-//! The front end's control plane: messages on the socket, before and beside the rings.
+//! The front end's control plane: messages on the socket, before and beside the data in rings.
 
 use std::net::Shutdown;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -23,10 +23,11 @@ use crate::error::Error;
 const PROTOCOL: VhostUserProtocolFeatures =
     VhostUserProtocolFeatures::MQ.union(VhostUserProtocolFeatures::REPLY_ACK).union(VhostUserProtocolFeatures::CONFIG);
 
-/// The address of the front end's memory for the device. It differs from the address here, so that a mix-up of the two is noticed.
+/// Device's address of the front end's memory. It differs from the address in this process, so that a mix-up of the two
+/// is noticed.
 pub(crate) const MEMORY_ADDR: u64 = 0x10_0000_0000;
 
-/// How long one poll waits at most, for very large timeouts.
+/// Maximum number of seconds that one poll waits, for very large timeouts.
 const POLL_SECONDS_MAX: u64 = 1 << 30;
 
 /// A connection to a device, with the negotiated features.
@@ -40,11 +41,11 @@ pub(crate) struct FrontEnd {
 }
 
 impl FrontEnd {
-    /// Connects, and accepts those of the `wanted` feature bits that are offered.
+    /// Connects, and accepts those of the `wanted` feature bits that the device offers.
     ///
     /// # Errors
-    /// [`Error::Connect`], [`Error::Silent`], [`Error::Gone`], [`Error::Protocol`]; [`Error::NotOffered`] for one of those that are
-    /// `needed`.
+    /// [`Error::Connect`], [`Error::Silent`], [`Error::Gone`], [`Error::Protocol`]; [`Error::NotOffered`] if a `needed`
+    /// feature is not offered.
     pub(crate) fn connect(
         path: &Path,
         timeout: Duration,
@@ -54,7 +55,7 @@ impl FrontEnd {
         let connect = |error| Error::Connect { path: path.into(), error };
         let socket = UnixStream::connect(path).map_err(connect)?;
         let clone = socket.try_clone().map_err(connect)?;
-        // As many as there may be, until the device has said how many there are.
+        // The maximum, until the device has reported its number of queues.
         let control = Frontend::from_stream(socket, u64::from(u8::MAX));
         let protocol = VhostUserProtocolFeatures::empty();
         let mut front = FrontEnd { control, socket: clone, timeout, offered: 0, accepted: 0, protocol };
@@ -62,7 +63,8 @@ impl FrontEnd {
         Ok(front)
     }
 
-    /// Does what asks the device something, and hangs up if it does not answer in time: otherwise it would wait for ever.
+    /// Runs `work`, which waits for the device's answers, and closes the connection if it takes too long. Otherwise it
+    /// could wait for ever.
     pub(crate) fn within<T>(&mut self, work: impl FnOnce(&mut FrontEnd) -> Result<T, Error>) -> Result<T, Error> {
         let socket = self.socket.try_clone().map_err(Error::system("copy a socket"))?;
         let timeout = self.timeout;
@@ -109,12 +111,12 @@ impl FrontEnd {
         self.control.set_features(self.accepted).map_err(Error::protocol("agree on features"))
     }
 
-    /// Feature bits that both have.
+    /// Returns the feature bits that both sides have.
     pub(crate) fn accepted(&self) -> u64 {
         self.accepted
     }
 
-    /// Queues that the device has.
+    /// Returns the number of queues that the device has.
     pub(crate) fn queue_count(&mut self) -> Result<u64, Error> {
         if !self.protocol.contains(VhostUserProtocolFeatures::MQ) {
             return Ok(1);
@@ -122,7 +124,7 @@ impl FrontEnd {
         self.within(|front| front.control.get_queue_num().map_err(Error::protocol("ask for the number of queues")))
     }
 
-    /// The block device's configuration space.
+    /// Returns the block device's configuration space.
     pub(crate) fn config(&mut self) -> Result<Config, Error> {
         if !self.protocol.contains(VhostUserProtocolFeatures::CONFIG) {
             return Err(Error::NotOffered { feature: "configuration space", remedy: "; is it a block device?" });
@@ -137,7 +139,7 @@ impl FrontEnd {
         Ok(Config::parse(&bytes, self.accepted))
     }
 
-    /// Gives the device the memory, all of it.
+    /// Gives the device the whole memory.
     pub(crate) fn share(&mut self, pool: &Pool) -> Result<(), Error> {
         let region = VhostUserMemoryRegionInfo {
             guest_phys_addr: MEMORY_ADDR,
@@ -149,9 +151,10 @@ impl FrontEnd {
         self.control.set_mem_table(&[region]).map_err(Error::protocol("share memory")).map(drop)
     }
 
-    /// Gives the device a ring, and starts it. `base` is where the device begins: see [`either::Device`](dormouse_vring::either::Device).
+    /// Gives the device a ring, and starts it. `base` is the device's first position: see
+    /// [`either::Device`](dormouse_vring::either::Device).
     pub(crate) fn start_queue(&mut self, index: usize, ring: Ring<'_>) -> Result<(), Error> {
-        // A ring's own addresses are those of the front end's process, unlike those in it.
+        // A ring's own addresses are those of the front end's process, unlike the addresses in it.
         let here = |Part(at, _)| at.addr() as u64;
         let config = VringConfigData {
             queue_max_size: ring.size,
@@ -171,13 +174,13 @@ impl FrontEnd {
         control.set_vring_enable(index, true).map_err(Error::protocol("start a queue"))
     }
 
-    /// The socket, on which the end of the connection is noticed.
+    /// Returns a copy of the socket, on which the end of the connection can be noticed.
     pub(crate) fn socket(&self) -> Result<UnixStream, Error> {
         self.socket.try_clone().map_err(Error::system("copy a socket"))
     }
 }
 
-/// What a device is told of a ring.
+/// Description of a ring for the device.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Ring<'a> {
     pub(crate) areas: Areas,
@@ -187,20 +190,20 @@ pub(crate) struct Ring<'a> {
     pub(crate) call: &'a EventFd,
 }
 
-/// Why a wait ended.
+/// Reason for the end of a wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Woken {
-    /// The event came.
+    /// The event file was signalled.
     Event,
     /// The other file has something to read, or its other end is closed.
     Other,
-    /// Neither, for so long.
+    /// Neither happened within the timeout.
     Timeout,
 }
 
-/// Waits until an event file is signalled, which takes the signal, or something happens at another file.
+/// Waits until an event file is signalled, and takes the signal, or until something happens at another file.
 pub(crate) fn wait_for(event: &EventFd, other: BorrowedFd<'_>, timeout: Duration) -> Result<Woken, Error> {
-    // SAFETY: the event file is borrowed for as long.
+    // SAFETY: the descriptor stays open, because the event file is borrowed for longer than `event_fd` is used.
     let event_fd = unsafe { BorrowedFd::borrow_raw(event.as_raw_fd()) };
     let seconds = timeout.as_secs().min(POLL_SECONDS_MAX) as i64;
     let timeout = Timespec { tv_sec: seconds, tv_nsec: timeout.subsec_nanos().into() };
@@ -209,7 +212,7 @@ pub(crate) fn wait_for(event: &EventFd, other: BorrowedFd<'_>, timeout: Duration
         PollFd::from_borrowed_fd(other.as_fd(), PollFlags::IN | PollFlags::RDHUP),
     ];
     match poll(&mut fds, Some(&timeout)) {
-        // The caller looks again.
+        // The caller checks again.
         Err(Errno::INTR) => return Ok(Woken::Event),
         result => result.map_err(Error::system("wait for the device"))?,
     };

@@ -1,8 +1,9 @@
 //! Virtqueues shared with other processes over vhost-user: both ends of it, for block devices.
 //!
 //! # The problem
-//! A virtqueue is useful only with peers that speak it. Daemons and virtual machines that others wrote hand over queues by a
-//! protocol on a Unix socket, and have expectations of memory, notifications and order that tests against our own code do not reveal.
+//! A virtqueue is useful only with peers that speak it. Existing daemons and virtual machines hand over queues by a
+//! protocol on a Unix socket. They have expectations of memory, notifications and order that tests against this
+//! project's own code do not reveal.
 //!
 //! # The picture
 //! ```text
@@ -19,45 +20,48 @@
 //!
 //! # States and their owners
 //!
-//! | a ring is | owner | moved on by |
+//! | state of a ring | owner | cause of the state |
 //! | --- | --- | --- |
 //! | described | front end | size, base, addresses, call and kick, in any order |
-//! | enabled | both | `SET_VRING_ENABLE`; the back end has a thread for it from now on |
-//! | stopped | front end | `GET_VRING_BASE`, or any message that changes it; the thread has ended when it is answered |
-//! | abandoned | front end | the back end hung up: [`BlockDevice::reconnect`] makes new rings, in new memory |
+//! | enabled | both | `SET_VRING_ENABLE`; from then on the back end has a thread for the ring |
+//! | stopped | front end | `GET_VRING_BASE`, or any message that changes the ring; when it is answered, the thread has ended |
+//! | abandoned | front end | the back end closed the connection: [`BlockDevice::reconnect`] makes new rings, in new memory |
 //!
-//! Memory belongs to the front end. The back end maps what it is given, and unmaps it when it is given other memory or the front end is
-//! gone: then no thread has an address of it.
+//! Memory belongs to the front end. The back end maps the memory that it receives. It unmaps it when it receives other
+//! memory or the front end is gone: then no thread has an address in it.
 //!
-//! # What was in flight
-//! Requests that a device had when it ended are given to the next device, in the order in which they were made. It is not known whether the
-//! first one did some of them, so they may be done twice: for reads and writes of blocks that is the same as once.
+//! # Requests in flight
+//! Requests that a device had when it ended are given to the next device, in the order in which they were made. It is
+//! unknown whether the first device executed some of them, so they may be executed twice. For reads and writes of
+//! blocks, the result is the same.
 //!
 //! # Features
-//! What is not implemented is neither offered nor accepted: version 1, indirect tables, event indexes, packed rings, use in order; of
-//! block devices sizes, several queues, read-only, and flush. Of the protocol: several queues, acknowledgements, configuration space, and
-//! (back end) memory that comes and goes in pieces.
+//! Features that are not implemented are neither offered nor accepted. Implemented are, of rings: version 1, indirect
+//! tables, event indexes, packed rings, use in order. Of block devices: sizes, several queues, read-only, and flush. Of
+//! the protocol: several queues, acknowledgements, configuration space, and (back end) memory that is added and removed
+//! in pieces.
 //!
 //! # Ordering
-//! That of [`dormouse_vring`]. A kick or a call is sent after what it announces was published, and a side that waits checks once more between
-//! asking for it and sleeping.
+//! The rules of [`dormouse_vring`] apply. A kick or a call is sent after the buffers that it announces were published.
+//! A side that waits checks once more between asking for a notification and sleeping.
 //!
 //! # Trust
-//! The back end treats a driver as untrusted. Each message is checked before it is acted upon, and an invalid one ends the connection. Each
-//! address is looked up in the driver's memory. Protocol violations in a ring are counted, and the buffer comes back if it is known which one
-//! it is. The back end reads nothing from event files, because that could block, and writes to them only if that cannot block. It refuses
-//! memory that could be truncated, because that would kill it, unless [`BackEndOptions::requires_seal`] says otherwise.
+//! The back end treats a driver as untrusted. Each message is checked before it has an effect, and an invalid one ends
+//! the connection. Each address is looked up in the driver's memory. Protocol violations in a ring are counted, and the
+//! buffer is returned if it can be identified. The back end reads nothing from event files, because that could block,
+//! and writes to them only if that cannot block. It refuses memory that could be truncated, because truncation would
+//! kill the back end, unless [`BackEndOptions::requires_seal`] says otherwise.
 //!
-//! The front end trusts a device's data, which is the device's purpose, and nothing else: used elements are checked, a device that does
-//! not answer is given up, and a device that seemed to be gone has no memory that is still in use here.
-//!
+//! The front end trusts a device's data, which is the device's purpose, and nothing else. Used elements are checked, a
+//! device that does not answer is abandoned, and a device that seemed to be gone has no memory that the front end still
+//! uses.
 //! # Cost
-//! Data is copied once on each side. A kick is a system call, and so is a call. With event indexes there is one for all requests that
-//! come while the other side is busy.
+//! Data is copied once on each side. A kick is a system call, and so is a call. With event indexes, one is enough for
+//! all requests that arrive while the other side is busy.
 //!
 //! # Limits
-//! No live migration: no dirty log, no in-flight memory, no device state. Rings are served after kicks only, not by polling. The back end
-//! serves one driver at a time, and finishes each buffer before it takes the next.
+//! No live migration: no dirty log, no in-flight memory, no device state. Rings are served only after kicks, not by
+//! polling. The back end serves one driver at a time, and finishes each buffer before it takes the next.
 //!
 //! # Source
 //! VirtIO 1.2, clauses 2.6 to 2.8 and 5.2; QEMU's `docs/interop/vhost-user.rst`.

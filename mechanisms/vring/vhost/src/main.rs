@@ -1,4 +1,4 @@
-//! The command `dormouse-vring`, which `dormouse vring` runs: arguments in, text out.
+//! The command `dormouse-vring`, which `dormouse vring` runs.
 
 mod bench;
 
@@ -100,7 +100,7 @@ impl Serve {
         options.features.event_idx = !self.no_event_idx;
         options.features.indirect = !self.no_indirect;
         options.features.in_order = !self.no_in_order;
-        // Before there is anything to be tidied up.
+        // Installed before there is a socket that must be removed.
         let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM]).context("cannot handle signals")?;
         let storage = match &self.file {
             Some(path) => {

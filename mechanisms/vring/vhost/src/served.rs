@@ -1,4 +1,4 @@
-//! The driver's memory as a back end sees it, and what it does with a buffer there.
+//! The driver's memory as mapped by a back end, and access to buffers in it.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -13,41 +13,43 @@ use vhost::vhost_user::{Error as Message, Result};
 
 use crate::shared::{load_bytes, store_bytes};
 
-/// A part of a file of the driver's, mapped until it is dropped.
+/// A part of a file of the driver, mapped until the value is dropped.
 #[derive(Debug)]
 pub(crate) struct Mapped {
-    /// Of the mapping, which begins on a page.
+    /// Address of the mapping, which begins on a page.
     base: *mut u8,
     len: usize,
-    /// Where the region begins in it.
+    /// Address of the region in the mapping.
     start: *mut u8,
-    /// The driver's address, for buffers.
+    /// Driver's address of the region, for buffers.
     addr: u64,
-    /// The front end's address, for rings.
+    /// Front end's address of the region, for rings.
     user_addr: u64,
     size: u64,
 }
 
-// SAFETY: addresses and sizes of a mapping that the value owns; accesses are atomic.
+// SAFETY: the value holds addresses and sizes of a mapping that it owns; accesses to the mapping are atomic.
 unsafe impl Send for Mapped {}
-// SAFETY: nothing in it changes; accesses through the addresses are atomic.
+// SAFETY: nothing in the value changes; accesses through the addresses are atomic.
 unsafe impl Sync for Mapped {}
 
 impl Mapped {
-    /// Maps a region. With `requires_seal`, its file must be sealed against shrinking, because a truncated file would kill this process.
+    /// Maps a region. With `requires_seal`, its file must be sealed against shrinking, because truncation of the file
+    /// would kill this process.
     pub(crate) fn new(region: &VhostUserMemoryRegion, file: &File, requires_seal: bool) -> Result<Mapped> {
         let VhostUserMemoryRegion { guest_phys_addr, memory_size, user_addr, mmap_offset } = *region;
         let seals = rustix::fs::fcntl_get_seals(file).unwrap_or(SealFlags::empty());
         if requires_seal && !seals.contains(SealFlags::SHRINK) {
             return Err(Message::InvalidOperation("memory that is not sealed against shrinking"));
         }
-        // Read after the seal is checked: from here on the file cannot shrink.
+        // The size is read after the seal is checked: from here on a sealed file cannot shrink.
         let stat = rustix::fs::fstat(file).map_err(|_| Message::InvalidParam)?;
         let end = mmap_offset.checked_add(memory_size).ok_or(Message::InvalidParam)?;
         if end > stat.st_size as u64 || memory_size == 0 {
             return Err(Message::InvalidOperation("a memory region beyond its file's end"));
         }
-        // Of huge pages, only whole ones can be mapped and unmapped; such a file reports them as its blocks.
+        // Huge pages can be mapped and unmapped only as a whole. A file of huge pages reports their size as its block
+        // size.
         let os_page = dormouse_backing::os_page_size() as u64;
         let block = u64::try_from(stat.st_blksize).ok().filter(|block| block.is_power_of_two());
         let block = block.unwrap_or(os_page).max(os_page);
@@ -63,7 +65,7 @@ impl Mapped {
         Ok(Mapped { base, len, start, addr: guest_phys_addr, user_addr, size: memory_size })
     }
 
-    /// Whether it is the region that a message names.
+    /// Whether this is the region that a message names.
     pub(crate) fn is(&self, region: &VhostUserMemoryRegion) -> bool {
         let VhostUserMemoryRegion { guest_phys_addr, memory_size, user_addr, .. } = *region;
         (self.addr, self.user_addr, self.size) == (guest_phys_addr, user_addr, memory_size)
@@ -72,7 +74,7 @@ impl Mapped {
 
 impl Drop for Mapped {
     fn drop(&mut self) {
-        // SAFETY: this value's own mapping, whole; those who use it keep the value.
+        // SAFETY: the whole mapping, which this value owns; each user of the mapping keeps the value alive.
         _ = unsafe { rustix::mm::munmap(self.base.cast(), self.len) };
     }
 }
@@ -80,7 +82,7 @@ impl Drop for Mapped {
 /// The driver's memory, mapped as long as the value lives.
 #[derive(Debug, Default)]
 pub struct Memory {
-    // Before what it is about.
+    // Declared first, so that it is dropped before the mappings.
     regions: Regions,
     pub(crate) mapped: Vec<Arc<Mapped>>,
 }
@@ -88,13 +90,13 @@ pub struct Memory {
 impl Memory {
     pub(crate) fn new(mapped: Vec<Arc<Mapped>>) -> Result<Memory> {
         let regions = mapped.iter().map(|it| Region { addr: it.addr, len: it.size, base: it.start }).collect();
-        // SAFETY: the value keeps the mappings, and gives the regions to nobody.
+        // SAFETY: the value keeps the mappings alive, and does not give the regions away.
         let regions = unsafe { Regions::new(regions) };
         let regions = regions.map_err(|_| Message::InvalidOperation("memory regions that overlap"))?;
         Ok(Memory { regions, mapped })
     }
 
-    /// Where the front end's own address is here.
+    /// Returns the memory at the front end's address `user_addr`, if all of it is in one region.
     pub(crate) fn ring_part(&self, user_addr: u64, len: usize) -> Option<Part> {
         self.mapped.iter().find_map(|it| {
             let offset = user_addr.checked_sub(it.user_addr)?;
@@ -103,7 +105,7 @@ impl Memory {
         })
     }
 
-    /// The first piece of a segment that is here in one.
+    /// Returns the first contiguous piece of a segment, and its length.
     fn piece(&self, addr: u64, len: u64) -> Option<(*mut u8, u64)> {
         let whole = self.regions.translate(addr, len).map(|at| (at, len));
         whole.or_else(|| {
@@ -114,7 +116,8 @@ impl Memory {
     }
 }
 
-// SAFETY: what `regions` returns is mapped as long as the value lives.
+// SAFETY: each address that `regions` returns is in a mapping, which is mapped readable and writable as long as the
+// value lives.
 unsafe impl AddressSpace for Memory {
     #[inline]
     fn translate(&self, addr: u64, len: u64) -> Option<*mut u8> {
@@ -122,26 +125,26 @@ unsafe impl AddressSpace for Memory {
     }
 }
 
-/// A buffer that no driver may make, or that is not in the driver's memory.
+/// A buffer that is invalid for the device, or not in the driver's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct InvalidBuffer;
 
-/// A position in the segments of a chain, which moves on as bytes are read or written. It never leaves the segments.
+/// A position in the segments of a chain, which advances as bytes are read or written. It never leaves the segments.
 #[derive(Debug, Clone)]
 pub struct Cursor<'a> {
     memory: &'a Memory,
     segments: &'a [Segment],
-    /// Bytes of the first segment that are behind.
+    /// Bytes of the first segment that were passed.
     offset: u32,
 }
 
 impl<'a> Cursor<'a> {
-    /// The beginning of what the device reads.
+    /// Creates a cursor at the beginning of the segments that the device reads.
     pub fn readable(chain: &'a Chain, memory: &'a Memory) -> Cursor<'a> {
         Cursor { memory, segments: chain.readable(), offset: 0 }
     }
 
-    /// The beginning of what the device writes.
+    /// Creates a cursor at the beginning of the segments that the device writes.
     pub fn writable(chain: &'a Chain, memory: &'a Memory) -> Cursor<'a> {
         Cursor { memory, segments: chain.writable(), offset: 0 }
     }
@@ -149,11 +152,11 @@ impl<'a> Cursor<'a> {
     /// Copies the next bytes from the driver's memory.
     ///
     /// # Errors
-    /// [`InvalidBuffer`]: there are not as many, or they are not in the driver's memory.
+    /// [`InvalidBuffer`]: there are fewer bytes, or they are not in the driver's memory.
     pub fn load(&mut self, to: &mut [u8]) -> std::result::Result<(), InvalidBuffer> {
         let mut done = 0;
         self.walk(to.len() as u64, |at, len| {
-            // SAFETY: `walk` found them mapped, and they are accessed atomically.
+            // SAFETY: `walk` passes a piece of the driver's memory, which is mapped and accessed only atomically.
             unsafe { load_bytes(at, &mut to[done..done + len]) };
             done += len;
         })
@@ -162,17 +165,17 @@ impl<'a> Cursor<'a> {
     /// Copies bytes to the driver's memory.
     ///
     /// # Errors
-    /// [`InvalidBuffer`]: there is no room for as many, or it is not in the driver's memory.
+    /// [`InvalidBuffer`]: there is room for fewer bytes, or they are not in the driver's memory.
     pub fn store(&mut self, from: &[u8]) -> std::result::Result<(), InvalidBuffer> {
         let mut done = 0;
         self.walk(from.len() as u64, |at, len| {
-            // SAFETY: `walk` found them mapped, and they are accessed atomically.
+            // SAFETY: `walk` passes a piece of the driver's memory, which is mapped and accessed only atomically.
             unsafe { store_bytes(at, &from[done..done + len]) };
             done += len;
         })
     }
 
-    /// Goes on by so many bytes without reading them, at most to the end.
+    /// Skips `len` bytes, at most to the end.
     pub fn skip(&mut self, mut len: u64) {
         while let Some((_, left)) = self.rest().filter(|_| len > 0) {
             let step = len.min(left.into()) as u32;
@@ -181,12 +184,12 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Address and length of what is left of the first segment of which there is something.
+    /// Returns address and length of the rest of the first segment that is not exhausted.
     fn rest(&mut self) -> Option<(u64, u32)> {
         loop {
             let (segment, others) = self.segments.split_first()?;
             if self.offset < segment.len {
-                // The last address is in no region.
+                // If the address saturates, no region contains it.
                 return Some((segment.addr.saturating_add(self.offset.into()), segment.len - self.offset));
             }
             (self.segments, self.offset) = (others, 0);

@@ -1,4 +1,5 @@
-//! Our device: driven by ourselves, by the crate `virtio-driver`, and by drivers that violate the protocol.
+//! Tests of the device with this crate's driver, with the crate `virtio-driver`, and with drivers that violate the
+//! protocol.
 
 mod common;
 
@@ -122,7 +123,7 @@ fn our_driver_drives_our_device() {
     }
 }
 
-/// What the back end is not to offer is not agreed on, and a driver that needs it is told.
+/// Features that the back end does not offer are not negotiated, and a driver that needs one gets an error.
 #[test]
 fn only_what_is_offered_is_agreed_on() {
     let none = Features::default();
@@ -144,7 +145,7 @@ fn a_disk_in_a_file_is_served_to_one_after_another() {
     let disk = Arc::new(Disk::new(FileStorage::new(file).unwrap(), "a name that is longer than names are", 1));
     let mut bytes = vec![0; DISK_BYTES];
     for round in 0..3 {
-        // Each time another back end, as after a crash.
+        // Each round starts another back end, as after a crash.
         let back_end = BackEnd::start(&socket, Arc::clone(&disk), BackEndOptions::default()).unwrap();
         assert!(matches!(
             BackEnd::start(&socket, Arc::clone(&disk), BackEndOptions::default()),
@@ -178,7 +179,7 @@ fn a_disk_in_a_file_is_served_to_one_after_another() {
     }
 }
 
-/// Our back end ends while it has requests, and another does them.
+/// The back end ends while it has requests, and another one executes them.
 #[test]
 fn our_driver_reconnects_to_our_device() {
     for is_packed in [false, true] {
@@ -210,17 +211,18 @@ fn our_driver_reconnects_to_our_device() {
     }
 }
 
-/// The crate `virtio-driver`, with split and packed queues, event indexes, and memory that comes in when the queues run.
+/// Drives the device with the crate `virtio-driver`, with split and packed queues, event indexes, and memory that is
+/// added while the queues run.
 #[test]
 fn virtio_driver_drives_our_device() {
     for is_packed in [false, true] {
         for event_idx in [false, true] {
-            // It seals nothing.
+            // The crate does not seal its memory.
             let device = Device::start(2, BackEndOptions { requires_seal: false, ..BackEndOptions::default() });
             let mut features = VirtioFeatureFlags::VERSION_1;
             features.set(VirtioFeatureFlags::RING_PACKED, is_packed);
             features.set(VirtioFeatureFlags::RING_EVENT_IDX, event_idx);
-            // VIRTIO_BLK_F_MQ, without which it sees one queue.
+            // VIRTIO_BLK_F_MQ, without which the crate uses one queue.
             let bits = features.bits() | 1 << 12;
             let socket = device.socket();
             let transport = VhostUser::<VirtioBlkConfig, VirtioBlkReqBuf>::new(socket.to_str().unwrap(), bits).unwrap();
@@ -253,8 +255,9 @@ fn virtio_driver_drives_our_device() {
 const SLOTS: usize = 8;
 const SLOT_BYTES: usize = 64 << 10;
 
-/// Requests for a queue. A split one with event indexes goes past two wraps of 65,536. `virtio-driver` counts a packed one's descriptors,
-/// three of each request, in 16 bits, and panics past them when it is built with checks.
+/// Returns the number of requests for a queue. A split one with event indexes exceeds two wraps of 65,536.
+/// `virtio-driver` counts a packed queue's descriptors, three for each request, in 16 bits, and panics on overflow if
+/// it is built with checks.
 fn request_count(is_packed: bool, event_idx: bool, index: usize) -> usize {
     match (is_packed, event_idx, index) {
         (true, _, _) => 20_000,
@@ -275,29 +278,29 @@ impl Shared {
         let file: File = rustix::fs::memfd_create("virtio-driver", rustix::fs::MemfdFlags::CLOEXEC).unwrap().into();
         file.set_len(len as u64).unwrap();
         let protection = rustix::mm::ProtFlags::READ | rustix::mm::ProtFlags::WRITE;
-        // SAFETY: a new mapping at an address that the kernel chooses.
+        // SAFETY: a new mapping at an address that the kernel chooses, so that no existing memory is touched.
         let base =
             unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, protection, rustix::mm::MapFlags::SHARED, &file, 0) };
         Shared { file, base: base.unwrap().cast(), len }
     }
 
-    /// The slot's bytes, while no request has it.
+    /// Returns the slot's bytes. No request may have the slot.
     #[expect(clippy::mut_from_ref, reason = "slots are apart, and each is used by one at a time")]
     fn slot(&self, slot: usize, len: usize) -> &mut [u8] {
         assert!(slot < SLOTS && len <= SLOT_BYTES);
-        // SAFETY: inside of the mapping, and nobody else's while no request has it, as callers see to.
+        // SAFETY: the bytes are inside the mapping, and the callers use a slot only while no request has it.
         unsafe { std::slice::from_raw_parts_mut(self.base.wrapping_add(slot * SLOT_BYTES), len) }
     }
 }
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        // SAFETY: this value's own mapping.
+        // SAFETY: the whole mapping, which this value owns.
         unsafe { rustix::mm::munmap(self.base.cast(), self.len) }.unwrap();
     }
 }
 
-/// Random requests through a queue of `virtio-driver`'s, against bytes.
+/// Runs random requests through a queue of `virtio-driver`, and compares with `bytes`.
 fn drive(
     queue: &mut VirtioBlkQueue<'_, usize>,
     transport: &dyn VirtioTransport<VirtioBlkConfig, VirtioBlkReqBuf>,
@@ -344,7 +347,7 @@ fn drive(
         }
         let mut completed: Vec<_> = queue.completions().collect();
         if completed.is_empty() {
-            // Its event file is one that blocks: it is looked at first.
+            // A read of its event file blocks, so it is polled first.
             let mut fds = [PollFd::new(&*call, PollFlags::IN)];
             let long = rustix::event::Timespec { tv_sec: LONG.as_secs() as i64, tv_nsec: 0 };
             assert_eq!(poll(&mut fds, Some(&long)), Ok(1), "the device does not answer: {done} of {made} done");
@@ -366,7 +369,7 @@ fn drive(
     }
 }
 
-/// A front end that says and writes what it likes.
+/// A front end that sends and writes arbitrary values.
 struct Liar {
     front: Frontend,
     pool: Pool,
@@ -374,13 +377,13 @@ struct Liar {
     call: EventFd,
 }
 
-/// Where the liar's memory is for the device.
+/// Device's address of the liar's memory.
 const LIAR_ADDR: u64 = 0x4000_0000;
 const LIAR_BYTES: usize = 1 << 20;
 const LIAR_QUEUE: u16 = 16;
 
 impl Liar {
-    /// Connected and agreed on features, with memory that the device does not know yet.
+    /// Connects and agrees on features. The device does not know the memory yet.
     fn connect(device: &Device, features: u64, name: &str) -> Liar {
         let socket = UnixStream::connect(device.socket()).unwrap();
         let mut front = Frontend::from_stream(socket, 255);
@@ -409,7 +412,7 @@ impl Liar {
         self.front.set_mem_table(&[self.region()]).map(drop)
     }
 
-    /// The areas of a ring of either kind: descriptors, driver's and device's, a page each.
+    /// Returns the areas of a ring of either kind: descriptors, driver's and device's, a page each.
     fn areas(&self) -> Areas {
         let at = |page: usize| Part(self.pool.base().wrapping_add(4096 * page), 4096);
         Areas { descriptor: at(0), driver: at(1), device: at(2) }
@@ -439,14 +442,14 @@ impl Liar {
     }
 
     fn bus(&self) -> Direct {
-        // SAFETY: in the pool, which outlives every use in these tests; accessed atomically.
+        // SAFETY: the areas are in the pool, which outlives every use in these tests; it is accessed only atomically.
         unsafe { Direct::new(self.areas()) }
     }
 }
 
 const PROTOCOL: u64 = 1 << 30;
 
-/// Whatever a front end says that is not to be believed: it is refused, the connection ends, and the next driver is served.
+/// An invalid message from a front end is refused, the connection ends, and the next driver is served.
 #[test]
 fn what_is_not_to_be_believed_is_refused() {
     type Say = fn(&mut Liar) -> vhost::Result<()>;
@@ -505,7 +508,8 @@ fn what_is_not_to_be_believed_is_refused() {
         ("cannot be waited for", |liar| {
             liar.share()?;
             let file = tempfile::tempfile().unwrap();
-            // SAFETY: the file's descriptor is given up, and no event file's.
+            // SAFETY: the file's descriptor is given up by `into_raw_fd`, so the `EventFd` is its only owner. It is
+            // deliberately no event file.
             liar.kick = unsafe { EventFd::from_raw_fd(file.into_raw_fd()) };
             liar.start(LIAR_QUEUE, liar.addrs(), 0)
         }),
@@ -515,15 +519,15 @@ fn what_is_not_to_be_believed_is_refused() {
         let mut liar = Liar::connect(&device, 0, "liar");
         let refused = violate(&mut liar).expect_err(reason);
         assert!(matches!(refused, vhost::Error::VhostUserProtocol(_)), "{reason}: {refused}");
-        // It hangs up: nothing is answered any more.
+        // The back end closed the connection: it answers no further message.
         assert!(liar.front.get_features().is_err(), "{reason}");
-        // The next one is accepted only when all of this one is over.
+        // The next connection is accepted only after this one has ended completely.
         BlockDevice::connect(&device.socket(), DriverOptions::default()).unwrap();
         assert_eq!(device.back_end.counters().refused, index as u64 + 1, "{reason}");
         let told = device.back_end.refusal().unwrap();
         assert!(told.contains(reason), "{told}, not {reason}");
     }
-    // No message at all, and half of one.
+    // An invalid message, and then half of one.
     let refused = device.back_end.counters().refused;
     UnixStream::connect(device.socket()).unwrap().write_all(&[0xFF; 64]).unwrap();
     BlockDevice::connect(&device.socket(), DriverOptions::default()).unwrap();
@@ -534,10 +538,11 @@ fn what_is_not_to_be_believed_is_refused() {
     assert_eq!(device.back_end.counters().refused, refused + 1);
 }
 
-/// A header, what is read, what is written, whether it violates the protocol, and the status if there is a place for it.
+/// A header, the segments to read, the segments to write, whether the buffer violates the protocol, and the status if
+/// there is a place for it.
 type Case = ([u8; 16], Vec<Segment>, Vec<Segment>, bool, Option<Status>);
 
-/// Buffers that violate the protocol: each comes back, is counted, and changes nothing.
+/// Buffers that violate the protocol: each one is returned, is counted, and changes nothing.
 #[test]
 fn buffers_that_lie_come_back() {
     let device = Device::start(1, BackEndOptions::default());
@@ -554,7 +559,7 @@ fn buffers_that_lie_come_back() {
     let write = |bytes: [u8; 16]| {
         let at = liar.pool.base().wrapping_add((header - LIAR_ADDR) as usize);
         for (index, byte) in bytes.into_iter().enumerate() {
-            // SAFETY: in the pool; the device reads it only once it is published.
+            // SAFETY: the address is in the pool; the device reads it only after it is published.
             unsafe { at.wrapping_add(index).write_volatile(byte) };
         }
     };
@@ -584,7 +589,7 @@ fn buffers_that_lie_come_back() {
         (flush, vec![segment(header, 7), segment(header + 7, 9)], to_status(&[]), false, Some(Status::Ok)),
         (read, from_header(&[]), to_status(&[segment(data, 0), segment(data, 512)]), false, Some(Status::Ok)),
     ];
-    // Sectors that are not there, among them such as overflow.
+    // Sectors beyond the end, including some that overflow.
     for sector in [[0, 0x40, 0, 0, 0, 0, 0, 0], [0xFF; 8], [0, 0, 0, 0, 0, 0, 0x80, 0]] {
         let mut header = read;
         header[8..].copy_from_slice(&sector);
@@ -594,7 +599,7 @@ fn buffers_that_lie_come_back() {
     for (index, (header, readable, writable, is_violation, expected)) in cases.into_iter().enumerate() {
         write(header);
         let at = liar.pool.base().wrapping_add((status - LIAR_ADDR) as usize);
-        // SAFETY: the status lies in the liar's pool, which is mapped.
+        // SAFETY: the status is in the liar's pool, which is mapped.
         unsafe { at.write_volatile(0xEE) };
         driver.add(&readable, &writable, index as u64).unwrap();
         driver.publish();
@@ -611,7 +616,7 @@ fn buffers_that_lie_come_back() {
             }
         };
         assert_eq!(completion.token, index as u64);
-        // SAFETY: the status lies in the liar's pool, which is mapped; the device is done with it.
+        // SAFETY: the status is in the liar's pool, which is mapped; the device has finished with it.
         let found = unsafe { at.read_volatile() };
         let code = |status| match status {
             Status::Ok => 0,
@@ -628,11 +633,12 @@ fn buffers_that_lie_come_back() {
 }
 
 fn borrow(event: &EventFd) -> BorrowedFd<'_> {
-    // SAFETY: borrowed for as long as the event file is.
+    // SAFETY: the event file is borrowed, and so stays open, as long as the result.
     unsafe { BorrowedFd::borrow_raw(event.as_raw_fd()) }
 }
 
-/// Rings full of random words, changed while they are served, of either kind: the device stays, and serves the next driver.
+/// Rings of either kind that are full of random words and change while they are served: the device continues, and
+/// serves the next driver.
 #[test]
 fn random_rings_are_survived() {
     let device = Device::start(1, BackEndOptions::default());
@@ -667,12 +673,12 @@ fn random_rings_are_survived() {
             bus.store(Area::Descriptor, slot + 8, rest, Relaxed);
             let entry = 4 + 2 * rng.random_range(0..usize::from(LIAR_QUEUE));
             bus.store(Area::Driver, entry, rng.random_range(0..LIAR_QUEUE + 1), Relaxed);
-            // Near where it should be, mostly.
+            // Usually near the correct index.
             let index = if rng.random_range(0..64) == 0 { rng.random() } else { round };
             bus.store(Area::Driver, 2, if features & Features::PACKED != 0 { 0 } else { index }, Relaxed);
             liar.kick.write(1).unwrap();
         }
-        // Its thread ends when it is told to.
+        // The ring's thread ends on this message.
         liar.front.get_vring_base(0).unwrap();
     }
     let counters = device.back_end.counters();
@@ -682,11 +688,11 @@ fn random_rings_are_survived() {
     Oracle::new(0, device.bytes(), 1).run(&mut driver.queues_mut()[0], 1 << 20, 64).unwrap();
 }
 
-/// The driver's memory is mapped as long as it is the driver's, and no longer.
+/// The driver's memory is mapped as long as it belongs to the driver, and no longer.
 #[test]
 fn memory_is_unmapped_when_it_is_taken_back() {
     let device = Device::start(1, BackEndOptions::default());
-    // This process is both: the liar's own mapping is one of those that are counted.
+    // Both ends are in this process, so the liar's own mapping is counted too.
     let count = |name: &str| {
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
         maps.lines().filter(|line| line.contains(&format!("memfd:{name} "))).count()

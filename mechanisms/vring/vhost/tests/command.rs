@@ -18,7 +18,7 @@ fn succeed(command: &mut Command) -> Output {
     output
 }
 
-/// It prints nothing but one line, which it returns, and exits with 2.
+/// Checks that the command prints nothing but one line, and exits with 2. Returns the line.
 #[track_caller]
 fn refuse(command: &mut Command) -> String {
     let output = command.output().expect("dormouse-vring runs");
@@ -28,11 +28,11 @@ fn refuse(command: &mut Command) -> String {
     error
 }
 
-/// A program that serves a disk, killed in the end.
+/// A program that serves a disk. It is killed on drop.
 struct Daemon(Child);
 
 impl Daemon {
-    /// A daemon with a disk of 16 MiB. `None`: it is not installed, and need not be.
+    /// Starts a daemon with a disk of 16 MiB. `None`: it is not installed, and not required.
     fn start(dir: &Path) -> Option<(Daemon, PathBuf)> {
         if !dormouse_testing::has("qemu-storage-daemon") {
             return None;
@@ -52,7 +52,7 @@ impl Daemon {
     }
 }
 
-/// Until somebody listens.
+/// Waits until a process listens on the socket.
 fn wait_for(socket: &Path) {
     let start = Instant::now();
     while UnixStream::connect(socket).is_err() {
@@ -119,7 +119,7 @@ fn what_cannot_be_had_is_told_with_a_remedy() {
     }
 }
 
-/// `serve` and `bench` are two programs that share memory; `serve` ends when it is told to, and says what it did.
+/// `serve` and `bench` are two programs that share memory. `serve` ends on a signal, and reports its counters.
 #[test]
 fn a_disk_is_served_to_one_driver_after_another() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,7 +1,8 @@
-//! DPDK's virtio-user, an independent driver, with a network device of ours: split and packed queues, in order and not.
+//! DPDK's virtio-user, an independent driver, with a network device of this test: split and packed queues, in order and
+//! not.
 //!
-//! The device fills each buffer that it gets for a received packet at once, with a packet that has a number. `dpdk-testpmd` sends them all back,
-//! and the device checks what comes.
+//! The device fills each buffer that it gets for a received packet immediately, with a numbered packet. `dpdk-testpmd`
+//! sends all packets back, and the device checks them.
 
 use std::io::{Read, Write};
 use std::process::{Child, Command, Stdio};
@@ -14,14 +15,14 @@ use dormouse_vring::{Chain, Features};
 use dormouse_vring_vhost::{BackEnd, BackEndOptions, Cursor, InvalidBuffer, Memory, Served};
 
 const PROGRAM: &str = "dpdk-testpmd";
-/// How long anything may take before the test says that it hangs.
+/// Time after which the test counts as hanging.
 const LONG: Duration = Duration::from_secs(600);
-/// Packets that have to come back: some hundred laps of the ring.
+/// Number of packets that must come back: about a hundred laps of the ring or more.
 const PACKETS: u64 = 50_000;
 
 /// `VIRTIO_NET_F_MRG_RXBUF` (5.1.3).
 const MRG_RXBUF: u64 = 1 << 15;
-/// Bytes of `struct virtio_net_hdr` (5.1.6), with `num_buffers`, the last two.
+/// Bytes of `struct virtio_net_hdr` (5.1.6), including `num_buffers`, its last two bytes.
 const HEADER_BYTES: usize = 12;
 const PACKET_BYTES: usize = 64;
 
@@ -30,14 +31,14 @@ const PACKET_BYTES: usize = 64;
 struct Packets {
     sent: AtomicU64,
     received: AtomicU64,
-    /// One more than the number of the last one that came back.
+    /// Number of the last packet that came back, plus one.
     next: AtomicU64,
     wrong: AtomicU64,
 }
 
 fn packet(number: u64) -> [u8; PACKET_BYTES] {
     let mut bytes = [number as u8; PACKET_BYTES];
-    // Local addresses, and an Ethernet type for experiments.
+    // Local addresses, and an EtherType for experiments.
     bytes[..14].copy_from_slice(&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x88, 0xB5]);
     bytes[14..22].copy_from_slice(&number.to_le_bytes());
     bytes
@@ -59,7 +60,7 @@ impl Served for Packets {
     fn serve(&self, queue: u16, chain: &Chain, memory: &Memory, _scratch: &mut Vec<u8>) -> Result<u32, InvalidBuffer> {
         let mut header = [0; HEADER_BYTES];
         if queue == 0 {
-            // 5.1.6.4.1: in one buffer.
+            // The packet is in one buffer (5.1.6.4.1).
             header[10] = 1;
             let mut to = Cursor::writable(chain, memory);
             let number = self.sent.fetch_add(1, Relaxed);
@@ -73,7 +74,7 @@ impl Served for Packets {
         let mut number = [0; 8];
         number.copy_from_slice(&bytes[14..22]);
         let number = u64::from_le_bytes(number);
-        // Some may be dropped on the way, and none may be overtaken or come twice.
+        // Packets may be dropped on the way, but not reordered or duplicated.
         let is_next = number >= self.next.swap(number.wrapping_add(1), Relaxed);
         let is_right = is_whole
             && is_next
@@ -85,7 +86,7 @@ impl Served for Packets {
     }
 }
 
-/// Killed in the end.
+/// A DPDK process. It is killed on drop.
 struct Driver(Child);
 
 impl Drop for Driver {
@@ -107,7 +108,7 @@ fn dpdk_drives_our_device() {
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join("vh.sock");
         let device = Arc::new(Packets::default());
-        // Without huge pages it shares memory that is not sealed.
+        // Without huge pages, DPDK shares memory that is not sealed.
         let options = BackEndOptions { requires_seal: false, ..BackEndOptions::default() };
         let back_end = BackEnd::start(&socket, Arc::clone(&device), options).unwrap();
         let vdev =
@@ -135,7 +136,7 @@ fn dpdk_drives_our_device() {
             }
             std::thread::yield_now();
         }
-        // It ends at a line.
+        // DPDK ends when it reads a line.
         driver.0.stdin.take().unwrap().write_all(b"\n").unwrap();
         let mut text = String::new();
         driver.0.stdout.take().unwrap().read_to_string(&mut text).unwrap();

@@ -1,4 +1,4 @@
-//! Our driver, and devices that are not what they should be.
+//! Tests of the driver with faulty devices.
 
 mod common;
 
@@ -32,7 +32,7 @@ fn serve(socket: &Path, storage: impl Storage + 'static) -> BackEnd {
     BackEnd::start(socket, Arc::new(Disk::new(storage, "", 1)), BackEndOptions::default()).unwrap()
 }
 
-/// One that takes the connection and says nothing, one that hangs up, and one that speaks something else.
+/// Devices that accept the connection and send nothing, close it, or speak another protocol.
 #[test]
 fn who_does_not_answer_is_given_up() {
     let (_dir, socket) = directory();
@@ -47,7 +47,7 @@ fn who_does_not_answer_is_given_up() {
             let listener = &listener;
             scope.spawn(move || {
                 let mut stream = listener.accept().unwrap().0;
-                // SET_OWNER and GET_FEATURES have no more than their headers.
+                // SET_OWNER and GET_FEATURES consist of their headers.
                 stream.read_exact(&mut [0; 24]).unwrap();
                 stream.write_all(&bytes).unwrap();
             });
@@ -58,15 +58,15 @@ fn who_does_not_answer_is_given_up() {
     assert!(matches!(error, Error::Gone | Error::Protocol { .. }), "{error}");
     let error = answer(b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec());
     assert!(matches!(error, Error::Protocol { .. }), "{error}");
-    // The right answer to a question that was not asked: of 8 bytes, for GET_QUEUE_NUM.
+    // A valid answer to another request: 8 bytes, for GET_QUEUE_NUM.
     let error = answer([17_u32, 5, 8, 0, 0].iter().flat_map(|word| word.to_le_bytes()).collect());
     assert!(matches!(error, Error::Protocol { .. }), "{error}");
-    // No features at all: a device of before 2016.
+    // No features at all: a device from before 2016.
     let error = answer([1_u32, 5, 8, 0, 0].iter().flat_map(|word| word.to_le_bytes()).collect());
     assert!(matches!(error, Error::NotOffered { .. }), "{error}");
 }
 
-/// A device that came back as another one gets nothing; the requests wait for the right one.
+/// A device that came back with other properties gets no requests. They wait for the right one.
 #[test]
 fn a_device_that_is_another_one_gets_nothing() {
     let (_dir, socket) = directory();
@@ -77,7 +77,7 @@ fn a_device_that_is_another_one_gets_nothing() {
     let mut oracle = Oracle::new(0, vec![0; DISK_BYTES as usize], 1);
     oracle.run(&mut driver.queues_mut()[0], 1 << 20, 16).unwrap();
     drop(back_end);
-    // They are made when nobody is there.
+    // These requests are made while no device is there.
     oracle.fill(&mut driver.queues_mut()[0], 16).unwrap();
 
     let smaller = serve(&socket, FileStorage::in_memory(DISK_BYTES / 2).unwrap());
@@ -96,14 +96,14 @@ fn a_device_that_is_another_one_gets_nothing() {
     assert!(bytes == oracle.bytes);
 }
 
-/// What the disk does when it is read for the so manieth time.
+/// Fault of a disk, which begins after a given number of reads (for [`Fault::Loses`], writes).
 #[derive(Debug, Clone, Copy)]
 enum Fault {
-    /// It fails.
+    /// Reads fail.
     Fails,
-    /// It gives a byte that is not what was written.
+    /// Reads return one wrong bit.
     Flips,
-    /// It loses what is written from then on.
+    /// Later writes are lost.
     Loses,
 }
 
@@ -147,7 +147,7 @@ impl Storage for Faulty {
     }
 }
 
-/// What `bench` verifies can fail.
+/// The verification of `bench` can fail.
 #[test]
 fn bench_finds_a_disk_that_fails() {
     let run = |fault, after| {
@@ -175,7 +175,7 @@ fn bench_finds_a_disk_that_fails() {
     }
 }
 
-/// A device that does not write what it should.
+/// A device that writes wrong statuses and lengths.
 struct Rude(FileStorage);
 
 impl Served for Rude {
@@ -191,7 +191,8 @@ impl Served for Rude {
         (self.0.len_bytes() / 512).to_le_bytes().to_vec()
     }
 
-    /// Of four requests one is given back as it was, one gets a status that does not exist, and one a length beyond its end.
+    /// Depending on the sector, returns a request untouched, writes a status that does not exist, or reports a length
+    /// beyond the end.
     fn serve(&self, _queue: u16, chain: &Chain, memory: &Memory, _scratch: &mut Vec<u8>) -> Result<u32, InvalidBuffer> {
         let mut header = [0; 16];
         Cursor::readable(chain, memory).load(&mut header)?;

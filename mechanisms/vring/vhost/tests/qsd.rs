@@ -1,4 +1,4 @@
-//! A `qemu-storage-daemon`, an independent implementation, as the device.
+//! Tests with `qemu-storage-daemon`, an independent implementation, as the device.
 
 mod common;
 
@@ -18,7 +18,7 @@ use common::{LONG, Oracle};
 
 const PROGRAM: &str = "qemu-storage-daemon";
 
-/// A daemon with a disk, killed in the end.
+/// A daemon with a disk. It is killed on drop.
 struct Daemon {
     dir: TempDir,
     queue_count: u16,
@@ -42,8 +42,8 @@ impl Daemon {
         command.current_dir(dir).stdin(Stdio::null());
         command.args(["--blockdev", "driver=file,node-name=f0,filename=disk.raw,cache.direct=off"]);
         command.args(["--blockdev", "driver=raw,node-name=d0,file=f0", "--export", &export]);
-        // A test that fails leaves no daemon behind.
-        // SAFETY: between fork and exec, one system call that may be made there (signal-safety(7)).
+        // A failing test must leave no daemon behind.
+        // SAFETY: between fork and exec, the closure makes one system call that is allowed there (signal-safety(7)).
         unsafe {
             command.pre_exec(|| {
                 rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))
@@ -72,7 +72,7 @@ impl Daemon {
         self.child = Daemon::spawn(self.dir.path(), self.queue_count);
     }
 
-    /// What the disk holds.
+    /// Returns the disk's contents.
     fn bytes(&self) -> Vec<u8> {
         std::fs::read(self.dir.path().join("disk.raw")).unwrap()
     }
@@ -88,12 +88,13 @@ impl Drop for Daemon {
 const DISK_BYTES: usize = 64 << 20;
 const REQUEST_SECTORS_MAX: usize = 512;
 
-/// MiB in all.
+/// Returns the total amount of data to move, in MiB.
 fn total_mib() -> u64 {
     std::env::var("DORMOUSE_VRING_MIB").map_or(1024, |text| text.parse().expect("DORMOUSE_VRING_MIB is a number"))
 }
 
-/// 1 GiB in requests of 512 bytes to 256 KiB, over depths, event indexes and indirect tables, one queue and two.
+/// Moves 1 GiB in requests of 512 bytes to 256 KiB, over depths, event indexes and indirect tables, with one queue and
+/// two.
 #[test]
 fn what_is_written_is_read() {
     if !has(PROGRAM) {
@@ -156,7 +157,7 @@ fn what_is_written_is_read() {
     assert!(daemon.bytes() == bytes, "the disk holds something else");
 }
 
-/// The daemon is killed again and again while it has requests, and what it had is done by the next.
+/// The daemon is killed repeatedly while it has requests, and the next daemon executes them.
 #[test]
 fn a_killed_daemon_is_followed_by_another() {
     if !has(PROGRAM) {
@@ -176,7 +177,7 @@ fn a_killed_daemon_is_followed_by_another() {
     for round in 0..8 {
         oracle.run(&mut device.queues_mut()[0], 4 << 20, REQUEST_SECTORS_MAX).unwrap();
         if round % 2 == 0 {
-            // It has all of them, and has done none.
+            // A stopped daemon has received all requests, and completed none.
             daemon.signal(rustix::process::Signal::STOP);
         }
         oracle.fill(&mut device.queues_mut()[0], REQUEST_SECTORS_MAX).unwrap();
@@ -193,7 +194,7 @@ fn a_killed_daemon_is_followed_by_another() {
         let in_flight = oracle.in_flight.len();
         assert!(round % 2 == 1 || in_flight == usize::from(depth), "{in_flight} in flight");
         assert_eq!(device.queues_mut()[0].in_flight(), in_flight);
-        // Nobody is there yet, and it can be tried again.
+        // No device is there yet. The call can be repeated.
         assert!(matches!(device.reconnect(Duration::ZERO), Err(Error::Connect { .. })));
         daemon.child = Daemon::spawn(daemon.dir.path(), 1);
         assert_eq!(device.reconnect(LONG).unwrap(), in_flight);
@@ -204,7 +205,7 @@ fn a_killed_daemon_is_followed_by_another() {
     assert!(daemon.bytes() == oracle.bytes, "the disk holds something else");
 }
 
-/// What is asked for and cannot be had.
+/// Requests and options that the daemon does not support are refused with an error.
 #[test]
 fn what_the_daemon_lacks_is_told() {
     if !has(PROGRAM) {

@@ -1,4 +1,4 @@
-//! The address space as bars: one for each mapping, in the order of addresses, longer for larger ones.
+//! The address space as bars: one for each mapping, in order of address. A larger mapping has a longer bar.
 
 use std::fmt::Write;
 
@@ -7,13 +7,13 @@ use crate::Census;
 use crate::census::Row;
 use crate::text::bytes_text;
 
-/// Units across a bar's picture.
+/// Width of the picture of a bar, in its units.
 const WIDTH: f64 = 1000.0;
-/// A part that exists must be visible.
+/// Minimum width of a part, so that it is visible.
 const PART_WIDTH_MIN: f64 = 4.0;
-/// Bars; the table has every mapping.
+/// Maximum number of bars. The table has every mapping.
 const BARS_MAX: usize = 2000;
-/// Empty stretches of at least this size are mentioned.
+/// Minimum size of an unmapped range that is mentioned.
 const GAP_BYTES_MIN: u64 = 1 << 30;
 
 pub(super) fn draw(body: &mut String, census: &Census) {
@@ -41,7 +41,7 @@ pub(super) fn draw(body: &mut String, census: &Census) {
     }
 }
 
-/// From 0 to 1.
+/// Returns the length of a bar, from 0 to 1.
 fn length(size: u64, size_max: u64) -> f64 {
     let steps = |size: u64| (size as f64 / 4096.0).max(1.0).log2() + 1.0;
     steps(size) / steps(size_max)
@@ -53,7 +53,7 @@ fn bar(row: &Row, size_max: u64) -> String {
     let parts: Vec<_> = parts.into_iter().filter(|(.., bytes)| *bytes > 0).collect();
     let widths: Vec<f64> =
         parts.iter().map(|(.., bytes)| (whole * *bytes as f64 / row.size.max(1) as f64).max(PART_WIDTH_MIN)).collect();
-    // As long as intended, with small parts made visible.
+    // Keeps the intended length although small parts are widened.
     let scale = whole / widths.iter().sum::<f64>().max(whole);
     let (mut rects, mut x) = (String::new(), 0.0);
     for ((name, colour, bytes), width) in parts.iter().zip(&widths) {

@@ -6,7 +6,7 @@ use super::{KINDS, legend, line};
 use crate::Run;
 use crate::text::{bytes_text, fault_rates, time_text};
 
-/// The picture, and within it the plots.
+/// Dimensions of the picture, and of the plots in it.
 const WIDTH: f64 = 960.0;
 const LEFT: f64 = 70.0;
 const RIGHT: f64 = 950.0;

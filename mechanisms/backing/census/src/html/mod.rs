@@ -1,7 +1,7 @@
 //! A census as an HTML page: one file, without scripts, that loads nothing from the network.
 //!
 //! ```text
-//!   Census ──▶ bars: one for each mapping, longer for larger ones, in parts by what is behind it ──┐
+//!   Census ──▶ bars: one for each mapping, longer for larger ones, divided by kind of page ────────┐
 //!   Run    ──▶ curves: memory and faults over time; buffers on the zero page                       ├─▶ one file
 //!   both   ──▶ tables with every figure                                                          ──┘
 //! ```
@@ -18,14 +18,15 @@ use crate::{Census, Pages, Run, Verdict, run_table};
 
 const CSS: &str = include_str!("page.css");
 
-/// A browser that follows it makes no request for this page, and runs nothing.
+/// A browser that follows this policy makes no request for the page, and runs no script.
 const POLICY: &str =
     "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'";
 
 /// A kind of memory behind a mapping: its name, its colour in the style sheet, and the function that counts its bytes.
 pub(crate) type Kind = (&'static str, &'static str, fn(&Pages) -> u64);
 
-/// In the order of the bars. `small` and `huge` exclude what is shared, so that all kinds together are the whole.
+/// All kinds, in the order of the bars. `small` and `huge` exclude shared memory, so that the sum over all kinds is the
+/// size.
 pub(crate) const KINDS: [Kind; 6] = [
     ("zero page", "zero", |pages| pages.zero),
     ("small pages", "small", |pages| pages.small.saturating_sub(pages.shared)),
@@ -35,7 +36,7 @@ pub(crate) const KINDS: [Kind; 6] = [
     ("unbacked", "unbacked", |pages| pages.unbacked),
 ];
 
-/// A census as HTML.
+/// Returns a census as HTML.
 pub fn html(census: &Census) -> String {
     let title = format!("{}, process {}", census.command, census.pid);
     let mut body = String::new();
@@ -44,7 +45,7 @@ pub fn html(census: &Census) -> String {
     page(&title, "What stands behind its memory, at about one moment.", &body)
 }
 
-/// What became of a command as HTML.
+/// Returns the result of a command as HTML.
 pub fn html_of_run(run: &Run) -> String {
     let title = run.command.first().map_or("no command", String::as_str);
     let words = run.command.join(" ");
@@ -53,7 +54,7 @@ pub fn html_of_run(run: &Run) -> String {
     if run.period_ms.is_some() {
         let class = if run.verdict == Verdict::NotFound { "quiet" } else { "note" };
         let lines = run_table(run, 120, false);
-        // Its last line is the verdict.
+        // The last line of the text is the verdict.
         let verdict = lines.trim_end().lines().next_back().unwrap_or_default();
         section(&mut body, "summary", "Read from the zero page", &|body| {
             line(body, &format!("<p class=\"{class}\">{}</p>", escaped(verdict)));
@@ -191,7 +192,7 @@ fn line(body: &mut String, html: &str) {
     let _ = writeln!(body, "{html}");
 }
 
-/// Squares of colour with their names.
+/// Adds a legend: coloured squares with their names.
 fn legend<'a>(body: &mut String, entries: impl Iterator<Item = (&'a str, &'a str)>) {
     let entry = |(name, colour): (&str, &str)| {
         format!(
@@ -201,7 +202,7 @@ fn legend<'a>(body: &mut String, entries: impl Iterator<Item = (&'a str, &'a str
     line(body, &format!("<ul class=\"legend\" aria-label=\"Colours\">{}</ul>", entries.map(entry).collect::<String>()));
 }
 
-/// Text for HTML, also in a quoted attribute. Control characters are not allowed in HTML.
+/// Escapes text for HTML, also for a quoted attribute. Replaces control characters, which HTML does not allow.
 pub(crate) fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for character in text.chars() {
@@ -282,7 +283,7 @@ mod tests {
         assert_eq!(KINDS.iter().map(|(.., bytes)| bytes(&pages)).sum::<u64>(), (4 << 20) + 4096);
     }
 
-    /// Relative luminance of `#rrggbb`, by <https://www.w3.org/TR/WCAG22/#dfn-relative-luminance>.
+    /// Returns the relative luminance of `#rrggbb`, by <https://www.w3.org/TR/WCAG22/#dfn-relative-luminance>.
     fn luminance(colour: &str) -> f64 {
         let number = u32::from_str_radix(colour, 16).unwrap();
         let linear = |shift: u32| {

@@ -1,10 +1,10 @@
-//! `dormouse pages`: a table for people, JSON for scripts, and a refusal with its reason.
+//! `dormouse pages PID`: a table, JSON, and an error with its reason.
 
 use std::process::Command;
 
 use crate::PAGES;
 
-/// An array of this program's that is read and never written.
+/// An array of this program that is read and never written.
 static FRAME: [std::sync::atomic::AtomicU8; 1 << 20] = [const { std::sync::atomic::AtomicU8::new(0) }; 1 << 20];
 
 #[test]
@@ -28,7 +28,7 @@ fn a_process_is_shown_with_what_is_behind_its_memory() {
     for field in ["unbacked", "zero", "small", "huge", "swapped"] {
         assert_eq!(json["total"][field].as_u64(), Some(sum(field)), "{field}");
     }
-    // Only where the kernel tells.
+    // Checked only if the kernel tells the zero page.
     if json["unseen"].as_array().unwrap().iter().all(|line| !line.as_str().unwrap().contains("zero page counts")) {
         let variables = json["zero_variables"].as_array().unwrap();
         assert!(

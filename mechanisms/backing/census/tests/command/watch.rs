@@ -1,4 +1,5 @@
-//! `dormouse pages -- CMD` and `--watch`: the mistake of the benchmark of 2008 is found and its repair is not, and the command is left as it is.
+//! `dormouse pages -- CMD` and `--watch`: the mistake of the benchmark of 2008 is found, its repaired version is not,
+//! and the command is not disturbed.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -14,7 +15,7 @@ use serde_json::Value;
 
 use crate::PAGES;
 
-/// It prints nothing but one line, which it returns, and exits with 2.
+/// Checks that the command prints nothing but one line, and exits with 2. Returns the line.
 #[track_caller]
 fn refuse(command: &mut Command) -> String {
     let output = command.output().expect("dormouse-pages runs");
@@ -26,8 +27,8 @@ fn refuse(command: &mut Command) -> String {
 
 const SIZE: u64 = 4 << 20;
 
-/// A codec that decodes frames out of a static buffer, which nobody has filled; with `-DREPAIRED` somebody has.
-/// The first argument says how it ends.
+/// A codec that decodes frames from a static buffer, which was never filled; with `-DREPAIRED` it is filled. The first
+/// argument says how the program ends.
 const CODEC: &str = r#"
 #include <pthread.h>
 #include <signal.h>
@@ -57,7 +58,7 @@ int main(int argc, char **argv) {
 }
 "#;
 
-/// Takes a signal and says so, or goes on when its input ends.
+/// A program that waits for a signal and reports it, or copies its input until that ends.
 const PATIENT: &str = r#"
 #include <signal.h>
 #include <stdio.h>
@@ -102,7 +103,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Whether `dormouse pages --watch` can tell the zero page here: otherwise it says so, which a test of its own asks for.
+/// Whether `dormouse pages --watch` can tell the zero page here. If not, it says so, which another test checks.
 fn sees_zero() -> bool {
     let output = pages(&["--watch"], &[Path::new("true")]);
     let sees = output.status.code() == Some(0);
@@ -165,7 +166,7 @@ fn the_report_for_machines_has_it_all() {
     let number = |value: &Value| value.as_f64().unwrap();
     let speed = &report["speed"];
     assert!(number(&speed["factor"]) > 0.0 && number(&speed["factor_ci95"][0]) <= number(&speed["factor_ci95"][1]));
-    // Each of its pages was a fault, unless the kernel has read ahead of them with a huge one.
+    // Each page was a fault, unless the kernel has used huge pages.
     assert!(number(&report["whole"]["faults_minor"]) > 0.0 && report["measured"] == report["whole"]);
     assert!(number(&report["whole"]["first_touches"]) > 0.0);
     assert!(number(&report["whole"]["touched"]) >= (SIZE - 8192) as f64, "{:#}", report["whole"]);
@@ -179,14 +180,14 @@ fn the_report_for_machines_has_it_all() {
     assert_eq!((code, report["verdict"].as_str(), &report["speed"]), (Some(0), Some("not-found"), &Value::Null));
     let (code, _) = json(&["--watch", "--size", "1G"], &[&codec]);
     assert_eq!(code, Some(0));
-    // Nothing that was measured: before it had begun, it had ended.
+    // Nothing was measured: the command ended before the measured time began.
     let (code, report) = json(&["--watch", "--from", "10m"], &[&codec]);
     assert_eq!((code, report["buffers"].as_array().unwrap().len()), (Some(0), 0));
     assert_eq!(report["measured"]["faults_minor"], 0);
     assert!(report["unseen"][0].as_str().unwrap().contains("measured time"));
 }
 
-/// Only the last look is left, with a period that never ends.
+/// With a very long period, only the last look remains.
 #[test]
 fn the_last_look_is_just_before_the_end() {
     if !sees_zero() {
@@ -200,7 +201,7 @@ fn the_last_look_is_just_before_the_end() {
             return skip(Lack::machine(&report["unseen"], "run the tests where ptrace(2) is allowed"));
         }
         assert_eq!((found, report["verdict"].as_str()), (Some(code), Some("found")), "{end}");
-        // Where another thread ends the process, once more with the first one.
+        // If another thread ends the process, there is one more look when the first thread ends.
         assert!(report["sample_count"].as_u64().unwrap() <= 2, "{end}");
     }
     // By children of fork, of vfork, and after an exec.
@@ -234,17 +235,17 @@ fn without_ptrace_there_are_samples_alone() {
     assert!(matches!(code, Some(0 | 2)), "{report}");
 }
 
-/// What [`PATIENT`] blocks itself, until it waits for it.
+/// The signal that [`PATIENT`] itself blocks until it waits for it.
 const TERM: u64 = 1 << 14;
 
-/// Signals that a process blocks, the first in bit 0.
+/// Returns the signals that a process blocks, signal 1 in bit 0.
 fn blocked(pid: i32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigBlk:")).unwrap();
     u64::from_str_radix(mask.trim(), 16).unwrap()
 }
 
-/// A command that has said its number.
+/// A running command that has printed its process id.
 struct Running {
     child: Child,
     output: std::io::Lines<BufReader<std::process::ChildStdout>>,
@@ -257,11 +258,13 @@ impl Running {
         let report = dir.join("report");
         let mut dormouse = Command::new(PAGES);
         dormouse.args(["--watch", "--output"]).arg(&report).args(arguments).arg("--").args(command);
-        // A group of its own, with a parent in another one: what stops programs at a terminal (TSTP) is ignored in a group that has none.
+        // Its own process group, with a parent in another group: in a group without one, stops from a terminal (TSTP)
+        // are ignored.
         dormouse.process_group(0);
-        // Whoever was started in the background of a script ignores SIGINT, and so does all that it starts.
+        // A process that was started in the background of a script ignores SIGINT, and so do all processes that it
+        // starts.
         let heed = || {
-            // SAFETY: the disposition of a signal, to what it is by default (signal(2)).
+            // SAFETY: the call sets a signal's disposition to the default, which is valid for SIGINT (signal(2)).
             unsafe { libc::signal(libc::SIGINT, libc::SIG_DFL) };
             Ok(())
         };
@@ -278,7 +281,7 @@ impl Running {
     }
 
     fn end(mut self) -> (Option<i32>, String) {
-        // Which the wait would close.
+        // Kept open, because `wait` would close it.
         let _input = self.child.stdin.take();
         let status = self.child.wait().unwrap();
         (status.code(), fs::read_to_string(self.report).unwrap())
@@ -289,10 +292,10 @@ impl Running {
 fn signals_are_the_commands() {
     let dir = tempfile::tempdir().unwrap();
     let patient = build(dir.path(), "patient", PATIENT, &[]);
-    // Sent to dormouse, and to the command.
+    // The signal is sent to dormouse, and to the command.
     for is_passed_on in [true, false] {
         let mut running = Running::new(&[], &[&patient, Path::new("signal")], dir.path());
-        // What was blocked before it ran is so no more, but for its own.
+        // Signals that were blocked before the exec are no longer blocked, except the command's own.
         assert_eq!(blocked(running.pid) & !TERM, 0);
         let target = if is_passed_on { Pid::from_child(&running.child) } else { Pid::from_raw(running.pid).unwrap() };
         kill_process(target, Signal::TERM).unwrap();
@@ -300,7 +303,7 @@ fn signals_are_the_commands() {
         let (code, report) = running.end();
         assert_eq!(code, Some(9), "{report}");
     }
-    // One that ends it.
+    // A signal that ends the command.
     let running = Running::new(&[], &[&patient, Path::new("read")], dir.path());
     kill_process(Pid::from_child(&running.child), Signal::INT).unwrap();
     let (code, report) = running.end();
@@ -337,7 +340,7 @@ fn a_stop_is_left_to_who_stopped_it() {
     assert_eq!(code, Some(0), "{report}");
 }
 
-/// What the command has left behind goes on by itself.
+/// A process that the command leaves behind runs on.
 #[test]
 fn who_outlives_the_command_is_let_go() {
     let script = "exec 3<&0; cat <&3 & echo $!";
@@ -354,7 +357,7 @@ fn who_outlives_the_command_is_let_go() {
     assert_eq!(output.next().unwrap().unwrap(), "alive");
 }
 
-/// Has the kernel refuse ptrace(2), as containers do, and becomes its arguments.
+/// A program that makes the kernel refuse ptrace(2), as containers do, and executes its arguments.
 const REFUSED: &str = r#"
 #include <errno.h>
 #include <linux/filter.h>
@@ -389,7 +392,7 @@ fn where_ptrace_is_forbidden_there_are_samples_alone() {
         let reason = format!("this machine has no seccomp: {:?}", child.wait());
         return skip(Lack::machine(reason, "a kernel with CONFIG_SECCOMP_FILTER"));
     };
-    // Its signals are not blocked by what was begun.
+    // The command's signals are not left blocked by the attempt to trace it.
     assert_eq!(blocked(pid.parse().unwrap()) & !TERM, 0);
     kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
     assert_eq!(output.next().unwrap().unwrap(), "took 15");
@@ -433,7 +436,7 @@ fn the_picture_of_a_run_has_its_time() {
     for part in ["Over time", "when most of it was the zero page", "frame in codec", "at its end", "<details>"] {
         assert!(page.contains(part), "{part} is not in {page}");
     }
-    // No request, no script.
+    // The page makes no request and has no script.
     assert!(!page.contains("http://") && !page.contains("https://") && !page.contains("<script"));
 }
 
@@ -464,7 +467,8 @@ fn mistakes_are_one_line() {
     }
 }
 
-/// What `nobody` is allowed and told: a process of root's is refused, and without PAGEMAP_SCAN the zero page cannot be told.
+/// Permissions and limits of the user `nobody`: a process of root is refused, and without PAGEMAP_SCAN the zero page
+/// cannot be told.
 #[test]
 fn another_user_is_told_what_is_not_seen() {
     const NOBODY: u32 = 65534;
@@ -486,7 +490,7 @@ fn another_user_is_told_what_is_not_seen() {
     };
     let error = refuse(&mut as_nobody(&[&std::process::id().to_string()], &[]));
     assert!(error.contains("another user's") && error.contains("run this as root"), "{error}");
-    // One's own is seen as by root.
+    // The user's own processes are seen as by root.
     if sees_zero() {
         let output = as_nobody(&["--watch"], &[&codec]).output().unwrap();
         assert_eq!(output.status.code(), Some(3), "{}", text(&output.stderr));

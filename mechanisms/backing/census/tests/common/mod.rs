@@ -1,5 +1,5 @@
 //! Programs that hold still, and the kernel's own sums of their memory.
-// Each test binary uses a part of it.
+//! Each test binary uses a part of this module.
 #![allow(dead_code)]
 
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
 pub const WAYS: [Way; 3] = Way::ALL;
 
-/// Builds a program of C.
+/// Builds a C program.
 pub fn build(dir: &Path, name: &str, source: &str, options: &[&str]) -> PathBuf {
     let (file, program) = (dir.join(format!("{name}.c")), dir.join(name));
     std::fs::write(&file, source).unwrap();
@@ -21,15 +21,15 @@ pub fn build(dir: &Path, name: &str, source: &str, options: &[&str]) -> PathBuf 
     program
 }
 
-/// A program that was stopped, and ends with the value.
+/// A stopped program, which is killed on drop.
 pub struct Stopped {
     pub child: Child,
-    /// What it has said before it was ready.
+    /// Lines that it has printed before it was ready.
     pub lines: Vec<String>,
 }
 
 impl Stopped {
-    /// Once it is ready, if it says so.
+    /// Starts a program, and stops it when it has printed `ready`, if `says_so`.
     pub fn new(command: &mut Command, says_so: bool) -> Stopped {
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let mut lines = Vec::new();
@@ -51,10 +51,10 @@ impl Drop for Stopped {
     }
 }
 
-/// Bytes by name, of each mapping by its first byte.
+/// Bytes by name, for each mapping by its first address.
 pub type Sums = BTreeMap<u64, BTreeMap<String, u64>>;
 
-/// Bytes by name, of each mapping by its first byte, as `/proc/PID/smaps` has them.
+/// Returns the sums of `/proc/PID/smaps`, in bytes.
 pub fn smaps(pid: u32) -> Sums {
     let mut all = Sums::new();
     for line in std::fs::read_to_string(format!("/proc/{pid}/smaps")).unwrap().lines() {
@@ -74,7 +74,7 @@ pub fn smaps(pid: u32) -> Sums {
     all
 }
 
-/// A census, and the kernel's sums before and after it, which are the same: the kernel may take pages back at any time.
+/// Takes a census while the kernel's sums before and after it are equal: the kernel may take pages back at any time.
 pub fn settled(pid: u32, way: Way) -> Result<(Census, Sums), PagesError> {
     let mut before = smaps(pid);
     for _ in 0..100 {

@@ -1,4 +1,4 @@
-//! Random requests, and what must come of them.
+//! Random requests, with checks of their results.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -7,12 +7,12 @@ use dormouse_vring_vhost::{BlockQueue, Error, Operation, SECTOR_BYTES, Status};
 use rand::rngs::SmallRng;
 use rand::{Rng, RngCore, SeedableRng};
 
-/// How long anything may take before a test says that it hangs.
+/// Time after which a test counts an operation as hanging.
 pub const LONG: Duration = Duration::from_secs(600);
 
 const NOISE_BYTES: usize = 2 << 20;
 
-/// What a disk holds, or a part of one that a queue has for itself: bytes, so that it cannot be wrong.
+/// Expected contents of a disk, or of a queue's own part of one, as plain bytes.
 pub struct Oracle {
     first_sector: u64,
     pub bytes: Vec<u8>,
@@ -20,11 +20,11 @@ pub struct Oracle {
     pub in_flight: HashMap<u64, (Operation, std::ops::Range<usize>)>,
     rng: SmallRng,
     seed: u64,
-    /// Random bytes, of which each write takes some from somewhere: cheaper than new ones each time.
+    /// Random bytes. Each write uses a part of them, which is cheaper than generating new ones.
     noise: Vec<u8>,
     buffer: Vec<u8>,
     token: u64,
-    /// Bytes that went either way and were right.
+    /// Number of bytes that were read or written correctly.
     pub moved: u64,
 }
 
@@ -38,10 +38,10 @@ impl Oracle {
         Oracle { first_sector, bytes, is_busy, in_flight, rng, seed, noise, buffer, token: 0, moved: 0 }
     }
 
-    /// Makes a request of up to so many sectors that has none in common with one in flight.
+    /// Makes a request of at most `sectors_max` sectors that overlaps none in flight.
     fn submit(&mut self, queue: &mut BlockQueue, sectors_max: usize) -> Result<(), Error> {
         let sectors = loop {
-            // Small ones as often as large ones.
+            // Small requests as often as large ones.
             let count = (1 << self.rng.random_range(0..=sectors_max.ilog2())) - self.rng.random_range(0..2);
             let start = self.rng.random_range(0..=self.is_busy.len() - sectors_max);
             let sectors = start..start + count.max(1);
@@ -67,7 +67,7 @@ impl Oracle {
         Ok(())
     }
 
-    /// Checks all that is done; returns how many requests that were.
+    /// Checks all completed requests, and returns their number.
     pub fn complete(&mut self, queue: &mut BlockQueue) -> usize {
         let mut count = 0;
         while let Some(completed) = queue.complete().unwrap() {
@@ -85,7 +85,7 @@ impl Oracle {
         count
     }
 
-    /// Moves so many bytes, with as many requests in flight as the queue takes.
+    /// Moves at least `bytes` bytes, with as many requests in flight as the queue takes.
     pub fn run(&mut self, queue: &mut BlockQueue, bytes: u64, sectors_max: usize) -> Result<(), Error> {
         let end = self.moved + bytes;
         while self.moved < end {
