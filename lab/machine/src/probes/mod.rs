@@ -23,6 +23,8 @@ use dormouse_lab_statistics::{Measurement, measurement, median};
 pub const LOOKS: usize = 12;
 /// Looks before a run: as few as have an interval.
 pub const LOOKS_BEFORE_RUN: usize = dormouse_lab_statistics::ROUNDS_MIN;
+/// Looks before a quick run, which has no intervals: `dormouse lab compare` says nothing about the machines of two quick runs.
+pub const LOOKS_BEFORE_QUICK_RUN: usize = 1;
 /// Samples of each figure in a look, which is their median.
 const SAMPLES: usize = 3;
 
