@@ -114,7 +114,8 @@ pub fn run(names: &[String], options: &RunOptions) -> Result<Report, LabError> {
     // Read before the run, while the load is that of other processes.
     let mut host = Host::read();
     let cpu = options.cpus.first().copied().unwrap_or(0);
-    host.probes = probes::measure(cpu, probes::LOOKS_BEFORE_RUN, host.caches_bytes());
+    let looks = if options.is_quick { probes::LOOKS_BEFORE_QUICK_RUN } else { probes::LOOKS_BEFORE_RUN };
+    host.probes = probes::measure(cpu, looks, host.caches_bytes());
     for known in known {
         let neighbours = Neighbours::watch(&[std::process::id()], options.cpus.get(..1).unwrap_or_default());
         let mut experiment = (known.run)(options, &host)?;

@@ -50,6 +50,12 @@ pub(crate) fn check_path() -> Result<()> {
 pub(crate) fn cargo<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(arguments).current_dir(root());
+    // `cargo run` has told this program where its package is. Build scripts that look at these variables (that of ring does) would run again in every
+    // clone, and all that depends on them would be compiled again.
+    let is_of_package = |name: &str| name.starts_with("CARGO_MANIFEST_") || name.starts_with("CARGO_PKG_");
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(is_of_package)) {
+        command.env_remove(name);
+    }
     command
 }
 

@@ -11,6 +11,7 @@ use dormouse_doctor::{print_findings, tracing_works};
 use dormouse_lab::compare::{Comparison, compare, load};
 use dormouse_lab::doctor::{diagnose, examine, examine_and_measure};
 use dormouse_lab::report::{self, html};
+use dormouse_lab::statistics::ROUNDS_MIN;
 use dormouse_lab::{EXPERIMENTS, Host, Policy, Report, RunOptions, SCHEMA};
 use dormouse_terminal::{EXIT_CODES, Output, say};
 
@@ -218,9 +219,9 @@ impl Doctor {
     fn compare(&self, path: &Path, out: &mut Output) -> anyhow::Result<u8> {
         // The file is checked before seconds of measuring.
         let there = Report { experiments: Vec::new(), ..load(path)? };
-        if there.host.probes.figures.is_empty() {
+        if there.host.probes.figures.iter().all(|figure| figure.n < ROUNDS_MIN) {
             let remedy = format!("write it again there, with `dormouse lab doctor --save {}`", path.display());
-            bail!("{} has no measurements of its host; {remedy}", path.display());
+            bail!("{} has no measurements of its host that can be compared; {remedy}", path.display());
         }
         let here = Report { schema: SCHEMA, host: examine_and_measure(), experiments: Vec::new() };
         let comparison = compare(&there, &here);

@@ -8,14 +8,7 @@ use crate::common::lab;
 use crate::output::closed;
 
 fn compare(path: &Path) -> Output {
-    lab().args(["doctor", "--json", "--compare"]).arg(path).output().unwrap()
-}
-
-/// Returns the figures, with whether they differ.
-fn measured(output: &Output) -> Vec<(String, bool)> {
-    let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"));
-    let figures = json["measured"].as_array().unwrap().iter();
-    figures.map(|one| (one["figure"].as_str().unwrap().to_string(), one["differs"].as_bool().unwrap())).collect()
+    lab().args(["doctor", "--compare"]).arg(path).output().unwrap()
 }
 
 #[test]
@@ -27,15 +20,6 @@ fn a_saved_host_is_compared_with_this_one() {
     command.args(["doctor", "--save"]).arg(&saved).stdout(closed()).stderr(closed());
     let output = command.output().unwrap();
     assert!(matches!(output.status.code(), Some(0 | 1)), "{output:?}");
-    let output = compare(&saved);
-    let found = measured(&output);
-    for subject in ["core clock", "caches", "scheduler", "clock source", "interruptions", "page backing"] {
-        assert!(found.iter().any(|(name, _)| name.starts_with(subject)), "{subject}: {found:?}");
-    }
-    // The machine may be disturbed meanwhile, so figures may differ; the exit code must match them.
-    let differs = found.iter().any(|(_, differs)| *differs);
-    assert_eq!(output.status.code(), Some(if differs { 3 } else { 0 }), "{output:?}");
-
     // A machine whose core is ten times as fast.
     let mut json: serde_json::Value = serde_json::from_slice(&std::fs::read(&saved).unwrap()).unwrap();
     for figure in json["host"]["probes"]["figures"].as_array_mut().unwrap() {
@@ -45,11 +29,14 @@ fn a_saved_host_is_compared_with_this_one() {
         }
     }
     std::fs::write(&saved, json.to_string()).unwrap();
-    let output = lab().args(["doctor", "--compare"]).arg(&saved).output().unwrap();
+    let output = compare(&saved);
     assert_eq!(output.status.code(), Some(3));
     let text = String::from_utf8_lossy(&output.stdout);
     let is_found = |line: &str| line.trim().starts_with("core clock addition") && line.contains("differs by");
     assert!(text.lines().any(is_found) && text.contains("\ndiffer: core clock"), "{text}");
+    for subject in ["core clock", "caches", "scheduler", "clock source", "interruptions", "page backing"] {
+        assert!(text.lines().any(|line| line.trim().starts_with(subject)), "{subject}: {text}");
+    }
 }
 
 #[test]

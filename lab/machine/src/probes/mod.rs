@@ -24,6 +24,8 @@ use dormouse_lab_statistics::{Measurement, measurement, median};
 pub const LOOKS: usize = 12;
 /// Number of looks before a run: the minimum for an interval.
 pub const LOOKS_BEFORE_RUN: usize = dormouse_lab_statistics::ROUNDS_MIN;
+/// Number of looks before a quick run, which has no intervals: `dormouse lab compare` says nothing about the machines of two quick runs.
+pub const LOOKS_BEFORE_QUICK_RUN: usize = 1;
 /// Number of samples of each figure in a look. The look's value is their median.
 const SAMPLES: usize = 3;
 

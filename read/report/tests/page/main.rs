@@ -291,7 +291,7 @@ fn what_has_no_room_is_merged_and_counted() {
 #[test]
 fn frames_are_measured() {
     let Some(program) = browser::program() else { return };
-    let requests = std::env::var("DORMOUSE_FRAMES").map_or(50_000, |count| count.parse().expect("a number"));
+    let requests = std::env::var("DORMOUSE_FRAMES").map_or(10_000, |count| count.parse().expect("a number"));
     let (page, written) = made("frames.html", requests, 24 << 20);
     let browser = &mut Browser::start(&program);
     open(browser, &page, 1500);
