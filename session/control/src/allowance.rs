@@ -1,13 +1,13 @@
-//! How many snapshots events may ask for: each process keeps a distance between its own, but a thousand short ones would fill a
-//! disk.
+//! Limit of snapshots that events trigger. Each process keeps a minimum time between its own, but a thousand short
+//! processes would fill a disk.
 
 use std::time::{Duration, Instant};
 
-/// Snapshots that may be taken at once, and one more each [`Allowance::EACH`].
+/// Number of snapshots that may be taken at once; grows by one every [`Allowance::EACH`].
 #[derive(Debug)]
 pub(crate) struct Allowance {
     left: u32,
-    /// When one was added last.
+    /// Time at which the last one was added.
     added: Instant,
 }
 
@@ -19,13 +19,13 @@ impl Allowance {
         Allowance { left: Allowance::MAX, added: now }
     }
 
-    /// Of a session in which so many were taken, nobody knows when.
+    /// Returns the allowance of a session that has taken `taken` snapshots at unknown times.
     pub(crate) fn after(taken: u64, now: Instant) -> Allowance {
         let left = u64::from(Allowance::MAX).saturating_sub(taken) as u32;
         Allowance { left, added: now }
     }
 
-    /// Whether there is one left, which is then taken.
+    /// Takes a snapshot from the allowance. Returns whether there was one left.
     pub(crate) fn take(&mut self, now: Instant) -> bool {
         let count = now.duration_since(self.added).as_secs() / Allowance::EACH.as_secs();
         let more = count.min(Allowance::MAX.into()) as u32;

@@ -1,7 +1,7 @@
-//! Directories of sockets: of this user's sessions and programs, and of other users', for root.
+//! Directories of sockets: of this user's sessions and programs, and for root those of other users too.
 //!
-//! A directory is opened once, without following a symbolic link, and checked; what is done in it is done by its descriptor. So nobody can
-//! put another directory, or another user's socket, in the place of one that was checked.
+//! A directory is opened once, without following symbolic links, and checked; all operations in it use its descriptor.
+//! So no process can replace a checked directory by another one or by another user's socket.
 
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -16,28 +16,30 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use crate::error::Error;
 
-/// Environment variable of tools: one more directory in which they look for sockets, of programs that have another `XDG_RUNTIME_DIR`.
+/// Environment variable of tools: a further directory in which they look for sockets, for programs that have another
+/// `XDG_RUNTIME_DIR`.
 pub const ENV_SOCKET_DIR: &str = "DORMOUSE_SOCKET_DIR";
 
-/// Entries of a directory that are looked at.
+/// Maximum number of entries read from a directory.
 const ENTRY_COUNT_MAX: usize = 10_000;
 
-/// Connections that wait until they are accepted; the kernel has a lower limit where it is configured so.
+/// Connections that may wait to be accepted; the kernel's limit may be lower.
 const BACKLOG: i32 = 4_096;
 
-/// Longest path of a socket, so that any program can connect to it (unix(7): 108 bytes with the NUL).
+/// Maximum length of a socket's path, so that any program can connect to it (unix(7): 108 bytes with the NUL).
 const PATH_LEN_MAX: usize = 107;
 
-/// The directory of the sockets of the calling user's programs.
+/// Returns the directory of the sockets of the calling user's programs.
 pub fn socket_dir() -> PathBuf {
     let xdg = std::env::var("XDG_RUNTIME_DIR").ok();
     environment::socket_dir(xdg.as_deref(), rustix::process::geteuid().as_raw()).into()
 }
 
-/// Opens a file in that directory that all of the user's sessions have, of so many bytes, and gives its path. It is made if there is none, of zeroes.
+/// Opens a file of `size_bytes` bytes in that directory, which all of the user's sessions share, and returns it with
+/// its path. A missing file is created with zeroes.
 ///
 /// # Errors
-/// One line: the directory or the file is not this user's alone, or of another size.
+/// One line, if the directory or the file does not belong to this user alone, or the file has another size.
 pub fn user_file(name: &str, size_bytes: u64) -> Result<(File, PathBuf), Error> {
     user_file_in(&socket_dir(), name, size_bytes)
 }
@@ -46,7 +48,7 @@ fn user_file_in(dir: &Path, name: &str, size_bytes: u64) -> Result<(File, PathBu
     let directory = SocketDirectory::create(dir)?;
     let path = directory.path_of(name);
     let failed = |what: &dyn std::fmt::Display| Error::from(format!("cannot use {}: {what}", path.display()));
-    // A FIFO or a device does not keep anybody waiting.
+    // With `NONBLOCK`, opening a FIFO or a device does not block.
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = match rustix::fs::openat(&directory.fd, name, flags, Mode::RUSR | Mode::WUSR) {
         Ok(fd) => File::from(fd),
@@ -66,7 +68,8 @@ fn user_file_in(dir: &Path, name: &str, size_bytes: u64) -> Result<(File, PathBu
     Ok((file, path))
 }
 
-/// Where sockets of a user's programs and sessions may be. What programs say, in their environment or otherwise, is not asked.
+/// Returns the directories where sockets of a user's programs and sessions may be. Ignores what programs say, in their
+/// environment or otherwise.
 pub fn directories_of(uid: u32) -> Vec<PathBuf> {
     let is_own = uid == rustix::process::geteuid().as_raw();
     let [own, named] = directories_named();
@@ -81,46 +84,46 @@ pub fn directories_of(uid: u32) -> Vec<PathBuf> {
     all
 }
 
-/// Where the caller's environment says that sockets are: its own, and those that it names besides.
+/// Returns the directories of sockets by the caller's environment: its own, and the further one that it names, if any.
 pub fn directories_named() -> [Option<PathBuf>; 2] {
     [Some(socket_dir()), directory_besides()].map(|dir| dir.map(|dir| resolved(&dir)))
 }
 
-/// The directory that the caller names besides, as it stands.
+/// Returns the further directory that the caller names, unresolved.
 pub fn directory_besides() -> Option<PathBuf> {
     std::env::var_os(ENV_SOCKET_DIR).filter(|dir| !dir.is_empty()).map(PathBuf::from)
 }
 
-/// A directory that the caller names, by a path without symbolic links: of the last name too it is the directory that is checked.
+/// Resolves symbolic links in a path that the caller names, except for the last component, which is checked itself.
 fn resolved(dir: &Path) -> PathBuf {
     let parent = dir.parent().and_then(|parent| parent.canonicalize().ok());
     parent.zip(dir.file_name()).map_or_else(|| dir.into(), |(parent, name)| parent.join(name))
 }
 
-/// A directory of sockets that nobody but its owner, or root, can change.
+/// A directory of sockets that only its owner or root can change.
 #[derive(Debug)]
 pub struct SocketDirectory {
     fd: OwnedFd,
     path: PathBuf,
-    /// Whose it is.
+    /// Its owner.
     pub uid: u32,
 }
 
 impl SocketDirectory {
-    /// Opens one of `uid` or of root.
+    /// Opens a directory of `uid` or root. Returns `None` if it does not exist.
     ///
     /// # Errors
-    /// One line. `None`: there is no such directory.
+    /// One line with the reason.
     pub fn open(path: &Path, uid: u32) -> Result<Option<SocketDirectory>, Error> {
         SocketDirectory::open_from(rustix::fs::open("/", ROOT_FLAGS, Mode::empty()), path, path.into(), uid)
     }
 
-    /// The same below a root, which a process may have for itself.
+    /// Opens a directory below a process's own root.
     pub fn open_in(root: &ProcessRoot, path: &Path, uid: u32) -> Result<Option<SocketDirectory>, Error> {
         SocketDirectory::open_from(rustix::io::dup(&root.fd), path, root.path_of(path), uid)
     }
 
-    /// `name`: how the caller would reach it.
+    /// Opens a directory by its path below `root`. `name` is the path by which the caller would reach it.
     fn open_from(
         root: Result<OwnedFd, Errno>,
         path: &Path,
@@ -148,17 +151,17 @@ impl SocketDirectory {
         Ok(Some(SocketDirectory { fd, path: name, uid: stat.st_uid }))
     }
 
-    /// The calling user's, which is made if there is none.
+    /// Opens the calling user's directory, and creates it if it does not exist.
     ///
     /// # Errors
-    /// One line.
+    /// One line with the reason.
     pub fn create(path: &Path) -> Result<SocketDirectory, Error> {
         let failed = |error: String| {
             let text = "set XDG_RUNTIME_DIR to a directory of your own";
             Error::from(format!("cannot make the session's socket in {}: {error}; {text}", path.display()))
         };
         let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
-        // What is there and is no directory, a symbolic link for example, is told of below.
+        // If something exists that is not a directory, such as a symbolic link, it is reported below.
         made.or_else(|error| if path.symlink_metadata().is_ok() { Ok(()) } else { Err(failed(error.to_string())) })?;
         let uid = rustix::process::geteuid().as_raw();
         let directory = SocketDirectory::open(&resolved(path), uid)?.ok_or_else(|| failed("it is gone".into()))?;
@@ -169,7 +172,7 @@ impl SocketDirectory {
         self.path.join(name)
     }
 
-    /// Names in it, at most [`ENTRY_COUNT_MAX`], sorted.
+    /// Returns the names of sockets in it, sorted, at most [`ENTRY_COUNT_MAX`].
     pub fn names(&self) -> Vec<String> {
         let entries = Dir::read_from(&self.fd).into_iter().flatten().flatten();
         let names = entries.filter_map(|entry| Some(entry.file_name().to_str().ok()?.to_string()));
@@ -178,13 +181,14 @@ impl SocketDirectory {
         names
     }
 
-    /// Connects to a socket in it that belongs to one of these users and to which nobody else may connect.
+    /// Connects to a socket in it that belongs to one of these users and to which no other user may connect.
     pub fn connect(&self, name: &str, uids: &[u32], deadline: &Deadline<'_>) -> Result<OwnedFd, Refusal> {
         let file = self.find(name, uids)?;
         Ok(dormouse_transport::connect(Path::new(&by_descriptor(&file, "")), deadline)?)
     }
 
-    /// The file of such a socket. Whatever has its name by then, it is this one that is connected to.
+    /// Opens the file of a socket that belongs to one of these users. Connections go to this file, even if its name is
+    /// replaced meanwhile.
     fn find(&self, name: &str, uids: &[u32]) -> Result<OwnedFd, Refusal> {
         if name.contains('/') {
             return Err(Refusal::Unfit("it is no name".into()));
@@ -195,7 +199,7 @@ impl SocketDirectory {
         Ok(file)
     }
 
-    /// Makes a socket that is listened to. From its first moment, nobody but the user may connect.
+    /// Makes a listening socket. From the first moment, only the user may connect.
     pub fn listen(&self, name: &str) -> std::io::Result<OwnedFd> {
         if self.path_of(name).as_os_str().len() > PATH_LEN_MAX {
             let text = format!("its path is longer than {PATH_LEN_MAX} bytes");
@@ -203,48 +207,49 @@ impl SocketDirectory {
         }
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-        // bind(2) makes the file with the socket's own mode: there is no moment at which it has another one.
+        // bind(2) creates the file with the socket's own mode, so it never has another one.
         rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
         rustix::net::bind(&socket, &SocketAddrUnix::new(by_descriptor(&self.fd, name))?)?;
         rustix::net::listen(&socket, BACKLOG)?;
         Ok(socket)
     }
 
-    /// Opens a file in it that is no socket.
+    /// Opens a file in it that is not a socket.
     pub fn open_file(&self, name: &Path, flags: OFlags, mode: Mode) -> Result<OwnedFd, Errno> {
         rustix::fs::openat(&self.fd, name, flags, mode)
     }
 
-    /// Removes a socket, and the file of those who have not reached it.
+    /// Removes a socket, and the file that counts the programs that have not reached it.
     pub fn remove(&self, name: &str) {
         let _ = rustix::fs::unlinkat(&self.fd, Path::new(name).with_extension(UNHEARD_EXTENSION), AtFlags::empty());
         let _ = rustix::fs::unlinkat(&self.fd, name, AtFlags::empty());
     }
 
-    /// Removes the sockets at which nobody answers any more, of programs and session owners that were killed or called `_exit`. Asks at
-    /// most `count_max` sockets. How many were removed.
+    /// Removes sockets at which no process answers any more, of programs and session owners that were killed or called
+    /// `_exit`. Tries at most `count_max` sockets. Returns how many were removed.
     pub fn sweep(&self, count_max: usize) -> usize {
-        // A program that is alive is not woken up: only one whose id nobody has here may be dead, or in another PID namespace.
+        // Live programs are not woken: only a socket whose id belongs to no process here is tried. Its process may be
+        // dead, or in another PID namespace.
         let may_be_dead = |name: &String| owner_of(name).is_none_or(|pid| !is_there(pid));
         let suspects = self.names().into_iter().filter(may_be_dead).take(count_max);
         suspects.filter(|name| self.is_deserted(name)).map(|name| self.remove(&name)).count()
     }
 
     fn is_deserted(&self, name: &str) -> bool {
-        // One that was made just now refuses connections too, until its owner listens.
+        // A socket that was made just now refuses connections too, until its owner listens.
         let Ok(stat) = rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW) else { return false };
         let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime).tv_sec;
         let is_old = now.saturating_sub(stat.st_mtime) > LISTENED_TO_AFTER_S;
         let refuses = || -> Result<bool, Refusal> {
             let file = self.find(name, &[stat.st_uid])?;
-            // A backlog that is full is somebody's.
+            // A full backlog belongs to a live listener.
             Ok(try_connect(Path::new(&by_descriptor(&file, ""))).is_err_and(|errno| errno == Errno::CONNREFUSED))
         };
         is_old && FileType::from_raw_mode(stat.st_mode).is_socket() && refuses().unwrap_or(false)
     }
 }
 
-/// How many seconds old a socket is that has certainly been listened to, if it ever will be.
+/// Age in seconds after which a socket is certainly listened to, if it ever will be.
 const LISTENED_TO_AFTER_S: i64 = 2;
 
 fn is_there(pid: u32) -> bool {
@@ -252,7 +257,8 @@ fn is_there(pid: u32) -> bool {
     pid.is_some_and(|pid| rustix::process::test_kill_process(pid) != Err(Errno::SRCH))
 }
 
-/// Whose socket it is, as that process sees its id: `PID.….sock` or `session-PID-….sock`.
+/// Returns the process that made a socket, by its name, with the id that the process sees: `PID.….sock` or
+/// `session-PID-….sock`.
 pub fn owner_of(name: &str) -> Option<u32> {
     let rest = name.strip_prefix("session-").unwrap_or(name);
     rest.split_once(['.', '-'])?.0.parse().ok()
@@ -265,11 +271,11 @@ fn by_descriptor(fd: &impl AsFd, name: &str) -> String {
 /// Why a socket was not connected to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Refusal {
-    /// It is not what it has to be.
+    /// It does not meet the requirements.
     Unfit(String),
-    /// It is of another process, which has the same id in another PID namespace.
+    /// It belongs to another process, which has the same id in another PID namespace.
     Namesake,
-    /// As the transport says.
+    /// The transport failed.
     Failed(Failure),
 }
 
@@ -295,7 +301,7 @@ impl From<Errno> for Refusal {
     }
 }
 
-/// Whether a file is a socket of one of these users, to which nobody else may connect.
+/// Checks that a file is a socket of one of these users to which no other user may connect.
 fn check_socket(stat: &Stat, uids: &[u32]) -> Result<(), String> {
     if !FileType::from_raw_mode(stat.st_mode).is_socket() {
         return Err("it is no socket".into());
@@ -308,7 +314,7 @@ fn check_socket(stat: &Stat, uids: &[u32]) -> Result<(), String> {
 
 const ROOT_FLAGS: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// Opens what has this absolute path below a root, and follows no symbolic link on the way.
+/// Opens the file at this absolute path below a root. Follows no symbolic link on the way.
 fn walk(root: OwnedFd, path: &Path, access: OFlags) -> Result<OwnedFd, Errno> {
     let mut fd = root;
     let mut components = path.components();
@@ -321,7 +327,7 @@ fn walk(root: OwnedFd, path: &Path, access: OFlags) -> Result<OwnedFd, Errno> {
         let flags = if components.peek().is_some() {
             ROOT_FLAGS
         } else {
-            // The last one is read.
+            // Only the last component is opened with `access`.
             access | OFlags::NOFOLLOW | OFlags::CLOEXEC
         };
         fd = rustix::fs::openat(&fd, name, flags, Mode::empty())?;
@@ -329,7 +335,7 @@ fn walk(root: OwnedFd, path: &Path, access: OFlags) -> Result<OwnedFd, Errno> {
     Ok(fd)
 }
 
-/// The root directory of a process: in its mount namespace, and where it has changed its root. Nothing in it is followed as a link.
+/// The root directory of a process, in its mount namespace and chroot. Symbolic links in it are not followed.
 #[derive(Debug)]
 pub struct ProcessRoot {
     fd: OwnedFd,
@@ -337,45 +343,46 @@ pub struct ProcessRoot {
 }
 
 impl ProcessRoot {
-    /// Of a process whose pidfd is open: the caller looks afterwards whether it still lives.
+    /// Opens the root of a process. The caller must hold its pidfd, and must check afterwards that it still lives.
     ///
     /// # Errors
-    /// `ACCES` or `PERM` if the caller may not look at it.
+    /// `ACCES` or `PERM` if the caller may not inspect it.
     pub fn of(pid: u32) -> Result<ProcessRoot, Errno> {
         ProcessRoot::of_thread(pid, pid)
     }
 
-    /// As one of its threads has it.
+    /// Opens the root of one of its threads.
     ///
     /// # Errors
-    /// As [`ProcessRoot::of`].
+    /// See [`ProcessRoot::of`].
     pub fn of_thread(pid: u32, tid: u32) -> Result<ProcessRoot, Errno> {
-        // A link of the kernel's own, to the directory itself.
+        // This link is the kernel's own and leads to the directory itself.
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         Ok(ProcessRoot { fd: rustix::fs::open(format!("/proc/{pid}/task/{tid}/root"), flags, Mode::empty())?, pid })
     }
 
-    /// How the caller names what the process calls `path`.
+    /// Returns the path by which the caller reaches the process's `path`.
     pub fn path_of(&self, path: &Path) -> PathBuf {
         PathBuf::from(format!("/proc/{}/root{}", self.pid, path.display()))
     }
 
-    /// The root itself.
+    /// Returns a descriptor of the root itself.
     pub fn directory(&self) -> Result<OwnedFd, Errno> {
         rustix::io::dup(&self.fd)
     }
 
-    /// A descriptor of what has this path, which can be asked about and not be read.
+    /// Returns a descriptor of the file at this path, which can be queried but not read.
     pub fn find(&self, path: &Path) -> Result<OwnedFd, Errno> {
         walk(rustix::io::dup(&self.fd)?, path, OFlags::PATH)
     }
 }
 
-/// A path that was said, as one of a directory of these and a plain name.
+/// Splits a path into the index of one of these directories and a session socket's plain name. `None` if it does not
+/// have this form.
 pub fn within<'a>(path: &'a str, directories: &[PathBuf]) -> Option<(usize, &'a str)> {
     let (parent, name) = path.rsplit_once('/')?;
     let is_plain = name.starts_with("session-") && name.ends_with(".sock") && !name.contains('\0');
-    // Compared as text: a path that leads to the same place by other names is not the session's own.
+    // Compared as text: a path that reaches the same place by other names is not accepted.
     let index = directories
         .iter()
         .position(|directory| directory.as_path() == Path::new(parent) && directory.as_os_str() == parent)?;
@@ -413,7 +420,7 @@ mod tests {
         assert!(open(&place.path().join("none")).unwrap().is_none());
         let text = open(&link).unwrap_err();
         assert!(text.contains("is a symbolic link"), "{text}");
-        // On the way too.
+        // Also for a link on the way.
         std::fs::create_dir(real.join("dormouse")).unwrap();
         assert!(open(&real.join("dormouse")).unwrap().is_some());
         assert!(open(&link.join("dormouse")).unwrap_err().contains("is a symbolic link"));
@@ -435,7 +442,7 @@ mod tests {
         }
     }
 
-    /// As of a program in another mount namespace or a chroot, whose files are its own.
+    /// Models a program in another mount namespace or a chroot, which has files of its own.
     #[test]
     fn nothing_below_a_programs_root_is_followed_as_a_link() {
         let place = tempfile::tempdir().unwrap();
@@ -444,7 +451,7 @@ mod tests {
         for dir in [inside.join("run/dormouse"), inside.join("tmp"), outside.join("dormouse")] {
             std::fs::create_dir_all(dir).unwrap();
         }
-        // By its absolute path, which is another directory's below the root; and upwards.
+        // Links by an absolute path, which names another directory below the root, and upwards.
         symlink(&outside, inside.join("absolute")).unwrap();
         symlink("../outside", inside.join("upwards")).unwrap();
         symlink("/proc/self/root", inside.join("magic")).unwrap();
@@ -462,7 +469,7 @@ mod tests {
             assert!(text.contains("is a symbolic link"), "{link}: {text}");
             assert!(root.find(Path::new(link)).is_err() || link == "/tmp/dormouse-7", "{link}");
         }
-        // The link itself, and not what it leads to.
+        // Finds the link itself, not its target.
         let link = root.find(Path::new("/tmp/dormouse-7")).unwrap();
         assert!(FileType::from_raw_mode(rustix::fs::fstat(&link).unwrap().st_mode).is_symlink());
         assert!(open("/../outside/dormouse").is_err() && open("run/dormouse").is_err());
@@ -472,7 +479,7 @@ mod tests {
     #[test]
     fn a_socket_is_its_users_from_its_first_moment() {
         let place = tempfile::tempdir().unwrap();
-        // As when the user has no umask: bind(2) alone would let everybody connect.
+        // Models a user without an umask: bind(2) alone would let every user connect.
         let socket =
             rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
         let mode_before = rustix::fs::fstat(&socket).unwrap().st_mode & 0o777;
@@ -552,7 +559,7 @@ mod tests {
         assert!(unmade.contains("XDG_RUNTIME_DIR"), "{unmade}");
     }
 
-    /// As 500 children leave them that call `_exit`.
+    /// Models 500 children that call `_exit` and leave their sockets.
     #[test]
     fn sockets_of_the_dead_are_swept_so_many_at_a_time() {
         let place = tempfile::tempdir().unwrap();
@@ -562,7 +569,7 @@ mod tests {
             let times = Timestamps { last_access: old, last_modification: old };
             rustix::fs::utimensat(&directory.fd, name, &times, AtFlags::SYMLINK_NOFOLLOW).unwrap();
         };
-        // Ids that no process has: the kernel's greatest is below.
+        // Ids that no process has: the kernel's maximum is lower.
         let dead: Vec<String> = (0..500).map(|number| format!("{}.0.sock", 4_200_000 + number)).collect();
         for name in &dead {
             drop(directory.listen(name).unwrap());
@@ -577,9 +584,9 @@ mod tests {
         age("4300003.0.sock");
         assert_eq!(directory.sweep(100), 100);
         assert_eq!(directory.sweep(1_000), 400);
-        // One that was made just now, and what is no socket, stay with those that are listened to.
+        // A socket that was made just now and a file that is not a socket stay, beside those that are listened to.
         assert_eq!(directory.names().len(), 5);
-        // Nobody whose process is alive here was woken up: nothing waits to be accepted.
+        // No live process here was woken: no connection waits to be accepted.
         assert_eq!(rustix::net::accept(&listeners[0]).unwrap_err(), Errno::AGAIN);
         assert!(rustix::net::accept(&listeners[1]).is_ok());
     }

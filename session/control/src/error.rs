@@ -1,6 +1,6 @@
-//! Why something cannot be done. Only people tell the reasons apart, so a reason is a text.
+//! Why something cannot be done. Only people distinguish the reasons, so a reason is a text.
 
-/// One line that says what cannot be done and why, and what to do about it where there is something.
+/// One line that says what cannot be done, why, and the remedy if there is one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Error(String);

@@ -1,9 +1,10 @@
 //! The server's thread: one `epoll` for the session's socket, its clients, and the ends of processes.
 //!
 //! # At the limit of descriptors
-//! One descriptor is kept in reserve. Where accept(2) has none left, the reserve is closed, one client is accepted in its place, and the
-//! socket is not looked at until that client has its answer: a program is refused with the reason, and tools are answered. So nothing spins,
-//! nobody waits for an answer that never comes, and who is refused is counted.
+//! One descriptor is kept in reserve. If accept(2) finds no free descriptor, the reserve is closed, one client is
+//! accepted in its place, and the socket is ignored until that client has its answer: a program is refused with the
+//! reason, and tools are answered. So the thread does not spin, every client gets an answer, and refused ones are
+//! counted.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -26,25 +27,25 @@ use crate::processes::{Processes, WATCHED};
 use crate::server::{Answer, CLIENT_COUNT_MAX, Job, Next, Server, Service, THREAD_COUNT_MAX};
 use crate::unheard::Unheard;
 
-/// Sockets of dead programs that are asked at a time: when a session begins or ends, and while it lasts.
+/// Maximum number of sockets of dead programs tried in one sweep: when a session begins or ends, and while it is live.
 const SWEPT_COUNT_MAX: usize = 1_000;
 const SWEPT_COUNT_MEANWHILE: usize = 100;
-/// How often that is.
+/// Interval between sweeps while a session is live.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(10);
 
-/// How long the socket is not looked at when it cannot be accepted from.
+/// How long the socket is ignored when it cannot be accepted from.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// How long clients that have come before a session's end are served then.
+/// How long clients that connected before a session's end are served after it.
 const PATIENCE_AT_END: Duration = Duration::from_millis(500);
 
-/// Events that are taken at a time.
+/// Number of events that are taken at a time.
 const EVENT_COUNT: usize = 64;
 
 const LISTENER: u64 = WATCHED - 1;
 const END: u64 = WATCHED - 2;
 
-/// A session's socket, which is listened to. It lasts longer than who serves it: those who come meanwhile wait.
+/// A session's listening socket. It outlives its server: clients that connect without one wait.
 #[derive(Debug)]
 pub struct SessionListener {
     directory: SocketDirectory,
@@ -54,10 +55,10 @@ pub struct SessionListener {
 }
 
 impl SessionListener {
-    /// Makes the socket, in a directory of this user's alone.
+    /// Makes the socket, in a directory that belongs to this user alone.
     ///
     /// # Errors
-    /// One line.
+    /// One line with the reason.
     pub fn create(dir: &Path) -> Result<SessionListener, Error> {
         let directory = SocketDirectory::create(dir)?;
         directory.sweep(SWEPT_COUNT_MAX);
@@ -65,10 +66,10 @@ impl SessionListener {
         Ok(SessionListener::of(directory, name, listener, true))
     }
 
-    /// The socket at this path, which another process has made, and which this one has inherited.
+    /// Takes over the socket at this path, which another process has made and this one has inherited.
     ///
     /// # Errors
-    /// One line.
+    /// One line with the reason.
     pub fn inherited(path: &Path, listener: OwnedFd) -> Result<SessionListener, Error> {
         let (dir, name) = (path.parent(), path.file_name().and_then(|name| name.to_str()));
         let (Some(dir), Some(name)) = (dir, name) else {
@@ -82,22 +83,22 @@ impl SessionListener {
         SessionListener { directory, name, listener, unheard }
     }
 
-    /// Who has not reached the socket in time.
+    /// Returns the count of programs that have not reached the socket in time.
     pub fn unheard(&self) -> Arc<Unheard> {
         Arc::clone(&self.unheard)
     }
 
-    /// Where programs join.
+    /// Returns the path where programs join.
     pub fn path(&self) -> PathBuf {
         self.directory.path_of(&self.name)
     }
 
-    /// The socket, for a process that inherits it.
+    /// Returns the socket, for a process that inherits it.
     pub fn socket(&self) -> BorrowedFd<'_> {
         self.listener.as_fd()
     }
 
-    /// Removes the socket: nobody comes any more.
+    /// Removes the socket, so that no client can connect any more.
     pub fn remove(&self) {
         self.directory.remove(&self.name);
     }
@@ -111,14 +112,14 @@ pub struct SessionServer {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What the thread and its maker share.
+/// State shared by the thread and its creator.
 #[derive(Debug)]
 struct Shared {
     directory: SocketDirectory,
     name: String,
-    /// Readable once the thread is to end.
+    /// Readable once the thread must end.
     end: OwnedFd,
-    /// A tool that has asked for the session's end, and waits for it.
+    /// Connection of a tool that has asked for the session's end and waits for it.
     stopper: Mutex<Option<OwnedFd>>,
 }
 
@@ -129,10 +130,11 @@ impl Shared {
 }
 
 impl SessionServer {
-    /// Makes the thread. `descriptors_kept` are for files that the session opens later.
+    /// Starts the thread. `descriptors_kept` is the number of descriptors reserved for files that the session opens
+    /// later.
     ///
     /// # Errors
-    /// One line.
+    /// One line with the reason.
     pub fn start(
         listening: SessionListener,
         service: Arc<impl Service>,
@@ -153,7 +155,7 @@ impl SessionServer {
         Ok(SessionServer { path, shared, thread: Some(thread.map_err(no_thread)?) })
     }
 
-    /// Where programs join.
+    /// Returns the path where programs join.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -163,7 +165,7 @@ impl SessionServer {
         self.shared.stopper().is_some()
     }
 
-    /// Tells the tool that asked for the end how it ended.
+    /// Sends the session's summary to the tool that asked for its end.
     pub fn answer_stop(&self, summary: String) {
         let stopper = self.shared.stopper().take();
         if let Some(stopper) = stopper {
@@ -171,9 +173,9 @@ impl SessionServer {
         }
     }
 
-    /// Closes the socket: no program can join any more. What is returned waits for the answers that were begun.
+    /// Closes the socket, so that no program can join any more. The returned function waits for answers under way.
     pub fn closing(&mut self) -> impl FnOnce() + Send + 'static {
-        // Once: afterwards the name may be another session's.
+        // Only once: afterwards the name may belong to another session.
         let thread = self.thread.take();
         if thread.is_some() {
             self.shared.directory.remove(&self.shared.name);
@@ -188,7 +190,7 @@ impl SessionServer {
         }
     }
 
-    /// Closes the socket, and waits for the answers that were begun.
+    /// Closes the socket, and waits for answers under way.
     pub fn close(&mut self) {
         self.closing()();
     }
@@ -200,19 +202,19 @@ impl Drop for SessionServer {
     }
 }
 
-/// Why a thread cannot be made.
+/// Returns the error for a thread that could not be created.
 pub fn no_thread(error: std::io::Error) -> Error {
     format!("cannot start a thread: {error}; is the limit of processes (ulimit -u) reached?").into()
 }
 
-/// A socket that is listened to, and its name.
+/// Returns a listening socket and its name.
 fn session_socket(directory: &SocketDirectory) -> Result<(OwnedFd, String), Error> {
     let pid = std::process::id();
     for number in 0_u32.. {
         let name = format!("session-{pid}-{number}.sock");
         match directory.listen(&name) {
             Ok(listener) => return Ok((listener, name)),
-            // Of another session of this process, or left by one of the same id.
+            // The name belongs to another session of this process, or was left by a process of the same id.
             Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => {}
             Err(error) => {
                 let (path, text) = (directory.path_of(&name), "set XDG_RUNTIME_DIR to a directory of your own");
@@ -229,13 +231,13 @@ struct EventLoop<S: Service> {
     shared: Arc<Shared>,
     processes: Arc<Processes>,
     service: Arc<S>,
-    /// The descriptor in reserve; `None` while a client has it, or nobody can have it.
+    /// The descriptor in reserve; `None` while a client uses it, or if none could be opened.
     reserve: Option<OwnedFd>,
-    /// Until when the socket is not looked at.
+    /// Time until which the socket is ignored.
     paused_until: Option<Instant>,
     answering: Vec<JoinHandle<()>>,
     swept_at: Instant,
-    /// Until when clients are served, once the session ends.
+    /// Time until which clients are served, once the session ends.
     ends_at: Option<Instant>,
 }
 
@@ -269,7 +271,7 @@ impl<S: Service> EventLoop<S> {
             events.clear();
             match epoll::wait(self.processes.epoll(), spare_capacity(&mut events), Some(&timeout)) {
                 Ok(_) | Err(Errno::INTR) => {}
-                // Of no wait that is set up as this one is.
+                // No wait that is set up like this one fails otherwise.
                 Err(_) => break,
             }
             self.answering.retain(|thread| !thread.is_finished());
@@ -300,12 +302,12 @@ impl<S: Service> EventLoop<S> {
         let next = [self.server.next_deadline(), self.paused_until, self.ends_at, sweeps_at];
         let left =
             next.into_iter().flatten().min().map_or(SWEEP_INTERVAL, |at| at.saturating_duration_since(Instant::now()));
-        // A deadline is over when the wait is.
+        // The deadline must have passed when the wait ends.
         let left = left + Duration::from_micros(1);
         Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) }
     }
 
-    /// What is to be done now and then.
+    /// Does periodic work.
     fn keep_up(&mut self) {
         let now = Instant::now();
         self.server.expire(now);
@@ -318,7 +320,7 @@ impl<S: Service> EventLoop<S> {
         }
     }
 
-    /// Takes in those who have come.
+    /// Accepts waiting clients.
     fn accept(&mut self) {
         for _ in 0..EVENT_COUNT {
             if self.paused_until.is_some() {
@@ -328,7 +330,7 @@ impl<S: Service> EventLoop<S> {
                 Ok(socket) => self.take_in(socket),
                 Err(Errno::INTR | Errno::CONNABORTED) => {}
                 Err(Errno::MFILE | Errno::NFILE) => {
-                    // The client that comes in its place has its turn at once, or soon.
+                    // The client accepted in its place has its turn at once, or soon.
                     drop(self.reserve.take());
                     let accepted = self.accept_one();
                     self.pause();
@@ -349,25 +351,25 @@ impl<S: Service> EventLoop<S> {
         let token = self.server.accept(socket, peer, Instant::now());
         if let Some(socket) = self.server.socket(token) {
             let (epoll, data) = (self.processes.epoll(), epoll::EventData::new_u64(token));
-            // One that cannot be waited for is ended by its deadline.
+            // A client that cannot be waited for is ended by its deadline.
             let _ = epoll::add(epoll, socket, data, epoll::EventFlags::IN);
         }
-        // Most have asked already.
+        // Most clients have sent their question already.
         self.turn(token);
     }
 
-    /// The socket is not looked at for a while.
+    /// Ignores the socket for a while.
     fn pause(&mut self) {
         let _ = epoll::delete(self.processes.epoll(), &self.listener);
         self.paused_until = Some(Instant::now() + PAUSE);
     }
 
-    /// Looks at the socket again, once there is a descriptor in reserve.
+    /// Watches the socket again, if there is a descriptor in reserve.
     fn resume(&mut self, now: Instant) {
         if self.reserve.is_none() {
             self.reserve = in_reserve().ok();
         }
-        // Without one, those who have come wait in the backlog.
+        // Without one, new clients wait in the backlog.
         self.paused_until = Some(now + PAUSE).filter(|_| self.reserve.is_none());
         if self.paused_until.is_none() && self.ends_at.is_none() {
             let data = epoll::EventData::new_u64(LISTENER);
@@ -395,7 +397,7 @@ impl<S: Service> EventLoop<S> {
     }
 
     fn answer_from_thread(&mut self, socket: OwnedFd, edge: Edge, job: Job) {
-        // Handed over once the thread is there: who has asked is told if it is not.
+        // The socket is handed over once the thread exists; if it cannot be created, the client is told.
         let (hand_over, handed_over) = std::sync::mpsc::channel::<OwnedFd>();
         let run = move || {
             if let Ok(socket) = handed_over.recv() {
@@ -407,12 +409,12 @@ impl<S: Service> EventLoop<S> {
                 let _ = hand_over.send(socket);
                 self.answering.push(thread);
             }
-            // Not waited for: there is room for a line.
+            // Does not block: there is room for a line in the socket's buffer.
             Err(error) => Answer::refusal(edge, no_thread(error).into()).tell(socket),
         }
     }
 
-    /// Nobody can connect any more; those who have come are answered.
+    /// Shuts the socket down, so that no client can connect any more, and answers those that have connected.
     fn begin_end(&mut self) {
         if self.ends_at.is_some() {
             return;
@@ -429,7 +431,7 @@ impl<S: Service> EventLoop<S> {
     }
 }
 
-/// A descriptor that is good for nothing but to be closed.
+/// Opens a descriptor whose only use is to be closed.
 fn in_reserve() -> Result<OwnedFd, Errno> {
     rustix::fs::open("/dev/null", OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
 }

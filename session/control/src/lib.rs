@@ -1,9 +1,11 @@
-//! A session's socket: the server on which programs join and tools ask, and how tools find programs and sessions and know who answers.
+//! A session's socket: the server where programs join and tools ask, and how tools find programs and sessions and know
+//! which process answers.
 //!
 //! # The problem
-//! Programs, tools and owners of several users meet at sockets in directories. Any of them may be slow, stopped, or hostile. An owner has to
-//! answer the others all the same, and with bounded memory, descriptors and threads; a tool, root's above all, has to be sure that it talks to the
-//! process that it was told to, and does nothing to others because of what that process says.
+//! Programs, tools and session owners of several users meet at sockets in directories. Any of them may be slow, stopped
+//! or hostile. An owner must still answer the others, with bounded memory, descriptors and threads. A tool, above all
+//! one that root runs, must be sure that it talks to the process it was told to, and must do nothing to other processes
+//! because of that process's answers.
 //!
 //! # The picture
 //! ```text
@@ -20,47 +22,53 @@
 //! ```
 //!
 //! # The modules
-//! A module uses only those that stand above it, or to its left.
+//! A module uses only modules above it or to its left.
 //! ```text
-//!   error · process · limits      why not, in a line; what the kernel tells of processes; descriptors
+//!   error · process · limits      reasons as one line; what the kernel tells about processes; descriptors
 //!   peer · directory · executable the process at the other end; directories of sockets; what a program's file says
-//!   call                          which thread of a program is sent the signal that has it make a socket
+//!   call                          which thread of a program gets the signal that makes it open a socket
 //!   facts                         what can be seen of a process that does not answer
-//!   processes · members           who has joined; who has a session's memory mapped
+//!   processes · members           processes that have joined; processes that have a session's memory mapped
 //!   unjoined                      programs with tracepoints that have not joined
-//!   why                           which of that is the reason, and what to do about it
-//!   program · tunable             a program that runs: its sockets, questions to it, its variables
+//!   why                           which of these facts is the reason, and the remedy
+//!   program · tunable             a running program: its sockets, questions to it, its variables
 //!   client                        what tools ask an owner for
-//!   allowance                     how many snapshots
-//!   server                        what is answered to whom, without sockets and clocks
+//!   allowance                     limit of triggered snapshots
+//!   server                        which client gets which answer, without sockets and clocks
 //!   event_loop                    the server's thread
 //! ```
 //!
-//! # Who is believed
-//! * A tool names a program by its id. The pidfd is opened first; as long as that process lives, the id is its own. Only sockets in directories of
-//!   the program's user are looked at (`/run/user/UID/dormouse`, `/tmp/dormouse-UID`; the tool's own `XDG_RUNTIME_DIR` for its own user; what
-//!   `DORMOUSE_SOCKET_DIR` of the tool names). No symbolic link is followed, the file that was checked is the one that is connected to, and
-//!   the process that listens has to be that process, by id, user and start, and (from Linux 6.5) by pidfd. Below the root of a program whose
-//!   files or users have other names (a mount or user namespace, a chroot) the same directories are looked into in the same way.
-//! * A process without a socket is looked at. One that has tracepoints and a handler of `SIGURG` is sent that signal, which is ignored by default,
-//!   and is asked once it listens. What else is seen explains why it cannot be reached; it is printed, and nothing is done because of it.
-//! * What a program answers is text about itself. The path of its session is used where it names a socket of a session in a directory of the
-//!   program's user or the tool's own, and a process of that user or root answers; a session is ended only if its owner has the program in it.
-//! * An owner answers processes of its own user and root, by the credentials of the connection. One in a PID namespace that it cannot see is
-//!   taken in where the kernel gives a pidfd all the same (Linux 6.5), and refused with the reason where not.
+//! # Which answers are believed
+//! * A tool names a program by its id. The pidfd is opened first; the id belongs to that process as long as it lives.
+//!   Tools look only in socket directories of the program's user (`/run/user/UID/dormouse`, `/tmp/dormouse-UID`; the
+//!   tool's own `XDG_RUNTIME_DIR` for its own user; the directory in the tool's `DORMOUSE_SOCKET_DIR`). They follow no
+//!   symbolic link and connect to the very file that was checked. The listening process must be the program's, by id,
+//!   user and start time, and (from Linux 6.5) by pidfd. If a program's files or users have other names (a mount or
+//!   user namespace, a chroot), tools search the same directories below its root in the same way.
+//! * A tool inspects a process without a socket. If the process has tracepoints and a handler of `SIGURG`, the tool
+//!   sends it that signal, which is ignored by default, and asks once the process listens. Other findings explain why
+//!   the process cannot be reached; they are printed, and no action follows from them.
+//! * A program's answer is text about itself. The path of its session is used only if it names a session's socket in a
+//!   directory of the program's user or the tool's own, and a process of that user or root answers. A session is ended
+//!   only if its owner has the program in it.
+//! * An owner answers processes of its own user and root, by the credentials of the connection. A process in a PID
+//!   namespace that the owner cannot see is taken in if the kernel still provides a pidfd (Linux 6.5), and otherwise
+//!   refused with the reason.
 //!
 //! # Bounds
-//! Clients at once, the time and the memory of each, threads, processes (one pidfd each, and no more than descriptors), numbers of a process,
-//! snapshots that programs ask for, entries of a directory that are looked at. `dormouse status` shows them.
+//! These are bounded: concurrent clients, the time and memory of each, threads, processes (one pidfd each, at most as
+//! many as descriptors), numbers of a process, snapshots that programs ask for, and entries read from a directory.
+//! `dormouse status` shows these bounds.
 //!
 //! # Cost
-//! A process that lives costs a pidfd, and no time: its end wakes the thread. At rest the thread wakes every ten seconds, to remove sockets of dead
-//! programs.
+//! A live process costs one pidfd and no time: its end wakes the thread. At rest, the thread wakes every ten seconds to
+//! remove sockets of dead programs.
 //!
 //! # Limits
-//! Before Linux 6.5, the end of a socket that a process has inherited from a dead one of the same id and user cannot be told from that process.
+//! Before Linux 6.5, a socket that a process has inherited from a dead one cannot be told from a socket of the process
+//! that has the dead one's id and user now.
 
-// Who calls says what there is to say.
+// The caller decides what to print.
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 mod allowance;

@@ -1,4 +1,5 @@
-//! Which processes are in a session, as the kernel shows it: those that have its memory mapped. A forked child that has not run yet is one of them.
+//! Which processes are in a session, as the kernel shows it: those that have its memory mapped. A forked child that has
+//! not run yet counts too.
 
 use std::os::unix::fs::MetadataExt;
 
@@ -6,25 +7,26 @@ use rustix::fs::{major, minor};
 
 use crate::process::start_of;
 
-/// A session's memory, as proc_pid_maps(5) shows it.
+/// A session's memory file, as it appears in proc_pid_maps(5).
 #[derive(Debug, Clone)]
 pub struct MappedFile(String);
 
 impl MappedFile {
-    /// That of a file.
+    /// Identifies a file by its metadata.
     pub fn of(file: &std::fs::Metadata) -> MappedFile {
         let (dev, inode) = (file.dev(), file.ino());
         MappedFile(format!(" {:02x}:{:02x} {inode} ", major(dev), minor(dev)))
     }
 
-    /// Whether a process has it mapped. `None`: it may not be looked at.
+    /// Whether a process has it mapped. `None` if the process may not be inspected.
     pub fn is_mapped_by(&self, pid: u32) -> Option<bool> {
         let maps = std::fs::read(format!("/proc/{pid}/maps")).ok()?;
-        // Of an exiting process, and of a zombie, nothing is mapped any more.
+        // An exiting process or a zombie no longer has mappings.
         Some(String::from_utf8_lossy(&maps).lines().any(|line| line.contains(&self.0)))
     }
 
-    /// Processes that have it mapped, of those that started at `since` ticks after the boot or later. Not this one.
+    /// Returns the processes that have it mapped and that started at `since` ticks after the boot or later, without the
+    /// calling process.
     pub fn mapped_by(&self, since: u64) -> Vec<u32> {
         let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
         let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());

@@ -1,4 +1,4 @@
-//! Who has joined a session.
+//! The processes that have joined a session.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
@@ -11,34 +11,35 @@ use rustix::process::{Pid, test_kill_process};
 
 use crate::process::{is_dead, is_image, is_other_image, process_name};
 
-/// Everybody who has joined.
+/// All processes that have joined.
 #[derive(Debug)]
 pub struct Processes {
-    /// Wakes the server when one of the pidfds in it is readable; its data are numbers of processes, with [`WATCHED`].
+    /// Wakes the server when one of its pidfds is readable. The event data is the process's key with [`WATCHED`] set.
     epoll: OwnedFd,
     table: Mutex<Table>,
 }
 
-/// Tells, in what the server waits for, a process from anything else.
+/// Bit that marks event data of a process, to tell it from all other event data.
 pub(crate) const WATCHED: u64 = 1 << 63;
 
 #[derive(Debug, Default)]
 struct Table {
     processes: HashMap<u64, Process>,
-    /// Keys of processes whose id can be seen.
+    /// Keys of processes whose id is visible.
     by_pid: HashMap<u32, u64>,
     last_key: u64,
-    /// By the number that each has in the session's register.
+    /// Live processes, by their number in the session's register.
     live: BTreeMap<u16, Joined>,
     joined: u64,
-    /// The last whose name was looked at.
+    /// Number of the process whose name was checked last.
     last_named: u16,
 }
 
 #[derive(Debug)]
 struct Process {
     pid: Option<u32>,
-    /// One a process, however often it joins. `None`: there was no descriptor left, and it is asked for by its id.
+    /// One for each process, however often it joins. `None` if there was no descriptor left; the process is then
+    /// checked by its id.
     pidfd: Option<OwnedFd>,
     numbers: Vec<u16>,
 }
@@ -56,11 +57,12 @@ impl Process {
 #[derive(Debug)]
 struct Joined {
     pid: Option<u32>,
-    /// A number of its program: see [`dormouse_abi::register::Process::image`].
+    /// Identifies the process's program: see [`dormouse_abi::register::Process::image`].
     image: u64,
     /// See [`crate::process_name`].
     name: String,
-    /// Whether the process was seen to be that program. Some tools (valgrind) show a program another stack than the kernel does.
+    /// Whether the process was seen to be that program. Some tools (valgrind) show a program another stack than the
+    /// kernel does.
     is_seen: bool,
 }
 
@@ -69,26 +71,26 @@ struct Joined {
 pub struct Entering {
     /// Its number in the session's register.
     pub number: u16,
-    /// Its id here, if it can be seen.
+    /// Its id as the owner sees it, if it is visible.
     pub pid: Option<u32>,
-    /// A number of its program: see [`dormouse_abi::register::Process::image`].
+    /// Identifies the process's program: see [`dormouse_abi::register::Process::image`].
     pub image: u64,
-    /// What it called itself when it joined.
+    /// Its name when it joined.
     pub name: String,
-    /// What its end is noticed by; `None` if there is no descriptor left.
+    /// Descriptor that signals its end; `None` if there is no descriptor left.
     pub pidfd: Option<OwnedFd>,
 }
 
 impl Processes {
-    /// Nobody.
+    /// Returns an empty set of processes.
     ///
     /// # Errors
-    /// Without a descriptor.
+    /// If there is no descriptor left.
     pub fn new() -> std::io::Result<Processes> {
         Ok(Processes { epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?, table: Mutex::default() })
     }
 
-    /// What the server waits with.
+    /// Returns the epoll descriptor that the server waits on.
     pub(crate) fn epoll(&self) -> &OwnedFd {
         &self.epoll
     }
@@ -97,15 +99,15 @@ impl Processes {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a process in. Gives the numbers that it had as another program, and that are nobody's any more.
+    /// Takes a process in. Returns the numbers it had as another program, which are free now.
     ///
-    /// A process that has become another program leaves its former number behind: its threads ended amid their writes, as those of a killed
-    /// process do, but its pidfd does not say so.
+    /// A process that has executed another program leaves its former number behind: its threads ended in the middle of
+    /// their writes, like those of a killed process, but its pidfd does not report that.
     pub fn admit(&self, Entering { number, pid, image, name, pidfd }: Entering) -> Vec<u16> {
         let mut table = self.lock();
         let mut former = Vec::new();
         let known = pid.and_then(|pid| table.by_pid.get(&pid).copied());
-        // One whose id is another's by now is not heard of yet.
+        // The process that had this id before is dead, but its end has not been handled yet.
         let is_former = known.is_some_and(|key| table.processes.get(&key).is_none_or(Process::is_dead));
         if let Some(key) = known.filter(|_| is_former) {
             former.extend(table.remove(key));
@@ -120,7 +122,7 @@ impl Processes {
         former
     }
 
-    /// So many have joined, whether they are still there or not.
+    /// Counts further processes that have joined, whether they still exist or not.
     pub fn count_joined(&self, count: u64) {
         self.lock().joined += count;
     }
@@ -138,14 +140,14 @@ impl Processes {
         key
     }
 
-    /// A process has ended, says the kernel. Numbers that it had.
+    /// Handles the end of a process that the kernel has reported. Returns the numbers that it had.
     pub(crate) fn ended(&self, key: u64) -> Vec<u16> {
         let mut table = self.lock();
-        // Closed, a pidfd is not waited for any more.
+        // Closing a pidfd removes it from the epoll.
         if table.processes.get(&key).is_some_and(Process::is_dead) { table.remove(key) } else { Vec::new() }
     }
 
-    /// Numbers of processes that have ended, of those that no descriptor is left for.
+    /// Returns and removes the numbers of ended processes for which there was no pidfd.
     pub fn ended_unwatched(&self) -> Vec<u16> {
         let mut table = self.lock();
         let is_gone = |(key, process): (&u64, &Process)| (process.pidfd.is_none() && process.is_dead()).then_some(*key);
@@ -153,7 +155,7 @@ impl Processes {
         gone.into_iter().flat_map(|key| table.remove(key)).collect()
     }
 
-    /// A process has left under this number.
+    /// Removes the process that has left under this number.
     pub fn forget(&self, number: u16) {
         let mut table = self.lock();
         table.live.remove(&number);
@@ -167,7 +169,7 @@ impl Processes {
         }
     }
 
-    /// Whether a number is that of a process that has been taken in.
+    /// Whether a number belongs to a process that has been taken in.
     pub fn is_known(&self, number: u16) -> bool {
         self.lock().live.contains_key(&number)
     }
@@ -177,35 +179,36 @@ impl Processes {
         self.lock().by_pid.contains_key(&pid)
     }
 
-    /// How many processes are in the session.
+    /// Returns how many processes are in the session.
     pub fn count(&self) -> u32 {
         self.lock().processes.len() as u32
     }
 
-    /// How many have joined so far.
+    /// Returns how many processes have joined so far.
     pub fn joined(&self) -> u64 {
         self.lock().joined
     }
 
-    /// Whether there were some, and there are none.
+    /// Whether processes have joined and none of them is left.
     pub fn are_all_dead(&self) -> bool {
         let table = self.lock();
         table.joined > 0 && table.live.is_empty()
     }
 
-    /// What processes call themselves otherwise than before, of so many that are looked at. Others have their turn the next time.
+    /// Returns the new names of processes that were renamed. Checks at most `count_max` processes; the others are
+    /// checked by later calls.
     pub fn renamed(&self, count_max: usize) -> Vec<(u16, String)> {
         let looked_at = self.lock().next_named(count_max);
-        // Files are read without the lock: it is the server's too.
+        // Files are read without the lock, which the server needs too.
         let differs = |(number, pid, known, image): (u16, u32, String, u64)| {
             let name = process_name(pid).filter(|name| *name != known)?;
-            // A program that it has become by `exec` joins by itself, or is none of the session's.
+            // The program that a process has become by `exec` joins by itself, or does not belong to the session.
             is_image(pid, image).then_some((number, pid, name))
         };
         let renamed: Vec<(u16, u32, String)> = looked_at.into_iter().filter_map(differs).collect();
         let mut table = self.lock();
         let mut named = |(number, pid, name): (u16, u32, String)| {
-            // Its number may be another's by now.
+            // Its number may belong to another process by now.
             let process = table.live.get_mut(&number).filter(|process| process.pid == Some(pid))?;
             process.name.clone_from(&name);
             Some((number, name))
@@ -213,25 +216,27 @@ impl Processes {
         renamed.into_iter().filter_map(&mut named).collect()
     }
 
-    /// Whether a process is in the session as the program that it is now, as far as its stack tells.
+    /// Whether a process has joined the session as the program that it currently is, by the address of its stack.
     pub fn is_seen_joined(&self, pid: u32) -> bool {
         let image = |joined: &Joined| (joined.pid == Some(pid)).then_some(joined.image);
         let images: Vec<u64> = self.lock().live.values().filter_map(image).collect();
         images.into_iter().any(|image| is_image(pid, image))
     }
 
-    /// Ids of processes that have executed another program since they joined, which has not.
+    /// Returns ids of processes that have executed another program since they joined, if the new program has not
+    /// joined.
     pub fn executed(&self) -> Vec<u32> {
         let seen = |joined: &Joined| joined.pid.filter(|_| joined.is_seen).map(|pid| (pid, joined.image));
         let mut all: Vec<(u32, u64)> = self.lock().live.values().filter_map(seen).collect();
         all.sort();
         all.dedup();
-        // Files are read without the lock: it is the server's too. What a process may not show counts as what it was.
+        // Files are read without the lock, which the server needs too. A process that may not be inspected counts as
+        // unchanged.
         all.retain(|(pid, image)| is_other_image(*pid, *image));
         all.into_iter().map(|(pid, _)| pid).collect()
     }
 
-    /// Ids of those that are alive and can be seen.
+    /// Returns ids of processes that are alive and visible.
     pub fn live_pids(&self) -> Vec<u32> {
         let table = self.lock();
         let alive = table.processes.values().filter(|process| !process.is_dead());
@@ -239,7 +244,7 @@ impl Processes {
     }
 }
 
-/// Whether a process of this id is there.
+/// Whether there is a process with this id.
 fn is_there(pid: u32) -> bool {
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
     pid.is_some_and(|pid| test_kill_process(pid) != Err(Errno::SRCH))
@@ -255,7 +260,7 @@ impl Table {
         process.numbers
     }
 
-    /// Takes the numbers from a process that it had as another program.
+    /// Removes from a process the numbers that it had as another program, and returns them.
     fn remove_images(&mut self, key: u64, image: u64) -> Vec<u16> {
         let Table { processes, live, .. } = self;
         let Some(process) = processes.get_mut(&key) else { return Vec::new() };
@@ -265,7 +270,7 @@ impl Table {
         former
     }
 
-    /// Whose names are looked at next: number, id, and what is known.
+    /// Returns the processes whose names are checked next: number, id, known name and image.
     fn next_named(&mut self, count_max: usize) -> Vec<(u16, u32, String, u64)> {
         let Table { live, last_named, .. } = self;
         let behind = (Bound::Excluded(*last_named), Bound::Unbounded);
@@ -290,12 +295,12 @@ mod tests {
         Command::new("sleep").arg("infinity").spawn().unwrap()
     }
 
-    /// Numbers of those that have ended, as the server hears of them; `count` ends are waited for.
+    /// Waits for `count` ends as the server does, and returns the numbers of the processes that have ended.
     fn ends(processes: &Processes, count: usize) -> Vec<u16> {
         let mut numbers = Vec::new();
         for _ in 0..count {
             let mut events = Vec::with_capacity(1);
-            // No timeout: a watchdog of the test runner's ends a test that hangs.
+            // No timeout: the test runner's watchdog ends a test that hangs.
             epoll::wait(processes.epoll(), spare_capacity(&mut events), None).unwrap();
             numbers.extend(processes.ended(events[0].data.u64() & !WATCHED));
         }
@@ -318,7 +323,7 @@ mod tests {
         }
         assert_eq!((processes.count(), processes.joined()), (2, 4));
         assert!(processes.has(first) && !processes.are_all_dead() && processes.is_known(3));
-        // Nobody's end: nothing is removed.
+        // No process has this key: nothing is removed.
         assert_eq!(processes.ended(1), [0_u16; 0]);
         processes.forget(2);
         assert!(!processes.is_known(2) && processes.has(first));
@@ -348,7 +353,7 @@ mod tests {
         let processes = Processes::new().unwrap();
         let mut child = sleep();
         processes.admit(Entering { pidfd: None, ..entering(1, child.id(), 5) });
-        // It cannot be seen at all: nothing is known of its end.
+        // This one is not visible at all: its end cannot be noticed.
         processes.admit(Entering { pid: None, pidfd: None, ..entering(2, 1, 5) });
         assert_eq!(processes.ended_unwatched(), [0_u16; 0]);
         child.kill().unwrap();

@@ -1,7 +1,7 @@
-//! What a session's owner answers, whatever its clients do: who may ask, what, and how much of it.
+//! Answers of a session's owner: which clients may ask, what they may ask, and how often, whatever else they do.
 //!
-//! Neither a listening socket nor a clock is in here: connections are given, with who is at their other end, and so is the time. A test can hold
-//! any number of conversations, at any time, with clients that send anything.
+//! This module contains neither a listening socket nor a clock: the caller passes connections, with the peer of each,
+//! and the time. So a test can hold any number of conversations, at any time, with clients that send anything.
 
 use std::collections::BTreeMap;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -23,47 +23,48 @@ use crate::peer;
 use crate::process::process_name;
 use crate::processes::Processes;
 
-/// What a snapshot takes.
+/// Options of a snapshot.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Take {
-    /// The new trace's directory, absolute, which must not exist or be empty. `None`: beside the session's, numbered.
+    /// Absolute path of the new trace's directory, which must be empty or not exist. `None`: a numbered directory
+    /// beside the session's.
     pub dir: Option<PathBuf>,
-    /// Events that are older are left out. `None`: none is.
+    /// Events older than this are left out. `None`: none are.
     pub last: Option<Duration>,
-    /// The newest pages up to so many bytes. `None`: all.
+    /// Maximum number of bytes: only the newest pages up to this size are taken. `None`: all.
     pub bytes_max: Option<u64>,
-    /// Who asks, for the trace: `command`, `program`, a signal's name.
+    /// Origin of the request, for the trace: `command`, `program`, or a signal's name.
     pub trigger: String,
 }
 
-/// Why a session of a command is not ended by a tool.
+/// Reason why a tool cannot end a command's session.
 pub const ENDS_WITH_COMMAND: &str = "the session ends with its command";
 
-/// How long a client may take over all of its conversation.
+/// Maximum duration of a client's whole conversation.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Clients that are served at once. A client beyond them takes the place of the one that has taken longest over its question.
+/// Maximum number of clients served at once. A further client replaces the one whose conversation began first.
 pub(crate) const CLIENT_COUNT_MAX: usize = 64;
 
-/// Answers that take their time, at once: each has a thread. More than the snapshots that events may ask for at once.
+/// Maximum number of slow answers at once; each has a thread. More than the snapshots that events may ask for at once.
 pub(crate) const THREAD_COUNT_MAX: usize = 64;
 
-/// Threads that are kept for those who ask for the status.
+/// Threads reserved for status requests.
 const THREAD_COUNT_FOR_STATUS: usize = 2;
 
 /// Edges on which an owner is asked.
 const SERVED: [Edge; 2] = [Edge::ProgramOwner, Edge::ToolOwner];
 
-/// What a process says of itself as it joins.
+/// Description of a process, by the process itself, as it joins.
 #[derive(Debug)]
 pub struct Joining<'a> {
-    /// Its id here; 0 if it is in a PID namespace that cannot be seen from here.
+    /// Its id as the owner sees it; 0 if it is in a PID namespace that the owner cannot see.
     pub pid: u32,
-    /// Its id as it sees it itself.
+    /// Its id as the process itself sees it.
     pub vpid: u32,
-    /// A number of its program: see [`dormouse_abi::register::Process::image`].
+    /// Identifies its program: see [`dormouse_abi::register::Process::image`].
     pub image: u64,
-    /// What it calls itself.
+    /// Its name.
     pub name: &'a str,
     /// Path of its executable.
     pub program: &'a str,
@@ -71,37 +72,37 @@ pub struct Joining<'a> {
     pub command_line: &'a str,
 }
 
-/// The session that a server serves. Its calls come from the server's threads, several at a time.
+/// The session that a server serves. The server's threads call it, several at a time.
 pub trait Service: Send + Sync + 'static {
-    /// What the session's servers have counted, this one and those before it.
+    /// Returns the counts of the session's servers, this one and its predecessors.
     fn counts(&self) -> &Counts;
-    /// The session's memory, as programs map it.
+    /// Returns the session's memory, as programs map it.
     fn memory(&self) -> BorrowedFd<'_>;
-    /// Enters a process in the session's register, under the number that is returned, and takes it in.
+    /// Enters a process in the session's register and takes it in. Returns its number there.
     ///
     /// # Errors
-    /// Why it cannot join, in a line.
+    /// One line with the reason why it cannot join.
     fn enter(&self, joining: &Joining<'_>, pidfd: OwnedFd) -> Result<u16, String>;
-    /// None of a program's classes is recorded.
+    /// Notes that none of a program's classes is recorded.
     fn refuse(&self, program: &str, reason: &str);
-    /// Processes have ended: `ended` takes them off the list and gives their numbers, which are nobody's any more. What they held comes back, before
-    /// anybody is taken in who is not on the list.
+    /// Removes ended processes: `ended` takes them off the list and returns their numbers, which are free now. What
+    /// they held is returned before a process that is not on the list can be taken in.
     fn leave(&self, ended: &dyn Fn() -> Vec<u16>);
-    /// Takes a snapshot. It may wait for a disk.
+    /// Takes a snapshot. May wait for a disk.
     ///
     /// # Errors
-    /// One line.
+    /// One line with the reason.
     fn snapshot(&self, wanted: &Take) -> Result<Snapshot, Error>;
-    /// Sets the budget, unless `bytes` is 0, and tells what is where. It may wait for memory.
+    /// Sets the budget, unless `bytes` is 0, and returns the budget's state. May wait for memory.
     ///
     /// # Errors
-    /// One line.
+    /// One line with the reason.
     fn budget(&self, bytes: u64) -> Result<BudgetState, Error>;
-    /// Fills in what the server does not know: classes, disk. It may wait for a disk.
+    /// Fills in the parts of a status that the server does not know: classes, disk. May wait for a disk.
     fn describe(&self, status: &mut Status);
 }
 
-/// What servers of a session count. All zeroes at first.
+/// Counts of a session's servers. All are zero at first.
 #[repr(C)]
 #[derive(Debug, Default)]
 pub struct Counts {
@@ -111,9 +112,9 @@ pub struct Counts {
     pub clients_dropped: AtomicU64,
     /// Snapshots that were written.
     pub snapshots_taken: AtomicU64,
-    /// Of these, those that events have asked for.
+    /// Snapshots that events have asked for, a part of `snapshots_taken`.
     pub snapshots_triggered: AtomicU64,
-    /// Snapshots that were too many.
+    /// Snapshots that were refused because there were too many.
     pub snapshots_refused: AtomicU64,
 }
 
@@ -129,7 +130,7 @@ pub(crate) enum Answer {
 }
 
 impl Answer {
-    /// What is wrong, to whoever asks on an edge.
+    /// Returns an error message for a client on this edge.
     pub(crate) fn refusal(edge: Edge, text: String) -> Answer {
         match edge {
             Edge::ProgramOwner => Answer::Program(OwnerToProgram::Error { text }),
@@ -137,7 +138,7 @@ impl Answer {
         }
     }
 
-    /// As it goes out, behind the preamble. One that is too long for a frame is replaced by the reason.
+    /// Returns the answer as it is sent, after the preamble. If it is too long for a frame, the reason replaces it.
     fn outgoing(&self) -> Outgoing {
         fn of<M: Message>(message: &M, refusal: &M) -> Outgoing {
             let mut outgoing = Outgoing::preamble(Preamble::of(M::EDGE));
@@ -151,7 +152,8 @@ impl Answer {
         }
     }
 
-    /// Sends it over a socket that nobody waits for in the loop any more. Whoever has asked may be gone, or not listen.
+    /// Sends it over a socket that the event loop does not wait for any more. Ignores errors: the client may be gone,
+    /// or may not read.
     pub(crate) fn tell(&self, socket: OwnedFd) {
         let deadline = Deadline::after(PATIENCE);
         let _ = match self {
@@ -161,16 +163,16 @@ impl Answer {
     }
 }
 
-/// An answer that takes its time.
+/// Makes an answer that takes time.
 pub(crate) type Job = Box<dyn FnOnce() -> Answer + Send>;
 
-/// What is to be done with a client that had its turn.
+/// Work for the event loop after a client's turn.
 pub(crate) enum Next {
-    /// It is waited for: until there is something to read, or room to write.
+    /// Wait until there is something to read, or room to write.
     Wait { to_write: bool },
     /// Its conversation is over.
     Closed,
-    /// Somebody else is to answer it.
+    /// Another thread must make and send the answer.
     Later(OwnedFd, Edge, Job),
     /// It waits for the session's end.
     Stop(OwnedFd),
@@ -203,7 +205,7 @@ fn not_watched(error: std::io::Error) -> String {
     }
 }
 
-/// How a pidfd of the process at the other end of a connection is had: another way in tests.
+/// Function that finds a pidfd of the process at the other end of a connection; tests use another one.
 pub(crate) type FindPidfd = fn(&OwnedFd, &Peer) -> std::io::Result<Option<OwnedFd>>;
 
 /// All conversations.
@@ -213,12 +215,12 @@ pub(crate) struct Server<S> {
     /// Whether tools may end the session.
     may_be_stopped: bool,
     processes_max: u32,
-    /// Of snapshots that programs ask for.
+    /// Allowance for snapshots that programs ask for.
     allowance: Allowance,
-    /// In the order of their deadlines.
+    /// Clients in the order of their deadlines.
     clients: BTreeMap<u64, Client>,
     last_token: u64,
-    /// Answers under way.
+    /// Number of answers under way.
     pub(crate) threads: usize,
     pub(crate) find_pidfd: FindPidfd,
 }
@@ -231,7 +233,7 @@ impl<S: Service> Server<S> {
         processes_max: u32,
         now: Instant,
     ) -> Server<S> {
-        // What a server before this one has granted is not granted again.
+        // Snapshots that an earlier server has granted count against the allowance.
         let granted = service.counts().snapshots_triggered.load(Ordering::Relaxed);
         Server {
             service,
@@ -262,12 +264,12 @@ impl<S: Service> Server<S> {
         self.clients.get(&token).map(|client| &client.socket)
     }
 
-    /// The time until which the next client has to be done.
+    /// Returns the next client's deadline.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         self.clients.first_key_value().map(|(_, client)| client.deadline)
     }
 
-    /// Takes a client in, whose turn is when there is something to read. Its token.
+    /// Takes a client in; its turn comes when there is something to read. Returns its token.
     pub(crate) fn accept(&mut self, socket: OwnedFd, peer: Peer, now: Instant) -> u64 {
         if self.clients.len() >= CLIENT_COUNT_MAX {
             self.drop_slowest();
@@ -278,21 +280,22 @@ impl<S: Service> Server<S> {
         self.last_token
     }
 
-    /// One that has had all the time that it takes to ask is slow, or has other intentions; one that does not take its answer likewise.
+    /// Drops the client whose conversation began first. A client that is still asking then is slow or hostile, and so
+    /// is one that does not read its answer.
     fn drop_slowest(&mut self) {
         if self.clients.pop_first().is_some() {
             add(&self.service.counts().clients_dropped);
         }
     }
 
-    /// Ends conversations whose time is over.
+    /// Ends conversations whose deadline has passed.
     pub(crate) fn expire(&mut self, now: Instant) {
         while self.next_deadline().is_some_and(|deadline| deadline <= now) {
             self.drop_slowest();
         }
     }
 
-    /// A client's turn.
+    /// Gives a client its turn.
     pub(crate) fn turn(&mut self, token: u64, now: Instant) -> Next {
         let Some(mut client) = self.clients.remove(&token) else { return Next::Closed };
         let to_write = match self.advance(&mut client, now) {
@@ -308,7 +311,7 @@ impl<S: Service> Server<S> {
         Next::Wait { to_write }
     }
 
-    /// As far as it goes without waiting.
+    /// Advances the conversation as far as possible without waiting.
     fn advance(&mut self, client: &mut Client, now: Instant) -> Result<Step, Failure> {
         if matches!(client.state, State::Unknown) {
             let Some(preamble) =
@@ -319,7 +322,7 @@ impl<S: Service> Server<S> {
             match preamble.check_asker(&SERVED) {
                 Ok(edge) => client.state = State::Asking(edge),
                 Err(mismatch) => {
-                    // Then both can say which versions met.
+                    // The own version is sent, so that both sides can name the two versions.
                     if matches!(mismatch, Mismatch::Version { .. }) {
                         let own = Preamble { edge: preamble.edge, ..Preamble::of(Edge::ProgramOwner) };
                         let _ = Outgoing::preamble(own).send(&client.socket, None);
@@ -331,7 +334,7 @@ impl<S: Service> Server<S> {
         if let State::Asking(edge) = client.state {
             let is_believed = client.peer.is_own_user_or_root();
             let question = match edge {
-                // Not even listened to.
+                // Its question is not even read.
                 _ if !is_believed => Ok(Some(refuse(edge, "the session belongs to another user"))),
                 Edge::ProgramOwner => {
                     let asked = client.incoming.message(&client.socket);
@@ -364,7 +367,8 @@ impl<S: Service> Server<S> {
         Ok(if outgoing.send(&client.socket, memory)? { Step::Over } else { Step::Waits { to_write: true } })
     }
 
-    /// Who speaks another version, or no version at all. A program of this user is told of at the session's end.
+    /// Handles a client that speaks another version of the protocol, or another protocol. If it may be a program of
+    /// this user or root, it is reported at the session's end.
     fn strange<T>(&self, client: &Client, failure: Failure) -> Result<T, Failure> {
         if let Failure::Mismatch(mismatch) = failure {
             let is_tool = matches!(mismatch, Mismatch::Version { edge: Some(Edge::ToolOwner), .. } | Mismatch::Edge);
@@ -432,7 +436,7 @@ impl<S: Service> Server<S> {
         let pidfd = (self.find_pidfd)(&client.socket, &client.peer).map_err(not_watched)?.ok_or(
             "the program is in a PID namespace that the session's owner cannot see; run dormouse in that namespace or in one above it",
         )?;
-        // Where the kernel does not tell, the program's file is named after it.
+        // If the kernel does not tell its name, the program's file name is used.
         let name = pid.and_then(process_name);
         let name = name.as_deref().unwrap_or_else(|| program.rsplit('/').next().unwrap_or_default());
         let joining = Joining { pid: pid.unwrap_or(0), vpid, image, name, program, command_line };
@@ -451,7 +455,8 @@ impl<S: Service> Server<S> {
         if wanted.dir.as_ref().is_some_and(|dir| !dir.is_absolute()) {
             return refuse(edge, "a snapshot's directory has to be an absolute path");
         }
-        // Whoever asks for one, by `dormouse snapshot` or in a program's code, looks at what they get; what is triggered has to be bounded.
+        // A user or a program's code that asks for a snapshot (`command`, `program`) looks at the result; triggered
+        // ones must be limited.
         let is_by_program = !["command", "program"].contains(&wanted.trigger.as_str());
         if is_by_program && self.threads < THREAD_COUNT_MAX {
             if !self.allowance.take(now) {
@@ -478,7 +483,7 @@ impl<S: Service> Server<S> {
         planned
     }
 
-    /// Programs that join must not wait for a disk, or for memory.
+    /// Leaves an answer to a thread: programs that join must not wait for a disk or for memory.
     fn later(&mut self, edge: Edge, threads_max: usize, job: impl FnOnce() -> Answer + Send + 'static) -> Planned {
         if self.threads >= threads_max {
             return refuse(edge, &format!("the session's owner is at work on {} answers; try again", self.threads));
@@ -486,7 +491,7 @@ impl<S: Service> Server<S> {
         Planned::Later(Box::new(job))
     }
 
-    /// None of a program's classes is recorded.
+    /// Notes that none of a program's classes is recorded, and returns the refusal.
     fn refuse_program(&self, program: &str, reason: &str) -> Planned {
         add(&self.service.counts().programs_refused);
         self.service.refuse(program, reason);
@@ -512,7 +517,7 @@ impl<S: Service> Server<S> {
     }
 }
 
-/// What a question comes to.
+/// How a question will be answered.
 enum Planned {
     Now(Answer),
     /// With the session's memory.
@@ -521,7 +526,7 @@ enum Planned {
     Stop,
 }
 
-/// How far a turn got.
+/// How far a client's turn got.
 enum Step {
     Waits { to_write: bool },
     Over,
@@ -533,7 +538,7 @@ fn refuse(edge: Edge, text: &str) -> Planned {
     Planned::Now(Answer::refusal(edge, text.into()))
 }
 
-/// The program of a peer that has not said which it is.
+/// Returns the program of a peer that has not named it.
 fn program_of(peer: &Peer) -> String {
     let exe = peer::process_id(peer).and_then(|pid| std::fs::read_link(format!("/proc/{pid}/exe")).ok());
     exe.unwrap_or_default().to_string_lossy().into_owned()

@@ -1,4 +1,5 @@
-//! Conversations with anybody, by the million: hostile clients with the server, and hostile programs with the tools.
+//! Conversations with arbitrary peers, up to millions: hostile clients with the server, and hostile programs with the
+//! tools.
 
 use std::collections::VecDeque;
 use std::io::Write;
@@ -23,16 +24,16 @@ use crate::process;
 use crate::processes::{Entering, Processes};
 use crate::server::{CLIENT_COUNT_MAX, Counts, Joining, Next, PATIENCE, Server, Service, THREAD_COUNT_MAX, Take};
 
-/// Environment variable: how many conversations are held.
+/// Environment variable: the number of conversations.
 const ENV_CONVERSATIONS: &str = "DORMOUSE_CONVERSATIONS";
-/// Environment variable: what replays a failure.
+/// Environment variable: the seed that replays a failure.
 const ENV_SEED: &str = "DORMOUSE_CONVERSATIONS_SEED";
 
 fn variable(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
 
-/// How many conversations, and the generator; its seed is printed where a test fails.
+/// Returns the number of conversations, and the generator. Its seed is printed if a test fails.
 fn generator() -> (u64, SmallRng) {
     let seed = variable(ENV_SEED).unwrap_or_else(|| SmallRng::from_os_rng().random());
     println!("{ENV_SEED}={seed} draws the same again");
@@ -120,19 +121,19 @@ fn hello() -> ProgramToOwner {
     ProgramToOwner::Hello { vpid: 7, image: 8, program: "/bin/x".into(), command_line: "x".into() }
 }
 
-/// A connection: the server's end, and the other one, which waits for nothing.
+/// Returns a connection: the server's end, and the client's, which does not block.
 fn pair() -> (OwnedFd, UnixStream) {
     let (server, client) = UnixStream::pair().unwrap();
     client.set_nonblocking(true).unwrap();
     (server.into(), client)
 }
 
-/// A question as it is sent.
+/// Returns a question's bytes as they are sent.
 fn bytes<M: Message>(question: &M) -> Vec<u8> {
     [Preamble::of(M::EDGE).encode().to_vec(), question.encode()].concat()
 }
 
-/// What has come of an answer: the message, and whether a descriptor came with it.
+/// Returns the answer that has arrived, and whether a descriptor came with it.
 fn answer<M: Message>(client: &UnixStream) -> Option<(M, bool)> {
     let mut incoming = Incoming::new();
     incoming.preamble(client).ok()??.check_answerer(M::EDGE).unwrap();
@@ -140,7 +141,7 @@ fn answer<M: Message>(client: &UnixStream) -> Option<(M, bool)> {
     Some((message, fd.is_some()))
 }
 
-/// One question, at once.
+/// Asks one question and returns the answer.
 fn ask<A: Message>(server: &mut Server<Noted>, peer: Peer, question: &[u8], now: Instant) -> Option<(A, bool)> {
     let (socket, mut client) = pair();
     client.write_all(question).unwrap();
@@ -155,7 +156,7 @@ fn text(rng: &mut SmallRng) -> String {
     (0..rng.random_range(0..40)).map(|_| char::from(rng.random_range(0..128_u8))).collect()
 }
 
-/// Paths that somebody might like to have used.
+/// Returns a path that a hostile program might name.
 fn path(rng: &mut SmallRng) -> String {
     let pieces = [
         "/run/user/7/dormouse",
@@ -179,7 +180,7 @@ fn path(rng: &mut SmallRng) -> String {
     chosen.join(["", "/"][rng.random_range(0..2)])
 }
 
-/// Any question to an owner.
+/// Returns an arbitrary question to an owner.
 fn question(rng: &mut SmallRng) -> Vec<u8> {
     let trigger = ["event:x", "duration:y", "command", ""][rng.random_range(0..4)].to_string();
     let dir = ["", "relative", "/absolute", "/../x"][rng.random_range(0..4)].into();
@@ -198,7 +199,7 @@ fn question(rng: &mut SmallRng) -> Vec<u8> {
     }
 }
 
-/// Damages what somebody sends, mostly not at all.
+/// Damages what a client sends, in half of the cases.
 fn damage(rng: &mut SmallRng, bytes: &mut Vec<u8>) {
     match rng.random_range(0..10) {
         0 | 1 => {
@@ -207,7 +208,7 @@ fn damage(rng: &mut SmallRng, bytes: &mut Vec<u8>) {
         }
         2 => bytes.truncate(rng.random_range(0..bytes.len())),
         3 => *bytes = (0..rng.random_range(1..200)).map(|_| rng.random()).collect(),
-        // The frame's size.
+        // Replaces the frame's size.
         4 => bytes[Preamble::SIZE_BYTES + 1..][..4]
             .copy_from_slice(&[0, 60_000, u32::MAX][rng.random_range(0..3)].to_le_bytes()),
         5 => bytes.extend([0; 30]),
@@ -215,18 +216,18 @@ fn damage(rng: &mut SmallRng, bytes: &mut Vec<u8>) {
     }
 }
 
-/// Somebody who has connected to the server.
+/// A client that has connected to the server.
 struct Other {
     token: u64,
     begun: Instant,
-    /// `None`: it has broken off.
+    /// Its end of the connection. `None`: it has disconnected.
     client: Option<UnixStream>,
     to_send: VecDeque<u8>,
     is_stranger: bool,
 }
 
 impl Other {
-    /// Sends a part of what it has to send, or breaks off.
+    /// Sends a part of what it has to send, or disconnects.
     fn act(&mut self, rng: &mut SmallRng) {
         let Some(client) = &mut self.client else { return };
         match rng.random_range(0..20) {
@@ -236,7 +237,7 @@ impl Other {
                 let count =
                     if rng.random() { self.to_send.len() } else { rng.random_range(0..=self.to_send.len().min(30)) };
                 let piece: Vec<u8> = self.to_send.drain(..count).collect();
-                // Whoever was answered already is not listened to.
+                // The server no longer reads from a client that it has answered.
                 let _ = client.write_all(&piece);
             }
         }
@@ -262,7 +263,7 @@ fn whatever_clients_do_the_others_are_answered() {
         let token = server.accept(socket, peer, now);
         let is_stranger = is_stranger && uid != 0;
         others.push_back(Other { token, begun: now, client: Some(client), to_send: to_send.into(), is_stranger });
-        // Anybody may act at any time, and have a turn, also one whose conversation is over.
+        // Any client may act and have a turn at any time, even one whose conversation is over.
         for _ in 0..rng.random_range(0..8) {
             let index = if rng.random() { others.len() - 1 } else { rng.random_range(0..others.len()) };
             others[index].act(&mut rng);
@@ -270,7 +271,7 @@ fn whatever_clients_do_the_others_are_answered() {
                 Next::Wait { .. } | Next::Closed | Next::Stop(_) => {}
                 Next::Later(socket, edge, job) => {
                     assert!(edge != Edge::ToolProgram && !others[index].is_stranger);
-                    // A thread that ends at once, or others that are at work for some time.
+                    // Either the thread ends at once, or others are busy for some time.
                     job().tell(socket);
                     server.threads = rng.random_range(0..=THREAD_COUNT_MAX);
                 }
@@ -297,7 +298,7 @@ fn whatever_clients_do_the_others_are_answered() {
                 assert!(!other.is_stranger || matches!(message, OwnerToProgram::Error { .. }));
             }
         }
-        // Somebody who means well asks in between, in one go.
+        // A well-behaved client asks in between, in one write.
         if conversation % 64 == 0 {
             server.threads = 0;
             let answer = ask(&mut server, me, &bytes(&ToolToOwner::Status), now);
@@ -308,7 +309,7 @@ fn whatever_clients_do_the_others_are_answered() {
     }
     server.expire(now + PATIENCE);
     assert_eq!(server.client_count(), 0);
-    // The test has tested something. This process has as many numbers as it may have, at the end.
+    // Checks that the test has tested something. At the end, this process has as many numbers as it may have.
     let joined = service.joined.load(Ordering::Relaxed);
     assert!(answered > count / 4 && with_memory > 50 && honest > count / 100, "{answered} {with_memory} {honest}");
     assert!(joined >= with_memory && service.counts.programs_refused.load(Ordering::Relaxed) > 0);
@@ -323,7 +324,7 @@ fn slow_clients_hold_nobody_up() {
     let begin = Instant::now();
     let (mut server, _) = server(false, begin);
     let at = |ms| begin + Duration::from_millis(ms);
-    // More than may be served at once, and none of them says more than a byte.
+    // More clients than are served at once, none of which sends more than a byte.
     let mut clients = Vec::new();
     for number in 0..500 {
         let (socket, mut client) = pair();
@@ -336,7 +337,7 @@ fn slow_clients_hold_nobody_up() {
     let answer = ask::<OwnerToProgram>(&mut server, me(), &bytes(&hello()), at(500));
     assert!(matches!(answer, Some((OwnerToProgram::Welcome { process: 1, .. }, true))), "{answer:?}");
     assert_eq!(server.client_count(), CLIENT_COUNT_MAX - 1);
-    // One byte more each second does not buy more time.
+    // A further byte each second does not extend the deadline.
     let (socket, mut client) = pair();
     let token = server.accept(socket, me(), at(1_000));
     for (second, byte) in (1..3).zip(b"do") {
@@ -347,7 +348,7 @@ fn slow_clients_hold_nobody_up() {
     }
     server.expire(at(3_000));
     assert!(server.socket(token).is_none() && server.client_count() == 0);
-    // Who asks a thread for its answer does so a limited number of times.
+    // Answers that need a thread are limited.
     server.threads = THREAD_COUNT_MAX;
     let answer = ask::<OwnerToTool>(&mut server, me(), &bytes(&ToolToOwner::Budget { bytes: 1 }), at(7_000));
     assert!(
@@ -373,16 +374,16 @@ fn strangers_and_those_who_cannot_be_watched_are_refused_with_the_reason() {
     if stranger().uid != 0 {
         assert!(of_program(ask(&mut server, stranger(), &bytes(&hello()), now)).contains("belongs to another user"));
     }
-    // A process id of 0, as the kernel gives it for another PID namespace.
+    // The kernel reports process id 0 for another PID namespace.
     let hidden = Peer { pid: None, ..me() };
     server.find_pidfd = |_, _| Ok(None);
     let text = of_program(ask(&mut server, hidden, &bytes(&hello()), now));
     assert!(text.contains("in a PID namespace that the session's owner cannot see"), "{text}");
-    // Where there is a pidfd all the same, its end will be heard of.
+    // If there is a pidfd all the same, the process's end can be noticed.
     server.find_pidfd = |_, _| Ok(Some(process::open(std::process::id())?));
     let answer = ask(&mut server, hidden, &bytes(&hello()), now);
     assert!(matches!(answer, Some((OwnerToProgram::Welcome { .. }, true))), "{answer:?}");
-    // Not the session that this process is in: it has joined as one that cannot be seen.
+    // This process is not in the session: it has joined as one that is not visible.
     let pid = std::process::id();
     let stop = bytes(&ToolToOwner::Stop { pid });
     assert!(of_tool(ask(&mut server, me(), &stop, now)).contains(&format!("process {pid} is not in this session")));
@@ -392,7 +393,7 @@ fn strangers_and_those_who_cannot_be_watched_are_refused_with_the_reason() {
     let token = server.accept(socket, me(), now);
     assert!(matches!(server.turn(token, now), Next::Stop(_)));
     assert_eq!(service.counts.programs_refused.load(Ordering::Relaxed), 1);
-    // Of another version, or none at all: told of at the session's end.
+    // A client of another version, or without a preamble, is reported at the session's end.
     for preamble in [Preamble { version: 1, ..Preamble::of(Edge::ProgramOwner) }.encode(), [7; 16]] {
         assert_eq!(ask::<OwnerToProgram>(&mut server, me(), &preamble, now).map(drop), None);
     }
@@ -415,7 +416,8 @@ fn whatever_programs_answer_no_other_place_is_used() {
         };
         damage(&mut rng, &mut answer);
         program.write_all(&answer).unwrap();
-        // It says no more, now or later; a program that is silent instead is waited for until the deadline, which is the transport's to test.
+        // It sends no more, now or later. A silent program would be waited for until the deadline, which the
+        // transport's tests cover.
         program.shutdown(std::net::Shutdown::Write).unwrap();
         let mut conversation = Conversation::begin(socket, Edge::ToolProgram, Deadline::after(Duration::from_secs(60)));
         let said = match conversation.ask(&ToolToProgram::List) {
@@ -429,7 +431,7 @@ fn whatever_programs_answer_no_other_place_is_used() {
                 continue;
             }
             Ok(_) => continue,
-            // What a message may not hold is not looked at by its type alone.
+            // Messages are checked for forbidden contents, not only for their type.
             Err(_) => {
                 errors += 1;
                 path(&mut rng)

@@ -1,4 +1,4 @@
-//! Programs of which the session's owner has not heard: their time was over before its socket took them.
+//! Programs that the session's owner has not heard of: their time to connect was over before its socket accepted them.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -8,12 +8,13 @@ use rustix::fs::{FileType, Mode, OFlags};
 
 use crate::directory::SocketDirectory;
 
-/// The file beside a session's socket to which each of them appends a byte.
+/// The file beside a session's socket to which each program that could not connect in time appends a byte.
 #[derive(Debug)]
 pub struct Unheard(Option<OwnedFd>);
 
 impl Unheard {
-    /// The file beside the socket with this name, of a new session or of one that is there. Where it cannot be had, nobody is counted.
+    /// Opens the file beside the socket with this name, of a new or an existing session. If that fails, none is
+    /// counted.
     pub(crate) fn beside(directory: &SocketDirectory, socket: &str, is_new: bool) -> Unheard {
         let fresh = if is_new { OFlags::CREATE | OFlags::TRUNC } else { OFlags::empty() };
         let flags = fresh | OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
@@ -21,7 +22,7 @@ impl Unheard {
         Unheard(directory.open_file(&name, flags, Mode::RUSR | Mode::WUSR).ok())
     }
 
-    /// How many have said so until now.
+    /// Returns how many programs have appended a byte so far.
     pub fn count(&self) -> u64 {
         let stat = self.0.as_ref().and_then(|fd| rustix::fs::fstat(fd).ok());
         let file = stat.filter(|stat| FileType::from_raw_mode(stat.st_mode).is_file());

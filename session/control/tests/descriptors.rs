@@ -1,4 +1,4 @@
-//! A session's server at its limit of descriptors. Alone in its process, all of whose descriptors it takes.
+//! A session's server at its descriptor limit. Runs alone in its process, because it takes all descriptors.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -61,10 +61,10 @@ fn socket() -> OwnedFd {
     rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap()
 }
 
-/// A watchdog: no answer takes so long.
+/// Watchdog: no answer takes this long.
 const HANGS: Duration = Duration::from_secs(60);
 
-/// A conversation on a socket that was made before.
+/// Begins a conversation on a socket that was made before.
 fn connect<Q: Question>(socket: OwnedFd, server: &SessionServer) -> Conversation<'static> {
     rustix::net::connect(&socket, &SocketAddrUnix::new(server.path()).unwrap()).unwrap();
     Conversation::begin(socket, Q::EDGE, Deadline::after(HANGS))
@@ -97,7 +97,7 @@ fn who_comes_at_the_limit_of_descriptors_is_answered_and_counted() {
         taken.push(fd);
     }
     let mut sockets = sockets.into_iter();
-    // Says nothing, and has what was kept in reserve.
+    // Sends nothing, and occupies the reserved descriptor.
     let slow = connect::<ToolToOwner>(sockets.next().unwrap(), &server);
     let (mut refused, mut kept) = (0, Vec::new());
     for socket in sockets.by_ref().take(5) {
@@ -106,7 +106,7 @@ fn who_comes_at_the_limit_of_descriptors_is_answered_and_counted() {
             panic!("a program has joined")
         };
         assert!(text.starts_with("too many files are open in the session's owner; raise `ulimit -Hn`"), "{text}");
-        // Its descriptor is not for the next one.
+        // Keeping it open means that its descriptor is not available to the next client.
         kept.push(conversation);
         refused += 1;
     }
@@ -119,7 +119,7 @@ fn who_comes_at_the_limit_of_descriptors_is_answered_and_counted() {
     let OwnerToTool::StatusIs { status } = answer else { panic!("{answer:?}") };
     assert_eq!((status.programs_refused, status.descriptors_max, status.processes), (refused, 100, 0));
     assert_eq!(status.processes_max, 50);
-    // Once there are some again, programs join.
+    // Once there are free descriptors again, programs join.
     taken.truncate(taken.len() / 2);
     let mut conversation = connect::<ProgramToOwner>(sockets.next().unwrap(), &server);
     let (answer, memory) = conversation.ask_with_fd(&hello()).unwrap();

@@ -1,16 +1,17 @@
-//! What programs have entered in the session's register of themselves and their classes, checked.
+//! Checks what programs have entered in the session's register about themselves and their classes.
 
 use dormouse_abi::class::{Announcement, ClassDecl};
 use dormouse_abi::register::Register;
 use dormouse_abi::text::{printable, shown};
 use dormouse_ctf::Refusal;
 
-/// What a program says is made fit to be printed; the reason is.
+/// Returns a refusal. A program's texts are made printable; the reason is already.
 pub(crate) fn refusal_of(class: &str, program: &str, reason: &str) -> Refusal {
     Refusal { name: shown(class), program: shown(program), reason: reason.into() }
 }
 
-/// A class as it has been entered, if it can be in a trace; `None` where there is none, or none yet.
+/// Returns the entered class with this id, if a trace can contain it, or its refusal; `None` if nothing is entered, or
+/// not yet.
 pub(crate) fn class_of(
     register: &Register,
     id: u16,
@@ -25,7 +26,7 @@ pub(crate) fn class_of(
     })
 }
 
-/// The program that a process says it is.
+/// Returns the program that a process says it is.
 pub(crate) fn program_of(register: &Register, number: u16) -> String {
     let known = register.process(number).map(|process| printable(&process.program));
     known.filter(|program| !program.is_empty()).unwrap_or_else(|| "an unknown program".into())

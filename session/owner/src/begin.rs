@@ -1,4 +1,4 @@
-//! A session that begins: its directory, memory, socket and ledger, which last longer than any of its owners.
+//! A new session: its directory, memory, socket and ledger, which outlive its owners.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -16,20 +16,20 @@ use crate::options::{Options, Plan};
 use crate::session_file::{FILE_NAME, OwnerFiles};
 use crate::trace::{Trace, remove_files};
 
-/// What a session's owner takes up. Everything else that it knows, it has from these.
+/// Everything that a session's owner takes up; it derives all other state from this.
 #[derive(Debug)]
 pub(crate) struct Estate {
     pub(crate) dir: Dir,
     pub(crate) memory: OwnedFd,
     pub(crate) ledger: Ledger,
     pub(crate) listener: SessionListener,
-    /// The file that the memory lies in, if it has a name.
+    /// Path of the file with the memory, if it has one.
     pub(crate) buffers: Option<PathBuf>,
-    /// Files that go with the session.
+    /// Files that exist as long as the session.
     pub(crate) files: OwnerFiles,
 }
 
-/// How programs join a session: what a command's processes inherit.
+/// How programs join a session: the things that a command's processes inherit.
 #[derive(Debug, Clone, Copy)]
 pub struct Entrance<'a> {
     pub(crate) memory: BorrowedFd<'a>,
@@ -37,7 +37,7 @@ pub struct Entrance<'a> {
     pub(crate) socket: &'a Path,
 }
 
-/// A session that nobody owns yet. Programs can join; nothing is drained.
+/// A session without an owner yet. Programs can join; nothing is drained.
 #[derive(Debug)]
 pub struct NewSession {
     pub(crate) estate: Estate,
@@ -49,7 +49,7 @@ impl NewSession {
     /// Makes the directory, the memory and the socket.
     ///
     /// # Errors
-    /// One line; nothing is left behind but an empty directory.
+    /// One line with the reason; only an empty directory is left.
     pub fn create(options: &Options) -> Result<NewSession, Error> {
         let plan = options.plan()?;
         fault::survive_file_size_limits();
@@ -57,7 +57,7 @@ impl NewSession {
         let ledger = Arc::new(Ledger::create(setup(&plan, clock.source, uuid).layout(&plan.geometry))?);
         ledger.set_may_be_stopped(plan.options.may_be_stopped.into());
         let trace = Trace::create(&plan, clock, uuid, Arc::clone(&ledger))?;
-        // What fails from here on takes the trace's files away again.
+        // Errors from here on remove the trace's files again.
         let made = NewSession::beside(&plan, &ledger, &trace).inspect_err(|_| trace.remove());
         let (memory, listener, files) = made?;
         let (dir, socket, buffers) = (trace.dir, listener.path(), plan.options.buffers);
@@ -65,7 +65,7 @@ impl NewSession {
         Ok(NewSession { estate: Estate { dir, memory, ledger, listener, buffers, files }, socket, uuid })
     }
 
-    /// Memory and socket beside a trace.
+    /// Makes the memory and the socket for a trace.
     fn beside(
         plan: &Plan,
         ledger: &Arc<Ledger>,
@@ -81,28 +81,28 @@ impl NewSession {
         let mut files = OwnerFiles::new(plan.options.buffers.clone());
         let memory = SessionMemory::new(pool, plan, Arc::clone(ledger)).map_err(|error| error.to_string())?;
         let listener = SessionListener::create(&socket_dir())?;
-        // Nobody joins before the session's path is known.
+        // No program joins before the session's path is known.
         let written = files.write(&trace.dir, trace.uuid, &listener.path());
         written.inspect_err(|_| listener.remove())?;
         Ok((memory.into_file(), listener, files))
     }
 
-    /// Where programs join: the value of `DORMOUSE_SESSION`.
+    /// Returns the path where programs join: the value of `DORMOUSE_SESSION`.
     pub fn socket(&self) -> &Path {
         &self.socket
     }
 
-    /// The trace's directory.
+    /// Returns the trace's directory.
     pub fn dir(&self) -> &Path {
         &self.estate.dir.path
     }
 
-    /// How programs join.
+    /// Returns how programs join.
     pub fn entrance(&self) -> Entrance<'_> {
         Entrance { memory: self.estate.memory.as_fd(), uuid: self.uuid, socket: &self.socket }
     }
 
-    /// Takes all of it away, unless an owner has done so: nothing is left behind but an empty directory. No owner is alive.
+    /// Removes everything, unless an owner has done so; only an empty directory is left. No owner may be alive.
     pub(crate) fn abandon(&self) {
         let Estate { dir, listener, buffers, .. } = &self.estate;
         if dir.read(FILE_NAME).is_ok() {

@@ -1,10 +1,10 @@
-//! The session's clock: which one, how fast, and where its zero lies.
+//! The session's clock: its source, its frequency, and its zero.
 
 use dormouse_abi::session::{CLOCK_MONOTONIC, CLOCK_TSC};
 use dormouse_ctf::metadata;
 use rustix::time::{ClockId, clock_gettime};
 
-/// Environment variable: `monotonic` keeps the timestamp counter out.
+/// Environment variable: `monotonic` excludes the timestamp counter.
 const ENV_CLOCK: &str = "DORMOUSE_CLOCK";
 
 /// A reading of all clocks at the same moment.
@@ -29,7 +29,7 @@ fn nanoseconds(clock: ClockId) -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// Now, of this clock.
+/// Returns the current time of this clock.
 pub(crate) fn ticks(source: u32) -> u64 {
     #[cfg(target_arch = "x86_64")]
     if source == CLOCK_TSC {
@@ -39,7 +39,7 @@ pub(crate) fn ticks(source: u32) -> u64 {
     nanoseconds(ClockId::Monotonic)
 }
 
-/// Of several readings the one whose clock calls took least: nothing came in between.
+/// Returns the one of several readings whose clock calls took the least time: nothing interrupted it.
 fn read(source: u32) -> Reading {
     let once = || {
         let before = ticks(source);
@@ -52,7 +52,7 @@ fn read(source: u32) -> Reading {
     (1..16).map(|_| once()).fold(once(), |best, next| if next.0 < best.0 { next } else { best }).1
 }
 
-/// The counter serves where it neither stops nor changes its pace.
+/// Whether the timestamp counter can be used: it must neither stop nor change its frequency.
 fn tsc_serves() -> bool {
     if !cfg!(target_arch = "x86_64") || std::env::var(ENV_CLOCK).is_ok_and(|clock| clock == "monotonic") {
         return false;
@@ -64,7 +64,7 @@ fn tsc_serves() -> bool {
 }
 
 impl Clock {
-    /// Chooses the clock and measures its pace for 5 ms; [`Clock::last_calibration`] knows better.
+    /// Chooses the clock and measures its frequency for 5 ms; [`Clock::last_calibration`] is more exact.
     pub(crate) fn new() -> Clock {
         let source = if tsc_serves() { CLOCK_TSC } else { CLOCK_MONOTONIC };
         let start = read(source);
@@ -76,18 +76,18 @@ impl Clock {
         clock
     }
 
-    /// What [`Clock::from_words`] makes the same clock of.
+    /// Returns the words that [`Clock::from_words`] makes the same clock of.
     pub(crate) fn to_words(&self) -> [u64; 5] {
         let Reading { ticks, monotonic_ns, realtime_ns } = self.start;
         [self.source.into(), ticks, monotonic_ns, realtime_ns, self.estimate_hz]
     }
 
-    /// The clock of a session that has begun.
+    /// Returns the clock of a session that has begun.
     pub(crate) fn from_words([source, ticks, monotonic_ns, realtime_ns, estimate_hz]: [u64; 5]) -> Clock {
         Clock { source: source as u32, start: Reading { ticks, monotonic_ns, realtime_ns }, estimate_hz }
     }
 
-    /// Now, in ticks.
+    /// Returns the current time in ticks.
     pub(crate) fn now(&self) -> u64 {
         ticks(self.source)
     }
@@ -98,10 +98,11 @@ impl Clock {
         (elapsed_ticks as u128 * 1_000_000_000 / elapsed_ns as u128) as u64
     }
 
-    /// As CTF states it.
+    /// Returns the description of the clock for CTF.
     fn at_frequency(&self, frequency_hz: u64) -> metadata::Clock {
         let frequency_hz = frequency_hz.max(1);
-        // Zero of the clock, in ticks after the epoch; before it on machines whose clock was set back below their uptime.
+        // Zero of the clock, in ticks after the epoch; negative on machines whose clock was set back below their
+        // uptime.
         let since_epoch = self.start.realtime_ns as i128 * frequency_hz as i128 / 1_000_000_000;
         let zero = since_epoch - self.start.ticks as i128;
         let (name, description) = match self.source {
@@ -117,12 +118,12 @@ impl Clock {
         }
     }
 
-    /// What is known at the beginning.
+    /// Returns the calibration at the session's beginning.
     pub(crate) fn first_calibration(&self) -> metadata::Clock {
         self.at_frequency(self.estimate_hz)
     }
 
-    /// What is known after some time: the longer, the better.
+    /// Returns the calibration after some time; it becomes more exact with time.
     pub(crate) fn last_calibration(&self) -> metadata::Clock {
         if self.source == CLOCK_MONOTONIC {
             return self.first_calibration();

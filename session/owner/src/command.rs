@@ -1,4 +1,4 @@
-//! Running the traced command: its environment, its signals, its end.
+//! Runs the traced command: its environment, its signals, its end.
 
 use std::ffi::{OsStr, OsString, c_int};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -25,10 +25,10 @@ use crate::error::Error;
 
 /// File name of the library that traces libc's functions in unmodified programs.
 pub const LIBC_LIBRARY: &str = "libdormouse_libc.so";
-/// Environment variable: where that library is, if not beside the program.
+/// Environment variable: path of that library, if it is not beside the program.
 pub const ENV_LIBC_LIBRARY: &str = "DORMOUSE_LIBC_LIBRARY";
 
-/// Finds the preload library: where the environment says, beside this program, or in `../lib/dormouse`.
+/// Finds the preload library: at the path in the environment, beside this program, in `../lib/dormouse` or in `../lib`.
 ///
 /// # Errors
 /// One line, if there is none.
@@ -53,15 +53,16 @@ pub fn find_libc_library() -> Result<PathBuf, Error> {
     Ok(found.ok_or_else(not_found)?)
 }
 
-/// The directory beside the library in which there is one for each kind of program, by what `$LIB` is for it: 32-bit programs find an empty one, whose
-/// loader would otherwise write an error to their standard error. `cargo xtask install` makes it.
+/// Directory beside the library with a subdirectory for each value that `$LIB` has for a kind of program. 32-bit
+/// programs find an empty subdirectory; without it, their loader would write an error to standard error. `cargo xtask
+/// install` creates it.
 const BY_LIB: &str = "libc-by-lib";
 
-/// The name through that directory, if it leads programs such as this one to the library.
+/// Returns the library's name through that directory, if the name leads programs like this one to the library.
 fn name_by_lib(library: &Path) -> Option<OsString> {
     let (libc, tree, name) = (libc_path()?, library.parent()?.join(BY_LIB), library.file_name()?);
     let dir = libc.parent()?;
-    // Behind the place where `$LIB` leads to libc, the same is in the tree.
+    // The path from the prefix of `$LIB` to libc's directory is the same in the tree.
     let mut prefixes = dir.ancestors().skip(1).take(2);
     let prefix = prefixes
         .find(|prefix| is_loaded(prefix.join("$LIB").join(libc.file_name().unwrap_or_default()).as_os_str()))?;
@@ -70,9 +71,10 @@ fn name_by_lib(library: &Path) -> Option<OsString> {
     leads.then(|| tree.join("$LIB").join(name).into_os_string())
 }
 
-/// What `LD_PRELOAD` names a library by: through `$LIB`, where glibc's loader puts the name of the system's directory of libraries, such as
-/// `lib64`. musl's loader takes it as it stands, finds no such file, and goes on without. By its plain path it would find the library, and not
-/// start the program, because what the library needs is glibc's.
+/// Returns the name of a library for `LD_PRELOAD`. It contains `$LIB`, which glibc's loader replaces by the name of the
+/// system's library directory, such as `lib64`. musl's loader takes it literally, finds no such file, and continues
+/// without. With the plain path, musl's loader would find the library and not start the program, because the library
+/// needs glibc.
 fn preload_name(library: &Path) -> Result<OsString, Error> {
     let path = library.to_string_lossy();
     if let Some(character) = path.chars().find(|character| matches!(character, ' ' | ':' | '$')) {
@@ -84,12 +86,13 @@ fn preload_name(library: &Path) -> Result<OsString, Error> {
     if let Some(name) = name_by_lib(library) {
         return Ok(name);
     }
-    // There are systems without such a directory.
+    // Some systems have no such directory.
     let leads_back = libc_path().is_none_or(|libc| is_loaded(&through_lib(&libc)));
     Ok(if leads_back { through_lib(library) } else { library.into() })
 }
 
-/// An absolute path, by way of the system's directory of libraries: back from there to the root, whatever links lead there.
+/// Returns an absolute path by way of the system's library directory, and back from there to the root, even if links
+/// lead there.
 fn through_lib(path: &Path) -> OsString {
     let mut name = OsString::from("/$LIB");
     name.push("/..".repeat(16));
@@ -97,17 +100,17 @@ fn through_lib(path: &Path) -> OsString {
     name
 }
 
-/// The file of the libc that this program runs, if that is glibc.
+/// Returns the file of this program's libc, if that is glibc.
 #[cfg(target_env = "gnu")]
 fn libc_path() -> Option<PathBuf> {
     let mut info = std::mem::MaybeUninit::<libc::Dl_info>::uninit();
-    // SAFETY: looks an address up; fills `info` when it returns non-zero.
+    // SAFETY: dladdr(3) only looks up the address, and fills `info`, which is writable, when it returns non-zero.
     if unsafe { libc::dladdr(libc::gnu_get_libc_version as *const libc::c_void, info.as_mut_ptr()) } == 0 {
         return None;
     }
     // SAFETY: dladdr(3) has filled it, since it did not return 0.
     let name = unsafe { info.assume_init() }.dli_fname;
-    // SAFETY: dladdr(3) gives a name that ends in NUL and stays as long as the object.
+    // SAFETY: dladdr(3) returns a name that ends in NUL and lives as long as the loaded object; libc is never unloaded.
     let name = unsafe { std::ffi::CStr::from_ptr(name) };
     Path::new(OsStr::from_bytes(name.to_bytes())).canonicalize().ok()
 }
@@ -117,16 +120,16 @@ fn libc_path() -> Option<PathBuf> {
     None
 }
 
-/// Whether the loader finds, by this name, an object that is loaded.
+/// Whether the loader finds an object by this name that is loaded already.
 fn is_loaded(name: &OsStr) -> bool {
     let Ok(name) = std::ffi::CString::new(name.as_bytes()) else { return false };
-    // SAFETY: a name that ends in NUL; nothing is loaded (dlopen(3), RTLD_NOLOAD).
+    // SAFETY: the name ends in NUL; with RTLD_NOLOAD, dlopen(3) loads nothing and runs no code of the object.
     let object = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
-    // SAFETY: a handle of `dlopen`.
+    // SAFETY: the handle is not null and was returned by `dlopen` just now; it is closed once.
     !object.is_null() && unsafe { libc::dlclose(object) } == 0
 }
 
-/// A traced command that runs.
+/// A running traced command.
 #[derive(Debug)]
 pub struct Traced {
     pid: u32,
@@ -134,45 +137,48 @@ pub struct Traced {
     phase: Arc<Phase>,
 }
 
-/// What is known of the command where signals are heard. Nothing else is published by it: all orderings are Relaxed.
+/// State of the command for the thread that receives signals. It publishes no other data: all orderings are Relaxed.
 #[derive(Debug, Default)]
 struct Phase {
     is_command_over: AtomicBool,
-    /// Signals that asked for the end until now were the command's.
+    /// Whether the count of requests starts anew: signals that have asked for the end so far were meant for the
+    /// command.
     begins_anew: AtomicBool,
 }
 
 /// How a command, or its recording, has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ended {
-    /// With this exit code: as shells do, 128 and the signal's number for a command that a signal has ended.
+    /// The command has exited with this code; as in shells, 128 plus the signal's number if a signal has ended it.
     Exited(i32),
-    /// It has not: this signal asked for its end, and it cannot take it, because it is frozen, stopped or traced. It goes on.
+    /// The command has not ended: this signal has asked for its end, but it cannot take the signal, because it is
+    /// frozen, stopped or traced. It goes on.
     Frozen(i32),
-    /// It had ended before, and a signal asks for the recording's end.
+    /// The command had ended before, and a signal asks for the recording's end.
     Interrupted,
 }
 
-/// How long a command that a signal has asked to end may leave that signal pending. One that runs takes it at once, whatever it then does.
+/// How long a command may leave a signal pending that asks for its end. A running command takes it at once, whatever it
+/// then does.
 const SIGNAL_PENDING_MAX: Duration = Duration::from_secs(1);
 
 /// Signals that ask a recording to end.
 const ENDING: [c_int; 3] = [SIGHUP, SIGINT, SIGTERM];
 
-/// What a signal that asks for the end is.
+/// Meaning of a signal that asks for the end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Heard {
     First,
-    /// Of a request that was heard, or the command's.
+    /// Belongs to a request that was received before, or is meant for the command.
     Known,
-    /// This process is to end at once.
+    /// Means that this process must end at once.
     AtOnce,
 }
 
-/// What signals have asked for so far.
+/// Requests for the end by signals so far.
 #[derive(Debug)]
 struct Endings<C> {
-    /// The time since some moment.
+    /// Returns the time since a fixed moment.
     clock: C,
     requests: Requests,
     is_asked: bool,
@@ -186,9 +192,10 @@ impl Endings<()> {
 }
 
 impl<C: Fn() -> Duration> Endings<C> {
-    /// Takes note of a signal that asks for the end.
+    /// Notes a signal that asks for the end.
     ///
-    /// What a terminal sends while the command runs is the command's, however often, and so is what a wrapper passes on of it.
+    /// A terminal's signals while the command runs are meant for the command, however many there are, and so are those
+    /// that a wrapper passes on.
     fn hear(&mut self, is_from_terminal: bool, is_command_over: bool) -> Heard {
         if !self.requests.is_new((self.clock)()) {
             return Heard::Known;
@@ -201,10 +208,11 @@ impl<C: Fn() -> Duration> Endings<C> {
     }
 }
 
-/// Calls `first` at the first request for the end by a signal, and `at_once` at each later one ([`dormouse_abi::requests`]).
+/// Calls `first` at the first request for the end by a signal, and `at_once` at each later one
+/// ([`dormouse_abi::requests`]).
 ///
 /// # Errors
-/// One line.
+/// One line with the reason.
 pub fn on_ending_signals(
     first: impl Fn() + Send + 'static,
     at_once: impl Fn(i32) + Send + 'static,
@@ -228,13 +236,15 @@ fn no_signals(error: std::io::Error) -> Error {
 }
 
 impl Traced {
-    /// Starts `command` (program and arguments, not empty) so that it and its descendants join the session, and ask for a snapshot at each of
-    /// `triggers`, if there are any. They inherit the session's memory, at a descriptor so high that no program expects to get it. Signals are passed on to it from here on, as long as this process lives.
+    /// Starts `command` (program and arguments, not empty) so that it and its descendants join the session, and ask for
+    /// a snapshot at each of `triggers`, if any. They inherit the session's memory at a descriptor number so high that
+    /// no program expects to get it. From now on, signals are passed on to the command as long as this process lives.
     ///
-    /// `at_once` is called with the signal of a second request for the end ([`dormouse_abi::requests`]): the process is not to wait for anything any more.
+    /// `at_once` is called with the signal of a second request for the end ([`dormouse_abi::requests`]): the process
+    /// must not wait for anything any more.
     ///
     /// # Errors
-    /// One line.
+    /// One line with the reason.
     pub fn start(
         command: &[OsString],
         entrance: Entrance<'_>,
@@ -246,9 +256,9 @@ impl Traced {
             [program, arguments @ ..] => (program.as_os_str(), arguments),
             [] => (OsStr::new(""), command),
         };
-        // Before the command runs: a signal in between must not end the session without it.
+        // Set up before the command runs: a signal in between must not end the session without the command.
         let forwarded = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH, SIGCONT];
-        // What `nohup` or a shell has had ignored, the command is to find ignored.
+        // Signals that `nohup` or a shell has set to be ignored must also be ignored in the command.
         let forwarded = forwarded.into_iter().filter(|signal| !is_ignored(*signal));
         let signals = SignalsInfo::<WithOrigin>::new(forwarded).map_err(no_signals)?;
         let mut process = Command::new(program);
@@ -266,18 +276,19 @@ impl Traced {
             }
             process.env("LD_PRELOAD", list);
         }
-        // SAFETY: between fork and exec only async-signal-safe functions run; `dup2` is one, and both descriptors are numbers.
+        // SAFETY: between fork and exec, `inherit` only calls `dup2`, which is async-signal-safe, with numbers as
+        // arguments.
         unsafe { process.pre_exec(move || inherit(memory, inherited)) };
         let given = Given::of_this_thread();
-        // Behind that: the number may be above the command's own limit, which keeps no descriptor from being used.
-        // SAFETY: between fork and exec only async-signal-safe functions run; `restore` calls no others.
+        // After that: the number may be above the command's own limit, which does not invalidate an open descriptor.
+        // SAFETY: between fork and exec, `restore` only calls async-signal-safe functions.
         unsafe { process.pre_exec(move || given.restore()) };
         let failed = |error| format!("cannot run `{}`: {error}", program.to_string_lossy());
         let mut child = process.spawn().map_err(failed)?;
         let (sender, ended) = channel();
         let (pid, phase, of_waiter) = (child.id(), Arc::new(Phase::default()), sender.clone());
         let wait = move || {
-            // Nobody else waits for it, so it can be awaited.
+            // No other thread waits for the child, so its exit code is available here.
             let code = child.wait().map_or(1, exit_code);
             let _ = of_waiter.send(Ended::Exited(code));
         };
@@ -288,23 +299,24 @@ impl Traced {
         Ok(Traced { pid, ended, phase })
     }
 
-    /// The command's process id.
+    /// Returns the command's process id.
     pub fn pid(&self) -> u32 {
         self.pid
     }
 
-    /// Waits for the command's end, or for it to be asked to end while it is frozen.
+    /// Waits for the command's end, or for a request to end while it is frozen.
     pub fn wait(&self) -> Ended {
-        // The waiter has sent something when it ends.
+        // The waiting thread sends its message before it ends.
         let ended = self.ended.recv().unwrap_or(Ended::Exited(1));
         self.phase.is_command_over.store(true, Ordering::Relaxed);
         ended
     }
 
-    /// Calls `function` at the first signal that asks for the end from now on, where the command has ended. Those until now were the command's.
+    /// Calls `function` at the first signal that asks for the end from now on, after the command has ended. Earlier
+    /// signals were meant for the command.
     ///
     /// # Errors
-    /// One line.
+    /// One line with the reason.
     pub fn on_interrupt(self, function: impl FnOnce() + Send + 'static) -> Result<(), Error> {
         self.phase.begins_anew.store(true, Ordering::Relaxed);
         let wait = move || {
@@ -316,27 +328,28 @@ impl Traced {
     }
 }
 
-/// The highest number below the limit that nothing is open at.
+/// Returns the highest free descriptor number below the limit.
 fn free_descriptor() -> RawFd {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
-    // SAFETY: asks for flags; at a number that nothing is open at, it fails (fcntl(2)).
+    // SAFETY: fcntl(2) only asks for flags; it fails if nothing is open at the number.
     let is_free = |number: &RawFd| unsafe { libc::fcntl(*number, libc::F_GETFD) } == -1;
     (3..limit.min(DESCRIPTOR_COUNT_MAX) as RawFd).rev().find(is_free).unwrap_or(3)
 }
 
-/// A descriptor of a file that all that this process starts inherit as long as it is open.
+/// Returns a descriptor of a file that all processes started by this one inherit as long as it is open.
 pub(crate) fn inheritable(file: BorrowedFd<'_>) -> std::io::Result<OwnedFd> {
     let copy = rustix::io::fcntl_dupfd_cloexec(file, free_descriptor())?;
     rustix::io::fcntl_setfd(&copy, rustix::io::FdFlags::empty())?;
     Ok(copy)
 }
 
-/// Above this a program's table of descriptors would have to grow for it.
+/// A higher number would make a program's descriptor table grow.
 const DESCRIPTOR_COUNT_MAX: u64 = 1024;
 
-/// Puts a file at a number at which programs that are executed have it.
+/// Duplicates a file to a descriptor number, where executed programs have it.
 fn inherit(file: RawFd, number: RawFd) -> std::io::Result<()> {
-    // SAFETY: numbers; where there is a file at the second one, it is not this process's any more, which is about to execute another program.
+    // SAFETY: dup2(2) takes numbers only. A file that is open at the second number is closed only in this process,
+    // which is about to execute another program.
     match unsafe { libc::dup2(file, number) } {
         -1 => Err(std::io::Error::last_os_error()),
         _ => Ok(()),
@@ -352,7 +365,8 @@ struct Forwarder {
 }
 
 impl Forwarder {
-    /// What a terminal sends (to the whole foreground group) reaches the command by itself and is not repeated.
+    /// Passes signals on. A terminal's signals (to the whole foreground group) reach the command by themselves and are
+    /// not repeated.
     fn run(mut self, at_once: &dyn Fn(i32)) {
         let mut endings = Endings::new();
         for origin in self.signals.forever() {
@@ -369,7 +383,7 @@ impl Forwarder {
                 if ENDING.contains(&signal) {
                     let _ = self.ended.send(Ended::Interrupted);
                 }
-                // Its process id may be another's by now.
+                // Its process id may belong to another process by now.
                 continue;
             }
             let pid = rustix::process::Pid::from_raw(self.pid as i32);
@@ -381,13 +395,13 @@ impl Forwarder {
             if ENDING.contains(&signal) {
                 let (pid, ended) = (self.pid, self.ended.clone());
                 let look = move || {
-                    // The kernel tells nobody that a signal was not taken.
+                    // The kernel does not report that a signal was not taken.
                     std::thread::sleep(SIGNAL_PENDING_MAX);
                     if is_left_pending(&status_of(pid), signal) {
                         let _ = ended.send(Ended::Frozen(signal));
                     }
                 };
-                // Without a thread for it, the command's own end is waited for.
+                // Without a thread for it, only the command's own end is awaited.
                 let _ = std::thread::Builder::new().name("dormouse-frozen".into()).spawn(look);
             }
         }
@@ -398,7 +412,7 @@ fn status_of(pid: u32) -> String {
     std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default()
 }
 
-/// Whether a process, by its proc_pid_status(5), has not taken a signal that it does not block: it does not run.
+/// Whether a process, by its proc_pid_status(5), has not taken a signal that it does not block, and so does not run.
 fn is_left_pending(status: &str, signal: c_int) -> bool {
     let mask = |name: &str| {
         let line = status.lines().find_map(|line| line.strip_prefix(name));
@@ -408,17 +422,17 @@ fn is_left_pending(status: &str, signal: c_int) -> bool {
     (mask("SigPnd:") | mask("ShdPnd:")) & bit != 0 && mask("SigBlk:") & bit == 0
 }
 
-/// What this process was started with, and the command is to find.
+/// Signal state that this process was started with, and that the command must find.
 #[derive(Debug, Clone, Copy)]
 struct Given {
     mask: libc::sigset_t,
     ignored: [(c_int, bool); 3],
 }
 
-/// Signals that this process, or the language's start-up code, handles otherwise than it found them.
+/// Signals that this process, or the language's start-up code, handles differently than they were on entry.
 const CHANGED: [c_int; 3] = [libc::SIGPIPE, libc::SIGXFSZ, libc::SIGBUS];
 
-/// Which of [`CHANGED`] were ignored when this process began: a bit each, in their order.
+/// Bit mask of the [`CHANGED`] signals that were ignored when this process began, in their order.
 static IGNORED: AtomicU32 = AtomicU32::new(0);
 
 extern "C" fn note_ignored() {
@@ -427,20 +441,20 @@ extern "C" fn note_ignored() {
     }
 }
 
-/// Run by the loader, before the language's start-up code has SIGPIPE ignored.
+/// Run by the loader, before the language's start-up code sets SIGPIPE to be ignored.
 #[used]
-// SAFETY: the section is an array of such functions (System V ABI, "Initialization and Termination Functions"), and this one needs nothing
-// that is initialised later.
+// SAFETY: the section is an array of pointers to functions of this type (System V ABI, "Initialization and Termination
+// Functions"), and this function needs nothing that is initialised later.
 #[unsafe(link_section = ".init_array")]
 static NOTE_IGNORED: extern "C" fn() = note_ignored;
 
 impl Given {
-    /// The mask is that of the calling thread, which nobody has changed if it is the first one.
+    /// Reads the state. The mask is that of the calling thread; in the first thread it is unchanged.
     fn of_this_thread() -> Given {
         let mut mask = std::mem::MaybeUninit::uninit();
-        // SAFETY: pthread_sigmask(3) without a new mask fills the place for the old one, and does not fail.
+        // SAFETY: pthread_sigmask(3) without a new mask only fills `mask` with the old one, and does not fail.
         unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, std::ptr::null(), mask.as_mut_ptr()) };
-        // SAFETY: filled by the line before.
+        // SAFETY: `mask` was filled by the call above.
         let mask = unsafe { mask.assume_init() };
         let word = IGNORED.load(Ordering::Relaxed);
         let mut index = 0;
@@ -454,10 +468,10 @@ impl Given {
     fn restore(self) -> std::io::Result<()> {
         restore_descriptor_limit();
         for (signal, is_ignored) in self.ignored {
-            // SAFETY: no handler; async-signal-safe.
+            // SAFETY: signal(2) sets a disposition without a handler; it is async-signal-safe.
             unsafe { libc::signal(signal, if is_ignored { libc::SIG_IGN } else { libc::SIG_DFL }) };
         }
-        // SAFETY: a mask that `of_this_thread` has read; async-signal-safe (signal-safety(7)).
+        // SAFETY: the mask was read by `of_this_thread`; the function is async-signal-safe (signal-safety(7)).
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.mask, std::ptr::null_mut()) };
         Ok(())
     }
@@ -465,7 +479,7 @@ impl Given {
 
 fn is_ignored(signal: c_int) -> bool {
     let mut action = std::mem::MaybeUninit::<libc::sigaction>::uninit();
-    // SAFETY: sigaction(2) with room for the answer.
+    // SAFETY: sigaction(2) without a new action only writes the old one to `action`, which has room for it.
     if unsafe { libc::sigaction(signal, std::ptr::null(), action.as_mut_ptr()) } != 0 {
         return false;
     }
@@ -478,7 +492,7 @@ fn is_from_terminal(origin: &Origin) -> bool {
         || !matches!(origin.cause, Cause::Sent(Sent::User | Sent::TKill | Sent::Queue))
 }
 
-/// As shells do: 128 and the signal's number for a command that a signal ended.
+/// Returns the exit code, as in shells: 128 plus the signal's number for a command that a signal has ended.
 fn exit_code(status: ExitStatus) -> i32 {
     status.code().or(status.signal().map(|signal| 128 + signal)).unwrap_or(1)
 }
@@ -487,7 +501,8 @@ fn exit_code(status: ExitStatus) -> i32 {
 mod tests {
     use super::*;
 
-    /// What is heard of signals: when each comes, in milliseconds, whether from a terminal, and whether the command is over.
+    /// Returns the meaning of each signal, given its time in milliseconds, whether it comes from a terminal, and
+    /// whether the command is over.
     fn heard(signals: &[(u64, bool, bool)]) -> Vec<Heard> {
         let now = std::cell::Cell::new(Duration::ZERO);
         let mut endings = Endings { clock: || now.get(), requests: Requests::default(), is_asked: false };
@@ -503,13 +518,13 @@ mod tests {
         use Heard::{AtOnce, First, Known};
         const SENT: bool = false;
         const TERMINAL: bool = true;
-        // Ctrl-C at a prompt of the command, as often as people like; the first counts when the recorder itself is told.
+        // The user presses Ctrl-C repeatedly at a prompt of the command; only a signal to the recorder itself counts.
         let prompt = [(0, TERMINAL, false), (900, TERMINAL, false), (1_800, TERMINAL, false), (3_000, SENT, false)];
         assert_eq!(heard(&prompt), [First, Known, Known, AtOnce]);
         // A wrapper in the foreground group passes each of them on.
         let wrapped = [(0, TERMINAL, false), (1, SENT, false), (900, TERMINAL, false), (903, SENT, false)];
         assert_eq!(heard(&wrapped), [First, Known, Known, Known]);
-        // timeout(1), and after that a person.
+        // timeout(1) sends signals, and later the user does.
         for is_over in [false, true] {
             let timeout = [
                 (5, SENT, is_over),

@@ -1,7 +1,8 @@
-//! A trace's directory, open: its files are found below the descriptor, whatever happens to its path meanwhile.
+//! The open directory of a trace: its files are found below the descriptor, even if the path changes meanwhile.
 //!
-//! The path that a user names may lead through links. What is *in* the directory may be somebody else's doing: a file of a trace is a regular
-//! file that lies there, never a link to one elsewhere, nor a FIFO, a socket or a device, which would keep whoever opens it waiting.
+//! The path that a user names may lead through links. But another user may have put anything *into* the directory: a
+//! trace's file must be a regular file in it, never a link to a file elsewhere, nor a FIFO, a socket or a device, which
+//! would block the process that opens it.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -16,7 +17,7 @@ use rustix::io::Errno;
 
 use crate::error::Error;
 
-/// A directory that is open; reading is that of every reader of traces.
+/// An open directory. All readers of traces share its reading functions.
 #[derive(Debug)]
 pub(crate) struct Dir(dormouse_directory::Dir);
 
@@ -28,7 +29,7 @@ impl std::ops::Deref for Dir {
     }
 }
 
-/// Why a file of a trace cannot be written.
+/// Returns the error for a file of a trace that cannot be written.
 pub(crate) fn not_written(path: &Path, error: &std::io::Error) -> Error {
     let remedy = match error.raw_os_error() {
         Some(libc::EFBIG) => "raise the limit of file sizes (ulimit -f)",
@@ -37,7 +38,7 @@ pub(crate) fn not_written(path: &Path, error: &std::io::Error) -> Error {
     format!("cannot write {}: {error}; {remedy}", path.display()).into()
 }
 
-/// Why a file of a trace cannot be read.
+/// Returns the error for a file of a trace that cannot be read.
 pub(crate) fn not_read(path: &Path) -> impl FnOnce(std::io::Error) -> Error {
     move |error| format!("cannot read {}: {error}; check its owner and permissions", path.display()).into()
 }
@@ -47,17 +48,18 @@ fn not_made(path: &Path) -> impl FnOnce(std::io::Error) -> Error {
 }
 
 impl Dir {
-    /// Opens one that a user has named, for reading.
+    /// Opens a directory that a user has named, for reading.
     ///
     /// # Errors
-    /// One line, also where no trace can be in it.
+    /// One line with the reason, also if the directory cannot contain a trace.
     pub(crate) fn open(path: &Path) -> Result<Dir, Error> {
         dormouse_directory::open_dir(path).map(Dir).map_err(|error| error.to_string().into())
     }
 
-    /// Makes one that is this user's alone, whatever the umask; one that is there will do if it is empty and this user's.
+    /// Creates a directory that belongs to this user alone, regardless of the umask. An existing directory is accepted
+    /// if it is empty and this user's.
     ///
-    /// Nobody but this user can change what is in it from here on, though another user may own the directory that it lies in.
+    /// From then on only this user can change its contents, even if another user owns the parent directory.
     pub(crate) fn make(path: &Path) -> Result<Dir, Error> {
         if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
             std::fs::create_dir_all(parent).map_err(not_made(path))?;
@@ -67,7 +69,7 @@ impl Dir {
             Err(Errno::EXIST) => false,
             Err(error) => return Err(not_made(path)(error.into())),
         };
-        // A directory that was just made is no link, unless somebody has put one in its place.
+        // A directory that was just made is not a link, unless another process has replaced it by one.
         let flags = if is_new { DIR_FLAGS | OFlags::NOFOLLOW } else { DIR_FLAGS };
         let fd = openat(CWD, path, flags, Mode::empty()).map_err(|error| not_made(path)(error.into()))?;
         let dir = Dir((fd, path).into());
@@ -86,12 +88,13 @@ impl Dir {
         Ok(dir)
     }
 
-    /// Whose it is.
+    /// Returns the id of its owner.
     pub(crate) fn owner(&self) -> std::io::Result<u32> {
         Ok(fstat(self.as_fd())?.st_uid)
     }
 
-    /// Makes a file, writes `bytes` and leaves it open for writing. It is this user's alone, whatever the umask.
+    /// Creates a file, writes `bytes` and leaves it open for writing. Only this user can access it, regardless of the
+    /// umask.
     pub(crate) fn create(&self, name: impl AsRef<OsStr>, bytes: &[u8]) -> Result<File, Error> {
         let name = name.as_ref();
         let failed = |error: std::io::Error| not_written(&self.path_of(name), &error);
@@ -104,17 +107,17 @@ impl Dir {
         Ok(file)
     }
 
-    /// The directory that a process has inherited, by which it was found at this path.
+    /// Returns a directory that this process has inherited, and that was found at this path.
     pub(crate) fn inherited(fd: OwnedFd, path: &Path) -> Dir {
         Dir((fd, path).into())
     }
 
-    /// For a process that inherits it.
+    /// Returns the descriptor, for a process that inherits it.
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.as_fd()
     }
 
-    /// Opens a file that this user's session has made, to go on writing it. Follows no link.
+    /// Opens a file that this user's session has made, to continue writing it. Follows no link.
     pub(crate) fn go_on(&self, name: &str) -> std::io::Result<File> {
         let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = File::from(openat(self.as_fd(), name, flags, Mode::empty())?);
@@ -124,18 +127,19 @@ impl Dir {
         }
     }
 
-    /// Gives a file another name, in place of what has that.
+    /// Renames a file, and replaces an existing one.
     pub(crate) fn rename(&self, from: &str, to: &str) -> Result<(), Error> {
         renameat(self.as_fd(), from, self.as_fd(), to).map_err(|error| not_written(&self.path_of(to), &error.into()))
     }
 
-    /// Removes a file, if it is there.
+    /// Removes a file, if it exists.
     pub(crate) fn remove(&self, name: impl AsRef<OsStr>) {
         let _ = unlinkat(self.as_fd(), name.as_ref(), AtFlags::empty());
     }
 }
 
-/// Removes the file at a path if it is still the one that is open: never another, whoever can change directories on the way.
+/// Removes the file at a path if it is still the open one. Never removes another file, even if another user can change
+/// directories on the way.
 pub(crate) fn remove_opened(path: &Path, file: &File) -> std::io::Result<()> {
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return Err(no_file()) };
     let parent = openat(CWD, parent, DIR_FLAGS, Mode::empty())?;
@@ -143,7 +147,8 @@ pub(crate) fn remove_opened(path: &Path, file: &File) -> std::io::Result<()> {
     if (stat.st_dev, stat.st_ino) != (opened.dev(), opened.ino()) {
         return Err(std::io::Error::other("it is another file by now"));
     }
-    // Whoever swaps the name in this moment can write to its directory, and could remove the other file themselves.
+    // A user that swaps the name at this moment can write to the file's directory, and could remove the other file
+    // anyway.
     Ok(unlinkat(&parent, name, AtFlags::empty())?)
 }
 
@@ -164,7 +169,7 @@ mod tests {
         let dir = Dir::make(&path).unwrap();
         dir.create("file", b"x").unwrap();
         assert_eq!((mode(&path), mode(&path.join("file"))), (0o700, 0o600));
-        // An empty one that others could write to.
+        // An existing empty directory that other users could write to.
         let open = place.path().join("open");
         std::fs::create_dir(&open).unwrap();
         std::fs::set_permissions(&open, std::fs::Permissions::from_mode(0o777)).unwrap();
@@ -186,7 +191,7 @@ mod tests {
         dir.rename("new", "file").unwrap();
         assert_eq!(std::fs::read(moved.join("file")).unwrap(), b"y");
         assert_eq!(std::fs::read_dir(&other).unwrap().count(), 0);
-        // Nor is anything written where a link lies.
+        // Nothing is written through a link, either.
         symlink(other.join("target"), moved.join("link")).unwrap();
         assert!(dir.create("link", b"x").is_err());
         assert_eq!(std::fs::read_dir(&other).unwrap().count(), 0);

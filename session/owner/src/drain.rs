@@ -1,4 +1,4 @@
-//! Draining: pages from the rings to the trace, and at the end whatever the state words still cover.
+//! Draining: writes pages from the rings to the trace, and at the end everything that the state words still cover.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -21,34 +21,35 @@ use crate::streams::StreamFiles;
 use crate::summary::Summary;
 use crate::trace::Trace;
 
-/// Writers wake nobody, so the drain thread sleeps no longer than it takes for a burst to fill this part of the budget, at
-/// [`BURST_BYTES_PER_MS`]. docs/limits.md has what that costs and what is lost.
+/// Writers wake no thread, so the drain thread sleeps no longer than a burst takes to fill this part of the budget (one
+/// half), at [`BURST_BYTES_PER_MS`]. docs/limits.md states what that costs and what is lost.
 const BURST_PART: u64 = 2;
 
-/// About what one thread writes at full speed: 25 million events of 42 bytes a second.
+/// Rough rate at which one thread writes at full speed: 25 million events of 42 bytes a second.
 const BURST_BYTES_PER_MS: u64 = 1 << 20;
 
-/// Between two looks at the rings, where no pages come: with a large budget too, what is offered is on disk so soon.
+/// Maximum interval between looks at the rings when no pages come: with a large budget too, offered pages are on disk
+/// after this time.
 const NAP_MAX: Duration = Duration::from_millis(50);
 
-/// After pages have come, so much of that.
+/// After pages have come, the interval is this part of that (one quarter).
 const BUSY_PART: u32 = 4;
 
-/// How often there is time for what else is to be done.
+/// Interval between calls of the upkeep function.
 const UPKEEP_INTERVAL: Duration = Duration::from_millis(50);
 
-/// What draining came to.
+/// Result of draining.
 #[derive(Debug, Default)]
 pub(crate) struct Drained {
-    /// As far as the drainer knows it.
+    /// Summary of the events that the drainer has seen.
     pub(crate) summary: Summary,
-    /// What the streams' files hold; `None` if that is not known.
+    /// Contents of the streams' files; `None` if unknown.
     pub(crate) totals: Option<Totals>,
-    /// The part of what was lost that no packet on disk states.
+    /// Number of lost events that no packet on disk states.
     pub(crate) lost_unstated: u64,
 }
 
-/// Writes what is offered until `stop` is set, then what is left. Meanwhile it does the `upkeep` now and then.
+/// Writes offered pages until `stop` is set, then the remaining ones. Calls `upkeep` every [`UPKEEP_INTERVAL`].
 pub(crate) fn run(mut drainer: Drainer<'_>, stop: &AtomicBool, upkeep: impl Fn()) -> Drained {
     let mut kept_up_at = Instant::now();
     let mut has_come = false;
@@ -56,20 +57,21 @@ pub(crate) fn run(mut drainer: Drainer<'_>, stop: &AtomicBool, upkeep: impl Fn()
     while !stop.load(Ordering::SeqCst) {
         let is_busy = drainer.drain();
         has_come |= is_busy;
-        // It has a system call for each live process: not at every page.
+        // Upkeep makes a system call for each live process, so it does not run after every page.
         if kept_up_at.elapsed() >= UPKEEP_INTERVAL {
             upkeep();
             kept_up_at = Instant::now();
         }
         if !is_busy {
-            // A writer makes no system call, so it cannot wake this thread: it looks by itself. Who has set `stop` wakes it.
+            // A writer makes no system call and cannot wake this thread, so it polls. The thread that sets `stop`
+            // unparks it.
             std::thread::park_timeout(drainer.nap(std::mem::take(&mut has_come)));
         }
     }
     drainer.finish()
 }
 
-/// What [`run`] does at the end, and before it in one round.
+/// Drains once, then does what [`run`] does at the end.
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) fn run_once(memory: &SessionMemory, trace: &Trace) -> Drained {
     let mut drainer = Drainer::new(memory.view(), trace).expect("files of our own");
@@ -77,17 +79,17 @@ pub(crate) fn run_once(memory: &SessionMemory, trace: &Trace) -> Drained {
     drainer.finish()
 }
 
-/// How long to sleep with a budget of so many bytes.
+/// Returns how long to sleep with a budget of this many bytes.
 fn nap(budget_bytes: u64, has_come: bool) -> Duration {
     let micros = budget_bytes.saturating_mul(1000) / BURST_PART / BURST_BYTES_PER_MS;
     let nap = Duration::from_micros(micros).min(NAP_MAX);
     if has_come { nap / BUSY_PART } else { nap }
 }
 
-/// Whether a stream's state word, or the number of its first page that is wanted, cannot be what writers have stored there.
+/// Whether a stream's state word, or `oldest`, the number of its first wanted page, cannot have been stored by writers.
 fn is_scribbled(memory: &Memory, stream: u32, oldest: u64) -> bool {
     let geometry = memory.geometry();
-    // Relaxed: the word alone is looked at.
+    // Relaxed: only the word itself is inspected.
     let word = memory.stream(stream).state.load(Ordering::Relaxed);
     let State { seq, unit, offset } = State::from_word(word);
     let offsets = HEADER_SIZE_BYTES..=geometry.page_size_bytes as usize;
@@ -101,9 +103,9 @@ fn is_scribbled(memory: &Memory, stream: u32, oldest: u64) -> bool {
 struct Stream {
     /// The ring, once the stream is in use.
     device: Option<Device>,
-    /// Whether a producer has violated the ring's protocol: it is not looked at again.
+    /// Whether a producer has violated the ring's protocol; the ring is ignored from then on.
     is_refused: bool,
-    /// Pages taken from the ring.
+    /// Number of pages taken from the ring.
     taken: u64,
 }
 
@@ -114,15 +116,15 @@ pub(crate) struct Drainer<'a> {
     trace: &'a Trace,
     streams: Vec<Stream>,
     files: StreamFiles<'a>,
-    /// The copy of a page, and zeroes behind it.
+    /// The copy of a page, followed by zeroes.
     copy: Vec<u8>,
 }
 
 impl<'a> Drainer<'a> {
-    /// From where the trace's ledger says that draining has come to: at first, from the beginning.
+    /// Returns a drainer that continues from the trace's ledger; with a new ledger, from the beginning.
     ///
     /// # Errors
-    /// The trace's files cannot be gone on with.
+    /// One line if the trace's files cannot be continued.
     pub(crate) fn new(memory: Memory, trace: &'a Trace) -> Result<Drainer<'a>, Error> {
         let (pages, geometry) = (Pages { memory }, memory.geometry());
         let stream = |stream| {
@@ -141,14 +143,15 @@ impl<'a> Drainer<'a> {
         self.files.tally.losses.add(Cause::PacketRefused, 1);
     }
 
-    /// Writes the pages that are offered: none where they are retained. True when there was any.
+    /// Writes offered pages; in overwrite mode there are none. Returns whether there was any.
     fn drain(&mut self) -> bool {
         let memory = self.memory;
         if memory.is_overwrite() {
             return false;
         }
         let mut any = false;
-        // No more at once than a ring holds: one that never runs dry must not keep the others, or the end, waiting.
+        // Takes no more pages at once than a ring holds: a ring that never runs dry must not delay the others, or the
+        // end.
         let count_max = memory.geometry().ring_size();
         for stream in memory.used_streams() {
             for _ in 0..count_max {
@@ -158,12 +161,13 @@ impl<'a> Drainer<'a> {
                 let Stream { device, is_refused, taken } = &mut self.streams[stream as usize];
                 if let Some(device) = device {
                     device.push_used_id(id, 0);
-                    // Behind the element, before the index that shows it: see the ledger.
+                    // After the element, and before the index that shows it: see the ledger.
                     self.files.commit(stream, *taken, *is_refused);
                     device.publish_used();
                     point();
                 }
-                // (J') pairs with (J): after the used index, which a producer that sees the new count then sees too.
+                // (J') pairs with (J): stored after the used index, so a producer that sees the new count also sees
+                // that index.
                 memory.header().freed.0.fetch_add(1, Ordering::Release);
             }
         }
@@ -175,9 +179,10 @@ impl<'a> Drainer<'a> {
         let Stream { device, is_refused, taken } = &mut self.streams[stream as usize];
         if device.is_none() && !*is_refused {
             let (ring, size) = (memory.ring(stream), memory.geometry().ring_size());
-            // SAFETY: the geometry places a ring of this size there, mapped as long as the session; its device is this one.
+            // SAFETY: the geometry places a ring of this size there, and it is mapped as long as the session. This is
+            // its only device.
             *device = unsafe { Device::at_base(ring, size, *taken as u16) }.ok();
-            // An owner that was killed may have committed the last page, and not shown it.
+            // An owner that was killed may have committed the last page without publishing it.
             device.iter_mut().for_each(Device::publish_used);
         }
         match device.as_mut()?.pop_single() {
@@ -186,7 +191,7 @@ impl<'a> Drainer<'a> {
                 buffer
             }
             Err(error) => {
-                // The ring is not looked at again; pages that are committed are still found by the chain.
+                // The ring is ignored from now on; committed pages are still found by the chain.
                 (*device, *is_refused) = (None, true);
                 self.files.tally.ring_violation.get_or_insert_with(|| format!("stream {stream}: {error}"));
                 self.files.tally.losses.add(Cause::Scribbled, 1);
@@ -196,7 +201,7 @@ impl<'a> Drainer<'a> {
         }
     }
 
-    /// How long until the next look.
+    /// Returns the time until the next look.
     fn nap(&self, has_come: bool) -> Duration {
         if self.memory.is_overwrite() {
             return NAP_MAX;
@@ -213,28 +218,29 @@ impl<'a> Drainer<'a> {
         self.write(stream, header);
     }
 
-    /// Copies `len` bytes of a page.
+    /// Copies `len` bytes of a page. Returns false if the page does not exist or is shorter.
     fn copy(&mut self, unit: u32, len: usize) -> bool {
         let Some((target, rest)) = self.copy.split_at_mut_checked(len) else { return false };
         rest.fill(0);
         self.pages.copy(unit, target)
     }
 
-    /// Writes the packet that was copied, if the check has found a header for it.
+    /// Writes the copied packet, if the check has found a header for it.
     fn write(&mut self, stream: u32, header: Option<PacketHeader>) {
         let Some(header) = header else { return self.refuse() };
-        // Whoever reads along finds the classes of its records declared: their programs have entered them before.
+        // A concurrent reader must find the classes of its records declared; their programs have entered them before.
         self.trace.take_in();
         self.files.write(stream, &header, &mut self.copy[..header.packet_size_bytes as usize]);
     }
 
-    /// After the stop: what is offered, what is closed and not offered, and the current page of every stream.
+    /// Finishes after the stop: writes offered pages, pages that are closed but not offered, and the current page of
+    /// every stream.
     fn finish(mut self) -> Drained {
         self.drain();
         let memory = self.memory;
         let mut lost_unstated = 0u64;
         let used: Vec<u32> = memory.used_streams().collect();
-        // One that has been used is used for ever.
+        // A stream that has been used stays used.
         let forgotten =
             (0..).zip(&self.streams).filter(|(stream, state)| state.taken > 0 && used.binary_search(stream).is_err());
         self.files.tally.losses.add(Cause::Scribbled, forgotten.count() as u64);
@@ -255,12 +261,12 @@ impl<'a> Drainer<'a> {
         let oldest = if is_overwrite { self.pages.oldest(stream) } else { self.streams[stream as usize].taken };
         let losses = &mut self.files.tally.losses;
         losses.add(Cause::Scribbled, is_scribbled(&self.memory, stream, oldest).into());
-        // A claim is held for one write. (Relaxed: nothing is read that the claimant has written.)
+        // A claim is held for one write. (Relaxed: nothing that the claimant has written is read.)
         let is_claimed = self.memory.stream(stream).claim.load(Ordering::Relaxed) != 0;
         losses.add(Cause::AmidWrite, is_claimed.into());
         match self.pages.of_stream(stream, oldest) {
             Some(pages) => pages.for_each(|page| self.write_page(page)),
-            // A stream that never had a page, because none was free, has losses to tell all the same.
+            // A stream that never got a page, because none was free, has losses to report nevertheless.
             None => {
                 let discarded = self.memory.discarded(stream);
                 let header = self.pages.empty_header(stream, self.trace.clock.now(), discarded);
@@ -274,7 +280,7 @@ impl<'a> Drainer<'a> {
     fn write_page(&mut self, page: Page) {
         let Page { stream, seq, len, .. } = page;
         if let Some(current) = page.current {
-            // Its number says that there was more: the pages before it were overwritten.
+            // The page's number shows that there was more: the earlier pages were overwritten.
             let is_first = self.memory.is_overwrite() && seq > 0 && self.files.so_far(stream).packets == 0;
             let tells_losses = current.discarded != self.files.so_far(stream).events_discarded;
             if len == HEADER_SIZE_BYTES && !is_first && !tells_losses {
@@ -284,7 +290,7 @@ impl<'a> Drainer<'a> {
         if !self.copy(page.unit, len) {
             return self.refuse();
         }
-        // A writer that goes on may have overwritten the page: then it is no longer retained, and is none of the trace's.
+        // A live writer may have overwritten the page: it is then no longer retained, and not part of the trace.
         if !self.pages.is_overwritten(stream, seq) {
             let header = self.pages.check(&page, &self.copy, self.trace.clock.now());
             self.write(stream, header);
@@ -337,10 +343,10 @@ mod tests {
             losses
         };
         assert!(!drained(&|_| {}).is_any());
-        // A thread that was killed amid a write.
+        // Models a thread that was killed in the middle of a write.
         let claimed = |writer: &mut Writer| writer.memory.stream(0).claim.store(1 << 63 | 1, Ordering::Relaxed);
         assert_eq!(drained(&claimed), only(Cause::AmidWrite));
-        // A page that there is not, and an offset that no page has.
+        // A page that does not exist, and an offset that no page has.
         let first = GEOMETRY.unit_of_page(0);
         for state in [State { seq: 0, unit: 1, offset: 4096 }, State { seq: 0, unit: first, offset: 1 }] {
             let losses = drained(&|writer: &mut Writer| {
@@ -350,7 +356,7 @@ mod tests {
         }
     }
 
-    /// What an owner does to the end of its session, from where its ledger says.
+    /// Does an owner's work up to the end of its session, from where its ledger says.
     fn own(memory: Memory, trace: &Trace) -> Drained {
         let mut drainer = Drainer::new(memory, trace).unwrap();
         assert!(!memory.is_overwrite() || !drainer.drain());
@@ -360,7 +366,7 @@ mod tests {
         drained
     }
 
-    /// An owner is killed at each point that there is, the next one at another, and a third one does the rest.
+    /// Kills an owner at each point, and the next one at another. A third owner completes the work.
     fn each_event_is_there_once(mode: u32) {
         for at in 0.. {
             let place = tempfile::tempdir().unwrap();
@@ -389,7 +395,7 @@ mod tests {
             assert!(!drained.summary.losses.is_any(), "killed at {at}: {drained:?}");
             let files = TraceFiles::open(&dir).unwrap();
             let stats = files.stats();
-            // What the end says is said once.
+            // The end's record is written once.
             let said: Vec<u64> = stats.loss_possible.iter().map(|possible| possible.count).collect();
             assert_eq!((stats.warnings.len(), said), (1, vec![1]), "killed at {at}: {:?}", stats.warnings);
             if first.is_some() {
@@ -427,9 +433,9 @@ mod tests {
         writer.offer(0);
         let memory = owner.memory();
         let mode = memory.base().wrapping_add(offset_of!(SessionLayout, mode)).cast();
-        // SAFETY: inside the header, aligned, and atomics alone are used on it.
+        // SAFETY: inside the header and aligned, and only accessed as an atomic.
         unsafe { AtomicU32::from_ptr(mode) }.store(MODE_OVERWRITE, Ordering::Relaxed);
-        // Nor is any page given up in this mode.
+        // No page is given up in this mode either.
         memory.stream(0).reclaimed.store(u64::MAX, Ordering::Relaxed);
         let mut drainer = Drainer::new(memory, &owner.trace).unwrap();
         assert!(drainer.drain(), "pages are offered");

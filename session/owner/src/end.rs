@@ -4,37 +4,38 @@
 //!   Session::finish ── server closed? ─┐ each in a thread of its own, which is left behind when the time is up
 //!                   ── programs left? ─┤
 //!                                      ▼
-//!   stopped = 1 (who has not left does so at its next page)  ──▶  drain  ──▶  files
+//!   stopped = 1 (a process that has not left does so at its next page)  ──▶  drain  ──▶  files
 //! ```
-//! [`END_MAX`] bounds what waits for others. What waits for a disk cannot be bounded: to leave then is to lose what was to be written.
+//! [`END_MAX`] bounds the waits for other processes. Waits for a disk cannot be bounded: leaving early would lose the
+//! data to be written.
 
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long a session's end waits for programs and tools, all together.
+/// Total time for which a session's end waits for programs and tools.
 pub(crate) const END_MAX: Duration = Duration::from_millis(1500);
 
-/// Programs that are asked at once, each by a thread that may come to wait for one.
+/// Maximum number of programs asked at once, each by a thread that may have to wait.
 const ASKING_MAX: usize = 64;
 
 /// How often a wait looks at the clock.
 const LOOK_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Until when something may last.
+/// Time limit of an operation.
 pub(crate) struct Deadline<'a> {
     end: Duration,
-    /// Time since a moment that stays the same.
+    /// Returns the time since a fixed moment.
     now: &'a dyn Fn() -> Duration,
 }
 
-/// The clock that goes on by itself.
+/// Returns a clock that counts from `begin`.
 pub(crate) fn since(begin: Instant) -> impl Fn() -> Duration {
     move || begin.elapsed()
 }
 
 impl<'a> Deadline<'a> {
-    /// So long from now on.
+    /// Returns the deadline at `duration` from now.
     pub(crate) fn after(duration: Duration, now: &'a dyn Fn() -> Duration) -> Deadline<'a> {
         Deadline { end: now() + duration, now }
     }
@@ -43,7 +44,7 @@ impl<'a> Deadline<'a> {
         (self.now)() >= self.end
     }
 
-    /// The next that comes; `None` once the deadline is over, or nothing comes any more.
+    /// Returns the next item; `None` once the deadline is over, or no item can come any more.
     fn next<T>(&self, from: &Receiver<T>) -> Option<T> {
         loop {
             match from.recv_timeout(LOOK_INTERVAL) {
@@ -55,18 +56,20 @@ impl<'a> Deadline<'a> {
         }
     }
 
-    /// Does something that may wait for others, and waits for it until the deadline. False: it goes on, in a thread that is left behind.
+    /// Runs an action that may wait for other processes, and waits for it until the deadline. Returns false if it has
+    /// not ended by then; its thread is left behind.
     pub(crate) fn bound(&self, name: &str, action: impl FnOnce() + Send + 'static) -> bool {
         let (done, is_done) = channel();
         let run = move || {
             action();
             let _ = done.send(());
         };
-        // Where no thread is to be had, it is not done: it is dropped, which is as much as can be.
+        // If no thread can be created, the action is dropped, not run.
         std::thread::Builder::new().name(name.into()).spawn(run).is_ok() && self.next(&is_done).is_some()
     }
 
-    /// Asks each of `whom` something, many at once, and waits for their answers until the deadline. Gives how many have not said yes.
+    /// Asks each of `whom`, many at once, and waits for the answers until the deadline. Returns how many have not
+    /// agreed.
     pub(crate) fn ask_all<T: Send + 'static>(
         &self,
         whom: Vec<T>,
@@ -83,7 +86,7 @@ impl<'a> Deadline<'a> {
                     let _ = sender.send(ask(one));
                 }
             };
-            // Fewer threads take longer, and none leaves all to themselves.
+            // Fewer threads take longer; without any, nothing is asked.
             let _ = std::thread::Builder::new().name("dormouse-end".into()).spawn(run);
         }
         drop(sender);
@@ -99,7 +102,7 @@ mod tests {
 
     use super::*;
 
-    /// A clock that a test puts forward: by a second each time that somebody looks.
+    /// A clock for tests that advances by a second at each look.
     fn leaping() -> impl Fn() -> Duration {
         let seconds = Cell::new(0);
         move || Duration::from_secs(seconds.replace(seconds.get() + 1))
@@ -109,7 +112,7 @@ mod tests {
     fn who_does_not_answer_is_left_behind_with_the_deadline() {
         let clock = leaping();
         let deadline = Deadline::after(Duration::from_secs(4), &clock);
-        // Nobody ever sends: these wait until the test has ended.
+        // The senders never send: these threads wait until the test has ended.
         let (kept, never) = sync_channel::<()>(0);
         let never = Arc::new(Mutex::new(never));
         let ask = move |number: u32| match number % 10 {

@@ -1,19 +1,22 @@
-//! Memory that is a file, and what happens when somebody truncates the file: the kernel sends SIGBUS to who touches what is gone, which would
-//! end the session owner. Here the page of the fault is replaced by one of zeroes, and counted.
+//! Handles the truncation of a file that is mapped as memory: the kernel sends SIGBUS to a thread that touches the
+//! missing part, which would end the session owner. The handler replaces the page of the fault by one of zeroes, and
+//! counts it.
 //!
 //! ```text
-//!   fault at an address ── in a guarded range? ── no ──▶ whoever handled SIGBUS before (by default: the process dies)
+//!   fault at an address ── in a guarded range? ── no ──▶ the former handler of SIGBUS (by default: the process dies)
 //!                                 │ yes
 //!                                 ▼
-//!   one `os_page` of zeroes, private to this process, is mapped there; the count of the range grows; the access is repeated
+//!   one `os_page` of zeroes, private to this process, is mapped there; the range's count grows; the access is repeated
 //! ```
 //!
-//! A file system that is full has the same effect where a file has holes. What stood in the page is lost; whoever reads zeroes finds no page of
-//! a session, no packet, and no event there, and says that memory is gone ([`Guard::replaced`]).
+//! A full file system has the same effect where a file has holes. The contents of the page are lost. Code that reads
+//! the zeroes finds no page of a session, no packet and no event there, and reports that memory is gone
+//! ([`Guard::replaced`]).
 //!
 //! # Ordering
-//! A range is published by its length and withdrawn by it: (L) the length's store, behind that of the base, pairs with (L'), the handler's
-//! load, before that of the base. (N) the list's head, behind what it leads to, pairs with (N').
+//! A range is published by its length and withdrawn by it: (L) the store of the length, after that of the base, pairs
+//! with (L'), the handler's load, before that of the base. (N) the store of the list's head, after the fields it leads
+//! to, pairs with (N').
 
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
@@ -25,11 +28,11 @@ use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 
 const OS_PAGE_BYTES: usize = 4096;
 
-/// A range, or the place of one that is no more. They are never freed: a handler may be walking the list at any time.
+/// A range, or a free place for one. Places are never freed: a handler may be walking the list at any time.
 #[derive(Debug)]
 struct Range {
     base: AtomicUsize,
-    /// 0: none.
+    /// Length in bytes; 0 if there is no range.
     len: AtomicUsize,
     /// 1 while it belongs to a guard.
     is_taken: AtomicUsize,
@@ -37,12 +40,13 @@ struct Range {
     next: *const Range,
 }
 
-// SAFETY: `next` is written before the range is published and never again; all else is atomics.
+// SAFETY: `next` is written before the range is published and never again; all other fields are atomics.
 unsafe impl Sync for Range {}
 
 static RANGES: AtomicPtr<Range> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Keeps faults in a range from ending the process, as long as it lives. It has to end before the range is mapped otherwise.
+/// Keeps faults in a range from ending the process, as long as it lives. Must be dropped before the addresses are
+/// mapped to other memory.
 #[derive(Debug)]
 pub(crate) struct Guard(&'static Range);
 
@@ -50,7 +54,8 @@ fn ranges() -> impl Iterator<Item = &'static Range> {
     // (N') pairs with (N).
     let mut next: *const Range = RANGES.load(Ordering::Acquire);
     std::iter::from_fn(move || {
-        // SAFETY: null, or a range that was leaked, whose fields were written before it was published.
+        // SAFETY: the pointer is null, or it leads to a range that was leaked and whose fields were written before it
+        // was published.
         let range = unsafe { next.as_ref() }?;
         next = range.next;
         Some(range)
@@ -58,7 +63,7 @@ fn ranges() -> impl Iterator<Item = &'static Range> {
 }
 
 impl Guard {
-    /// Guards `len` bytes from `base` on, which this process has mapped from a file, to read and to write.
+    /// Guards `len` bytes from `base` on, which this process has mapped from a file for reading and writing.
     pub(crate) fn new(base: *const u8, len: usize) -> Guard {
         static HANDLER: Once = Once::new();
         HANDLER.call_once(install);
@@ -71,7 +76,7 @@ impl Guard {
         Guard(range)
     }
 
-    /// How many `os_page`s of it were replaced so far.
+    /// Returns how many `os_page`s of it have been replaced so far.
     pub(crate) fn replaced(&self) -> u64 {
         self.0.replaced.load(Ordering::Relaxed)
     }
@@ -79,14 +84,15 @@ impl Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        // Relaxed: nobody touches the memory any more, so nobody looks for the range.
+        // Relaxed: no code touches the memory any more, so no handler looks for the range.
         self.0.len.store(0, Ordering::Relaxed);
-        // A guard that takes the place writes base and length anew; one that sees this sees the length's end too, because (L) comes after.
+        // A guard that reuses the place writes base and length anew; a handler that sees the new base also sees that
+        // the old length is gone, because (L) comes later.
         self.0.is_taken.store(0, Ordering::Relaxed);
     }
 }
 
-/// A place for one more range.
+/// Adds a place for a range.
 fn add() -> &'static Range {
     let range = Box::leak(Box::new(Range {
         base: AtomicUsize::new(0),
@@ -105,28 +111,30 @@ fn add() -> &'static Range {
     }
 }
 
-/// What SIGBUS did before.
+/// Former action of SIGBUS.
 static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
 
 fn install() {
     let mut before = MaybeUninit::<libc::sigaction>::uninit();
-    // SAFETY: sigaction(2) without a new action fills the place for the old one; it does not fail for a signal that exists.
+    // SAFETY: sigaction(2) without a new action only writes the old one to `before`; it does not fail for an existing
+    // signal.
     unsafe { libc::sigaction(libc::SIGBUS, std::ptr::null(), before.as_mut_ptr()) };
-    // SAFETY: filled by the line before.
+    // SAFETY: filled by the call above.
     let before = *BEFORE.get_or_init(|| unsafe { before.assume_init() });
     let action = libc::sigaction {
         sa_sigaction: handle as *const () as usize,
         sa_flags: libc::SA_SIGINFO | libc::SA_ONSTACK,
         ..before
     };
-    // SAFETY: a handler for this signal of the signature that SA_SIGINFO asks for, which calls nothing that is not async-signal-safe.
+    // SAFETY: the handler has the signature that SA_SIGINFO requires and only calls async-signal-safe functions, except
+    // for a former handler, for which the code that installed it is responsible.
     unsafe { libc::sigaction(libc::SIGBUS, &action, std::ptr::null_mut()) };
 }
 
 extern "C" fn handle(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
-    // SAFETY: the kernel gives the handler a valid description (sigaction(2), SA_SIGINFO).
+    // SAFETY: the kernel passes the handler a valid description (sigaction(2), SA_SIGINFO).
     let info_read = unsafe { &*info };
-    // SAFETY: of the description's variants, this one is set for SIGBUS.
+    // SAFETY: this variant of the description is set for SIGBUS.
     let address = unsafe { info_read.si_addr() }.addr();
     let holds = |range: &&Range| {
         // (L') pairs with (L).
@@ -145,28 +153,31 @@ extern "C" fn handle(signal: libc::c_int, info: *mut libc::siginfo_t, context: *
             unsafe { std::mem::transmute(before.sa_sigaction) };
         return former(signal, info, context);
     }
-    // SAFETY: no handler; async-signal-safe. The access is repeated, and ends the process as it would have.
+    // SAFETY: signal(2) only restores the default action; async-signal-safe. The access is repeated, and ends the
+    // process as it would have without this handler.
     unsafe { libc::signal(libc::SIGBUS, libc::SIG_DFL) };
 }
 
-/// Maps zeroes in place of the `os_page` at an address of a range. False if there are too many mappings.
+/// Maps zeroes in place of the `os_page` at an address of a range. Returns false if there are too many mappings.
 fn replace(range: &Range, address: usize) -> bool {
     let page = std::ptr::with_exposed_provenance_mut(address & !(OS_PAGE_BYTES - 1));
     let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
-    // SAFETY: `page` is an `os_page` of a guarded range, which this process has mapped and reaches through atomics and raw copies alone; that
-    // its bytes change under them is what they are for. The system call is all that happens: no lock, no memory is taken.
+    // SAFETY: `page` is an `os_page` of a guarded range, which this process has mapped and accesses only by atomics and
+    // raw copies, which permit that its bytes change. Only a system call is made: no lock is taken and no memory
+    // allocated.
     let mapped = unsafe { mmap_anonymous(page, OS_PAGE_BYTES, ProtFlags::READ | ProtFlags::WRITE, flags) };
     range.replaced.fetch_add(1, Ordering::Relaxed);
     mapped.is_ok()
 }
 
-/// Has a write that would make a file larger than this process may make it (`ulimit -f`) fail, instead of ending the process.
+/// Makes a write that exceeds the file size limit (`ulimit -f`) fail instead of ending the process.
 pub(crate) fn survive_file_size_limits() {
-    // SAFETY: no handler; other parts of this process would die of this signal, and get an error of their own instead.
+    // SAFETY: signal(2) only sets the signal to be ignored, without a handler. Other parts of this process that would
+    // be killed by it get an error instead.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
 }
 
-/// Whether memory could not be made because it is a file to the kernel.
+/// Whether memory could not be created because the kernel applies the file size limit to it.
 pub(crate) fn is_limit_of_file_sizes(error: &BackingError) -> bool {
     matches!(error, BackingError::System { errno: Errno::FBIG, .. })
 }
@@ -180,7 +191,7 @@ mod tests {
     use super::*;
 
     fn byte(map: &MmapRaw, offset: usize) -> u8 {
-        // SAFETY: inside the mapping, which outlives the load; whatever is written there is a byte.
+        // SAFETY: inside the mapping, which outlives the load; all bytes are valid values.
         unsafe { AtomicU8::from_ptr(map.as_mut_ptr().wrapping_add(offset)) }.load(Ordering::Relaxed)
     }
 
@@ -200,11 +211,11 @@ mod tests {
             file.set_len(3 * OS_PAGE_BYTES as u64).unwrap();
             let found: Vec<u8> = (0..8).map(|page| byte(&map, page * OS_PAGE_BYTES)).collect();
             assert_eq!((found, guard.replaced()), (vec![7, 7, 7, 0, 0, 0, 0, 0], 5));
-            // And they can be written to.
+            // The zeroes can be written to.
             write(5 * OS_PAGE_BYTES);
             assert_eq!((byte(&map, 5 * OS_PAGE_BYTES), guard.replaced()), (7, 5));
         }
-        // A place is used again.
+        // A place is reused.
         assert!(ranges().filter(|range| range.is_taken.load(Ordering::Relaxed) == 0).count() >= 1);
     }
 }

@@ -1,13 +1,14 @@
-//! What becomes of the programs that are recorded, or should be, as far as they do not tell: a thread that looks now and then, by proc(5).
+//! Follows recorded programs that do not report to the owner themselves: a thread inspects processes periodically, by
+//! proc(5).
 //!
 //! ```text
 //!   a recorded command       which of its descendants has tracepoints and has not joined
-//!   an attached program      whether a process has executed another program: has that join
+//!   an attached program      whether a process has executed another program: makes that program join
 //! ```
-//! Who is in the session is a program's word. So, of processes that no tool has named, only those are attached that had the session's memory mapped:
-//! what they write was the session's before.
+//! Programs themselves say that they are in the session. So, of processes that no tool has named, only those that had
+//! the session's memory mapped are attached: their events already belonged to the session.
 //!
-//! It may wait for a program, so nobody waits for it: the session's end leaves it behind.
+//! The thread may wait for a program, so no other thread waits for it: the session's end leaves it behind.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -23,13 +24,13 @@ use crate::error::Error;
 use crate::service::Shared;
 use crate::summary::Executed;
 
-/// Between two looks at attached programs, and between the first ones at a command's descendants.
+/// Interval between looks at attached programs, and between the first looks at a command's descendants.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Between two looks at descendants at last: who is there so long is found.
+/// Maximum interval between looks at descendants: a process that lives at least this long is found.
 const LOOK_INTERVAL_MAX: Duration = Duration::from_secs(1);
 
-/// So many times as long as a look takes, the next one is waited with, up to a while.
+/// The thread rests for this many times the duration of a look, up to a maximum.
 const REST_PART: u32 = 50;
 const REST_MAX: Duration = Duration::from_secs(10);
 
@@ -44,7 +45,7 @@ pub(crate) fn start(shared: Arc<Shared>, socket: PathBuf) -> Result<(), Error> {
     let run = move || {
         let (mut descendants, mut members) = (Descendants::default(), BTreeSet::new());
         let (mut interval, mut rest) = (LOOK_INTERVAL, Duration::ZERO);
-        // It looks because the kernel tells nobody of a program's being executed.
+        // The thread polls because the kernel does not report that a program is executed.
         while !shared.followed.is_over() {
             std::thread::sleep(interval.max(rest));
             let begun = Instant::now();
@@ -61,7 +62,8 @@ pub(crate) fn start(shared: Arc<Shared>, socket: PathBuf) -> Result<(), Error> {
     std::thread::Builder::new().name("dormouse-follow".into()).spawn(run).map(drop).map_err(no_thread)
 }
 
-/// Has programs join that processes of the session have become. `members` had the memory mapped when they were looked at.
+/// Makes programs join that processes of the session have executed. `members` had the memory mapped when they were
+/// inspected.
 fn follow_executed(shared: &Shared, socket: &Path, members: &mut BTreeSet<u32>) {
     let Some(memory) = shared.mapped_memory() else { return };
     let live: BTreeSet<u32> = shared.processes.live_pids().into_iter().collect();
@@ -73,22 +75,23 @@ fn follow_executed(shared: &Shared, socket: &Path, members: &mut BTreeSet<u32>) 
         let path = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
         let program = printable(&path.to_string_lossy());
         let is_recorded = called(pid).is_some_and(|program| attach(shared, socket, &program).is_ok());
-        // What others than the attached one start is of interest where it could be recorded.
+        // A program that was not attached itself is noted only if it could be recorded.
         let is_named = is_recorded || shared.followed.is_attached(pid) || has_tracepoints(pid);
         shared.followed.note_executed(Executed { pid, program, is_recorded }, is_named);
     }
 }
 
-/// A program that listens, or does so once it is called: it gets a moment to pass a tracepoint, and another one at the next look.
+/// Returns the program if it listens, or does so once it is called. It has a moment to pass a tracepoint, and another
+/// one at the next look.
 fn called(pid: u32) -> Option<Program> {
     let wait = &mut Wait { limit: Some(PATIENCE_TO_CALL), on_wait: &mut |_| {} };
     Program::find_soon(pid, wait).ok()
 }
 
-/// Has a program that runs join, and arm the session's classes. Returns how many are armed.
+/// Makes a running program join and arm the session's classes. Returns the number of armed classes.
 ///
 /// # Errors
-/// When the program cannot be reached or refuses.
+/// One line with the reason if the program cannot be reached or refuses.
 pub(crate) fn attach(shared: &Shared, socket: &Path, program: &Program) -> Result<u32, Error> {
     let session = socket.to_string_lossy().into_owned();
     let mut total = 0;
@@ -99,7 +102,7 @@ pub(crate) fn attach(shared: &Shared, socket: &Path, program: &Program) -> Resul
             other => return Err(program.refusal(other)),
         }
     }
-    // Who asks about it next finds it.
+    // The next query about it finds it.
     shared.look();
     Ok(total)
 }

@@ -1,4 +1,4 @@
-//! What was found of programs that do not tell it: see [`crate::follow`].
+//! Findings about programs that do not report to the owner themselves: see [`crate::follow`].
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -7,14 +7,15 @@ use dormouse_tools::Unjoined;
 
 use crate::summary::Executed;
 
-/// Programs that processes have become which are named.
+/// Maximum number of executed programs that are named.
 const EXECUTED_COUNT_MAX: usize = 100;
 
-/// What was found so far.
+/// Findings so far.
 #[derive(Debug, Default)]
 pub(crate) struct Followed {
     found: Mutex<Found>,
-    /// The process that was attached; 0: none, or by an owner before this one. Relaxed, as below: a word of its own.
+    /// The process that was attached; 0 if there is none, or an earlier owner has attached it. Relaxed, like `is_over`:
+    /// independent of other data.
     attached: AtomicU32,
     is_over: AtomicBool,
 }
@@ -30,7 +31,7 @@ impl Followed {
         self.found.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A tool has named this process.
+    /// Notes that a tool has named this process.
     pub(crate) fn set_attached(&self, pid: u32) {
         self.attached.store(pid, Ordering::Relaxed);
     }
@@ -40,12 +41,12 @@ impl Followed {
         pid == self.attached.load(Ordering::Relaxed)
     }
 
-    /// All descendants of the command that were found.
+    /// Sets the found descendants of the command that have not joined.
     pub(crate) fn set_unjoined(&self, unjoined: &[Unjoined]) {
         self.lock().unjoined = unjoined.to_vec();
     }
 
-    /// A process has executed a program, which is noted where it `is_named`, and again where it was before.
+    /// Notes that a process has executed a program, if `is_named`. A known entry is updated in any case.
     pub(crate) fn note_executed(&self, executed: Executed, is_named: bool) {
         let all = &mut self.lock().executed;
         let is_same = |known: &Executed| known.pid == executed.pid && known.program == executed.program;
@@ -56,12 +57,12 @@ impl Followed {
         }
     }
 
-    /// Nobody looks any more.
+    /// Whether the search is over.
     pub(crate) fn is_over(&self) -> bool {
         self.is_over.load(Ordering::Relaxed)
     }
 
-    /// What was found until now, which is all.
+    /// Ends the search and returns the findings.
     pub(crate) fn end(&self) -> (Vec<Unjoined>, Vec<Executed>) {
         self.is_over.store(true, Ordering::Relaxed);
         let found = self.lock();

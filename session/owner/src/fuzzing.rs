@@ -1,5 +1,5 @@
-//! The owner's reading side over memory that somebody else writes: without server and threads, for the targets in `fuzz`. Panics
-//! where a session would report an error of the system.
+//! The owner's reading side over memory that other code writes, without server and threads, for the targets in `fuzz`.
+//! Panics where a session would report an error of the system.
 
 use std::cell::RefCell;
 use std::path::Path;
@@ -20,18 +20,19 @@ use crate::options::{Cpus, Options, Plan};
 use crate::trace::Trace;
 use crate::{drain, snapshot};
 
-/// A session that nobody joins.
+/// A session that no process joins.
 #[derive(Debug)]
 pub struct Owner {
     pub(crate) memory: RefCell<SessionMemory>,
     pub(crate) trace: Trace,
 }
 
-/// The identity of the trace, in every packet.
+/// UUID of the trace, in every packet.
 pub const UUID: [u8; 16] = [7; 16];
 
 impl Owner {
-    /// Of a session without CPUs, all of whose streams are claimed. The trace goes to `dir`, which is new or empty.
+    /// Creates a session without CPUs, all of whose streams are claimed. The trace goes to `dir`, which is new or
+    /// empty.
     pub fn new(dir: &Path, geometry: Geometry, kind: RecordKind) -> Owner {
         let cpus = Cpus::pretended(0, 0);
         let plan = Options { context: kind, cpus, ..Options::new(dir.into()) }.plan().expect("options of our own");
@@ -45,20 +46,20 @@ impl Owner {
         Owner { memory: RefCell::new(memory), trace }
     }
 
-    /// The id of a class.
+    /// Declares a class and returns its id.
     pub fn declare(&self, class: &ClassDecl) -> u32 {
         let id = self.trace.classes().events().count() as u16;
         self.trace.declare(&[(id, class.clone())]).expect("room on the disk");
         id.into()
     }
 
-    /// The session's memory. It stays mapped as long as the owner lives.
+    /// Returns the session's memory. It stays mapped as long as the owner lives.
     pub fn memory(&self) -> Memory {
         self.memory.borrow().view()
     }
 
-    /// Lays the memory out anew, empty, in a mode of [`dormouse_abi::session`], and forgets what has been written. Views from before are of the former
-    /// mode.
+    /// Lays the memory out anew, empty, in a mode of [`dormouse_abi::session`], and forgets earlier writes. Earlier
+    /// views keep the former mode.
     pub fn reset(&self, mode: u32) {
         self.memory.borrow_mut().reset(mode);
         for stream in 0..self.memory().geometry().stream_count {
@@ -69,12 +70,12 @@ impl Owner {
     /// Takes a snapshot.
     ///
     /// # Errors
-    /// As for a session's owner.
+    /// See `snapshot::take`.
     pub fn snapshot(&self, wanted: &Take) -> Result<Snapshot, Error> {
         snapshot::take(&self.memory.borrow(), &self.trace, wanted, || {})
     }
 
-    /// Writes what is offered, closed and committed, as at a session's end. The event streams' files must not be there.
+    /// Writes offered, closed and committed pages, as at a session's end. The event streams' files must not exist.
     pub fn drain(&self) {
         assert_eq!(drain::run_once(&self.memory.borrow(), &self.trace).summary.write_error, None);
     }

@@ -1,16 +1,16 @@
-//! What an owner that is a process of its own is started with, and how it and its supervisor talk.
+//! The arguments that an owner process is started with, and the messages between it and its supervisor.
 //!
-//! Both are the same program, so lines of text will do:
+//! Both are the same program, so lines of text suffice:
 //! ```text
 //!   owner ──▶ supervisor      ready                programs are served
-//!                             armed N              the program that was to be attached has joined
-//!                             refused TEXT         it cannot, and the session is taken away
+//!                             armed N              the program to be attached has joined
+//!                             refused TEXT         it cannot join, and the session has been removed
 //!                             failed TEXT          the session cannot be taken up
-//!                             done CODE            the trace is complete, and what there is to say is said
-//!   supervisor ──▶ owner      finish CODE          the command has ended so, or somebody asks for the end
-//!                             await CODE           the command has ended so, and what it has started is to end too
+//!                             done CODE            the trace is complete, and everything has been reported
+//!   supervisor ──▶ owner      finish CODE          the command has ended with this code, or the end was requested
+//!                             await CODE           the command has ended with this code; its descendants should end too
 //! ```
-//! The end of the connection is the end of the other one.
+//! The end of the connection means that the other process has ended.
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -26,7 +26,7 @@ use crate::error::Error;
 use crate::ledger::Ledger;
 use crate::session_file::OwnerFiles;
 
-/// What an owner says.
+/// Messages of an owner.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Said {
     Ready,
@@ -41,7 +41,7 @@ impl Said {
         match self {
             Said::Ready => "ready\n".into(),
             Said::Armed(count) => format!("armed {count}\n"),
-            // One line, whatever it says.
+            // The text must be one line.
             Said::Refused(text) => format!("refused {}\n", text.replace('\n', " ")),
             Said::Failed(text) => format!("failed {}\n", text.replace('\n', " ")),
             Said::Done(code) => format!("done {code}\n"),
@@ -61,12 +61,12 @@ impl Said {
     }
 }
 
-/// What a supervisor says, with the exit code of what was recorded.
+/// Messages of a supervisor, with the exit code of the recorded command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Asked {
-    /// The session is to end.
+    /// The session must end.
     Finish(u8),
-    /// It is to end once no process is in it.
+    /// The session must end once no process is in it.
     Await(u8),
 }
 
@@ -89,11 +89,11 @@ impl Asked {
     }
 }
 
-/// Descriptors that an owner inherits, in the order of its arguments: the session's, then the connection to the supervisor, then the file of the
-/// summary.
+/// Number of descriptors that an owner inherits, in the order of its arguments: the session's, then the connection to
+/// the supervisor, then the file of the summary.
 const FD_COUNT: usize = 6;
 
-/// How an owner is started: arguments in front of those of the command that it is the owner for.
+/// Arguments that an owner is started with, before those of the command that started it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Inheritance {
     fds: [RawFd; FD_COUNT],
@@ -102,11 +102,11 @@ pub struct Inheritance {
     buffers: Option<PathBuf>,
 }
 
-/// What stands for a descriptor that there is none of.
+/// Stands for a missing descriptor.
 const NO_FD: RawFd = -1;
 
 impl Inheritance {
-    /// How many arguments there are.
+    /// Number of arguments.
     pub const ARGUMENT_COUNT: usize = FD_COUNT + 3;
 
     pub(crate) fn of(estate: &Estate, control: &UnixStream, summary: Option<&std::fs::File>) -> Inheritance {
@@ -122,27 +122,27 @@ impl Inheritance {
         Inheritance { fds, dir: dir.path.clone(), socket: listener.path(), buffers: buffers.clone() }
     }
 
-    /// The trace's directory.
+    /// Returns the trace's directory.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// Descriptors that are to stay open in the owner.
+    /// Returns the descriptors that must stay open in the owner.
     pub(crate) fn descriptors(&self) -> [RawFd; FD_COUNT] {
         self.fds
     }
 
-    /// As arguments.
+    /// Encodes it as arguments.
     pub(crate) fn to_arguments(&self) -> Vec<OsString> {
         let buffers = self.buffers.as_ref().map_or(OsStr::new(""), |path| path.as_os_str());
         let paths = [self.dir.as_os_str(), self.socket.as_os_str(), buffers].map(OsString::from);
         self.fds.iter().map(|fd| fd.to_string().into()).chain(paths).collect()
     }
 
-    /// Reads them back.
+    /// Decodes the arguments.
     ///
     /// # Errors
-    /// Nobody but a supervisor is meant to start an owner.
+    /// One line: only a supervisor starts an owner.
     pub fn from_arguments(arguments: &[OsString]) -> Result<Inheritance, Error> {
         let wrong = || Error::from("`dormouse record` starts this by itself".to_string());
         let (fds, paths) = arguments.split_first_chunk::<FD_COUNT>().ok_or_else(wrong)?;
@@ -155,7 +155,7 @@ impl Inheritance {
         Ok(Inheritance { fds: fds.map(|fd| fd.unwrap_or(NO_FD)), dir: dir.into(), socket: socket.into(), buffers })
     }
 
-    /// Takes what there is: once.
+    /// Takes the inherited things. Must be called only once.
     pub(crate) fn take(self) -> Result<(Estate, UnixStream, Option<std::fs::File>), Error> {
         let Inheritance { fds, dir, socket, buffers } = self;
         let [dir_fd, memory, ledger, listener, control, summary] = fds.map(own);
@@ -169,13 +169,13 @@ impl Inheritance {
     }
 }
 
-/// The descriptor of this number, which this process was started with.
+/// Returns the inherited descriptor with this number.
 fn own(fd: RawFd) -> Option<OwnedFd> {
-    // SAFETY: sets a flag, and fails at a number that nothing is open at (fcntl(2)).
+    // SAFETY: fcntl(2) only sets a flag, and fails if nothing is open at the number.
     if fd < 3 || unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) } == -1 {
         return None;
     }
-    // SAFETY: it is open, by the line before, and nobody else of this process, which has just begun, knows of it.
+    // SAFETY: the descriptor is open, by the line before; no other code of this process, which has just begun, owns it.
     Some(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 

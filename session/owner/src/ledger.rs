@@ -1,20 +1,23 @@
-//! What an owner has got done, where the next one finds it if this one is killed: memory that only owners of the session have.
+//! Progress of an owner, for the next one if this one is killed: memory that only owners of the session have.
 //!
-//! # How
+//! # Method
 //! ```text
 //!   page k of a stream is offered
 //!     its packet is appended to the stream's file
-//!     its element is written to the used ring, and not shown
-//!     commit: length of the file, what it holds, k + 1 pages taken, what was lost ── one store shows all of it
-//!     the used index is stored: the page is the programs' again
+//!     its element is written to the used ring, and not published
+//!     commit: length and contents of the file, k + 1 pages taken, losses ── one store publishes all of it
+//!     the used index is stored: the page belongs to the programs again
 //! ```
-//! So what a ledger says of a file is on disk, and a page whose packet it does not have is still there. Who takes the session up cuts each file to
-//! its length in the ledger, goes on with page number `taken`, and stores the used index again: no packet is written twice, and none is missing, at
-//! whatever instruction the one before was killed. The end of a session commits nothing, so it can be done again as often as need be.
+//! So everything that a ledger states about a file is on disk, and a page whose packet is not in the ledger is still in
+//! the memory. An owner that takes the session up cuts each file to its length in the ledger, continues with page
+//! number `taken`, and stores the used index again. No packet is written twice and none is missing, at whatever
+//! instruction the previous owner was killed. The end of a session commits nothing, so it can be repeated any number of
+//! times.
 //!
 //! # Ordering
-//! A [`Commit`] has two places. The one that does not count is written, and then the number that says which of them counts: (K) Release pairs
-//! with (K'), Acquire. One thread at a time commits. Other words are Relaxed: each is all there is of what it says.
+//! A [`Commit`] has two places. The invalid one is written, and then the count, whose parity says which of them is
+//! valid: (K) Release pairs with (K'), Acquire. Only one thread at a time commits. Other words are Relaxed: each is
+//! independent.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -30,11 +33,11 @@ use rustix::fs::{MemfdFlags, SealFlags};
 use crate::error::Error;
 use crate::points::point;
 
-/// Words of which all or none is there.
+/// Words that are committed together or not at all.
 #[repr(C)]
 #[derive(Debug)]
 struct Commit<const N: usize> {
-    /// How many there were.
+    /// Number of commits so far.
     count: AtomicU64,
     places: [[AtomicU64; N]; 2],
 }
@@ -57,19 +60,19 @@ impl<const N: usize> Commit<N> {
     }
 }
 
-/// How far a stream has got.
+/// Progress of a stream.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Entry {
-    /// Bytes of its file.
+    /// Length of its file, in bytes.
     pub(crate) len: u64,
     /// `timestamp_begin` of the first packet.
     pub(crate) begin: u64,
     pub(crate) packets: u64,
     pub(crate) events: u64,
     pub(crate) events_discarded: u64,
-    /// Pages that were taken from the ring, and dealt with.
+    /// Number of pages taken from the ring and processed.
     pub(crate) taken: u64,
-    /// Whether the ring is not looked at any more.
+    /// Whether the ring is ignored.
     pub(crate) is_refused: bool,
 }
 
@@ -85,14 +88,14 @@ impl Entry {
         Entry { len, begin, packets, events, events_discarded, taken, is_refused: is_refused != 0 }
     }
 
-    /// What the file holds.
+    /// Returns the totals of the file.
     pub(crate) fn totals(&self, stream: u32) -> StreamTotals {
         let Entry { packets, events, events_discarded, .. } = *self;
         StreamTotals { stream_id: STREAM_EVENTS, stream_instance_id: stream, events, packets, events_discarded }
     }
 }
 
-/// What draining came to so far.
+/// Result of draining so far.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Tally {
     pub(crate) events: u64,
@@ -101,25 +104,25 @@ pub(crate) struct Tally {
     pub(crate) losses: Losses,
 }
 
-/// Stream, its entry, the tally.
+/// Words of the stream's number, its entry, and the tally.
 const DRAINED_WORDS: usize = 1 + ENTRY_WORDS + 3 + Cause::COUNT;
 
-/// What the trace has, beside its streams of events.
+/// Contents of the trace beside its streams of events.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Written {
-    /// Bytes of the metadata, and of the state stream.
+    /// Length of the metadata and of the state stream, in bytes.
     pub(crate) metadata_len: u64,
     pub(crate) state_len: u64,
-    /// Processes that have joined.
+    /// Number of processes that have joined.
     pub(crate) joined: u64,
-    /// The last of them: its number, and what tells it from others that have had that.
+    /// The last of them: its number, and the key that tells it from others that have had this number.
     pub(crate) process: (u16, u64),
 }
 
 #[repr(C)]
 #[derive(Debug)]
 struct Head {
-    /// Only the layout is used: that in the session's memory may have been written over.
+    /// Only the layout is used: the one in the session's memory may have been overwritten.
     header: SessionHeader,
     clock: [AtomicU64; 5],
     metadata_inode: AtomicU64,
@@ -146,20 +149,20 @@ struct Head {
     processes: [AtomicU64; PROCESS_COUNT],
 }
 
-/// A session's ledger. All zeroes is one of a session in which nothing has happened.
+/// A session's ledger. All zeroes is the ledger of a session in which nothing has happened.
 #[derive(Debug)]
 pub(crate) struct Ledger {
     file: OwnedFd,
     map: MmapRaw,
 }
 
-/// What tells a process from others that have had its number.
+/// Returns the key that tells a process from others that have had its number.
 pub(crate) fn key_of(joined_at: u64) -> u64 {
-    // Zero is nobody.
+    // Zero means no process.
     joined_at | 1
 }
 
-/// Of the words that are one thing each: how they are read and written.
+/// Defines how independent words are read and written.
 macro_rules! words {
     ($($(#[$doc:meta])* $name:ident, $set:ident;)*) => {$(
         $(#[$doc])*
@@ -175,7 +178,7 @@ macro_rules! words {
 }
 
 impl Ledger {
-    /// Of a session of this layout.
+    /// Creates the ledger of a session with this layout.
     pub(crate) fn create(layout: SessionLayout) -> Result<Ledger, Error> {
         let size_bytes = size_of::<Head>() + layout.stream_count as usize * size_of::<[u64; ENTRY_WORDS]>();
         let failed = |error: rustix::io::Errno| Error::from(format!("cannot make the session's ledger: {error}"));
@@ -185,12 +188,12 @@ impl Ledger {
         let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
         rustix::fs::fcntl_add_seals(&file, seals).map_err(failed)?;
         let ledger = Ledger::map(file)?;
-        // SAFETY: the mapping begins with room for a head, which begins with a header; nobody else has it yet.
+        // SAFETY: the mapping begins with room for a head, which begins with a header; no other code has it yet.
         unsafe { ledger.map.as_mut_ptr().cast::<SessionHeader>().write(SessionHeader::new(layout, 0)) };
         Ok(ledger)
     }
 
-    /// One that another process has made.
+    /// Maps a ledger that another process has made.
     pub(crate) fn inherited(file: OwnedFd) -> Result<Ledger, Error> {
         let ledger = Ledger::map(file)?;
         let streams = ledger.layout().stream_count;
@@ -198,7 +201,7 @@ impl Ledger {
         if !is_whole {
             return Err("this is no session's ledger".to_string().into());
         }
-        // Whoever committed may have been killed before it did what follows.
+        // The owner that committed may have been killed before it applied the commit.
         let (stream, entry) = ledger.last_drained();
         ledger.apply(stream, entry);
         ledger.note(ledger.written());
@@ -216,52 +219,54 @@ impl Ledger {
     }
 
     fn head(&self) -> &Head {
-        // SAFETY: the mapping is as long as a head, by the check in `map`, sealed so that it stays so, and aligned to an `os_page`; a head is atomics,
-        // and any bytes are one.
+        // SAFETY: `map` has checked that the mapping is at least as long as a head, and a seal keeps it so. It is
+        // aligned to an `os_page`. Apart from the header, which is not written after its creation, a head consists of
+        // atomics, and all bytes are valid.
         unsafe { &*self.map.as_ptr().cast::<Head>() }
     }
 
     fn streams(&self) -> &[[AtomicU64; ENTRY_WORDS]] {
         let count = (self.map.len() - size_of::<Head>()) / size_of::<[u64; ENTRY_WORDS]>();
         let begin = self.map.as_ptr().wrapping_add(size_of::<Head>()).cast();
-        // SAFETY: so many entries fit behind the head, whose size is a multiple of its alignment; they are atomics, and any bytes are one.
+        // SAFETY: this many entries fit after the head, whose size is a multiple of its alignment. Entries are atomics,
+        // and all bytes are valid.
         unsafe { std::slice::from_raw_parts(begin, count) }
     }
 
-    /// For a process that inherits it.
+    /// Returns the ledger's file, for a process that inherits it.
     pub(crate) fn file(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
 
-    /// As the session was made.
+    /// Returns the layout of the session as it was created.
     pub(crate) fn layout(&self) -> SessionLayout {
         self.head().header.layout()
     }
 
-    /// The geometry of that.
+    /// Returns the geometry of that layout.
     pub(crate) fn geometry(&self) -> Result<Geometry, &'static str> {
         let layout = self.layout();
         Geometry::from_layout(&layout, layout.size_bytes as usize)
     }
 
     words! {
-        /// The inode of the metadata as they grow: at the session's end there are others in their place.
+        /// Inode of the growing metadata: at the session's end, another file replaces it.
         metadata_inode, set_metadata_inode;
         /// Whether a tool may end the session.
         may_be_stopped, set_may_be_stopped;
         /// Whether the session's end has begun.
         is_ending, set_ending;
-        /// Whether programs were told that it has.
+        /// Whether programs have been told to stop.
         is_stopped, set_stopped;
-        /// Events that were armed when the program that was to be attached joined, plus one; 0: it has not.
+        /// Number of armed events when the program to be attached joined, plus one; 0 if it has not.
         attached, set_attached;
-        /// The command's process id; 0: there is none.
+        /// The command's process id; 0 if there is none.
         command, set_command;
-        /// When that started, as the kernel counts.
+        /// Start time of the command, in the kernel's clock ticks.
         command_start, set_command_start;
-        /// Bytes that trace and snapshots may have; 0: any number.
+        /// Bytes that trace and snapshots may take; 0 for any number.
         disk_bytes_max, set_disk_bytes_max;
-        /// Bytes that all sessions of the user may have together; 0: any number.
+        /// Bytes that all sessions of the user may take together; 0 for any number.
         disk_bytes_user_max, set_disk_bytes_user_max;
         /// Pages of the budget.
         budget_page_count, set_budget_page_count;
@@ -279,70 +284,70 @@ impl Ledger {
         self.head().clock.iter().zip(words).for_each(|(place, word)| place.store(word, Ordering::Relaxed));
     }
 
-    /// An owner begins.
+    /// Counts an owner that begins.
     pub(crate) fn count_owner(&self) {
         self.head().owners.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How often an owner took the place of one that had ended.
+    /// Returns how often an owner has replaced one that had ended.
     pub(crate) fn restarts(&self) -> u64 {
         self.head().owners.load(Ordering::Relaxed).saturating_sub(1)
     }
 
-    /// Another number than before: an owner has got something done.
+    /// Returns a number that changes whenever an owner makes progress.
     pub(crate) fn progress(&self) -> u64 {
         let Head { written, drained, .. } = self.head();
         let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
         count(&written.count).wrapping_add(count(&drained.count))
     }
 
-    /// Threads that have ended amid a write, as the owners have found.
+    /// Returns the count of threads that owners have found to have ended in the middle of a write.
     pub(crate) fn ended_amid_write(&self) -> &AtomicU64 {
         &self.head().ended_amid_write
     }
 
-    /// Processes that were let in and were not there any more.
+    /// Returns the count of processes that were let in and no longer existed.
     pub(crate) fn late(&self) -> &AtomicU64 {
         &self.head().late
     }
 
-    /// What is left of what may be written to disk.
+    /// Returns the remaining bytes that may be written to disk.
     pub(crate) fn quota_left(&self) -> &AtomicU64 {
         &self.head().quota_left
     }
 
-    /// What is left of what is kept of the user's disk for the state stream and the metadata.
+    /// Returns the remaining bytes of the user's disk that are kept for the state stream and the metadata.
     pub(crate) fn user_kept_left(&self) -> &AtomicU64 {
         &self.head().user_kept_left
     }
 
-    /// A snapshot has so many bytes more.
+    /// Adds bytes of a snapshot.
     pub(crate) fn add_snapshot_bytes(&self, bytes: u64) {
         self.head().snapshots_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// What is on disk: so many bytes of metadata and state, streams, snapshots.
+    /// Returns the bytes on disk: `written` bytes of metadata and state, plus streams and snapshots.
     pub(crate) fn used_of_disk(&self, written: u64) -> u64 {
         let streams: u64 = (0..self.streams().len() as u32).map(|stream| self.entry(stream).len).sum();
         written.saturating_add(streams).saturating_add(self.head().snapshots_bytes.load(Ordering::Relaxed))
     }
 
-    /// What is left of what may be written to disk, beside so much. `None`: any number.
+    /// Returns the bytes that may still be written to disk if `used` are. `None`: any number.
     pub(crate) fn left_of_disk(&self, used: u64) -> Option<u64> {
         Some(self.disk_bytes_max()).filter(|max| *max != 0).map(|max| max.saturating_sub(used))
     }
 
-    /// What the servers have counted.
+    /// Returns the counts of the servers.
     pub(crate) fn counts(&self) -> &Counts {
         &self.head().counts
     }
 
-    /// Counts what was refused.
+    /// Counts refusals.
     pub(crate) fn add_refused(&self, cause: Cause, count: u64) {
         self.head().refused[cause as usize].fetch_add(count, Ordering::Relaxed);
     }
 
-    /// What was refused.
+    /// Returns the count of refusals, by cause.
     pub(crate) fn refused(&self) -> Losses {
         let mut losses = Losses::default();
         let counts = self.head().refused.each_ref().map(|count| count.load(Ordering::Relaxed));
@@ -350,13 +355,13 @@ impl Ledger {
         losses
     }
 
-    /// What the trace has, beside its streams of events.
+    /// Returns the contents of the trace beside its streams of events.
     pub(crate) fn written(&self) -> Written {
         let [metadata_len, state_len, joined, number, key] = self.head().written.load();
         Written { metadata_len, state_len, joined, process: (number as u16, key) }
     }
 
-    /// Commits that. One at a time.
+    /// Commits the contents of the trace. Only one thread at a time may call it.
     pub(crate) fn commit_written(&self, written: Written) {
         let Written { metadata_len, state_len, joined, process: (number, key) } = written;
         self.head().written.store([metadata_len, state_len, joined, number.into(), key]);
@@ -369,7 +374,7 @@ impl Ledger {
         }
     }
 
-    /// Whether the process that has this number, and joined then, has been noted in the trace.
+    /// Whether the process that has this number and joined at this time has been noted in the trace.
     pub(crate) fn is_noted(&self, number: u16, joined_at: u64) -> bool {
         let known = self.head().processes.get(usize::from(number));
         known.is_some_and(|known| known.load(Ordering::Relaxed) == key_of(joined_at))
@@ -381,7 +386,7 @@ impl Ledger {
     }
 
     fn apply(&self, stream: u32, entry: Entry) {
-        // Before the first commit there is none.
+        // There is no entry before the first commit.
         if self.head().drained.count.load(Ordering::Relaxed) > 0
             && let Some(place) = self.streams().get(stream as usize)
         {
@@ -389,7 +394,7 @@ impl Ledger {
         }
     }
 
-    /// How far a stream has got.
+    /// Returns the progress of a stream.
     pub(crate) fn entry(&self, stream: u32) -> Entry {
         let words = self.streams().get(stream as usize);
         words.map_or_else(Entry::default, |words| {
@@ -397,7 +402,7 @@ impl Ledger {
         })
     }
 
-    /// What draining came to.
+    /// Returns the result of draining.
     pub(crate) fn tally(&self) -> Tally {
         let words = self.head().drained.load();
         let [events, bytes, is_full, causes @ ..] = words.last_chunk::<{ 3 + Cause::COUNT }>().unwrap_or(&[0; _]);
@@ -406,7 +411,7 @@ impl Ledger {
         Tally { events: *events, bytes: *bytes, is_full: *is_full != 0, losses }
     }
 
-    /// Commits what became of a stream's page. One at a time.
+    /// Commits the result for a stream's page. Only one thread at a time may call it.
     pub(crate) fn commit_drained(&self, stream: u32, entry: Entry, tally: &Tally) {
         let mut words = [0; DRAINED_WORDS];
         let causes = Cause::all().map(|cause| tally.losses.of(cause));
@@ -444,12 +449,12 @@ mod tests {
             |len| Entry { len, begin: 1, packets: 2, events: 3, events_discarded: 4, taken: 5, is_refused: true };
         ledger.commit_drained(1, entry(10), &tally);
         ledger.commit_drained(1, entry(11), &tally);
-        // Another commit as far as its last store: it is none.
+        // Writes another commit without its last store: it does not count.
         let Head { drained, .. } = ledger.head();
         drained.places[1].iter().for_each(|word| word.store(u64::MAX, Ordering::Relaxed));
         let next = inherited(&ledger);
         assert_eq!((next.entry(1), next.tally()), (entry(11), tally.clone()));
-        // With its last store, and without what follows.
+        // The commit with its last store, but without being applied.
         let mut words = [0; DRAINED_WORDS];
         words[..2].copy_from_slice(&[0, 99]);
         drained.store(words);

@@ -1,8 +1,8 @@
-//! The session owner: holds the memory, hands it out, drains it and writes the trace.
+//! The session owner: holds a session's memory, hands it out to programs, drains it and writes the trace.
 //!
 //! # The problem
-//! What a program commits must survive the program, and no reader may slow a program down. So a separate process (or thread) owns the
-//! memory; programs only map it. The owner trusts nothing that it reads there.
+//! Everything that a program has committed must survive the program, and no reader may slow a program down. So a
+//! separate process (or thread) owns the memory; programs only map it. The owner trusts nothing that it reads there.
 //!
 //! # The picture
 //! ```text
@@ -13,56 +13,59 @@
 //!       (in the memory) ── pages ▶│ drain thread  │ ── packets as they are ──▶ DIR/cpu_0, DIR/cpu_1, …
 //!           ◀── used pages ────── └───────────────┘
 //! ```
-//! Programs that the traced command starts have inherited the memfd, and say no hello. A connection ends with the answer to its question. The
-//! owner sees the death of a process by its pidfd.
-//! Server and clients, and who is believed, are in `dormouse-control`.
+//! Programs that the traced command starts have inherited the memfd and send no hello. A connection ends with the
+//! answer to its question. The owner notices the death of a process by its pidfd. The server, its clients and the rules
+//! of trust are in `dormouse-control`.
 //!
 //! # The modules
-//! A module uses only those that stand above it, or to its left.
+//! A module uses only modules above it or to its left.
 //! ```text
-//!   error · clock · fault · points         why not, in a line; the session's clock; memory that goes away; where tests end an owner
-//!   dir · quota · options     directories and their files; how much may be written; options, and their plan
+//!   error · clock · fault · points         reasons; the session's clock; memory that disappears; points of tests
+//!   dir · quota · options     directories and their files; how much may be written; options and the plan made of them
 //!   user_disk                 how much all sessions of a user may write
-//!   ledger                    what an owner has got done, for the next one
-//!   memory                    the pool that programs map, and the budget: how much of it is there
-//!   pages                     the copy of a page, and the check of a copy; what a stream has of pages
-//!   summary                   what a session came to
-//!   announced                 what programs say of themselves and their classes, checked
-//!   trace · streams · session_file      a trace on disk that is written: metadata and state; events; what `salvage` starts from
+//!   ledger                    progress of an owner, for the next one
+//!   memory                    the memory pool that programs map, and the budget: the limit of its pages
+//!   pages                     the copy of a page, and the check of a copy; the pages of a stream
+//!   summary                   results of a session
+//!   announced                 announcements of programs about themselves and their classes, checked
+//!   trace · streams · session_file      a trace being written: metadata and state; events; the start of `salvage`
 //!   files                     a trace on disk that is read
 //!   losses                    losses by class
 //!   drain · snapshot · salvage          pages that are offered, that live writers retain, that have no owner → a trace
-//!   register                     what programs have entered in the memory
-//!   service                      what the server of `dormouse-control` serves on the session's socket
-//!   begin                     a session that begins: what all its owners take up
-//!   end · owner               how long a session's end may take; a session from its being taken up to its end
+//!   register                     entries of programs in the memory
+//!   service                      the session, as the server of `dormouse-control` serves it on the session's socket
+//!   begin                     a new session, with everything that its owners take up
+//!   end · owner               how long a session's end may take; a session from the time it is taken up to its end
 //!   command                   the traced command
-//!   inheritance · notify      what an owner that is a process is started with, and says; what a service manager is told
+//!   inheritance · notify      arguments and messages of an owner process; messages to a service manager
 //!   supervisor · supervised   the owner as a process that is started again: its two sides
 //! ```
 //!
 //! # States of a session
-//! *open* (programs join, pages flow) → *stopped* (the flag in the header: producers leave at their next page switch) →
-//! *drained* (what the state words cover is on disk, nothing else is touched).
+//! *open* (programs join, pages are offered) → *stopped* (the flag in the header is set: producers leave at their next
+//! page switch) → *drained* (everything that the state words cover is on disk; nothing else is touched).
 //!
-//! An owner that is killed in any of them is followed by one that takes the session up (`ledger`, `supervisor`).
+//! If an owner is killed in any of these states, another one takes the session up (`ledger`, `supervisor`).
 //!
-//! *without an owner*: the directory has what was drained, `.session` says where the memory is, and [`salvage()`] puts both together.
+//! *without an owner*: the directory has the drained packets, `.session` names the memory, and [`salvage()`] combines
+//! them.
 //!
-//! # What is checked
-//! Ring indices and descriptors (by `vring`), page addresses and sizes, every packet's header, class ids and field types by
-//! the metadata, messages by `abi::message`, and who connects by peer credentials. A packet that fails is counted, not written.
+//! # Checks
+//! Ring indices and descriptors (by `vring`), page addresses and sizes, every packet's header, class ids and field
+//! types by the metadata, messages by `abi::message`, and connecting processes by peer credentials. A packet that fails
+//! a check is counted, not written.
 //!
 //! # Cost
-//! The owner runs on the CPUs of the programs that it records. The drain thread is woken for several pages of a stream at a time
-//! and looks every 100 ms for fewer; each page is copied once, its records counted by their classes' sizes, and written into
-//! space that was set aside for many. `dormouse lab run compile-job` states what that comes to (`armed-discard.owner`).
+//! The owner runs on the CPUs of the programs that it records. The drain thread looks for pages at least every 50 ms,
+//! and more often with a small budget or after pages have come. Each page is copied once, its records are counted by
+//! their classes' sizes, and it is written into space that was set aside for many pages. `dormouse lab run compile-job`
+//! measures the cost (`armed-discard.owner`).
 //!
 //! # Limits
-//! One owner at a time for each session; in overwrite mode the trace is what is retained when the session ends, and [`ask_for_snapshot`] takes
-//! it before. A snapshot copies: it needs memory for what is retained, up to 64 MiB.
+//! A session has one owner at a time. In overwrite mode the trace consists of the pages retained when the session ends;
+//! [`ask_for_snapshot`] takes them earlier. A snapshot copies: it needs memory for the retained pages, up to 64 MiB.
 
-// Who calls says what there is to say.
+// The caller decides what to print.
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 mod announced;

@@ -5,7 +5,8 @@ use dormouse_abi::session::LOST_CLASS_COUNT;
 use dormouse_ctf::{Cause, Classes, Losses, StateRecord};
 use dormouse_relay::Memory;
 
-/// What was lost of which class, the most first. The counts are a program's word: those of an id that no class has are shown as other classes'.
+/// Returns the number of lost events for each class, the greatest first. Programs write the counts: those of an unknown
+/// id are shown as other classes'.
 pub(crate) fn by_class(memory: &Memory, classes: &Classes) -> Vec<(String, u64)> {
     name_counts((0..).map_while(|index| memory.discarded_by_class(index)), classes)
 }
@@ -21,8 +22,8 @@ pub(crate) fn name_counts(counts: impl IntoIterator<Item = u64>, classes: &Class
     named
 }
 
-/// What the state stream tells of losses: how many no packet could state, what packets know nothing of, and whose events those were for which
-/// there was no page.
+/// Returns the state stream's records about losses: the number that no packet could state, losses that packets do not
+/// record, and the classes of the events that found no page.
 pub(crate) fn records<'a>(
     unstated: u64,
     losses: &Losses,

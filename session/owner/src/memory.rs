@@ -1,11 +1,11 @@
-//! A session's memory: which parts of it are there, and how many pages may be drawn.
+//! A session's memory: which parts of it are filled, and how many pages may be drawn.
 //!
-//! The memory file has room for all streams that there may ever be and for all pages that the budget may grow to, and holes where
-//! nothing was written. What is filled from the beginning are the pages of the budget and what the CPUs that are online write to.
-//! A budget that shrinks gives its last pages back, as soon as they are free.
+//! The memory file has room for the maximum number of streams and for all pages that the budget may grow to, with holes
+//! where nothing was written. The pages of the budget and the memory of the streams of online CPUs are filled from the
+//! beginning. A budget that shrinks returns its last pages as soon as they are free.
 //!
-//! While snapshots are taken, a flight recorder has up to twice as many pages: those that are being read are held, and writers go on with the
-//! others. The second half goes some time after the last snapshot.
+//! While snapshots are taken, a flight recorder has up to twice as many pages: those being read are held, and writers
+//! continue with the others. The second half is returned some time after the last snapshot.
 
 use std::ops::Range;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -24,29 +24,30 @@ use crate::fault::Guard;
 use crate::ledger::Ledger;
 use crate::options::{BUDGET_BYTES_MIN, Plan};
 
-/// Streams' memory that is filled from the beginning, at least.
+/// Minimum size of streams' memory that is filled from the beginning, in bytes.
 const STREAMS_BYTES_MIN: usize = 1 << 20;
 
-/// How long pages for snapshots stay after the last one.
+/// How long pages for snapshots are kept after the last one.
 const ROOM_STAYS: Duration = Duration::from_secs(10);
 
 /// A session's memory.
 #[derive(Debug)]
 pub(crate) struct SessionMemory {
-    /// Of memory that is a file, which somebody may truncate. Before the pool: it ends first.
+    /// Guard of memory that is a file, which another process may truncate. Declared before the pool, so that it is
+    /// dropped first.
     guard: Option<Guard>,
-    /// What owners before this one have found to be gone.
+    /// Number of units that earlier owners have found to be gone.
     gone_before: u64,
     pool: Pool,
     view: Memory,
-    /// As the owner has laid it out.
+    /// Layout as the owner has created it.
     layout: SessionLayout,
     /// Held while a snapshot is taken, or pages are moved. Locked before `budget`.
     turn: Mutex<()>,
-    /// How many wait for it.
+    /// Number of threads that wait for the turn.
     waiting: AtomicUsize,
     budget: Mutex<Budget>,
-    /// Whether there are pages that are to be given back, now or later.
+    /// Whether there are pages that must be returned, now or later.
     is_shrinking: AtomicBool,
     ledger: Arc<Ledger>,
 }
@@ -54,12 +55,12 @@ pub(crate) struct SessionMemory {
 #[derive(Debug)]
 struct Budget {
     page_count: u32,
-    /// Until when there are more, for snapshots.
+    /// Time until which there are more pages, for snapshots.
     room_until: Option<Instant>,
 }
 
-/// Memory that is as large as the plan has it, zeroed: in the plan's file, or in one without a name, which ends with the last process that
-/// maps it.
+/// Returns zeroed memory of the plan's size: in the plan's file, or in one without a name, which ends with the last
+/// process that maps it.
 pub(crate) fn create_pool(plan: &Plan) -> Result<Pool, BackingError> {
     let size_bytes = plan.geometry.size_bytes();
     match &plan.options.buffers {
@@ -73,15 +74,15 @@ fn page_range(geometry: &Geometry, pages: Range<u32>) -> Range<usize> {
     offset(pages.start)..offset(pages.end)
 }
 
-/// Where the memory of pages ends that are to be there up to `end`: with the huge page that the last of them begins, if little of it is
-/// missing. Those beyond the budget are not drawn.
+/// Returns the end of the memory for pages up to `end`: includes the huge page that the last of them begins, if little
+/// of it is missing. Pages beyond the budget are not drawn.
 fn filled_up(geometry: &Geometry, end: usize) -> usize {
     let whole = end.next_multiple_of(HUGE_PAGE_SIZE_BYTES);
     let is_aligned = geometry.pages_offset().is_multiple_of(HUGE_PAGE_SIZE_BYTES);
     if is_aligned && whole <= geometry.pages_end() && whole - end <= STREAMS_BYTES_MIN { whole } else { end }
 }
 
-/// How many pages of a stream are not needed any more.
+/// Returns how many pages of a stream are no longer needed.
 fn used(memory: &Memory, stream: u32) -> u64 {
     let control = memory.stream(stream);
     if memory.is_overwrite() {
@@ -89,13 +90,14 @@ fn used(memory: &Memory, stream: u32) -> u64 {
         return control.reclaimed.load(Ordering::Acquire);
     }
     let published = control.published.0.as_ptr();
-    // SAFETY: the geometry places a ring of this size there; what it holds is only read, by atomics.
+    // SAFETY: the geometry places a ring of this size there, and it is mapped as long as the view; its contents are
+    // only read, by atomics.
     let driver = unsafe { PlannedDriver::new(memory.ring(stream), memory.geometry().ring_size(), published) };
     driver.map_or(0, |driver| driver.used_count())
 }
 
-/// Fills what is to be there before anybody joins. Gives the part that is in huge pages then: bytes from the start of the memory, whole
-/// huge pages.
+/// Fills the memory that must be present before the first program joins. Returns the part that is in huge pages then:
+/// bytes from the start of the memory, in whole huge pages.
 fn fill(pool: &Pool, plan: &Plan) -> Result<Range<usize>, BackingError> {
     let geometry = &plan.geometry;
     let pages = page_range(geometry, 0..plan.page_limit);
@@ -103,7 +105,8 @@ fn fill(pool: &Pool, plan: &Plan) -> Result<Range<usize>, BackingError> {
     let pages = pages.start..filled_up(geometry, pages.end);
     if geometry.pages_offset() <= streams_bytes_max {
         pool.prefault(0..pages.end)?;
-        // Programs that come and go, as those of a build do, would fault at every 4 KiB that they write.
+        // Without huge pages, short-lived programs, such as those of a build, would fault at every 4 KiB that they
+        // write.
         return Ok(0..pool.use_huge_pages(0..pages.end));
     }
     pool.prefault(0..geometry.streams_offset())?;
@@ -119,7 +122,7 @@ fn fill(pool: &Pool, plan: &Plan) -> Result<Range<usize>, BackingError> {
     Ok(begin..begin + pool.use_huge_pages(pages))
 }
 
-/// How the memory of a session begins.
+/// Returns the initial settings of a session's memory.
 pub(crate) fn setup(plan: &Plan, clock: u32, uuid: [u8; 16]) -> Setup<'_> {
     Setup {
         mode: plan.options.mode as u32,
@@ -133,39 +136,42 @@ pub(crate) fn setup(plan: &Plan, clock: u32, uuid: [u8; 16]) -> Setup<'_> {
 }
 
 impl SessionMemory {
-    /// Lays a session out in a pool that [`create_pool`] has made by the same plan.
+    /// Lays out a session in a pool that [`create_pool`] has made with the same plan.
     pub(crate) fn new(pool: Pool, plan: &Plan, ledger: Arc<Ledger>) -> Result<SessionMemory, BackingError> {
         let guard = plan.options.buffers.is_some().then(|| Guard::new(pool.base(), plan.geometry.size_bytes()));
         let huge = fill(&pool, plan)?;
         let SessionLayout { clock, uuid, .. } = ledger.layout();
         let setup = setup(plan, clock, uuid);
-        // SAFETY: this process's alone until the server hands it out, mapped as long as the pool, which is kept together with the view;
-        // the geometry is valid, and its pages and streams are what the setup goes by.
+        // SAFETY: the memory belongs to this process alone until the server hands it out. It is mapped as long as the
+        // pool, which is kept together with the view. The geometry is valid, and the setup refers to its pages and
+        // streams.
         let view = unsafe { Memory::initialise(pool.base(), &plan.geometry, &setup) };
         let count = |bytes: usize| u32::try_from(bytes / HUGE_PAGE_SIZE_BYTES).unwrap_or(u32::MAX);
-        // Programs may take this part into their page tables at once. (Relaxed: nobody has the memory yet.)
+        // Programs may map this part into their page tables at once. (Relaxed: no other process has the memory yet.)
         view.header().huge_begin.store(count(huge.start), Ordering::Relaxed);
         view.header().huge_end.store(count(huge.end), Ordering::Relaxed);
         view.header().is_dumped.store(plan.options.dump_buffers.into(), Ordering::Relaxed);
         if let Some(register) = view.register() {
-            // They fit: `Options::plan`.
+            // They fit: `Options::plan` has checked it.
             let _ = register.set_patterns(plan.options.patterns.iter().map(String::as_str));
         }
         ledger.set_budget_page_count(plan.page_limit.into());
         Ok(SessionMemory::of(pool, guard, view, ledger))
     }
 
-    /// The memory in `file` of a session that has begun, as the ledger has it. `is_named`: others may truncate the file.
+    /// Takes up the memory in `file` of a session that has begun, with the ledger's layout. `is_named`: other processes
+    /// may truncate the file.
     pub(crate) fn take_up(file: OwnedFd, ledger: Arc<Ledger>, is_named: bool) -> Result<SessionMemory, Error> {
         let geometry = ledger.geometry().map_err(str::to_string)?;
         let pool = Pool::of_file(file, geometry.size_bytes()).map_err(|error| error.to_string())?;
         let guard = is_named.then(|| Guard::new(pool.base(), geometry.size_bytes()));
-        // SAFETY: mapped as long as the pool, which is kept together with the view.
+        // SAFETY: the memory is mapped as long as the pool, which is kept together with the view.
         let view = unsafe { Memory::with_layout(pool.base(), geometry.size_bytes(), &ledger.layout()) };
         let view = view.map_err(str::to_string)?;
         view.end_holds();
         let memory = SessionMemory::of(pool, guard, view, ledger);
-        // An owner may have been killed while there were more pages than the budget has, for a snapshot, or while it gave some back.
+        // An earlier owner may have been killed while there were more pages than the budget has, for a snapshot, or
+        // while it returned some.
         memory.lock().room_until = Some(Instant::now() + ROOM_STAYS);
         memory.is_shrinking.store(true, Ordering::Relaxed);
         Ok(memory)
@@ -187,12 +193,12 @@ impl SessionMemory {
         }
     }
 
-    /// The memory's file alone.
+    /// Returns only the memory's file.
     pub(crate) fn into_file(self) -> OwnedFd {
         self.pool.into_file()
     }
 
-    /// Lays it out anew, empty, in a mode of [`dormouse_abi::session`]. Nobody has it.
+    /// Lays the memory out anew, empty, in a mode of [`dormouse_abi::session`]. No program may have it.
     #[cfg(any(test, feature = "fuzzing"))]
     pub(crate) fn reset(&mut self, mode: u32) {
         let (geometry, view) = (*self.view.geometry(), self.view);
@@ -205,49 +211,50 @@ impl SessionMemory {
             kept_for: &[],
             kept_each: 0,
         };
-        // SAFETY: the pool is that long, and nobody reads it meanwhile.
+        // SAFETY: the pool has this length, and no other code reads it meanwhile.
         unsafe { self.pool.base().write_bytes(0, geometry.size_bytes()) };
-        // SAFETY: the same geometry, zeroed by the line before; the view is kept together with the pool.
+        // SAFETY: the geometry is the same, and the memory was zeroed by the line before; the view is kept together
+        // with the pool.
         self.view = unsafe { Memory::initialise(self.pool.base(), &geometry, &setup) };
         self.layout = self.view.header().layout();
     }
 
-    /// Mapped as long as this lives.
+    /// Returns the view. It is mapped as long as `self` lives.
     pub(crate) fn view(&self) -> Memory {
         self.view
     }
 
-    /// Whether the beginning of the memory, which nobody changes, is as it was: who joins goes by it.
+    /// Whether the beginning of the memory, which must not change, is unchanged: joining programs rely on it.
     pub(crate) fn is_layout_intact(&self) -> bool {
         self.view.header().layout() == self.layout
     }
 
-    /// Units of 4 KiB that were found to be gone.
+    /// Returns the number of units of 4 KiB that were found to be gone.
     pub(crate) fn gone(&self) -> u64 {
         self.gone_before.saturating_add(self.guard.as_ref().map_or(0, Guard::replaced))
     }
 
-    /// What is to be done now and then.
+    /// Does periodic work.
     pub(crate) fn keep_up(&self) {
         self.ledger.set_memory_gone(self.gone());
         self.give_back_excess();
     }
 
-    /// What programs map.
+    /// Returns the file that programs map.
     pub(crate) fn file(&self) -> BorrowedFd<'_> {
         self.pool.file()
     }
 
-    /// Waits for the turn of taking a snapshot, or of moving pages.
+    /// Waits for the turn to take a snapshot or to move pages.
     pub(crate) fn turn(&self) -> MutexGuard<'_, ()> {
-        // Relaxed: who asks wants those of before, and has come to know of them by other ways.
+        // Relaxed: a caller that waits for earlier requests has learned of them by other, synchronising ways.
         self.waiting.fetch_add(1, Ordering::Relaxed);
         let turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         self.waiting.fetch_sub(1, Ordering::Relaxed);
         turn
     }
 
-    /// Waits until snapshots that were asked for before are taken.
+    /// Waits until all snapshots requested before are taken.
     pub(crate) fn wait_for_turns(&self) {
         while {
             drop(self.turn());
@@ -259,15 +266,16 @@ impl SessionMemory {
         self.budget.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes room for a snapshot: as many pages again as the budget has, or as many as there may be. Gives the number of pages that may be
-    /// held; `None` where writers would be left with too few, because the budget may not grow, or the memory is not to be had.
+    /// Makes room for a snapshot: doubles the budget's pages, or adds as many as possible. Returns the number of pages
+    /// that may be held; `None` if writers would be left with too few, because the budget may not grow or the memory
+    /// cannot be obtained.
     ///
-    /// The caller has the turn.
+    /// The caller must have the turn.
     pub(crate) fn make_room(&self) -> Option<u32> {
         let memory = &self.view;
         let mut budget = self.lock();
         let limit = budget.page_count.saturating_mul(2).min(memory.geometry().page_count);
-        // The current and the next page of each stream are out of the question.
+        // The current and the next page of each stream cannot be used.
         let in_use = 2 * memory.used_streams().count() as u32;
         if limit - budget.page_count < budget.page_count / 4 + in_use {
             return None;
@@ -288,7 +296,7 @@ impl SessionMemory {
         Ok(())
     }
 
-    /// Gives pages back that are beyond the budget by now, unless a snapshot is being taken.
+    /// Returns pages that are beyond the budget by now, unless a snapshot is being taken.
     fn give_back_excess(&self) {
         if self.is_shrinking.load(Ordering::Relaxed)
             && let Ok(_turn) = self.turn.try_lock()
@@ -304,18 +312,19 @@ impl SessionMemory {
         }
     }
 
-    /// The caller has the turn.
+    /// Returns pages beyond the limit to the system. The caller must have the turn.
     fn give_back(&self) {
         let memory = &self.view;
-        // Nobody who joins from here on has what goes come back. (Relaxed: who joined just before takes memory that the next growth uses.)
+        // A program that joins from now on does not map the returned memory again. (Relaxed: a program that joined just
+        // before maps memory that the next growth uses.)
         let stays = page_range(memory.geometry(), 0..memory.page_limit()).end / HUGE_PAGE_SIZE_BYTES;
         memory.header().huge_end.fetch_min(u32::try_from(stays).unwrap_or(u32::MAX), Ordering::Relaxed);
         for index in memory.page_limit()..memory.geometry().page_count {
             if memory.withhold(index, |stream| used(memory, stream)) || memory.is_overwrite() && memory.relocate(index)
             {
-                // A page that the system does not take is out of the budget all the same.
+                // A page that the system does not take back is out of the budget nevertheless.
                 let _ = self.pool.give_back(page_range(memory.geometry(), index..index + 1));
-                // (D) of the relay's: the page is not drawn before it is free again, and that comes after this.
+                // (D) of the relay: the page is not drawn before it is free again, which happens after this.
                 memory.header().emptied.fetch_add(1, Ordering::Relaxed);
             }
         }
@@ -324,14 +333,14 @@ impl SessionMemory {
         self.is_shrinking.store(is_shrinking, Ordering::Relaxed);
     }
 
-    /// Sets the budget. What it loses is given back as it becomes free.
+    /// Sets the budget. Pages beyond it are returned as they become free.
     pub(crate) fn resize(&self, bytes: u64) -> Result<(), Error> {
         let _turn = self.turn();
         let mut budget = self.lock();
         let memory = &self.view;
         let geometry = memory.geometry();
         let page_size_bytes = u64::from(geometry.page_size_bytes);
-        // Half of it is anybody's.
+        // Half of the budget must be available to all streams.
         let least = BUDGET_BYTES_MIN.max(u64::from(memory.kept_page_count()) * 2 * page_size_bytes);
         let most = u64::from(geometry.page_count) * page_size_bytes;
         if bytes < least {
@@ -356,7 +365,7 @@ impl SessionMemory {
         Ok(())
     }
 
-    /// Where it all is at about this moment.
+    /// Returns the state of the budget at about this moment.
     pub(crate) fn describe(&self) -> BudgetState {
         let memory = &self.view;
         let page_count = self.lock().page_count;

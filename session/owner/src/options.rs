@@ -1,4 +1,4 @@
-//! What a session is to be: the options that a user gives, and the plan that comes of them on this machine.
+//! Settings of a session: the options that a user gives, and the plan made of them on this machine.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,7 @@ use dormouse_ctf::Format;
 use crate::error::Error;
 use crate::quota::DISK_BYTES_MIN;
 
-/// What happens when no page is free.
+/// Behaviour when no page is free.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(u32)]
 pub enum Mode {
@@ -22,7 +22,7 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// As the command line and the trace write it.
+    /// Returns the name on the command line and in the trace.
     pub fn name(self) -> &'static str {
         match self {
             Mode::Discard => "discard",
@@ -31,43 +31,47 @@ impl Mode {
     }
 }
 
-/// How a session is to be.
+/// Settings of a session.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// The trace's directory, which must not exist or be empty.
+    /// Path of the trace's directory, which must be empty or not exist.
     pub dir: PathBuf,
-    /// Memory of all pages in bytes.
+    /// Memory of all pages, in bytes.
     pub budget_bytes: u64,
-    /// What the budget may grow to while the session is live ([`dormouse_abi::message::ToolToOwner::Budget`]). `None`: four times
-    /// the budget; the budget itself where there are many CPUs.
+    /// Maximum to which the budget may grow while the session is live, in bytes
+    /// ([`dormouse_abi::message::ToolToOwner::Budget`]). `None`: four times the budget, or the budget itself if there
+    /// are many CPUs.
     pub budget_max_bytes: Option<u64>,
     /// The machine's CPUs, or pretended ones.
     pub cpus: Cpus,
-    /// What happens when no page is free.
+    /// Behaviour when no page is free.
     pub mode: Mode,
-    /// What records tell of their writer: process and thread, or nothing.
+    /// Context of records: process and thread of the writer, or nothing.
     pub context: RecordKind,
-    /// What the metadata are written in.
+    /// Format of the metadata.
     pub format: Format,
     /// Patterns of the classes to arm, matched against `provider:name`.
     pub patterns: Vec<String>,
-    /// The command that is traced, for the trace.
+    /// The traced command, for the trace.
     pub command_line: String,
     /// Whether a tool may end the session ([`dormouse_abi::message::ToolToOwner::Stop`]).
     pub may_be_stopped: bool,
-    /// Where the memory lies on a file system, so that it outlives the owner: a new file, or a directory for one. `None`: in a
-    /// memory file without a name, which ends with the last process that maps it.
+    /// Path of the memory on a file system, so that it outlives the owner: a new file, or a directory for one. `None`:
+    /// a memory file without a name, which ends with the last process that maps it.
     pub buffers: Option<PathBuf>,
-    /// Whether core dumps of the session's programs have its memory in them.
+    /// Whether core dumps of the session's programs include its memory.
     pub dump_buffers: bool,
-    /// Bytes that the trace and its snapshots together may have on disk: events beyond that are lost, and counted. `None`: any number.
+    /// Maximum number of bytes that the trace and its snapshots together may have on disk; events beyond that are lost,
+    /// and counted. `None`: any number.
     pub disk_bytes_max: Option<u64>,
-    /// Bytes that all live sessions of the user that have such a maximum may have on disk together. `None`: any number.
+    /// Maximum number of bytes that all live sessions of the user with this option may have on disk together. `None`:
+    /// any number.
     pub disk_bytes_user_max: Option<u64>,
 }
 
 impl Options {
-    /// A trace in `dir` of all classes, in discard mode, with a budget of 16 MiB and this machine's CPUs.
+    /// Returns options for a trace in `dir` of all classes, in discard mode, with a budget of 16 MiB and this machine's
+    /// CPUs.
     pub fn new(dir: PathBuf) -> Options {
         Options {
             dir,
@@ -90,20 +94,20 @@ impl Options {
 
 /// Smallest budget: sixteen pages of 4 KiB.
 pub const BUDGET_BYTES_MIN: u64 = 64 << 10;
-/// Largest budget that any number of CPUs leaves room for.
+/// Largest budget that is possible with any number of CPUs.
 const BUDGET_BYTES_MAX: u64 = 32 << 30;
 
 /// The CPUs that a session has streams for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cpus {
-    /// How many there may ever be.
+    /// Number of CPUs that there may ever be.
     pub possible_count: u32,
-    /// Those whose streams have memory from the beginning, and pages of their own.
+    /// CPUs whose streams have memory from the beginning, and kept pages.
     pub online: Vec<u32>,
 }
 
 impl Cpus {
-    /// This machine's.
+    /// Returns this machine's CPUs.
     pub fn of_machine() -> Cpus {
         let read = |name: &str| {
             let text = std::fs::read_to_string(format!("/sys/devices/system/cpu/{name}")).unwrap_or_default();
@@ -115,13 +119,13 @@ impl Cpus {
         Cpus { possible_count: last + 1, online }
     }
 
-    /// As if there were so many.
+    /// Pretends that there are this many CPUs.
     pub fn pretended(possible_count: u32, online_count: u32) -> Cpus {
         Cpus { possible_count, online: (0..online_count.min(possible_count)).collect() }
     }
 }
 
-/// Reads a list such as `0-3,8`, which Linux writes. What is no number is left out.
+/// Parses a list such as `0-3,8`, which Linux writes. Skips parts that are not numbers.
 fn parse_cpus(text: &str) -> Vec<u32> {
     let range = |part: &str| -> Option<std::ops::RangeInclusive<u32>> {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
@@ -130,21 +134,22 @@ fn parse_cpus(text: &str) -> Vec<u32> {
     text.trim().split(',').filter_map(range).flatten().take(STREAM_COUNT_MAX as usize).collect()
 }
 
-/// Options that agree with one another and with this machine, and what comes of them. Made once; what a session is, is read here.
+/// Options that are consistent with one another and with this machine, and the settings derived from them. Made once;
+/// all settings of a session are read from it.
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
-    /// The options, with CPUs that have streams, and with the new file that buffers are to lie in.
+    /// The options, limited to CPUs that have streams, and with the new file for the buffers.
     pub(crate) options: Options,
-    /// Room for what the budget may grow to.
+    /// Geometry with room for the maximum budget.
     pub(crate) geometry: Geometry,
-    /// How many pages the budget is at first.
+    /// Number of pages of the initial budget.
     pub(crate) page_limit: u32,
-    /// How many pages each CPU that is online has for itself.
+    /// Number of pages kept for each CPU that is online.
     pub(crate) kept_each: u32,
 }
 
 impl Options {
-    /// What comes of these options on this machine.
+    /// Makes the plan of these options on this machine.
     pub(crate) fn plan(&self) -> Result<Plan, Error> {
         let (geometry, page_limit) = geometry(self)?;
         for (bytes, name) in [(self.disk_bytes_max, "--disk-max"), (self.disk_bytes_user_max, "--disk-max-user")] {
@@ -168,8 +173,8 @@ impl Options {
     }
 }
 
-/// The file that buffers are to lie in: `place` itself, or a new one in the directory `place`. Absolute, because others look for it from
-/// other directories.
+/// Returns the file for buffers: `place` itself, or a new file in the directory `place`. The path is absolute, because
+/// processes with other working directories look for it.
 fn buffers_file(place: &Path) -> Result<PathBuf, Error> {
     let failed = |error| format!("cannot put the buffers into {}: {error}", place.display());
     let place = std::path::absolute(place).map_err(failed)?;
@@ -180,25 +185,26 @@ fn buffers_file(place: &Path) -> Result<PathBuf, Error> {
     Ok(first_free(0, numbered))
 }
 
-/// The first of numbered paths at which there is nothing, not even a broken link.
+/// Returns the first of numbered paths at which nothing exists, not even a dangling link.
 pub(crate) fn first_free(first: u32, numbered: impl Fn(u32) -> PathBuf) -> PathBuf {
     let is_free = |path: &PathBuf| path.symlink_metadata().is_err();
     (first..u32::MAX).map(&numbered).find(is_free).unwrap_or_else(|| numbered(u32::MAX))
 }
 
-/// Pages that an online CPU has for itself, if all of them together are not more than an eighth of what there is.
+/// Returns the number of pages kept for each online CPU: together at most an eighth of all pages.
 fn kept_each(page_limit: u32, online_count: usize) -> u32 {
     (page_limit as usize / 8 / online_count.max(1)).min(RESERVE_EACH_MAX) as u32
 }
 
-/// One that is written to, and one that the consumer has.
+/// Maximum of kept pages for each CPU: one that is written to, and one that the consumer has.
 const RESERVE_EACH_MAX: usize = 2;
 
-/// On machines with more streams the rings, which have room for as many pages as there may ever be, cost more than they are worth.
+/// Maximum number of streams with which the budget may grow by default. With more streams, the rings, which have room
+/// for the maximum number of pages, would cost too much.
 const GROWING_STREAM_COUNT_MAX: u32 = 64;
 
-/// Room for what the budget may grow to, and how many pages the budget is at first: of 64 KiB, smaller where they would be fewer than 64, or
-/// fewer than four for each CPU that is online.
+/// Returns the geometry with room for the maximum budget, and the number of pages of the initial budget. Pages have 64
+/// KiB; smaller ones are used if there would be fewer than 64, or fewer than four for each CPU that is online.
 fn geometry(options: &Options) -> Result<(Geometry, u32), Error> {
     let (budget, cpus) = (options.budget_bytes, &options.cpus);
     if budget < BUDGET_BYTES_MIN {
@@ -237,7 +243,7 @@ fn geometry(options: &Options) -> Result<(Geometry, u32), Error> {
     Ok((geometry, page_count(budget)))
 }
 
-/// Streams of writers without rseq, at most.
+/// Maximum number of streams for writers without rseq.
 const CLAIMED_COUNT_MAX: u32 = 64;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The owner of a session, from its making to its end.
+//! The owner of a session, from its creation to its end.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -34,14 +34,16 @@ use crate::session_file::OwnerFiles;
 use crate::summary::{NAMED_SHOWN_MAX, NotJoined, Running, Summary};
 use crate::trace::Trace;
 
-/// How often a waiting owner looks whether its session is over. It looks because one of its three questions is any function of its
-/// caller's ([`Session::wait`]), which nothing can wait for. The end of a session is noticed so much later; nothing is lost meanwhile.
+/// How often a waiting owner checks whether its session is over. It polls because one of its three conditions is an
+/// arbitrary function of its caller ([`Session::wait`]). The end of a session is noticed at most this much later;
+/// nothing is lost meanwhile.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Descriptors that a session needs beside those of its processes and streams: its own files, a snapshot's, what its command is started with.
+/// Descriptors that a session needs beside those of its processes and streams: its own files, a snapshot's, those that
+/// its command is started with.
 const DESCRIPTORS_BESIDE: u64 = 64;
 
-/// Memory, threads and files of a session that is open.
+/// Memory, threads and files of an open session.
 #[derive(Debug)]
 pub struct Session {
     shared: Arc<Shared>,
@@ -49,7 +51,7 @@ pub struct Session {
     server: SessionServer,
     stop: Arc<AtomicBool>,
     drainer: Option<JoinHandle<Drained>>,
-    /// The memory, where what this process starts inherits it.
+    /// The memory, at a descriptor that processes started by this one inherit.
     inheritable: OnceLock<OwnedFd>,
 }
 
@@ -57,16 +59,17 @@ impl Session {
     /// Makes the directory, the memory and the socket, and starts to serve and to drain.
     ///
     /// # Errors
-    /// One line; nothing is left behind but an empty directory.
+    /// One line with the reason; only an empty directory is left.
     pub fn create(options: &Options) -> Result<Session, Error> {
         let NewSession { estate, .. } = NewSession::create(options)?;
         Session::take_up(estate)
     }
 
-    /// Takes up a session that nobody owns: one that is new, or one whose owner was killed. It goes on from where that had got to.
+    /// Takes up a session without an owner: a new one, or one whose owner was killed. Continues from the progress of
+    /// that owner.
     ///
     /// # Errors
-    /// One line. Of a session in which nothing has happened yet, nothing is left behind but an empty directory.
+    /// One line with the reason. If nothing has happened in the session yet, only an empty directory is left.
     pub(crate) fn take_up(estate: Estate) -> Result<Session, Error> {
         let Estate { dir, memory, ledger, listener, buffers, files } = estate;
         let ledger = Arc::new(ledger);
@@ -100,9 +103,9 @@ impl Session {
     }
 
     fn open(listener: SessionListener, shared: Arc<Shared>, files: OwnerFiles) -> Result<Session, Error> {
-        // Who has joined is watched before anybody new is.
+        // Processes that have joined are watched before new ones join.
         shared.look();
-        // A file for each stream.
+        // Each stream has a file.
         let descriptors_kept = u64::from(shared.memory.view().geometry().stream_count) + DESCRIPTORS_BESIDE;
         let may_be_stopped = shared.trace.ledger.may_be_stopped() != 0;
         let processes = Arc::clone(&shared.processes);
@@ -133,16 +136,16 @@ impl Session {
         Ok(Session { shared, files, server, stop, drainer: Some(drainer), inheritable: OnceLock::new() })
     }
 
-    /// Where programs join: the value of `DORMOUSE_SESSION`.
+    /// Returns the path where programs join: the value of `DORMOUSE_SESSION`.
     pub fn socket(&self) -> &Path {
         self.server.path()
     }
 
-    /// What programs that this process starts find the session by: variables of their environment. They inherit its memory, from here on until
-    /// the session ends.
+    /// Returns environment variables by which programs that this process starts find the session. From now on until the
+    /// session ends, they inherit its memory.
     ///
     /// # Errors
-    /// There is no descriptor left.
+    /// If there is no descriptor left.
     pub fn environment(&self) -> Result<[(&'static str, OsString); 2], Error> {
         let told = |error| format!("cannot have programs inherit the session's memory: {error}");
         if self.inheritable.get().is_none() {
@@ -153,22 +156,22 @@ impl Session {
         Ok([(ENV_SESSION, self.socket().into()), (ENV_MEMORY, name.into())])
     }
 
-    /// The names, `provider:name`, of the classes that programs have announced so far, sorted.
+    /// Returns the names, `provider:name`, of the classes that programs have announced so far, sorted.
     pub fn class_names(&self) -> Vec<String> {
         let classes = self.shared.trace.classes();
         classes.events().map(|class| class.full_name.clone()).collect::<BTreeSet<_>>().into_iter().collect()
     }
 
-    /// Has a program that runs join, and arm the session's classes. Returns how many are armed.
+    /// Makes a running program join and arm the session's classes. Returns the number of armed classes.
     ///
     /// # Errors
-    /// When the program cannot be reached or refuses.
+    /// One line with the reason if the program cannot be reached or refuses.
     pub fn attach(&self, program: &Program) -> Result<u32, Error> {
         self.shared.followed.set_attached(program.pid);
         follow::attach(&self.shared, self.socket(), program)
     }
 
-    /// Whether an owner before this one was killed while it ended the session.
+    /// Whether an earlier owner was killed while it ended the session.
     pub(crate) fn is_ending(&self) -> bool {
         self.shared.trace.ledger.is_ending() != 0
     }
@@ -178,7 +181,7 @@ impl Session {
         self.server.is_stop_requested()
     }
 
-    /// Whether there were processes, and there are none.
+    /// Whether processes have joined and none of them is left.
     pub(crate) fn is_deserted(&self) -> bool {
         self.shared.processes.are_all_dead()
     }
@@ -189,21 +192,21 @@ impl Session {
 
     /// Whether no process is in the session.
     pub(crate) fn is_empty(&self) -> bool {
-        // The kernel is asked once there is none: a child that was just forked has not entered itself yet.
+        // The kernel is asked once none is known: a child that was just forked has not entered itself yet.
         self.shared.processes.count() == 0 && self.shared.members().is_empty()
     }
 
-    /// Ends a session whose command cannot run, and takes its trace away: nothing is left behind but an empty directory.
+    /// Ends a session whose command cannot run, and removes its trace; only an empty directory is left.
     pub fn abandon(self) {
         let shared = Arc::clone(&self.shared);
         self.finish();
         shared.trace.remove();
     }
 
-    /// Ends the session: no program can join any more, what is committed is written, the trace is complete.
+    /// Ends the session: no program can join any more, committed pages are written, and the trace is complete.
     ///
-    /// Programs and tools are waited for 1.5 s at most, all together; what a program writes that has not left by then is not in the trace,
-    /// and the summary says so. A disk is waited for as long as it takes.
+    /// Waits for programs and tools for at most 1.5 s in total. If a program has not left by then, its later events are
+    /// not in the trace, and the summary says so. Waits for a disk without limit.
     pub fn finish(self) -> Summary {
         let Session { shared, mut files, mut server, stop, drainer, inheritable } = self;
         drop(inheritable);
@@ -211,7 +214,8 @@ impl Session {
         let clock = since(Instant::now());
         let deadline = Deadline::after(END_MAX, &clock);
         let mut losses = Losses::default();
-        // A peer may take its time over a conversation. One that is left behind is refused: the trace is finished then.
+        // A peer may take its time over a conversation. A conversation that is left behind is refused, because the
+        // trace is finished then.
         deadline.bound("dormouse-close", server.closing());
         let socket = server.path().to_path_buf();
         let Shared { memory, trace, processes, register, unheard, followed } = &*shared;
@@ -228,7 +232,7 @@ impl Session {
         // (P') pairs with (P): a producer that sees it leaves.
         let was_stopped = memory.view().header().stopped.0.swap(1, Ordering::SeqCst) != 0 && !is_told;
         losses.add(Cause::Scribbled, u64::from(was_stopped) + u64::from(!memory.is_layout_intact()));
-        // (R') pairs with (R): the drain thread, when it sees it, drains what was committed before.
+        // (R') pairs with (R): when the drain thread sees it, the thread drains what was committed before.
         stop.store(true, Ordering::SeqCst);
         drainer.iter().for_each(|drainer| drainer.thread().unpark());
         let drained = drainer.and_then(|drainer| drainer.join().ok()).unwrap_or_else(|| {
@@ -236,7 +240,7 @@ impl Session {
             let write_error = Some("the drain thread has failed; the trace ends where it did".into());
             Drained { summary: Summary { write_error, ..Summary::default() }, ..Drained::default() }
         });
-        // Whose events were drained has its record: a program that a process has become last of all too.
+        // Every process whose events were drained has its record: even a program that a process executed last of all.
         shared.look();
         let late = register.late(&memory.view());
         let late_count = ledger.late().load(Ordering::Relaxed).saturating_add(late.len() as u64);
@@ -273,15 +277,17 @@ impl Session {
     }
 }
 
-/// Has a process leave the session at `socket`. False: nobody knows whether it has. One that does not listen leaves at its next page switch.
+/// Makes a process leave the session at `socket`. Returns false if it is unknown whether it has left. A process that
+/// does not listen leaves at its next page switch.
 ///
-/// Who is in the session is a program's word. One that is not, or is in another session, is let be.
+/// Programs themselves say that they are in the session. A program that is not, or is in another session, is left
+/// alone.
 fn detach(pid: u32, socket: &Path) -> bool {
     let is_here = |answer: &ProgramToTool| matches!(answer, ProgramToTool::Classes { session, .. } if Path::new(session) == socket);
     let leave = |program: Program| {
         let is_member = program.ask(&ToolToProgram::List)?.iter().any(is_here);
         if is_member { program.ask(&ToolToProgram::Detach).map(|_| ()) } else { Ok(()) }
     };
-    // Why one does not listen is nobody's question here.
+    // The reason why a program does not listen does not matter here.
     Program::listening(pid).is_some_and(|program| leave(program).is_ok())
 }

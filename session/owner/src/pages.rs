@@ -1,11 +1,11 @@
-//! Pages of a session's memory: what a stream has of them, their copies, and the check of a copy.
+//! Pages of a session's memory: the pages of a stream, their copies, and the check of a copy.
 //!
-//! Programs may write to a page at any time, and to the words that say where pages are. So a page is copied first and checked then, and
-//! the copy is what is used. Both are written here, once. How pages are had differs: they are offered on a ring, or left when a session
-//! stops (`drain`); they are retained while writers go on (`snapshot`); or they are in memory whose owner is dead (`salvage`, which reads
-//! that memory by system calls).
+//! Programs may at any time write to a page, and to the words that locate pages. So a page is first copied and then
+//! checked, and only the copy is used. Both steps are implemented here, once. Their callers get pages in different
+//! ways: pages are offered on a ring, or left when a session stops (`drain`); they are retained while writers continue
+//! (`snapshot`); or they are in memory whose owner is dead (`salvage`, which reads that memory by system calls).
 //!
-//! What others write is read as atomic words here, and in no other way: code without `unsafe` has no other.
+//! Memory that other processes write is only read as atomic words here: code without `unsafe` has no other way.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::{Ordering, fence};
@@ -15,13 +15,15 @@ use dormouse_abi::session::State;
 use dormouse_ctf::PacketHeader;
 use dormouse_relay::Memory;
 
-/// No clock gets there in a hundred years, and readers can still make nanoseconds since 1970 of what is below.
+/// No clock reaches this value in a hundred years, and readers can still convert smaller ones to nanoseconds since
+/// 1970.
 const TIMESTAMP_MAX: u64 = 1 << 62;
 
-/// Events that a stream can have lost. No stream loses more, and other tools take 2^64 - 1 for no number.
+/// Maximum number of events that a stream can have lost. No stream loses more, and other tools take 2^64 - 1 for a
+/// missing number.
 pub(crate) const DISCARDED_MAX: u64 = u64::MAX - 1;
 
-/// Whether a packet can have this header: its times and counts are in order, and readers can handle them.
+/// Whether a packet can have this header: its times and counts are consistent, and readers can handle them.
 pub(crate) fn is_possible(header: &PacketHeader) -> bool {
     header.timestamp_begin <= header.timestamp_end
         && header.timestamp_end < TIMESTAMP_MAX
@@ -35,13 +37,13 @@ pub(crate) struct Page {
     /// Number of the page in its stream.
     pub(crate) seq: u64,
     pub(crate) unit: u32,
-    /// Header and records, in bytes; not more than a page has.
+    /// Length of header and records, in bytes; at most the size of a page.
     pub(crate) len: usize,
-    /// Of the page that was never closed.
+    /// Further state of a page that was never closed.
     pub(crate) current: Option<Current>,
 }
 
-/// What the header of a stream's current page does not have yet.
+/// State that the header of a stream's current page does not have yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Current {
     /// The stream's state.
@@ -53,12 +55,13 @@ pub(crate) struct Current {
 /// The pages of a session's memory.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Pages {
-    /// Mapped as long as any copy of this is used.
+    /// Must stay mapped as long as any copy of this is used.
     pub(crate) memory: Memory,
 }
 
 impl Pages {
-    /// The closed pages of a stream from number `oldest` on, which was read before, and its current page. `None` if it never had one.
+    /// Returns the closed pages of a stream from number `oldest` on, which must have been read before, and its current
+    /// page. `None` if it never had one.
     pub(crate) fn of_stream(self, stream: u32, oldest: u64) -> Option<impl Iterator<Item = Page>> {
         let control = self.memory.stream(stream);
         // (C) pairs with (A): every byte below the offset is there.
@@ -66,7 +69,7 @@ impl Pages {
         let current = Current { state, discarded: self.memory.discarded(stream) };
         self.memory.page(state.unit)?;
         let closed = u64::from(state.seq.wrapping_sub(oldest as u16));
-        // A stream has no more pages than there are: a greater number is damage.
+        // A stream has no more pages than the session: a greater number is damage.
         let listed = closed.min(self.memory.geometry().page_count.into());
         let closed_pages = (0..listed).map(move |step| self.closed_page(stream, oldest.wrapping_add(step)));
         let len = (state.offset as usize).clamp(HEADER_SIZE_BYTES, self.size_bytes());
@@ -74,7 +77,7 @@ impl Pages {
         Some(closed_pages.chain([current]))
     }
 
-    /// Page number `seq` of a stream, which is closed.
+    /// Returns closed page number `seq` of a stream.
     pub(crate) fn closed_page(self, stream: u32, seq: u64) -> Page {
         let unit = self.memory.chain(stream, seq);
         let len = self.memory.page_field(unit, page::OFFSET_CONTENT_SIZE) / 8;
@@ -86,10 +89,11 @@ impl Pages {
         self.memory.geometry().page_size_bytes as usize
     }
 
-    /// Copies the beginning of a page, word by word. False where there is no such page, or it is not so long, or `target` does not hold a
-    /// header.
+    /// Copies the beginning of a page, word by word. Returns false if there is no such page, or it is shorter, or
+    /// `target` has no room for a header.
     ///
-    /// Writers may write above what is committed at the same time. Bytes that are committed do not change, and others mean nothing.
+    /// Writers may write after the committed bytes at the same time. Committed bytes do not change, and others have no
+    /// meaning.
     pub(crate) fn copy(self, unit: u32, target: &mut [u8]) -> bool {
         let is_long_enough = (HEADER_SIZE_BYTES..=self.size_bytes()).contains(&target.len());
         let Some(page) = self.memory.page_words(unit).filter(|_| is_long_enough) else { return false };
@@ -100,27 +104,27 @@ impl Pages {
         true
     }
 
-    /// Number of the first page that a stream retains (overwrite mode).
+    /// Returns the number of the first page that a stream retains (overwrite mode).
     pub(crate) fn oldest(self, stream: u32) -> u64 {
         // (E') pairs with (E).
         self.memory.stream(stream).reclaimed.load(Ordering::Acquire)
     }
 
-    /// Whether page number `seq` of a stream was overwritten, or was about to be, by the end of what the caller has copied.
+    /// Whether page number `seq` of a stream was overwritten, or was about to be, before the caller finished its copy.
     pub(crate) fn is_overwritten(self, stream: u32, seq: u64) -> bool {
-        // (E'') The copy comes before the look: pairs with (E), behind which the page gets new bytes.
+        // (E'') The copy precedes this load: pairs with (E), after which the page gets new bytes.
         fence(Ordering::Acquire);
         self.memory.is_overwrite() && self.oldest(stream) > seq
     }
 
-    /// Name of a stream's file.
+    /// Returns the name of a stream's file.
     pub(crate) fn name_of(self, stream: u32) -> String {
         let cpu_count = self.memory.geometry().cpu_count;
         if stream < cpu_count { format!("cpu_{stream}") } else { format!("claimed_{}", stream - cpu_count) }
     }
 
-    /// The header of the packet that `copy`, which begins as the page does, is to be, if it is what the stream's writers leave. `now` was
-    /// read after the words that `page` was made from.
+    /// Returns the header for the packet in `copy`, which begins like the page, if the stream's writers can have left
+    /// it. `now` must have been read after the words that `page` was made from.
     pub(crate) fn check(self, page: &Page, copy: &[u8], now: u64) -> Option<PacketHeader> {
         let Page { stream, seq, len, current, .. } = *page;
         match current {
@@ -140,7 +144,7 @@ impl Pages {
         }
     }
 
-    /// The header of a closed page of `content_len` bytes, if it is what the stream's writers leave.
+    /// Returns the header of a closed page of `content_len` bytes, if the stream's writers can have left it.
     pub(crate) fn check_closed(self, stream: u32, copy: &[u8], content_len: u64) -> Option<PacketHeader> {
         PacketHeader::decode(copy).ok().filter(|header| {
             is_possible(header)
@@ -153,7 +157,7 @@ impl Pages {
         })
     }
 
-    /// Whether a page that begins so was drawn by a writer of the stream, who has filled in what never changes.
+    /// Whether a page with this beginning was drawn by a writer of the stream, which has filled in the constant fields.
     pub(crate) fn was_drawn_for(self, stream: u32, copy: &[u8]) -> bool {
         let is_at = |offset: usize, bytes: &[u8]| copy.get(offset..).is_some_and(|rest| rest.starts_with(bytes));
         is_at(page::OFFSET_MAGIC, &page::MAGIC.to_le_bytes())
@@ -162,7 +166,7 @@ impl Pages {
             && is_at(page::OFFSET_INSTANCE, &stream.to_le_bytes())
     }
 
-    /// The header of a packet that states nothing but losses.
+    /// Returns the header of a packet that only states losses.
     pub(crate) fn empty_header(self, stream: u32, now: u64, discarded: u64) -> PacketHeader {
         PacketHeader {
             uuid: self.memory.uuid(),
@@ -178,7 +182,7 @@ impl Pages {
         }
     }
 
-    /// The CPU in the packets of a stream.
+    /// Returns the CPU in the packets of a stream.
     fn cpu_of(self, stream: u32) -> u32 {
         if stream < self.memory.geometry().cpu_count { stream } else { CPU_UNKNOWN }
     }

@@ -1,4 +1,5 @@
-//! Points at which a test has an owner end as a kill would: what it has done by then is done, and nothing else. Empty but in tests.
+//! Points at which a test ends an owner like a kill would: everything done so far stays, and nothing else happens.
+//! Empty outside of tests.
 
 #[cfg(not(test))]
 #[inline(always)]
@@ -13,7 +14,7 @@ mod kill {
     use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
     thread_local! {
-        /// Points that are passed before the one that ends this thread's owner.
+        /// Number of points to pass before the one that ends this thread's owner.
         static LEFT: Cell<u64> = const { Cell::new(u64::MAX) };
     }
 
@@ -23,12 +24,12 @@ mod kill {
         let left = LEFT.get();
         LEFT.set(left.wrapping_sub(1));
         if left == 0 {
-            // Without a message: it is no failure.
+            // Without a message: it is not a failure.
             resume_unwind(Box::new(Killed));
         }
     }
 
-    /// Does what an owner does up to the point with this number; `None` if it ends there.
+    /// Runs an owner's `action` up to the point with this number; `None` if it ends there.
     pub(crate) fn killed_at<T>(number: u64, action: impl FnOnce() -> T) -> Option<T> {
         LEFT.set(number);
         let done = catch_unwind(AssertUnwindSafe(action));

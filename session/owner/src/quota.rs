@@ -1,29 +1,29 @@
-//! How much a session may write to disk: its trace and the snapshots that are taken of it, together. All live sessions of a user may have a maximum
-//! together as well ([`UserDisk`]).
+//! Quota: how much a session may write to disk, its trace and its snapshots together. All live sessions of a user may
+//! have a common maximum as well ([`UserDisk`]).
 //!
-//! Where that is reached, a session still has to say what it has lost. So each takes [`KEPT_FOR_STATE_BYTES`] of it when it begins, which only its state
-//! stream and its metadata use.
+//! When the quota is used up, a session must still record what it has lost. So each session takes
+//! [`KEPT_FOR_STATE_BYTES`] of it at its beginning; only its state stream and its metadata use these.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::user_disk::UserDisk;
 
-/// Kept for the state stream and the metadata when events have used up the rest: who joins, and classes.
+/// Bytes kept for the state stream and the metadata (joining processes, classes) when events have used up the rest.
 pub(crate) const KEPT_FOR_STATE_BYTES: u64 = 64 << 10;
-/// Kept of that for what a session says at its end: what was lost.
+/// Part of that which is kept for the records at a session's end, about losses.
 pub(crate) const KEPT_FOR_END_BYTES: u64 = 32 << 10;
-/// The smallest that leaves room for events.
+/// Smallest quota that leaves room for events.
 pub(crate) const DISK_BYTES_MIN: u64 = 256 << 10;
 
-/// What is left of it, in the session's ledger. All orderings are Relaxed: the number is all there is.
+/// Remaining quota, in the session's ledger. All orderings are Relaxed: the number is independent of other data.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Quota<'a> {
     pub(crate) left: &'a AtomicU64,
-    /// The place among the user's sessions, and what is left there of what is kept for the session's state.
+    /// The place among the user's sessions, and the remainder there of the bytes kept for the session's state.
     pub(crate) user: Option<(&'a UserDisk, &'a AtomicU64)>,
 }
 
-/// Takes so many bytes, if `kept` are left then.
+/// Takes `bytes` if at least `kept` are left afterwards.
 fn take(left: &AtomicU64, bytes: u64, kept: u64) -> bool {
     let take = |left: u64| left.checked_sub(bytes).filter(|left| *left >= kept);
     left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok()
@@ -34,12 +34,12 @@ fn give_back(left: &AtomicU64, bytes: u64) {
 }
 
 impl Quota<'_> {
-    /// Of a session that begins. `None`: as much as there is.
+    /// Sets the quota of a session that begins. `None`: no limit.
     pub(crate) fn begin(self, bytes_max: Option<u64>) {
         self.left.store(bytes_max.unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
-    /// Takes so many bytes, if `kept` are left then.
+    /// Takes `bytes` if at least `kept` are left afterwards.
     pub(crate) fn take(&self, bytes: u64, kept: u64) -> bool {
         if !take(self.left, bytes, kept) {
             return false;
@@ -54,7 +54,7 @@ impl Quota<'_> {
         fits
     }
 
-    /// Gives back what was not written, or is removed.
+    /// Returns bytes that were not written or have been removed.
     pub(crate) fn give_back(&self, bytes: u64) {
         give_back(self.left, bytes);
         if let Some((user, _)) = self.user {
@@ -88,7 +88,7 @@ mod tests {
         let user_disk = UserDisk::claim_in(file, KEPT_FOR_STATE_BYTES + 100, KEPT_FOR_STATE_BYTES).unwrap();
         let quota = Quota { left, user: Some((&user_disk, kept)) };
         assert!(quota.take(100, KEPT_FOR_STATE_BYTES) && !quota.take(1, KEPT_FOR_STATE_BYTES));
-        // What was refused for one reason does not count for the other.
+        // A request that one limit refuses does not count against the other.
         assert_eq!(left.load(Ordering::Relaxed), (1 << 20) - 100);
         assert!(quota.take(32 << 10, KEPT_FOR_END_BYTES) && !quota.take(1, KEPT_FOR_END_BYTES));
         assert!(quota.take(32 << 10, 0) && !quota.take(1, 0));

@@ -1,4 +1,5 @@
-//! The session's register, as its owner reads it: processes that have entered themselves are taken in, and those that are gone are struck out.
+//! The session's register, as its owner reads it: takes in processes that have entered themselves, and removes those
+//! that are gone.
 
 use std::collections::BTreeSet;
 use std::io::Read;
@@ -20,25 +21,26 @@ use crate::announced::refusal_of;
 use crate::ledger::Ledger;
 use crate::trace::{ALL_CLASSES, Trace};
 
-/// Ticks of `starttime` of proc_pid_stat(5) are hundredths of a second in all that it says to programs.
+/// A tick of `starttime` in proc_pid_stat(5) is a hundredth of a second in everything that it reports to programs.
 const TICK_NS: u64 = 10_000_000;
 
-/// How often one look goes over the register again because somebody has joined meanwhile. A program may have written any time there.
+/// Maximum number of passes over the register in one look, because processes have joined meanwhile. A program may write
+/// to the register at any time.
 const LOOK_COUNT_MAX: usize = 8;
 
-/// What of the register has been looked at. One looks at a time.
+/// State of the looks at the register. Only one thread looks at a time.
 #[derive(Debug, Default)]
 pub(crate) struct TakenIn {
     looked: Mutex<Looked>,
 }
 
-/// Threads of a session's processes that have ended amid a write.
+/// Returns the number of threads of a session's processes that have ended in the middle of a write.
 pub(crate) fn ended_amid_write(memory: &Memory, ledger: &Ledger) -> u64 {
     let by_programs = memory.register().map_or(0, Register::ended_amid_write);
     ledger.ended_amid_write().load(Ordering::Relaxed).saturating_add(by_programs)
 }
 
-/// What the register is of, and who is in it.
+/// The session parts that a look at the register needs.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Parts<'a> {
     pub(crate) memory: Memory,
@@ -48,7 +50,7 @@ pub(crate) struct Parts<'a> {
 
 #[derive(Debug, Default)]
 struct Looked {
-    /// How often the register had changed at the last look.
+    /// Change count of the register at the last look.
     changes: Option<u32>,
     /// Entries that were claimed then, and not filled.
     claimed: BTreeSet<u16>,
@@ -59,8 +61,8 @@ impl TakenIn {
         self.looked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes in the processes that have come since the last look, in the order in which they came, and lets go of those that have left, or have
-    /// ended without anybody's being told.
+    /// Takes in the processes that have joined since the last look, in the order in which they joined. Removes those
+    /// that have left, and those whose end was not reported.
     pub(crate) fn look(&self, parts: Parts<'_>) {
         self.look_anew(&mut self.lock(), parts);
     }
@@ -69,9 +71,9 @@ impl TakenIn {
         let Parts { memory, trace, processes } = parts;
         processes.ended_unwatched().into_iter().for_each(|number| self.take_back(parts, number));
         let Some(register) = memory.register() else { return };
-        // They cannot count a change up.
+        // Their entries cannot increment the change count.
         trace.refuse(register.take_unmapped().iter().map(|unmapped| refusal_of_unmapped(&memory, unmapped)));
-        // Before the counter: who is not found below writes its first event later than this.
+        // Read before the counter: a process that is not found below writes its first event later than this.
         let mut begun = trace.clock.now();
         let changes = register.changes();
         if looked.changes.replace(changes) == Some(changes) && looked.claimed.is_empty() {
@@ -84,7 +86,8 @@ impl TakenIn {
             if !found.iter().any(is_later) {
                 break;
             }
-            // One has joined meanwhile, and another may have done so before it, at a place that was passed already.
+            // A process has joined meanwhile, and another one may have joined before it in an entry that was passed
+            // already.
             begun = trace.clock.now();
             found = all().collect();
         }
@@ -97,7 +100,7 @@ impl TakenIn {
                     processes.forget(number);
                     self.take_back(parts, number);
                 }
-                // It has been killed amid its entry.
+                // It was killed in the middle of its entry.
                 (Phase::Claimed, _) if claimed_before.contains(&number) && is_gone(process.vpid) => {
                     self.take_back(parts, number);
                 }
@@ -113,11 +116,12 @@ impl TakenIn {
     /// Enters a process that has asked at the socket, and takes it in.
     ///
     /// # Errors
-    /// Why it cannot join, in a line.
+    /// One line with the reason why it cannot join.
     pub(crate) fn enter(&self, parts: Parts<'_>, joining: &Joining<'_>, pidfd: OwnedFd) -> Result<u16, String> {
         let Parts { memory, trace, processes } = parts;
         let Joining { pid, vpid, image, name, program, command_line } = *joining;
-        // What enters itself meanwhile waits for the next look. What this process was before `exec` comes first.
+        // Processes that enter themselves meanwhile wait for the next look. The program that this process was before
+        // `exec` is handled first.
         let mut looked = self.lock();
         self.look_anew(&mut looked, parts);
         let register = memory.register().ok_or("the session takes no programs in")?;
@@ -125,7 +129,7 @@ impl TakenIn {
         let number = register.claim_process(vpid).ok_or_else(full)?;
         let mut name_bytes = [0; NAME_SIZE_BYTES];
         name_bytes.iter_mut().zip(name.bytes()).for_each(|(target, byte)| *target = byte);
-        // Now, as far as records go: behind what this process was before `exec`.
+        // The current time, as far as records go: after the program that this process was before `exec`.
         let joined_at = trace.processes_known_until();
         let entrant = Entrant {
             vpid,
@@ -160,7 +164,7 @@ impl TakenIn {
         let found = find(process);
         let pid = found.as_ref().map_or(process.vpid, |(pid, _)| *pid);
         let seen = found.as_ref().map(|(pid, _)| (process_name(*pid), command_line(*pid)));
-        // Behind these, which were another program's if it has become one meanwhile.
+        // Checked after these were read, which belong to another program if the process has executed one meanwhile.
         let is_same = is_image(pid, process.image);
         let (name, whole) = seen.filter(|_| is_same).unwrap_or_default();
         let name = name.filter(|_| process.is_forked).unwrap_or_else(|| printable(&process.name));
@@ -183,7 +187,7 @@ impl TakenIn {
                 let entering = Entering { number, pid: Some(pid), image: process.image, name, pidfd };
                 processes.admit(entering).into_iter().for_each(|number| self.take_back(parts, number));
             }
-            // An owner that is dead had a descriptor of it, and nobody can find it any more: it is in the session until it leaves.
+            // A dead owner had its pidfd, and it cannot be found any more: it counts as in the session until it leaves.
             None if is_noted
                 && process.pid == 0
                 && process.namespace == NAMESPACE_UNKNOWN
@@ -196,20 +200,20 @@ impl TakenIn {
         }
     }
 
-    /// Takes back what processes held that have ended. `ended` gives their numbers, and has them known no more: who looked at the register before
-    /// they are taken back would take them in once more.
+    /// Takes back what ended processes held. `ended` returns their numbers and removes them from the list of known
+    /// processes: a look at the register before they are taken back would take them in again.
     pub(crate) fn leave(&self, parts: Parts<'_>, ended: &dyn Fn() -> Vec<u16>) {
         let _looked = self.lock();
         ended().into_iter().for_each(|number| self.take_back(parts, number));
     }
 
-    /// Those that were let in, and are not there when the session ends.
+    /// Returns the processes that were let in and do not exist when the session ends.
     pub(crate) fn late(&self, memory: &Memory) -> Vec<Refusal> {
         let _looked = self.lock();
         (1..PROCESS_COUNT as u16).filter_map(|number| refusal_of_late(memory, number)).collect()
     }
 
-    /// Takes back what a process held that writes no more, its number last.
+    /// Takes back what a process held that no longer writes, its number last.
     fn take_back(&self, Parts { memory, trace, .. }: Parts<'_>, number: u16) {
         let late = refusal_of_late(&memory, number);
         trace.ledger.late().fetch_add(late.is_some().into(), Ordering::Relaxed);
@@ -218,7 +222,7 @@ impl TakenIn {
     }
 }
 
-/// A program that has asked for the memory, and did not wait long enough to get it.
+/// Returns the refusal of a program that asked for the memory and did not wait long enough to get it.
 fn refusal_of_late(memory: &Memory, number: u16) -> Option<Refusal> {
     let process = memory.register()?.process(number).filter(|process| process.phase == Phase::Offered)?;
     let reason = format!(
@@ -228,7 +232,8 @@ fn refusal_of_late(memory: &Memory, number: u16) -> Option<Refusal> {
     Some(refusal_of(ALL_CLASSES, &printable(&process.program), &reason))
 }
 
-/// A program that is not in the session because its address space has no room for it, or because of a sanitizer.
+/// Returns the refusal of a program that is not in the session because its address space has no room for the memory, or
+/// because of a sanitizer.
 fn refusal_of_unmapped(memory: &Memory, unmapped: &Unmapped) -> Refusal {
     let Unmapped { vpid, errno, program } = unmapped;
     if *errno == SANITIZED {
@@ -249,8 +254,8 @@ fn is_gone(vpid: u32) -> bool {
     !Path::new(&format!("/proc/{vpid}")).exists()
 }
 
-/// The process's id as the owner sees it, and what its end is noticed by, if it is there. One that is in no namespace of the owner's, or below, is as
-/// good as dead: programs of such namespaces join by the socket, or not at all.
+/// Returns the process's id as the owner sees it, and its pidfd, if the process exists. A process outside of the
+/// owner's PID namespace and those below counts as dead: programs of such namespaces join by the socket, or not at all.
 fn find(process: &Process) -> Option<(u32, Option<OwnedFd>)> {
     let joined = process.joined_ns / TICK_NS;
     let pid = match process.pid {
@@ -264,19 +269,19 @@ fn find(process: &Process) -> Option<(u32, Option<OwnedFd>)> {
         // There is no descriptor left.
         Err(_) => None,
     };
-    // One that started after this one joined has only its id. What is asked here is said of the process that is watched, or of one that came
-    // after it, which started later still.
+    // A process that started after this one joined has only its id. The answer is about the process that is watched, or
+    // about a later process with its id, which started later still.
     let started = Stat::of(pid).and_then(|stat| stat.field(22).parse::<u64>().ok());
     started.is_none_or(|started| started <= joined).then_some((pid, pidfd))
 }
 
-/// Nanoseconds since the boot, of the clock by which processes start.
+/// Returns the nanoseconds since the boot, by the clock that process start times use.
 fn boot_ns() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// Longest command line that is noted.
+/// Maximum length of a noted command line, in bytes.
 const COMMAND_LINE_SIZE_BYTES_MAX: u64 = 64 << 10;
 
 fn command_line(pid: u32) -> Option<String> {

@@ -1,4 +1,4 @@
-//! What the session's server serves: memory and trace, to the processes that have joined.
+//! The parts of a session that its server serves: memory and trace, for the processes that have joined.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
@@ -18,10 +18,10 @@ use crate::register::{Parts, TakenIn};
 use crate::snapshot;
 use crate::trace::{ALL_CLASSES, Trace};
 
-/// Processes whose names are looked at in one round: a short file for each.
+/// Maximum number of processes whose names are checked in one round: each takes one read of a short file.
 pub(crate) const NAMED_COUNT_MAX: usize = 16;
 
-/// What the session's threads share.
+/// State shared by the session's threads.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) memory: SessionMemory,
@@ -42,33 +42,33 @@ impl Shared {
         self.register.look(self.parts());
     }
 
-    /// The recorded command's process id, if a command is recorded and is there.
+    /// Returns the recorded command's process id, if there is a command and it still exists.
     pub(crate) fn command(&self) -> Option<u32> {
         let ledger = &self.trace.ledger;
         let pid = u32::try_from(ledger.command()).ok().filter(|pid| *pid != 0)?;
-        // Its id may be another's by now.
+        // Its id may belong to another process by now.
         (start_of(pid) == ledger.command_start().to_string()).then_some(pid)
     }
 
-    /// The memory, as it is found among what processes have mapped.
+    /// Returns the memory as it appears among the mappings of processes.
     pub(crate) fn mapped_memory(&self) -> Option<MappedFile> {
         let file = self.memory.file().try_clone_to_owned().map(std::fs::File::from).ok()?;
         Some(MappedFile::of(&file.metadata().ok()?))
     }
 
-    /// Processes that are in the session, however new, with what their ends are noticed by.
+    /// Returns the processes in the session, however new, with their pidfds.
     pub(crate) fn members(&self) -> Vec<(u32, OwnedFd)> {
         let Some(file) = self.mapped_memory() else { return Vec::new() };
         let mut pids = file.mapped_by(self.trace.ledger.command_start());
-        // Those that may not be looked at.
+        // Adds processes that may not be inspected.
         pids.extend(self.processes.live_pids().into_iter().filter(|pid| file.is_mapped_by(*pid).is_none()));
         pids.into_iter().filter_map(|pid| Some((pid, open(pid).ok()?))).collect()
     }
 
-    /// Notes in the trace what processes, at most so many, call themselves otherwise than before.
+    /// Records the new names of renamed processes in the trace. Checks at most `count_max` processes.
     pub(crate) fn record_names(&self, count_max: usize) {
         for (number, name) in self.processes.renamed(count_max) {
-            // Without the record the process has its former name.
+            // Without the record, the process keeps its former name.
             let _ = self.trace.state(&[StateRecord::ProcessName { process: number.into(), name: &name }]);
         }
     }
@@ -95,7 +95,7 @@ impl Service for Shared {
         self.register.leave(self.parts(), ended);
     }
 
-    /// One after another, for each has room for all that is retained.
+    /// Snapshots are taken one at a time, because each makes room for all retained pages.
     fn snapshot(&self, wanted: &Take) -> Result<Snapshot, Error> {
         let _turn = self.memory.turn();
         snapshot::take(&self.memory, &self.trace, wanted, || self.look())
@@ -110,7 +110,7 @@ impl Service for Shared {
 
     fn describe(&self, status: &mut Status) {
         let files = std::fs::read_dir(&self.trace.dir.path).into_iter().flatten().flatten();
-        // `st_blocks` counts 512 bytes, whatever the file system's blocks are.
+        // `st_blocks` counts units of 512 bytes, whatever the file system's blocks are.
         status.disk_bytes = files.filter_map(|file| file.metadata().ok()).map(|file| file.blocks() * 512).sum();
         if let Some(user_disk) = &self.trace.user_disk {
             (status.disk_bytes_user, status.disk_bytes_user_max) = (user_disk.sum(), user_disk.bytes_max);
@@ -122,7 +122,8 @@ impl Service for Shared {
         status.processes_joined = status.processes_joined.saturating_sub(late);
         status.classes = self.trace.class_count();
         status.classes_max = CLASS_COUNT as u32;
-        // Those too of whom the server does not know: that could not map the memory, have found no room, or have not reached the socket in time.
+        // Includes programs that the server does not know: they could not map the memory, found no room, or did not
+        // reach the socket in time.
         let refused = self.trace.refusals().1.of(Cause::ProgramRefused);
         status.programs_refused = status.programs_refused.max(refused);
         status.programs_refused +=

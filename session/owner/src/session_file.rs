@@ -1,5 +1,5 @@
-//! The session file: what a session says of itself in its trace's directory while it lasts. From it, `salvage` knows where a dead owner's
-//! memory is.
+//! The session file: a session's description of itself in its trace's directory while it lasts. From it, `salvage`
+//! finds a dead owner's memory.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -11,34 +11,35 @@ use dormouse_transport::is_answered;
 use crate::dir::Dir;
 use crate::error::Error;
 
-/// The file's name. Readers of traces pass over names that begin with a dot.
+/// Name of the file. Readers of traces skip names that begin with a dot.
 pub(crate) const FILE_NAME: &str = ".session";
 
-/// No session file is longer: it has two paths and a few numbers.
+/// Maximum length of a session file in bytes: it has two paths and a few numbers.
 pub(crate) const LEN_MAX: u64 = 64 << 10;
 
 /// First entry of the file.
 const FORMAT: &str = "dormouse-session=1";
 
-/// Where a session's owner and memory are.
+/// A session's identity, and the place of its owner and memory.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct SessionFile {
-    /// The session's.
+    /// UUID of the session.
     pub(crate) uuid: [u8; 16],
-    /// Of the boot that the clock counts from, if the kernel tells.
+    /// Id of the boot that the clock counts from, if the kernel tells.
     pub(crate) boot: String,
     /// Process id of the owner.
     pub(crate) owner: u32,
-    /// When the owner started, in the kernel's words: process ids come again.
+    /// Start time of the owner, as the kernel reports it: process ids are reused.
     pub(crate) owner_start: String,
-    /// The session's socket.
+    /// Path of the session's socket.
     pub(crate) socket: PathBuf,
-    /// The file that its memory lies in, if it has a name.
+    /// Path of the file with the session's memory, if it has one.
     pub(crate) buffers: Option<PathBuf>,
 }
 
 impl SessionFile {
-    /// Entries `name=value`, each ended by a NUL, as in `/proc/PID/environ`: a path holds any other byte.
+    /// Encodes it as entries `name=value`, each ended by a NUL, as in `/proc/PID/environ`: a path may contain any other
+    /// byte.
     fn encode(&self) -> Vec<u8> {
         let uuid: String = self.uuid.iter().map(|byte| format!("{byte:02x}")).collect();
         let mut out = format!(
@@ -56,7 +57,7 @@ impl SessionFile {
         out
     }
 
-    /// Reads it; `None` for anything that [`SessionFile::encode`] cannot have written, or not to its end.
+    /// Decodes it. `None` for bytes that [`SessionFile::encode`] cannot have written, or not completely.
     pub(crate) fn decode(bytes: &[u8]) -> Option<SessionFile> {
         let mut entries = bytes.strip_suffix(&[0])?.split(|byte| *byte == 0);
         if entries.next()? != FORMAT.as_bytes() {
@@ -78,33 +79,35 @@ impl SessionFile {
         })
     }
 
-    /// Whether the owner is alive: its process is, or a process answers at its socket (one in another container, for example).
+    /// Whether the owner is alive: its process exists, or a process answers at its socket (one in another container,
+    /// for example).
     pub(crate) fn is_owner_alive(&self) -> bool {
         let pid = rustix::process::Pid::from_raw(self.owner as i32);
         let pidfd = pid.and_then(|pid| rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).ok());
-        // A dead process may be waited for a long time.
+        // A dead process may stay a zombie for a long time.
         let is_running = pidfd.is_some_and(|pidfd| !is_dead(&pidfd));
         is_running && start_of(self.owner) == self.owner_start || is_answered(&self.socket)
     }
 }
 
-/// Whether the owner of the session that is recorded into a directory is alive; `None`: no session says that it is.
+/// Whether the owner of the session that is recorded into a directory is alive; `None` if there is no session file.
 pub fn is_owner_alive(dir: &Path) -> Option<bool> {
     let file = Dir::open(dir).ok()?.read_all(FILE_NAME, LEN_MAX).ok()?;
     Some(SessionFile::decode(&file)?.is_owner_alive())
 }
 
-/// Files that are there as long as the session lasts: its own, and that of its buffers. A killed owner leaves them.
+/// Files that exist as long as the session lasts: the session file, and that of the buffers. A killed owner leaves
+/// them.
 #[derive(Debug)]
 pub(crate) struct OwnerFiles(Vec<PathBuf>);
 
 impl OwnerFiles {
-    /// The buffers' file, if there is one.
+    /// Holds the buffers' file, if there is one.
     pub(crate) fn new(buffers: Option<PathBuf>) -> OwnerFiles {
         OwnerFiles(buffers.into_iter().collect())
     }
 
-    /// Writes the session file: says in the trace's directory where everything is.
+    /// Writes the session file to the trace's directory.
     pub(crate) fn write(&mut self, dir: &Dir, uuid: [u8; 16], socket: &Path) -> Result<(), Error> {
         let (owner, buffers) = (std::process::id(), self.0.first().cloned());
         let (boot, owner_start, socket) = (boot(), start_of(owner), socket.into());
@@ -113,17 +116,17 @@ impl OwnerFiles {
         Ok(())
     }
 
-    /// Those of a session that another process has begun.
+    /// Returns the owner files of a session that another process has begun.
     pub(crate) fn inherited(dir: &Dir, buffers: Option<PathBuf>) -> OwnerFiles {
         OwnerFiles(buffers.into_iter().chain([dir.path_of(FILE_NAME)]).collect())
     }
 
-    /// Leaves them to another process.
+    /// Leaves the files to another process.
     pub(crate) fn leave(&mut self) {
         self.0.clear();
     }
 
-    /// Removes them, once: later, another session's may be at the same paths.
+    /// Removes the files, once: later, another session's may be at the same paths.
     pub(crate) fn remove(&mut self) {
         for path in self.0.drain(..) {
             let _ = std::fs::remove_file(path);
@@ -181,7 +184,7 @@ mod tests {
         while !is_dead(&pidfd) {
             std::thread::yield_now();
         }
-        // Not waited for yet.
+        // The child is a zombie here.
         assert!(!dead.is_owner_alive());
         child.wait().unwrap();
         let listener = std::os::unix::net::UnixListener::bind(&me.socket).unwrap();

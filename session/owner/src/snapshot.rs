@@ -1,34 +1,35 @@
-//! Snapshots: what a flight recorder holds at one moment, as a trace of its own, while it goes on.
+//! Snapshots: what a flight recorder retains at one moment, as a trace of its own, while it continues.
 //!
-//! # How
+//! # Method
 //! ```text
-//!   read the clock                                                   the moment that the snapshot is of
-//!   the state word of every stream                                   what is committed by then
-//!   pages that are closed and retained, the current one of each      candidates
-//!   limits of age and size                                           fewer of them
-//!   hold those that are closed                                       writers go on with other pages
-//!   oldest first: copy, let go; of one that is not held, ask whether it was overwritten meanwhile
-//!   a page that was: dropped, with everything before it in its stream
+//!   read the clock                                                   the moment that the snapshot shows
+//!   the state word of every stream                                   finds what is committed by then
+//!   closed and retained pages, and the current one of each stream    candidates
+//!   limits of age and size                                           fewer candidates
+//!   hold the closed ones                                             writers go on with other pages
+//!   oldest first: copy, let go; if a page was not held, check whether it was overwritten meanwhile
+//!   an overwritten page: dropped, with everything before it in its stream
 //!   check, leave out events after the moment, write
 //! ```
-//! So that there are other pages, the budget is doubled first ([`crate::memory`]): the pages that are read are exchanged for fresh ones.
-//! Where it may not grow, nothing is held, and only what was not overwritten before it was copied is in the snapshot.
+//! To provide other pages, the budget is doubled first ([`crate::memory`]): writers get fresh pages in exchange for
+//! those that are read. If the budget may not grow, no page is held, and the snapshot contains only what was not
+//! overwritten before it was copied.
 //!
-//! Writers are not stopped, and nothing that they read is written. What is committed below a state word's offset never changes until its
-//! page is overwritten. Before that, the page is given up: `reclaimed` moves on. So a page that is still retained after it was copied was
-//! copied whole.
+//! Writers are not stopped, and nothing that they read is written. Committed bytes below a state word's offset never
+//! change until their page is overwritten. Before that, the page is given up: `reclaimed` advances. So a page that is
+//! still retained after it was copied was copied completely.
 //!
-//! A stream of which no page is left that is old enough gets a packet without events. Its number and its time say that there was more:
-//! events that are missing before those of other streams are not taken for events that never were.
+//! A stream with no page left that is old enough gets a packet without events. The packet's number and time show that
+//! there were more: events missing there are not taken for events that never happened.
 //!
-//! State words cannot be read all at once. But a thread that writes event n + 1 has committed event n. If n was not committed when its
-//! stream was looked at, then n + 1 has a later time than the clock's, which was read before. Such events are left out, so that no event of
-//! a thread is missing before one that is there.
+//! State words cannot be read all at once. But a thread that writes event n + 1 has committed event n. If n was not
+//! committed when its stream was looked at, then n + 1 has a later time than the clock reading, which was made before.
+//! Such later events are left out, so that no event of a thread is missing before one that is present.
 //!
 //! # Why no barrier
-//! A closed page is never written to, so one compare-and-swap of its owner word holds it. A barrier would be needed to take current pages
-//! away from writers; but those are in other processes, which no barrier of this process reaches. So current pages are copied, below the
-//! state word's offset.
+//! A closed page is never written to, so one compare-and-swap of its owner word holds it. A barrier would be needed to
+//! take current pages away from writers; but writers are in other processes, which no barrier of this process reaches.
+//! So current pages are copied, up to the state word's offset.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -47,43 +48,45 @@ use crate::streams::StreamFiles;
 use crate::summary::Summary;
 use crate::trace::{DISK_MAX_REACHED, Trace};
 
-/// Bytes that are copied before they are written. Writers that are quicker than a disk do not meet one.
+/// Maximum number of bytes that are copied before they are written, so that writers that outrun a disk do not affect
+/// the copy.
 const ARENA_BYTES_MAX: usize = 64 << 20;
 
-/// The same of pages that are held: they wait for a disk where they are.
+/// The limit if pages are held: they wait for the disk where they are.
 const ARENA_BYTES_HELD: usize = 4 << 20;
 
-/// A page that is to be copied.
+/// A page that should be copied.
 #[derive(Debug, Clone)]
 struct Candidate {
     page: Page,
-    /// Of its last event, or now.
+    /// Time of its last event, or now.
     end: u64,
     kept: Kept,
 }
 
-/// What keeps writers from overwriting a page before it is copied.
+/// How writers are kept from overwriting a page before it is copied.
 #[derive(Debug, Clone)]
 enum Kept {
     Nothing,
-    /// A closed page is held.
+    /// The page is closed and held.
     Held,
-    /// A current page cannot be held, and might be closed and given up until its turn: this is its copy.
+    /// The page is current and cannot be held, and might be closed and given up before its turn: this is its copy.
     Copied(Vec<u8>),
 }
 
-/// A page that was copied.
+/// A copied page.
 #[derive(Debug)]
 struct Copied {
     page: Page,
-    /// Where its copy is in the arena.
+    /// Offset of its copy in the arena.
     begin: usize,
 }
 
-/// Takes one. The caller has the memory's turn. `look` has the trace name the processes whose events were copied.
+/// Takes a snapshot. The caller has the memory's turn. `look` makes the trace name the processes whose events were
+/// copied.
 ///
 /// # Errors
-/// One line; nothing is left behind but an empty directory.
+/// One line with the reason; only an empty directory is left.
 pub(crate) fn take(
     memory: &SessionMemory,
     trace: &Trace,
@@ -93,7 +96,7 @@ pub(crate) fn take(
     take_while(memory, trace, wanted, || {}, look)
 }
 
-/// As [`take`]. What writers do `meanwhile`, once the pages are chosen, is nothing but in tests.
+/// Does the work of [`take`]. `meanwhile` is called once the pages are chosen; only tests use it.
 fn take_while(
     memory: &SessionMemory,
     trace: &Trace,
@@ -145,8 +148,8 @@ fn take_while(
     Ok(Snapshot { dir: path, events, bytes, span_ns, pages_missed, pages_refused })
 }
 
-/// Memory for copies, which is there before the streams are looked at: for what is retained now and for a little more or, where that is held,
-/// for a part of it.
+/// Allocates memory for copies before the streams are looked at. Its size is for the currently retained pages and a few
+/// more; if pages are held, for a part of them.
 fn arena(pages: Pages, is_held: bool) -> Vec<u8> {
     let memory = pages.memory;
     let page_count = memory.used_streams().fold(0, |sum: usize, stream| sum + memory.retained(stream) as usize + 2);
@@ -154,7 +157,7 @@ fn arena(pages: Pages, is_held: bool) -> Vec<u8> {
     vec![1; (page_count * memory.geometry().page_size_bytes as usize).min(bytes_max)]
 }
 
-/// `DIR-snapshot-1`, `DIR-snapshot-2`, … beside the session's directory.
+/// Returns the first free of `DIR-snapshot-1`, `DIR-snapshot-2`, … beside the session's directory.
 fn free_dir_beside(dir: &Path) -> PathBuf {
     let name = dir.file_name().unwrap_or_default().to_string_lossy().into_owned();
     first_free(1, |number| dir.with_file_name(format!("{name}-snapshot-{number}")))
@@ -168,7 +171,7 @@ fn ticks(duration: Duration, frequency_hz: u64) -> u64 {
     (duration.as_nanos().saturating_mul(frequency_hz.into()) / 1_000_000_000).min(u64::MAX.into()) as u64
 }
 
-/// The newest of `candidates`, which are in the order of their ends.
+/// Returns the newest of `candidates` within the limits. They are sorted by their ends.
 fn within_limits(candidates: &[Candidate], earliest: u64, bytes_max: Option<u64>) -> &[Candidate] {
     let first = candidates.partition_point(|candidate| candidate.end < earliest);
     let mut room = bytes_max.unwrap_or(u64::MAX);
@@ -180,7 +183,7 @@ fn within_limits(candidates: &[Candidate], earliest: u64, bytes_max: Option<u64>
     &candidates[candidates.len() - fit.count()..]
 }
 
-/// Leaves out the packet's records before `earliest`. A packet that is not valid stays as it is, and is refused.
+/// Leaves out the packet's records before `earliest`. An invalid packet stays unchanged, and is refused later.
 fn leave_out_earlier(header: &mut PacketHeader, packet: &mut [u8], classes: &Classes, earliest: u64) {
     let content_len = header.content_size_bytes as usize;
     let Ok(first) = first_record_since(packet, content_len, classes, header.timestamp_begin, earliest) else { return };
@@ -191,7 +194,7 @@ fn leave_out_earlier(header: &mut PacketHeader, packet: &mut [u8], classes: &Cla
     header.packet_size_bytes = header.content_size_bytes.next_multiple_of(8);
 }
 
-/// Leaves out the packet's records after `moment`. Likewise.
+/// Leaves out the packet's records after `moment`. An invalid packet stays unchanged, and is refused later.
 fn leave_out_later(header: &mut PacketHeader, packet: &[u8], classes: &Classes, moment: u64) {
     let content_len = header.content_size_bytes as usize;
     let (begin, after) = (header.timestamp_begin, moment.saturating_add(1));
@@ -202,7 +205,7 @@ fn leave_out_later(header: &mut PacketHeader, packet: &[u8], classes: &Classes, 
     header.packet_size_bytes = header.content_size_bytes.next_multiple_of(8);
 }
 
-/// From when to when, both included, events are taken. In ticks.
+/// Range of times, both ends included, in which events are taken. In ticks.
 #[derive(Debug, Clone, Copy)]
 struct Cut {
     earliest: u64,
@@ -213,32 +216,32 @@ struct Taking<'a> {
     pages: Pages,
     trace: &'a Trace,
     files: StreamFiles<'a>,
-    /// How many pages may be held.
+    /// Number of pages that may be held.
     room: Option<u32>,
     arena: Vec<u8>,
     used: usize,
-    /// Copied and not yet written, oldest first.
+    /// Copied pages that are not written yet, oldest first.
     copied: Vec<Copied>,
-    /// By stream: pages before this one are not kept, because one behind them is missing.
+    /// By stream: pages before this one are not kept, because a later one is missing.
     first_kept: Vec<u64>,
     pages_missed: u64,
 }
 
 impl Taking<'_> {
-    /// Copies and writes, and gives the moment that the snapshot is of.
+    /// Copies and writes. Returns the moment that the snapshot shows.
     fn run(&mut self, wanted: &Take, meanwhile: impl FnOnce()) -> u64 {
         let memory = self.pages.memory;
         let frequency_hz = self.trace.clock.last_calibration().frequency_hz;
         let mut candidates = Vec::with_capacity(memory.geometry().page_count as usize);
         let page_size_bytes = u64::from(memory.geometry().page_size_bytes);
         let room_bytes = self.room.map(|page_count| u64::from(page_count) * page_size_bytes);
-        // A stream that has no page among the chosen ones says so.
+        // A stream without a page among the chosen ones has a packet that says so.
         let headers_bytes = (HEADER_SIZE_BYTES * memory.used_streams().count()) as u64;
         let wanted_bytes = wanted.bytes_max.map(|bytes| bytes.saturating_sub(headers_bytes));
         let bytes_max = [wanted_bytes, room_bytes].into_iter().flatten().min();
         let moment = self.trace.clock.now();
         for stream in memory.used_streams() {
-            // The number of the oldest page is read before the state word, so that it is not the greater one.
+            // The oldest page's number is read before the state word, so that it is not the greater one.
             let pages = self.pages.of_stream(stream, self.pages.oldest(stream));
             candidates.extend(pages.into_iter().flatten().map(|page| {
                 let end = match page.current {
@@ -256,7 +259,7 @@ impl Taking<'_> {
             let left_out = &candidates[..candidates.len() - chosen.len()];
             left_out.iter().for_each(|candidate| self.leave_out(&candidate.page));
         }
-        // The newest, because the oldest may be given up already.
+        // The newest pages are held first, because the oldest may have been given up already.
         for Candidate { page, kept, .. } in chosen.iter_mut().rev().take(self.room.unwrap_or(0) as usize) {
             if page.current.is_some() {
                 let mut bytes = vec![0; page.len];
@@ -279,14 +282,14 @@ impl Taking<'_> {
         moment
     }
 
-    /// Of its stream, nothing up to this page is in the snapshot.
+    /// Notes that nothing of the stream up to this page is in the snapshot.
     fn leave_out(&mut self, page: &Page) {
         let first_kept = &mut self.first_kept[page.stream as usize];
         *first_kept = page.seq.wrapping_add(1).max(*first_kept);
     }
 
-    /// Streams that never had a page, because none was free, have losses to tell all the same; those of which no page is here, that there
-    /// were some.
+    /// Writes packets for streams without any: those that never had a page, because none was free, may have losses to
+    /// report; those whose pages are all missing must show that there were some.
     fn write_empty(&mut self, moment: u64) {
         let memory = self.pages.memory;
         for stream in memory.used_streams().filter(|stream| self.files.so_far(*stream).packets == 0).collect::<Vec<_>>()
@@ -316,11 +319,11 @@ impl Taking<'_> {
             self.pages.memory.let_go(stream, seq, unit);
         }
         if matches!(kept, Kept::Nothing) && self.pages.is_overwritten(stream, seq) {
-            // What came before it in its stream is overwritten by now too, or was copied in time and would stand before a gap.
+            // Earlier pages of its stream have been overwritten too, or were copied in time and would precede a gap.
             self.pages_missed += 1 + self.files.take_back(stream);
             self.leave_out(page);
         } else if is_copied {
-            // A multiple of 8, as packets on disk are.
+            // A multiple of 8, like packets on disk.
             self.used = begin + len.next_multiple_of(8);
             self.copied.push(Copied { page: *page, begin });
         } else {
@@ -328,7 +331,7 @@ impl Taking<'_> {
         }
     }
 
-    /// Checks and writes what was copied, and empties the arena.
+    /// Checks and writes the copied pages, and empties the arena.
     fn write(&mut self, cut: Cut) {
         let classes = self.trace.classes();
         for Copied { page, begin } in std::mem::take(&mut self.copied) {
@@ -344,7 +347,7 @@ impl Taking<'_> {
             };
             // The packet ends with its content.
             let mut header = PacketHeader { packet_size_bytes: copy.len() as u64, ..header };
-            // From its number and time on, the stream has everything.
+            // The stream is complete from this packet's number and time on.
             let is_first = self.files.so_far(stream).packets == 0 && seq > 0;
             if header.timestamp_begin > cut.moment && !is_first {
                 continue;
@@ -356,7 +359,7 @@ impl Taking<'_> {
                 leave_out_later(&mut header, copy, &classes, cut.moment);
             }
             let is_empty = header.content_size_bytes == HEADER_SIZE_BYTES as u64;
-            // A page that was closed without an event counts all the same: without its number, readers would tell of a gap.
+            // A page that was closed without an event counts too: without its number, readers would report a gap.
             let is_between =
                 page.current.is_none() && len == HEADER_SIZE_BYTES && self.files.so_far(stream).packets > 0;
             let tells_losses = header.events_discarded != self.files.so_far(stream).events_discarded;
@@ -397,7 +400,8 @@ mod tests {
             Bench { place, owner, writer }
         }
 
-        /// Numbers in a snapshot from when on it has everything, of which none is missing.
+        /// Returns a snapshot, and the numbers in it from where it is complete on. Asserts that none of these is
+        /// missing.
         fn take(&mut self, wanted: &Take, meanwhile: impl FnOnce(&mut Writer)) -> (Snapshot, Vec<u64>) {
             let dir = self.place.path().join("snapshot");
             let wanted = Take { dir: Some(dir.clone()), ..wanted.clone() };
@@ -426,18 +430,18 @@ mod tests {
         let next = bench.writer.next;
         let newest: Vec<u64> = (next - 20..next).collect();
         assert_eq!(bench.take(&Take::default(), |_| {}).1, newest);
-        // At the session's end as well.
+        // This also holds at the session's end.
         bench.owner.drain();
         assert_eq!(numbers(&bench.place.path().join("trace")), newest);
     }
 
-    /// Between the reading of the clock and the look at the streams, or between that and the copy.
+    /// Writers act between the reading of the clock and the look at the streams, or between that look and the copy.
     #[test]
     fn a_stream_that_is_overwritten_meanwhile_says_so() {
         for busy in [0, 1] {
             let mut bench = Bench::new();
             bench.writer.hop();
-            // An hour later than the moment, as far as the snapshot can know.
+            // These events are an hour later than the moment, as far as the snapshot can know.
             bench.writer.ahead =
                 ticks(Duration::from_secs(3600), bench.owner.trace.clock.last_calibration().frequency_hz);
             bench.writer.write(busy, EVERYTHING);
@@ -450,7 +454,7 @@ mod tests {
         }
     }
 
-    /// Whole streams, too.
+    /// The limits may leave out whole streams, too.
     #[test]
     fn what_limits_leave_out_is_no_hole() {
         let mut bench = Bench::new();
@@ -465,7 +469,7 @@ mod tests {
             kept.push(numbers.len());
         }
         assert!(kept.iter().any(|count| *count > 0));
-        // Of one stream, everything is older.
+        // Everything in one of the streams is older than the limit.
         bench.writer.write(1, 300);
         let limit = Take { last: Some(Duration::from_micros(50)), ..Take::default() };
         bench.take(&limit, |_| {});
@@ -495,7 +499,7 @@ mod tests {
         let trace = place.path().join("trace");
         assert_eq!(free_dir_beside(&trace), place.path().join("trace-snapshot-1"));
         std::fs::create_dir(place.path().join("trace-snapshot-1")).unwrap();
-        // Something is there, though it leads nowhere.
+        // A path with a dangling link is not free.
         std::os::unix::fs::symlink("nowhere", place.path().join("trace-snapshot-2")).unwrap();
         assert_eq!(free_dir_beside(&trace), place.path().join("trace-snapshot-3"));
     }

@@ -11,15 +11,15 @@ use crate::quota::KEPT_FOR_STATE_BYTES;
 use crate::summary::Summary;
 use crate::trace::{GrowingFile, Trace};
 
-/// Space that is set aside at a time in a stream's file: one look for free blocks for many pages, and all in one place. Next to none
-/// in files that last as long as one input of a fuzzer.
+/// Space that is set aside at a time in a stream's file, in bytes: one allocation for many pages, and contiguous. Close
+/// to zero for fuzzing, where files last as long as one input.
 const RESERVE_BYTES: u64 = if cfg!(feature = "fuzzing") { 1 } else { 4 << 20 };
 
-/// The file of one event stream, made with its first packet.
+/// The file of one event stream, created with its first packet.
 pub(crate) struct StreamFile {
     name: String,
     file: Option<GrowingFile>,
-    /// Up to where the file system has set space aside; `u64::MAX` where it cannot.
+    /// File size up to which space has been set aside; `u64::MAX` if the file system cannot set space aside.
     set_aside: u64,
     /// `timestamp_begin` of the first packet.
     begin: u64,
@@ -27,15 +27,15 @@ pub(crate) struct StreamFile {
 }
 
 impl StreamFile {
-    /// None yet.
+    /// Returns a stream without a file yet.
     pub(crate) fn new(name: String) -> StreamFile {
         StreamFile { name, file: None, set_aside: 0, begin: 0, totals: StreamTotals::default() }
     }
 
-    /// The file in `dir` as far as the ledger has it.
+    /// Takes up the file in `dir`, as far as the ledger goes.
     fn take_up(dir: &Dir, name: String, stream: u32, entry: &Entry) -> Result<StreamFile, Error> {
         if entry.packets == 0 {
-            // What an owner that was killed has begun.
+            // Removes what an owner that was killed has begun.
             dir.remove(&name);
             return Ok(StreamFile::new(name));
         }
@@ -43,8 +43,8 @@ impl StreamFile {
         Ok(StreamFile { name, file: Some(file), set_aside: 0, begin: entry.begin, totals: entry.totals(stream) })
     }
 
-    /// Appends a packet of so many events to the file in `dir`, whose header is to be `header` and whose bytes are `packet`: all or
-    /// nothing.
+    /// Appends a packet with `events` events to the file in `dir`, completely or not at all. `packet` is its bytes, the
+    /// beginning of which is replaced by `header`.
     pub(crate) fn append(
         &mut self,
         dir: &Dir,
@@ -59,7 +59,7 @@ impl StreamFile {
         };
         let size_bytes = packet.len() as u64;
         if file.len + size_bytes > self.set_aside {
-            // Where no space can be set aside, the write itself will tell.
+            // If no space can be set aside, the write itself reports a full disk.
             let fresh = RESERVE_BYTES.max(size_bytes);
             self.set_aside = file.set_space_aside(fresh).map_or(u64::MAX, |()| file.len + fresh);
         }
@@ -77,14 +77,14 @@ impl StreamFile {
         Ok(())
     }
 
-    /// Gives back what was set aside and not used.
+    /// Releases the space that was set aside and not used.
     pub(crate) fn finish(&self) {
         if let Some(file) = self.file.as_ref().filter(|file| self.set_aside > file.len) {
             file.release_space();
         }
     }
 
-    /// Removes the file, if it was made.
+    /// Removes the file, if it was created.
     pub(crate) fn remove(&self, dir: &Dir) {
         if self.file.is_some() {
             dir.remove(&self.name);
@@ -92,7 +92,7 @@ impl StreamFile {
     }
 }
 
-/// What such files hold, by their names.
+/// Returns the contents of files, by their names.
 pub(crate) fn totals_of<'a>(files: impl IntoIterator<Item = &'a StreamFile>) -> Totals {
     let files = files.into_iter().filter(|file| file.totals.packets > 0);
     Totals(files.map(|file| (file.name.clone(), file.totals)).collect())
@@ -104,21 +104,22 @@ pub(crate) struct StreamFiles<'a> {
     dir: &'a Dir,
     files: Vec<StreamFile>,
     classes: Classes,
-    /// Nothing more is written: packets behind a gap are worth less than a whole beginning.
+    /// Whether the quota is used up. Nothing more is written then: packets after a gap are worth less than a complete
+    /// beginning.
     is_full: bool,
-    /// What was written, and what was not.
+    /// Counts of written events and of losses.
     pub(crate) tally: Summary,
 }
 
 impl<'a> StreamFiles<'a> {
-    /// None yet. `dir` is where they are to be; classes are those of the session's trace.
+    /// Returns streams without files yet. The files will be in `dir`; classes are those of the session's trace.
     pub(crate) fn new(pages: Pages, trace: &'a Trace, dir: &'a Dir) -> StreamFiles<'a> {
         let streams = 0..pages.memory.geometry().stream_count;
         let files = streams.map(|stream| StreamFile::new(pages.name_of(stream))).collect();
         StreamFiles { trace, dir, files, classes: trace.classes(), is_full: false, tally: Summary::default() }
     }
 
-    /// Those of the session's trace, as far as its ledger has them.
+    /// Takes up the files of the session's trace, as far as its ledger goes.
     pub(crate) fn take_up(pages: Pages, trace: &'a Trace) -> Result<StreamFiles<'a>, Error> {
         let (dir, ledger) = (&trace.dir, &trace.ledger);
         let take_up = |stream| StreamFile::take_up(dir, pages.name_of(stream), stream, &ledger.entry(stream));
@@ -130,7 +131,7 @@ impl<'a> StreamFiles<'a> {
         Ok(StreamFiles { trace, dir, files, classes: trace.classes(), is_full, tally })
     }
 
-    /// Commits what has become of a page of a stream, of which so many were taken.
+    /// Commits the result for a page of a stream, of which `taken` pages have been taken.
     pub(crate) fn commit(&self, stream: u32, taken: u64, is_refused: bool) {
         let StreamFile { file, begin, totals, .. } = &self.files[stream as usize];
         let StreamTotals { packets, events, events_discarded, .. } = *totals;
@@ -141,17 +142,17 @@ impl<'a> StreamFiles<'a> {
         self.trace.ledger.commit_drained(stream, entry, &tally);
     }
 
-    /// What a stream has here so far.
+    /// Returns the totals of a stream so far.
     pub(crate) fn so_far(&self, stream: u32) -> &StreamTotals {
         &self.files[stream as usize].totals
     }
 
-    /// Writes a packet whose header is to be `header`, and whose bytes, of the packet's size, are `packet`.
+    /// Writes a packet. `packet` is its bytes, the beginning of which is replaced by `header`.
     pub(crate) fn write(&mut self, stream: u32, header: &PacketHeader, packet: &mut [u8]) {
         let content_len = header.content_size_bytes as usize;
         let mut counted = count_records(packet, content_len, &self.classes);
         if counted.is_err() {
-            // A class that came since the last look.
+            // The packet has a class that was declared since the last look.
             self.classes = self.trace.classes();
             counted = count_records(packet, content_len, &self.classes);
         }
@@ -176,8 +177,8 @@ impl<'a> StreamFiles<'a> {
         }
     }
 
-    /// Takes back what a stream has so far, and gives the number of packets. What cannot be taken back stays, and readers tell of
-    /// the gap behind it.
+    /// Removes what a stream has so far, and returns the number of packets. If it cannot be removed, it stays, and
+    /// readers report the gap after it.
     pub(crate) fn take_back(&mut self, stream: u32) -> u64 {
         let target = &mut self.files[stream as usize];
         let Some(file) = &mut target.file else { return 0 };
@@ -193,23 +194,23 @@ impl<'a> StreamFiles<'a> {
         packets
     }
 
-    /// `timestamp_begin` of the oldest packet.
+    /// Returns `timestamp_begin` of the oldest packet.
     pub(crate) fn begin(&self) -> Option<u64> {
         self.files.iter().filter(|file| file.totals.packets > 0).map(|file| file.begin).min()
     }
 
-    /// What the files hold.
+    /// Returns the totals of the files.
     pub(crate) fn totals(&self) -> Totals {
         totals_of(&self.files)
     }
 
-    /// Removes the files that were made.
+    /// Removes the files that were created.
     pub(crate) fn remove(&self) {
         self.files.iter().for_each(|file| file.remove(self.dir));
         self.trace.quota().give_back(self.tally.bytes);
     }
 
-    /// Gives back what was set aside and not used.
+    /// Releases the space that was set aside and not used.
     pub(crate) fn finish(&self) {
         self.files.iter().for_each(StreamFile::finish);
     }

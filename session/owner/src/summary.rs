@@ -1,58 +1,59 @@
-//! What a session came to, and its line for people.
+//! Results of a session, and their line for users.
 
 use dormouse_tools::Unjoined;
 use dormouse_ctf::{Cause, Losses, Refusal};
 use serde::Serialize;
 
-/// What a session came to.
+/// Results of a session.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Summary {
-    /// Events in the trace.
+    /// Number of events in the trace.
     pub events: u64,
-    /// Events that are not, by cause; and what can have lost more.
+    /// Events that are missing, by cause, and causes that may have lost more.
     pub losses: Losses,
-    /// Whose events those were that found no free page or were larger than a page, the greatest count first. A program that was killed, or was losing events while the session ended,
-    /// may have left some out.
+    /// Classes of the events that found no free page or were larger than a page, with their counts, the greatest first.
+    /// A program that was killed, or was losing events while the session ended, may have left some out.
     pub lost_by_class: Vec<(String, u64)>,
-    /// The first stream in whose ring a producer has violated the protocol, and how. Its pages were found without the ring.
+    /// The first stream in whose ring a producer has violated the protocol, and the violation. Its pages were found
+    /// without the ring.
     pub ring_violation: Option<String>,
-    /// Processes that joined.
+    /// Number of processes that joined.
     pub processes: u64,
     /// Bytes of the trace's streams.
     pub bytes: u64,
-    /// Snapshots that programs asked for and that were too many.
+    /// Number of snapshots that programs asked for and that were refused because there were too many.
     pub snapshots_refused: u64,
-    /// Classes whose events are not in the trace, each once.
+    /// Distinct classes whose events are not in the trace.
     pub classes_refused: Vec<Refusal>,
-    /// Why something could not be written, the first time.
+    /// Reason of the first write error.
     pub write_error: Option<String>,
     /// How often its owner was started again.
     pub owner_restarts: u64,
-    /// Processes that were in the session at its end, and go on unrecorded.
+    /// Processes that were in the session at its end and continue unrecorded.
     pub still_running: Vec<Running>,
     /// Processes that have executed another program since they were attached.
     pub executed: Vec<Executed>,
-    /// Programs with tracepoints that the command has started, and that have not joined, as far as they were seen.
+    /// Programs with tracepoints that the command has started and that have not joined, as far as they were seen.
     pub unjoined: Vec<NotJoined>,
 }
 
-/// A process that goes on.
+/// A process that continues.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Running {
-    /// Its id.
+    /// Its process id.
     pub pid: u32,
-    /// What it calls itself.
+    /// Its name.
     pub name: String,
 }
 
 /// A process that has executed another program, and that program.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Executed {
-    /// The process's id.
+    /// Its process id.
     pub pid: u32,
     /// Path of the executable.
     pub program: String,
-    /// Whether that has joined.
+    /// Whether the program has joined.
     pub is_recorded: bool,
 }
 
@@ -71,11 +72,11 @@ impl std::fmt::Display for Executed {
 /// A program that has not joined.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct NotJoined {
-    /// Its process's id.
+    /// Its process id.
     pub pid: u32,
-    /// What it calls itself.
+    /// Its name.
     pub name: String,
-    /// What there is to say of it, in a line.
+    /// One line with the reason.
     pub reason: String,
 }
 
@@ -149,10 +150,10 @@ impl Summary {
     }
 }
 
-/// Processes that a summary names in its line.
+/// Maximum number of processes named in a summary's line.
 pub const NAMED_SHOWN_MAX: usize = 5;
 
-/// Classes that a summary names in its line.
+/// Maximum number of classes named in a summary's line.
 const LOST_CLASSES_SHOWN_MAX: usize = 5;
 
 #[cfg(test)]
@@ -177,7 +178,7 @@ mod tests {
         let nothing = "0 events, 0 lost, 0 processes, 0 bytes";
         assert_eq!(summary(&[]), nothing);
         assert_eq!(summary(&[(0, 3), (1, 40)]), format!("{nothing}; lost: shop:item 40, shop:order 3"));
-        // Whatever a program has written there, it is said, and saturates.
+        // Any value that a program has written there is reported, and sums saturate.
         let strange = [(7, u64::MAX), (8, u64::MAX), (9, 50), (255, 2), (254, 1)];
         let none = "(other classes)";
         assert_eq!(

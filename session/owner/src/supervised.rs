@@ -1,7 +1,8 @@
-//! An owner that is a process of its own: what it does beside its session's work.
+//! The side of an owner process that deals with its supervisor.
 //!
-//! It ends the session when its supervisor says so. If the supervisor is dead, it goes on: the programs do. It ends the session when the recorded
-//! command and all processes in the session have ended, or a signal asks for it.
+//! The owner ends the session when its supervisor tells it to. If the supervisor dies, the owner continues, because the
+//! programs do. It then ends the session when the recorded command and all processes in the session have ended, or when
+//! a signal asks for the end.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
@@ -18,21 +19,22 @@ use crate::error::Error;
 use crate::inheritance::{Asked, Inheritance, Said};
 use crate::owner::Session;
 
-/// How often it looks whether its session is over, where nobody tells it: a tool has asked for its end, or its programs have ended.
+/// Interval at which it checks for an end that no message announces: a tool has asked for it, or the session's programs
+/// have ended.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 
-/// What its supervisor says.
+/// A message for the waiting owner.
 #[derive(Debug)]
 enum Heard {
     Asked(Asked),
-    /// Nothing more.
+    /// The supervisor's connection is closed, or a signal asks for the end.
     End,
 }
 
-/// Why a session is to end.
+/// Why a session must end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ending {
-    /// Somebody has asked for it; what was recorded has ended with this exit code, or has not.
+    /// Its end was requested. Contains the exit code of the recorded command, or 0.
     Asked(u8),
     /// All its processes have ended.
     Deserted,
@@ -45,7 +47,7 @@ pub struct SupervisedOwner {
     control: UnixStream,
     heard: Receiver<Heard>,
     sender: Sender<Heard>,
-    /// What the summary for programs is written to.
+    /// File that the summary is written to for other programs.
     summary: Option<File>,
 }
 
@@ -53,7 +55,7 @@ impl SupervisedOwner {
     /// Takes up the session that this process has inherited.
     ///
     /// # Errors
-    /// One line, which the supervisor has been told.
+    /// One line with the reason, which has been sent to the supervisor.
     pub fn take_up(inheritance: Inheritance) -> Result<SupervisedOwner, Error> {
         let (estate, mut control, summary) = inheritance.take()?;
         let session =
@@ -69,11 +71,12 @@ impl SupervisedOwner {
         Ok(SupervisedOwner { session, control, heard, sender, summary })
     }
 
-    /// Has the program join, unless an owner before this one has had it. Gives the number of its events that are armed, which
-    /// [`SupervisedOwner::tell_armed`] tells the supervisor.
+    /// Makes the program join, unless an earlier owner has done so. Returns the number of its armed events, which
+    /// [`SupervisedOwner::tell_armed`] sends to the supervisor.
     ///
     /// # Errors
-    /// It cannot be; the supervisor has been told, and nothing is left behind but an empty directory.
+    /// One line with the reason why it cannot join, which has been sent to the supervisor; only an empty directory is
+    /// left.
     pub fn attach(self, pid: u32) -> Result<(SupervisedOwner, u32), Error> {
         let ledger = self.session.ledger();
         if let Some(count) = ledger.attached().checked_sub(1) {
@@ -98,7 +101,7 @@ impl SupervisedOwner {
         tell(&mut self.control, &Said::Armed(count));
     }
 
-    /// Waits until the session is to end. `is_attached`: it ends with its processes.
+    /// Waits until the session must end. If `is_attached`, it ends with its processes.
     pub fn wait(&self, is_attached: bool) -> Ending {
         let mut orphan: Option<Orphan> = None;
         let mut awaited = None;
@@ -126,7 +129,7 @@ impl SupervisedOwner {
         }
     }
 
-    /// Its session, what the summary for programs is written to, and what tells the supervisor, once all is said.
+    /// Returns the session, the file for the summary, and a function that tells the supervisor that everything is done.
     pub fn into_parts(self) -> (Session, Option<File>, impl FnOnce(u8)) {
         let SupervisedOwner { session, mut control, summary, .. } = self;
         (session, summary, move |code| tell(&mut control, &Said::Done(code)))
@@ -143,10 +146,11 @@ impl Orphan {
     fn new(session: &Session, sender: Sender<Heard>) -> Orphan {
         let ledger = session.ledger();
         let pid = u32::try_from(ledger.command()).ok().filter(|pid| *pid != 0);
-        // Its id may be another's by now.
+        // Its id may belong to another process by now.
         let is_same = |pid: &u32| start_of(*pid) == ledger.command_start().to_string();
         let command = pid.and_then(|pid| open(pid).ok().filter(|_| is_same(&pid)));
-        // What was the supervisor's to decide. Without a thread for it, the signals stay ignored.
+        // Handles signals, which was the supervisor's task. If no thread can be created for it, the signals stay
+        // ignored.
         let _ = on_ending_signals(move || drop(sender.send(Heard::End)), |signal| std::process::exit(128 + signal));
         Orphan { command }
     }
@@ -157,6 +161,6 @@ impl Orphan {
 }
 
 fn tell(control: &mut UnixStream, said: &Said) {
-    // Nobody is there any more: the session goes on.
+    // An error means that the supervisor is gone; the session goes on.
     let _ = control.write_all(said.to_line().as_bytes());
 }

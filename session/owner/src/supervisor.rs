@@ -8,12 +8,14 @@
 //!     │      └─────── starts ──▶ owner ── takes up where the first had got to
 //!     └─ command: its parent, its signals, its exit code
 //! ```
-//! The supervisor reads nothing that a program can write: no memory of the session, no message, no trace. It is told when the session is over, by a line.
+//! The supervisor reads nothing that a program can write: no session memory, no message, no trace. A line from the
+//! owner tells it when the session is over.
 //!
-//! An owner that dies is replaced at once. One that dies again and again, and gets nothing done in between, is waited with longer each time,
-//! and at last given up: everything that programs have committed stays where `dormouse salvage` finds it.
+//! An owner that dies is replaced at once. If owners die repeatedly without making progress, the supervisor waits
+//! longer each time and finally gives up. Everything that programs have committed stays where `dormouse salvage` finds
+//! it.
 //!
-//! An owner whose supervisor dies goes on ([`crate::supervised`]).
+//! An owner whose supervisor dies continues ([`crate::supervised`]).
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -37,33 +39,34 @@ use crate::inheritance::{Asked, Inheritance, Said};
 use crate::ledger::Ledger;
 use crate::notify;
 
-/// Owners in a row that may die without having got anything done.
+/// Maximum number of consecutive owners that die without progress.
 const FAILURE_COUNT_MAX: u32 = 10;
 
-/// An owner that has lived so long, and had nothing to do, is no failure.
+/// An owner that has lived this long without having work does not count as a failure.
 const CALM: Duration = Duration::from_secs(10);
 
-/// How long the next owner is waited with after so many failures in a row: whatever ends them should not have to do so all the time.
+/// Returns how long to wait before the next owner, after this many consecutive failures: their cause should not recur
+/// continuously.
 fn pause(failures: u32) -> Duration {
     match failures {
-        // Once may be by chance.
+        // A single failure may be accidental.
         0 | 1 => Duration::ZERO,
         _ => Duration::from_millis(10 << failures.min(7)).min(Duration::from_secs(1)),
     }
 }
 
-/// How a session's ownership has ended.
+/// How the ownership of a session has ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// The trace is complete; the exit code is this one.
+    /// The trace is complete; contains the exit code.
     Done(u8),
-    /// The session could not begin. Nothing is left behind but an empty directory.
+    /// The session could not begin. Only an empty directory is left.
     Failed(String),
-    /// Its owners have died without getting anything done. What programs have committed can be salvaged.
+    /// Its owners have died without making progress. Everything that programs have committed can be salvaged.
     GivenUp(String),
 }
 
-/// What the supervisor's thread tells.
+/// Messages of the supervisor's thread.
 #[derive(Debug)]
 enum Event {
     Ready,
@@ -71,17 +74,17 @@ enum Event {
     Over(Outcome),
 }
 
-/// By which the supervision of a session is told things, also before it has begun.
+/// Handle by which a session's supervisor is controlled, even before the session begins.
 #[derive(Debug, Clone, Default)]
 pub struct Remote(Arc<Mutex<State>>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// The connection to the owner that there is, and what it is ended by.
+    /// The connection to the current owner, and the pidfd by which it can be killed.
     owner: Option<(UnixStream, OwnedFd)>,
-    /// What the owner is, or is to be, told.
+    /// The request that the owner has been sent, or that the next one will be sent.
     asked: Option<Asked>,
-    /// No owner is to be started any more.
+    /// No further owner may be started.
     is_over: bool,
 }
 
@@ -90,13 +93,13 @@ impl Remote {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Asks for the session's end, with the exit code of what was recorded.
+    /// Asks for the session's end, with the exit code of the recorded command.
     pub fn finish(&self, code: u8) {
         notify::stopping();
         self.ask(Asked::Finish(code));
     }
 
-    /// The same, once no process is in the session.
+    /// Asks for the session's end with this exit code once no process is in the session.
     pub fn finish_with_the_last(&self, code: u8) {
         self.ask(Asked::Await(code));
     }
@@ -107,7 +110,7 @@ impl Remote {
         state.tell();
     }
 
-    /// Ends the owner at once, and starts none any more.
+    /// Kills the owner at once and prevents another one from being started.
     pub fn kill(&self) {
         let mut state = self.lock();
         state.is_over = true;
@@ -120,7 +123,7 @@ impl Remote {
 impl State {
     fn tell(&mut self) {
         if let (Some((control, _)), Some(asked)) = (&mut self.owner, self.asked) {
-            // One that is dead is replaced, and the next is told.
+            // If the owner is dead, the next one is told.
             let _ = control.write_all(asked.to_line().as_bytes());
         }
     }
@@ -136,18 +139,18 @@ pub struct Supervisor {
 }
 
 impl Supervisor {
-    /// Starts an owner, and waits until it serves programs: this program itself, with `arguments` behind what the owner inherits. `summary` is inherited
-    /// too.
+    /// Starts an owner and waits until it serves programs. The owner is this program itself, with `arguments` after
+    /// those for what it inherits. It inherits `summary` too.
     ///
     /// # Errors
-    /// One line; nothing is left behind but an empty directory.
+    /// One line with the reason; only an empty directory is left.
     pub fn start(
         mut session: NewSession,
         arguments: Vec<OsString>,
         summary: Option<File>,
         remote: &Remote,
     ) -> Result<Supervisor, Error> {
-        // They are the owner's to remove.
+        // The owner must remove them.
         session.estate.files.leave();
         let session = Arc::new(session);
         let (sender, events) = channel();
@@ -160,7 +163,7 @@ impl Supervisor {
         }
     }
 
-    /// Why a session that is over has failed.
+    /// Returns why a session that is over has failed.
     fn failed(self, outcome: Outcome) -> Error {
         let text = match outcome {
             Outcome::Failed(text) | Outcome::GivenUp(text) => text,
@@ -170,22 +173,22 @@ impl Supervisor {
         text.into()
     }
 
-    /// How programs join.
+    /// Returns how programs join.
     pub fn entrance(&self) -> Entrance<'_> {
         self.session.entrance()
     }
 
-    /// The command that is recorded. If this process dies, the session goes on as long as that.
+    /// Notes the recorded command. If this process dies, the session lasts as long as the command.
     pub fn note_command(&self, pid: u32) {
         let ledger = &self.session.estate.ledger;
         ledger.set_command_start(start_of(pid).parse().unwrap_or(0));
         ledger.set_command(pid.into());
     }
 
-    /// Waits until the program that is to be attached has joined. Gives how many of its events are armed.
+    /// Waits until the program to be attached has joined. Returns the number of its armed events.
     ///
     /// # Errors
-    /// It cannot; nothing is left behind but an empty directory.
+    /// One line with the reason why it cannot join; only an empty directory is left.
     pub fn attached(self) -> Result<(Supervisor, u32), Error> {
         loop {
             match self.events.recv() {
@@ -207,7 +210,7 @@ impl Supervisor {
         over.unwrap_or_else(|| Outcome::GivenUp("its supervisor has failed".into()))
     }
 
-    /// Ends a session that nobody has joined, and takes it away: nothing is left behind but an empty directory.
+    /// Ends a session that no program has joined and removes it; only an empty directory is left.
     pub fn abandon(self) {
         self.remote.kill();
         let _ = self.thread.join();
@@ -249,7 +252,7 @@ impl Watch {
             }
             restarts += 1;
             notify::status(&format!("the owner was started again {restarts} times"));
-            // What has killed it at once may be over in a moment: memory that was short, a file system that was full.
+            // The cause of the death may be gone in a moment: a shortage of memory, or a full file system.
             std::thread::sleep(pause(failures));
         }
     }
@@ -262,23 +265,24 @@ impl Watch {
         let _ = self.sender.send(event);
     }
 
-    /// Starts an owner: this program's file, whatever is at its path by now.
+    /// Starts an owner: this program's own file, even if another file is at its path by now.
     fn start(&self) -> Result<(Child, UnixStream), Error> {
         let failed = |error: std::io::Error| Error::from(format!("cannot start the session's owner: {error}"));
         let (control, of_owner) = UnixStream::pair().map_err(failed)?;
         let inheritance = Inheritance::of(&self.session.estate, &of_owner, self.summary.as_ref());
         let mut command = Command::new("/proc/self/exe");
         command.arg0("dormouse").arg(COMMAND).args(inheritance.to_arguments()).args(&self.arguments);
-        // A terminal's signals are the command's, and the supervisor's to answer.
+        // A terminal's signals are meant for the command, and the supervisor responds to them.
         command.stdin(Stdio::null()).stdout(Stdio::null()).process_group(0);
         let descriptors = inheritance.descriptors();
-        // SAFETY: between fork and exec only async-signal-safe functions run: fcntl(2) and signal(2), on numbers.
+        // SAFETY: between fork and exec, `prepare` only calls fcntl(2) and signal(2), which are async-signal-safe, with
+        // numbers as arguments.
         unsafe { command.pre_exec(move || prepare(descriptors)) };
         let child = command.spawn().map_err(failed)?;
         Ok((child, control))
     }
 
-    /// Hears what an owner says until it has ended. `None`: it has ended before the session.
+    /// Handles an owner's messages until it has ended. `None` if it has ended before the session.
     fn listen(
         &self,
         mut child: Child,
@@ -287,7 +291,7 @@ impl Watch {
         reason: &mut String,
     ) -> Option<Outcome> {
         let lines = control.try_clone().ok().map(|control| BufReader::new(control).lines());
-        // It has not been waited for, so the id is its own.
+        // The child has not been waited for, so the id is still its own.
         let pidfd = open(child.id()).ok();
         let mut state = self.remote.lock();
         state.owner = Some(control).zip(pidfd);
@@ -308,7 +312,7 @@ impl Watch {
                 Said::Armed(count) => self.tell(Event::Armed(count)),
                 Said::Refused(text) => over = Some(Outcome::Failed(text)),
                 Said::Failed(text) if !*was_ready => over = Some(Outcome::Failed(text)),
-                // The next owner may have better luck.
+                // The next owner may succeed.
                 Said::Failed(text) => *reason = text,
                 Said::Done(code) => over = Some(Outcome::Done(code)),
             }
@@ -322,10 +326,11 @@ impl Watch {
     }
 }
 
-/// The hidden sub-command that is an owner.
+/// The hidden sub-command that runs an owner.
 pub const COMMAND: &str = "session-owner";
 
-/// Signals that a terminal, or whoever ends a group of processes, sends to all of them: the supervisor decides.
+/// Signals that a terminal, or a process that ends a process group, sends to all processes of a group. The owner
+/// ignores them: the supervisor decides.
 const IGNORED: [libc::c_int; 9] = [
     libc::SIGHUP,
     libc::SIGINT,
@@ -338,16 +343,16 @@ const IGNORED: [libc::c_int; 9] = [
     libc::SIGTTOU,
 ];
 
-/// In the process that is to be the owner.
+/// Prepares the process that will be the owner, between `fork` and `exec`.
 fn prepare(descriptors: impl IntoIterator<Item = RawFd>) -> std::io::Result<()> {
     for fd in descriptors.into_iter().filter(|fd| *fd >= 0) {
-        // SAFETY: clears a flag of a descriptor; async-signal-safe.
+        // SAFETY: fcntl(2) clears a descriptor's flags and accesses no memory; it is async-signal-safe.
         if unsafe { libc::fcntl(fd, libc::F_SETFD, 0) } == -1 {
             return Err(std::io::Error::last_os_error());
         }
     }
     for signal in IGNORED {
-        // SAFETY: no handler; async-signal-safe.
+        // SAFETY: signal(2) sets a signal to be ignored, without a handler; it is async-signal-safe.
         unsafe { libc::signal(signal, libc::SIG_IGN) };
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! A thread that writes to a session, now to one stream and now to another, and what has to hold for every trace of it.
+//! A thread that writes alternately to two streams of a session, and a property that every trace of it must have.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -18,25 +18,25 @@ use crate::ledger::Ledger;
 use crate::memory::setup;
 use crate::options::Plan;
 
-/// Of the memory that is written to.
+/// Geometry of the memory that is written to.
 pub(crate) const GEOMETRY: Geometry =
     Geometry { page_size_bytes: 4096, page_count: 8, cpu_count: 0, stream_count: 2, has_register: false };
 
-/// A ledger of a session that begins so.
+/// Returns the ledger of a new session with this plan.
 pub(crate) fn ledger(plan: &Plan) -> Arc<Ledger> {
     Arc::new(Ledger::create(setup(plan, CLOCK_MONOTONIC, [7; 16]).layout(&plan.geometry)).unwrap())
 }
 
-/// Of the one class there is.
+/// Fields of the only class.
 pub(crate) const FIELDS: [(&str, FieldType); 1] = [("n", FieldType::scalar(Kind::U64))];
 
-/// The class.
+/// Returns the class.
 pub(crate) fn class() -> ClassDecl {
     let fields = FIELDS.map(|(name, field_type)| (name.into(), field_type)).into();
     ClassDecl { provider: "p".into(), name: "e".into(), fields }
 }
 
-/// More events than all pages hold.
+/// Number of events that all pages together cannot hold.
 pub(crate) const EVERYTHING: u64 = 1_500;
 
 /// The thread.
@@ -45,12 +45,12 @@ pub(crate) struct Writer {
     class_id: u16,
     /// Number of the next event.
     pub(crate) next: u64,
-    /// How much later than it is its clock is, in ticks.
+    /// How far its clock is ahead of the real one, in ticks.
     pub(crate) ahead: u64,
 }
 
 impl Writer {
-    /// To memory of the geometry [`GEOMETRY`], which outlives it.
+    /// Returns a writer to memory of the geometry [`GEOMETRY`], which must outlive it.
     pub(crate) fn new(memory: Memory, class_id: u16) -> Writer {
         Writer { memory, class_id, next: 0, ahead: 0 }
     }
@@ -78,7 +78,7 @@ impl Writer {
     pub(crate) fn offer(&self, stream: u32) {
         let memory = self.memory;
         let published = memory.stream(stream).published.0.as_ptr();
-        // SAFETY: the geometry places a ring of this size there, mapped as long as the memory.
+        // SAFETY: the geometry places a ring of this size there, and it is mapped as long as the memory.
         let driver = unsafe { PlannedDriver::new(memory.ring(stream), GEOMETRY.ring_size(), published) }.unwrap();
         let closed = State::from_word(self.state_word(stream)).seq.into();
         for seq in 0..closed {
@@ -89,14 +89,14 @@ impl Writer {
         commit(&driver.plan_publish(closed));
     }
 
-    /// Writes so many events.
+    /// Writes `count` events.
     pub(crate) fn write(&mut self, stream: u32, count: u64) {
         self.memory.use_stream(stream);
         for number in self.next..self.next + count {
             let bytes = number.to_le_bytes();
             let segments = [Segment::exact(bytes.as_ptr(), bytes.len())];
             let record = Record::new(self.class_id, context_word(1, 2), &segments);
-            // SAFETY: one thread only; the number is alive.
+            // SAFETY: only one thread writes, and the number that the segment points to lives during the call.
             while unsafe { write_exclusive(&self.memory, stream, &record, || self.now()) } != Written::Done {
                 self.switch(stream);
             }
@@ -104,14 +104,14 @@ impl Writer {
         self.next += count;
     }
 
-    /// From stream 0 to stream 1 and back, so that what is missing of one is a hole in what the other has.
+    /// Writes to streams 0 and 1 alternately, so that events missing in one are a hole among those of the other.
     pub(crate) fn hop(&mut self) {
         for (stream, count) in [(0, 300), (1, 300), (0, 30), (1, 300), (0, 30)] {
             self.write(stream, count);
         }
     }
 
-    /// A stream begins a page, and all before it are given up.
+    /// Begins a page of a stream, and gives all earlier ones up.
     pub(crate) fn give_all_up(&mut self, stream: u32) {
         self.switch(stream);
         let closed = State::from_word(self.state_word(stream)).seq;
@@ -119,16 +119,17 @@ impl Writer {
     }
 }
 
-/// Does all that was planned in the memory of a [`Writer`], which is its only one.
+/// Makes all planned stores in the memory of a [`Writer`], which is the only one.
 fn commit(txn: &Txn) {
     for store in txn.stores[..txn.store_count as usize].iter().chain([&txn.last]) {
         let bytes = store.value.to_le_bytes();
-        // SAFETY: planned in the memory, whose only writer the caller is.
+        // SAFETY: the target was planned in the writer's memory, and the caller is its only writer.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), store.target, store.width as usize) };
     }
 }
 
-/// Numbers of the events of a trace, in the order of time, from when on it has everything: no stream has given up anything since.
+/// Returns the numbers of a trace's events, in order of time, from the time on at which it is complete: no stream has
+/// given up a page since.
 pub(crate) fn numbers(dir: &Path) -> Vec<u64> {
     let metadata = Metadata::parse(&std::fs::read_to_string(dir.join("metadata")).unwrap()).unwrap();
     let streams =
@@ -146,7 +147,7 @@ pub(crate) fn numbers(dir: &Path) -> Vec<u64> {
     events.filter(|event| event.timestamp >= since).map(number).collect()
 }
 
-/// What has to hold for them.
+/// Asserts that the numbers have no hole.
 pub(crate) fn assert_no_hole(numbers: &[u64], at: &str) {
     let hole = numbers.windows(2).find(|pair| pair[1] != pair[0] + 1);
     assert_eq!(hole, None, "{at}");

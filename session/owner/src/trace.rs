@@ -1,4 +1,4 @@
-//! A trace that is being written: its directory, its metadata, which grow, and its state stream.
+//! A trace that is being written: its directory, its growing metadata, and its state stream.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs::File;
@@ -28,14 +28,14 @@ use crate::points::point;
 use crate::quota::{KEPT_FOR_END_BYTES, KEPT_FOR_STATE_BYTES, Quota};
 use crate::user_disk::UserDisk;
 
-/// Why there is no room for more.
+/// Reason for a refusal when there is no disk space left.
 pub(crate) const DISK_MAX_REACHED: &str =
     "the session has written as much as its --disk-max allows, or all sessions as much as --disk-max-user";
 
-/// The class of a refusal that concerns all that a program has.
+/// Class name in a refusal that concerns all classes of a program.
 pub(crate) const ALL_CLASSES: &str = "(all classes)";
 
-/// Space that is set aside for the state stream, so that a full disk can still be told of.
+/// Space set aside for the state stream, so that even a full disk can be reported.
 const STATE_RESERVE_BYTES: u64 = 64 << 10;
 
 fn refusal_record(Refusal { name, program, reason }: &Refusal) -> StateRecord<'_> {
@@ -46,7 +46,7 @@ fn key_of_refusal(Refusal { name, program, reason }: &Refusal) -> [String; 3] {
     [name, program, reason].map(String::clone)
 }
 
-/// Refusals that are told one by one: programs may announce as many classes as they like.
+/// Maximum number of refusals that are reported one by one: programs may announce any number of classes.
 pub(crate) const REFUSAL_COUNT_MAX: usize = 1_000;
 
 /// The trace of a session.
@@ -54,15 +54,15 @@ pub(crate) const REFUSAL_COUNT_MAX: usize = 1_000;
 pub(crate) struct Trace {
     pub(crate) dir: Dir,
     pub(crate) clock: Clock,
-    /// What of it is there, for whoever takes the session up.
+    /// Progress of the trace, for the owner that takes the session up next.
     pub(crate) ledger: Arc<Ledger>,
-    /// The trace's identity.
+    /// The trace's UUID.
     pub(crate) uuid: [u8; 16],
-    /// Where programs enter their classes. Whoever has the trace keeps it mapped.
+    /// Memory in which programs enter their classes. The holder of the trace keeps it mapped.
     memory: OnceLock<Memory>,
-    /// Where all sessions of the user together have a maximum.
+    /// Limit of all sessions of the user together, if there is one.
     pub(crate) user_disk: Option<UserDisk>,
-    /// See [`Trace::know_processes_until`]. Relaxed: a number of its own.
+    /// See [`Trace::know_processes_until`]. Relaxed: independent of other data.
     known_until: AtomicU64,
     inner: Mutex<Inner>,
 }
@@ -70,10 +70,10 @@ pub(crate) struct Trace {
 #[derive(Debug)]
 struct Inner {
     options: MetadataOptions,
-    /// Ids of the register that were looked at; of these, those that had no text yet.
+    /// Number of register ids that have been looked at, and those among them that had no text yet.
     seen_count: usize,
     unseen: Vec<u16>,
-    /// The programs of processes that have been taken in, by the numbers that the processes have, or had.
+    /// Programs of the processes that have been taken in, by the processes' present or former numbers.
     programs: BTreeMap<u16, String>,
     changes: Option<u32>,
     classes: Classes,
@@ -82,20 +82,21 @@ struct Inner {
     state_totals: StreamTotals,
     state_writer: PacketWriter,
     state_last: u64,
-    /// Each once, at most [`REFUSAL_COUNT_MAX`], and then one that says that there are others.
+    /// Distinct refusals, at most [`REFUSAL_COUNT_MAX`], and then one that stands for the others.
     refusals: Vec<Refusal>,
-    /// The same, to be found quickly: programs may announce as many classes as they like, again and again.
+    /// Keys of the refusals, for quick look-up: programs may announce any number of classes, repeatedly.
     refused: HashSet<[String; 3]>,
-    /// What was refused, each time.
+    /// Count of all refusals, repeated ones included.
     losses: Losses,
-    /// Whether the register has been looked at. Who takes a session up looks at all of it once more, and counts nothing again.
+    /// Whether the register has been looked at. An owner that takes a session up looks at all of it once more, and must
+    /// not count again.
     has_looked: bool,
-    /// Nothing is written any more.
+    /// Nothing may be written any more.
     is_finished: bool,
 }
 
 impl Trace {
-    /// Makes the directory, the metadata's beginning and the state stream with its first record.
+    /// Creates the directory, the metadata's beginning, and the state stream with its first record.
     pub(crate) fn create(plan: &Plan, clock: Clock, uuid: [u8; 16], ledger: Arc<Ledger>) -> Result<Trace, Error> {
         let bytes_max = plan.options.disk_bytes_user_max;
         let user_disk = bytes_max.map(|max| UserDisk::claim(max, KEPT_FOR_STATE_BYTES)).transpose()?;
@@ -111,7 +112,7 @@ impl Trace {
         let dir = Dir::make(&plan.options.dir)?;
         let options = metadata_options(&clock, uuid, plan.options.context, plan.options.format);
         let preamble = Metadata::new(options.clone()).preamble();
-        // Whoever has made this file has made the trace: only then is the rest this session's to remove.
+        // The process that has created this file has created the trace: only then may this session remove the rest.
         let metadata = GrowingFile::create(&dir, "metadata", preamble.as_bytes())?;
         let state = GrowingFile::create(&dir, "state", &[]).inspect_err(|_| remove_files(&dir))?;
         ledger.set_clock(clock.to_words());
@@ -119,7 +120,7 @@ impl Trace {
         ledger.set_disk_bytes_max(plan.options.disk_bytes_max.unwrap_or(0));
         let trace = Trace::begin(clock, options, dir, ledger, [metadata, state], user_disk);
         trace.quota().begin(plan.options.disk_bytes_max);
-        // There is room for it, by the least that the maximum can be.
+        // There is room for it even with the smallest allowed maximum.
         trace.quota().take(preamble.len() as u64, 0);
         trace.ledger.commit_written(Written { metadata_len: preamble.len() as u64, ..Written::default() });
         let record = StateRecord::Session {
@@ -132,7 +133,7 @@ impl Trace {
         Ok(trace)
     }
 
-    /// The trace in `dir`, as far as the ledger has it. At the session's end there may be more: that is done again.
+    /// Takes up the trace in `dir`, as far as the ledger goes. Anything written after that is written again.
     pub(crate) fn take_up(dir: Dir, ledger: Arc<Ledger>) -> Result<Trace, Error> {
         let clock = Clock::from_words(ledger.clock());
         let Written { metadata_len, state_len, .. } = ledger.written();
@@ -189,7 +190,7 @@ impl Trace {
         user_disk: Option<UserDisk>,
     ) -> Trace {
         let uuid = options.uuid;
-        // Where the file system cannot set space aside, a full disk may swallow the note about itself.
+        // If the file system cannot set space aside, a full disk may prevent the record about itself.
         let _ = state.set_space_aside(STATE_RESERVE_BYTES);
         let inner = Mutex::new(Inner {
             classes: Classes::of_records(options.record_kind),
@@ -221,7 +222,7 @@ impl Trace {
         }
     }
 
-    /// Of the trace, and of snapshots of its session.
+    /// Returns the quota of the trace and of snapshots of its session.
     pub(crate) fn quota(&self) -> Quota<'_> {
         let user = self.user_disk.as_ref().map(|user_disk| (user_disk, self.ledger.user_kept_left()));
         Quota { left: self.ledger.quota_left(), user }
@@ -236,18 +237,18 @@ impl Trace {
         remove_files(&self.dir);
     }
 
-    /// Programs enter their classes in this memory from now on.
+    /// Sets the memory in which programs enter their classes from now on.
     pub(crate) fn follow(&self, memory: Memory) {
         let _ = self.memory.set(memory);
     }
 
-    /// The classes as they are now.
+    /// Returns the current classes.
     pub(crate) fn classes(&self) -> Classes {
         self.take_in();
         self.lock().classes.clone()
     }
 
-    /// The process with this number is of a program.
+    /// Notes the program of the process with this number.
     pub(crate) fn note_program(&self, number: u16, program: &str) {
         self.lock().programs.insert(number, program.into());
     }
@@ -284,7 +285,8 @@ impl Trace {
         self.refuse(refused);
     }
 
-    /// Notes what programs have counted themselves: what found no room in the register, and how many did not reach the session's socket.
+    /// Notes what programs have counted themselves: entries that found no room in the register, and programs that did
+    /// not reach the session's socket.
     pub(crate) fn refuse_uncounted(&self, unheard: u64) {
         let (processes, classes) = self.memory.get().and_then(Memory::register).map_or((0, 0), Register::refused);
         let late = "their 50 ms were over before the session's socket took them";
@@ -296,7 +298,7 @@ impl Trace {
             (unheard, "processes", late.into(), Cause::ProgramRefused),
         ];
         for (count, what, why, cause) in all.iter().filter(|(count, ..)| *count > 0) {
-            // At the end: not for the ledger.
+            // Happens at the end, so it is not counted in the ledger.
             self.refuse_as(*cause, *count, refusal_of(&format!("({count} {what})"), "(any program)", why));
         }
     }
@@ -310,13 +312,13 @@ impl Trace {
         self.lock().declare(classes, self)
     }
 
-    /// How many classes there are.
+    /// Returns the number of classes.
     pub(crate) fn class_count(&self) -> u32 {
         self.take_in();
         self.lock().classes.events().count() as u32
     }
 
-    /// Notes what is refused, each once, in the trace too.
+    /// Notes refusals, each distinct one once, in the trace too.
     pub(crate) fn refuse(&self, refused: impl IntoIterator<Item = Refusal>) {
         for refusal in refused {
             let is_program = refusal.name == ALL_CLASSES;
@@ -326,7 +328,7 @@ impl Trace {
         }
     }
 
-    /// The same at the session's end, which commits nothing: another owner may have to begin it anew.
+    /// Notes refused programs at the session's end. Commits nothing: another owner may have to repeat the end.
     pub(crate) fn refuse_at_end(&self, programs: Vec<Refusal>) {
         programs.into_iter().for_each(|refusal| self.refuse_as(Cause::ProgramRefused, 1, refusal));
     }
@@ -337,35 +339,35 @@ impl Trace {
         let fresh = inner.note_refusal(refusal);
         drop(inner);
         if let Some(fresh) = fresh {
-            // Where it cannot be written, the session's summary still has it.
+            // If the record cannot be written, the session's summary still has the refusal.
             let _ = self.state(&[refusal_record(&fresh)]);
         }
     }
 
-    /// What has been refused, and how many times.
+    /// Returns the distinct refusals, and the count of all.
     pub(crate) fn refusals(&self) -> (Vec<Refusal>, Losses) {
         let inner = self.lock();
         (inner.refusals.clone(), inner.losses.clone())
     }
 
-    /// Every process that has written an event before this time has its record in the trace. Later records are of this time at most: the record of
-    /// a process that is found next is then of the time at which it joined, and not behind its first events, which readers would take for
-    /// events of the program that the process was before.
+    /// Declares that every process that has written an event before this time has its record in the trace. Later
+    /// records get at most this time. A process that is found next then has a record with the time at which it joined,
+    /// not after its first events, which readers would otherwise attribute to the program that the process was before.
     pub(crate) fn know_processes_until(&self, moment: u64) {
         self.known_until.store(moment, Ordering::Relaxed);
     }
 
-    /// See [`Trace::know_processes_until`]; the end of all time before anybody was looked for.
+    /// Returns the time set by [`Trace::know_processes_until`]; the maximum before it is set.
     pub(crate) fn processes_known_until(&self) -> u64 {
         self.known_until.load(Ordering::Relaxed)
     }
 
-    /// Appends a packet of state records, of now or a little earlier ([`Trace::know_processes_until`]).
+    /// Appends a packet of state records with the current time or a little earlier ([`Trace::know_processes_until`]).
     pub(crate) fn state(&self, records: &[StateRecord<'_>]) -> Result<(), Error> {
         self.state_at(self.processes_known_until(), records)
     }
 
-    /// Appends a packet of state records of a moment that is past: not before what is there already.
+    /// Appends a packet of state records with a past time, but not before the last record.
     pub(crate) fn state_at(&self, moment: u64, records: &[StateRecord<'_>]) -> Result<(), Error> {
         let mut inner = self.lock();
         self.append(&mut inner, moment, records, KEPT_FOR_END_BYTES)?;
@@ -376,14 +378,14 @@ impl Trace {
     /// Notes a process that has joined, once, with its record.
     pub(crate) fn note_process(&self, number: u16, joined_at: u64, record: &StateRecord<'_>) {
         let mut inner = self.lock();
-        // Without its record the process's events are in the trace all the same, under its bare id.
+        // Without its record, the process's events are still in the trace, under its bare id.
         let _ = self.append(&mut inner, joined_at, std::slice::from_ref(record), KEPT_FOR_END_BYTES);
         let written = self.ledger.written();
         let (joined, process) = (written.joined + 1, (number, key_of(joined_at)));
         self.ledger.commit_written(Written { state_len: inner.state.len, joined, process, ..written });
     }
 
-    /// What is appended is kept once it is committed.
+    /// Appends a packet. It is kept once it is committed.
     fn append(&self, inner: &mut Inner, moment: u64, records: &[StateRecord<'_>], kept: u64) -> Result<(), Error> {
         if inner.is_finished {
             return Err(SESSION_OVER.to_string().into());
@@ -402,7 +404,7 @@ impl Trace {
             Err(DISK_MAX_REACHED.to_string().into())
         };
         if appended.is_err() {
-            // The next packet has the number that this one would have had.
+            // The next packet gets the number that this one would have had.
             inner.state_writer = before;
             return appended;
         }
@@ -412,34 +414,35 @@ impl Trace {
         Ok(())
     }
 
-    /// Tells what was lost, states the clock's pace as it is known by now, and closes the trace with what is in it. Where the totals of the event
-    /// streams are not known, it stays open. Nothing is written to it any more: who is still being answered is refused.
+    /// Reports losses, updates the clock's frequency in the metadata, and closes the trace with its totals. If the
+    /// totals of the event streams are not known, the trace stays open. Nothing is written to it afterwards: requests
+    /// that are still being answered are refused.
     ///
     /// # Errors
-    /// Either could not be written. The trace is valid, but does not say what was lost, or stays open.
+    /// One of the two could not be written. The trace is valid, but lacks its losses, or stays open.
     pub(crate) fn finish(&self, losses: &[StateRecord<'_>], totals: Option<Totals>) -> Result<(), Error> {
         let mut inner = self.lock();
         let told =
             if losses.is_empty() { Ok(()) } else { self.append(&mut inner, self.processes_known_until(), losses, 0) };
         inner.is_finished = true;
-        // Releases what was set aside and not used.
+        // Releases the space that was set aside and not used.
         inner.state.release_space();
-        // A trace that does not say what it has lost is not closed: readers would say that nothing is.
+        // A trace without its losses is not closed: readers would report that it has none.
         let totals = totals.filter(|_| told.is_ok()).map(|totals| with_state(totals, inner.state_totals));
         let metadata = inner.metadata_with(&self.clock, totals.unwrap_or_default());
         drop(inner);
         point();
-        // If this fails, the metadata that are there are valid; their clock is a little less exact.
+        // If this fails, the existing metadata are valid; their clock is a little less exact.
         told.and(write_metadata(&self.dir, &metadata))
     }
 
-    /// Makes another directory a trace of the same session, with the state stream as it is now and one record more. Its event
-    /// streams, which the caller has written, hold `totals`.
+    /// Makes another directory a trace of the same session, with the current state stream and one more record. The
+    /// caller has written its event streams, which have the given `totals`.
     pub(crate) fn branch(&self, dir: &Dir, record: &StateRecord<'_>, totals: Totals) -> Result<(), Error> {
         self.branch_while(dir, record, totals, || {})
     }
 
-    /// As [`Trace::branch`]. What happens `meanwhile`, before files are read and written, is nothing but in tests.
+    /// Does the work of [`Trace::branch`]. `meanwhile` is called before files are read and written; only tests use it.
     fn branch_while(
         &self,
         dir: &Dir,
@@ -458,7 +461,8 @@ impl Trace {
             let state_totals = StreamTotals { events: events + 1, packets: packets + 1, ..inner.state_totals };
             (inner.state.len, writer.finish(), inner.metadata_with(&self.clock, with_state(totals, state_totals)))
         };
-        // Nobody waits for a disk here: what is in the stream stays, and others may append to it meanwhile.
+        // The lock is not held while waiting for a disk: the stream's contents stay, and other threads may append to it
+        // meanwhile.
         meanwhile();
         let mut state = vec![0; state_len as usize];
         let read = self.dir.read("state").and_then(|mut file| file.read_exact(&mut state));
@@ -468,7 +472,7 @@ impl Trace {
         if !self.quota().take(size_bytes, KEPT_FOR_STATE_BYTES) {
             return Err(DISK_MAX_REACHED.to_string().into());
         }
-        // Last the metadata: a directory without them is no trace.
+        // The metadata are written last: a directory without them is not a trace.
         let written = dir.create("state", &state).and_then(|_| write_metadata(dir, &metadata));
         written.inspect_err(|_| {
             remove_files(dir);
@@ -484,10 +488,10 @@ impl Inner {
         self.programs.get(&number).cloned().unwrap_or_else(|| program_of(register, number))
     }
 
-    /// Declares classes in the metadata too, with one write.
+    /// Declares classes, in the metadata too, with one write.
     ///
     /// # Errors
-    /// The metadata on disk lack them, and get them only if there is space at the end.
+    /// The metadata on disk lack the classes, and get them only if there is space at the end.
     fn declare(&mut self, classes: &[(u16, ClassDecl)], trace: &Trace) -> Result<(), String> {
         let (quota, ledger) = (trace.quota(), &trace.ledger);
         if classes.is_empty() {
@@ -498,7 +502,7 @@ impl Inner {
         }
         let blocks: String = classes.iter().map(|(id, decl)| self.options.format.class(*id, decl)).collect();
         let size_bytes = blocks.len() as u64;
-        // The metadata at the end have no class for which there was no room.
+        // The final metadata lack classes for which there was no room.
         if !quota.take(size_bytes, KEPT_FOR_END_BYTES) {
             return Err(DISK_MAX_REACHED.into());
         }
@@ -514,7 +518,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Adds a refusal, or in its place the last, if it is new.
+    /// Adds a refusal if it is new. At the limit, adds the last one, which stands for all others. Returns what was
+    /// added.
     fn note_refusal(&mut self, refusal: Refusal) -> Option<Refusal> {
         if self.refusals.len() > REFUSAL_COUNT_MAX || !self.refused.insert(key_of_refusal(&refusal)) {
             return None;
@@ -527,7 +532,7 @@ impl Inner {
         Some(fresh)
     }
 
-    /// All classes, the clock as it is known by now, and what is in the trace.
+    /// Returns all classes, the latest calibration of the clock, and the totals.
     fn metadata_with(&self, clock: &Clock, totals: Totals) -> Metadata {
         let options = MetadataOptions { clock: clock.last_calibration(), ..self.options.clone() };
         Metadata { options, classes: self.classes.clone(), totals }
@@ -536,29 +541,29 @@ impl Inner {
 
 const SESSION_OVER: &str = "the session has ended";
 
-/// Replaces the metadata that are there, if any: nobody ever sees a part of them.
+/// Replaces the existing metadata, if any, atomically: no reader sees a part of them.
 fn write_metadata(dir: &Dir, metadata: &Metadata) -> Result<(), Error> {
     let fresh = ".metadata.new";
     let written = dir.create(fresh, metadata.text().as_bytes()).and_then(|_| dir.rename(fresh, "metadata"));
     written.inspect_err(|_| dir.remove(fresh))
 }
 
-/// Removes what makes a directory a trace.
+/// Removes the files that make a directory a trace.
 pub(crate) fn remove_files(dir: &Dir) {
     ["metadata", "state"].iter().for_each(|name| dir.remove(name));
 }
 
-/// Totals of all streams.
+/// Returns the totals of all streams, including the state stream.
 pub(crate) fn with_state(mut totals: Totals, state: StreamTotals) -> Totals {
     totals.0.insert("state".into(), state);
     totals
 }
 
-/// A file that grows by whole pieces, or not at all.
+/// A file that grows by whole pieces or not at all.
 #[derive(Debug)]
 pub(crate) struct GrowingFile {
     file: File,
-    /// Bytes that are in it.
+    /// Length of its contents, in bytes.
     pub(crate) len: u64,
 }
 
@@ -567,12 +572,12 @@ impl GrowingFile {
         Ok(GrowingFile { file: dir.create(name, bytes)?, len: bytes.len() as u64 })
     }
 
-    /// The first `len` bytes of a file that another owner has begun. What is behind them goes.
+    /// Takes up the first `len` bytes of a file that another owner has begun. Cuts off the rest.
     pub(crate) fn take_up(dir: &Dir, name: &str, len: u64) -> Result<GrowingFile, Error> {
         GrowingFile::take_up_if(dir, name, len, 0)
     }
 
-    /// The same of the file `inode`, if that is not 0; all of it, if it is another file by now.
+    /// Takes up the first `len` bytes if the file has this `inode` or `inode` is 0; otherwise all of the file.
     fn take_up_if(dir: &Dir, name: &str, len: u64, inode: u64) -> Result<GrowingFile, Error> {
         let opened = dir.go_on(name).and_then(|file| Ok((file.metadata()?, file)));
         let (found, file) = opened.map_err(|error| not_written(&dir.path_of(name), &error))?;
@@ -589,7 +594,7 @@ impl GrowingFile {
         self.file.metadata().map_or(0, |metadata| metadata.ino())
     }
 
-    /// All of it.
+    /// Reads the whole contents.
     fn read(&mut self) -> std::io::Result<Vec<u8>> {
         let mut bytes = vec![0; self.len as usize];
         self.file.read_exact_at(&mut bytes, 0)?;
@@ -599,7 +604,7 @@ impl GrowingFile {
     pub(crate) fn append(&mut self, bytes: &[u8]) -> std::io::Result<()> {
         #[cfg(test)]
         {
-            // A write may be ended in its middle.
+            // A write may be interrupted halfway.
             self.file.write_all_at(&bytes[..bytes.len() / 2], self.len)?;
             point();
         }
@@ -609,17 +614,18 @@ impl GrowingFile {
         Ok(())
     }
 
-    /// Has the file system keep room for so many bytes more. The size stays: readers see no more than what is written.
+    /// Makes the file system reserve room for this many more bytes. The size stays the same: readers see only what was
+    /// written.
     pub(crate) fn set_space_aside(&self, size_bytes: u64) -> std::io::Result<()> {
         Ok(rustix::fs::fallocate(&self.file, FallocateFlags::KEEP_SIZE, self.len, size_bytes)?)
     }
 
-    /// Gives back what was set aside and not used.
+    /// Releases the space that was set aside and not used.
     pub(crate) fn release_space(&self) {
         let _ = self.file.set_len(self.len);
     }
 
-    /// Takes back what is in it.
+    /// Removes the contents.
     pub(crate) fn clear(&mut self) -> std::io::Result<()> {
         self.file.set_len(0)?;
         self.len = 0;
@@ -684,7 +690,7 @@ mod tests {
         assert_eq!(branch.names().unwrap().len(), 0);
     }
 
-    /// However much there is to say, a session can say at its end what it has lost.
+    /// However many records there are, a session can report at its end what it has lost.
     #[test]
     fn a_trace_stays_below_its_maximum_and_has_room_for_its_end() {
         let place = tempfile::tempdir().unwrap();
@@ -701,7 +707,7 @@ mod tests {
         let metadata = Metadata::parse(&String::from_utf8(metadata).unwrap()).unwrap();
         let stats = dormouse_ctf::Stats::collect(&metadata, &[("state", &state)]);
         assert_eq!(stats.events_lost, 7);
-        // No gap where a packet found no room.
+        // There is no gap where a packet found no room.
         assert_eq!(stats.loss_possible, []);
     }
 }

@@ -1,24 +1,27 @@
-//! How much all live sessions of a user may write to disk together: a file in the user's directory of sockets, in which each has a place.
+//! Limit of what all live sessions of a user may write to disk together: a file in the user's socket directory, in
+//! which each session has a place.
 //!
 //! ```text
 //!   disk:  │ bytes of session 0 │ bytes of session 1 │ … │ bytes of session 1,023 │
 //! ```
-//! A session's owner locks its place (fcntl_locking(2), open file description locks) and writes into it what its session has on disk. When the owner
-//! ends, however it does, the kernel unlocks the place: what an unlocked place says does not count. So nobody has to find out who is alive, and a
-//! process in another PID namespace is one like all others.
+//! A session's owner locks its place (fcntl_locking(2), open file description locks) and writes into it how many bytes
+//! its session has on disk. When the owner ends, in whatever way, the kernel unlocks the place; the number in an
+//! unlocked place does not count. So it is not necessary to find out which owners are alive, and a process in another
+//! PID namespace is not a special case.
 //!
-//! # Who is believed
-//! All programs of the user can write to the file. Only numbers are read from it. A number or a lock that somebody else has put there can have events,
-//! snapshots and new sessions refused, or too many bytes written until the place's session writes next. The file is not mapped: a truncated one is
-//! read as zeroes.
+//! # Trust
+//! All programs of the user can write to the file. Only numbers are read from it. A forged number or lock can cause
+//! events, snapshots and new sessions to be refused, or too many bytes to be written until the place's session writes
+//! next. The file is not mapped: a truncated one reads as zeroes.
 //!
 //! # Limits
-//! Each adds up all places, then writes its own. So sessions that do it at the same moment may together exceed the maximum, by one packet each.
-//! The place of an owner that has ended counts until it is set to zero, by a session that finds no room otherwise or by the next that takes the place. Who
-//! adds up between the lock and the write of that session counts it once more, and may be refused.
+//! Each session adds up all places, then writes its own. So sessions that do this at the same moment may together
+//! exceed the maximum, by one packet each. The place of an owner that has ended counts until it is set to zero, by a
+//! session that finds no room otherwise or by the next one that takes the place. A session that adds up between the
+//! lock and the write of the latter counts the old number once more, and may be refused.
 //!
 //! # Cost
-//! A read of 8 KiB and a write of 8 bytes for each packet, where there is a maximum.
+//! A read of 8 KiB and a write of 8 bytes for each packet, if there is a maximum.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -29,9 +32,9 @@ use dormouse_control::user_file;
 
 use crate::error::Error;
 
-/// Sessions that there may be at once.
+/// Maximum number of sessions at once.
 const PLACE_COUNT: usize = 1_024;
-/// Bytes of a place.
+/// Size of a place in bytes.
 const PLACE_BYTES: usize = size_of::<u64>();
 
 /// A session's place.
@@ -40,15 +43,16 @@ pub(crate) struct UserDisk {
     file: File,
     index: usize,
     pub(crate) bytes_max: u64,
-    /// What it says, unless somebody else has written there.
+    /// The number that this session has written to its place; another process may have overwritten it there.
     own: Mutex<u64>,
 }
 
 impl UserDisk {
-    /// Takes a place of the calling user's, for a session that has so many bytes already. They count whatever the maximum is.
+    /// Takes a place in the calling user's file, for a session that has `bytes` on disk already. They count whatever
+    /// the maximum is.
     ///
     /// # Errors
-    /// One line.
+    /// One line with the reason.
     pub(crate) fn claim(bytes_max: u64, bytes: u64) -> Result<UserDisk, Error> {
         let failed = |text: String| Error::from(format!("cannot keep --disk-max-user: {text}"));
         let (file, path) =
@@ -56,7 +60,7 @@ impl UserDisk {
         UserDisk::claim_in(file, bytes_max, bytes).map_err(|what| failed(format!("{}: {what}", path.display())))
     }
 
-    /// The same in a file that is open.
+    /// Takes a place in an open file.
     pub(crate) fn claim_in(file: File, bytes_max: u64, bytes: u64) -> Result<UserDisk, String> {
         let Some(index) = (0..PLACE_COUNT).find(|index| lock(&file, *index, libc::F_WRLCK)) else {
             return Err(format!("all places for {PLACE_COUNT} sessions are locked; end some, or leave the option out"));
@@ -69,7 +73,7 @@ impl UserDisk {
         self.own.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes so many bytes, if they are left.
+    /// Takes `bytes` if they are left.
     pub(crate) fn take(&self, bytes: u64) -> bool {
         let mut own = self.lock();
         let fresh = own.saturating_add(bytes);
@@ -78,7 +82,7 @@ impl UserDisk {
             self.clear_unlocked();
             fits(self.others())
         };
-        // Where there is no room the place is written too: somebody else may have written there.
+        // If there is no room the place is written too: another process may have written there.
         let bytes = if is_free { fresh } else { *own };
         let is_written = self.write(self.index, bytes);
         if is_written {
@@ -87,25 +91,25 @@ impl UserDisk {
         is_free && is_written
     }
 
-    /// Gives back what was not written, or is removed.
+    /// Returns bytes that were not written or have been removed.
     pub(crate) fn give_back(&self, bytes: u64) {
         let mut own = self.lock();
         *own = own.saturating_sub(bytes);
-        // Where it cannot be written, the next that is taken is written with it.
+        // If the place cannot be written, the next successful write corrects it.
         self.write(self.index, *own);
     }
 
-    /// Bytes of all sessions that live.
+    /// Returns the bytes of all live sessions.
     pub(crate) fn sum(&self) -> u64 {
         let own = self.lock();
         self.clear_unlocked();
         self.others().into_iter().fold(*own, u64::saturating_add)
     }
 
-    /// What all places say, but for the own one. What is behind the file's end is zero.
+    /// Returns the numbers of all places except the own one, which is 0. Places after the file's end are zero.
     fn others(&self) -> Vec<u64> {
         let mut bytes = [0; PLACE_COUNT * PLACE_BYTES];
-        // What cannot be read has no room for anything.
+        // If the file cannot be read, there is no room.
         if self.file.read_at(&mut bytes, 0).is_err() {
             return vec![u64::MAX];
         }
@@ -129,13 +133,14 @@ impl UserDisk {
 }
 
 impl Drop for UserDisk {
-    /// The place is unlocked with the file.
+    /// Closing the file unlocks the place.
     fn drop(&mut self) {
         self.write(self.index, 0);
     }
 }
 
-/// Locks or unlocks a place, for this opening of the file. False: another has locked it. Waits for nobody.
+/// Locks or unlocks a place, for this opening of the file. Returns false if another opening has locked it. Does not
+/// block.
 fn lock(file: &File, index: usize, kind: i32) -> bool {
     let [start, len] = [index * PLACE_BYTES, PLACE_BYTES].map(|bytes| bytes as libc::off_t);
     let (kind, whence) = (kind as libc::c_short, libc::SEEK_SET as libc::c_short);
@@ -148,7 +153,7 @@ fn lock(file: &File, index: usize, kind: i32) -> bool {
 mod tests {
     use super::*;
 
-    /// As another process would open it.
+    /// Opens the file as another process would, and takes a place.
     fn claim(place: &tempfile::NamedTempFile, bytes_max: u64, bytes: u64) -> Result<UserDisk, String> {
         UserDisk::claim_in(place.reopen().unwrap(), bytes_max, bytes)
     }
@@ -162,7 +167,7 @@ mod tests {
         two.give_back(20);
         assert!(!one.take(21) && one.take(20));
         assert_eq!((one.sum(), two.sum()), (100, 100));
-        // Each has its own maximum, of the same sum.
+        // Each session has its own maximum, for the same sum.
         let three = claim(&file, 130, 0).unwrap();
         assert!(three.take(30) && !three.take(1));
         drop(one);
@@ -176,11 +181,12 @@ mod tests {
         assert!(!second.take(1));
         // A process that is killed closes its files, and does nothing else.
         let UserDisk { file: killed, .. } = &*std::mem::ManuallyDrop::new(first);
-        // SAFETY: the descriptor is this one's, which is never dropped.
+        // SAFETY: the descriptor belongs to the file that is wrapped in `ManuallyDrop` and never dropped, so it is
+        // closed only here.
         drop(unsafe { <std::os::fd::OwnedFd as std::os::fd::FromRawFd>::from_raw_fd(killed.as_raw_fd()) });
         assert_eq!(file.as_file().metadata().unwrap().len(), 2 * PLACE_BYTES as u64);
         assert!(second.take(100));
-        // Its place is the next one's.
+        // The next session gets its place.
         let third = claim(&file, 200, 7).unwrap();
         assert_eq!((third.index, third.sum()), (0, 107));
     }
@@ -203,13 +209,13 @@ mod tests {
     fn what_others_write_there_costs_refusals_at_most() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let (one, two) = (claim(&file, 100, 50).unwrap(), claim(&file, 100, 0).unwrap());
-        // Into places that nobody has: they are cleared.
+        // Writes to places without an owner: they are cleared.
         let scribble = |index: usize, bytes: u64| {
             file.as_file().write_all_at(&bytes.to_ne_bytes(), (index * PLACE_BYTES) as u64).unwrap();
         };
         scribble(PLACE_COUNT - 1, u64::MAX);
         assert!(one.take(10));
-        // Into one that somebody has: until that writes next.
+        // Writes to a place with an owner: it counts until that owner writes next.
         scribble(two.index, u64::MAX);
         assert!(!one.take(1) && two.take(10) && one.take(1));
         file.as_file().set_len(0).unwrap();

@@ -1,14 +1,15 @@
-//! Calling a program that listens by a signal and has no socket yet: which of its threads gets the signal, and when.
+//! Calls a program that listens by a signal and has no socket yet: which of its threads gets the signal, and when.
 //!
-//! A handler that runs in a thread ends the call in which the thread sleeps. Most calls begin again by themselves (signal(7), "Interruption of
-//! system calls"); `poll`, `nanosleep` and some more return `EINTR`, and `pause` and `sigwait` are made to return. So the signal goes to the thread
-//! that minds it least, and a better moment is waited for:
+//! A handler that runs in a thread interrupts the system call in which the thread sleeps. The kernel restarts most
+//! calls by itself (signal(7), "Interruption of system calls"); `poll`, `nanosleep` and some others return `EINTR`, and
+//! `pause` and `sigwait` return. So the signal goes to the thread that it disturbs least, and if necessary a better
+//! moment is awaited:
 //!
 //! | the thread | `Cost` | the signal is sent |
 //! | --- | --- | --- |
 //! | runs, or cannot be interrupted | `None` | at once |
-//! | sleeps in a call that begins again: `read`, `accept`, `wait4`, a lock … | `Restarted` | at once |
-//! | waits for a lock until some time; the C library begins again | `Retried` | after [`PATIENCE_FOR_MOMENT`] |
+//! | sleeps in a call that is restarted: `read`, `accept`, `wait4`, a lock … | `Restarted` | at once |
+//! | waits for a lock with a timeout; the C library retries | `Retried` | after [`PATIENCE_FOR_MOMENT`] |
 //! | sleeps in a call that returns `EINTR`: `poll`, `epoll_wait`, `nanosleep` … | `Interrupted` | after [`PATIENCE_FOR_MOMENT`] |
 //! | waits for signals: `pause`, `sigsuspend`, `sigwait`; or blocks this one | cannot be called | never |
 
@@ -19,30 +20,30 @@ use rustix::io::Errno;
 
 use dormouse_control::process::{Stat, Status};
 
-/// How long a moment is waited for in which no call of the program returns `EINTR`.
+/// How long to wait for a moment at which no call of the program would return `EINTR`.
 pub(crate) const PATIENCE_FOR_MOMENT: Duration = Duration::from_millis(300);
 
-/// Effect of a signal on the call in which a thread is.
+/// Effect of a signal on a thread's current system call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Cost {
-    /// It is in no call that could be interrupted.
+    /// There is no call that could be interrupted.
     None,
-    /// The kernel begins it again.
+    /// The kernel restarts the call.
     Restarted,
-    /// It returns `EINTR`, at which the C library begins it again for locks and conditions.
+    /// The call returns `EINTR`, after which the C library retries it (locks and condition variables).
     Retried,
-    /// It returns `EINTR`.
+    /// The call returns `EINTR`.
     Interrupted,
 }
 
-/// The thread that minds the signal least, and how much. `None`: no thread can be called now.
+/// Returns the thread that the signal disturbs least, and the effect. `None` if no thread can be called now.
 pub(crate) fn cheapest_thread(pid: u32) -> Option<(Cost, u32)> {
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let tids = tasks.filter_map(|task| task.file_name().to_str()?.parse::<u32>().ok());
     tids.filter_map(|tid| Some((cost(pid, tid)?, tid))).min()
 }
 
-/// `None`: the thread cannot be called.
+/// Returns the effect on a thread. `None` if it cannot be called.
 fn cost(pid: u32, tid: u32) -> Option<Cost> {
     if Status::of_task(pid, tid)?.has_signal("SigBlk:", libc::SIGURG) {
         return None;
@@ -54,8 +55,9 @@ fn cost(pid: u32, tid: u32) -> Option<Cost> {
     }
 }
 
-/// Tells the call by its number and its arguments (proc_pid_syscall(5)), or else by where in the kernel the thread sleeps
-/// (proc_pid_wchan(5)), which also a user sees who may not trace the process.
+/// Finds the effect on a sleeping thread by its system call's number and arguments (proc_pid_syscall(5)), or else by
+/// the place in the kernel where it sleeps (proc_pid_wchan(5)), which is also shown to users who may not trace the
+/// process.
 fn cost_of_sleep(path: &str) -> Option<Cost> {
     let read = |name: &str| std::fs::read_to_string(format!("{path}/{name}")).ok();
     match read("syscall") {
@@ -75,7 +77,7 @@ fn cost_of_call(call: &str) -> Option<Cost> {
         u64::from_str_radix(word.strip_prefix("0x")?, 16).ok()
     };
     match number {
-        // In no call: it waits for a page, for example.
+        // Not in a call: it waits for a page, for example.
         -1 => Some(Cost::None),
         libc::SYS_futex if argument(3) == Some(0) => Some(Cost::Restarted),
         libc::SYS_futex => Some(Cost::Retried),
@@ -85,13 +87,13 @@ fn cost_of_call(call: &str) -> Option<Cost> {
     }
 }
 
-/// Calls that a signal ends for good, as the program wants them to.
+/// Calls that exist to be ended by a signal.
 #[cfg(target_arch = "x86_64")]
 const WAITS_FOR_SIGNALS: [i64; 3] = [libc::SYS_rt_sigtimedwait, libc::SYS_rt_sigsuspend, libc::SYS_pause];
 #[cfg(not(target_arch = "x86_64"))]
 const WAITS_FOR_SIGNALS: [i64; 2] = [libc::SYS_rt_sigtimedwait, libc::SYS_rt_sigsuspend];
 
-/// Calls that begin again after a handler with `SA_RESTART` (signal(7)).
+/// Calls that are restarted after a handler with `SA_RESTART` (signal(7)).
 const RESTARTED: [i64; 17] = [
     libc::SYS_read,
     libc::SYS_readv,
@@ -128,9 +130,10 @@ fn cost_of_place(place: &str) -> Option<Cost> {
 /// Sends the signal to a thread.
 ///
 /// # Errors
-/// `SRCH`: there is no such thread any more. `PERM`: the caller may not.
+/// `SRCH`: the thread no longer exists. `PERM`: the caller may not send it.
 pub(crate) fn send(pid: u32, tid: u32) -> Result<(), Errno> {
-    // The beginning of siginfo_t for SI_QUEUE, in the kernel's layout; as long as it is on every machine.
+    // The beginning of siginfo_t for SI_QUEUE, in the kernel's layout; padded to its size, which is the same on all
+    // machines.
     #[repr(C)]
     struct Queued {
         signal: i32,
@@ -155,7 +158,8 @@ pub(crate) fn send(pid: u32, tid: u32) -> Result<(), Errno> {
         value: CALL,
         rest: [0; 96],
     };
-    // SAFETY: reads a whole siginfo_t (rt_tgsigqueueinfo(2)).
+    // SAFETY: rt_tgsigqueueinfo(2) only reads a whole siginfo_t through the pointer; `info` is live and has that size
+    // (asserted above).
     let sent = unsafe { libc::syscall(libc::SYS_rt_tgsigqueueinfo, pid, tid, libc::SIGURG, &raw const info) };
     if sent == 0 { Ok(()) } else { Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::INVAL)) }
 }
@@ -192,7 +196,7 @@ mod tests {
         }
     }
 
-    /// The kernel says of real programs what they do.
+    /// The kernel reports what real programs wait for.
     #[test]
     fn a_program_that_waits_is_seen_to_wait() {
         let start = |command: &mut Command| command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
@@ -208,15 +212,16 @@ mod tests {
 
         let mut blocks = Command::new("sleep");
         let block = || {
-            // SAFETY: integers, of which zeroes are values.
+            // SAFETY: sigset_t consists of integers, for which zero is a valid value.
             let mut all: libc::sigset_t = unsafe { std::mem::zeroed() };
-            // SAFETY: fills what it is given.
+            // SAFETY: sigfillset(3) writes one sigset_t through the pointer; `all` is live and is not borrowed.
             unsafe { libc::sigfillset(&raw mut all) };
-            // SAFETY: a set that was filled in.
+            // SAFETY: sigprocmask(2) reads `all`, which is initialised and live; a null pointer for the old set is
+            // allowed.
             unsafe { libc::sigprocmask(libc::SIG_BLOCK, &raw const all, std::ptr::null_mut()) };
             Ok(())
         };
-        // SAFETY: between fork and exec only system calls are made.
+        // SAFETY: between fork and exec, `block` only makes async-signal-safe calls (sigfillset, sigprocmask).
         unsafe { blocks.arg("600").pre_exec(block) };
         cost_soon(&mut start(&mut blocks), None);
     }

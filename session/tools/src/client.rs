@@ -1,4 +1,4 @@
-//! What tools ask a session's owner for, and how they know who answers.
+//! Requests of tools to a session's owner, and how tools know which process answers.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,13 +13,13 @@ use dormouse_control::directory::{SocketDirectory, directories_named, directorie
 use dormouse_control::{ENDS_WITH_COMMAND, Error, Take};
 use crate::program::Program;
 
-/// How long the asker waits: the owner may have to find memory, to write to a disk, and to serve those who have asked before.
+/// How long the asker waits: the owner may have to find memory, write to a disk, and serve earlier clients.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How long an owner may take to show that it is there.
+/// How long an owner may take to accept a connection.
 const PATIENCE_TO_CONNECT: Duration = Duration::from_secs(2);
 
-/// The socket of a session, in a directory that was checked. Whoever answers there is a process of one of the users that are believed.
+/// The socket of a session, in a checked directory. A process that answers there belongs to one of the trusted users.
 #[derive(Debug, Clone)]
 pub struct SessionSocket {
     directory: Arc<SocketDirectory>,
@@ -29,10 +29,10 @@ pub struct SessionSocket {
 }
 
 impl SessionSocket {
-    /// One that the user names: of a session of the user or root. Root may name anybody's.
+    /// Opens the socket that the user names, of a session of the user or root. Root may name any user's.
     ///
     /// # Errors
-    /// One line.
+    /// One line with the reason.
     pub fn at(path: &Path) -> Result<SessionSocket, Error> {
         let failed = |why: String| Error::from(format!("session {}: {why}", path.display()));
         let parent = path.parent().and_then(|parent| parent.canonicalize().ok());
@@ -47,7 +47,7 @@ impl SessionSocket {
         Ok(SessionSocket { directory: Arc::new(directory), name: name.into(), owners: vec![uid, 0] })
     }
 
-    /// Where it is.
+    /// Returns the socket's path.
     pub fn path(&self) -> PathBuf {
         self.directory.path_of(&self.name)
     }
@@ -66,7 +66,7 @@ impl SessionSocket {
         Ok(socket)
     }
 
-    /// Whether an owner is there.
+    /// Whether an owner accepts connections there.
     pub fn is_alive(&self) -> bool {
         self.connect(&Deadline::after(PATIENCE_TO_CONNECT)).is_ok()
     }
@@ -85,10 +85,10 @@ fn refusal(answer: OwnerToTool) -> Error {
     })
 }
 
-/// Asks a session's owner for its budget, after it has set it to `bytes`, if any.
+/// Asks a session's owner for its budget, after setting it to `bytes` if given.
 ///
 /// # Errors
-/// One line.
+/// One line with the reason.
 pub fn ask_for_budget(session: &SessionSocket, bytes: Option<u64>) -> Result<BudgetState, Error> {
     match session.ask(&ToolToOwner::Budget { bytes: bytes.map_or(0, |bytes| bytes.max(1)) })? {
         OwnerToTool::BudgetIs { state } => Ok(state),
@@ -96,10 +96,10 @@ pub fn ask_for_budget(session: &SessionSocket, bytes: Option<u64>) -> Result<Bud
     }
 }
 
-/// Asks a session's owner how much of everything there is.
+/// Asks a session's owner for its status.
 ///
 /// # Errors
-/// One line.
+/// One line with the reason.
 pub fn ask_for_status(session: &SessionSocket) -> Result<Status, Error> {
     match session.ask(&ToolToOwner::Status)? {
         OwnerToTool::StatusIs { status } => Ok(status),
@@ -107,11 +107,12 @@ pub fn ask_for_status(session: &SessionSocket) -> Result<Status, Error> {
     }
 }
 
-/// Asks the owner of a session of attached programs to end it, and gives its summary; `None`: it goes on, because it ends with its command. A
-/// session that `program` is not in goes on: only then has somebody named it who is not to be believed.
+/// Asks the owner of a session of attached programs to end it, and returns its summary; `None` if the session goes on
+/// because it ends with its command. A session that `program` is not in goes on too: in that case an untrusted program
+/// has named it.
 ///
 /// # Errors
-/// One line.
+/// One line with the reason.
 pub fn stop_session(session: &SessionSocket, program: &Program) -> Result<Option<String>, Error> {
     match session.ask(&ToolToOwner::Stop { pid: program.pid })? {
         OwnerToTool::Stopped { summary } => Ok(Some(summary)),
@@ -123,7 +124,7 @@ pub fn stop_session(session: &SessionSocket, program: &Program) -> Result<Option
 /// Asks a session's owner for a snapshot. `wanted.dir` is made absolute.
 ///
 /// # Errors
-/// One line.
+/// One line with the reason.
 pub fn ask_for_snapshot(session: &SessionSocket, wanted: &Take) -> Result<Snapshot, Error> {
     let absolute = |dir: &PathBuf| std::path::absolute(dir).map_err(|error| format!("{}: {error}", dir.display()));
     let dir = wanted.dir.as_ref().map(absolute).transpose()?.unwrap_or_default();
@@ -140,8 +141,8 @@ pub fn ask_for_snapshot(session: &SessionSocket, wanted: &Take) -> Result<Snapsh
 }
 
 impl Program {
-    /// The session that the program says it is in, if an owner whom the program's user or the caller can believe answers there. What the
-    /// program says is a path: it is taken for no other than that of a session of these users.
+    /// Returns the session that the program says it is in, if an owner that the program's user or the caller can trust
+    /// answers there. The program's answer is a path; it is accepted only as the socket of a session of these users.
     pub fn session(&self, said: &str) -> Option<SessionSocket> {
         let candidates = self.owners().map(|uid| (uid, directories_of(uid)));
         let sessions = candidates.into_iter().filter_map(|(uid, directories)| {
@@ -153,11 +154,11 @@ impl Program {
     }
 }
 
-/// The session that `target` names: by a socket's path, the process id of a program in the session, or that of its owner.
-/// `None`: the only session there is.
+/// Finds the session that `target` names: by a socket's path, the process id of a program in the session, or that of
+/// its owner. With `None`, finds the only session that exists.
 ///
 /// # Errors
-/// One line that says what there is.
+/// One line that names the existing sessions.
 pub fn find_session(target: Option<&str>) -> Result<SessionSocket, Error> {
     let Some(target) = target else {
         let mut all = sessions(None);
@@ -192,7 +193,8 @@ fn names(sessions: &[SessionSocket]) -> String {
     sessions.iter().map(|session| session.path().display().to_string()).collect::<Vec<_>>().join(", ")
 }
 
-/// Sessions that are alive, where the caller's environment says that they are; or those that process `owner` of this user has, wherever.
+/// Returns live sessions in the directories that the caller's environment names, or those that process `owner` of this
+/// user has in any of its directories.
 fn sessions(owner: Option<u32>) -> Vec<SessionSocket> {
     let uid = rustix::process::geteuid().as_raw();
     let named = || directories_named().into_iter().flatten().collect();

@@ -1,6 +1,7 @@
-//! What a file says about the program in it: by its first bytes, its ELF headers and the names of its sections (System V ABI, chapters 4 and 5).
+//! Information about a program from its file: the first bytes, the ELF headers and the names of the sections (System V
+//! ABI, chapters 4 and 5).
 //!
-//! The file may be anybody's: nothing is read but the headers and two tables, each of bounded size.
+//! The file may belong to any user: only the headers and two tables are read, each of bounded size.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -9,13 +10,13 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::StatVfsMountFlags;
 
-/// The section that each object with a tracer, or with tracepoints, has.
+/// The section of every object with a tracer or tracepoints.
 const EVENTS_SECTION: &[u8] = b"dormouse_events";
 
-/// The section in which Go's linker says what it has built.
+/// The section in which Go's linker describes its build.
 const GO_SECTION: &[u8] = b".go.buildinfo";
-/// What each program asks the loader for that needs the runtime of a sanitizer with an allocator of its own: of the compilers' libraries, and of what
-/// the compiled code calls.
+/// Names that a program requests from the loader if it needs the runtime of a sanitizer with an allocator of its own:
+/// the compilers' libraries, and the functions that compiled code calls.
 const SANITIZERS: [(&[u8], &str); 8] = [
     (b"libasan.so", "AddressSanitizer"),
     (b"__asan_init\0", "AddressSanitizer"),
@@ -27,47 +28,47 @@ const SANITIZERS: [(&[u8], &str); 8] = [
     (b"__hwasan_init\0", "HWAddressSanitizer"),
 ];
 
-/// Most bytes of a table or a name that are read.
+/// Maximum number of bytes read of a table or a name.
 const TABLE_BYTES_MAX: u64 = 8 << 20;
 
-/// What kind of program a file is, as far as a preloaded library can be in it.
+/// Kind of program, as far as it decides whether a preloaded library can be in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// With a dynamic loader that is not musl's.
+    /// Has a dynamic loader that is not musl's.
     Dynamic,
-    /// With the runtime of a sanitizer; which.
+    /// Has the runtime of the named sanitizer.
     Sanitized(&'static str),
-    /// musl's loader.
+    /// Has musl's loader.
     Musl,
-    /// No loader.
+    /// Has no loader.
     Static,
-    /// Of another architecture; which.
+    /// Is of the named other architecture.
     Foreign(String),
 }
 
-/// What a file says.
+/// Information about a program from its file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Executable {
     pub(crate) kind: Kind,
-    /// Whether a tracer or tracepoints are in it.
+    /// Whether it contains a tracer or tracepoints.
     pub(crate) has_events: bool,
     /// Whether it is a program in Go.
     pub(crate) is_go: bool,
 }
 
-/// A command's file: of a script that of its interpreter.
+/// A command's file; for a script, that of its interpreter.
 #[derive(Debug)]
 pub(crate) struct Command {
     pub(crate) path: PathBuf,
-    /// The script that it runs.
+    /// The script that it runs, if any.
     pub(crate) script: Option<PathBuf>,
     pub(crate) executable: Executable,
-    /// Why the system runs it with privileges that the calling user has not.
+    /// Why the system runs it with privileges that the calling user does not have.
     pub(crate) privileges: Option<String>,
 }
 
 impl Command {
-    /// What `execvp` would run. `None`: nothing, or it may not be looked at.
+    /// Finds what `execvp` would run. `None` if there is nothing, or it may not be inspected.
     pub(crate) fn find(program: &OsStr) -> Option<Command> {
         let shown = Path::new(program);
         let mut path = if shown.components().count() > 1 || shown.is_absolute() {
@@ -78,9 +79,9 @@ impl Command {
                 .find(|path| path.is_file())?
         };
         let mut script = None;
-        // An interpreter may be a script itself, four deep at most (execve(2)).
+        // An interpreter may be a script itself, up to four levels deep (execve(2)).
         for _ in 0..5 {
-            // FIFOs and devices are never opened: what is run is a regular file.
+            // FIFOs and devices are never opened: only regular files can be run.
             let file = path.is_file().then(|| File::open(&path).ok())??;
             match interpreter(&file) {
                 Some(next) => script = Some(script.unwrap_or(std::mem::replace(&mut path, next))),
@@ -94,7 +95,7 @@ impl Command {
     }
 }
 
-/// The interpreter of a script.
+/// Returns the interpreter of a script.
 fn interpreter(file: &File) -> Option<PathBuf> {
     let mut head = [0; 256];
     let len = file.read_at(&mut head, 0).ok()?;
@@ -103,7 +104,7 @@ fn interpreter(file: &File) -> Option<PathBuf> {
     Some(word.into())
 }
 
-/// Whether the system gives who executes this file privileges that the caller has not, and why.
+/// Returns why executing this file gives privileges that the caller does not have; `None` if it does not.
 fn privileges(file: &File) -> Option<String> {
     let metadata = file.metadata().ok()?;
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -119,13 +120,13 @@ fn privileges(file: &File) -> Option<String> {
     if has(libc::S_ISGID | libc::S_IXGRP) && metadata.gid() != gid {
         return Some(format!("set-group-ID, of group {}", metadata.gid()));
     }
-    // The value is of no interest: its length is.
+    // Only the length of the value matters.
     let len = rustix::fs::fgetxattr(file, "security.capability", &mut [0_u8; 0]).unwrap_or(0);
     (len > 0 && uid != 0).then(|| "given capabilities by its file".into())
 }
 
 impl Executable {
-    /// `None`: it is no ELF file, or its headers lead nowhere.
+    /// Reads a file's headers. `None` if it is not an ELF file or its headers point outside of it.
     pub(crate) fn of(file: &File) -> Option<Executable> {
         let mut header = [0; 64];
         file.read_exact_at(&mut header, 0).ok()?;
@@ -157,7 +158,7 @@ const fn own_machine() -> u16 {
     if cfg!(target_arch = "aarch64") { 183 } else { 62 }
 }
 
-/// The name of the dynamic loader.
+/// Returns the name of the dynamic loader.
 fn loader(file: &File, header: &[u8]) -> Option<Vec<u8>> {
     const PT_INTERP: u32 = 3;
     let headers = table(file, u64_at(header, 32), u64::from(u16_at(header, 56)) * u64::from(u16_at(header, 54)))?;
@@ -166,8 +167,8 @@ fn loader(file: &File, header: &[u8]) -> Option<Vec<u8>> {
     table(file, u64_at(interp, 8), u64_at(interp, 32).min(4096))
 }
 
-/// The sanitizer whose runtime is a library of the program's. Where it is a part of the program, a preloaded library stands behind it, which does no
-/// harm.
+/// Returns the sanitizer whose runtime is a library of the program. A runtime that is linked statically is not
+/// reported: the preloaded library follows it in the search order, which does no harm.
 fn sanitizer(file: &File, header: &[u8]) -> Option<&'static str> {
     let names = section(file, header, b".dynstr")?;
     let names = table(file, u64_at(&names, 24), u64_at(&names, 32))?;
@@ -180,13 +181,13 @@ fn has_section(file: &File, header: &[u8], name: &[u8]) -> bool {
     section(file, header, name).is_some()
 }
 
-/// The header of the section of this name.
+/// Returns the header of the section of this name.
 fn section(file: &File, header: &[u8], name: &[u8]) -> Option<Vec<u8>> {
     let (start, entry_size) = (u64_at(header, 40), usize::from(u16_at(header, 58)).max(64));
     let mut count = u64::from(u16_at(header, 60));
     let mut names_index = u64::from(u16_at(header, 62));
     if count == 0 || names_index == 0xffff {
-        // As many as the first of them says.
+        // The first section header holds the actual numbers.
         let first = table(file, start, 64)?;
         count = if count == 0 { u64_at(&first, 32) } else { count };
         names_index = if names_index == 0xffff { u64::from(u32_at(&first, 40)) } else { names_index };
@@ -201,14 +202,14 @@ fn section(file: &File, header: &[u8], name: &[u8]) -> Option<Vec<u8>> {
     sections.chunks_exact(entry_size).find(|section| is_it(section)).map(<[u8]>::to_vec)
 }
 
-/// Bytes of a file.
+/// Reads bytes of a file, at most [`TABLE_BYTES_MAX`].
 fn table(file: &File, offset: u64, len: u64) -> Option<Vec<u8>> {
     let mut bytes = vec![0; usize::try_from(len).ok().filter(|_| len <= TABLE_BYTES_MAX)?];
     file.read_exact_at(&mut bytes, offset).ok()?;
     Some(bytes)
 }
 
-/// A number in a header that is long enough.
+/// Returns a little-endian number of a header that must be long enough.
 fn u16_at(bytes: &[u8], at: usize) -> u16 {
     u16::from_le_bytes([bytes[at], bytes[at + 1]])
 }
@@ -251,7 +252,7 @@ mod tests {
         assert_eq!(of(b"\x7fELF"), None);
         assert_eq!(of(&[0; 64]), None);
         let mut bytes = own[..4096].to_vec();
-        // 32 bits.
+        // Makes it a 32-bit file.
         bytes[4] = 1;
         assert!(matches!(of(&bytes), Some(Executable { kind: Kind::Foreign(_), .. })));
         let seed: u64 = rand::Rng::random(&mut rand::rngs::SmallRng::from_os_rng());
@@ -290,7 +291,7 @@ mod tests {
         assert!(Command::find(OsStr::new("/nowhere")).is_none());
         let fifo = place.path().join("fifo");
         rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
-        // Opened, it would have this wait for whoever writes to it.
+        // Opening it would block until a process opens it for writing.
         assert!(Command::find(fifo.as_os_str()).is_none());
     }
 }

@@ -1,6 +1,8 @@
-//! What can be seen of a process: by one look, at what the kernel tells of another process (proc(5)), and without a word from that process.
+//! Facts about a process that can be seen in one look, from what the kernel tells other processes (proc(5)), without
+//! asking the process.
 //!
-//! Its environment and its files are its own: they explain why it cannot be reached, and nothing is done because of them.
+//! A process controls its own environment and files: they explain why it cannot be reached, and no action follows from
+//! them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -18,65 +20,67 @@ use dormouse_control::directory::ProcessRoot;
 use crate::executable::Executable;
 use dormouse_control::process::{Stat, Status, process_name};
 
-/// Most bytes of a file below `/proc` that are read.
+/// Maximum number of bytes read from a file below `/proc`.
 const PROC_BYTES_MAX: u64 = 16 << 20;
-/// Most mapped files that are looked at.
+/// Maximum number of mapped files that are inspected.
 const OBJECT_COUNT_MAX: usize = 4_096;
 /// `PF_KTHREAD` in field 9 of proc_pid_stat(5).
 const PF_KTHREAD: u32 = 0x0020_0000;
-/// What the kernel shows for a user whom a namespace does not know (proc_sys_kernel(5), `overflowuid`).
+/// The id that the kernel shows for a user unknown to a namespace (proc_sys_kernel(5), `overflowuid`).
 const OVERFLOW_UID: u32 = 65_534;
 /// `AT_SECURE`, getauxval(3).
 const AT_SECURE: u64 = 23;
-/// Name of the thread that listens.
+/// Name of the tracer's thread that listens.
 const LISTENER: &str = "dormouse";
-/// What a thread of the tracer's needs: its stack, and what libc adds.
+/// Memory that a thread of the tracer needs, in bytes: its stack, and what libc adds.
 const THREAD_BYTES: u64 = 1 << 20;
 
-/// What was seen of a process. What could not be seen is left out, and `unseen` says why.
+/// Facts about a process. Those that could not be seen are left out, and `unseen` gives the reason.
 #[derive(Debug, Default)]
 pub(crate) struct Process {
     pub(crate) pid: u32,
     pub(crate) name: String,
     pub(crate) uid: u32,
-    /// As proc_pid_stat(5) abbreviates it.
+    /// State letter of proc_pid_stat(5).
     pub(crate) state: char,
     pub(crate) thread_count: u64,
     pub(crate) is_kernel_thread: bool,
-    /// Its debugger, and what that calls itself.
+    /// Its debugger's id and name.
     pub(crate) debugger: Option<(u32, String)>,
-    /// Why the caller may not look any closer.
+    /// Reason why the caller may not inspect it further.
     pub(crate) unseen: Option<String>,
-    /// Whether it was given privileges that its caller had not.
+    /// Whether it was given privileges that its caller did not have.
     pub(crate) is_secure: bool,
-    /// Its file. `None`: it is no ELF file, or cannot be read.
+    /// Its executable file. `None` if it is not an ELF file or cannot be read.
     pub(crate) executable: Option<Executable>,
-    /// Mapped files with a tracer.
+    /// Mapped files that contain a tracer.
     pub(crate) tracers: Vec<String>,
-    /// Mapped files that could not be read.
+    /// Number of mapped files that could not be read.
     pub(crate) unread: usize,
-    /// Of the environment that it was started with.
+    /// Variables of the environment that it was started with.
     pub(crate) listen: Option<String>,
     pub(crate) session: Option<String>,
     pub(crate) xdg_runtime_dir: Option<String>,
-    /// Whether its environment says that filters of system calls kill nobody.
+    /// Whether its environment says that filters of system calls do not kill it (`DORMOUSE_SECCOMP=0`).
     pub(crate) has_mild_filter: bool,
-    /// Filters of system calls are in force, in one of its threads at least; no privileges are to be had by exec.
+    /// Whether a filter of system calls is in force in at least one of its threads, and whether `exec` can gain no
+    /// privileges.
     pub(crate) has_filter: bool,
     pub(crate) has_no_new_privileges: bool,
-    /// Whether it has a handler for the signal by which a program listens, and a thread that could run it now.
+    /// Whether it has a handler for the signal by which a program listens, and whether it has a thread that could run
+    /// the handler now.
     pub(crate) handles_sigurg: bool,
     pub(crate) has_callable_thread: bool,
-    /// Namespaces in which it is and the caller is not.
+    /// Namespaces that it is in and the caller is not.
     pub(crate) namespaces: Vec<&'static str>,
-    /// Whether its root is another directory than its namespace's.
+    /// Whether its root directory differs from that of its mount namespace.
     pub(crate) is_in_chroot: bool,
-    /// Its user has no id in its user namespace.
+    /// Whether its user has no id in its user namespace.
     pub(crate) is_unmapped: bool,
-    /// Whether the tracer's thread is there, and where its socket is.
+    /// Whether the tracer's thread exists, and the path of its socket.
     pub(crate) has_thread: bool,
     pub(crate) listens_at: Option<String>,
-    /// Where it would make its socket, and what keeps it from that.
+    /// Directories where it would make its socket, each with what prevents it.
     pub(crate) places: Vec<(PathBuf, Option<String>)>,
     /// Threads that its user may have, and has.
     pub(crate) threads: Option<(u64, u64)>,
@@ -85,7 +89,7 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Looks at a process. `None`: there is none, or not even that may be seen.
+    /// Looks at a process. Returns `None` if there is none, or if not even that much may be seen.
     pub(crate) fn look(pid: u32) -> Option<Process> {
         let stat = Stat::of(pid)?;
         let status = Status::of(pid)?;
@@ -114,9 +118,9 @@ impl Process {
         Some(seen)
     }
 
-    /// What only who may read its memory may look at.
+    /// Collects what only a process that may read its memory can see.
     fn look_closer(&mut self, status: &Status) -> std::io::Result<()> {
-        // Of a first thread that has ended the kernel does not show these.
+        // The kernel does not show these for a first thread that has ended.
         let tid = tasks(self.pid).find(|tid| Stat::of_task(self.pid, *tid).is_some_and(|stat| stat.field(3) != "Z"));
         let path = |name: &str| format!("/proc/{}/task/{}/{name}", self.pid, tid.unwrap_or(self.pid));
         let maps = read(path("maps"))?;
@@ -151,7 +155,7 @@ impl Process {
         let exe = open_checked(rustix::fs::open(exe, PATH_FLAGS, Mode::empty()), None);
         let exe_inode = exe.as_ref().and_then(|file| Some(file.metadata().ok()?.ino()));
         self.executable = exe.and_then(|file| Executable::of(&file));
-        // Each file once: address range, permissions, offset, device, inode, path.
+        // Takes each file once. Fields: address range, permissions, offset, device, inode, path.
         let mut objects = BTreeMap::new();
         for line in maps.lines() {
             let mut words = line.split_ascii_whitespace();
@@ -164,7 +168,7 @@ impl Process {
             }
         }
         for ((inode, name), range) in objects {
-            // Its file may be deleted.
+            // The executable's file may be deleted.
             if exe_inode == Some(inode) {
                 if self.executable.as_ref().is_some_and(|executable| executable.has_events) {
                     self.tracers.push(name.into());
@@ -201,7 +205,7 @@ impl Process {
     fn look_at_thread(&mut self) {
         for task in listeners(self.pid) {
             self.has_thread = true;
-            // The thread has descriptors of its own, and its socket is one of them.
+            // The thread has a descriptor table of its own, and its socket is in it.
             let fds = std::fs::read_dir(task.join("fd")).into_iter().flatten().flatten();
             let links = fds.filter_map(|entry| std::fs::read_link(entry.path()).ok());
             let inodes: BTreeSet<String> = links
@@ -209,7 +213,7 @@ impl Process {
                 .collect();
             let sockets = read(task.join("net/unix")).unwrap_or_default();
             let sockets = String::from_utf8_lossy(&sockets);
-            // Address, references, protocol, flags, type, state, inode, path.
+            // Fields: address, references, protocol, flags, type, state, inode, path.
             let listens = sockets.lines().filter_map(|line| {
                 let inode = line.split_ascii_whitespace().nth(6)?;
                 let path = &line[line.find('/')?..];
@@ -226,7 +230,7 @@ impl Process {
             let line = limits.lines().find_map(|line| line.strip_prefix(name))?;
             line.split_whitespace().next()?.parse::<u64>().ok()
         };
-        // Root is not held to it (setrlimit(2)).
+        // Root is exempt from this limit (setrlimit(2)).
         if let Some(max) = soft("Max processes").filter(|_| status.number("Uid:", 0) != Some(0)) {
             self.threads = Some((max, threads_of(status.number("Uid:", 0).unwrap_or_default())));
         }
@@ -234,7 +238,7 @@ impl Process {
         self.memory_left = soft("Max address space").zip(size).map(|(max, size)| max.saturating_sub(size));
     }
 
-    /// Whether it has no more threads to start.
+    /// Whether its user can start no more threads.
     pub(crate) fn has_no_thread_left(&self) -> bool {
         self.threads.is_some_and(|(max, has)| has >= max)
     }
@@ -243,7 +247,7 @@ impl Process {
         self.memory_left.is_some_and(|left| left < THREAD_BYTES)
     }
 
-    /// Whether a control group that it is in is frozen.
+    /// Whether its control group is frozen.
     pub(crate) fn is_frozen(&self) -> bool {
         let groups = read(format!("/proc/{}/cgroup", self.pid)).unwrap_or_default();
         let groups = String::from_utf8_lossy(&groups);
@@ -255,13 +259,13 @@ impl Process {
     }
 }
 
-/// Ids of a process's threads.
+/// Returns ids of a process's threads.
 fn tasks(pid: u32) -> impl Iterator<Item = u32> {
     let entries = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
-/// Where the kernel shows the tracer's threads that listen.
+/// Returns the `/proc` directories of the tracer's listening threads.
 fn listeners(pid: u32) -> impl Iterator<Item = PathBuf> {
     let threads =
         tasks(pid).filter(move |tid| *tid != pid).map(move |tid| PathBuf::from(format!("/proc/{pid}/task/{tid}")));
@@ -273,13 +277,13 @@ pub(crate) fn has_listener(pid: u32) -> bool {
     listeners(pid).next().is_some()
 }
 
-/// The process that a thread is of, if it is not its first.
+/// Returns the process that a thread belongs to, unless it is that process's first thread.
 pub(crate) fn process_of_thread(tid: u32) -> Option<u32> {
     let process = Status::of(tid)?.number("Tgid:", 0)? as u32;
     (process != tid).then_some(process)
 }
 
-/// Threads of all processes of a user.
+/// Returns the number of threads of all processes of a user.
 fn threads_of(uid: u64) -> u64 {
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
@@ -287,13 +291,13 @@ fn threads_of(uid: u64) -> u64 {
     of_user.filter_map(|status| status.number("Threads:", 0)).sum()
 }
 
-/// The id that a user has in a process's user namespace.
+/// Returns a user's id in a process's user namespace.
 pub(crate) fn inner_uid(pid: u32, uid: u32) -> Option<u32> {
     let namespace = |who: &str| std::fs::metadata(format!("/proc/{who}/ns/user")).ok().map(|there| there.ino());
     if namespace("self") == namespace(&pid.to_string()) {
         return Some(uid);
     }
-    // First id inside, first id outside, how many (user_namespaces(7)).
+    // Fields: first id inside, first id outside, count (user_namespaces(7)).
     let map = read(format!("/proc/{pid}/uid_map")).ok()?;
     String::from_utf8_lossy(&map).lines().find_map(|line| {
         let mut numbers = line.split_whitespace().map(|number| number.parse::<u32>().ok());
@@ -303,7 +307,7 @@ pub(crate) fn inner_uid(pid: u32, uid: u32) -> Option<u32> {
     })
 }
 
-/// Whether files, or users, may have other names for a process than for the caller.
+/// Whether files or users may have other names for a process than for the caller.
 pub(crate) fn names_otherwise(pid: u32) -> bool {
     let of = |who: &str, name: &str| {
         std::fs::metadata(format!("/proc/{who}/{name}")).ok().map(|there| (there.dev(), there.ino()))
@@ -311,21 +315,22 @@ pub(crate) fn names_otherwise(pid: u32) -> bool {
     ["root", "ns/mnt", "ns/user"].into_iter().any(|name| of("self", name) != of(&pid.to_string(), name))
 }
 
-/// Where a process of this user, as the caller sees it, may have its sockets below its own root.
+/// Returns directories below its own root where a process of user `uid` may have its sockets. `uid` is the id that the
+/// caller sees.
 pub(crate) fn inner_directories(pid: u32, uid: u32) -> [PathBuf; 2] {
     let uid = inner_uid(pid, uid).unwrap_or(OVERFLOW_UID);
     [format!("/run/user/{uid}/dormouse").into(), environment::socket_dir(None, uid).into()]
 }
 
-/// A user, as the caller sees it.
+/// A user, by the ids that the caller sees.
 struct User {
     uid: u32,
     groups: Vec<u32>,
 }
 
 impl User {
-    /// What keeps a process of this user from making its socket in a directory below its root, or that directory itself; `None` if nothing
-    /// that can be seen.
+    /// Returns what prevents a process of this user from making its socket in a directory below its root, or from
+    /// making that directory; `None` if nothing visible does.
     fn obstacle(&self, root: &ProcessRoot, dir: &Path) -> Option<String> {
         if dir.as_os_str().len() > 80 {
             return Some("its path is too long for a socket".into());
@@ -336,7 +341,7 @@ impl User {
             let file = match found {
                 Ok(file) => file,
                 Err(Errno::NOENT) => {
-                    // The program makes the directory of its sockets, and not what leads there.
+                    // The program creates its socket directory, but not the directories above it.
                     let parent: &OwnedFd = last.as_ref()?;
                     return if path == dir {
                         self.cannot_write(parent, &shown(path.parent()?))
@@ -344,7 +349,7 @@ impl User {
                         Some(format!("there is no {}", shown(path)))
                     };
                 }
-                // Links lead a program where nobody follows it.
+                // A symbolic link is on the way, and links are not followed here; the program itself may get past it.
                 Err(_) => return None,
             };
             let stat = rustix::fs::fstat(&file).ok()?;
@@ -374,7 +379,7 @@ impl User {
         (!self.may(&stat, 2)).then(|| format!("user {} may not write to {name}", self.uid))
     }
 
-    /// Whether the permissions of a file let the user do this (path_resolution(7)). Root may everything.
+    /// Whether the permissions of a file grant the user this bit (path_resolution(7)). Root may do everything.
     fn may(&self, stat: &FileStat, bit: u32) -> bool {
         let shift = if stat.st_uid == self.uid {
             6
@@ -391,16 +396,17 @@ fn shown(path: &Path) -> String {
     dormouse_abi::text::shown(&path.to_string_lossy())
 }
 
-/// Whether the kernel has told a process to trust its caller with nothing.
+/// Whether the kernel runs a process in secure-execution mode (`AT_SECURE`), in which it must not trust its
+/// environment.
 fn is_secure(auxv: &[u8]) -> bool {
     let words: Vec<u64> = auxv.as_chunks::<8>().0.iter().map(|word| u64::from_ne_bytes(*word)).collect();
     words.as_chunks::<2>().0.iter().any(|[kind, value]| *kind == AT_SECURE && *value != 0)
 }
 
-/// Not opened yet: a FIFO would wait, and devices do what they do.
+/// Does not open the file itself yet: opening a FIFO would block, and opening a device may have effects.
 const PATH_FLAGS: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
 
-/// Opens for reading what a descriptor stands for, if that is a regular file with this inode.
+/// Opens for reading the file that a descriptor stands for, if it is a regular file with this inode.
 fn open_checked(found: Result<OwnedFd, Errno>, inode: Option<u64>) -> Option<File> {
     let found = found.ok()?;
     let stat = rustix::fs::fstat(&found).ok()?;
@@ -427,7 +433,7 @@ mod tests {
         assert_eq!((seen.pid, seen.uid, seen.unseen), (pid, rustix::process::geteuid().as_raw(), None));
         assert!(!seen.is_secure && !seen.is_kernel_thread && !seen.is_in_chroot && !seen.is_unmapped);
         assert!(seen.namespaces.is_empty() && !names_otherwise(pid), "{:?}", seen.namespaces);
-        // No tracer is in this test.
+        // This test contains no tracer.
         assert_eq!((seen.tracers, seen.has_thread, seen.listens_at), (Vec::new(), false, None));
         assert_eq!(seen.xdg_runtime_dir, std::env::var("XDG_RUNTIME_DIR").ok());
         assert!(Process::look(0).is_none());
@@ -458,7 +464,7 @@ mod tests {
         let says = |text: Option<String>, words: &str| {
             assert!(text.as_deref().is_some_and(|text| text.contains(words)), "{text:?}")
         };
-        // It can be made.
+        // The directory can be created.
         assert_eq!(obstacle(me, &dir), None);
         mode(&place, 0o755);
         says(obstacle(stranger, &dir), "user 4242 may not write to");

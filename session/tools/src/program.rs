@@ -1,4 +1,4 @@
-//! Talking to a program that runs: finding its sockets, knowing that it is the program that answers, asking it.
+//! Communication with a running program: finds its sockets, verifies that the program answers there, and asks it.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::PathBuf;
@@ -17,50 +17,51 @@ use dormouse_control::peer;
 use dormouse_control::process::{self, Identity, Stat, image_place, is_dead};
 use crate::why::{Looked, Silence, why_none, why_silent, why_unreachable};
 
-/// How long a program may take over an answer, all in all.
+/// Maximum duration of a program's answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// How long after its start a process that does not listen may do so in a moment, and how long from one look to the next.
+/// Age up to which a process that does not listen may be about to, and the interval between looks.
 const YOUNG: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_millis(20);
 
-/// After how long it is said that a program is waited for.
+/// Time after which the caller is told that a program is waited for.
 const SAID_AFTER: Duration = Duration::from_secs(1);
-/// From one look at a program that is called to the next: while a moment for the signal is waited for, and then for its socket.
+/// Interval between looks at a program that is called: while a moment for the signal is awaited, and then while its
+/// socket is.
 const LOOK_FOR_MOMENT: Duration = Duration::from_micros(200);
 const LOOK_FOR_SOCKET: Duration = Duration::from_millis(5);
-/// How long a thread that listens may be there before its socket is found.
+/// How long a listening thread may exist before its socket is found.
 const PATIENCE_FOR_SOCKET: Duration = Duration::from_millis(500);
 
-/// How long a program is waited for that listens by a signal: it answers once it passes a tracepoint.
+/// How long to wait for a program that listens by a signal: it answers once it passes a tracepoint.
 pub struct Wait<'a> {
-    /// `None`: without an end.
+    /// Maximum duration. `None`: no limit.
     pub limit: Option<Duration>,
-    /// Called once when a program is waited for, after a second, with its id.
+    /// Called once with the program's id after a second of waiting.
     pub on_wait: &'a mut dyn FnMut(u32),
 }
 
-/// How the identity of a process is looked up: another way in tests.
+/// Function that looks up a process's identity; tests use another one.
 type Lookup = fn(u32) -> Option<Identity>;
 
-/// A process that listens, perhaps on several sockets: one for each of its objects that carries a tracer of its own.
+/// A process that listens, possibly on several sockets: one for each of its objects with a tracer of its own.
 #[derive(Debug)]
 pub struct Program {
-    /// Its id.
+    /// Its process id.
     pub pid: u32,
     identity: Identity,
-    /// Its id stays its own as long as this is of a process that is alive.
+    /// Its pidfd: the id remains its own as long as this process is alive.
     pidfd: OwnedFd,
     lookup: Lookup,
-    /// One for each tracer in it.
+    /// One socket for each tracer in it.
     sockets: Vec<(Arc<SocketDirectory>, String)>,
 }
 
-/// Looks again while that may give something else.
+/// Repeats a failed look while the process is young, since the result may change.
 fn while_young<T>(mut look: impl FnMut() -> Result<T, Error>, mut is_young: impl FnMut() -> bool) -> Result<T, Error> {
     loop {
         match look() {
-            // Nothing tells when it begins to listen. It ends when the process is older than `YOUNG`.
+            // No event signals that it begins to listen. The loop ends when the process is older than `YOUNG`.
             Err(_) if is_young() => std::thread::sleep(LOOK),
             found => return found,
         }
@@ -68,24 +69,25 @@ fn while_young<T>(mut look: impl FnMut() -> Result<T, Error>, mut is_young: impl
 }
 
 impl Program {
-    /// Finds a process's sockets: those that the process itself listens to, in directories where its user's sockets may be. A program that listens
-    /// by a signal is called, and gets five seconds to pass a tracepoint.
+    /// Finds a process's sockets: those that the process itself listens to, in the directories where its user's sockets
+    /// may be. A program that listens by a signal is called, and has five seconds to pass a tracepoint.
     ///
     /// # Errors
-    /// One line.
+    /// One line with the reason.
     pub fn find(pid: u32) -> Result<Program, Error> {
         Program::find_by(pid, Identity::of, directories_of, &mut Wait { limit: Some(PATIENCE), on_wait: &mut |_| {} })
     }
 
-    /// The same, but that a program which listens by a signal is waited for as it is said here, and one that has just started gets time to listen.
+    /// Finds a process's sockets like [`Program::find`], but waits for a program that listens by a signal as `wait`
+    /// says, and gives a process that has just started time to listen.
     ///
     /// # Errors
-    /// One line.
+    /// One line with the reason.
     pub fn find_soon(pid: u32, wait: &mut Wait<'_>) -> Result<Program, Error> {
         while_young(|| Program::find_by(pid, Identity::of, directories_of, wait), || process::is_young(pid, YOUNG))
     }
 
-    /// The program, if it listens at this moment. It is not called, and no reason is looked for.
+    /// Returns the program if it currently listens. Does not call it, and looks for no reason.
     pub fn listening(pid: u32) -> Option<Program> {
         Program::look_for(pid, Identity::of, directories_of)
             .ok()
@@ -115,13 +117,15 @@ impl Program {
                 listens_since = Instant::now();
             }
             let listens_elsewhere = listens_since.elapsed() >= PATIENCE_FOR_SOCKET;
-            // The reason is looked for before it is called, when it has become another program, where its socket is not found, and at the end.
+            // The reason is looked for before the first call, after the process has executed another program, when its
+            // socket is not found, and at the end.
             if is_late || listens_elsewhere || !call.is_under_way(pid) {
                 match why_unreachable(pid, looked) {
                     Silence::Callable(why) if is_late => return Err(why),
                     Silence::Callable(_) if call.is_under_way(pid) => {}
                     Silence::Callable(_) => call = Call::to(pid),
-                    // Its socket is being made or taken down, of which nobody tells a tool; `PATIENCE_FOR_SOCKET` ends it.
+                    // Its socket is being made or removed, which no event signals; `PATIENCE_FOR_SOCKET` limits the
+                    // wait.
                     Silence::Because(_) if !is_late && !listens_elsewhere && (has_listened || has_listener(pid)) => {
                         std::thread::sleep(LOOK_FOR_SOCKET);
                         continue;
@@ -133,18 +137,18 @@ impl Program {
                 is_said = true;
                 (wait.on_wait)(pid);
             }
-            // Nobody tells a tool of a better moment, or of a socket.
+            // No event signals a better moment or a socket.
             std::thread::sleep(if call.go_on(pid) { LOOK_FOR_SOCKET } else { LOOK_FOR_MOMENT });
         }
     }
 
-    /// `None`: there is no such process.
+    /// Looks for a process's sockets. Returns `None` if there is no such process.
     fn look_for(
         pid: u32,
         lookup: Lookup,
         directories_of: impl Fn(u32) -> Vec<PathBuf>,
     ) -> Result<Option<(Program, Looked)>, Error> {
-        // The pidfd first: what is looked up by the id afterwards is of the same process, as long as that is alive.
+        // The pidfd is opened first: later look-ups by the id concern the same process as long as it is alive.
         let Ok(pidfd) = process::open(pid) else { return Ok(None) };
         let Some(identity) = lookup(pid).filter(|_| !is_dead(&pidfd)) else { return Ok(None) };
         let (uid, me) = (identity.uid, rustix::process::geteuid());
@@ -157,7 +161,8 @@ impl Program {
         for path in looked.paths.clone() {
             program.look_into(SocketDirectory::open(&path, uid), &mut looked);
         }
-        // Where it calls something else by these names: in another mount namespace, below another root, or by another id of its user.
+        // The names may mean something else to the process: in another mount namespace, below another root, or with
+        // another user id.
         if program.sockets.is_empty()
             && names_otherwise(pid)
             && let Ok(root) = ProcessRoot::of(pid)
@@ -174,7 +179,7 @@ impl Program {
         !self.sockets.is_empty()
     }
 
-    /// Finds its sockets in a directory.
+    /// Adds its sockets in a directory.
     fn look_into(&mut self, directory: Result<Option<SocketDirectory>, Error>, looked: &mut Looked) {
         let directory = match directory {
             Ok(Some(directory)) => Arc::new(directory),
@@ -187,7 +192,8 @@ impl Program {
             let socket = (Arc::clone(&directory), name);
             match self.connect(&socket, &Deadline::after(PATIENCE)) {
                 Ok(_) => self.sockets.push(socket),
-                // Left by a process of this id that is dead, or of one that has this id in another PID namespace.
+                // The socket was left by a dead process of this id, or belongs to a process that has this id in another
+                // PID namespace.
                 Err(Refusal::Failed(Failure::System(Errno::CONNREFUSED)) | Refusal::Namesake) => {}
                 Err(error) => looked
                     .sockets_unfit
@@ -196,13 +202,13 @@ impl Program {
         }
     }
 
-    /// Connects, and makes sure that it is this process that listens.
+    /// Connects, and verifies that this process listens there.
     fn connect(
         &self,
         (directory, name): &(Arc<SocketDirectory>, String),
         deadline: &Deadline<'_>,
     ) -> Result<OwnedFd, Refusal> {
-        // A program that has given up root's rights may have made its socket before.
+        // A program that has dropped root's privileges may have made its socket before that.
         let socket = directory.connect(name, &[self.identity.uid, 0], deadline)?;
         let peer = Peer::of(&socket).map_err(Failure::System)?;
         let seen = Seen {
@@ -219,23 +225,23 @@ impl Program {
         Ok(socket)
     }
 
-    /// How many tracers are in it.
+    /// Returns the number of tracers in it.
     pub fn tracer_count(&self) -> usize {
         self.sockets.len()
     }
 
-    /// Asks one of the tracers in the process, by its place in the answers of [`Program::ask`].
+    /// Asks one of the tracers in the process, by its index in the answers of [`Program::ask`].
     ///
     /// # Errors
-    /// One line, if it does not answer.
+    /// One line with the reason, if it does not answer.
     pub fn ask_one(&self, index: usize, question: &ToolToProgram) -> Result<ProgramToTool, Error> {
         self.ask_with(index, question, None, PATIENCE)
     }
 
-    /// The same, with a descriptor for the program, and so long at most.
+    /// Asks one of the tracers, passes a descriptor along if given, and waits for at most `patience`.
     ///
     /// # Errors
-    /// One line, if it does not answer.
+    /// One line with the reason, if it does not answer.
     pub fn ask_with(
         &self,
         index: usize,
@@ -261,15 +267,15 @@ impl Program {
         })
     }
 
-    /// Asks every tracer in the process, and gives the answers in the order of its sockets.
+    /// Asks every tracer in the process, and returns the answers in the order of its sockets.
     ///
     /// # Errors
-    /// One line, if it does not answer.
+    /// One line with the reason, if one does not answer.
     pub fn ask(&self, question: &ToolToProgram) -> Result<Vec<ProgramToTool>, Error> {
         (0..self.sockets.len()).map(|index| self.ask_one(index, question)).collect()
     }
 
-    /// What it says instead of the answer that was asked for.
+    /// Returns the error for an answer of another kind than was asked for.
     pub fn refusal(&self, answer: ProgramToTool) -> Error {
         let pid = self.pid;
         match answer {
@@ -278,7 +284,7 @@ impl Program {
         }
     }
 
-    /// Users whose session the program may be in: its own, and the caller, who may have armed it.
+    /// Users whose session the program may be in: its own user, and the caller, who may have armed it.
     pub(crate) fn owners(&self) -> [u32; 2] {
         [self.identity.uid, rustix::process::geteuid().as_raw()]
     }
@@ -287,9 +293,9 @@ impl Program {
 /// A call of a program that listens by a signal.
 #[derive(Debug, Default)]
 struct Call {
-    /// Which program the process is, so that one that it becomes by `exec` is told from it.
+    /// Identifies the process's program, to tell it from one that it executes later.
     image: Option<u64>,
-    /// `None`: nobody is called.
+    /// Time at which the call began. `None`: no program is called.
     started: Option<Instant>,
     /// The thread that was sent the signal.
     thread: Option<u32>,
@@ -304,34 +310,34 @@ impl Call {
         self.started.is_some() && image_place(pid) == self.image
     }
 
-    /// Sends the signal if this is a moment for it. Whether it has been sent.
+    /// Sends the signal if this is a good moment. Returns whether it has been sent.
     fn go_on(&mut self, pid: u32) -> bool {
-        // A thread that has ended may not have come to run the handler.
+        // A thread that has ended may not have run the handler.
         if self.thread.is_some_and(|tid| Stat::of_task(pid, tid).is_some()) {
             return true;
         }
         let is_late = self.started.is_some_and(|started| started.elapsed() >= PATIENCE_FOR_MOMENT);
         let thread = cheapest_thread(pid).filter(|(cost, _)| is_late || *cost <= Cost::Restarted);
-        // Whoever may not send it finds no socket, and hears why.
+        // If the caller may not send it, no socket is found, and the caller gets the reason.
         self.thread = thread.map(|(_, tid)| tid).filter(|tid| send(pid, *tid).is_ok());
         self.thread.is_some()
     }
 }
 
-/// What is known of a process at the other end of a connection, after it was connected.
+/// Facts about the process at the other end of a connection, after connecting.
 struct Seen {
-    /// Its id, if it can be seen, and its user.
+    /// Its id, if it is visible, and its user.
     pid: Option<u32>,
     uid: u32,
     is_peer_dead: bool,
-    /// Of the process that has the id.
+    /// Identity of the process that has the program's id now.
     identity: Option<Identity>,
-    /// Whether the process that had it at first is dead.
+    /// Whether the process that had the id at first is dead.
     is_dead: bool,
 }
 
 impl Seen {
-    /// Whether it is still the process that was looked for.
+    /// Checks that it is still the process that was looked for.
     fn check(&self, pid: u32, identity: &Identity) -> Result<(), String> {
         if self.is_dead || self.identity.as_ref().is_none_or(|now| now.start != identity.start) {
             return Err("the process has ended meanwhile".into());
@@ -373,7 +379,8 @@ mod tests {
         listener
     }
 
-    /// A program's listener, which gives each question this answer. It ends with a connection that says what no Dormouse says.
+    /// Answers each question to a program's listener with `answer`. Ends when a connection sends something that is not
+    /// Dormouse's protocol.
     fn answer_all(listener: &UnixListener, answer: &ProgramToTool) {
         loop {
             let (stream, _) = listener.accept().unwrap();
@@ -383,7 +390,7 @@ mod tests {
                     conversation.send(answer).unwrap();
                 }
                 Err(Failure::Mismatch(_)) => return,
-                // Whoever only looks whether somebody is there asks nothing.
+                // A client that only checks whether a process listens asks nothing.
                 Err(_) => {}
             }
         }
@@ -394,7 +401,7 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let me = std::process::id();
         let listener = listen(place.path(), &format!("{me}.0.sock"));
-        // Of this process too, which has no such id in any namespace.
+        // This process listens there too, but has no such id in any namespace.
         let _other = listen(place.path(), "4200000.0.sock");
         std::thread::scope(|scope| {
             scope.spawn(|| answer_all(&listener, &ProgramToTool::Error { text: "no\u{1b}[2J".into() }));
@@ -404,7 +411,7 @@ mod tests {
             assert_eq!(program.refusal(answer).to_string(), format!("process {me}: no\u{fffd}[2J"));
             UnixStream::connect(place.path().join(format!("{me}.0.sock"))).unwrap().write_all(&[0]).unwrap();
         });
-        // As in a container: the process knows itself by another id.
+        // Models a container: the process knows itself by another id.
         let inside = |pid| Identity::of(pid).map(|identity| Identity { ids: vec![pid, 4_200_000], ..identity });
         let program = find_by(me, inside, place.path()).unwrap();
         assert_eq!(program.tracer_count(), 2);
@@ -448,7 +455,7 @@ mod tests {
         let program = find_by(me, lookup, place.path()).unwrap();
         let error = program.ask(&ToolToProgram::List).unwrap_err().to_string();
         assert!(error.contains("the process has ended meanwhile"), "{error}");
-        // Between its look-up and the first connection.
+        // The process is replaced between its look-up and the first connection.
         LOOKED.set(1);
         let error = find_by(me, lookup, place.path()).unwrap_err().to_string();
         assert!(error.contains("the process has ended meanwhile"), "{error}");
@@ -479,7 +486,7 @@ mod tests {
         let _listener = listen(place.path(), &format!("{}.0.sock", child.id()));
         let error = find_by(child.id(), Identity::of, place.path()).map(drop);
         child.kill().unwrap();
-        // Nobody has waited for it yet.
+        // The child is a zombie now.
         let dead = rustix::process::WaitIdOptions::EXITED | rustix::process::WaitIdOptions::NOWAIT;
         let child_pid = rustix::process::Pid::from_child(&child);
         rustix::process::waitid(rustix::process::WaitId::Pid(child_pid), dead).unwrap();

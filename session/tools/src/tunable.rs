@@ -1,18 +1,18 @@
-//! What operators see and set in a program that runs.
+//! Tunables, which operators see and set in a running program.
 
 use dormouse_abi::message::{ProgramToTool, ToolToProgram, TunableChange, TunableStatus, Tunables};
 
 use dormouse_control::Error;
 use crate::program::Program;
 
-/// Names in an error message; more are left to `dormouse imv list`.
+/// Maximum number of names in an error message; for more, it refers to `dormouse imv list`.
 const NAME_COUNT_MAX: usize = 8;
 
 impl Program {
-    /// The tunables of each tracer in the process, by name, then in the order of their objects.
+    /// Returns the tunables of each tracer in the process, by name, then in the order of their objects.
     ///
     /// # Errors
-    /// One line.
+    /// One line with the reason.
     pub fn tunables(&self) -> Result<Vec<Tunables>, Error> {
         let answers = self.ask(&ToolToProgram::ListTunables)?.into_iter();
         answers
@@ -26,11 +26,11 @@ impl Program {
             .collect()
     }
 
-    /// Sets tunables, given as name and text: all of them or none, with one synchronisation of the program's CPUs. What was
-    /// changed, in the order of `values`.
+    /// Sets tunables, given as name and text, all or none, with one synchronisation of the program's CPUs. Returns what
+    /// was changed, in the order of `values`.
     ///
     /// # Errors
-    /// One line; nothing was set then, unless the program did not answer.
+    /// One line with the reason; nothing was set then, unless the program did not answer.
     pub fn set_tunables(&self, values: &[(String, String)]) -> Result<Vec<TunableChange>, Error> {
         let tracers = self.tunables()?;
         let mut chosen: Option<(usize, &str)> = None;
@@ -52,7 +52,7 @@ impl Program {
         }
     }
 
-    /// Which tracer knows a name.
+    /// Returns the index of the tracer that knows a name.
     fn tracer_of(&self, tracers: &[Tunables], name: &str) -> Result<usize, Error> {
         let named: Vec<(usize, &TunableStatus)> = tracers
             .iter()
@@ -79,7 +79,7 @@ impl Program {
     }
 }
 
-/// The names that exist, so that a wrong one can be mended.
+/// Returns a text with the names that exist, so that a wrong one can be corrected.
 fn has(tracers: &[Tunables]) -> String {
     let mut names: Vec<&str> =
         tracers.iter().flat_map(|tracer| &tracer.tunables).map(|tunable| tunable.name.as_str()).collect();

@@ -1,5 +1,5 @@
-//! Programs with tracepoints that a recorded command has started, and that have not joined its session: found by looks at the command's
-//! descendants, each with the reason, as far as it can be seen from outside.
+//! Programs with tracepoints that a recorded command has started and that have not joined its session. They are found
+//! by looks at the command's descendants, each with the reason, as far as it can be seen from outside.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -11,40 +11,41 @@ use dormouse_control::MappedFile;
 use dormouse_control::process::image_place;
 use dormouse_control::Processes;
 
-/// Descendants that are looked at in one round, and closer looks in it.
+/// Maximum number of descendants inspected in one look, and of close inspections among them.
 const DESCENDANT_COUNT_MAX: usize = 10_000;
 const CLOSE_COUNT_MAX: usize = 16;
 
-/// Programs that are named.
+/// Maximum number of programs that are named.
 const NAMED_COUNT_MAX: usize = 100;
 
 /// A program that has not joined.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unjoined {
-    /// The process's id.
+    /// Its process id.
     pub pid: u32,
-    /// What it calls itself.
+    /// Its name.
     pub name: String,
-    /// Why it has not, and what to do about it.
+    /// Why it has not joined, with a remedy.
     pub reason: String,
 }
 
-/// What was seen so far.
+/// State of the search over several looks.
 #[derive(Debug, Default)]
 pub struct Descendants {
-    /// By process, where the program lies that it is, and whether that was looked at closely.
+    /// For each process, the address that identifies its program, and whether that program has been inspected closely.
     known: BTreeMap<u32, (u64, bool)>,
     found: Vec<Unjoined>,
 }
 
 impl Descendants {
-    /// Those that were found.
+    /// Returns the programs that were found.
     pub fn found(&self) -> &[Unjoined] {
         &self.found
     }
 
-    /// Looks once at what process `command` and those below it are. One that is, as the same program, not in the session at a second look
-    /// is looked at closely, once. `processes` are in the session, and have its memory mapped.
+    /// Looks once at the process `command` and its descendants. A process that at a second look is still the same
+    /// program and not in the session is inspected closely, once. `processes` are those in the session, and `memory` is
+    /// the file that they have mapped.
     pub fn look(&mut self, command: u32, processes: &Processes, memory: &MappedFile) {
         let mut known = BTreeMap::new();
         let mut close = 0;
@@ -64,12 +65,12 @@ impl Descendants {
     }
 }
 
-/// Whether a process is a program with a tracer or tracepoints, as far as that can be seen.
+/// Whether a process's program has a tracer or tracepoints, as far as that can be seen.
 pub fn has_tracepoints(pid: u32) -> bool {
     Process::look(pid).is_some_and(|process| !process.tracers.is_empty())
 }
 
-/// A process, its children, theirs, and so on.
+/// Returns a process and all its descendants, at most [`DESCENDANT_COUNT_MAX`].
 fn with_descendants(pid: u32) -> Vec<u32> {
     let (mut all, mut next) = (Vec::new(), VecDeque::from([pid]));
     while let Some(pid) = next.pop_front().filter(|_| all.len() < DESCENDANT_COUNT_MAX) {
@@ -83,7 +84,7 @@ fn with_descendants(pid: u32) -> Vec<u32> {
     all
 }
 
-/// Of one that is not in the session: why, if it could be.
+/// Returns why a process is not in the session, or `None` if it could not have joined or the reason cannot be seen.
 fn unjoined(process: &Process) -> Option<Unjoined> {
     if process.tracers.is_empty() || process.unseen.is_some() {
         return None;
@@ -105,13 +106,13 @@ fn unjoined(process: &Process) -> Option<Unjoined> {
          dormouse inside of it"
             .into()
     } else {
-        // It has been told by the session, or is not there yet.
+        // The session has told it the reason, or it has not got so far yet.
         return None;
     };
     Some(Unjoined { pid: process.pid, name: process.name.clone(), reason: format!("{named}: {why}") })
 }
 
-/// What has a program's children keep what they need to join.
+/// Returns the remedy that lets a program's children keep what they need to join.
 pub(crate) fn keep_environment() -> String {
     format!(
         "have what starts it keep that and {ENV_MEMORY}, as `sudo --preserve-env={ENV_SESSION},{ENV_MEMORY}` does, or run dormouse behind what clears \

@@ -1,6 +1,8 @@
-//! Why a program cannot be reached, or has not joined a session: facts in the order in which they explain it, each with what to do about it.
+//! Why a program cannot be reached, or has not joined a session: reasons in the order in which they explain it, each
+//! with a remedy.
 //!
-//! A row of the table holds or does not hold by what was seen. The first that holds is the reason. `docs/limits.md` has the same table.
+//! Each row of the table holds or does not hold by what was seen. The first row that holds is the reason.
+//! `docs/limits.md` has the same table.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -18,16 +20,16 @@ use crate::executable::{Command, Executable, Kind};
 use crate::facts::{Process, process_of_thread};
 use crate::unjoined::keep_environment;
 
-/// How long a look may take: another user's file systems are looked into.
+/// How long a look may take: it may access another user's file systems.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// How long a session's owner may take to be there.
+/// How long a session's owner may take to accept a connection.
 const PATIENCE_TO_CONNECT: Duration = Duration::from_secs(1);
 
 /// File name of the library that traces libc's functions in unmodified programs.
 const LIBC_LIBRARY: &str = "libdormouse_libc.so";
 
-/// What a program was asked to do.
+/// Requests that a program may not have answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Request {
     /// To answer a tool.
@@ -39,7 +41,7 @@ enum Request {
 }
 use Request::{Answer, Join, Preload};
 
-/// Where a program's sockets were looked for, and what was found there and will not do, each with the reason.
+/// Directories and sockets of a program that were tried. Those that cannot be used have the reason.
 #[derive(Debug, Default)]
 pub(crate) struct Looked {
     pub(crate) paths: Vec<PathBuf>,
@@ -47,30 +49,30 @@ pub(crate) struct Looked {
     pub(crate) sockets_unfit: Vec<String>,
 }
 
-/// What was seen, of a process or of a command.
+/// Findings about a process or a command.
 #[derive(Debug, Default)]
 struct Facts {
     process: Option<Process>,
     command: Option<Command>,
-    /// The library that was to be loaded, if it is none.
+    /// The library that should have been loaded, if the file does not contain a tracer.
     no_library: Option<PathBuf>,
     looked: Looked,
-    /// Whether the session that has started it has an owner, if that may be asked.
+    /// Whether the session that has started it has an owner. `None` if the owner must not be asked.
     is_session_alive: Option<bool>,
 }
 
-/// A row.
+/// A row of the table.
 struct Reason {
     requests: &'static [Request],
-    /// What it is about, in the document.
+    /// Subject of the row, as in the document.
     what: &'static str,
-    /// What was seen, where the row holds: the rest of a sentence about the program.
+    /// Returns what was seen if the row holds: the rest of a sentence about the program.
     seen: fn(&Facts) -> Option<String>,
-    /// `PID` and `DIR` stand for the process and the directory of its socket.
+    /// Remedy. `PID` and `DIR` stand for the process and its socket's directory.
     remedy: &'static str,
 }
 
-/// Rows that a program is in which listens by a signal, and which nothing keeps from answering once it was called.
+/// Rows for a program that listens by a signal and that nothing prevents from answering once it has been called.
 const NOT_CALLABLE_NOW: &str = "its threads wait for signals, or block `SIGURG`";
 const NOT_PASSED: &str = "it has passed no tracepoint since it was called";
 
@@ -371,7 +373,7 @@ const REASONS: [Reason; 29] = [
 ];
 
 impl Facts {
-    /// Something about a process.
+    /// Returns `seen` if there is a process and `holds` is true of it.
     fn of(&self, holds: impl Fn(&Process) -> bool, seen: &str) -> Option<String> {
         self.process.as_ref().filter(|process| holds(process)).map(|_| seen.into())
     }
@@ -400,13 +402,13 @@ impl Facts {
         kind(executable)
     }
 
-    /// The first row that holds.
+    /// Returns the first row that holds.
     fn reason(&self, request: Request) -> Option<(&'static Reason, String)> {
         let asked = REASONS.iter().filter(|reason| reason.requests.contains(&request));
         asked.filter_map(|reason| Some((reason, (reason.seen)(self)?))).next()
     }
 
-    /// One line about a process.
+    /// Returns one line about a process.
     fn told(&self, pid: u32) -> String {
         let Some((reason, seen)) = self.reason(Answer) else {
             return format!("process {pid} cannot be looked at; run dormouse as root");
@@ -416,7 +418,7 @@ impl Facts {
         let dir = dir.map(|dir| shown(&dir.to_string_lossy())).unwrap_or_default();
         let remedy = reason.remedy.replace("PID", &pid.to_string()).replace("=DIR ", &format!("={dir} "));
         let name = process.map(|process| format!(" ({})", process.name)).unwrap_or_default();
-        // Somebody else's socket in a program's name is told of too.
+        // Another user's socket in the program's name is reported too.
         let unfit = self.looked.sockets_unfit.iter().chain(&self.looked.directories_unfit);
         let others =
             unfit.filter(|unused| !seen.contains(*unused)).map(|unused| format!("; {unused}")).collect::<String>();
@@ -424,7 +426,7 @@ impl Facts {
     }
 }
 
-/// What there is more than one of.
+/// Returns a list with its heading, or `None` if the list is empty.
 fn listed(what: &str, all: &[String]) -> Option<String> {
     (!all.is_empty()).then(|| format!("{what}: {}", all.join("; ")))
 }
@@ -434,7 +436,7 @@ impl Process {
         matches!(self.listen.as_deref(), Some("thread" | "signal" | "1"))
     }
 
-    /// Where it is, if not where the caller is.
+    /// Returns the namespaces and the chroot that it is in and the caller is not.
     fn surroundings(&self) -> String {
         let chroot = self.is_in_chroot.then_some("chroot");
         let places: Vec<&str> = chroot.into_iter().chain(self.namespaces.iter().copied()).collect();
@@ -442,7 +444,7 @@ impl Process {
     }
 }
 
-/// What keeps a preloaded library out of a program.
+/// Returns what prevents a preloaded library from working in a program.
 fn kind(executable: &Executable) -> Option<String> {
     match &executable.kind {
         Kind::Dynamic => None,
@@ -453,7 +455,7 @@ fn kind(executable: &Executable) -> Option<String> {
     }
 }
 
-/// Why a process does not go on.
+/// Returns why a process does not run.
 fn why_still(process: &Process) -> Option<String> {
     match (process.state, &process.debugger) {
         ('t' | 'T', Some((pid, name))) => Some(format!("is held by process {pid} ({name})")),
@@ -462,7 +464,7 @@ fn why_still(process: &Process) -> Option<String> {
     }
 }
 
-/// Looks for so long at most: what lies in another's file systems may never answer.
+/// Runs `look` for at most [`PATIENCE`]: another user's file system may never answer.
 fn within_patience<T: Send + 'static>(look: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     let (sender, seen) = channel();
     let look = move || {
@@ -475,13 +477,14 @@ fn within_patience<T: Send + 'static>(look: impl FnOnce() -> T + Send + 'static)
 /// Why a process has no socket.
 #[derive(Debug)]
 pub(crate) enum Silence {
-    /// It listens by a signal, and would make a socket if it were called. If it has been called: why it has not, in one line.
+    /// It listens by a signal and would make a socket if it were called. If it has been called: the reason why it has
+    /// made none, in one line.
     Callable(Error),
-    /// Why it does not listen, in one line.
+    /// The reason why it does not listen, in one line.
     Because(Error),
 }
 
-/// Why a process that has no socket where it was looked for does not listen.
+/// Returns why a process whose socket was not found does not listen.
 pub(crate) fn why_unreachable(pid: u32, looked: Looked) -> Silence {
     let look = move || {
         let process = Process::look(pid);
@@ -502,7 +505,7 @@ pub(crate) fn why_unreachable(pid: u32, looked: Looked) -> Silence {
     within_patience(look).unwrap_or_else(|| Silence::Because(late().into()))
 }
 
-/// Why there is no process with this id that a tool could talk to, in one line.
+/// Returns, in one line, why there is no process with this id that a tool could talk to.
 pub(crate) fn why_none(pid: u32) -> Error {
     let none = format!("there is no process {pid}; `pgrep -a NAME` finds a program's id");
     if let Some(process) = process_of_thread(pid) {
@@ -520,7 +523,7 @@ pub(crate) fn why_none(pid: u32) -> Error {
     }
 }
 
-/// Why a process that has a socket does not answer there, in one line.
+/// Returns, in one line, why a process that has a socket does not answer there.
 pub(crate) fn why_silent(pid: u32, patience: Duration) -> Error {
     let process = Process::look(pid);
     let why = process.as_ref().and_then(why_still);
@@ -536,8 +539,8 @@ pub(crate) fn why_silent(pid: u32, patience: Duration) -> Error {
     }
 }
 
-/// Whether somebody owns the session at a path, which a process of this user says. `None`: that is not asked, because it is none of the
-/// directories where the user's sessions or the caller's may be.
+/// Whether the session at a path named by a process of user `uid` has an owner. `None` if the path is not in a
+/// directory of that user's or the caller's sessions, in which case nothing is asked.
 fn is_session_alive(path: &str, uid: u32) -> Option<bool> {
     let users = [uid, rustix::process::geteuid().as_raw()];
     let (directory, name) = users.into_iter().find_map(|user| {
@@ -547,13 +550,13 @@ fn is_session_alive(path: &str, uid: u32) -> Option<bool> {
     })?;
     let Ok(Some(directory)) = directory else { return Some(false) };
     let connected = directory.connect(name, &[users[0], users[1], 0], &Deadline::after(PATIENCE_TO_CONNECT));
-    // One that does not answer in time is there.
+    // An owner that does not answer in time exists.
     let gone = Refusal::Failed(dormouse_transport::Error::System(Errno::NOENT));
     let refused = Refusal::Failed(dormouse_transport::Error::System(Errno::CONNREFUSED));
     Some(connected.map_or_else(|refusal| refusal != gone && refusal != refused, |_| true))
 }
 
-/// A command, and what it runs.
+/// Returns a description of a command and its interpreter, if any.
 fn named(program: &OsStr, command: Option<&Command>) -> String {
     let program = shown(&program.to_string_lossy());
     match command {
@@ -564,7 +567,8 @@ fn named(program: &OsStr, command: Option<&Command>) -> String {
     }
 }
 
-/// What of a command's arguments is a file with tracepoints, which it may have been to start.
+/// Returns the first argument of a command that is a file with tracepoints; the command may have been meant to start
+/// it.
 fn argument_with_tracepoints(arguments: &[OsString]) -> Option<&OsStr> {
     let has_events = |argument: &&OsString| {
         let path = Path::new(argument);
@@ -573,8 +577,8 @@ fn argument_with_tracepoints(arguments: &[OsString]) -> Option<&OsStr> {
     arguments.iter().find(has_events).map(OsString::as_os_str)
 }
 
-/// Why neither a command, a program and its arguments, nor what it has started has joined a session, although this library was to be loaded, if any
-/// was.
+/// Returns why neither a command (a program and its arguments) nor a process that it has started has joined a session,
+/// although `library`, if any, should have been loaded.
 pub fn why_not_joined(command: &[OsString], library: Option<&Path>) -> String {
     let Some((program, arguments)) = command.split_first() else { return "there is no command".into() };
     let is_none = |library: &&Path| {
@@ -608,7 +612,7 @@ pub fn why_not_joined(command: &[OsString], library: Option<&Path>) -> String {
     }
 }
 
-/// Why the library of `--libc` does not reach a command, if its file says so.
+/// Returns why the library of `--libc` does not reach a command, if the command's file shows it.
 pub fn why_not_preloaded(program: &OsStr) -> Option<String> {
     let facts = Facts { command: Command::find(program), ..Facts::default() };
     let (reason, seen) = facts.reason(Preload)?;
@@ -625,7 +629,7 @@ mod tests {
 
     use super::*;
 
-    /// A program that has a tracer, and does not listen.
+    /// Returns the facts of a program that has a tracer and does not listen.
     fn silent() -> Facts {
         let executable = Executable { kind: Kind::Dynamic, has_events: true, is_go: false };
         let process = Process {
@@ -769,7 +773,7 @@ mod tests {
             with(|process| process.memory_left = Some(1 << 30)),
             with(|process| (process.listen, process.session) = (Some("1".into()), Some("/x".into()))),
             with(|process| process.places.push(("/run/x".into(), Some("it is read-only".into())))),
-            // strace lets it run.
+            // strace does not stop it.
             with(|process| process.debugger = Some((9, "strace".into()))),
         ] {
             assert!(facts.told(7).contains("nothing to be seen keeps it from listening"), "{}", facts.told(7));

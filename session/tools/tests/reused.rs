@@ -1,4 +1,5 @@
-//! A tool and a process that ends after the tool has found it, whose id another process gets, which listens at the very same place.
+//! A tool and a process that ends after the tool has found it. Another process gets the id and listens at the very same
+//! place.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::DirBuilderExt;
@@ -12,11 +13,11 @@ use dormouse_tools::Program;
 use dormouse_testing::{Lack, has, skip};
 use dormouse_transport::{Conversation, Deadline};
 
-/// Environment variable: what part of the test this process is.
+/// Environment variable: the part of the test that this process plays.
 const ENV_PART: &str = "DORMOUSE_TEST_PART";
 const NAME: &str = "an_id_that_another_process_has_got_is_refused";
 
-/// This very test, as a part of it.
+/// Returns a command that runs this very test as one of its parts.
 fn part(part: &str, launcher: &[&str], run: &Path) -> Command {
     let own = std::env::current_exe().unwrap();
     let own = own.to_str().unwrap();
@@ -47,10 +48,10 @@ fn an_id_that_another_process_has_got_is_refused() {
     assert!(output.status.success() && text.contains("1 passed"), "{text}");
 }
 
-/// Where the kernel is told which id it has given last, in a namespace of its own.
+/// File that sets the id that the kernel gave last, in a PID namespace of its own.
 const LAST_PID: &str = "/proc/sys/kernel/ns_last_pid";
 
-/// A process that listens as a traced program does, and its id, which is that.
+/// Starts a process with id `pid` that listens as a traced program does.
 fn start(run: &Path, pid: u32) -> Child {
     // Nothing else is started in this namespace.
     std::fs::write(LAST_PID, (pid - 1).to_string()).unwrap();
@@ -66,7 +67,7 @@ fn end(mut child: Child) {
     child.wait().unwrap();
 }
 
-/// In a namespace of process ids of its own.
+/// Plays the tool, in a PID namespace of its own.
 fn tool() {
     const PID: u32 = 20_000;
     let run = PathBuf::from(std::env::var("XDG_RUNTIME_DIR").unwrap());
@@ -78,13 +79,13 @@ fn tool() {
     let second = start(&run, PID);
     let error = found.ask_one(0, &ToolToProgram::Detach).unwrap_err().to_string();
     assert_eq!(error, format!("process {PID}: the process has ended meanwhile"));
-    // It is there, and would have answered.
+    // The second process exists and would have answered.
     let answer = Program::find(PID).unwrap().ask_one(0, &ToolToProgram::Detach).unwrap();
     assert!(matches!(answer, ProgramToTool::Error { .. }), "{answer:?}");
     end(second);
 }
 
-/// Listens at a place that is always the same, and answers everybody, until it is killed.
+/// Listens at a place that is always the same, and answers every client, until it is killed.
 fn program() {
     let run = std::env::var("XDG_RUNTIME_DIR").unwrap();
     let dir = PathBuf::from(socket_dir(Some(&run), rustix::process::geteuid().as_raw()));
@@ -97,7 +98,7 @@ fn program() {
     for stream in listener.incoming() {
         let deadline = Deadline::after(std::time::Duration::from_secs(60));
         let Ok(mut tool) = Conversation::answer(stream.unwrap().into(), &[Edge::ToolProgram], deadline) else {
-            // It has only looked who listens.
+            // The client has only checked which process listens.
             continue;
         };
         if tool.receive::<ToolToProgram>().is_ok() {

@@ -1,37 +1,37 @@
-//! Events that carry their own proof.
+//! Events that can be verified by their own contents.
 
 use std::sync::LazyLock;
 
 use crate::mix;
 
-/// What an event's field `check` holds.
+/// Returns the value of an event's field `check`.
 pub fn check(thread: u32, number: u64) -> u64 {
     mix((thread as u64) << 48 ^ number)
 }
 
-/// How many events a child of a family of processes emits.
+/// Number of events that a child of a family of processes emits.
 pub const CHILD_EVENTS: u64 = 300;
 
-/// The thread that events of signal handlers name.
+/// Thread number in events of signal handlers.
 pub const HANDLER: u32 = 0xFFFF;
 
-/// The longest filler.
+/// Maximum length of the filler.
 pub const FILLER_LEN_MAX: u64 = 40;
 
-/// Environment variable: `1` has a thread's number hold its process's too.
+/// Environment variable: with `1`, a thread's number includes its process's.
 pub const ENV_MARKED: &str = "E2E_MARKED";
 
-/// Bits of a thread's own number where it holds the process's too.
+/// Bits of a thread's own number, if its number includes the process's too.
 const THREAD_BITS: u32 = 8;
 
-/// The number that a thread's events name: its own, or both, for traces that do not tell processes apart.
+/// Returns the number in a thread's events: its own, or both, for traces that do not tell processes apart.
 fn marked(thread: u32) -> u32 {
     static IS_MARKED: LazyLock<bool> = LazyLock::new(|| std::env::var(ENV_MARKED).is_ok_and(|value| value == "1"));
-    // Asked each time: a process may have forked.
+    // Queried each time: a process may have forked.
     if *IS_MARKED { std::process::id() << THREAD_BITS | thread } else { thread }
 }
 
-/// Process and thread of a marked number.
+/// Returns process and thread of a marked number.
 pub fn unmarked(thread: u32) -> (u32, u32) {
     (thread >> THREAD_BITS, thread & ((1 << THREAD_BITS) - 1))
 }
@@ -49,7 +49,7 @@ pub fn step(thread: u32, number: u64) {
     }
 }
 
-/// Bytes of the filler of event `number`, each of which is the number's lowest.
+/// Returns the length of the filler of event `number`. Each byte of the filler is the number's lowest.
 pub fn filler_len(number: u64) -> usize {
     (number % (FILLER_LEN_MAX + 1)) as usize
 }

@@ -1,4 +1,5 @@
-//! End-to-end tests of the tracer: programs are traced by the command `dormouse`, and every number in the trace must add up.
+//! End-to-end tests of the tracer: programs are traced by the command `dormouse`, and every number in the trace must
+//! add up.
 //!
 //! ```text
 //!   test ──▶ dormouse record ──▶ e2e-traced, e2e-values      the programs, with the events of [`emit`]
@@ -6,14 +7,13 @@
 //!     │            ▼ trace
 //!     └─▶ [`trace`] (dormouse-ctf) and babeltrace2           received + lost == emitted, nothing torn, nothing twice
 //! ```
-//!
-//! * [`emit`]: events that carry their own proof: a number, and a check made of it.
-//! * [`run`]: builds and runs the command; whatever hangs is killed and fails with a message.
+//! * [`emit`]: events that can be verified by their own contents: a number, and a check made of it.
+//! * [`run`]: builds and runs the command; a process that hangs is killed, and the test fails with a message.
 //! * [`program`]: a program that no recording has started.
 //! * [`trace`]: reads a trace.
-//! * [`check`]: what holds for every trace.
+//! * [`check`]: checks that apply to every trace.
 //!
-//! Verdicts do not depend on timing. What is random is drawn from a seed ([`seed`]) that is printed, and that
+//! Verdicts do not depend on timing. Random values are drawn from a seed ([`seed`]) that is printed, and that
 //! `DORMOUSE_E2E_SEED` sets. `DORMOUSE_REQUIRE_TOOLS=1` makes a missing `babeltrace2` an error.
 
 pub mod check;
@@ -22,7 +22,7 @@ pub mod program;
 pub mod run;
 pub mod trace;
 
-/// A pseudo-random number for each number (SplitMix64).
+/// Returns a pseudo-random number for each number (SplitMix64).
 pub fn mix(number: u64) -> u64 {
     let mut mixed = number.wrapping_add(0x9E37_79B9_7F4A_7C15);
     mixed = (mixed ^ mixed >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -35,19 +35,20 @@ pub fn mix(number: u64) -> u64 {
 pub struct Random(pub u64);
 
 impl Random {
-    /// The next one.
+    /// Returns the next number.
     pub fn number(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(1);
         mix(self.0)
     }
 
-    /// The next one below `limit`, which is not zero.
+    /// Returns the next number below `limit`, which must not be zero.
     pub fn below(&mut self, limit: u64) -> u64 {
         self.number() % limit
     }
 }
 
-/// The run's seed: what `DORMOUSE_E2E_SEED` says, or one of the moment. Printed, so that a failure can be repeated.
+/// Returns the run's seed: `DORMOUSE_E2E_SEED`, or one derived from the time. Prints it, so that a failure can be
+/// repeated.
 pub fn seed(test: &str) -> u64 {
     let given = std::env::var("DORMOUSE_E2E_SEED").ok().and_then(|seed| seed.parse().ok());
     let now = || rustix::time::clock_gettime(rustix::time::ClockId::Realtime);

@@ -1,4 +1,4 @@
-//! A program that no recording has started: it waits on its input, and tools are to reach it.
+//! A program that no recording has started: it waits for input, and tools must reach it.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -21,10 +21,10 @@ pub struct Program {
     patience: Duration,
 }
 
-/// How a program has ended, and what it has written.
+/// How a program has ended, and its output.
 #[derive(Debug)]
 pub struct Ended {
-    /// Its exit code or signal.
+    /// Exit code or signal.
     pub status: ExitStatus,
     /// Standard output.
     pub stdout: String,
@@ -33,12 +33,13 @@ pub struct Ended {
 }
 
 impl Program {
-    /// Starts a command with a process group of its own, whose directory of sockets lies in a directory that ends with it.
+    /// Starts a command with a process group of its own. Its socket directory is in a directory that is removed with
+    /// the program.
     pub fn start<S: AsRef<OsStr>>(command: &[S], patience: Duration) -> Program {
         Program::start_with(command, &[], patience)
     }
 
-    /// As [`Program::start`], with variables of the environment.
+    /// Starts a command like [`Program::start`], with additional environment variables.
     pub fn start_with<S: AsRef<OsStr>>(command: &[S], variables: &[(&str, &str)], patience: Duration) -> Program {
         let place = tempfile::tempdir().expect("a temporary directory");
         let runtime_dir = place.path().join("run");
@@ -46,7 +47,7 @@ impl Program {
         Program::start_in(command, variables, patience, place, &runtime_dir)
     }
 
-    /// As [`Program::start`], with a directory of sockets that is there.
+    /// Starts a command like [`Program::start`], with an existing directory of sockets.
     pub fn start_beside<S: AsRef<OsStr>>(command: &[S], patience: Duration, runtime_dir: &Path) -> Program {
         Program::start_in(command, &[], patience, tempfile::tempdir().expect("a temporary directory"), runtime_dir)
     }
@@ -72,12 +73,12 @@ impl Program {
         Program { child, place, patience }
     }
 
-    /// A directory that lasts as long as the program.
+    /// Returns a directory that lasts as long as the program.
     pub fn place(&self) -> &Path {
         self.place.path()
     }
 
-    /// What it has written by now.
+    /// Returns the program's output so far.
     pub fn stdout(&self) -> String {
         self.text("stdout")
     }
@@ -91,7 +92,7 @@ impl Program {
         while !is_so(self) {
             let (stdout, stderr) = (self.text("stdout"), self.text("stderr"));
             assert!(started.elapsed() < self.patience, "hangs: {what}; stdout: {stdout:?}; stderr: {stderr:?}");
-            // Between two looks.
+            // Pause between two looks.
             std::thread::sleep(Duration::from_millis(2));
         }
     }
@@ -103,15 +104,15 @@ impl Program {
         });
     }
 
-    /// Has the program do its step, and waits for its end.
+    /// Makes the program do its step, and waits for it to finish.
     pub fn step(&mut self) {
         self.step_by(b'\n');
     }
 
-    /// The step that goes by this byte.
+    /// Makes the program do the step that this byte selects.
     pub fn step_by(&mut self, byte: u8) {
         let before = self.text("stdout").len();
-        // A program that has ended reads no more, which its end tells.
+        // A program that has ended reads no more, which is detected below.
         let _ = self.child.stdin.as_mut().expect("a pipe").write_all(&[byte]);
         self.wait_until("doing a step", |program| {
             let stdout = program.text("stdout");
@@ -119,7 +120,7 @@ impl Program {
         });
     }
 
-    /// The process that does the work: the last of those of which each has started the next.
+    /// Returns the process that does the work: the last one of a chain of processes that have each started the next.
     pub fn pid(&self) -> u32 {
         let mut pid = self.child.id();
         loop {
@@ -137,7 +138,7 @@ impl Program {
         watched(Command::new(dormouse()).args(arguments).env("XDG_RUNTIME_DIR", runtime_dir), self.patience)
     }
 
-    /// The same, while the program does one step after another that goes by this byte.
+    /// Runs a command of `dormouse` while the program repeats the step that this byte selects.
     pub fn dormouse_amid_steps<S: AsRef<OsStr>>(&mut self, arguments: &[S], runtime_dir: &Path, byte: u8) -> Output {
         let mut command = Command::new(dormouse());
         command.args(arguments).env("XDG_RUNTIME_DIR", runtime_dir);
@@ -149,7 +150,7 @@ impl Program {
         running.join().expect("the command was awaited")
     }
 
-    /// Lets the program come to its end.
+    /// Lets the program end.
     pub fn end(mut self) -> Ended {
         drop(self.child.stdin.take());
         self.wait_until("ending", |program| program.child.try_wait().expect("a child").is_some());

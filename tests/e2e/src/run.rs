@@ -1,4 +1,4 @@
-//! Building and running the command.
+//! Builds and runs the command.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -17,21 +17,21 @@ use tempfile::TempDir;
 use crate::emit;
 use crate::trace::Trace;
 
-/// Nothing that a test runs takes longer, unless it hangs: not on a machine that is busy with other things either.
+/// Watchdog: nothing that a test runs takes longer unless it hangs, not even on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(600);
 
-/// Directory of what the test's own profile has built (`target/debug`, `target/release`).
+/// Returns the directory that the test's own profile builds to (`target/debug`, `target/release`).
 fn profile_dir() -> PathBuf {
     let test = std::env::current_exe().expect("a test has a path");
     test.ancestors().nth(2).expect("a test lies in deps/ of its profile").into()
 }
 
-/// Whether the whole workspace is built, as `cargo xtask test` does it: then nothing is left to build.
+/// Whether the whole workspace has been built, as `cargo xtask test` does: then nothing has to be built here.
 fn is_built() -> bool {
     std::env::var_os("DORMOUSE_BUILT").is_some()
 }
 
-/// Builds a package, or some target of one, as the test itself was built, and gives the directory of what came out.
+/// Builds a package, or a target of it, in the test's own profile, and returns the output directory.
 fn build(package: &[&str]) -> PathBuf {
     let profile = profile_dir();
     if is_built() {
@@ -49,13 +49,14 @@ fn build(package: &[&str]) -> PathBuf {
     profile
 }
 
-/// The command `dormouse`, built once.
+/// Returns the command `dormouse`, built once.
 pub fn dormouse() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
     PATH.get_or_init(|| build(&["dormouse-cli"]).join("dormouse"))
 }
 
-/// The command `dormouse`, with the programs beside it that `dormouse vring` and `dormouse pages` run, built once.
+/// Returns the command `dormouse`, after building the programs beside it that `dormouse vring` and `dormouse pages`
+/// run, once.
 pub fn dormouse_with_programs() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
     PATH.get_or_init(|| {
@@ -64,25 +65,25 @@ pub fn dormouse_with_programs() -> &'static Path {
     })
 }
 
-/// The library that traces libc, built once.
+/// Returns the library that traces libc, built once.
 pub fn libc_library() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
     PATH.get_or_init(|| build(&["dormouse-preload"]).join("libdormouse_libc.so"))
 }
 
-/// The example of a server that has tunables, built once.
+/// Returns the example of a server that has tunables, built once.
 pub fn pantry() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
     PATH.get_or_init(|| build(&["dormouse", "--example", "pantry"]).join("examples/pantry"))
 }
 
-/// The plugin, built once.
+/// Returns the plugin, built once.
 pub fn plugin() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
     PATH.get_or_init(|| build(&["dormouse-e2e-plugin"]).join("libdormouse_e2e_plugin.so"))
 }
 
-/// How `dormouse record` is to be run.
+/// Options of a run of `dormouse record`.
 #[derive(Debug)]
 pub struct Record {
     place: TempDir,
@@ -102,7 +103,7 @@ impl Default for Record {
 }
 
 impl Record {
-    /// With the command's own defaults, into a fresh directory.
+    /// Returns the command's own defaults, with a new directory.
     pub fn new() -> Record {
         let place = tempfile::tempdir().expect("a temporary directory");
         Record {
@@ -129,70 +130,71 @@ impl Record {
         self
     }
 
-    /// The session's memory.
+    /// Sets the session's memory.
     pub fn budget(self, size: &str) -> Record {
         self.option("--budget").option(size)
     }
 
-    /// `discard` or `overwrite`.
+    /// Sets the mode: `discard` or `overwrite`.
     pub fn mode(self, mode: &str) -> Record {
         self.option("--mode").option(mode)
     }
 
-    /// `ids` or `none`. Without ids, the events of [`crate::emit::step`] say themselves which process they are of.
+    /// Sets the context: `ids` or `none`. Without ids, the events of [`crate::emit::step`] name their process
+    /// themselves.
     pub fn context(self, context: &str) -> Record {
         let is_marked = if context == "none" { "1" } else { "0" };
         self.option("--context").option(context).env(emit::ENV_MARKED, is_marked)
     }
 
-    /// What the metadata are written in.
+    /// Sets the format of the metadata.
     pub fn format(self, format: Format) -> Record {
         self.option("--format").option(format.name())
     }
 
-    /// Sets a variable for the command and what it traces.
+    /// Sets an environment variable for the command and the traced program.
     pub fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> Record {
         self.environment.push((name.into(), value.as_ref().into()));
         self
     }
 
-    /// Whether restartable sequences are to be used.
+    /// Sets whether restartable sequences may be used.
     pub fn rseq(self, rseq: bool) -> Record {
         if rseq { self } else { self.env(dormouse_abi::environment::ENV_NO_RSEQ, "1") }
     }
 
-    /// What the command is run by: a program and its arguments, which becomes the command that follows.
+    /// Sets a prefix for the command: a program and its arguments, which executes the command that follows.
     pub fn within<S: AsRef<OsStr>>(mut self, prefix: &[S]) -> Record {
         self.within = prefix.iter().map(|word| word.as_ref().into()).collect();
         self
     }
 
-    /// The control group that the command and what it traces run in.
+    /// Sets the control group in which the command and the traced program run.
     pub fn cgroup(self, dir: &Path) -> Record {
-        // A shell that moves itself there, and becomes the command.
+        // A shell that moves itself there and then executes the command.
         let script = "echo $$ > \"$0\" && exec \"$@\"";
         self.within(&["sh".as_ref(), "-c".as_ref(), script.as_ref(), dir.join("cgroup.procs").as_os_str()])
     }
 
-    /// What takes longer hangs.
+    /// Sets the time after which the command counts as hanging.
     pub fn patience(mut self, patience: Duration) -> Record {
         self.patience = patience;
         self
     }
 
-    /// Where the trace goes.
+    /// Sets the trace's directory.
     pub fn output(mut self, dir: impl Into<PathBuf>) -> Record {
         self.output = Some(dir.into());
         self
     }
 
-    /// What the traced command reads.
+    /// Sets the traced command's input.
     pub fn input(mut self, input: &[u8]) -> Record {
         self.input = input.into();
         self
     }
 
-    /// A directory that lasts as long as the recording, and is not the trace's.
+    /// Returns a directory that lasts as long as the recording, and is not the trace's.
     pub fn place(&self) -> &Path {
         self.place.path()
     }
@@ -207,15 +209,15 @@ impl Record {
         let mut words = self.within.iter().map(OsString::as_os_str).chain([self.dormouse.as_os_str()]);
         let mut child = Command::new(words.next().expect("the command at least"));
         child.args(words);
-        // Whoever runs the tests may ignore signals, and programs would inherit that.
+        // The process that runs the tests may ignore signals, and programs would inherit that.
         let default_signals = || {
             for signal in [libc::SIGINT, libc::SIGQUIT, libc::SIGHUP, libc::SIGTERM] {
-                // SAFETY: no handler; async-signal-safe.
+                // SAFETY: signal(2) restores a default action, without a handler; it is async-signal-safe.
                 unsafe { libc::signal(signal, libc::SIG_DFL) };
             }
             Ok(())
         };
-        // SAFETY: what runs between fork and exec is one async-signal-safe function.
+        // SAFETY: between fork and exec, the function only calls signal(2), which is async-signal-safe.
         unsafe { child.pre_exec(default_signals) };
         let child = child
             .arg("record")
@@ -242,7 +244,7 @@ impl Record {
     }
 }
 
-/// Processes that end with the test, also with one that fails.
+/// A process group that ends with the test, even if the test fails.
 #[derive(Debug)]
 struct Group(Pid);
 
@@ -258,14 +260,14 @@ impl Drop for Group {
     }
 }
 
-/// A `dormouse record` under way, with a process group of its own.
+/// A running `dormouse record` with a process group of its own.
 #[derive(Debug)]
 pub struct Running {
     group: Group,
     child: Child,
     dir: PathBuf,
     place: TempDir,
-    /// When the test began to wait for something.
+    /// Time at which the test began to wait for something.
     started: Instant,
     patience: Duration,
 }
@@ -275,19 +277,19 @@ impl Running {
         String::from_utf8_lossy(&std::fs::read(self.place.path().join(name)).unwrap_or_default()).into_owned()
     }
 
-    /// The socket of the session.
+    /// Returns the session's socket.
     pub fn session(&self) -> PathBuf {
         self.place.path().join(format!("run/dormouse/session-{}-0.sock", self.child.id()))
     }
 
-    /// Runs another command of `dormouse`, where it finds the session.
+    /// Runs another command of `dormouse` that finds the session.
     pub fn dormouse<S: AsRef<OsStr>>(&self, arguments: &[S]) -> Output {
         let mut command = Command::new(dormouse());
         command.args(arguments).env("XDG_RUNTIME_DIR", self.place.path().join("run"));
         command.output().expect("dormouse runs")
     }
 
-    /// Bytes of the session's memory that are there, whoever has it mapped.
+    /// Returns the number of bytes of the session's memory that are allocated, in whatever process they are mapped.
     pub fn memory_bytes(&self) -> u64 {
         let descriptors = std::fs::read_dir(format!("/proc/{}/fd", self.child.id())).expect("dormouse is there");
         let is_memory =
@@ -296,12 +298,12 @@ impl Running {
         std::fs::metadata(path.expect("the session's memory")).expect("it is open").blocks() * 512
     }
 
-    /// A directory that lasts as long as the recording, and is not the trace's.
+    /// Returns a directory that lasts as long as the recording, and is not the trace's.
     pub fn place(&self) -> &Path {
         self.place.path()
     }
 
-    /// What the traced command has written by now.
+    /// Returns the traced command's output so far.
     pub fn stdout(&self) -> String {
         self.text("stdout")
     }
@@ -314,7 +316,7 @@ impl Running {
         });
     }
 
-    /// Waits until something is so.
+    /// Waits until a condition is met.
     pub fn wait_until(&mut self, what: &str, mut is_so: impl FnMut() -> bool) {
         self.started = Instant::now();
         while !is_so() {
@@ -323,17 +325,17 @@ impl Running {
         }
     }
 
-    /// The process of `dormouse` itself.
+    /// Returns the process id of `dormouse` itself.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// The process that owns the session, which `dormouse` has started; `None` between two of them.
+    /// Returns the process that owns the session, which `dormouse` has started; `None` between two of them.
     pub fn owner(&self) -> Option<u32> {
         owner_of(self.child.id())
     }
 
-    /// Sends a signal to `dormouse` itself; one that stops it, or lets it go on, to the session's owner as well.
+    /// Sends a signal to `dormouse` itself. SIGSTOP and SIGCONT also go to the session's owner.
     pub fn kill(&self, signal: Signal) {
         if [Signal::STOP, Signal::CONT].contains(&signal) {
             self.kill_owner_alone(signal);
@@ -341,15 +343,16 @@ impl Running {
         kill_process(Pid::from_child(&self.child), signal).expect("dormouse is there");
     }
 
-    /// Sends a signal to the session's owner alone. False: there was none.
+    /// Sends a signal only to the session's owner. Returns false if there was none.
     pub fn kill_owner_alone(&self, signal: Signal) -> bool {
         let owner = self.owner().and_then(|pid| Pid::from_raw(pid as i32));
         owner.is_some_and(|owner| kill_process(owner, signal).is_ok())
     }
 
-    /// Kills `dormouse` itself and the session's owner, and nothing else that it has started, and waits for their ends.
+    /// Kills `dormouse` itself and the session's owner, but no other process that it has started, and waits for their
+    /// ends.
     pub fn kill_owner(&mut self) {
-        // Nobody else is started meanwhile: once all of its threads have stopped.
+        // Once all of its threads have stopped, it starts no other process.
         kill_process(Pid::from_child(&self.child), Signal::STOP).expect("dormouse is there");
         let tasks = format!("/proc/{}/task", self.child.id());
         let has_stopped = |task: &Path| {
@@ -365,24 +368,24 @@ impl Running {
         self.wait_until("the owner's end", || owner.is_none_or(has_ended));
     }
 
-    /// Kills `dormouse` itself, and nothing that it has started, and waits for its end.
+    /// Kills `dormouse` itself, but no process that it has started, and waits for its end.
     pub fn kill_supervisor(&mut self) {
         self.kill(Signal::KILL);
         self.child.wait().expect("the child can be awaited");
     }
 
-    /// Kills whatever the traced command has left running, and waits until these processes have ended.
+    /// Kills all processes that the traced command has left running, and waits until they have ended.
     pub fn kill_programs(&mut self, pids: &[u32]) {
         self.kill_all();
         self.wait_until("killing programs", || pids.iter().all(|pid| has_ended(*pid)));
     }
 
-    /// Numbers after a word at the beginning of a line of what the traced command has written by now.
+    /// Returns the numbers after a word at the beginning of a line of the traced command's output so far.
     pub fn numbers(&self, word: &str) -> Vec<u64> {
         numbers_after(&self.stdout(), word)
     }
 
-    /// The trace's directory.
+    /// Returns the trace's directory.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
@@ -398,7 +401,7 @@ impl Running {
         }
     }
 
-    /// Waits for the end of `dormouse`, then ends whatever the traced command has left running.
+    /// Waits for the end of `dormouse`, then kills all processes that the traced command has left running.
     pub fn wait(mut self) -> Recording {
         self.started = Instant::now();
         let status = loop {
@@ -423,10 +426,10 @@ fn numbers_after(text: &str, word: &str) -> Vec<u64> {
     text.lines().filter_map(|line| line.strip_prefix(word)?.trim().parse().ok()).collect()
 }
 
-/// Runs a command to its end, and kills it where that takes longer than it may.
+/// Runs a command to its end, and kills it if it takes longer than `patience`.
 ///
 /// # Panics
-/// It hangs, or does not run.
+/// If it hangs, or does not run.
 pub fn watched(command: &mut Command, patience: Duration) -> Output {
     let pipes = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = pipes.spawn().expect("a command runs");
@@ -434,7 +437,7 @@ pub fn watched(command: &mut Command, patience: Duration) -> Output {
     let mut hangs = false;
     while child.try_wait().expect("the child can be awaited").is_none() && !hangs {
         hangs = started.elapsed() > patience;
-        // Between two looks.
+        // Pause between two looks.
         std::thread::sleep(Duration::from_millis(2));
     }
     let _ = child.kill();
@@ -443,7 +446,7 @@ pub fn watched(command: &mut Command, patience: Duration) -> Output {
     output
 }
 
-/// The process that owns the session that process `pid` has started.
+/// Returns the process that owns the session that process `pid` has started.
 pub fn owner_of(pid: u32) -> Option<u32> {
     let is_owner = |owner: &u32| {
         let proc = PathBuf::from(format!("/proc/{owner}"));
@@ -456,45 +459,45 @@ pub fn owner_of(pid: u32) -> Option<u32> {
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).find(is_owner)
 }
 
-/// Whether a process is no more, but perhaps for whoever waits for it: its files are closed once the last of its threads has ended.
+/// Whether a process has ended, possibly as a zombie: its files are closed once the last of its threads has ended.
 pub fn has_ended(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let threads = std::fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count);
     stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with(['Z', 'X']) && threads <= 1)
 }
 
-/// What a recording came to.
+/// Result of a recording.
 #[derive(Debug)]
 pub struct Recording {
-    /// How `dormouse` ended.
+    /// Exit status of `dormouse`.
     pub status: ExitStatus,
-    /// What the command wrote.
+    /// Output of the command.
     pub stdout: String,
-    /// What `dormouse` and the command wrote.
+    /// Error output of `dormouse` and the command.
     pub stderr: String,
-    /// The trace's directory.
+    /// Directory of the trace.
     pub dir: PathBuf,
     place: TempDir,
 }
 
-/// What the last line of `dormouse record` says.
+/// Contents of the last line of `dormouse record`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Summary {
-    /// Events in the trace.
+    /// Number of events in the trace.
     pub events: u64,
-    /// Events that are not.
+    /// Number of lost events.
     pub lost: u64,
-    /// Processes that joined.
+    /// Number of processes that joined.
     pub processes: u64,
 }
 
 impl Recording {
-    /// A directory that lasts as long as the recording, and is not the trace's.
+    /// Returns a directory that lasts as long as the recording, and is not the trace's.
     pub fn place(&self) -> &Path {
         self.place.path()
     }
 
-    /// The exit code.
+    /// Returns the exit code.
     pub fn code(&self) -> i32 {
         match self.status.code() {
             Some(code) => code,
@@ -502,13 +505,13 @@ impl Recording {
         }
     }
 
-    /// Asserts that the command has ended well.
+    /// Asserts that the command has succeeded.
     pub fn succeeded(self) -> Recording {
         assert_eq!(self.code(), 0, "stdout: {}; stderr: {}", self.stdout, self.stderr);
         self
     }
 
-    /// The summary line. Panics when there is none.
+    /// Returns the summary line. Panics if there is none.
     pub fn summary(&self) -> Summary {
         let line = self.stderr.lines().rfind(|line| line.starts_with("dormouse: "));
         let Some(line) = line else { panic!("no summary: {:?}", self.stderr) };
@@ -520,29 +523,30 @@ impl Recording {
                 None => panic!("no number before {word:?} in {line:?}"),
             }
         };
-        // None is counted where nobody knows how many there were.
+        // An unknown number counts as none.
         let lost = if line.contains("unknown how many lost") { 0 } else { number(" lost") };
         Summary { events: number(" events"), lost, processes: number(" process") }
     }
 
-    /// The trace.
+    /// Returns the trace.
     pub fn trace(&self) -> Trace {
         Trace::read(&self.dir)
     }
 
-    /// Numbers after a word at the beginning of a line of the output: `emitted 7`.
+    /// Returns the numbers after a word at the beginning of a line of the output: `emitted 7`.
     pub fn numbers(&self, word: &str) -> Vec<u64> {
         numbers_after(&self.stdout, word)
     }
 }
 
-/// How many events `babeltrace2` finds in a trace; `None`, with a note, where it is not installed and need not be.
+/// Returns the number of events that `babeltrace2` finds in a trace; `None`, with a note, if it is not installed and
+/// not required.
 pub fn babeltrace2_count(dir: &Path) -> Option<u64> {
     babeltrace2_lines(dir).map(|lines| lines.lines().count() as u64)
 }
 
-/// What `babeltrace2` prints of a trace; `None` likewise. Before 2.1 it reads no CTF 2: of a trace in that format it gets the same streams
-/// with metadata in CTF 1.8.
+/// Returns the output of `babeltrace2` for a trace; `None`, with a note, if it is not installed and not required.
+/// Versions before 2.1 do not read CTF 2: of a trace in that format it gets the same streams with metadata in CTF 1.8.
 pub fn babeltrace2_lines(dir: &Path) -> Option<String> {
     let other = in_ctf18(dir);
     let given = other.as_ref().map_or(dir, |other| other.path());
@@ -558,7 +562,7 @@ pub fn babeltrace2_lines(dir: &Path) -> Option<String> {
     Some(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// The streams of a trace in CTF 2, with metadata in CTF 1.8; `None` of another trace.
+/// Makes a copy of a trace in CTF 2 with metadata in CTF 1.8; `None` for another trace.
 fn in_ctf18(dir: &Path) -> Option<tempfile::TempDir> {
     let metadata = Metadata::decode(&std::fs::read(dir.join("metadata")).expect("metadata")).expect("metadata");
     if metadata.options.format == Format::Ctf18 {

@@ -1,4 +1,4 @@
-//! Reading a trace.
+//! Reads a trace.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -11,34 +11,35 @@ use crate::emit;
 /// A trace in memory.
 #[derive(Debug)]
 pub struct Trace {
-    /// What its metadata say.
+    /// Metadata of the trace.
     pub metadata: Metadata,
-    /// Name and bytes, the state stream first.
+    /// Names and bytes of the streams, the state stream first.
     streams: Vec<(String, Vec<u8>)>,
 }
 
-/// Numbers of the events of [`emit::step`] by process and thread, in the order of time.
+/// Numbers of the events of [`emit::step`] by process and thread, in order of time.
 pub type Steps = BTreeMap<(u32, u32), Vec<u64>>;
 
 /// A process of the session: its id and its program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Process {
-    /// As it sees itself.
+    /// Its process id, as the process sees it.
     pub vpid: u32,
-    /// What it called itself as it joined.
+    /// Its name when it joined.
     pub name: String,
     /// Path of the executable.
     pub program: String,
 }
 
-/// Whether a session's owner has noted a process of this name. For a trace that is being written, whose files are not of one moment.
+/// Whether a session's owner has recorded a process of this name. Works for a trace that is being written, whose files
+/// do not show one moment.
 pub fn has_joined(dir: &Path, name: &str) -> bool {
     let wanted = [&[0], name.as_bytes(), &[0]].concat();
     std::fs::read(dir.join("state")).is_ok_and(|state| state.windows(wanted.len()).any(|bytes| bytes == wanted))
 }
 
 impl Trace {
-    /// Reads a trace's files. Panics when the metadata are not valid.
+    /// Reads a trace's files. Panics if the metadata are not valid.
     pub fn read(dir: &Path) -> Trace {
         let mut streams: Vec<(String, Vec<u8>)> = std::fs::read_dir(dir)
             .expect("the trace has a directory")
@@ -48,21 +49,22 @@ impl Trace {
                 (entry.file_name().to_string_lossy().into_owned(), std::fs::read(entry.path()).expect("a file"))
             })
             .collect();
-        // Last: of a live trace they declare what is in the packets that were read before.
+        // Read last: in a live trace the metadata then declare all classes of the packets that were read before.
         let metadata = std::fs::read_to_string(dir.join("metadata")).expect("the trace has metadata");
         let metadata = Metadata::parse(&metadata).expect("the metadata are valid");
         streams.sort_by_key(|(name, _)| (name != "state", name.clone()));
         Trace { metadata, streams }
     }
 
-    /// What `dormouse-ctf` counts.
+    /// Returns the counts of `dormouse-ctf`.
     pub fn stats(&self) -> Stats {
         let streams: Vec<(&str, &[u8])> =
             self.streams.iter().map(|(name, bytes)| (name.as_str(), bytes.as_slice())).collect();
         Stats::collect(&self.metadata, &streams)
     }
 
-    /// Every event in the order of time, those of the state stream included. Panics at anything but a stated loss.
+    /// Returns all events in order of time, including those of the state stream. Panics at any problem except a stated
+    /// loss.
     pub fn events(&self) -> impl Iterator<Item = Event<'_>> {
         let readers = self.streams.iter().enumerate();
         Merge::new(readers.map(|(index, (_, bytes))| StreamReader::new(&self.metadata, index, bytes))).filter_map(
@@ -74,7 +76,7 @@ impl Trace {
         )
     }
 
-    /// The values of every event of a class, in the order of time, as [`render`] writes them.
+    /// Returns the values of every event of a class, in order of time, in the format of [`render`].
     pub fn values(&self, class: &str) -> Vec<String> {
         let events = self.events().filter(|event| event.class.full_name == class);
         let line = |event: Event<'_>| {
@@ -85,7 +87,7 @@ impl Trace {
         events.map(line).collect()
     }
 
-    /// The process table, in the order of joining.
+    /// Returns the process table, in the order of joining.
     pub fn processes(&self) -> Vec<Process> {
         let process = |event: Event<'_>| match StateRecord::decode(&event) {
             Some(StateRecord::Process { vpid, name, program, .. }) => {
@@ -96,7 +98,7 @@ impl Trace {
         self.events().filter_map(process).collect()
     }
 
-    /// Losses that the session owner states: reason and count.
+    /// Returns the losses that the session owner states: reason and count.
     pub fn stated_losses(&self) -> Vec<(String, u64)> {
         let (name, state) = &self.streams[0];
         assert_eq!(name, "state");
@@ -107,18 +109,19 @@ impl Trace {
         StreamReader::new(&self.metadata, 0, state).flatten().filter_map(lost).collect()
     }
 
-    /// From when on nothing was overwritten in any stream, in ticks.
+    /// Returns the time from which on nothing was overwritten in any stream, in ticks.
     pub fn complete_since(&self) -> u64 {
         let first = self.streams[1..].iter().filter_map(|(_, bytes)| PacketHeader::decode(bytes).ok());
         first.filter(|header| header.packet_seq_num > 0).map(|header| header.timestamp_begin).max().unwrap_or(0)
     }
 
-    /// Numbers of the events of [`emit::step`]. Panics when one is torn, or when a thread's numbers do not rise.
+    /// Returns the numbers of the events of [`emit::step`]. Panics if one is torn, or if a thread's numbers do not
+    /// rise.
     pub fn steps(&self) -> Steps {
         self.steps_since(0)
     }
 
-    /// As [`Trace::steps`], of the events that are not earlier than a time in ticks.
+    /// Returns the numbers like [`Trace::steps`], of events that are not earlier than a time in ticks.
     pub fn steps_since(&self, earliest: u64) -> Steps {
         let mut steps = Steps::new();
         for event in self.events().filter(|event| event.timestamp >= earliest) {
@@ -159,7 +162,7 @@ impl Trace {
         steps
     }
 
-    /// Numbers of the events `e2e:signal`, in rising order. Panics when one is torn or comes twice.
+    /// Returns the numbers of the events `e2e:signal`, in rising order. Panics if one is torn or occurs twice.
     pub fn signals(&self) -> Vec<u64> {
         let mut numbers = Vec::new();
         for event in self.events().filter(|event| event.class.full_name == "e2e:signal") {
@@ -187,7 +190,7 @@ impl Trace {
     }
 }
 
-/// A value with its type, as tests compare it: `u8 7`, `str "x"`, `[u16 1, u16 2]`.
+/// Returns a value with its type, as tests compare it: `u8 7`, `str "x"`, `[u16 1, u16 2]`.
 pub fn render(value: &Value<'_>) -> String {
     match value {
         Value::U8(value) => format!("u8 {value}"),

@@ -1,5 +1,5 @@
-//! Two hosts, whose clocks are brought together by the messages between them. Both are recorded on this machine. Then one is told to have another
-//! clock than it had: what is found is compared with the times that it really had.
+//! Two hosts whose clocks are aligned by the messages between them. Both are recorded on this machine. Then one trace
+//! is changed as if its host had another clock; the computed correction is compared with the real times.
 #![cfg(target_os = "linux")]
 
 use std::path::Path;
@@ -20,7 +20,7 @@ fn printed(arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).expect("text")
 }
 
-/// Times of a trace's messages, with their classes and numbers.
+/// Returns the times of a trace's messages, with their classes and numbers.
 fn times(trace: &str, options: &[&str]) -> Vec<(String, u64, i64)> {
     let text = printed(&[&["view", trace, "-e", "msg:*", "--format", "json"], options].concat());
     let of = |line: &str| {
@@ -31,7 +31,7 @@ fn times(trace: &str, options: &[&str]) -> Vec<(String, u64, i64)> {
     text.lines().map(of).collect()
 }
 
-/// The number behind a name in metadata, changed.
+/// Changes the number after a name in metadata.
 fn change(metadata: &str, name: &str, by: impl Fn(i64) -> i64) -> String {
     let (before, rest) = metadata.split_once(&format!("{name} = ")).expect("the clock has it");
     let (number, behind) = rest.split_once(';').expect("it ends");
@@ -84,7 +84,7 @@ fn the_error_of_a_recorded_hosts_clock_is_within_the_bound_that_is_told() {
             wrong_ns <= error_ns,
             "{later_s} s, {drift_ppm} ppm: wrong by {wrong_ns}, told to be {error_ns} at most"
         );
-        // No message comes before it was sent, and in one order are those of both.
+        // No message arrives before it was sent, and the events of both hosts are in one order.
         let latencies = [
             "stats",
             asking,

@@ -1,7 +1,8 @@
-//! What a program waits for, whatever its session's owner does; what the owner has room for; and what both leave behind.
+//! The time that a program waits, whatever its session's owner does; the number of programs that an owner has room for;
+//! and what both leave behind.
 //!
-//! No time is asserted: tables of times and of an owner's resources are printed (`--nocapture`), and what takes seconds where milliseconds
-//! are due is taken for a hang.
+//! No time is asserted: tables of times and of an owner's resources are printed (`--nocapture`). An action that takes
+//! seconds instead of milliseconds counts as a hang.
 #![cfg(target_os = "linux")]
 
 use std::collections::BTreeMap;
@@ -25,19 +26,19 @@ use dormouse_transport::{Conversation, Deadline};
 use rustix::fs::{FileType, Mode};
 use rustix::process::Signal;
 
-/// The program that measures, and whose number or end is what matters.
+/// The program for tests of process numbers, process ends and waiting times.
 const CROWD: &str = env!("CARGO_BIN_EXE_e2e-crowd");
 /// The program with tracepoints that waits for input.
 const BOX: &str = env!("CARGO_BIN_EXE_e2e-box");
-/// The program that looks at what the tracer does to it.
+/// The program that checks effects of the tracer on its process.
 const HOST: &str = env!("CARGO_BIN_EXE_e2e-host");
-/// The program without, which also enters sandboxes for others.
+/// The program without tracepoints, which also enters sandboxes for other programs.
 const ENTER: &str = env!("CARGO_BIN_EXE_e2e-box-enter");
 
-/// What that program does to fork while another of its threads joins.
+/// Action of that program: it forks while another of its threads joins.
 const AMID_JOINS: &str = "amid-joins";
 
-/// What is bounded to seconds and takes longer hangs.
+/// Watchdog: an action that is bounded to seconds and takes longer than this hangs.
 const BOUND: Duration = Duration::from_secs(30);
 
 fn setting(name: &str, default: u64) -> u64 {
@@ -58,22 +59,22 @@ fn words(words: &[&str]) -> Vec<OsString> {
     words.iter().map(OsString::from).collect()
 }
 
-/// A program that answers at once, whether it passes tracepoints or not.
+/// Makes a program answer at once, whether it passes tracepoints or not.
 const BY_THREAD: [(&str, &str); 1] = [("DORMOUSE_LISTEN", "thread")];
 
-/// What a session's owner does while a program forks, starts others and loads a library.
+/// State of a session's owner while a program forks, starts others and loads a library.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Owner {
-    /// The program is in no session, and does not listen: what all of this takes by itself.
+    /// The program is in no session, and does not listen: measures the actions by themselves.
     None,
     Well,
     Stopped,
     Killed,
-    /// Stopped, with as many connections as wait for it at most.
+    /// Stopped, with as many connections waiting for it as possible.
     BacklogFull,
 }
 
-/// Connects until nobody is let in any more. `None`: this process's descriptors do not suffice.
+/// Connects until no connection is accepted any more. Returns `None` if this process has too few descriptors.
 fn fill_backlog(socket: &Path) -> Option<Vec<OwnedFd>> {
     use rustix::io::Errno;
     use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
@@ -93,9 +94,9 @@ fn fill_backlog(socket: &Path) -> Option<Vec<OwnedFd>> {
     }
 }
 
-/// Runs the program that measures, and prints the worst and the median of what it measured, so many times.
+/// Runs the program that measures `count` times, and prints the worst and the median of its measurements.
 fn measure(what: &str, owner: Owner, count: u64) {
-    // Each fork, start and load: generous beside what is promised, and far below a wait of seconds for each.
+    // For each fork, start and load: generous compared to what is promised, and far below a wait of seconds for each.
     let patience = Duration::from_secs(10) + Duration::from_millis(250) * count as u32;
     plugin();
     let record = Record::new();
@@ -124,7 +125,7 @@ fn measure(what: &str, owner: Owner, count: u64) {
     let mut hangs = false;
     while !running.stdout().ends_with("finished\n") && !hangs {
         hangs = started.elapsed() > patience;
-        // Between two looks, of which each reads all that was written so far.
+        // Pause between two looks, each of which reads everything that was written so far.
         std::thread::sleep(Duration::from_millis(50));
     }
     let mut samples: BTreeMap<String, Vec<u64>> = BTreeMap::new();
@@ -144,7 +145,7 @@ fn measure(what: &str, owner: Owner, count: u64) {
     assert!(!hangs, "hangs: not {count} of each within {patience:?}\n{table}");
     let forks = samples["fork,parent"].len() as u64;
     if what == AMID_JOINS {
-        // A load takes as long as the owner keeps its tracer waiting, and the first fork need not wait for its end.
+        // A load takes as long as the owner makes its tracer wait, and the first fork need not wait for its end.
         assert!(owner == Owner::Well || forks >= 2 * count, "{forks} forks amid {count} joins\n{table}");
     } else {
         assert_eq!(forks, count);
@@ -153,16 +154,17 @@ fn measure(what: &str, owner: Owner, count: u64) {
         drop(waiting);
         running.kill(Signal::CONT);
         let recording = running.wait().succeeded();
-        // One before, and one of each child that was forked.
+        // One event before, and one of each forked child.
         all_or_said(&recording, recording.trace().values("e2e:word").len() as u64, forks + 1);
         if (what, owner) == (AMID_JOINS, Owner::BacklogFull) {
-            // Whoever asks there is not heard.
+            // The owner does not hear of programs that ask then.
             assert_eq!(refused(&recording), count, "{}", recording.stderr);
         }
     }
 }
 
-/// Whether a recording has all of these events or counts them as lost, or says that it has lost more than it could count.
+/// Asserts that a recording has all of these events or counts them as lost, or says that it has lost more than it could
+/// count.
 fn all_or_said(recording: &Recording, counted: u64, emitted: u64) {
     let lost = recording.summary().lost;
     assert!(
@@ -172,7 +174,7 @@ fn all_or_said(recording: &Recording, counted: u64, emitted: u64) {
     );
 }
 
-/// What constructors, `fork`, `exec` and `dlopen` of traced programs take, whatever the owner does.
+/// Durations of constructors, `fork`, `exec` and `dlopen` in traced programs, whatever the owner does.
 mod waits {
     use super::*;
 
@@ -205,7 +207,7 @@ mod waits {
         each(Owner::BacklogFull);
     }
 
-    /// Forks while the listener's thread, told by a tool, asks a session's owner for its memory until its time is over.
+    /// Forks while the listener's thread, at a tool's request, asks a session's owner for its memory until a timeout.
     #[test]
     fn of_a_fork_while_a_tool_has_the_program_join() {
         let count = setting("DORMOUSE_WAITS", 200) / 10;
@@ -231,11 +233,12 @@ mod waits {
         let ended = program.end();
         assert!(ended.status.success(), "{ended:?}");
         println!("{amid} forks amid {count} joins");
-        // One that has to wait for the end of a join is one for each join, or two.
+        // If forks had to wait for the end of a join, there would be one or two for each join.
         assert!(amid > 3 * count, "{amid} forks amid {count} joins");
     }
 
-    /// Forks while another thread is amid `dlopen`, where a tracer asks the owner for the session's memory until its time is over.
+    /// Forks while another thread is in `dlopen`, where a tracer asks the owner for the session's memory until a
+    /// timeout.
     #[test]
     fn of_a_fork_while_another_thread_joins() {
         for owner in [Owner::Stopped, Owner::BacklogFull] {
@@ -244,14 +247,14 @@ mod waits {
     }
 }
 
-/// What a process has and has used, as `/proc` tells.
+/// Resources of a process, from `/proc`.
 #[derive(Debug, Clone, Copy)]
 struct Usage {
-    /// Descriptors that are no files of the trace.
+    /// Number of descriptors that are not files of the trace.
     descriptors: usize,
     threads: u64,
     rss_kib: u64,
-    /// Of user and system, in clock ticks.
+    /// User and system time, in clock ticks.
     cpu_ticks: u64,
 }
 
@@ -259,7 +262,7 @@ impl Usage {
     fn of(pid: u32) -> Usage {
         let proc = PathBuf::from(format!("/proc/{pid}"));
         let links = std::fs::read_dir(proc.join("fd")).expect("the owner is there").flatten();
-        // Streams of the trace are opened as they are first written.
+        // Streams of the trace are opened when they are first written.
         let is_file = |link: &Path| link.is_absolute() && !link.starts_with("/dev") && !link.starts_with("/memfd:");
         let descriptors =
             links.filter_map(|entry| std::fs::read_link(entry.path()).ok()).filter(|link| !is_file(link)).count();
@@ -270,14 +273,14 @@ impl Usage {
         };
         let stat = std::fs::read_to_string(proc.join("stat")).expect("the owner is there");
         let fields: Vec<&str> = stat.rsplit_once(") ").expect("a name").1.split(' ').collect();
-        // proc(5): utime and stime are the 14th and 15th field, of which the first two are before.
+        // proc(5): utime and stime are the 14th and 15th field; two fields precede the list.
         let ticks = |index: usize| fields[index].parse::<u64>().expect("a number");
         let cpu_ticks = ticks(11) + ticks(12);
         Usage { descriptors, threads: number("Threads:"), rss_kib: number("VmRSS:"), cpu_ticks }
     }
 }
 
-/// How many programs `dormouse status` says the session has refused.
+/// Returns the number of programs that the session has refused, from `dormouse status`.
 fn refused_live(running: &Running) -> u64 {
     let status = running.dormouse(&["status", "--json", running.session().to_str().expect("a path of text")]);
     let status: serde_json::Value = serde_json::from_slice(&status.stdout)
@@ -285,11 +288,11 @@ fn refused_live(running: &Running) -> u64 {
     status["programs_refused"].as_u64().expect("a number")
 }
 
-/// A recording of a crowd, whose owner may have so many descriptors; prints the owner's resources by phase. Some processes ask the owner for
-/// the session's memory, for each of which it needs descriptors: those that it refuses are counted here and there, and the rest are in
-/// the trace.
+/// Records a crowd with an owner that may have this many descriptors, and prints the owner's resources by phase. Some
+/// processes ask the owner for the session's memory, which needs descriptors. The processes that it refuses are counted
+/// by the owner and by themselves, and the others are in the trace.
 fn crowd(descriptors: u64, live: u64, seconds: u64) {
-    // A watchdog beyond what the crowd takes by itself.
+    // A watchdog beyond the time that the crowd takes by itself.
     let record = Record::new().patience(PATIENCE + Duration::from_secs(2 * seconds));
     let limit = format!("ulimit -n {descriptors} && exec \"$@\"");
     let record = record.within(&["sh", "-c", &limit, "sh"]);
@@ -318,7 +321,7 @@ fn crowd(descriptors: u64, live: u64, seconds: u64) {
     phases.write_all(&[0]).expect("the program reads");
     running.wait_for("live\n");
     show(&format!("{live} have started"));
-    // What the owner does for processes that do nothing.
+    // Lets the owner do any work for idle processes.
     std::thread::sleep(Duration::from_secs(2));
     show(&format!("{live} at rest"));
     phases.write_all(&[0]).expect("the program reads");
@@ -326,7 +329,8 @@ fn crowd(descriptors: u64, live: u64, seconds: u64) {
     let mut minutes = 0;
     while !running.stdout().ends_with("churned\n") {
         assert!(begun.elapsed() < PATIENCE + Duration::from_secs(2 * seconds), "processes hang");
-        // Between two looks at a file that grows: its writer is another process's child, and tells nobody.
+        // Pause between two looks at a growing file: its writer is a child of another process, so no event signals a
+        // change.
         std::thread::sleep(Duration::from_millis(20));
         if begun.elapsed().as_secs() / 60 > minutes {
             minutes += 1;
@@ -348,13 +352,14 @@ fn crowd(descriptors: u64, live: u64, seconds: u64) {
     check_refused(&recording, refused_live);
 }
 
-/// How many programs the trace says were refused.
+/// Returns the number of refused programs, from the trace.
 fn refused(recording: &Recording) -> u64 {
     let causes = recording.trace().stats().loss_possible;
     causes.iter().find(|known| known.cause == Cause::ProgramRefused.text()).map_or(0, |known| known.count)
 }
 
-/// Whoever has started has joined or was refused, by the counts of the trace, of `dormouse status`, and of the processes themselves.
+/// Asserts that each started process has joined or was refused, by the counts of the trace, of `dormouse status`, and
+/// of the processes themselves.
 fn check_refused(recording: &Recording, refused_live: u64) {
     let number = |word: &str| recording.numbers(word)[0];
     let (started, alone) = (number("started "), number("alone "));
@@ -363,7 +368,8 @@ fn check_refused(recording: &Recording, refused_live: u64) {
     assert_eq!(refused_live, refused, "{}", recording.stderr);
     assert_eq!(joined + refused, started, "{}", recording.stderr);
     assert!((1..=alone).contains(&refused), "{}", recording.stderr);
-    // Who has given up when the owner's answer comes is in the session for the owner, and in none by its own count.
+    // A process that has given up when the owner's answer comes is in the session by the owner's count, and in none by
+    // its own.
     all_or_said(recording, trace.values("e2e:one").len() as u64, started - 1 - alone);
 }
 
@@ -374,7 +380,7 @@ fn a_session_that_has_no_room_for_more_processes_counts_those_that_it_refuses() 
     let record = Record::new();
     let fifo = fifo(&record);
     let fifo_text = fifo.to_str().expect("a path of text");
-    // The first process has a number too, and so have the children beside it.
+    // The first process has a number too, and so do its children.
     let mut running = record.start(&words(&[CROWD, "fill", fifo_text, &(count - 1).to_string()]));
     running.wait_for("live\n");
     if let Some(lack) = running.stdout().lines().find_map(|line| line.strip_prefix("lacking ").map(str::to_owned)) {
@@ -401,7 +407,7 @@ fn an_owner_without_descriptors_counts_whom_it_refuses() {
     crowd(64, 200, 1);
 }
 
-/// Sockets in a directory of sockets.
+/// Returns the sockets in a directory of sockets.
 fn sockets(run: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(run.join("dormouse")).into_iter().flatten().flatten();
     entries
@@ -410,10 +416,10 @@ fn sockets(run: &Path) -> Vec<String> {
         .collect()
 }
 
-/// How many sweeps it may take until no dead process's id is somebody else's.
+/// Maximum number of sweeps until no dead process's id belongs to another process.
 const SWEEPS_MAX: usize = 5;
 
-/// Children that run no handler at their end leave nothing, in a session or in none.
+/// Children that run no handler at their end leave nothing behind, in a session or outside.
 #[test]
 fn children_that_end_without_handlers_leave_no_sockets() {
     const CHILDREN: u64 = 500;
@@ -429,7 +435,7 @@ fn children_that_end_without_handlers_leave_no_sockets() {
     assert!(alone.status.success(), "{alone:?}");
     let after_none = sockets(&run);
     println!("sockets after a session: {}; after none: {}", after_session.len(), after_none.len());
-    // As though they had been made long ago: nobody removes what may not be listened to yet.
+    // Makes them look old: a sweep does not remove sockets that may not be listened to yet.
     for name in &after_none {
         let long_ago = rustix::fs::Timespec { tv_sec: 0, tv_nsec: 0 };
         let times = rustix::fs::Timestamps { last_access: long_ago, last_modification: long_ago };
@@ -437,7 +443,8 @@ fn children_that_end_without_handlers_leave_no_sockets() {
         rustix::fs::utimensat(rustix::fs::CWD, &path, &times, rustix::fs::AtFlags::SYMLINK_NOFOLLOW)
             .expect("it is ours");
     }
-    // The next session sweeps. A socket whose process's id is somebody's by now is left to the next one: nobody who is alive is woken up.
+    // The next session sweeps. A socket whose process's id belongs to another process by now is left to a later sweep:
+    // live programs are not woken.
     let left = (0..SWEEPS_MAX).map(|_| {
         record().run(&["true"]).succeeded();
         sockets(&run)
@@ -447,7 +454,7 @@ fn children_that_end_without_handlers_leave_no_sockets() {
     assert!(after_session.is_empty(), "{} sockets are left when a session has ended", after_session.len());
 }
 
-/// Whoever starts a program without standard input does not mean the tracer's socket to be it.
+/// A program that was started without standard input must not get the tracer's socket as its standard input.
 #[test]
 fn the_first_three_descriptors_are_the_programs() {
     let closing = |closed: &str| format!("exec \"$0\" descriptors {closed}");
@@ -458,7 +465,7 @@ fn the_first_three_descriptors_are_the_programs() {
         let alone = String::from_utf8(watched(&mut alone, BOUND).stdout).expect("a text");
         let recorded = Record::new().run(&["sh", "-c", &closing(closed), CROWD]).succeeded().stdout;
         for (how, stdout) in [("alone", alone), ("recorded", recorded)] {
-            // Rust's standard library opens what is closed.
+            // Rust's standard library opens descriptors that are closed.
             assert!(stdout.starts_with("0 /dev/null\n"), "{how}, {closed}: {stdout:?}");
             assert!(!stdout.contains("socket") && !stdout.contains("memfd"), "{how}, {closed}: {stdout:?}");
         }
@@ -476,7 +483,8 @@ fn frozen_programs_do_not_keep_a_recording_from_ending() {
     }
 }
 
-/// Who closes the tracer's descriptor and listens itself has the same number: whoever connects there means the program.
+/// A program that closes the tracer's descriptor and listens itself gets the same number: clients that connect there
+/// mean the program.
 #[test]
 fn a_socket_of_the_programs_is_not_answered_by_the_tracer() {
     const CONNECTIONS: u64 = 100;
@@ -491,7 +499,7 @@ fn a_socket_of_the_programs_is_not_answered_by_the_tracer() {
         let pid = Trace::read(&dir).processes()[0].vpid.to_string();
         for connection in 0..CONNECTIONS {
             if connection % 10 == 0 {
-                // Whether it can still be listed is another question.
+                // It does not matter here whether the program can still be listed.
                 let run = running.place().join("run");
                 watched(Command::new(dormouse()).args(["list", &pid]).env("XDG_RUNTIME_DIR", run), BOUND);
             }
@@ -507,8 +515,9 @@ fn a_socket_of_the_programs_is_not_answered_by_the_tracer() {
     }
 }
 
-/// Where the listener's socket is one of the program's, which has no descriptor left for a connection: it waits between one look and the next. A
-/// thread that never sleeps has no voluntary switch more.
+/// The listener's socket is one of the program's descriptors here, and the program has no descriptor left for a
+/// connection: the listener must wait between looks. A thread that never sleeps would have no further voluntary context
+/// switch.
 #[test]
 fn a_listener_that_lacks_descriptors_sleeps() {
     let mut program = Program::start_with(&[HOST, "as-before-5.9", "limit"], &BY_THREAD, BOUND);
@@ -530,7 +539,7 @@ fn a_listener_that_lacks_descriptors_sleeps() {
         let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
         line.and_then(|number| number.trim().parse::<u64>().ok()).expect("a number")
     };
-    // It has listened already as the program that it was before.
+    // The program has already listened before its `exec`.
     let connect = |name: &String| UnixStream::connect(run.join("dormouse").join(name)).ok();
     let _waits = sockets(&run).iter().find_map(connect).expect("it listens");
     let before = sleeps();
@@ -538,7 +547,7 @@ fn a_listener_that_lacks_descriptors_sleeps() {
     assert!(program.end().status.success());
 }
 
-/// Both are process 1, as they see themselves.
+/// Both are process 1 in their own namespace.
 #[test]
 fn programs_of_two_pid_namespaces_are_told_apart() {
     let permitted = watched(Command::new(ENTER).args(["pid-namespace", "calls", "1"]), BOUND);
@@ -593,7 +602,7 @@ fn root_arms_the_program_of_another_user() {
     program.wait_for_ready();
     let (pid, dir, roots) = (program.pid().to_string(), place.path().join("trace"), place.path().join("roots"));
     std::fs::create_dir(&roots).expect("a directory");
-    // The program's word on where its sockets are is not believed: the tool is told.
+    // A program's own statement about its sockets is not believed: the tool is told the directory.
     let dormouse = |arguments: &[&str]| {
         let mut command = Command::new(dormouse());
         command.args(arguments).env("XDG_RUNTIME_DIR", &roots).env("DORMOUSE_SOCKET_DIR", nobodys.join("dormouse"));
@@ -609,8 +618,8 @@ fn root_arms_the_program_of_another_user() {
     assert!(ended.status.success() && ended.stderr.is_empty(), "{ended:?}");
 }
 
-/// The owner is killed under load, again and again: what programs have committed, and whatever they emit afterwards, is in the salvaged trace
-/// or counted there.
+/// The owner is killed under load, repeatedly. Events that programs have committed, and those that they emit
+/// afterwards, must be in the salvaged trace or counted there.
 #[test]
 fn an_owner_that_is_killed_under_load_loses_nothing_unsaid() {
     let mut random = Random(seed("owners killed"));
@@ -624,13 +633,13 @@ fn an_owner_that_is_killed_under_load_loses_nothing_unsaid() {
         running.wait_until("the program's joining", || has_joined(&dir, "e2e-crowd"));
         // From here on there is something to read.
         drop(writer(&fifo));
-        // The moment is drawn, before or after the first packets.
+        // The moment is random, before or after the first packets.
         std::thread::sleep(Duration::from_micros(random.below(50_000)));
         running.kill_owner();
-        // Programs go on without an owner for a while, which is drawn too.
+        // Programs continue without an owner for a while, also random.
         std::thread::sleep(Duration::from_micros(random.below(20_000)));
         std::fs::write(&end, "").expect("a file");
-        // Its last line, whole.
+        // Waits for its last line to be complete.
         running.wait_for("emitted\n");
         let stdout = running.stdout();
         let emitted =

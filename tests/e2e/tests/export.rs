@@ -1,4 +1,5 @@
-//! What `dormouse export` makes of a recording: slices by the names of libc's functions, counted once more by `dormouse view`.
+//! Result of `dormouse export` for a recording: slices by the names of libc's functions, counted again by `dormouse
+//! view`.
 #![cfg(target_os = "linux")]
 
 use std::path::Path;
@@ -45,7 +46,7 @@ fn a_recording_of_libc_has_slices_of_files_and_mutexes() {
     let opened = sum(&["libc:open", "libc:openat", "libc:fopen"], &["--where", "fd >= 0"]);
     assert!(opened >= 150);
     assert_eq!(begins("libc:file open"), opened);
-    // Who has waited for a condition has the mutex again.
+    // A thread that has waited for a condition holds the mutex again.
     let takes = ["libc:mutex_lock", "libc:mutex_trylock", "libc:cond_wait_end"];
     let locked = sum(&takes, &["--where", "result == 0 or result == -110"]);
     assert_eq!(begins("libc:mutex held"), locked);
@@ -53,7 +54,7 @@ fn a_recording_of_libc_has_slices_of_files_and_mutexes() {
     assert_eq!(begins("libc:cond_wait"), waits);
     let timeline = |key: &str| told["timeline"][key].as_u64().unwrap();
     assert_eq!(timeline("slices") + timeline("slices_unfinished"), opened + locked + waits);
-    // What is closed or unlocked a second time, or was opened otherwise, ends nothing.
+    // A second close or unlock, or one of something that was opened otherwise, ends no slice.
     let ends = ["libc:close", "libc:fclose", "libc:mutex_unlock", "libc:cond_wait_begin", "libc:cond_wait_end"];
     assert_eq!(timeline("slices") + timeline("ends_unpaired"), sum(&ends, &[]));
     // The pairs of files are those that `stats` finds.

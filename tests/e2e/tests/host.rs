@@ -1,4 +1,4 @@
-//! What the library does to the program that it is in: threads, descriptors, system calls, files.
+//! Effects of the library on the program that it is in: threads, descriptors, system calls, files.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
 use std::fs::Permissions;
@@ -15,10 +15,10 @@ use tempfile::TempDir;
 
 const HOST: &str = env!("CARGO_BIN_EXE_e2e-host");
 
-/// Nobody's programs run as this user.
+/// A user id without any programs.
 const STRANGER: u32 = 61_234;
 
-/// A program outside of any session, whose sockets are in a directory of its own.
+/// A program outside of any session, with a socket directory of its own.
 struct Running {
     place: TempDir,
     child: Child,
@@ -58,7 +58,7 @@ impl Running {
         self.list().status.success()
     }
 
-    /// Lets it come to its end, which is a good one.
+    /// Lets the program end, and asserts that it succeeds.
     fn end(mut self) -> String {
         drop(self.child.stdin.take());
         let mut rest = String::new();
@@ -75,7 +75,7 @@ impl Drop for Running {
     }
 }
 
-/// Sockets of programs.
+/// Returns the sockets of programs.
 fn sockets(dir: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
     let mut paths: Vec<_> = entries.map(|entry| entry.path()).filter(|path| !is_of_session(path)).collect();
@@ -99,17 +99,17 @@ fn is_root() -> bool {
 fn a_recorded_program_has_no_thread_more_and_the_sessions_memory() {
     let looked = |record: Record| record.run(&[HOST, "look"]).succeeded().stdout;
     let plain = Command::new(HOST).arg("look").env("DORMOUSE_LISTEN", "0").stdin(Stdio::null()).output().unwrap();
-    // Whoever runs the tests may leave descriptors to programs.
+    // The process that runs the tests may leave open descriptors to programs.
     let plain = String::from_utf8(plain.stdout).unwrap();
     let (_, count) = plain.trim().rsplit_once(' ').unwrap();
-    // The session's memory, which it has inherited.
+    // Adds the session's memory, which the program has inherited.
     let count: u32 = count.parse::<u32>().unwrap() + 1;
     let plain = format!("threads 1 descriptors {count}\n");
     let threads = |count: u32| plain.replace("threads 1 ", &format!("threads {count} "));
     assert_ne!(threads(2), plain);
     assert_eq!(looked(Record::new()), plain);
     assert_eq!(looked(Record::new().env("DORMOUSE_LISTEN", "0")), plain);
-    // Asked for, it has a thread; its descriptor is not the program's.
+    // On request it has a thread, whose descriptor is not one of the program's.
     for wish in ["1", "thread"] {
         assert_eq!(looked(Record::new().env("DORMOUSE_LISTEN", wish)), threads(2));
     }
@@ -139,7 +139,7 @@ fn namespaces_can_be_entered() {
     if !may_unshare(&["-U"]) {
         return;
     }
-    // In a session without a word; elsewhere the program says that it is about to.
+    // In a session the program need not announce it; elsewhere it announces that it is about to unshare.
     assert_eq!(Record::new().run(&[HOST, "unshare", "at-once"]).succeeded().stdout, "none\n");
     for _ in 0..100 {
         assert_eq!(Running::start(&["unshare", "stop"]).end(), "none\n");
@@ -148,7 +148,7 @@ fn namespaces_can_be_entered() {
     let dir = running.place.path().join("dormouse");
     assert_eq!(running.end(), "none\n");
     assert_eq!(sockets(&dir), [] as [PathBuf; 0]);
-    // What it is good for.
+    // Shows that the announcement is necessary.
     assert_ne!(Running::start(&["unshare", "at-once"]).end(), "none\n");
 }
 
@@ -178,7 +178,7 @@ fn python_has_one_thread_when_it_forks() {
     let recording = Record::new().option("--libc").run(&python).succeeded();
     assert_eq!(recording.stdout, "1\n");
     assert!(!recording.stderr.contains("multi-threaded"), "{}", recording.stderr);
-    // Asked for: Python 3.12 and later say what they see, and go on.
+    // On request, there is a thread: Python 3.12 and later print a warning, and continue.
     let python = ["python3", "-c", script];
     let recording = Record::new().option("--libc").env("DORMOUSE_LISTEN", "1").run(&python).succeeded();
     assert_eq!(recording.stdout, "2\n");
@@ -186,7 +186,7 @@ fn python_has_one_thread_when_it_forks() {
 
 #[test]
 fn a_program_that_closes_what_it_does_not_know_is_reached() {
-    // Also where its own first descriptor would be a socket's number.
+    // Also if the tracer's own first descriptor would have the number of a socket.
     for first in ["", "exec 2>&-; ", "exec 3</dev/null; "] {
         let mut running = Running::start_as(Command::new("sh").args(["-c", &format!("{first}exec {HOST} close-all")]));
         running.wait_for("ready");
@@ -197,14 +197,14 @@ fn a_program_that_closes_what_it_does_not_know_is_reached() {
     }
 }
 
-/// There the listener's socket is one of the program's.
+/// The listener's socket is one of the program's descriptors there.
 #[test]
 fn without_a_table_of_its_own_the_listener_leaves_the_programs_descriptors_alone() {
     let mut running = Running::start(&["as-before-5.9", "wait"]);
     running.wait_for("ready");
     assert!(running.is_listed());
     running.end();
-    // It is not in the way of the first three either, which shells and servers close and open.
+    // It does not interfere with the first three either, which shells and servers close and open.
     let script = format!("exec {HOST} as-before-5.9 look 2>&-");
     let looked = Running::start_as(Command::new("sh").args(["-c", &script])).end();
     assert!(looked.starts_with("threads 2 "), "{looked}");
@@ -322,10 +322,10 @@ fn programs_of_two_pid_namespaces_do_not_take_each_others_sockets() {
 fn sockets_of_dead_processes_go_with_the_next_program() {
     let mut running = Running::start(&["children", "500"]);
     running.wait_for("ready");
-    // They are as old as it takes for a socket to count as dead.
+    // Makes them old enough for a socket to count as dead.
     let old = SystemTime::now() - Duration::from_secs(60);
     let all = running.sockets();
-    // Those that were older than that when a later child came are gone already.
+    // Sockets that were older than that when a later child started are gone already.
     assert!(all.len() > 1, "{all:?}");
     for path in &all {
         let time = rustix::fs::Timespec {
@@ -343,7 +343,7 @@ fn sockets_of_dead_processes_go_with_the_next_program() {
         .stdin(Stdio::piped())
         .stdout(Stdio::null());
     let mut next = command.spawn().unwrap();
-    // The one that lives and the new one.
+    // The sockets of the live program and of the new one remain.
     wait_until("dead sockets are gone", || running.sockets().len() == 2);
     assert!(running.is_listed());
     drop(next.stdin.take());

@@ -1,4 +1,4 @@
-//! Which program an event is of, where processes become other programs.
+//! Attribution of events to programs, when processes execute other programs.
 #![cfg(target_os = "linux")]
 
 use std::collections::BTreeMap;
@@ -15,7 +15,7 @@ use serde_json::Value;
 
 const IMAGES: &str = env!("CARGO_BIN_EXE_e2e-images");
 
-/// Processes that have all the CPUs to do with, until this is dropped.
+/// Processes that keep all CPUs busy, until this is dropped.
 struct Load(Vec<Child>);
 
 impl Load {
@@ -34,14 +34,14 @@ impl Drop for Load {
     }
 }
 
-/// The program's file by another name, which is what a process that executes it is called.
+/// Returns a link to the program's file; a process that executes it gets the link's name.
 fn named(record: &Record, name: &str) -> PathBuf {
     let path = record.place().join(name);
     std::os::unix::fs::symlink(IMAGES, &path).unwrap();
     path
 }
 
-/// Events by what their process is called, and by what they are called.
+/// Returns the number of events by process name, and by class name.
 fn counts(recording: &Recording) -> (BTreeMap<String, u64>, BTreeMap<String, u64>) {
     let stats = recording.trace().stats();
     let (mut by_process, mut by_class) = (BTreeMap::new(), BTreeMap::new());
@@ -54,7 +54,7 @@ fn counts(recording: &Recording) -> (BTreeMap<String, u64>, BTreeMap<String, u64
     (by_process, by_class)
 }
 
-/// An event's name says which program has written it.
+/// An event's name tells which program has written it.
 #[test]
 fn events_behind_exec_are_those_of_the_program_behind_it() {
     const COUNT: u64 = 2_000;
@@ -66,19 +66,20 @@ fn events_behind_exec_are_those_of_the_program_behind_it() {
         let (by_process, by_class) = counts(&recording.succeeded());
         let of = |counts: &BTreeMap<String, u64>, name: &str| counts.get(name).copied().unwrap_or(0);
         assert_eq!(of(&by_class, "images:before"), COUNT);
-        // A busy machine may let the 50 ms of some pass.
+        // On a busy machine, the 50 ms of some programs may pass.
         assert!(of(&by_class, "images:behind") > 0);
         assert_eq!(of(&by_process, "e2e-images"), of(&by_class, "images:before"), "{by_process:?}");
         assert_eq!(of(&by_process, "behind"), of(&by_class, "images:behind"), "{by_process:?}");
     }
 }
 
-/// What a recording says for programs.
+/// Returns a recording's summary for programs.
 fn summary(path: &Path) -> Value {
     serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
 }
 
-/// A session looks at what does not tell it some times a second: something is there longer each time, until it is seen.
+/// Repeats an attempt with growing patience until it succeeds: a session looks a few times a second for changes that it
+/// is not told of.
 fn seen_sooner_or_later(mut attempt: impl FnMut(Duration) -> Option<()>) {
     let mut patience = Duration::from_millis(200);
     while attempt(patience).is_none() {
@@ -87,7 +88,7 @@ fn seen_sooner_or_later(mut attempt: impl FnMut(Duration) -> Option<()>) {
     }
 }
 
-/// A program that is attached, and the tool that records it.
+/// An attached program, and the tool that records it.
 struct Attached {
     place: tempfile::TempDir,
     program: Child,
@@ -122,7 +123,7 @@ impl Attached {
         self.program.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
     }
 
-    /// Lets the program end. What the tool has said, and its summary.
+    /// Lets the program end. Returns the tool's output, its summary and the trace.
     fn end(mut self) -> (String, Value, Trace) {
         drop(self.program.stdin.take());
         assert!(self.program.wait().unwrap().success());
@@ -171,7 +172,7 @@ fn an_attached_program_that_becomes_one_without_tracepoints_is_named() {
     });
 }
 
-/// A daemon under way, whose starter has ended.
+/// Starts a daemon whose starter has ended.
 fn daemon(record: Record) -> (Running, PathBuf, u64) {
     let end = record.place().join("end");
     let summary = record.place().join("summary");
@@ -181,7 +182,7 @@ fn daemon(record: Record) -> (Running, PathBuf, u64) {
     (running, end, daemon)
 }
 
-/// Numbers that the command has written, which is in a file beside that of the summary.
+/// Returns numbers from the command's output, which is in a file beside that of the summary.
 fn numbers(summary: &Path, word: &str) -> Vec<u64> {
     let stdout = std::fs::read_to_string(summary.with_file_name("stdout")).unwrap_or_default();
     stdout.lines().filter_map(|line| line.strip_prefix(word)?.parse().ok()).collect()
@@ -216,7 +217,7 @@ fn a_daemon_is_recorded_to_its_end_if_that_is_asked_for() {
 fn a_signal_ends_a_recording_that_waits_for_a_daemon() {
     let (mut running, _, daemon) = daemon(Record::new().option("--wait-all"));
     let pid = running.pid();
-    // It has seen the command's end, and waits for a signal.
+    // It has noticed the command's end, and waits for a signal.
     running.wait_until("the command's end", || {
         let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten();
         let mut names = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok());

@@ -1,5 +1,5 @@
-//! Programs that listen by a signal, as programs do that are linked with Dormouse: what they are while nobody comes, who reaches them and when, what a
-//! call does to them, and what is said where they are not reached.
+//! Programs that listen by a signal, as programs linked with Dormouse do: their state while no tool comes, which tools
+//! reach them and when, the effects of a call on them, and the message if they are not reached.
 #![cfg(target_os = "linux")]
 
 use std::process::Output;
@@ -17,7 +17,7 @@ fn start(mode: &str) -> Program {
     program
 }
 
-/// What a command says of the program, which does one step after another meanwhile, or none.
+/// Returns the output of a command about the program. Meanwhile the program repeats the step of `byte`, or does none.
 fn ask(program: &mut Program, command: &str, more: &[&str], byte: Option<u8>) -> Output {
     let (pid, run) = (program.pid().to_string(), program.place().join("run"));
     let arguments = [&[command, &pid], more].concat();
@@ -45,7 +45,7 @@ fn assert_says(output: &Output, words: &str) {
     assert!(!output.status.success() && stderr.contains(words), "{output:?}");
 }
 
-/// A field of `/proc/PID/status`.
+/// Returns a field of `/proc/PID/status`.
 fn status(program: &Program, name: &str) -> String {
     let status = std::fs::read_to_string(format!("/proc/{}/status", program.pid())).expect("a process that lives");
     let line = status.lines().find_map(|line| line.strip_prefix(name)).expect("a field");
@@ -64,7 +64,7 @@ fn a_program_that_nobody_asks_has_a_handler_and_nothing_else() {
     for directory in ["task", "fd", "map_files"] {
         assert_eq!(files(&program, directory), files(&silent, directory), "{directory}");
     }
-    // SIGURG, and the program's own SIGUSR1. Rust's runtime has handlers for faults.
+    // Expects SIGURG, and the program's own SIGUSR1. Rust's runtime has handlers for faults.
     let caught = u64::from_str_radix(&status(&program, "SigCgt:"), 16).expect("a set of signals");
     let faults = [Signal::SEGV, Signal::BUS].map(|signal| 1 << (signal.as_raw() - 1)).iter().sum::<u64>();
     let expected = [Signal::URG, Signal::USR1].map(|signal| 1 << (signal.as_raw() - 1)).iter().sum::<u64>();
@@ -80,7 +80,7 @@ fn a_program_that_passes_a_tracepoint_is_reached_and_then_left_alone() {
     assert_reached(&list(&mut program, Some(b'p')));
     wait_until("the thread ends after the last tool", || files(&program, "task") == 1);
     assert_eq!(files(&program, "fd"), count_before);
-    // And again.
+    // It can be reached again.
     assert_reached(&list(&mut program, Some(b'p')));
 }
 
@@ -94,7 +94,7 @@ fn one_that_passes_none_is_told_of_and_is_reached_later() {
     assert_reached(&list(&mut program, Some(b'p')));
 }
 
-/// In a handler no thread is started: it may have interrupted an allocator.
+/// No thread is started in a handler, which may have interrupted an allocator.
 #[test]
 fn a_tracepoint_in_a_handler_does_not_count() {
     for mode in ["alone", "no-defer", "small-stack"] {
@@ -110,7 +110,7 @@ fn threads_that_block_signals_and_programs_whose_first_thread_has_ended_are_reac
     for mode in ["workers", "leaves"] {
         let mut program = start(mode);
         assert_reached(&list(&mut program, Some(b'p')));
-        // Its end waits for no thread of the tracer's.
+        // The program's end does not wait for a thread of the tracer.
         let ended = program.end();
         assert!(ended.status.success(), "{mode}: {ended:?}");
     }
@@ -137,7 +137,7 @@ fn one_that_ignores_the_signal_is_told_of_at_once() {
     assert_says(&list(&mut program, None), "has set what SIGURG does");
 }
 
-/// `pause` would return.
+/// A call would make `pause` return.
 #[test]
 fn a_program_that_waits_for_signals_is_not_called() {
     let mut program = start("pause");
@@ -149,12 +149,13 @@ fn a_program_that_waits_for_signals_is_not_called() {
     assert!(ended.status.success() && ended.stdout.ends_with(&own), "{ended:?}");
 }
 
-/// How many tools come to each program.
+/// Returns the number of tools that come to each program.
 fn call_count() -> u64 {
     std::env::var("DORMOUSE_CALLS").map_or(3, |count| count.parse().expect("a number"))
 }
 
-/// A call interrupts the program's own once at most, and none that the kernel or libc begins again. What returns `EINTR` is in docs/limits.md.
+/// A call interrupts at most one of the program's own system calls, and none that the kernel or libc restarts. The
+/// calls that return `EINTR` are listed in docs/limits.md.
 #[test]
 fn a_call_costs_at_most_one_interrupted_call() {
     let count = call_count();
@@ -180,7 +181,7 @@ fn a_call_costs_at_most_one_interrupted_call() {
     }
 }
 
-/// Each time the program has to be called anew: `r` ends what listens.
+/// The program must be called again each time: `r` ends the listener.
 #[test]
 fn arming_and_disarming_by_signals_again_and_again_loses_nothing() {
     let count = call_count();

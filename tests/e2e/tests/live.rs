@@ -1,4 +1,4 @@
-//! Programs that run already, and the commands that read traces.
+//! Programs that are already running, and the commands that read traces.
 #![cfg(target_os = "linux")]
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -19,10 +19,11 @@ use tempfile::TempDir;
 const LIVE: &str = env!("CARGO_BIN_EXE_e2e-live");
 const TRACED: &str = env!("CARGO_BIN_EXE_e2e-traced");
 
-/// Arguments are evaluated for no tool: a call by a signal has them evaluated once.
+/// Makes the program listen by a thread. With this, no tool causes arguments to be evaluated; a call by a signal causes
+/// one evaluation.
 const BY_THREAD: [(&str, &str); 1] = [("DORMOUSE_LISTEN", "thread")];
 
-/// A program that runs, with a directory of sockets of its own.
+/// A running program with a directory of sockets of its own.
 struct Live {
     place: TempDir,
     child: Child,
@@ -57,19 +58,19 @@ impl Live {
         output.unwrap()
     }
 
-    /// Runs a command that succeeds, and gives what it says.
+    /// Runs a command that must succeed, and returns its output.
     fn succeed(&self, arguments: &[&str]) -> String {
         let output = self.dormouse(arguments);
         assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// Runs a command that fails with one line, and gives the line.
+    /// Runs a command that must fail with one line, and returns the line.
     fn fail(&self, arguments: &[&str]) -> String {
         one_line(&self.dormouse(arguments))
     }
 
-    /// Waits for whole rounds of the program, each of which has both events.
+    /// Waits for complete rounds of the program, each of which has both events.
     fn wait_for_rounds(&self) {
         let round = || {
             let bytes = std::fs::read(self.place.path().join("rounds")).unwrap();
@@ -85,7 +86,7 @@ impl Live {
         (dir, text)
     }
 
-    /// Lets the program come to its end, and gives how many events it has evaluated.
+    /// Lets the program end, and returns the number of events that it has evaluated.
     fn end(mut self) -> u64 {
         drop(self.child.stdin.take());
         let mut rest = String::new();
@@ -127,7 +128,7 @@ fn events_are_armed_and_disarmed_while_the_program_runs() {
     live.succeed(&["arm", &pid, "live:tick", "-o", &dir_text]);
     assert!(live.succeed(&["list", &pid]).contains("armed    live:tick"));
     live.wait_for_rounds();
-    // A second pattern joins the session that is there.
+    // A second pattern joins the existing session.
     assert!(live.succeed(&["arm", &pid, "live:tock"]).contains("2 in all"));
     live.wait_for_rounds();
     assert!(live.succeed(&["disarm", &pid, "live.tock"]).contains("1 still armed"));
@@ -141,7 +142,7 @@ fn events_are_armed_and_disarmed_while_the_program_runs() {
     let json: Vec<u8> = live.dormouse(&["list", &pid, "--json"]).stdout;
     assert!(String::from_utf8(json).unwrap().contains("\"session\": null"));
 
-    // And again, in a session of its own, whose records have no context.
+    // Repeats this in a new session, whose records have no context.
     let (dir, dir_text) = live.trace_dir("second");
     live.succeed(&["arm", &pid, "live:t?ck", "-o", &dir_text, "--context", "none"]);
     live.wait_for_rounds();
@@ -151,7 +152,7 @@ fn events_are_armed_and_disarmed_while_the_program_runs() {
     let second = count(&trace, "live:tick");
     let evaluated = live.end();
     assert!(second > 0);
-    // At most one event was under way at the end of each session.
+    // At most one event was in progress at the end of each session.
     assert!((first + second..=first + second + 2).contains(&evaluated), "{first} and {second} of {evaluated}");
 }
 
@@ -203,7 +204,7 @@ fn options_of_a_session_are_refused_in_one_that_is_there() {
     assert!(live.succeed(&["list", &pid]).contains("dormant  live:tock"));
     live.succeed(&["arm", &pid, "live:tock"]);
     live.succeed(&["disarm", &pid, "*"]);
-    // In no session: they are followed.
+    // Options that concern a new session are obeyed if the program is in none.
     live.succeed(&["arm", &pid, "*", "--mode", "overwrite", "--budget", "1M", "-o", &file]);
     let budget = live.succeed(&["budget", &pid, "--json"]);
     assert!(budget.contains("\"overwrite\"") && budget.contains("\"budget_bytes\": 1048576"), "{budget}");
@@ -246,7 +247,7 @@ fn patterns_that_match_nothing_are_named() {
     }
 }
 
-/// A file may be run under several names, and what runs may call itself as it likes.
+/// A file may be run under several names, and a process may change its name.
 #[test]
 fn a_process_is_shown_as_it_calls_itself() {
     let record = Record::new();
@@ -261,7 +262,7 @@ fn a_process_is_shown_as_it_calls_itself() {
     assert!(stats.lines().any(|line| line.contains("redis-server  /") && line.ends_with("/e2e-traced")), "{stats}");
     assert!(said(&["stats", "--json", dir]).contains(r#""name": "redis-server""#));
 
-    // After it has joined, and in a child that joins afterwards.
+    // The name changes after the process has joined, or in a child that joins afterwards.
     for (word, name) in [("name=1", "worker one"), ("name=2", "a) S\u{fffd}\u{fffd}[2J\u{fffd}")] {
         let record = Record::new().env("DORMOUSE_LISTEN", "thread");
         let end = record.place().join("end");
@@ -298,7 +299,7 @@ fn a_process_is_shown_as_it_calls_itself() {
     }
 }
 
-/// PostgreSQL and Redis write their titles over their environments.
+/// PostgreSQL and Redis overwrite their environments with their titles.
 #[test]
 fn a_program_without_an_environment_is_found_where_the_tool_looks_itself() {
     let record = Record::new().env("DORMOUSE_LISTEN", "thread");
@@ -320,7 +321,7 @@ fn a_program_without_an_environment_is_found_where_the_tool_looks_itself() {
     running.wait().succeeded();
 }
 
-/// What is given is not advised.
+/// An option that is given is not recommended.
 #[test]
 fn a_library_that_is_not_loaded_is_no_advice_to_load_it() {
     let said = |record: Record| record.run(&["true"]).succeeded().stderr;
@@ -341,10 +342,10 @@ fn the_end_of_the_program_completes_the_trace() {
     let (dir, dir_text) = live.trace_dir("trace");
     live.succeed(&["arm", &live.pid(), "*", "-o", &dir_text]);
     live.wait_for_rounds();
-    // The last that a session owner does is to put its final metadata in the place of the first.
+    // The session owner's last action is to replace the first metadata by the final ones.
     let metadata = || std::fs::metadata(dir.join("metadata")).unwrap().ino();
     let first = metadata();
-    // The program's directory must outlive it here.
+    // The program's directory must outlive the program here.
     let mut live = live;
     drop(live.child.stdin.take());
     live.child.wait().unwrap();
@@ -404,7 +405,7 @@ fn what_cannot_be_reached_is_told_in_one_line() {
     assert!(text.contains("DORMOUSE_LISTEN=0"), "{text}");
 }
 
-/// What a program answers is about itself, and root's tools believe no more of it than others' do.
+/// A program's answers are about itself, and root's tools trust them no more than other users' tools do.
 #[test]
 fn no_session_ends_because_of_what_another_program_answers() {
     let live = Live::start(&[]);
@@ -413,7 +414,7 @@ fn no_session_ends_because_of_what_another_program_answers() {
     let listed: serde_json::Value =
         serde_json::from_slice(&live.dormouse(&["list", &live.pid(), "--json"]).stdout).unwrap();
     let session = listed[0]["session"].as_str().unwrap().to_string();
-    // This process listens in its own name, and says that it is in that session, whose last event was disarmed just now.
+    // This process listens in its own name, and claims to be in that session with its last event just disarmed.
     let me = std::process::id();
     let path = live.place.path().join("dormouse").join(program_socket_name(me, 0));
     let listener = UnixListener::bind(&path).unwrap();
@@ -429,7 +430,7 @@ fn no_session_ends_because_of_what_another_program_answers() {
                         let _question: ToolToProgram = conversation.receive().unwrap();
                         said += usize::from(conversation.send(&answer).is_ok());
                     }
-                    // It is the test that is no Dormouse.
+                    // The test itself sent bytes that are not Dormouse's protocol.
                     Err(Failure::Mismatch(_)) => return said,
                     Err(_) => {}
                 }
@@ -440,13 +441,13 @@ fn no_session_ends_because_of_what_another_program_answers() {
         (answering.join().unwrap(), disarmed)
     });
     let text = String::from_utf8_lossy(&disarmed.stdout).into_owned();
-    // That the session goes on is told, with the owner's reason.
+    // The message says that the session goes on, with the owner's reason.
     let refusal = String::from_utf8_lossy(&disarmed.stderr).into_owned();
     assert!(said > 0 && disarmed.status.code() == Some(2) && !text.contains("events, "), "{said} {text}");
     assert!(refusal.contains(&format!("process {me} is not in this session, which goes on")), "{refusal}");
     assert_eq!(refusal.lines().count(), 1, "{refusal}");
     assert!(live.succeed(&["list", &live.pid()]).contains("armed    live:tick"));
-    // The program that is in it may.
+    // The program that is in the session may end it.
     assert!(live.succeed(&["disarm", &live.pid(), "*"]).contains(" events, 0 lost, 1 process,"));
     live.end();
 }
@@ -471,7 +472,7 @@ fn a_session_tells_what_it_uses_and_may_use() {
     }
     assert!(status["disk_bytes"].as_u64().unwrap() > 0 && status["disk_bytes_max"].is_null(), "{status}");
     assert_eq!(status["dir"], dir.canonicalize().unwrap().to_str().unwrap());
-    // The owner has raised its limit of descriptors, and the only session there is needs no name.
+    // The owner has raised its descriptor limit, and the only existing session needs no name.
     let owner = status["owner"].as_u64().unwrap();
     let limits = std::fs::read_to_string(format!("/proc/{owner}/limits")).unwrap();
     let limit = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
@@ -503,14 +504,14 @@ fn another_users_process_is_refused() {
         return skip(Lack::machine("only root can become another user", "run the tests as root"));
     }
     let live = Live::start(&[]);
-    // Where anybody may run it.
+    // A directory where every user may run it.
     let place = tempfile::tempdir().unwrap();
     std::fs::set_permissions(place.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
     let copy = place.path().join("dormouse");
     copy_program(dormouse(), &copy);
     for arguments in [vec!["list"], vec!["arm", "*"], vec!["disarm", "*"], vec!["record", "--attach"]] {
         let mut command = Command::new(&copy);
-        // The pid comes after the command's name, or last.
+        // The pid follows the command's name, or is the last argument.
         let pid = live.pid();
         let mut words: Vec<&str> = arguments.clone();
         let at = if words[0] == "record" { words.len() } else { 1 };
@@ -523,7 +524,7 @@ fn another_users_process_is_refused() {
 
 #[test]
 fn readers_agree_with_babeltrace2() {
-    // One thread: events of two processors in the same nanosecond have no order that both readers would have to share.
+    // One thread: readers need not agree on the order of events of two CPUs in the same nanosecond.
     let recording = Record::new().run(&[TRACED, "numbers", "1", "1000"]).succeeded();
     let dir = recording.dir.as_path();
     let view = Command::new(dormouse()).arg("view").arg(dir).output().unwrap();
@@ -532,7 +533,7 @@ fn readers_agree_with_babeltrace2() {
     assert_eq!(stats.status.code(), Some(0));
     let stats: String = String::from_utf8(stats.stdout).unwrap();
     assert!(stats.contains("\"events\": 1000,") && stats.contains("\"events_lost\": 0,"), "{stats}");
-    // The session's own records are events to babeltrace2 too: who owns it, who joined.
+    // For babeltrace2, the session's own records are events too: the session, and the process that joined.
     let Some(count) = babeltrace2_count(dir) else { return };
     assert_eq!(count, 1002);
     assert!(stats.contains("\"state_events\": 2,"), "{stats}");

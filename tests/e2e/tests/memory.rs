@@ -1,5 +1,6 @@
-//! Rooms work in memory that `backing` gives them, and where all of it is there, nothing that they do with it faults: not the first object, not the
-//! first word, not the first page. One test: a page fault of another's thread would be none of this one's, but a fork's would.
+//! Rooms use memory that `backing` gives them. If all of it is present, none of their accesses faults: not for the
+//! first object, nor the first word, nor the first page. There is only one test here: a page fault of another test's
+//! thread would not count for this one, but a fork would cause faults.
 #![cfg(target_os = "linux")]
 
 use std::sync::atomic::AtomicU64;
@@ -8,11 +9,11 @@ use dormouse_backing::{Huge, MemoryOptions, PrivatePool, check_backed_raw};
 use dormouse_percpu::{Pool, PoolOptions, Region, Words};
 use dormouse_relay_chain::{Chain, Link, PageBudget};
 
-/// Page faults that this thread has had.
+/// Returns the number of page faults of this thread so far.
 fn faults() -> i64 {
-    // SAFETY: all zeroes is a valid `rusage`, plain data.
+    // SAFETY: all zeroes is a valid `rusage`, which is plain data.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-    // SAFETY: a valid place for the answer (getrusage(2)).
+    // SAFETY: `usage` has room for the answer (getrusage(2)).
     assert_eq!(unsafe { libc::getrusage(libc::RUSAGE_THREAD, &mut usage) }, 0);
     usage.ru_minflt + usage.ru_majflt
 }
@@ -21,31 +22,31 @@ const STRIDE_BYTES: usize = 64 << 10;
 const PAGE_BYTES: usize = 4096;
 const PAGES: usize = 512;
 
-/// Objects of each processor in given memory: made, added to, and taken back. Returns the faults.
+/// Makes, increments and frees objects of each CPU in given memory. Returns the number of faults.
 fn objects(memory: &PrivatePool, options: &PoolOptions) -> i64 {
-    // SAFETY: the pool's memory, which outlives this function and which nobody else uses meanwhile.
+    // SAFETY: the region is the pool's memory, which outlives this function and which no other code uses meanwhile.
     let region = unsafe { Region::new(memory.base(), memory.size_bytes()) };
     let pool = Pool::in_region(region, options).unwrap();
     let words = Words::new(&pool);
-    // The list, and what the pool keeps of objects, which is not in the region.
+    // Pre-allocates the list, and the object pool's own bookkeeping, which is not in the region.
     let mut made = Vec::with_capacity(1_000);
     (0..1_000).for_each(|_| made.push(pool.alloc_for::<AtomicU64>().unwrap()));
-    // SAFETY: live, and nobody has it any more.
+    // SAFETY: each object is live, and no other code has it any more.
     made.drain(..).for_each(|object| unsafe { pool.free(object) }.unwrap());
     let before = faults();
     (0..1_000).for_each(|_| made.push(pool.alloc_for::<AtomicU64>().unwrap()));
     for object in &made {
-        // SAFETY: live, a word, and written by nothing else.
+        // SAFETY: the object is live and has room for a word, which no other code writes.
         unsafe { words.add(*object, 0, 1) }.unwrap();
     }
-    // SAFETY: live, and nobody has it any more.
+    // SAFETY: each object is live, and no other code has it any more.
     made.drain(..).for_each(|object| unsafe { pool.free(object) }.unwrap());
     faults() - before
 }
 
-/// A chain of pages in given memory: opened, written to all over, and grown. Returns the faults.
+/// Opens, fills and grows a chain of pages in given memory. Returns the number of faults.
 fn pages(memory: &PrivatePool, links: &mut [Link]) -> i64 {
-    // SAFETY: the pool's memory, which nobody else uses meanwhile.
+    // SAFETY: the region is the pool's memory, which no other code uses meanwhile.
     let region = unsafe { std::slice::from_raw_parts_mut(memory.base(), PAGES * PAGE_BYTES) };
     let budget = PageBudget::new(region, PAGE_BYTES, links).unwrap();
     let before = faults();
@@ -66,12 +67,12 @@ fn rooms_in_given_memory_never_fault() {
         let memory = PrivatePool::new(size_bytes, MemoryOptions::new().huge(huge).guard(true)).unwrap();
         let region = PrivatePool::new(PAGES * PAGE_BYTES, MemoryOptions::new().huge(huge)).unwrap();
         assert_eq!(check_backed_raw(memory.base(), size_bytes), Ok(()));
-        // The first time has the code be there.
+        // The first run makes the code present.
         objects(&memory, &options);
         pages(&region, &mut links);
         assert_eq!((objects(&memory, &options), pages(&region, &mut links)), (0, 0), "{huge:?}");
     }
-    // And it would be seen if they did.
+    // Checks that faults would be noticed.
     let lazy = MemoryOptions::new().prefault(false).huge(Huge::Never);
     let memory = PrivatePool::new(PAGES * PAGE_BYTES, lazy).unwrap();
     assert_eq!(pages(&memory, &mut links), PAGES as i64);

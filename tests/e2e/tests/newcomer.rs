@@ -1,6 +1,8 @@
-//! What somebody asks who sees a trace for the first time: the report, `stats` and a query that has a name answer, and all say the same.
+//! Questions of a user who sees a trace for the first time: the report, `stats` and a named query answer them, and all
+//! agree.
 //!
-//! The query is asked where `DORMOUSE_QUERY` says which program it is: `dormouse-query` is built apart, and the step `query` of CI runs these tests with it.
+//! The query runs if `DORMOUSE_QUERY` names the program: `dormouse-query` is built separately, and the step `query` of
+//! CI runs these tests with it.
 #![cfg(target_os = "linux")]
 
 use std::process::Command;
@@ -11,7 +13,7 @@ use serde_json::{Value as Json, json};
 
 const SHOP: &str = env!("CARGO_BIN_EXE_e2e-shop");
 
-/// A recording of the shop, and the process that ran it.
+/// Returns a recording of the shop, and the id of its process.
 fn recording() -> (Recording, u64) {
     libc_library();
     let record = Record::new().option("--libc");
@@ -30,21 +32,21 @@ fn stats(recording: &Recording, options: &[&str]) -> Json {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// The rows of a query that has a name, if the program is there.
+/// Returns the rows of a named query, if the program is available.
 fn named(recording: &Recording, name: &str) -> Option<Vec<Json>> {
     let program = std::env::var_os("DORMOUSE_QUERY")?;
     let mut command = Command::new(program);
     let output = command.arg(&recording.dir).args(["--named", name, "--format", "json"]).output().unwrap();
     assert!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr));
     let text = String::from_utf8(output.stdout).unwrap();
-    // One array, or a line for each.
+    // The output is one array, or one line for each row.
     match serde_json::from_str::<Vec<Json>>(&text) {
         Ok(rows) => Some(rows),
         Err(_) => Some(text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()),
     }
 }
 
-/// Nanoseconds of the day that a time has, which is written as `2026-11-26T22:13:20.000010Z`.
+/// Returns the nanoseconds since midnight of a time such as `2026-11-26T22:13:20.000010Z`.
 fn of_day(time: &str) -> u64 {
     let time = time.split('T').nth(1).unwrap().trim_end_matches('Z');
     let (clock, fraction) = time.split_once('.').unwrap_or((time, ""));
@@ -52,7 +54,7 @@ fn of_day(time: &str) -> u64 {
     seconds * 1_000_000_000 + format!("{fraction:0<9}").parse::<u64>().unwrap()
 }
 
-/// Makes a report, opens it, and goes to the slowest of a name. Gives what `--json` says.
+/// Makes a report, opens it, and selects the slowest item of a name. Returns the output of `--json`.
 fn slowest(browser: &mut Browser, recording: &Recording, options: &[&str], name: &str) -> Json {
     let page = recording.place().join("report.html");
     let mut command = Command::new(dormouse());
@@ -67,12 +69,12 @@ fn slowest(browser: &mut Browser, recording: &Recording, options: &[&str], name:
     ));
     browser.evaluate("document.querySelector('#view tbody tr button').click()");
     browser.press("1");
-    // Its fields come after it.
+    // The item's fields appear after it.
     browser.wait("document.querySelector('#view .wide h3') !== null");
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// What the page says of the item, by the name that stands before it.
+/// Returns the value that the page shows for the item beside this name.
 fn said(browser: &mut Browser, name: &str) -> String {
     let value = browser.evaluate(&format!(
         "[...document.querySelectorAll('#view dt')].find((dt) => dt.textContent === {name:?})?.nextSibling.textContent ?? ''"
@@ -80,13 +82,13 @@ fn said(browser: &mut Browser, name: &str) -> String {
     value.as_str().unwrap_or_default().to_owned()
 }
 
-/// Begin (nanoseconds since the epoch) and duration of what is selected.
+/// Begin (nanoseconds since the epoch) and duration of the selected item.
 const SELECTED: &str = "(() => { const { report, timeline: { state: { selected: { at } } } } = dormouseReport; return [String(report.begin_at + BigInt(report.begin[at])), report.duration[at]]; })()";
 
 #[test]
 fn the_slowest_request_waited_for_a_lock() {
     let (recording, pid) = recording();
-    // stats: which was it, and what did its thread wait for?
+    // stats: which request was the slowest, and what did its thread wait for?
     let requests = ["--latency", "shop:request_begin..shop:request_end", "--slowest", "1"];
     let request = stats(&recording, &requests)["latency"]["slowest"][0].clone();
     let locks = ["--latency", "shop:lock_req..shop:lock_acq", "--slowest", "1"];
@@ -113,7 +115,7 @@ fn the_slowest_request_waited_for_a_lock() {
     assert_eq!(browser.evaluate(SELECTED), selected);
     assert_eq!(said(browser, "id"), "7");
     assert!(said(browser, "thread").ends_with(&format!("thread {}", request["tid"])), "{}", said(browser, "thread"));
-    // What its thread did: the longest that is nested in it.
+    // The longest slice nested in the request on its thread.
     browser.press("c");
     assert_eq!(browser.evaluate(SELECTED), json!([begins[1].to_string(), lock["latency_ns"]]));
     let name = browser.evaluate("document.querySelector('#view h2').textContent");
@@ -123,11 +125,11 @@ fn the_slowest_request_waited_for_a_lock() {
 #[test]
 fn what_is_not_freed_leaks() {
     let (recording, _) = recording();
-    // Requests 0, 4, 8, 12 and 16. Of the C library and Rust's runtime some is never freed either.
+    // Requests 0, 4, 8, 12 and 16. The C library and Rust's runtime also leave some memory unfreed.
     let pairs = ["--latency", "libc:malloc..libc:free", "--key", "pid,ptr"];
     let leaked = stats(&recording, &pairs)["latency"]["unpaired_begins"].as_u64().unwrap();
     assert!(leaked >= 5, "{leaked}");
-    // Of these the requests' by their size, in all three ways.
+    // Selects those of the requests by their size, in all three ways.
     let of_requests = [&pairs[..], &["--where", "size == 4321 or event == \"libc:free\""]].concat();
     assert_eq!(stats(&recording, &of_requests)["latency"]["unpaired_begins"], 5);
     if let Some(rows) = named(&recording, "alloc-leaks") {
@@ -143,7 +145,7 @@ fn what_is_not_freed_leaks() {
     let notes = browser.evaluate("document.getElementById('notes').textContent");
     let line = format!("{leaked} begins have no end, and are drawn to the end of the trace");
     assert!(notes.as_str().unwrap().contains(&line), "{notes}");
-    // Those of the slowest that have no end are what leaks; of these some are of the requests.
+    // The slowest items without an end are the leaks, some of which belong to requests.
     let sizes = browser.evaluate(
         "(async () => { const { report, panel } = dormouseReport, sizes = [];
            for (const row of report.rows) { if (row.is_cpu || !row.is_slices) continue;

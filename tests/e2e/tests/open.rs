@@ -1,4 +1,4 @@
-//! `dormouse open` of a session that lives: what is there is shown, and what has come since when it is read on.
+//! `dormouse open` of a live session: shows the existing events, and later ones when the trace is read again.
 #![cfg(target_os = "linux")]
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -10,7 +10,7 @@ use dormouse_testing::wait_until;
 
 const LIVE: &str = env!("CARGO_BIN_EXE_e2e-live");
 
-/// Ended when it is dropped.
+/// A child process that is killed when this is dropped.
 struct Ended(Child);
 
 impl Drop for Ended {
@@ -45,7 +45,7 @@ fn a_session_that_lives_is_read_on() {
         .output()
         .unwrap();
     assert!(armed.status.success(), "{}", String::from_utf8_lossy(&armed.stderr));
-    // Opened again and again until there are whole packets: nobody tells when one is written.
+    // Opens the trace repeatedly until there are whole packets: no event signals when one is written.
     let mut opened = None;
     wait_until("it is opened", || {
         let mut page = Ended(start(Command::new(dormouse()).arg("open").arg(&trace).arg("--no-browser")));
@@ -60,7 +60,7 @@ fn a_session_that_lives_is_read_on() {
     let page = answer.lines().find_map(|line| line.strip_prefix("Location: ")).unwrap().to_owned();
     let first = get(host, &page);
     assert!(first.contains("<!doctype html>"), "{first:.200}");
-    // What has come since makes another page.
+    // Later events change the page.
     wait_until("the session goes on, and so does the page", || {
         let again = get(host, &format!("{page}again"));
         assert!(again.starts_with("HTTP/1.1 200"), "{again:.300}");

@@ -1,4 +1,4 @@
-//! What becomes of a command whose output nobody reads, or that is written to a full disk: every command, in every mode.
+//! Behaviour of every command, in every mode, if its output is not read or goes to a full disk.
 #![cfg(target_os = "linux")]
 
 use std::collections::BTreeSet;
@@ -14,10 +14,10 @@ use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 const TRACED: &str = env!("CARGO_BIN_EXE_e2e-traced");
-/// A traced command whose own output is none of the matter.
+/// A traced command whose own output does not matter.
 const QUIET: &str = concat!(env!("CARGO_BIN_EXE_e2e-traced"), " numbers 1 10 > /dev/null; exit 1");
 
-/// Every command but those of [`APART`], with words in braces that [`Place::run`] replaces.
+/// All commands except those of [`APART`]. [`Place::run`] replaces words in braces.
 const COMMANDS: &[&[&str]] = &[
     &["--help"],
     &["--version"],
@@ -61,17 +61,17 @@ const COMMANDS: &[&[&str]] = &[
     &["doctor", "--json"],
 ];
 
-/// What takes long, or does not end by itself, has a test of its own.
+/// Commands that take long, or do not end by themselves, have tests of their own.
 const APART: &[&[&str]] = &[&["vring", "serve"]];
 
-/// Where a command writes to.
+/// Target of a command's output.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Target {
-    /// Somebody reads.
+    /// The output is read.
     Read,
-    /// Nobody reads standard output any more.
+    /// Standard output is closed by its reader.
     Closed,
-    /// Nobody reads either output any more: `2>&1 | true`.
+    /// Both outputs are closed by their reader: `2>&1 | true`.
     BothClosed,
     /// Standard output is a full disk.
     Full,
@@ -92,7 +92,7 @@ impl Target {
     }
 }
 
-/// A process that is killed in the end.
+/// A process that is killed when this is dropped.
 struct Killed(Child);
 
 impl Drop for Killed {
@@ -102,7 +102,7 @@ impl Drop for Killed {
     }
 }
 
-/// What commands are told of: a program, traces, a disk.
+/// Arguments of commands: a program, traces, a disk.
 struct Place {
     dir: TempDir,
     pantry: Killed,
@@ -179,7 +179,7 @@ impl Place {
         self.command(words, target).output().unwrap()
     }
 
-    /// Runs it into each target, and holds what it says and how it ends against what it does when somebody reads.
+    /// Runs it with each target, and compares its messages and its exit code with those of a run whose output is read.
     fn check<S: AsRef<str> + std::fmt::Debug>(&self, words: &[S]) {
         let read = self.run(words, Target::Read);
         let said = String::from_utf8_lossy(&read.stderr);
@@ -198,13 +198,13 @@ impl Place {
 
 const FULL: &str = "dormouse: cannot write to standard output: No space left on device (os error 28)";
 
-/// Until somebody listens.
+/// Waits until a process listens at the socket.
 fn wait_for(socket: &Path) {
     wait_until("somebody listens", || UnixStream::connect(socket).is_ok());
 }
 
-/// Commands that have no commands of their own, as the help lists them. Programs of other workspaces may be there, which
-/// have tests of them.
+/// Returns the commands that have no subcommands, as the help lists them. Programs of other workspaces may be installed
+/// too; those have tests of their own.
 fn leaves(place: &Place, above: &[String]) -> BTreeSet<Vec<String>> {
     let output = place.run(&[above, &["--help".into()]].concat(), Target::Read);
     let text = String::from_utf8(output.stdout).unwrap();
@@ -261,14 +261,14 @@ fn a_command_that_nobody_reads_has_its_effect() {
         let stats = place.run(&["stats", &trace], Target::Read);
         assert!(stats.status.success(), "{target:?}: {}", String::from_utf8_lossy(&stats.stderr));
 
-        // The exit code of what is recorded stays, and its trace is whole.
+        // The exit code of the recorded command is kept, and its trace is complete.
         let trace = place.path(&format!("recorded-{target:?}"));
         let recorded = place.run(&["record", "-o", &trace, "--", "sh", "-c", QUIET], target);
         assert_eq!(recorded.status.code(), Some(1), "{target:?}");
         let stats = place.run(&["stats", &trace, "--json"], Target::Read);
         assert!(String::from_utf8_lossy(&stats.stdout).contains("\"events\": 10,"), "{target:?}");
 
-        // A device serves on.
+        // A device continues to serve.
         let socket = place.path(&format!("disk-{target:?}"));
         let mut serve = place.command(&["vring", "serve", "--memory", "1M", "--socket", &socket], target);
         let mut serve = Killed(serve.spawn().unwrap());
@@ -282,7 +282,7 @@ fn a_command_that_nobody_reads_has_its_effect() {
     }
 }
 
-/// A pipe that is closed while the command writes, not before.
+/// The pipe is closed while the command writes, not before.
 #[test]
 fn a_reader_that_has_seen_enough_is_no_error() {
     let place = Place::new();
@@ -292,7 +292,7 @@ fn a_reader_that_has_seen_enough_is_no_error() {
     assert!(first.contains("dormouse:"), "{first}");
     let output = view.wait_with_output().unwrap();
     assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
-    // The damage is behind what was read.
+    // The damage is after the part that was read.
     let output = place.run(&["view", "{cut}"], Target::Closed);
     assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
 }

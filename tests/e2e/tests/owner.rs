@@ -1,6 +1,7 @@
-//! A session whose owner is killed and started again: what programs have committed is in its trace once, or is counted as lost.
+//! A session whose owner is killed and started again: everything that programs have committed is in its trace once, or
+//! is counted as lost.
 //!
-//! No time is asserted. The moments at which owners are killed are drawn.
+//! No time is asserted. The moments at which owners are killed are random.
 #![cfg(target_os = "linux")]
 
 use std::collections::BTreeMap;
@@ -23,19 +24,19 @@ const CROWD: &str = env!("CARGO_BIN_EXE_e2e-crowd");
 /// The program with tracepoints that waits for input.
 const BOX: &str = env!("CARGO_BIN_EXE_e2e-box");
 
-/// How many owners are killed in each test: as many as there are seconds, in the exhaustive form.
+/// Returns how many owners are killed in each test; in the exhaustive form, about one for each second.
 fn kill_count() -> u64 {
     let name = "DORMOUSE_OWNER_KILLS";
     std::env::var(name).map_or(10, |text| text.parse().unwrap_or_else(|_| panic!("{name}={text} is no number")))
 }
 
-/// How long the test lets each owner live, at most.
+/// Returns the maximum time for which the test lets an owner live.
 fn life() -> Duration {
     if kill_count() > 10 { Duration::from_millis(1990) } else { Duration::from_millis(600) }
 }
 
-/// A family that is recorded, whose owner is killed again and again while it emits. Gives how many events it says to have emitted, and how many
-/// owners were killed.
+/// Records a family whose owner is killed repeatedly while it emits. Returns the recording, the number of events that
+/// the family has emitted by its own count, and the number of owners killed.
 fn record_killed(record: Record, name: &str) -> (Recording, u64, u64) {
     let mut random = Random(seed(name));
     let end = record.place().join("end");
@@ -44,14 +45,14 @@ fn record_killed(record: Record, name: &str) -> (Recording, u64, u64) {
     running.wait_for("ready");
     let mut kills = 0;
     while kills < kill_count() {
-        // A drawn moment of the owner's life, from its first instructions on, is what is tried.
+        // The test tries random moments of the owner's life, from its first instructions on.
         std::thread::sleep(Duration::from_micros(random.below(life().as_micros() as u64)));
         kills += u64::from(running.kill_owner_alone(Signal::KILL));
     }
     std::fs::write(&end, "").expect("a file");
-    // While the session ends, too, for as long as it has an owner.
+    // Also kills owners while the session ends, as long as there is one.
     for _ in 0..5 {
-        // Drawn, as above, for the end is as long as it is.
+        // Random as above, because the duration of the end is not known.
         std::thread::sleep(Duration::from_micros(random.below(60_000)));
         kills += u64::from(running.kill_owner_alone(Signal::KILL));
     }
@@ -63,7 +64,7 @@ fn record_killed(record: Record, name: &str) -> (Recording, u64, u64) {
 fn assert_restarts_are_told(recording: &Recording, kills: u64) {
     let times = if kills == 1 { "time" } else { "times" };
     let told = format!("its owner was started again {kills} {times}");
-    // One that was killed before it had taken the session up is not counted by the session.
+    // An owner that was killed before it had taken the session up is not counted by the session.
     let count: u64 = recording
         .stderr
         .split_once("its owner was started again ")
@@ -76,7 +77,7 @@ fn all_or_counted(record: Record, name: &str) {
     let (recording, emitted, kills) = record_killed(record, name);
     assert_restarts_are_told(&recording, kills);
     let trace = recording.trace();
-    // Each at most once, and whole.
+    // Each event is in the trace at most once, and whole.
     let recorded: u64 = trace.steps().values().map(|numbers| numbers.len() as u64).sum();
     let (stats, summary) = (trace.stats(), recording.summary());
     println!("{name}: {kills} owners killed, {emitted} events emitted, {recorded} recorded, {} lost", summary.lost);
@@ -84,13 +85,13 @@ fn all_or_counted(record: Record, name: &str) {
     assert_eq!((summary.events, stats.events_lost), (recorded, summary.lost), "{}", recording.stderr);
     assert!(!recording.stderr.contains(" lost because "), "{}", recording.stderr);
     assert!(stats.warnings.is_empty() && stats.loss_possible.is_empty(), "{:?}", stats.warnings);
-    // Each process once, by its number and id.
+    // Each process is in the trace once, by its number and id.
     let mut processes: BTreeMap<u32, u32> = BTreeMap::new();
     trace.processes().iter().for_each(|process| *processes.entry(process.vpid).or_default() += 1);
     assert_eq!(trace.processes().len() as u64, summary.processes);
 }
 
-/// Owners are killed at moments that are drawn, while programs emit, fork and start others.
+/// Owners are killed at random moments, while programs emit, fork and start others.
 mod killed {
     use super::*;
 
@@ -117,7 +118,7 @@ mod killed {
         all_or_counted(Record::new().rseq(false), "owners killed, atomics");
     }
 
-    /// A flight recorder keeps what its memory holds: of each thread that it has anything of, everything since then.
+    /// A flight recorder keeps what its memory holds: of each thread with any events there, all events from then on.
     #[test]
     fn a_flight_recorder_keeps_all_that_it_retains() {
         let (recording, emitted, kills) = record_killed(Record::new().mode("overwrite"), "owners killed, overwrite");
@@ -126,7 +127,7 @@ mod killed {
         let since = trace.complete_since();
         let mut recorded = 0;
         for ((process, thread), numbers) in trace.steps_since(since) {
-            // One id may have been that of several children; each begins and ends with a multiple.
+            // One id may have belonged to several children; each begins and ends with a multiple.
             let is_next_child =
                 |pair: &[u64]| (pair[0] + 1).is_multiple_of(CHILD_EVENTS) && pair[1].is_multiple_of(CHILD_EVENTS);
             let hole = numbers.windows(2).find(|pair| pair[1] != pair[0] + 1 && !is_next_child(pair));
@@ -138,7 +139,8 @@ mod killed {
     }
 }
 
-/// A session whose program has emitted some events, and emits more and ends when its input does; it has been taken in.
+/// Returns a session whose program has joined and emitted some events; it emits more, and ends when the file `end`
+/// exists.
 fn waiting(record: Record) -> Running {
     let end = record.place().join("end");
     let end_text = end.to_str().expect("a path of text").to_owned();
@@ -148,7 +150,7 @@ fn waiting(record: Record) -> Running {
     running
 }
 
-/// Lets the program of such a session come to its end.
+/// Lets the program of that session end.
 fn let_end(running: &Running) {
     std::fs::write(running.place().join("end"), "").expect("a file");
 }
@@ -166,13 +168,13 @@ fn the_next_owner_answers_at_the_same_socket_and_says_so() {
     let (first, before) = (running.owner(), status(&running));
     assert_eq!(before["owner"].as_u64(), first.map(u64::from));
     assert!(before["owner_restarts"] == 0 && running.kill_owner_alone(Signal::KILL));
-    // The question may come to the one that is being killed, which gives no answer.
+    // The request may reach the owner that is being killed, which does not answer.
     let pid = running.pid().to_string();
     running.wait_until("the next owner", || {
         owner_of(pid.parse().expect("a number")).is_some_and(|owner| Some(owner) != first)
     });
     let after = status(&running);
-    // The program is still there; its children come and go.
+    // The program still exists; its children come and go.
     assert!(after["owner_restarts"] == 1 && after["processes"].as_u64() >= Some(1), "{after}");
     let text = running.dormouse(&["status", &pid]);
     assert!(String::from_utf8_lossy(&text.stdout).contains("(started again 1 time), trace "), "{text:?}");
@@ -181,7 +183,7 @@ fn the_next_owner_answers_at_the_same_socket_and_says_so() {
     assert!(running.wait().succeeded().stderr.contains("; its owner was started again 1 time"));
 }
 
-/// What a terminal sends to all processes, and a service manager to all of a group, is the supervisor's to answer.
+/// The supervisor responds to signals that a terminal sends to all processes, and a service manager to all of a group.
 #[test]
 fn signals_do_not_end_an_owner_that_has_a_supervisor() {
     let running = waiting(Record::new());
@@ -203,12 +205,12 @@ fn all_there(recording: &Recording) {
     assert_eq!(recorded, emitted, "{}", recording.stderr);
 }
 
-/// An owner whose supervisor is killed goes on as long as the command does, and completes the trace.
+/// An owner whose supervisor is killed continues as long as the command does, and completes the trace.
 #[test]
 fn an_owner_without_a_supervisor_goes_on_to_the_end() {
     let mut running = waiting(Record::new());
     running.kill_supervisor();
-    // It has no supervisor that would start another one.
+    // There is no supervisor that would start another owner.
     let session = running.session();
     assert_eq!(status(&running)["owner_restarts"], 0);
     let_end(&running);
@@ -222,17 +224,17 @@ fn an_owner_without_a_supervisor_goes_on_to_the_end() {
     assert_eq!((recorded, trace.stats().loss_possible.len()), (emitted, 0));
 }
 
-/// One that dies again and again, and gets nothing done, is given up. What programs have committed can be salvaged.
+/// An owner that dies repeatedly without progress is given up. Everything that programs have committed can be salvaged.
 #[test]
 fn an_owner_that_gets_nothing_done_is_given_up() {
     let record = Record::new();
     let end = record.place().join("end");
-    // Stopped, the program commits nothing.
+    // While it is stopped, the program commits nothing.
     let script = format!("'{CROWD}' family '{}' 1 & echo program $!; wait", end.display());
     let mut running = record.start(&["sh", "-c", &script]);
     let dir = running.dir().to_owned();
     running.wait_until("the program's joining", || has_joined(&dir, "e2e-crowd"));
-    // What is in files is salvaged when the program is gone, and its memory with it.
+    // Only the files can be salvaged once the program, and its memory with it, is gone.
     running.wait_until("a packet of a processor", || {
         let mut files = std::fs::read_dir(&dir).expect("the trace's directory").flatten();
         files.any(|file| {
@@ -243,7 +245,7 @@ fn an_owner_that_gets_nothing_done_is_given_up() {
     kill_process(program, Signal::STOP).expect("the program is there");
     let supervisor = running.pid();
     let mut last = Instant::now();
-    // Ten owners are started within seconds; then there is none any more. Each is killed before it can have lived long.
+    // Ten owners are started within seconds, then none any more. Each is killed before it can have lived long.
     running.wait_until("the owner's being given up", || {
         if running_owner_is_killed(supervisor) {
             last = Instant::now();
@@ -265,7 +267,7 @@ fn running_owner_is_killed(supervisor: u32) -> bool {
     owner.is_some_and(|owner| kill_process(owner, Signal::KILL).is_ok())
 }
 
-/// A program that runs already is recorded on as well, and its session ended by a tool.
+/// A program that is already running is also recorded further, and a tool ends its session.
 #[test]
 fn a_program_that_is_attached_stays_so() {
     let mut program = Program::start_with(&[BOX, "none", "1000"], &[("DORMOUSE_LISTEN", "thread")], PATIENCE);
@@ -284,7 +286,7 @@ fn a_program_that_is_attached_stays_so() {
     };
     let first = owner(&program);
     kill_process(Pid::from_raw(first as i32).expect("a process id"), Signal::KILL).expect("the owner is there");
-    // The question may come to the one that is being killed, which gives no answer.
+    // The request may reach the owner that is being killed, which does not answer.
     wait_until("the end of the one that was killed", || has_ended(first as u32));
     assert_ne!(owner(&program), first);
     program.step();
@@ -295,7 +297,7 @@ fn a_program_that_is_attached_stays_so() {
     assert!(ended.status.success() && ended.stderr.is_empty(), "{ended:?}");
 }
 
-/// What a service manager has been told so far, and what it is told next.
+/// A service manager that receives messages.
 struct Manager(UnixDatagram);
 
 impl Manager {
@@ -324,7 +326,7 @@ fn a_service_manager_hears_when_programs_can_join_and_when_the_session_ends() {
     let notify = record.place().join("notify");
     let manager = Manager::at(&notify);
     let end = record.place().join("end");
-    // The command runs only then.
+    // The command runs until that file exists.
     let script = format!("while test ! -e '{}'; do sleep 0.05; done", end.display());
     let mut running = record.env("NOTIFY_SOCKET", &notify).start(&["sh", "-c", &script]);
     let first = manager.next();
@@ -333,7 +335,7 @@ fn a_service_manager_hears_when_programs_can_join_and_when_the_session_ends() {
         lines.contains(&"READY=1") && lines.iter().any(|line| line.starts_with("STATUS=recording into ")),
         "{first}"
     );
-    // It is true by then: somebody answers.
+    // The message is true by then: the session's socket is answered.
     assert_eq!(status(&running)["owner_restarts"], 0);
     assert!(running.kill_owner_alone(Signal::KILL));
     assert_eq!(manager.next().trim_end(), "STATUS=the owner was started again 1 times");
@@ -360,7 +362,7 @@ fn a_service_manager_is_not_told_of_a_session_that_does_not_begin() {
     assert!(manager.has_heard_nothing());
 }
 
-/// The units that are installed are what systemd takes for units.
+/// The installed units are accepted by systemd.
 #[test]
 fn systemd_finds_nothing_wrong_with_the_units() {
     if !has("systemd-analyze") {
@@ -373,7 +375,7 @@ fn systemd_finds_nothing_wrong_with_the_units() {
     {
         let text = std::fs::read_to_string(units.join(manager).join(name)).expect("a unit");
         let program = dormouse().to_str().expect("a path of text");
-        // It is not installed where the unit looks for it.
+        // The program is not installed where the unit looks for it.
         let found = text.replace("ExecStart=dormouse ", &format!("ExecStart={program} "));
         assert_ne!(found, text, "{name} does not start dormouse");
         let verify = |text: &str| {
@@ -384,7 +386,7 @@ fn systemd_finds_nothing_wrong_with_the_units() {
             (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
         };
         assert_eq!(verify(&found), (true, String::new()), "{name}");
-        // It would say so.
+        // Checks that errors would be reported.
         assert!(verify(&found.replace("Type=notify", "Type=notifi")).1.contains("Failed to parse service type"));
     }
 }

@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 use dormouse_e2e::run::{dormouse, libc_library};
 use dormouse_e2e::trace::Trace;
 
-/// Lua's sources with the project's Makefile, fresh in this directory.
+/// Fetches Lua's sources with the project's Makefile into this directory.
 fn fetch_lua(dir: &Path) -> PathBuf {
     let cargo = std::env::var_os("CARGO").unwrap_or("cargo".into());
     let output = Command::new(cargo)
@@ -25,7 +25,7 @@ fn make(dir: &Path, trace: Option<&Path>, target: &[&str]) -> Output {
         None => Command::new("make"),
         Some(trace) => {
             let mut command = Command::new(dormouse());
-            // Enough for two compilers at full speed: what is asked here is the build, not the losses.
+            // Enough for two compilers at full speed: the test is about the build, not about losses.
             command.args(["record", "--libc", "--budget", "256M", "-o"]).arg(trace).args(["--", "make"]);
             command.env("DORMOUSE_LIBC_LIBRARY", libc_library());
             command
@@ -35,7 +35,7 @@ fn make(dir: &Path, trace: Option<&Path>, target: &[&str]) -> Output {
     command.output().expect("make runs")
 }
 
-/// Lines in a fixed order: what two jobs print comes as it comes.
+/// Returns the lines in a fixed order, because the output of two jobs is interleaved arbitrarily.
 fn lines(output: &[u8]) -> Vec<String> {
     let mut lines: Vec<String> = String::from_utf8_lossy(output).lines().map(String::from).collect();
     lines.sort();
@@ -53,15 +53,15 @@ fn a_build_is_one_trace_and_does_not_notice() {
     let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(expected.status.success() && output.status.success(), "{stderr}");
     assert_eq!(lines(&output.stdout), lines(&expected.stdout));
-    // One line more than the build's own: the recorder's.
+    // There is one line more than the build's own: the recorder's.
     let (own, said): (Vec<&str>, Vec<&str>) = stderr.lines().partition(|line| !line.starts_with("dormouse: "));
     assert_eq!(own.join("\n"), String::from_utf8_lossy(&expected.stderr).trim_end());
     assert_eq!(said.len(), 1, "{stderr}");
-    // What was built is the same to the byte.
+    // The built files are the same to the byte.
     let archive = |dir: &Path| std::fs::read(dir.join("liblua.a")).unwrap();
     assert!(archive(&plain) == archive(&traced), "the traced build has built something else");
 
-    // Every compiler, assembler and linker of the build is in it, and every event is counted.
+    // All compilers, assemblers and linkers of the build are in it, and every event is counted.
     let trace = Trace::read(&trace);
     let stats = trace.stats();
     let programs = trace.processes();

@@ -1,4 +1,4 @@
-//! Programs that cannot be reached or recorded: each refusal is one line with the true reason, which was found by looking.
+//! Programs that cannot be reached or recorded: each refusal is one line with the true reason, found by inspection.
 #![cfg(target_os = "linux")]
 
 use std::ffi::OsString;
@@ -16,12 +16,12 @@ use tempfile::TempDir;
 /// The program with tracepoints.
 const BOX: &str = env!("CARGO_BIN_EXE_e2e-box");
 
-/// What takes longer hangs.
+/// Watchdog: anything that takes longer hangs.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 const NOBODY: [&str; 4] = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
 
-/// A process that ends with the test, whatever happens.
+/// A process that ends with the test in any case.
 struct Process(Child);
 
 impl Process {
@@ -34,7 +34,7 @@ impl Process {
         self.0.id().to_string()
     }
 
-    /// Waits until the process has become what calls itself so.
+    /// Waits until the process has this name.
     fn called(self, name: &str) -> Process {
         let comm = format!("/proc/{}/comm", self.pid());
         while std::fs::read_to_string(&comm).expect("a process").trim_end() != name {
@@ -55,10 +55,10 @@ fn sleeping() -> Process {
     Process::start(&["sleep", "600"]).called("sleep")
 }
 
-/// What `dormouse` says in one line, and that it refuses.
+/// Asserts that `dormouse` refuses with one line, and returns the line.
 fn refusal(arguments: &[&str], as_user: &[&str], run: &Path) -> String {
     let mut words: Vec<OsString> = as_user.iter().map(OsString::from).collect();
-    // Another user may execute it in the directory of his program.
+    // Another user may execute it in the directory of the program.
     words.push(if as_user.is_empty() { dormouse().into() } else { for_everybody(dormouse(), run).into() });
     words.extend(arguments.iter().map(OsString::from));
     let output = watched(Command::new(&words[0]).args(&words[1..]).env("XDG_RUNTIME_DIR", run), PATIENCE);
@@ -74,7 +74,7 @@ fn check(pid: &str, words: &str) {
     assert!(text.contains(words), "{words}: {text}");
 }
 
-/// A directory that everybody may look into, with a program in it.
+/// Returns a directory that every user may look into, with a program in it.
 fn with_program(name: &str, make: impl FnOnce(&Path)) -> (TempDir, PathBuf) {
     let place = tempfile::tempdir().expect("a directory");
     std::fs::set_permissions(place.path(), PermissionsExt::from_mode(0o755)).expect("it is ours");
@@ -83,7 +83,7 @@ fn with_program(name: &str, make: impl FnOnce(&Path)) -> (TempDir, PathBuf) {
     (place, path)
 }
 
-/// Compiles a C program; none where that cannot be.
+/// Compiles a C program; `None` if that fails.
 fn compiled(source: &str, options: &[&str]) -> Option<(TempDir, PathBuf)> {
     let mut is_made = false;
     let made = with_program("program", |path| {
@@ -98,7 +98,7 @@ fn compiled(source: &str, options: &[&str]) -> Option<(TempDir, PathBuf)> {
     is_made.then_some(made)
 }
 
-/// A program with tracepoints, on a socket of its own.
+/// Returns a program with tracepoints, on a socket of its own.
 fn boxed(environment: &[&str]) -> Program {
     let mut program = Program::start(&[&["env"], environment, &[BOX, "none", "1"]].concat(), PATIENCE);
     program.wait_for_ready();
@@ -112,7 +112,7 @@ fn refused(program: &Program) -> String {
 #[test]
 fn what_is_no_program_is_told() {
     check("4194304", "there is no process 4194304; `pgrep -a NAME`");
-    // Elsewhere than in a container of its own, that is the kernel's.
+    // Outside of a PID namespace, this is a kernel thread.
     if std::fs::read_to_string("/proc/2/comm").is_ok_and(|name| name.trim_end() == "kthreadd") {
         check("2", "process 2 (kthreadd) is a thread of the kernel; ");
     }
@@ -126,7 +126,7 @@ fn what_is_no_program_is_told() {
     check(&tid, &format!("{tid} is a thread of process {}; name the process", std::process::id()));
     let zombie = sleeping();
     kill_process(Pid::from_child(&zombie.0), Signal::KILL).expect("a child");
-    // A zombie from then on, which the test's end takes away.
+    // It is a zombie from then on, which is removed at the test's end.
     while !std::fs::read_to_string(format!("/proc/{}/stat", zombie.pid())).expect("a zombie").contains(") Z ") {
         std::thread::yield_now();
     }
@@ -141,7 +141,7 @@ fn programs_without_tracepoints_are_told_by_what_they_are() {
         let text = refusal(&words, &[], Path::new("/nowhere"));
         assert!(text.contains("(sleep) has no Dormouse tracepoints; `dormouse record --libc -- CMD`"), "{text}");
     }
-    // Stopped or not, it has none.
+    // Stopped or running, it has none.
     kill_process(Pid::from_child(&dynamic.0), Signal::STOP).expect("a child");
     waitpid(Some(Pid::from_child(&dynamic.0)), WaitOptions::UNTRACED).expect("a child");
     check(&dynamic.pid(), "(sleep) has no Dormouse tracepoints; ");
@@ -149,7 +149,7 @@ fn programs_without_tracepoints_are_told_by_what_they_are() {
         let python = Process::start(&["python3", "-c", "import sys; sys.stdin.read()"]);
         check(&python.pid(), " has no Dormouse tracepoints; ");
     }
-    // Its file is gone.
+    // The program's file is gone.
     let (_place, path) = with_program("gone", |path| copy_program(Path::new("/bin/sleep"), path));
     let gone = Process::start(&[path.as_os_str(), "600".as_ref()]).called("gone");
     std::fs::remove_file(&path).expect("a file");
@@ -163,7 +163,7 @@ fn programs_without_tracepoints_are_told_by_what_they_are() {
 #[test]
 fn programs_that_do_not_listen_are_told_by_why() {
     assert!(refused(&boxed(&["DORMOUSE_LISTEN=0"])).contains("(e2e-box) was started with DORMOUSE_LISTEN=0; "));
-    // One that listens by a signal has no socket that would not answer.
+    // A program that listens by a signal has no socket that could fail to answer.
     for (environment, said) in
         [(&["DORMOUSE_LISTEN=thread"][..], "does not answer: it is stopped"), (&[], "is stopped")]
     {
@@ -174,7 +174,7 @@ fn programs_that_do_not_listen_are_told_by_why() {
         kill_process(pid, Signal::CONT).expect("a process");
         assert!(text.contains(&format!("{said}; have it go on (`kill -CONT {}`", stopped.pid())), "{text}");
     }
-    // It listens where the tool does not look.
+    // It listens in a directory where the tool does not look.
     let program = boxed(&["DORMOUSE_LISTEN=thread"]);
     let (pid, run) = (program.pid().to_string(), program.place().join("run"));
     let elsewhere = refusal(&["list", &pid], &[], program.place());
@@ -188,7 +188,7 @@ fn programs_that_do_not_listen_are_told_by_why() {
     assert!(refused(&program).contains("and that file is not to be found there; "));
 }
 
-/// What `record` starts does not listen, which is told with its session: that records, or is over.
+/// Programs that `record` starts do not listen. The message names their session, which is recording or over.
 #[test]
 fn programs_of_a_recording_are_told_by_their_session() {
     let place = tempfile::tempdir().expect("a directory");
@@ -201,19 +201,20 @@ fn programs_of_a_recording_are_told_by_their_session() {
     assert!(text.contains(told) && text.contains(", which records); DORMOUSE_LISTEN=thread "), "{text}");
     drop(recorded);
     std::fs::remove_dir_all(&trace).expect("a trace");
-    // A recording that its program outlives. It ends once the program has joined: one that comes later listens.
+    // A recording that its program outlives. The recording ends once the program has joined: a program that joins later
+    // listens.
     let script = "\"$@\" sh -c '\"$0\" none 1 <&3 >\"$1.out\" & echo $! >\"$1\"; until grep ready \"$1.out\"; do sleep 0.01; done' \
                   BOX FILE 3<&0; exec sleep 600";
     let script = script.replace("BOX", BOX).replace("FILE", file.to_str().expect("a path of text"));
     let shell = ["sh", "-c", &script, "sh"].map(AsRef::as_ref);
     let mut left = Program::start(&[&shell[..], &record[..]].concat(), PATIENCE);
     left.wait_for_ready();
-    // What comes last says that it is over.
+    // The last line is printed when the recording is over.
     while std::fs::read(left.place().join("stderr")).is_ok_and(|said| said.is_empty()) {
         std::thread::yield_now();
     }
     let pid = std::fs::read_to_string(&file).expect("a number");
-    // The owner's socket is gone a moment later.
+    // The owner's socket is removed a moment later.
     let text = loop {
         let text = refusal(&["list", pid.trim()], &[], &left.place().join("run"));
         if !text.contains(", which records)") {
@@ -237,21 +238,21 @@ fn who_may_not_look_is_told_so() {
     let roots = sleeping();
     let text = refusal(&["arm", &roots.pid(), "*"], &NOBODY, run.path());
     assert!(text.contains(&format!("process {} belongs to user 0; run dormouse as that user or as root", roots.pid())));
-    // setpriv has all capabilities until it becomes another program.
+    // setpriv has all capabilities until it executes another program.
     let shell = ["sh", "-c", "exec \"$0\" 600"].map(OsString::from);
     let nobodys = |path: &Path| [&NOBODY.map(OsString::from)[..], &shell[..], &[path.into()]].concat();
     let own = Process::start(&nobodys(&path)).called("program");
     check(&own.pid(), "(program) has no Dormouse tracepoints; ");
     let text = refusal(&["list", &own.pid()], &NOBODY, run.path());
     assert!(text.contains("(program) has no Dormouse tracepoints; "), "{text}");
-    // Its file may be executed and not be read, which keeps it from being looked at.
+    // A file that may be executed but not read makes its process uninspectable.
     std::fs::set_permissions(&path, PermissionsExt::from_mode(0o711)).expect("it is ours");
     let hidden = Process::start(&nobodys(&path)).called("program");
     let text = refusal(&["list", &hidden.pid()], &NOBODY, run.path());
     assert!(text.contains("and user 65534 may not look at it (Permission denied"), "{text}");
     assert!(text.contains("; run dormouse as root"), "{text}");
     check(&hidden.pid(), "(program) has no Dormouse tracepoints; ");
-    // With root's rights, by somebody else's hand.
+    // With root's privileges, started by another user.
     let (_place, path) = with_program("program", |path| copy_program(Path::new(BOX), path));
     std::fs::set_permissions(&path, PermissionsExt::from_mode(0o4755)).expect("it is ours");
     let words = [NOBODY.map(Into::into).to_vec(), vec![path.into(), "none".into(), "1".into()]].concat();
@@ -264,7 +265,7 @@ fn who_may_not_look_is_told_so() {
     );
 }
 
-/// The last line of a recording that no process has joined.
+/// Returns the last line of a recording that no process has joined.
 fn unjoined(recording: &Recording) -> String {
     let last = recording.stderr.lines().last().expect("a last line").to_owned();
     assert!(last.contains("; no process joined"), "{}", recording.stderr);

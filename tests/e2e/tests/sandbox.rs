@@ -1,14 +1,16 @@
-//! Programs in sandboxes: each is recorded, every event of it, or refused with the reason. None is killed, hangs, or is made to print.
+//! Programs in sandboxes: each is recorded with all of its events, or refused with the reason. None is killed, hangs,
+//! or is made to print.
 //!
 //! ```text
-//!   sandbox   entered by the program itself, before it is executed, or by a tool that people use
+//!   sandbox   entered by the program itself, before it is executed, or by a tool
 //!   linked    dormouse record SANDBOX e2e-box               a program with tracepoints
 //!   libc      dormouse record --libc SANDBOX e2e-box-enter  a program without
-//!   armed     SANDBOX e2e-box, then dormouse arm            a program that runs already
+//!   armed     SANDBOX e2e-box, then dormouse arm            a program that is already running
 //! ```
-//! A thread stands against some sandboxes. A program that is armed and enters these itself does what the documents tell it: it calls
-//! `stop_listening` before, and `listen` afterwards; or it listens by a signal, where it has no thread.
-//! What a sandbox does to a program that nobody traces is tried first: where this machine does not permit it, the test is skipped.
+//! A thread prevents a program from entering some sandboxes. An armed program that enters these itself does what the
+//! documents say: it calls `stop_listening` before, and `listen` afterwards; or it listens by a signal and has no
+//! thread. The effect of a sandbox on an untraced program is tried first: if this machine does not permit it, the test
+//! is skipped.
 #![cfg(target_os = "linux")]
 
 use std::ffi::OsString;
@@ -26,27 +28,28 @@ use tempfile::TempDir;
 
 /// The program with tracepoints.
 const BOX: &str = env!("CARGO_BIN_EXE_e2e-box");
-/// The program without, which also enters sandboxes for others.
+/// The program without tracepoints, which also enters sandboxes for other programs.
 const ENTER: &str = env!("CARGO_BIN_EXE_e2e-box-enter");
 
-/// What takes longer hangs.
+/// Watchdog: anything that takes longer hangs.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Some hundreds of kilobytes: several pages.
 const EVENTS: u64 = 20_000;
-/// What the programs write for one byte of input.
+/// Output of the programs for one byte of input.
 const STDOUT: &str = "ready\ndone\nready\n";
-/// How a program ends that cannot enter its sandbox.
+/// Exit code of a program that cannot enter its sandbox.
 const CANNOT_ENTER: i32 = 77;
 
-/// In the words of a tool, the directory of the programs.
+/// Stands for the directory of the programs, in the words of a tool.
 const PROGRAMS: &str = "PROGRAMS";
 
-/// Programs and the library where each user may execute them. All are in one directory, and each sandbox shows it.
+/// Programs and the library at paths where every user may execute them. All are in one directory, which each sandbox
+/// shows.
 struct Programs {
     program: PathBuf,
     enter: PathBuf,
     library: PathBuf,
-    /// Of copies.
+    /// Directory of the copies.
     _place: TempDir,
 }
 
@@ -66,19 +69,19 @@ impl Programs {
 
 /// How a sandbox is entered.
 enum Enter {
-    /// By the program itself.
+    /// The program itself enters it.
     Main(&'static str),
-    /// By a program that then executes the one that is traced.
+    /// A program enters it and then executes the traced one.
     Exec(&'static str),
-    /// By a tool.
+    /// A tool enters it.
     Tool(&'static [&'static str]),
 }
 
-/// A sandbox, and the words of which a refusal has one: they name what is in the way.
+/// A sandbox, and words one of which a refusal contains: they name the obstacle.
 struct Sandbox(Enter, &'static [&'static str]);
 
 impl Sandbox {
-    /// A command that enters the sandbox and does its work there.
+    /// Returns a command that enters the sandbox and does its work there.
     fn command(&self, programs: &Programs, program: &Path, work: &[&str]) -> Vec<OsString> {
         let words = |words: &[&str]| words.iter().map(OsString::from).collect::<Vec<_>>();
         let of = |program: &Path, words: &[&str]| {
@@ -104,12 +107,13 @@ impl Sandbox {
         self.command(programs, &programs.program, &[&EVENTS.to_string()])
     }
 
-    /// Of a program that is outside of sessions, and says to the library what it is about to do, in this way.
+    /// Returns the command of a program that is outside of sessions, and that announces to the library in this way what
+    /// it is about to do.
     fn armed_command(&self, programs: &Programs, way: Way) -> Vec<OsString> {
         let events = EVENTS.to_string();
         let word = match (way, self) {
             (Way::Calls, Sandbox(Enter::Main("strict"), _)) => "stop",
-            // Nothing is permitted there that a thread needs, however it comes to be.
+            // This sandbox does not permit anything that a thread needs, however it is started.
             (Way::Signal, Sandbox(Enter::Main("strict"), _)) => "stop",
             (Way::Calls, Sandbox(Enter::Main("user-namespace" | "namespaces" | "keep-capabilities"), _)) => {
                 "stop-listen"
@@ -123,7 +127,7 @@ impl Sandbox {
         self.command(programs, &programs.enter, &["calls", &EVENTS.to_string()])
     }
 
-    /// Whether a program that nobody traces enters the sandbox, and does its work; otherwise the test is skipped.
+    /// Whether an untraced program can enter the sandbox and do its work; if not, the test is skipped.
     fn is_permitted(&self, programs: &Programs) -> bool {
         if let Enter::Tool(tool) = self.0
             && !has(tool[0])
@@ -147,23 +151,23 @@ impl Sandbox {
         true
     }
 
-    /// What was recorded is all that there was, or a line that begins with `dormouse: ` says why not.
+    /// Asserts that all events were recorded, or that a line beginning with `dormouse: ` gives the reason.
     fn check_count(&self, counted: u64, lost: u64, said: &str) {
         let Sandbox(_, words) = self;
-        // The machine let the session's owner wait for longer than a program waits.
+        // The machine did not run the session's owner for longer than a program waits.
         if counted + lost < EVENTS && said.contains("their 50 ms were over") {
             return skip_part(
                 "what is recorded",
                 Lack::machine("the session was not run for 50 ms", "run fewer programs"),
             );
         }
-        // A list of guesses names nothing.
+        // A list of guesses does not count as a reason.
         let names_it = |line: &str| {
             line.starts_with("dormouse: ")
                 && !line.contains("is static")
                 && words.iter().any(|word| line.contains(word))
         };
-        // Each event once, in the trace or among those that it says are lost; what was refused is none of them.
+        // Each event is in the trace once, or among those counted as lost; refused events are neither.
         assert!(
             counted + lost == EVENTS || counted + lost < EVENTS && said.lines().any(names_it),
             "{EVENTS} events: {counted} recorded, {lost} counted as lost, and no line names one of {words:?}: {said:?}"
@@ -203,7 +207,7 @@ impl Sandbox {
         if !self.is_permitted(&programs) {
             return;
         }
-        // In a filter that kills, nobody asks for a thread.
+        // With a filter that kills, the program is not asked for a thread.
         let is_by_itself = way == Way::Signal || matches!(self.0, Enter::Exec("loader"));
         let variables: &[_] = if is_by_itself { &[] } else { &[("DORMOUSE_LISTEN", "thread")] };
         let mut program = Program::start_with(&self.armed_command(&programs, way), variables, PATIENCE);
@@ -231,7 +235,7 @@ impl Sandbox {
         };
         let ended = program.end();
         check_status(ended.status, &ended.stdout, &ended.stderr);
-        // By a signal, it has done more steps.
+        // When called by a signal, it has done more steps.
         assert!(way == Way::Signal || ended.stdout == STDOUT, "{ended:?}");
         let said = String::from_utf8_lossy(&said);
         if armed.status.success() {
@@ -243,23 +247,24 @@ impl Sandbox {
     }
 }
 
-/// How a program that is not recorded is kind to its sandbox.
+/// How a program that is not recorded avoids interfering with its sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Way {
-    /// A thread of it listens. It calls `stop_listening` before it enters a sandbox, and `listen` afterwards where that is permitted.
+    /// One of its threads listens. It calls `stop_listening` before it enters a sandbox, and `listen` afterwards if
+    /// that is permitted.
     Calls,
-    /// It listens by a signal, as programs do by themselves.
+    /// It listens by a signal, as programs do by default.
     Signal,
 }
 
-/// A program that was let be: no signal, its own exit code, its own output.
+/// Asserts that a program was left alone: no signal, its own exit code, its own output.
 fn check_end(status: ExitStatus, stdout: &str, stderr: &str) {
     check_status(status, stdout, stderr);
     assert_eq!(stdout, STDOUT, "stderr: {stderr:?}");
 }
 
 fn check_status(status: ExitStatus, stdout: &str, stderr: &str) {
-    // As a shell says it, and `dormouse record`.
+    // Exit codes as a shell and `dormouse record` report them.
     let signal = status.signal().or(status.code().filter(|code| *code > 128).map(|code| code - 128));
     assert_eq!(signal, None, "killed by this signal; stdout: {stdout:?}; stderr: {stderr:?}");
     assert_eq!(status.code(), Some(0), "does not end as without a tracer; stdout: {stdout:?}; stderr: {stderr:?}");
@@ -267,7 +272,7 @@ fn check_status(status: ExitStatus, stdout: &str, stderr: &str) {
     assert_eq!(printed, None, "the program was made to print");
 }
 
-/// Events of the program with tracepoints: all numbers from zero on, each once.
+/// Returns the number of events of the program with tracepoints, and asserts that none occurs twice.
 fn boxed(trace: &Trace) -> u64 {
     let values = trace.values("e2e:boxed");
     let mut numbers: Vec<u64> = values
@@ -342,9 +347,9 @@ sandboxes! {
     other_user: Enter::Main("nobody"), ["user 65534"];
     other_user_before_exec: Enter::Exec("nobody"), ["user 65534"];
     other_user_by_setpriv: Enter::Tool(&["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]), ["user 65534"];
-    /// As nginx's.
+    /// A worker like nginx's.
     worker_of_other_user: Enter::Main("worker"), ["user 65534"];
-    /// With its capabilities it makes its socket where the directory is root's.
+    /// With its capabilities it makes its socket in root's directory.
     kept_capabilities: Enter::Main("keep-capabilities"), ["user 65534", "where dormouse does not look"];
     no_new_privileges: Enter::Main("no-new-privileges"), [];
     no_new_privileges_before_exec: Enter::Exec("no-new-privileges"), [];
@@ -360,7 +365,8 @@ sandboxes! {
     descriptors_closed_before_exec: Enter::Exec("closed"), ["descriptor"];
 }
 
-/// A thread before a program's first function would keep its user or its user namespace from being changed: who asks for one is told so.
+/// A thread before a program's first function would prevent the program from changing its user or its user namespace: a
+/// user who requests one is told so.
 #[test]
 fn tools_that_are_asked_to_listen_do_what_they_do() {
     let programs = Programs::new();
@@ -375,7 +381,7 @@ fn tools_that_are_asked_to_listen_do_what_they_do() {
             let record = Record::new().patience(PATIENCE).input(b"\n").option("--libc").env("DORMOUSE_LISTEN", wish);
             record.env("DORMOUSE_LIBC_LIBRARY", &programs.library).run(&sandbox.libc_command(&programs))
         };
-        // Nothing is different where the library has to do without a thread.
+        // Nothing changes if the library has to work without a thread.
         for wish in ["signal", "0"] {
             let recording = recorded(wish);
             println!("{name}: {}", recording.stderr);
@@ -387,8 +393,8 @@ fn tools_that_are_asked_to_listen_do_what_they_do() {
     }
 }
 
-/// A program that the system runs with more privileges than whoever started it has (`AT_SECURE`): what that user says in the environment is
-/// nothing to it.
+/// A program that the system runs with more privileges than its caller has (`AT_SECURE`) must ignore the caller's
+/// environment.
 #[test]
 fn a_set_user_id_program_ignores_its_environment() {
     let place = tempfile::tempdir().expect("a directory");

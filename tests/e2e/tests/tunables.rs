@@ -1,4 +1,4 @@
-//! A server that is tuned while clients talk to it, by `dormouse imv`.
+//! A server that `dormouse imv` tunes while clients talk to it.
 #![cfg(target_os = "linux")]
 
 use std::fs::File;
@@ -29,7 +29,7 @@ impl Pantry {
         let place = tempfile::tempdir().unwrap();
         let mut child = Command::new(pantry())
             .env("XDG_RUNTIME_DIR", place.path())
-            // It waits for its clients.
+            // The server waits for its clients, so it listens by a thread.
             .env("DORMOUSE_LISTEN", "thread")
             .envs(environment.iter().copied())
             .stdout(Stdio::piped())
@@ -62,14 +62,14 @@ impl Pantry {
         output.unwrap()
     }
 
-    /// Sets what there is to set, and gives what is said.
+    /// Sets tunables, and returns the output.
     fn set(&self, values: &[&str]) -> String {
         let output = self.imv(&[&["set", &self.pid()], values].concat());
         assert!(output.status.success(), "{values:?}: {}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// Sets what cannot be set, and gives the line that says so.
+    /// Tries to set tunables that cannot be set, and returns the error line.
     fn refuse(&self, values: &[&str]) -> String {
         one_line(&self.imv(&[&["set", &self.pid()], values].concat()))
     }
@@ -80,7 +80,7 @@ impl Pantry {
         serde_json::from_slice(&output.stdout).unwrap()
     }
 
-    /// A tunable's value, from JSON.
+    /// Returns a tunable's value from JSON.
     fn value(&self, name: &str) -> Value {
         let json = self.json();
         let tunables = json[0]["tunables"].as_array().unwrap();
@@ -105,7 +105,7 @@ impl Client {
         self.ask_all(request, 1).remove(0)
     }
 
-    /// Sends requests at once, and reads their answers.
+    /// Sends requests at once, and returns their answers.
     fn ask_all(&mut self, request: &str, count: usize) -> Vec<String> {
         self.stream.write_all(format!("{request}\n").repeat(count).as_bytes()).unwrap();
         let mut answers = vec![String::new(); count];
@@ -130,7 +130,7 @@ fn a_server_is_tuned_while_clients_talk_to_it() {
     let pantry = Pantry::start(&[]);
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        // Two clients that never stop, whatever is set.
+        // Two clients that run all the time, whatever is set.
         let others: Vec<_> = (0..2)
             .map(|number| {
                 let (pantry, is_over) = (&pantry, &is_over);
@@ -157,14 +157,14 @@ fn a_server_is_tuned_while_clients_talk_to_it() {
         assert_eq!(pantry.set(&["pantry.show_versions", "off"]), "pantry.show_versions: on → off\n");
         assert_eq!(client.ask("get jam"), "sour cherry");
 
-        // The log level, there and back.
+        // The log level, back and forth.
         client.ask("nonsense");
         assert!(pantry.log().contains("bad request: nonsense") && !pantry.log().contains("has a batch"));
         pantry.set(&["pantry.log_level", "0"]);
         client.ask("silly");
         assert!(!pantry.log().contains("silly"));
 
-        // Batches are never larger than they may be, and are as large as that before long.
+        // Batches are never larger than the limit, and soon reach it.
         let said = pantry.set(&["pantry.log_level", "3", "pantry.batch_size", "1"]);
         assert_eq!(said, "pantry.log_level: 0 → 3\npantry.batch_size: 16 → 1\n");
         let me = client.stream.local_addr().unwrap();
@@ -188,7 +188,7 @@ fn a_server_is_tuned_while_clients_talk_to_it() {
             assert!(started.elapsed() < PATIENCE, "{sizes:?}");
         }
 
-        // All or none, however often.
+        // All or none, repeatedly.
         for round in 0..20 {
             let (on, size) = if round % 2 == 0 { ("on", "4") } else { ("off", "900") };
             pantry.set(&["pantry.show_versions", on, "pantry.batch_size", size]);
@@ -263,7 +263,7 @@ fn what_cannot_be_set_is_told_in_one_line_and_nothing_is_set() {
     assert!(text.contains("`pantry.log_level` has no value"), "{text}");
     let text = pantry.refuse(&["pantry.batch_size", "5", "pantry.batch_size", "6"]);
     assert!(text.contains("twice"), "{text}");
-    // The first two would do.
+    // The first two values would be valid.
     let text = pantry.refuse(&["pantry.batch_size", "5", "pantry.show_versions", "on", "pantry.log_level", "4"]);
     assert!(text.contains("`4` is out of range") && text.contains("nothing was set"), "{text}");
     assert_eq!(pantry.value("pantry.batch_size"), 16);
@@ -310,7 +310,7 @@ fn two_operators_at_once_leave_one_of_both_states() {
     });
 }
 
-/// Whoever may connect can send anything.
+/// A process that may connect can send anything.
 #[test]
 fn hostile_questions_are_refused_and_the_next_is_answered() {
     let pantry = Pantry::start(&[]);
@@ -328,7 +328,7 @@ fn hostile_questions_are_refused_and_the_next_is_answered() {
     cut.pop();
     let len = cut.len() as u32 - 5;
     cut[1..5].copy_from_slice(&len.to_le_bytes());
-    // Lists whose items are not there, no such message, and one that is longer than it may be: its body is not even awaited.
+    // Lists whose items are missing, an unknown message, and one that is too long: its body is not even awaited.
     for frame in
         [many.as_slice(), &cut, &[7, 4, 0, 0, 0, 255, 255, 255, 255], &[200, 0, 0, 0, 0], &[7, 255, 255, 255, 255]]
     {
@@ -336,7 +336,7 @@ fn hostile_questions_are_refused_and_the_next_is_answered() {
     }
     let huge = ToolToProgram::SetTunables { values: vec![("x".repeat(60_000), "9".repeat(60_000))] };
     assert!(matches!(ask(&huge.encode()), Some(ProgramToTool::Error { .. })));
-    // What is no Dormouse hears nothing, and what is of another version hears of which this one is.
+    // A client of another protocol gets no answer; one of another version gets this version's preamble.
     assert_eq!(send(b"GET / HTTP/1.1\r\n\r\n"), Some(Vec::new()));
     let newer = Preamble { version: 99, ..Preamble::of(Edge::ToolProgram) };
     let own = Preamble::of(Edge::ToolProgram).encode();
@@ -346,13 +346,13 @@ fn hostile_questions_are_refused_and_the_next_is_answered() {
     assert_eq!(pantry.value("pantry.batch_size"), 5);
 }
 
-/// All that comes until the program hangs up.
+/// Returns everything that is received until the program closes the connection.
 fn answer(socket: &Path, bytes: &[u8]) -> Option<Vec<u8>> {
     let mut stream = UnixStream::connect(socket).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream.write_all(bytes).unwrap();
     let mut answer = Vec::new();
-    // What is left unread as a program hangs up resets the connection, once all that it has sent is read.
+    // Data that a program leaves unread resets the connection, once everything that it has sent is read.
     match stream.read_to_end(&mut answer) {
         Err(error) if error.kind() != std::io::ErrorKind::ConnectionReset => None,
         _ => Some(answer),
@@ -367,7 +367,7 @@ fn another_users_program_is_not_to_be_tuned() {
         return skip(Lack::machine("only root can become another user", "run the tests as root"));
     }
     let pantry = Pantry::start(&[]);
-    // Where anybody may run it.
+    // A directory where every user may run it.
     let place = tempfile::tempdir().unwrap();
     std::fs::set_permissions(place.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
     let copy = place.path().join("dormouse");
@@ -384,7 +384,7 @@ fn another_users_program_is_not_to_be_tuned() {
     assert_eq!(pantry.value("pantry.batch_size"), 16);
 }
 
-/// A library in Rust has a tracer, a socket and a registry of its own.
+/// A Rust library has a tracer, a socket and a site registry of its own.
 #[test]
 fn a_library_with_a_tracer_of_its_own_is_tuned_too() {
     let place = tempfile::tempdir().unwrap();

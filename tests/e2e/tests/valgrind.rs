@@ -1,4 +1,5 @@
-//! Programs under valgrind, which has no restartable sequences, hides the vDSO, and executes translations of the program's text.
+//! Programs under valgrind, which has no restartable sequences, hides the vDSO, and executes translations of the
+//! program's text.
 #![cfg(target_os = "linux")]
 
 use std::io::{BufRead, BufReader, Read};
@@ -15,10 +16,10 @@ const TRACED: &str = env!("CARGO_BIN_EXE_e2e-traced");
 /// Threads take turns; a program that accesses memory wrongly ends with 99.
 const VALGRIND: [&str; 4] = ["valgrind", "-q", "--fair-sched=yes", "--error-exitcode=99"];
 
-/// Options of unshare(1): a namespace of processes, in which ids are set.
+/// Options of unshare(1): a PID namespace, in which ids can be chosen.
 const NAMESPACE: [&str; 4] = ["-r", "--pid", "--fork", "--mount-proc"];
 
-/// The command line that has valgrind run a program.
+/// Returns the command line that makes valgrind run a program.
 fn guest<'a>(program: &[&'a str]) -> Vec<&'a str> {
     [&VALGRIND, program].concat()
 }
@@ -56,7 +57,7 @@ fn every_event_is_recorded_and_every_process() {
     }
 }
 
-/// Ids of processes begin anew beyond the largest: a child's is then smaller than its parent's.
+/// Process ids wrap after the largest: a child's id is then smaller than its parent's.
 #[test]
 fn children_may_have_smaller_ids() {
     if !has("valgrind") || !may_unshare(&NAMESPACE) {
@@ -82,7 +83,7 @@ fn the_exit_code_is_the_programs() {
     assert_eq!((recording.code(), recording.summary().events), (128 + 15, 1), "{}", recording.stderr);
 }
 
-/// A program that ends with the test, also with one that fails.
+/// A program that is killed with the test, even if the test fails.
 struct Killed(Child);
 
 impl Drop for Killed {
@@ -92,7 +93,7 @@ impl Drop for Killed {
     }
 }
 
-/// What was translated before is not what is executed afterwards.
+/// Code that was translated before must not be executed afterwards.
 #[test]
 fn a_program_that_runs_is_armed_and_disarmed() {
     if !has("valgrind") {
@@ -116,13 +117,13 @@ fn a_program_that_runs_is_armed_and_disarmed() {
         assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).unwrap()
     };
-    // Dormant rounds, which valgrind translates as they are.
+    // Dormant rounds, which valgrind translates unpatched.
     wait_for_rounds();
     succeed(&["arm", &pid, "live:*", "-o", dir.to_str().unwrap()]);
     wait_for_rounds();
     let summary = succeed(&["disarm", &pid, "*"]);
     assert!(summary.contains(" events, 0 lost, 1 process,"), "{summary}");
-    // Nothing is evaluated any more, once each thread has come round.
+    // Nothing is evaluated any more once each thread has completed its round.
     wait_for_rounds();
     drop(child.stdin.take());
     let mut rest = String::new();

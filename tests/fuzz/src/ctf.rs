@@ -1,4 +1,4 @@
-//! Reading traces of anybody.
+//! Reads arbitrary traces.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use dormouse_ctf::{
 };
 use dormouse_filter::Filter;
 
-/// Questions to the fields that traces of the targets have, and to what most traces have.
+/// Filters over the fields that the targets' traces have, and over those that most traces have.
 const FILTERS: [&str; 16] = [
     "id > 1",
     "a == 7 or b >= 100",
@@ -31,7 +31,7 @@ const FILTERS: [&str; 16] = [
 ];
 
 thread_local! {
-    /// Each with its contrary.
+    /// Each filter with its negation.
     static PARSED: [[Filter; 2]; FILTERS.len()] = FILTERS.map(|text| [text.to_string(), format!("not ({text})")].map(parse));
 }
 
@@ -39,12 +39,12 @@ fn parse(text: String) -> Filter {
     Filter::parse(&text).unwrap_or_else(|error| panic!("{text} is a filter: {error}"))
 }
 
-/// In which format events are printed, and which filter is asked.
+/// How events are printed and filtered.
 #[derive(Debug, Clone, Copy)]
 pub struct How {
-    /// Modulo what there is; most of those beyond are babeltrace2's.
+    /// Number of the format, modulo the number of formats; most numbers beyond mean that of babeltrace2.
     pub format: u8,
-    /// Modulo what there is.
+    /// Number of the filter, modulo the number of filters; `None` for no filter.
     pub filter: Option<u8>,
 }
 
@@ -54,7 +54,7 @@ impl From<u8> for How {
     }
 }
 
-/// One of the formats.
+/// One of the text formats.
 enum Printer {
     Babeltrace(Formatter<'static>),
     People(Box<People<'static>>),
@@ -82,11 +82,12 @@ impl Printer {
     }
 }
 
-/// Of these intervals events are counted.
+/// Length of the intervals in which events are counted.
 const INTERVAL_NS: i64 = 1000;
 
-/// Prints all that is in streams, counts it in three ways, and looks at chosen events in two: all find as many events, no event is printed that is no
-/// event, no event is wanted by a filter and by its contrary, and each notice says something.
+/// Prints the contents of all streams, counts the events in three ways, and looks at chosen events in two. Asserts that
+/// all ways find the same number of events, that nothing else is printed as an event, that no event matches both a
+/// filter and its negation, and that each notice has a text. Returns the number of events.
 pub fn read(trace: &Trace, streams: &[Vec<u8>], how: How) -> u64 {
     let (mut printer, mut writers) = (Printer::new(how.format), Writers::default());
     let mut questions = how.filter.map(|filter| {
@@ -133,7 +134,7 @@ pub fn read(trace: &Trace, streams: &[Vec<u8>], how: How) -> u64 {
     }
     let found = intervals.take().map(|(begin, class, count)| ((begin, std::ptr::from_ref(class)), count));
     assert_eq!(found.collect::<BTreeMap<_, _>>(), of_intervals);
-    // All classes, and every third.
+    // Chooses all classes, then every third.
     for nth in [1, 3] {
         let mut choice = Choice::default();
         let classes = ClassRef::all(trace.into()).enumerate();
@@ -146,16 +147,16 @@ pub fn read(trace: &Trace, streams: &[Vec<u8>], how: How) -> u64 {
     count
 }
 
-/// What is compared of an event: its class's number, time, processor and size.
+/// The compared properties of an event: its class's number, time, CPU and size.
 type Seen = (usize, Option<i64>, u32, usize);
 
 fn seen(number: usize, event: &EventFields<'_>) -> Seen {
     (number, event.time_ns, event.cpu_id, event.size_bytes)
 }
 
-/// The events of chosen classes, shown one after another, and the notices.
+/// Returns the events of chosen classes, as a viewer sees them one after another, and the notices.
 fn shown<'a>(mut reader: StreamReader<'a>, choice: &Choice<'a>) -> (Vec<Seen>, Vec<Notice>) {
-    /// Has enough now and then.
+    /// A viewer that pauses at every third event.
     struct All(Vec<Seen>);
     impl Viewer for All {
         fn see(&mut self, number: usize, event: &EventFields<'_>) -> bool {
@@ -170,7 +171,7 @@ fn shown<'a>(mut reader: StreamReader<'a>, choice: &Choice<'a>) -> (Vec<Seen>, V
     (all.0, notices)
 }
 
-/// The same, asked for one by one.
+/// Returns the events of chosen classes, requested one by one, and the notices.
 fn asked<'a>(mut reader: StreamReader<'a>, choice: &Choice<'a>) -> (Vec<Seen>, Vec<Notice>) {
     let (mut all, mut notices) = (Vec::new(), Vec::new());
     while let Some(next) = reader.next_chosen(choice) {

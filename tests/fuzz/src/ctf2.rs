@@ -1,8 +1,8 @@
-//! Metadata in CTF 2, in words of the format: field classes of every kind, which refer to one another.
+//! Metadata in CTF 2, made of the format's words: field classes of every kind, which refer to one another.
 
 use arbitrary::Arbitrary;
 
-/// A field class, which can say the length or the option of those behind it.
+/// A field class, which later ones can use as length or selector.
 #[derive(Debug, Arbitrary)]
 #[allow(missing_docs)]
 pub enum Class {
@@ -17,7 +17,7 @@ pub enum Class {
     Alias(u8),
 }
 
-/// How many elements or bytes.
+/// Number of elements or bytes.
 #[derive(Debug, Arbitrary)]
 #[allow(missing_docs)]
 pub enum Length {
@@ -26,7 +26,7 @@ pub enum Length {
     Field(Location),
 }
 
-/// A member with this number, so many structures further out, or in another scope.
+/// Location of a member by its number, a number of structures further out, or in another scope.
 #[derive(Debug, Arbitrary)]
 pub struct Location {
     up: u8,
@@ -138,7 +138,7 @@ impl Class {
     }
 }
 
-/// A structure whose members are named by their numbers.
+/// Returns a structure whose members are named by their numbers.
 pub fn structure(align: u8, members: &[Class], depth: usize) -> String {
     let members = if depth < 6 { members } else { &[] };
     let member =
@@ -151,12 +151,13 @@ pub fn structure(align: u8, members: &[Class], depth: usize) -> String {
     )
 }
 
-/// A sequence of JSON texts.
+/// Returns a JSON text sequence.
 pub fn sequence(fragments: &[String]) -> String {
     fragments.iter().map(|fragment| format!("\u{1e}{fragment}\n")).collect()
 }
 
-/// Fragments of a trace whose packet contexts, headers of records and events have these fields; `aliases` are `a0` and so on.
+/// Returns the fragments of a trace whose packet contexts, record headers and events have these fields; `aliases` are
+/// called `a0` and so on.
 pub fn fragments(aliases: &[Class], [context, header, fields]: [&[Class]; 3]) -> Vec<String> {
     let alias = |(index, class): (usize, &Class)| {
         format!(r#"{{"type":"field-class-alias","name":"a{index}","field-class":{}}}"#, class.json(3))

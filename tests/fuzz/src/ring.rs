@@ -1,8 +1,10 @@
-//! Both sides of a queue in memory that somebody else writes to: between operations, and between any two accesses of one.
+//! Both sides of a queue in memory to which a hostile peer writes: between operations, and between any two accesses of
+//! one.
 //!
-//! One side is ours and honest, so that rings are mostly of the right shape. The noise falls where the other one, if it were hostile, could
-//! write; from the first of it there is no oracle of what is exchanged, but nobody may panic, leave the memory, store where the other side
-//! does, run for ever, or go by a word that was not the one that was checked; and each error is counted.
+//! One side is the code under test, driven honestly, so that rings mostly have the right shape. Noise is written where
+//! the other side could write if it were hostile. After the first noise there is no oracle for the exchanged data. But
+//! the code under test must not panic, access addresses outside the memory, store where the other side does, loop
+//! forever, or use a word other than the one that it checked; and each error must be counted.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::cell::{Cell, RefCell};
@@ -17,21 +19,21 @@ use dormouse_vring::{
 };
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect};
 
-/// Who has to do with a hostile peer.
+/// The side with a hostile peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Victim {
-    /// Noise falls where drivers write.
+    /// Noise is written where drivers write.
     Device,
-    /// Noise falls where devices write.
+    /// Noise is written where devices write.
     Driver,
 }
 
-/// A number, small or not.
+/// A number, often small.
 #[derive(Debug, Clone, Copy, Arbitrary)]
 pub enum Value {
-    /// As indexes and ids are.
+    /// Small, like indexes and ids.
     Small(u8),
-    /// Anything.
+    /// Any value.
     Any(u64),
 }
 
@@ -44,14 +46,14 @@ impl Value {
     }
 }
 
-/// An address of the driver's.
+/// An address of the driver.
 #[derive(Debug, Clone, Copy, Arbitrary)]
 pub enum Address {
-    /// So many bytes into its memory, of which a page is there, a page is not, and another page is.
+    /// Offset in bytes into its memory, which consists of a present page, an absent one, and another present one.
     Inside(u16),
-    /// So many bytes before the end of one of the pages.
+    /// Number of bytes before the end of one of the pages.
     End(bool, u8),
-    /// Anywhere.
+    /// Any address.
     Any(u64),
 }
 
@@ -65,91 +67,91 @@ impl Address {
     }
 }
 
-/// A descriptor of a ring or table. What is `next` there is the id in a packed ring.
+/// A descriptor of a ring or table. In a packed ring, `next` is the id.
 #[derive(Debug, Clone, Copy, Arbitrary)]
 pub struct Descriptor {
     addr: Address,
     len: Value,
-    /// From the lowest bit: NEXT, WRITE, INDIRECT, AVAIL, USED, and one that means nothing.
+    /// Bits from the lowest: NEXT, WRITE, INDIRECT, AVAIL, USED, and one without meaning.
     flags: u8,
     next: Value,
 }
 
-/// What somebody else writes.
+/// A write of the hostile peer.
 #[derive(Debug, Clone, Copy, Arbitrary)]
 pub enum Write {
     /// Two bytes of an area.
     Word(bool, u16, Value),
-    /// The index of the peer's ring, or what is in a packed ring's event suppression: so much more than it was.
+    /// The index of the peer's ring, or the value in a packed ring's event suppression: adds this to it.
     Index(i8),
     /// An entry of the avail ring, or an element of the used ring.
     Entry(u8, Value, Value),
     /// A descriptor of the ring.
     Descriptor(u8, Descriptor),
-    /// Only the flags of one: those of a used or available descriptor of a packed ring in some lap.
+    /// Only the flags of a descriptor: those of a used or available descriptor of a packed ring in some lap.
     Flags(u8, u8),
     /// A descriptor of a table.
     Table(u8, Descriptor),
 }
 
-/// What one of the two sides does. Numbers are taken modulo what there is.
+/// An operation of one of the two sides. Numbers are taken modulo the number of possibilities.
 #[derive(Debug, Clone, Copy, Arbitrary)]
 pub enum Operation {
-    /// Buffers of so many segments to be read and written.
+    /// Adds a buffer with these numbers of segments to be read and written.
     Add(u8, u8, Value),
-    /// Likewise, and shows all.
+    /// Adds a buffer, and publishes all.
     AddAndPublish(u8, u8, Value),
-    /// Shows them.
+    /// Publishes added buffers.
     Publish,
     /// Asks whether to kick.
     NeedsKick,
-    /// Takes up to so many back.
+    /// Takes back up to this many buffers.
     Take(u8),
-    /// Asks to be interrupted, or not to be.
+    /// Asks for an interrupt, or for none.
     ArmInterrupt(bool),
-    /// Pops up to so many.
+    /// Pops up to this many buffers.
     Pop(u8),
     /// Gives one back, the oldest or the newest, with bytes written.
     Push(bool, Value),
-    /// Shows them.
+    /// Publishes used buffers.
     PublishUsed,
     /// Asks whether to interrupt.
     NeedsInterrupt,
-    /// Asks to be kicked, or not to be.
+    /// Asks for a kick, or for none.
     ArmNotification(bool),
-    /// Is somebody else's.
+    /// A write of the hostile peer.
     Write(Write),
 }
 
-/// A ring and what happens to it.
+/// A ring, and the operations on it.
 #[derive(Debug, Clone, Arbitrary)]
 pub struct Input {
     is_packed: bool,
     size: u8,
-    /// Of a split ring: how far before the wrap it begins.
+    /// For a split ring: how far before the wrap it begins.
     base: Option<u8>,
     is_indirect: bool,
     has_events: bool,
     is_in_order: bool,
     operations: Vec<Operation>,
-    /// After so many accesses of either side, each.
+    /// Writes of the peer, each after a number of accesses of either side.
     meddling: Vec<(u8, Write)>,
 }
 
-/// Where the driver's memory begins, for the device.
+/// Address of the driver's memory, for the device.
 const MEMORY: u64 = 0x10_0000;
 const PAGE: usize = 4096;
-/// So many operations of each input, and entries of each ring.
+/// Maximum number of operations of an input, and of entries of a ring.
 const OPERATIONS_MAX: usize = 120;
 const SIZE_MAX: u32 = 24;
 
-/// Bytes, exactly so many: an address sanitizer sees who leaves them.
+/// A block of exactly this many bytes, so that the address sanitizer detects accesses outside of it.
 struct Block(*mut u8, Layout);
 
 impl Block {
     fn new(len: usize) -> Block {
         let layout = Layout::from_size_align(len, 16).expect("a short block");
-        // SAFETY: no ring has an area of no bytes.
+        // SAFETY: the layout's size is not zero, because no ring has an empty area.
         let base = unsafe { alloc_zeroed(layout) };
         if base.is_null() {
             handle_alloc_error(layout);
@@ -163,7 +165,8 @@ impl Block {
 
     fn word(&self, offset: usize) -> &AtomicU16 {
         assert!(offset.is_multiple_of(2) && offset + 2 <= self.len());
-        // SAFETY: aligned and inside, as was just checked; accessed atomically as long as it lives.
+        // SAFETY: aligned and inside the block, by the assertion above; all accesses are atomic as long as the block
+        // lives.
         unsafe { AtomicU16::from_ptr(self.0.wrapping_add(offset).cast()) }
     }
 }
@@ -175,18 +178,18 @@ impl Drop for Block {
     }
 }
 
-/// A page that is there, a page that is not, a page that is there; and before and behind it, one that is not.
+/// A present page, an absent page, a present page; and an absent one before and after them.
 struct Pages(*mut u8);
 
 impl Pages {
     fn new() -> Pages {
         let flags = MapFlags::PRIVATE;
-        // SAFETY: a mapping of its own.
+        // SAFETY: a new mapping at an address that the kernel chooses.
         let base = unsafe { mmap_anonymous(ptr::null_mut(), 5 * PAGE, ProtFlags::empty(), flags) };
         let base: *mut u8 = base.expect("five pages").cast();
         for page in [1, 3] {
             let at = base.wrapping_add(page * PAGE).cast();
-            // SAFETY: a page of the mapping, which nobody uses yet.
+            // SAFETY: the page belongs to the new mapping, and no other code uses it yet.
             unsafe { mprotect(at, PAGE, MprotectFlags::READ | MprotectFlags::WRITE) }.expect("a page of ours");
         }
         Pages(base.wrapping_add(PAGE))
@@ -197,13 +200,13 @@ impl Pages {
             let offset = page * PAGE;
             Region { addr: MEMORY + offset as u64, len: PAGE as u64, base: self.0.wrapping_add(offset) }
         };
-        // SAFETY: mapped as long as the thread lives.
+        // SAFETY: the pages stay mapped as long as the thread lives.
         unsafe { Regions::new(vec![region(0), region(2)]) }.expect("pages apart")
     }
 
-    /// Empties the first one, where the tables are.
+    /// Clears the first page, which contains the tables.
     fn clear(&self) {
-        // SAFETY: a page of ours; nobody has a reference into it.
+        // SAFETY: the page is present and writable, and no reference into it exists.
         unsafe { ptr::write_bytes(self.0, 0, PAGE) };
     }
 }
@@ -212,7 +215,7 @@ thread_local! {
     static PAGES: Pages = Pages::new();
 }
 
-/// A descriptor's words, as a split ring or table has them or a packed ring.
+/// Returns a descriptor's words, in the layout of a split ring or table, or of a packed ring.
 fn words(descriptor: Descriptor, is_packed: bool) -> [u64; 2] {
     let (len, next) = (descriptor.len.get() as u32, descriptor.next.get() as u16);
     let flags = flags(descriptor.flags);
@@ -225,7 +228,7 @@ fn flags(bits: u8) -> u16 {
     bit(0, 1) | bit(1, 2) | bit(2, 4) | bit(3, 1 << 7) | bit(4, 1 << 15) | bit(5, 1 << 6)
 }
 
-/// A ring's memory, the driver's, and who meddles.
+/// A ring's memory, the driver's memory, and the peer's pending writes.
 struct Memory {
     blocks: [Block; 3],
     bus: Direct,
@@ -235,12 +238,12 @@ struct Memory {
     is_packed: bool,
     size: u32,
     meddling: RefCell<std::vec::IntoIter<(u8, Write)>>,
-    /// Accesses until somebody meddles, and who.
+    /// The next write of the peer, and the number of accesses before it.
     next: Cell<Option<(u8, Write)>>,
-    /// Accesses of this call, by offset and value where they are loads of descriptors.
+    /// Number of accesses in this call, and the loads of descriptors, by offset and value.
     accesses: Cell<u32>,
     loaded: RefCell<Vec<(usize, u64)>>,
-    /// Slots of a split ring that the driver stores to in this call, and those that the device has.
+    /// Slots of a split ring that the driver stores to in this call, and whether the device has each slot.
     stored: RefCell<Vec<usize>>,
     is_taken: RefCell<Vec<bool>>,
 }
@@ -257,7 +260,7 @@ impl Memory {
         let areas = Areas { descriptor: area(0), driver: area(1), device: area(2) };
         let mut meddling = input.meddling.clone().into_iter();
         Memory {
-            // SAFETY: the blocks live as long as the value, and are accessed atomically.
+            // SAFETY: the blocks live as long as the value, and are only accessed atomically.
             bus: unsafe { Direct::new(areas) },
             blocks,
             regions: pages.regions(),
@@ -274,7 +277,7 @@ impl Memory {
         }
     }
 
-    /// The area that only the hostile side writes.
+    /// Returns the area that only the hostile side writes.
     fn of_peer(&self) -> &Block {
         &self.blocks[if self.victim == Victim::Device { 1 } else { 2 }]
     }
@@ -305,7 +308,7 @@ impl Memory {
                     self.put(peer, 8 + 8 * slot, len.get(), 4);
                 }
             }
-            // Id and length of a used descriptor.
+            // Writes id and length of a used descriptor.
             Write::Entry(slot, id, len) => {
                 let at = 16 * (slot as usize % self.size as usize) + 8;
                 self.put(descriptors, at, len.get(), 4);
@@ -324,7 +327,7 @@ impl Memory {
             Write::Table(entry, descriptor) => {
                 let at = self.tables.wrapping_add(16 * entry as usize);
                 for (index, word) in words(descriptor, self.is_packed).into_iter().enumerate() {
-                    // SAFETY: 256 descriptors are a page, which is mapped and accessed atomically.
+                    // SAFETY: a page holds 256 descriptors, it is mapped, and it is only accessed atomically.
                     let at = unsafe { AtomicU64::from_ptr(at.wrapping_add(8 * index).cast()) };
                     at.store(word, Relaxed);
                 }
@@ -349,17 +352,17 @@ impl Memory {
     }
 }
 
-// SAFETY: what the regions find.
+// SAFETY: `translate` only returns addresses that the regions return, which are mapped as long as the value.
 unsafe impl AddressSpace for Memory {
     fn translate(&self, addr: u64, len: u64) -> Option<*mut u8> {
         let found = self.regions.translate(addr, len);
-        // Whoever has checked the table's address has not yet read it.
+        // The caller has checked the table's address and has not read the table yet.
         self.meddle();
         found
     }
 }
 
-/// One side's way to the memory, with every access checked.
+/// One side's access to the memory, with checks of every access.
 #[derive(Clone, Copy)]
 struct Checked<'a> {
     memory: &'a Memory,
@@ -410,7 +413,7 @@ impl Bus for Checked<'_> {
     }
 }
 
-/// A buffer that the device has, or is about to.
+/// A buffer that the device has, or is about to have.
 #[derive(Debug)]
 struct Given {
     writable: u64,
@@ -423,10 +426,10 @@ struct Bench<'a, D, V> {
     memory: &'a Memory,
     driver: D,
     device: V,
-    /// What the driver has given away, by token.
+    /// Buffers that the driver has given away, by token.
     given: BTreeMap<u64, Given>,
     tokens: u64,
-    /// What the device has popped.
+    /// Descriptor chains that the device has popped.
     held: Vec<Chain>,
     chain: Chain,
     size: u16,
@@ -461,7 +464,8 @@ impl<D: DriverSide, V: DeviceSide> Bench<'_, D, V> {
                 if !self.held.is_empty() {
                     let chain = if is_newest { self.held.pop() } else { Some(self.held.remove(0)) };
                     let chain = chain.expect("one is held");
-                    // What an honest device says that it wrote; in order it gives back the oldest, which the lists here need not be.
+                    // The length that an honest device reports. With in-order use it returns the oldest, which the
+                    // lists here need not have.
                     let len = len.get() % (chain.writable_len() + 1);
                     self.device.push_used(&chain, len.min(u32::MAX.into()) as u32);
                 }
@@ -482,7 +486,7 @@ impl<D: DriverSide, V: DeviceSide> Bench<'_, D, V> {
         assert!(self.driver.free_count() <= self.size);
     }
 
-    /// Whether it was added.
+    /// Adds a buffer. Returns whether it was added.
     fn add(
         &mut self,
         readable: u8,
@@ -562,10 +566,10 @@ impl<D: DriverSide, V: DeviceSide> Bench<'_, D, V> {
         assert!(chain.readable_len() + chain.writable_len() <= 1 << 32);
         self.compare();
         for segment in segments() {
-            // What is said to be there is there, from the first byte to the last.
+            // Translated memory must be accessible from the first byte to the last.
             if let Some(at) = self.memory.regions.translate(segment.addr, segment.len.into()) {
                 for offset in [0, segment.len.wrapping_sub(1)].into_iter().filter(|_| segment.len > 0) {
-                    // SAFETY: what is under test: the regions say that it is mapped.
+                    // SAFETY: the regions say that it is mapped, which is under test.
                     let byte = unsafe { AtomicU8::from_ptr(at.wrapping_add(offset as usize)) };
                     byte.load(Relaxed);
                 }
@@ -575,7 +579,7 @@ impl<D: DriverSide, V: DeviceSide> Bench<'_, D, V> {
         assert!(self.held.len() <= self.size.into(), "no more than the ring has");
     }
 
-    /// What was popped is what was loaded: nothing is read again after it was checked.
+    /// Asserts that what was popped is what was loaded: nothing is read again after the check.
     fn compare(&self) {
         let loaded = self.memory.loaded.borrow();
         let shift = if self.memory.is_packed { 48 } else { 32 };
@@ -584,7 +588,7 @@ impl<D: DriverSide, V: DeviceSide> Bench<'_, D, V> {
             if offset.is_multiple_of(16) { addresses.push(*value) } else { rests.push(*value) }
         }
         assert_eq!(addresses.len(), rests.len(), "each word of a descriptor is read once");
-        // Behind a table nothing is in the ring, and what is in it is not loaded here.
+        // Nothing follows a table in the ring, and the table's contents are not loaded here.
         let in_ring = rests.iter().take_while(|rest| (**rest >> shift) as u16 & 4 == 0).count();
         let (mut readable, mut writable) = (Vec::new(), Vec::new());
         for (addr, rest) in addresses.into_iter().zip(&rests).take(in_ring) {
@@ -605,10 +609,10 @@ fn split(input: &Input, memory: &Memory, features: Features, tables: Option<Indi
     split::start_at(&memory.bus, size, base).expect("a ring");
     let [driver, device] = [true, false].map(|is_driver| Checked { memory, is_driver });
     memory.begin();
-    // Writes that fall into making a driver are lost on it.
+    // Writes that occur while a driver is made have no effect on it.
     let mut driver = split::Driver::with_base(driver, size, features, base).expect("a ring");
     if let Some(tables) = tables {
-        // SAFETY: they fit into a page of the driver's memory, which is accessed atomically.
+        // SAFETY: the tables fit into a page of the driver's memory, which is only accessed atomically.
         unsafe { driver.use_indirect(tables) }.expect("negotiated");
     }
     let device = split::Device::with_base(device, size, features, base).expect("a ring");
@@ -620,7 +624,7 @@ fn packed(input: &Input, memory: &Memory, features: Features, tables: Option<Ind
     let [driver, device] = [true, false].map(|is_driver| Checked { memory, is_driver });
     let mut driver: packed::Driver<_> = packed::Driver::new(driver, memory.size, features).expect("a ring");
     if let Some(tables) = tables {
-        // SAFETY: they fit into a page of the driver's memory, which is accessed atomically.
+        // SAFETY: the tables fit into a page of the driver's memory, which is only accessed atomically.
         unsafe { driver.use_indirect(tables) }.expect("negotiated");
     }
     let device: packed::Device<_> = packed::Device::new(device, memory.size, features).expect("a ring");
@@ -641,7 +645,7 @@ fn run(input: &Input, memory: &Memory, driver: impl DriverSide, device: impl Dev
     input.operations.iter().take(OPERATIONS_MAX).for_each(|operation| bench.apply(*operation));
 }
 
-/// One input.
+/// Checks one input.
 pub fn check(input: &Input, victim: Victim) {
     let size = if input.is_packed { u32::from(input.size) % SIZE_MAX + 1 } else { 1 << (input.size % 5) };
     let features = Features { indirect: input.is_indirect, event_idx: input.has_events, in_order: input.is_in_order };

@@ -1,7 +1,7 @@
 //! A session's writers and consumer, as operations on its memory, with lists of records as the oracle.
 //!
-//! The writers are those of the tracer without restartable sequences, in one thread: they claim every stream. Noise in the memory ends
-//! the oracle's word; from then on it is enough that nobody panics and that no planned store leaves the memory.
+//! The writers are those of the tracer without restartable sequences, in one thread: they claim every stream. Noise in
+//! the memory invalidates the oracle; from then on only panics and planned stores outside the memory are errors.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -20,76 +20,77 @@ use dormouse_vring::split::{Device, PlannedDriver};
 
 use crate::trace::{self, Record};
 
-/// Small enough that pages are short all the time.
+/// Small enough that pages are always scarce.
 pub const GEOMETRY: Geometry =
     Geometry { page_size_bytes: 4096, page_count: 7, cpu_count: 0, stream_count: 3, has_register: false };
 
-/// The process that lives, and the one that is killed again and again.
+/// The process that lives, and the one that is killed repeatedly.
 const PROCESSES: [u16; 2] = [9, 10];
 
-/// What is done. Numbers are taken modulo what there is.
+/// An operation. Numbers are taken modulo the number of possibilities.
 #[derive(Debug, Clone, Arbitrary)]
 pub enum Operation {
-    /// A record of bytes, in up to three runs.
+    /// Writes a record of bytes, in up to three runs.
     Write {
-        /// In which stream.
+        /// Stream.
         stream: u8,
-        /// Bytes; up to a page and more.
+        /// Number of bytes; may exceed a page.
         len: u16,
-        /// Their pattern.
+        /// Pattern of the bytes.
         fill: u8,
-        /// Where it is cut.
+        /// Positions of the cuts.
         cuts: [u8; 2],
     },
-    /// Many short records.
+    /// Writes many short records.
     Burst {
-        /// In which stream.
+        /// Stream.
         stream: u8,
-        /// How many.
+        /// Number of records.
         count: u8,
         /// Bytes of each.
         len: u8,
     },
-    /// A page switch that breaks off: the page is drawn, and then so many stores are made.
+    /// A page switch that breaks off: the page is drawn, and then this many stores are made.
     KilledSwitch {
-        /// Of which stream.
+        /// Stream.
         stream: u8,
-        /// Before the page is made the next one; else while it is made the current one.
+        /// Whether it breaks off before the page is made the next one; otherwise it does while the page is made the
+        /// current one.
         is_early: bool,
-        /// Stores.
+        /// Number of stores.
         stores: u8,
-        /// The owner has noticed.
+        /// Whether the owner has noticed.
         is_buried: bool,
     },
-    /// An offer that breaks off after so many stores.
+    /// An offer that breaks off after this many stores.
     KilledOffer {
-        /// Of which stream.
+        /// Stream.
         stream: u8,
-        /// Stores.
+        /// Number of stores.
         stores: u8,
     },
     /// The consumer uses pages (discard mode).
     Use {
-        /// Of which stream.
+        /// Stream.
         stream: u8,
-        /// At most so many.
+        /// Maximum number of pages.
         count: u8,
     },
     /// Time passes: a power of two of ticks.
     Wait {
-        /// Which power.
+        /// Exponent.
         shift: u8,
     },
     /// The budget changes.
     Limit {
-        /// Pages.
+        /// Number of pages.
         page_count: u8,
     },
-    /// Pages that are beyond the budget are given back.
+    /// Pages beyond the budget are returned.
     GiveBack,
 }
 
-/// Noise: a word is changed.
+/// Noise: changes a word.
 #[derive(Debug, Clone, Arbitrary)]
 pub struct Noise {
     area: u8,
@@ -98,7 +99,7 @@ pub struct Noise {
     value: u64,
 }
 
-/// What a stream should hold.
+/// Expected contents of a stream.
 #[derive(Debug, Default)]
 pub struct Oracle {
     current: Vec<Record>,
@@ -110,13 +111,13 @@ pub struct Oracle {
 }
 
 impl Oracle {
-    /// What is retained, and counted as lost.
+    /// Returns the retained records, and the number of lost ones.
     pub fn retained(&self) -> (Vec<&Record>, u64) {
         (self.closed.iter().flatten().chain(&self.current).collect(), self.lost)
     }
 }
 
-/// A session's memory, those who write to it, and what it should hold.
+/// A session's memory, its writers, and its expected contents.
 #[derive(Debug)]
 pub struct Bench {
     memory: Memory,
@@ -128,12 +129,12 @@ pub struct Bench {
 }
 
 impl Bench {
-    /// Of memory with the geometry [`GEOMETRY`], laid out just now, which outlives it.
+    /// Creates a bench for memory with the geometry [`GEOMETRY`], which was laid out just now and outlives the bench.
     pub fn new(memory: Memory) -> Bench {
         let geometry = *memory.geometry();
         let device = |stream| {
-            // SAFETY: the geometry places a ring of this size there, which stays mapped by the caller's word; there is one
-            // thread.
+            // SAFETY: the geometry places a ring of this size there. The memory outlives the bench, as `new` requires
+            // of its caller, and there is only one thread.
             unsafe { Device::at(memory.ring(stream), geometry.ring_size()) }.expect("a ring")
         };
         let streams = 0..geometry.stream_count;
@@ -147,7 +148,7 @@ impl Bench {
         }
     }
 
-    /// By stream.
+    /// Returns the oracles, by stream.
     pub fn oracles(&self) -> &[Oracle] {
         &self.oracles
     }
@@ -159,7 +160,8 @@ impl Bench {
 
     fn driver(&self, stream: u32) -> PlannedDriver {
         let published = self.memory.stream(stream).published.0.as_ptr();
-        // SAFETY: the geometry places a ring of this size there, which stays mapped by the word of `new`'s caller.
+        // SAFETY: the geometry places a ring of this size there, and the memory outlives the bench, as `new` requires
+        // of its caller.
         unsafe { PlannedDriver::new(self.memory.ring(stream), self.memory.geometry().ring_size(), published) }
             .expect("a ring")
     }
@@ -175,11 +177,12 @@ impl Bench {
         }
     }
 
-    /// Commits plainly, as a claimant does, unless it breaks off after so many stores. Every store is within the memory.
+    /// Commits with plain stores, as a claimant does, unless it breaks off after `stores_max` stores. Asserts that
+    /// every store is inside the memory.
     fn commit(&self, txn: &Txn, stores_max: Option<usize>) -> bool {
         let memory = self.memory.base().addr()..self.memory.base().addr() + self.memory.geometry().size_bytes();
         assert!(memory.contains(&txn.guard.addr()) && memory.contains(&(txn.guard.addr() + 7)));
-        // SAFETY: within the memory, by the line before.
+        // SAFETY: inside the memory, by the assertion above.
         if unsafe { txn.guard.read() } != txn.expected {
             return false;
         }
@@ -192,13 +195,13 @@ impl Bench {
             assert!(matches!(width, 2 | 4 | 8) && begin.is_multiple_of(width));
             assert!(memory.contains(&begin) && memory.contains(&(begin + width - 1)), "a store leaves the memory");
             let bytes = store.value.to_le_bytes();
-            // SAFETY: within the memory, by the line before.
+            // SAFETY: inside the memory, by the assertion above.
             unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), store.target, width) };
         }
         true
     }
 
-    /// Runs what may give pages up, and has the oracle give up the same ones.
+    /// Runs a function that may give pages up, and makes the oracle give up the same ones.
     fn follow<T>(&mut self, run: impl FnOnce(&Bench) -> T) -> T {
         let reclaimed = |bench: &Bench| -> Vec<u64> {
             let streams = 0..bench.memory.geometry().stream_count;
@@ -232,8 +235,8 @@ impl Bench {
         })
     }
 
-    /// A page switch as the tracer makes it, which breaks off after so many stores of its first or its second transaction. False
-    /// when no page is to be had.
+    /// Switches pages as the tracer does, or breaks off after a number of stores of its first or its second
+    /// transaction. Returns false if no page is available.
     fn switch(&mut self, process: u16, stream: u32, breaks_off: Option<(bool, usize)>) -> bool {
         let memory = self.memory;
         let control = memory.stream(stream);
@@ -270,7 +273,7 @@ impl Bench {
         true
     }
 
-    /// Offers what is closed, and breaks off after so many stores.
+    /// Offers closed pages; breaks off after `stores_max` stores.
     fn offer(&self, stream: u32, mut stores_max: Option<usize>) {
         let driver = self.driver(stream);
         let published = &self.memory.stream(stream).published.0;
@@ -318,7 +321,7 @@ impl Bench {
         // Honest memory needs one switch.
         for _ in 0..3 {
             let now = self.clock + 1;
-            // SAFETY: one thread only; the runs are alive.
+            // SAFETY: only one thread writes, and the runs live during the call.
             if unsafe { write_exclusive(&memory, stream, &record, || now) } == Written::Done {
                 self.clock = now;
                 self.oracles[stream as usize].current.push((now, bytes.to_vec()));
@@ -331,7 +334,7 @@ impl Bench {
         assert!(!self.is_honest, "a fresh page has no room");
     }
 
-    /// The consumer takes the oldest page that is offered, and gives it back. False when there is none.
+    /// Makes the consumer take the oldest offered page and give it back. Returns false if there is none.
     fn use_one(&mut self, stream: u32) -> bool {
         let device = &mut self.devices[stream as usize];
         let popped = device.pop_single();
@@ -356,20 +359,20 @@ impl Bench {
         true
     }
 
-    /// Bytes of a page.
+    /// Returns the bytes of a page.
     fn page(&self, unit: u32) -> Vec<u8> {
         let page = self.memory.page(unit).expect("a page of the pool");
-        // SAFETY: a whole page lies there, and nobody writes meanwhile.
+        // SAFETY: `Memory::page` returns the start of a whole page, and no other thread writes meanwhile.
         unsafe { std::slice::from_raw_parts(page, self.memory.geometry().page_size_bytes as usize) }.to_vec()
     }
 
-    /// Does it.
+    /// Performs an operation.
     pub fn apply(&mut self, operation: &Operation) {
         let count = self.memory.geometry().stream_count;
         let of = |stream: u8| u32::from(stream) % count;
         match *operation {
             Operation::Write { stream, len, fill, cuts } => {
-                // Some longer than a page.
+                // Some are longer than a page.
                 let bytes: Vec<u8> = (0..len % 4_200).map(|at| fill ^ (at * 7) as u8).collect();
                 self.write(of(stream), &bytes, cuts.map(|cut| usize::from(cut) * 16));
             }
@@ -386,7 +389,7 @@ impl Bench {
                 }
             }
             Operation::KilledOffer { stream, stores } => {
-                // Whoever offers has switched pages before.
+                // A writer that offers pages has switched pages before.
                 if self.state_word(of(stream)) != STATE_EMPTY {
                     self.offer(of(stream), Some(stores.into()));
                 }
@@ -410,7 +413,7 @@ impl Bench {
         }
     }
 
-    /// Changes a word. Only who writes is affected; the oracle says nothing any more.
+    /// Changes a word. Only writers are affected; the oracle is invalid from then on.
     pub fn disturb(&mut self, noise: &Noise) {
         let geometry = *self.memory.geometry();
         let areas = [
@@ -423,7 +426,7 @@ impl Bench {
         let (begin, end) = areas[usize::from(noise.area) % areas.len()];
         let word = begin / 8 + usize::from(noise.word) % ((end - begin) / 8);
         let word = self.memory.base().cast::<u64>().wrapping_add(word);
-        // SAFETY: a word of the memory, and there is one thread.
+        // SAFETY: the word is inside the memory, and there is only one thread.
         let before = unsafe { word.read() };
         let after = match noise.how % 6 {
             0 => 0,
@@ -433,12 +436,12 @@ impl Bench {
             4 => before ^ noise.value & 0xFFFF,
             _ => noise.value,
         };
-        // SAFETY: a word of the memory, and there is one thread.
+        // SAFETY: the word is inside the memory, and there is only one thread.
         unsafe { word.write(after) };
         self.is_honest = false;
     }
 
-    /// A stream's retained pages and its current one, as a trace has them.
+    /// Returns a stream's retained pages and its current one, as a trace contains them.
     fn stream_bytes(&self, stream: u32) -> Vec<u8> {
         let (oracle, memory) = (&self.oracles[stream as usize], self.memory);
         let mut bytes = Vec::new();
@@ -467,7 +470,7 @@ impl Bench {
         bytes
     }
 
-    /// The memory holds what the oracle holds, as long as that has a word.
+    /// Asserts that the memory contains what the oracle expects, as long as the oracle is valid.
     pub fn check(&self) {
         if !self.is_honest {
             return;
@@ -497,7 +500,7 @@ impl Bench {
         assert_eq!(units.len(), count, "a page is in two places");
     }
 
-    /// What a live process holds is never taken from it.
+    /// Asserts that nothing that a live process holds is taken from it.
     pub fn check_end(&self) {
         if self.is_honest {
             self.memory.reclaim_drawn(PROCESSES[1]);
@@ -507,7 +510,7 @@ impl Bench {
     }
 }
 
-/// A fresh directory for files that last as long as one input: in memory where that is to be had.
+/// Returns a new directory for files that last as long as one input: in memory if possible.
 pub fn scratch_dir(name: &str) -> std::path::PathBuf {
     let memory = std::path::Path::new("/dev/shm");
     let parent = if memory.is_dir() { memory.into() } else { std::env::temp_dir() };

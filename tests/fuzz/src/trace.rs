@@ -1,4 +1,4 @@
-//! Reading back.
+//! Reads written events back.
 
 use std::rc::Rc;
 
@@ -7,16 +7,16 @@ use dormouse_abi::record::RecordKind;
 use dormouse_ctf::metadata::Clock;
 use dormouse_ctf::{Metadata, MetadataOptions, Problem, StreamReader, Value};
 
-/// An event of the class [`class`]: when, and its bytes.
+/// An event of the class [`class`]: its time, and its bytes.
 pub type Record = (u64, Vec<u8>);
 
-/// One field, of bytes.
+/// Returns a class with one field, of bytes.
 pub fn class() -> ClassDecl {
     let fields = vec![("bytes".into(), FieldType::scalar(Kind::Bytes))];
     ClassDecl { provider: "fuzz".into(), name: "run".into(), fields }
 }
 
-/// Metadata with these classes, whose ids count from 0.
+/// Returns metadata with these classes, whose ids count from 0.
 pub fn metadata(classes: &[ClassDecl], record_kind: RecordKind) -> Metadata {
     let clock = Clock {
         name: "monotonic".into(),
@@ -41,7 +41,7 @@ pub fn metadata(classes: &[ClassDecl], record_kind: RecordKind) -> Metadata {
     Metadata::parse(&text).expect("metadata of our own")
 }
 
-/// Metadata with the class [`class`] alone.
+/// Returns metadata with only the class [`class`].
 pub fn metadata_of_class(kind: RecordKind) -> Rc<Metadata> {
     thread_local! {
         static METADATA: [Rc<Metadata>; 2] =
@@ -50,14 +50,14 @@ pub fn metadata_of_class(kind: RecordKind) -> Rc<Metadata> {
     METADATA.with(|both| Rc::clone(&both[kind as usize]))
 }
 
-/// What a stream holds.
+/// Contents of a stream.
 #[derive(Debug, Default)]
 pub struct Read {
-    /// Its records.
+    /// Records of the stream.
     pub records: Vec<Record>,
     /// Losses that its packets state.
     pub lost: u64,
-    /// Everything else that it says besides.
+    /// All other problems that the reader reports.
     pub problems: Vec<Problem>,
 }
 

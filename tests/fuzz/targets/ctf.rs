@@ -1,5 +1,5 @@
-//! Metadata in CTF 1.8, of anybody: as text, in words of the grammar and in packets, and streams under whatever of them is valid. Nobody
-//! panics or goes on without end, and counting finds as many events as printing.
+//! Arbitrary metadata in CTF 1.8: as text, in words of the grammar and in packets, and streams under the valid ones.
+//! The reader must not panic or loop forever, and counting must find as many events as printing.
 #![no_main]
 
 use arbitrary::Arbitrary;
@@ -13,11 +13,11 @@ const REST: &str = "packet.header := struct { integer { size = 32; align = 8; } 
 
 #[derive(Debug, Arbitrary)]
 enum Input {
-    /// The text as it is, or behind a trace that is valid.
+    /// A text by itself, or after a valid trace.
     Text(String),
-    /// Words of the grammar, behind a trace that is valid.
+    /// Words of the grammar, after a valid trace.
     Words(Vec<Part>),
-    /// What is in packets, and whether these are big-endian.
+    /// Contents of packets, and whether these are big-endian.
     Packets(bool, Vec<Vec<u8>>),
     /// Fields of a context, a header and an event, in words of the grammar; streams.
     Trace { is_big_endian: bool, structures: [Vec<Field>; 3], streams: Vec<Vec<u8>> },
@@ -110,7 +110,7 @@ fn words(parts: &[Part]) -> String {
     text
 }
 
-/// A field, which can say the length or the option of those behind it.
+/// A field, which later ones can use as length or tag.
 #[derive(Debug, Arbitrary)]
 enum Field {
     Integer { size: u8, align: u8, is_signed: bool, is_time: bool },
@@ -200,7 +200,7 @@ fn in_packets(is_big_endian: bool, parts: &[Vec<u8>]) -> Vec<u8> {
 fuzz_target!(|input: Input| {
     match input {
         Input::Text(text) => {
-            // With nothing before it, a text that begins otherwise is refused soon.
+            // Without a prefix, a text that begins otherwise would be refused early.
             let begin = if text.starts_with(['t', '/']) { String::new() } else { format!("{START}le; {REST}") };
             let _ = Trace::decode((begin + &text).as_bytes());
         }

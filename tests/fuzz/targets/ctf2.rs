@@ -1,5 +1,5 @@
-//! Metadata in CTF 2, of anybody: field classes of every kind, fragments as they are, and streams under whatever of them is valid. Nobody
-//! panics or goes on without end, and counting finds as many events as printing.
+//! Arbitrary metadata in CTF 2: field classes of every kind, unmodified fragments, and streams under the valid ones.
+//! The reader must not panic or loop forever, and counting must find as many events as printing.
 #![no_main]
 
 use arbitrary::Arbitrary;
@@ -10,11 +10,11 @@ use libfuzzer_sys::fuzz_target;
 
 #[derive(Debug, Arbitrary)]
 enum Input {
-    /// Fields of a context, a header and an event, with field classes that have names; streams.
+    /// Fields of a context, a header and an event, with named field classes; streams.
     Trace { aliases: Vec<Class>, structures: [Vec<Class>; 3], streams: Vec<Vec<u8>> },
-    /// Fragments as they are, behind such a trace.
+    /// Unmodified fragments, after a trace of that form.
     Fragments { classes: Vec<Class>, fragments: Vec<String> },
-    /// The text of such a trace, of which bytes are others.
+    /// The text of a trace of that form with changed bytes.
     Damaged { classes: Vec<Class>, damage: Vec<(u16, u8)> },
 }
 

@@ -1,4 +1,5 @@
-//! Filters of anybody, over traces of anybody: nobody panics, and what a filter wants is not wanted by its `not`, nor when nothing is.
+//! Arbitrary filters over arbitrary traces: no panic, and an event that a filter wants is not wanted by its `not`, nor
+//! if nothing is wanted.
 #![no_main]
 
 use arbitrary::Arbitrary;
@@ -6,7 +7,7 @@ use dormouse_ctf::{Merge, Selection, StreamReader, Trace, Writers};
 use dormouse_filter::Filter;
 use libfuzzer_sys::fuzz_target;
 
-/// Fields of every kind, one behind the other, and after a text and a sequence.
+/// Consecutive fields of every kind, and fields after a text and a sequence.
 const METADATA: &str = "/* CTF 1.8 */
 typealias integer { size = 8; align = 8; } := u8;
 trace { major = 1; minor = 8; byte_order = le; };
@@ -16,7 +17,7 @@ event { name = a; id = 0; fields := struct { u8 n; enum : u8 { RED, BLUE = 1 ...
 event { name = b; id = 1; fields := struct { u8 n; enum : u8 { NUMBER, TEXT } tag; variant <tag> { u8 NUMBER; string TEXT; } v; }; };
 ";
 
-/// Names and signs that make random texts filters more often.
+/// Names and operators, so that random texts are filters more often.
 const WORDS: [&str; 40] = [
     "n",
     "color",

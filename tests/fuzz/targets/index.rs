@@ -1,5 +1,5 @@
-//! Packets and index files that are not what they were: no time that is asked for gets other events by an index than without, and counting
-//! gives what reading gives, whatever is damaged.
+//! Damaged packets and index files: a query for a time must return the same events with an index as without, and
+//! counting must match reading, whatever is damaged.
 #![no_main]
 
 use std::collections::BTreeMap;
@@ -12,14 +12,14 @@ use dormouse_reader::index::Index;
 use dormouse_traces::{EventWriter, TraceBuilder};
 use libfuzzer_sys::fuzz_target;
 
-/// More of them take longer, and are no other cases.
+/// More events take longer and add no new cases.
 const EVENTS_MAX: usize = 24;
 
 thread_local! {
     static METADATA: Metadata = metadata();
 }
 
-/// One class, of a text.
+/// Returns metadata with one class, of a text.
 fn metadata() -> Metadata {
     let mut builder = TraceBuilder::new();
     assert_eq!(builder.class("fuzz", "run", &[("text", FieldType::scalar(Kind::Str))]), 0);
@@ -28,9 +28,9 @@ fn metadata() -> Metadata {
 
 #[derive(Debug, Arbitrary)]
 struct Input {
-    /// Time since the event before, length of the text, and whether its packet ends behind it.
+    /// Time since the previous event, length of the text, and whether its packet ends after it.
     events: Vec<(u8, u8, bool)>,
-    /// Place, and what is done to the byte there.
+    /// Positions, and the value that the byte there is XORed with.
     index: Vec<(u16, u8)>,
     stream: Vec<(u16, u8)>,
     first: u16,
@@ -61,7 +61,7 @@ fn times<'a>(reader: StreamReader<'a>) -> Vec<u64> {
     reader.flatten().map(|event| event.timestamp).collect()
 }
 
-/// By class, and the notices.
+/// Returns the counts by class, and the notices.
 fn read(metadata: &Metadata, bytes: &[u8]) -> (BTreeMap<u64, u64>, Vec<String>) {
     let (mut counts, mut notices) = (BTreeMap::<u64, u64>::new(), Vec::new());
     for item in StreamReader::new(metadata, 0, bytes) {
@@ -77,7 +77,7 @@ fuzz_target!(|input: Input| {
     METADATA.with(|metadata| run(metadata, input));
 });
 
-/// Events of the class of [`metadata`], in packets.
+/// Returns events of the class of [`metadata`], in packets.
 fn stream(metadata: &Metadata, events: &[(u8, u8, bool)]) -> Vec<u8> {
     let mut writer = EventWriter::new(metadata.options.uuid, STREAM_EVENTS, 1, 0);
     let (mut bytes, mut time) = (Vec::new(), 0);
@@ -94,7 +94,7 @@ fn stream(metadata: &Metadata, events: &[(u8, u8, bool)]) -> Vec<u8> {
 
 fn run(metadata: &Metadata, input: Input) {
     let mut bytes = stream(metadata, &input.events);
-    // The clock of traces that are made begins then.
+    // The clock of synthesised traces begins at this time.
     let epoch_ns = 1_700_000_000 * 1_000_000_000;
     let (first, last) = (u64::from(input.first), u64::from(input.last));
     let (first_ns, last_ns) = (epoch_ns + first as i64, epoch_ns + last as i64);
@@ -116,8 +116,8 @@ fn run(metadata: &Metadata, input: Input) {
     StreamReader::new(metadata, 0, &bytes).count_classes(&mut counts, |notice| told.push(notice.to_string()));
     let counts: BTreeMap<u64, u64> = counts.iter().map(|(class, count)| (class.id, count)).collect();
     assert_eq!((counts, told), read(metadata, &bytes));
-    // Times of damaged packets may be in any order: no panic, and nothing that was not asked for. One bit makes the state stream of this one,
-    // which is given whole.
+    // Times of damaged packets may be in any order: there must be no panic, and no event outside the query. A changed
+    // bit can turn this stream into the state stream, which is returned whole.
     let damaged = StreamReader::new(metadata, 0, &bytes).within(first_ns, last_ns).flatten();
     damaged
         .filter(|event| !event.is_state())

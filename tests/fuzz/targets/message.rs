@@ -1,4 +1,4 @@
-//! Messages of both directions of every edge: bytes that a peer chose, and how they arrive.
+//! Messages of both directions of every edge: bytes chosen by a peer, and the pieces in which they arrive.
 #![no_main]
 
 use std::fmt::Debug;
@@ -16,16 +16,17 @@ use libfuzzer_sys::fuzz_target;
 #[derive(Debug, Arbitrary)]
 struct Input {
     direction: u8,
-    /// A preamble of ours in front, or none.
+    /// Whether the bytes begin with Dormouse's preamble.
     is_dormouse: bool,
-    /// Frames, whose heads are right; then bytes.
+    /// Frames with correct heads; then arbitrary bytes.
     frames: Vec<(u8, Vec<u8>)>,
     rest: Vec<u8>,
-    /// In how many bytes at a time they come.
+    /// Sizes of the pieces in which the bytes arrive.
     pieces: Vec<u8>,
 }
 
-/// What arrives is what is decoded at once, and what is decoded comes back.
+/// Asserts that receiving in pieces yields what decoding at once yields, and that a decoded message can be encoded
+/// again.
 fn receive<M: Message + Debug + PartialEq>(input: &Input, bytes: &[u8]) {
     let (own, mut peer) = UnixStream::pair().expect("sockets");
     let mut incoming = Incoming::new();

@@ -1,5 +1,6 @@
-//! Packets under metadata of other tracers: headers that lie, records of the right shape and bytes that are none. Nobody panics, counting
-//! finds as many events as printing, and where the packets' sizes are sound, a packet that is damaged costs no event of another.
+//! Packets under metadata of other tracers: wrong headers, records of the right shape, and arbitrary bytes. The reader
+//! must not panic, counting must find as many events as printing, and if the packets' sizes are sound, a damaged packet
+//! must cost no event of another.
 #![no_main]
 
 use arbitrary::Arbitrary;
@@ -7,7 +8,7 @@ use dormouse_ctf::{StreamReader, Trace};
 use dormouse_fuzz::ctf::{self, How};
 use libfuzzer_sys::fuzz_target;
 
-/// What the tracers' headers have in common.
+/// Common parts of the tracers' headers.
 const TYPES: &str = "/* CTF 1.8 */
 typealias integer { size = 8; align = 8; } := u8;
 typealias integer { size = 32; align = 8; } := u32;
@@ -20,7 +21,7 @@ typealias integer { size = 32; align = 8; map = clock.c.value; } := t32;
 struct context { t64 timestamp_begin; t64 timestamp_end; u64 content_size; u64 packet_size; u64 packet_seq_num; u64 events_discarded; u32 cpu_id; };
 ";
 
-/// Headers of records: LTTng's two, one that has an id and a time, and none.
+/// Headers of records: LTTng's two, one with an id and a time, and one with only a time.
 const HEADERS: [&str; 4] = [
     "struct { enum : integer { size = 5; align = 1; } { compact = 0 ... 30, extended = 31 } id;
         variant <id> { struct { t27 timestamp; } compact; struct { u32 id; t64 timestamp; } extended; } v; } align(8)",
@@ -46,10 +47,10 @@ struct Packet {
     discarded: u8,
     records: Vec<Record>,
     padding: u8,
-    /// Sizes that are not its own.
+    /// False sizes, if any.
     content: Option<u16>,
     size: Option<u16>,
-    /// Place, and what is done to the byte there.
+    /// Positions, and the value that the byte there is XORed with.
     damage: Vec<(u16, u8)>,
 }
 
@@ -111,7 +112,7 @@ impl Writer {
     }
 }
 
-/// A packet whose sizes are its own but where it is said otherwise.
+/// Returns a packet with correct sizes, unless the input has others.
 fn packet(is_big_endian: bool, header: u8, packet: &Packet) -> Vec<u8> {
     let mut records = Writer { is_big_endian, bytes: Vec::new() };
     packet.records.iter().for_each(|record| records.record(header, record));
@@ -129,7 +130,7 @@ fn packet(is_big_endian: bool, header: u8, packet: &Packet) -> Vec<u8> {
     writer.bytes.extend(records.bytes);
     writer.bytes.resize(size as usize, 0xAA);
     for (at, what) in &packet.damage {
-        // In the records of a packet, whose sizes stay as they are.
+        // Only the records of a packet are damaged; its sizes stay as they are.
         let at = CONTEXT_END + usize::from(*at);
         writer.bytes.get_mut(at).into_iter().for_each(|byte| *byte ^= what);
     }
@@ -140,7 +141,7 @@ fn trace(is_big_endian: bool, header: usize) -> Trace {
     let order = if is_big_endian { "be" } else { "le" };
     let mut text = TYPES.replace("ORDER", order);
     text += &format!("stream {{ id = 0; packet.context := struct context; event.header := {}; }};\n", HEADERS[header]);
-    // Where no record has an id, there is one class.
+    // If records have no id, there is only one class.
     let classes = if header == 3 { 1 } else { EVENTS.len() };
     for (id, fields) in EVENTS[..classes].iter().enumerate() {
         text += &format!("event {{ name = e{id}; id = {id}; stream_id = 0; fields := {fields}; }};\n");
@@ -168,7 +169,7 @@ fuzz_target!(|input: Input| {
             }
             streams.push(parts.concat());
         }
-        // Of the header the rest is free, and so is that of the number of an instance.
+        // The remaining bits of the header and of an instance's number choose the filter.
         let filter = input.streams.iter().flatten().next().map(|packet| packet.instance / 2);
         let filter = filter.filter(|_| input.header / 32 % 2 == 1);
         let read = ctf::read(trace, &streams, How { format: input.header / 4, filter });

@@ -1,4 +1,5 @@
-//! Hostile bytes: packets, metadata, and all of a session's memory. Nobody panics, nobody leaves the memory.
+//! Hostile bytes: packets, metadata, and all of a session's memory. The code must not panic or access addresses outside
+//! the memory.
 #![no_main]
 
 use std::path::PathBuf;
@@ -24,7 +25,7 @@ struct Packet {
     packet_size_bytes: Option<u16>,
     number: u64,
     discarded: u64,
-    /// Class ids and the bytes that follow.
+    /// Class ids, and the bytes that follow.
     records: Vec<(u8, u64, Vec<u8>)>,
 }
 
@@ -32,17 +33,17 @@ struct Packet {
 enum Input {
     Packets(Vec<Packet>),
     Bytes(Vec<u8>),
-    /// A preamble of ours, and what comes behind it.
+    /// A text, optionally after a valid preamble.
     Text(bool, String),
-    /// One page as the consumer counts it.
+    /// A page, as the consumer counts its records.
     Page(Vec<u8>, u16, [u64; 2]),
-    /// A session whose writers lie.
+    /// A session with false writers.
     Session(bool, Vec<Operation>, Vec<Noise>),
-    /// Memory of which not even the header is to be trusted.
+    /// Memory in which not even the header can be trusted.
     Memory(Vec<Noise>, Vec<u8>),
 }
 
-/// A class for each type of field, and one of them all.
+/// Returns a class for each type of field, and one with all types.
 fn classes() -> Vec<ClassDecl> {
     let scalars = Kind::ALL.into_iter().map(FieldType::scalar);
     let sequences = (0..=u8::MAX).filter_map(FieldType::from_u8).filter(|field| field.sequence);
@@ -126,7 +127,7 @@ fn place(kind: RecordKind) -> Place {
     Place { owner, dir, metadata: trace::metadata(&classes(), kind), kind }
 }
 
-/// Asks memory everything that somebody might ask it, in whatever state it is.
+/// Makes all queries to memory, in any state.
 fn ask(memory: &Memory) {
     let geometry = *memory.geometry();
     let used = |stream: u32| u64::from(stream);
@@ -196,9 +197,9 @@ fuzz_target!(|input: (bool, Input)| {
             let (memory, mut bench) = (place.owner.memory(), Bench::new(place.owner.memory()));
             noise.iter().for_each(|noise| bench.disturb(noise));
             let header = &header[..header.len().min(256)];
-            // SAFETY: the header's bytes are the memory's, which nobody else uses.
+            // SAFETY: source and target are live and at least this long; the memory is used by no other code.
             unsafe { std::ptr::copy(header.as_ptr(), memory.base(), header.len()) };
-            // SAFETY: mapped as long as the owner lives.
+            // SAFETY: the memory is mapped as long as the owner lives.
             if let Ok(memory) = unsafe { Memory::from_raw(memory.base(), GEOMETRY.size_bytes()) } {
                 ask(&memory);
             }

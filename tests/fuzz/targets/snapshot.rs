@@ -1,5 +1,5 @@
-//! Snapshots between the operations of writers. Until there is noise in the memory, a snapshot is what the oracle holds; then every
-//! packet of it is whole.
+//! Snapshots between the operations of writers. Until there is noise in the memory, a snapshot must match the oracle;
+//! after that, each of its packets must be whole.
 #![no_main]
 
 use std::path::PathBuf;
@@ -20,7 +20,7 @@ use libfuzzer_sys::fuzz_target;
 enum Step {
     Operation(Operation),
     Snapshot,
-    /// Not older than so many ticks and not longer than so many bytes.
+    /// Limited to a maximum age in ticks and a maximum size in bytes.
     Limited {
         last_ns: u64,
         bytes_max: u16,
@@ -57,7 +57,7 @@ fn take(place: &Place, bench: &Bench, wanted: Take) {
         events += read.records.len() as u64;
         let (records, lost) = oracle.retained();
         if !bench.is_honest() {
-            // Numbers and times are a writer's word.
+            // Noise can change numbers and times, which are written by writers.
             let is_damage = |problem: &&Problem| {
                 !matches!(
                     problem,
@@ -93,7 +93,7 @@ fuzz_target!(|input: (bool, Vec<Step>)| {
         let mut snapshots = 0;
         for step in &steps {
             match step {
-                // The session's clock is the machine's, and events are older than a snapshot.
+                // The session's clock is the machine's, so events are older than a snapshot.
                 Step::Operation(Operation::Wait { .. }) => {}
                 Step::Operation(operation) => bench.apply(operation),
                 Step::Noise(noise) => bench.disturb(noise),
@@ -108,7 +108,7 @@ fuzz_target!(|input: (bool, Vec<Step>)| {
                     snapshots += 1;
                 }
             }
-            // Noise in the header has made it a session that keeps nothing.
+            // Noise in the header has turned it into a session that retains nothing.
             if !place.owner.memory().is_overwrite() {
                 return;
             }

@@ -1,4 +1,4 @@
-//! Records and page switches, in both modes, against lists of records; read back by the reader of traces.
+//! Records and page switches, in both modes, compared with lists of records; read back by the reader of traces.
 #![no_main]
 
 use std::cell::OnceCell;
@@ -24,11 +24,11 @@ fn memory(mode: u32, kind: RecordKind) -> Memory {
         let fresh = || vec![OsPage([0; 4096]); GEOMETRY.size_bytes().div_ceil(4096)].leak();
         backing.get_or_init(fresh).as_ptr().cast_mut().cast::<u8>()
     });
-    // SAFETY: all of the backing, which nobody else uses, and whose views from earlier inputs are gone.
+    // SAFETY: the backing is this long, no other code uses it, and its views from earlier inputs are gone.
     unsafe { base.write_bytes(0, GEOMETRY.size_bytes()) };
     let page_limit = GEOMETRY.page_count;
     let setup = Setup { mode, clock: CLOCK_MONOTONIC, uuid: UUID, kind, page_limit, kept_for: &[], kept_each: 0 };
-    // SAFETY: zeroed just now, aligned, and never freed.
+    // SAFETY: the memory was zeroed just now, is aligned, and is never freed.
     unsafe { Memory::initialise(base, &GEOMETRY, &setup) }
 }
 

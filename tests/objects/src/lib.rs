@@ -1,6 +1,8 @@
-//! A server with the interface of S3 on loopback, for tests: that of the crate `s3s-fs`, over a directory. It checks signatures, and keeps `If-None-Match`.
+//! A server with the interface of S3 on loopback, for tests: that of the crate `s3s-fs`, over a directory. It checks
+//! signatures and honours `If-None-Match`.
 //!
-//! It looks whether an object is there, and then writes it: of two that put at the same moment both can be told that they were first.
+//! It checks whether an object exists and then writes it: if two clients put at the same moment, both may be told that
+//! they were first.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -16,34 +18,34 @@ use s3s::service::S3ServiceBuilder;
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 
-/// What its clients need to know.
+/// Access key that its clients must use.
 pub const ACCESS_KEY: &str = "dormouse";
-/// The secret of it.
+/// Secret key that belongs to it.
 pub const SECRET_KEY: &str = "a secret of tests";
 
 /// A request that is not answered.
 #[derive(Debug, Default)]
 struct Held {
-    /// Requests that have come.
+    /// Number of requests received.
     count: AtomicU64,
-    /// Which one, whether it is done, and who is told.
+    /// The number of the request, whether it is held after it is done, and the channel that is told.
     at: Mutex<Option<(u64, bool, Sender<()>)>>,
 }
 
 impl Held {
-    /// Whether a request with this number is held when it `is_done`.
+    /// Whether a request with this number is held at this point, before or after it is done.
     fn holds(&self, number: u64, is_done: bool) -> bool {
         let at = self.at.lock().unwrap_or_else(PoisonError::into_inner);
         let Some((_, _, told)) = at.as_ref().filter(|(at, when, _)| (*at, *when) == (number, is_done)) else {
             return false;
         };
-        // Nobody may wait for it any more.
+        // The receiver may have been dropped.
         let _ = told.send(());
         true
     }
 }
 
-/// A server, until it is dropped.
+/// A server that runs until it is dropped.
 #[derive(Debug)]
 pub struct Server {
     /// `http://127.0.0.1:PORT`.
@@ -54,10 +56,10 @@ pub struct Server {
 }
 
 impl Server {
-    /// Begins to serve these buckets, which are empty.
+    /// Starts to serve these buckets, which are empty.
     ///
     /// # Panics
-    /// It cannot.
+    /// If it cannot be started.
     pub fn new(buckets: &[&str]) -> Server {
         let dir = tempfile::tempdir().expect("a directory");
         for bucket in buckets {
@@ -80,7 +82,7 @@ impl Server {
                 let serve = service_fn(move |request: hyper::Request<Incoming>| {
                     let (service, held) = (service.clone(), Arc::clone(&held));
                     async move {
-                        // Only its order counts.
+                        // Only the order of the requests matters.
                         let number = held.count.fetch_add(1, Ordering::Relaxed) + 1;
                         if held.holds(number, false) {
                             std::future::pending::<()>().await;
@@ -93,24 +95,25 @@ impl Server {
                     }
                 });
                 let connection = http.serve_connection(TokioIo::new(socket), serve).into_owned();
-                // A client that goes away is its own affair.
+                // Errors of a connection concern only its client.
                 tokio::spawn(async move { drop(connection.await) });
             }
         });
         Server { endpoint, dir, held, _runtime: runtime }
     }
 
-    /// Where the objects of a bucket lie as files, by their keys.
+    /// Returns the directory with a bucket's objects as files, by their keys.
     pub fn bucket(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 
-    /// Where everything lies.
+    /// Returns the directory with everything.
     pub fn dir(&self) -> &Path {
         self.dir.path()
     }
 
-    /// The request with this number from now on, from 1 on, is never answered; when it has come, and is done if `is_done`, the receiver is told.
+    /// Makes the request with this number, counted from 1 from now on, stay unanswered. The receiver is told when it
+    /// has arrived or, if `is_done`, when it is done.
     pub fn hold(&self, number: u64, is_done: bool) -> Receiver<()> {
         let (told, receiver) = channel();
         let mut at = self.held.at.lock().unwrap_or_else(PoisonError::into_inner);
@@ -118,17 +121,17 @@ impl Server {
         receiver
     }
 
-    /// All requests are answered again.
+    /// Answers all requests again.
     pub fn release(&self) {
         *self.held.at.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
-    /// How many requests have come.
+    /// Returns the number of requests received.
     pub fn requests(&self) -> u64 {
         self.held.count.load(Ordering::Relaxed)
     }
 
-    /// Has a program find it.
+    /// Sets the environment variables by which a program finds the server.
     pub fn tell<'c>(&self, command: &'c mut Command) -> &'c mut Command {
         command
             .env("AWS_ENDPOINT_URL", &self.endpoint)

@@ -1,4 +1,4 @@
-// A program with tracepoints of LTTng-UST: every kind of field that it has.
+// A program with tracepoints of LTTng-UST that have every kind of field.
 #define LTTNG_UST_TRACEPOINT_DEFINE
 #define LTTNG_UST_TRACEPOINT_CREATE_PROBES
 #include "lttng.h"

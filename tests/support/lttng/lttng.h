@@ -1,4 +1,4 @@
-// Events of every kind of field that LTTng-UST has.
+// Events with every kind of field that LTTng-UST has.
 #undef LTTNG_UST_TRACEPOINT_PROVIDER
 #define LTTNG_UST_TRACEPOINT_PROVIDER mine
 #undef LTTNG_UST_TRACEPOINT_INCLUDE

@@ -1,4 +1,5 @@
-//! A headless Chromium, in which tests look at pages, spoken to by the DevTools protocol over two pipes: no port, no crate.
+//! A headless Chromium, in which tests look at pages. It is controlled by the DevTools protocol over two pipes: no
+//! port, no crate.
 //!
 //! Messages are JSON, each ended by a zero byte; Chromium reads them at descriptor 3 and writes them at 4.
 //! See <https://chromedevtools.github.io/devtools-protocol/>.
@@ -13,10 +14,10 @@ use serde_json::{Value, json};
 
 use crate::{Lack, skip};
 
-/// How long to wait before something is said to never happen.
+/// How long to wait before an expected condition counts as never met.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// The browser's program, unless there is none and it is not asked for.
+/// Returns the browser's program; otherwise skips the calling test.
 pub fn program() -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let names = ["chromium", "chromium-browser", "google-chrome"];
@@ -28,7 +29,7 @@ pub fn program() -> Option<PathBuf> {
     found
 }
 
-/// A browser with one page, in a directory of its own.
+/// A browser with one page, and a directory of its own.
 #[derive(Debug)]
 pub struct Browser {
     child: Child,
@@ -40,13 +41,13 @@ pub struct Browser {
 }
 
 impl Browser {
-    /// Starts it.
+    /// Starts the browser.
     ///
     /// # Panics
-    /// It does not start.
+    /// If it does not start.
     pub fn start(program: &Path) -> Browser {
         let dir = tempfile::tempdir().expect("a directory for the browser");
-        // The sandbox needs rights that root gives up and containers lack; what is opened is ours.
+        // The sandbox needs rights that root drops and containers lack; only the tests' own pages are opened.
         let child = Command::new("sh")
             .args(["-c", "exec \"$0\" \"$@\" 3<&0 4>&1 0</dev/null 1>/dev/null 2>\"$HOME/errors\""])
             .arg(program)
@@ -114,7 +115,7 @@ impl Browser {
         self.open_url(&format!("file://{}", file.display()));
     }
 
-    /// The same of an address.
+    /// Opens an address and waits until it is loaded.
     pub fn open_url(&mut self, url: &str) {
         self.loads(|browser| {
             let result = browser.call("Page.navigate", json!({ "url": url }));
@@ -122,7 +123,7 @@ impl Browser {
         });
     }
 
-    /// Does something that has a page loaded, and waits until it is.
+    /// Calls a function that makes a page load, and waits until it is loaded.
     pub fn loads(&mut self, act: impl FnOnce(&mut Browser)) {
         let is_load = |event: &Value| event["method"] == "Page.loadEventFired";
         self.events.retain(|event| !is_load(event));
@@ -134,7 +135,7 @@ impl Browser {
         }
     }
 
-    /// Size of the window in CSS pixels, and what the system prefers.
+    /// Sets the size of the window in CSS pixels, and the system's preferred colour scheme.
     pub fn emulate(&mut self, width: u32, height: u32, scheme: &str) {
         let size = json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": false });
         self.call("Emulation.setDeviceMetricsOverride", size);
@@ -142,7 +143,7 @@ impl Browser {
         self.call("Emulation.setEmulatedMedia", json!({ "features": [feature] }));
     }
 
-    /// The value of an expression; of a promise, what it comes to.
+    /// Returns the value of an expression; for a promise, its result.
     pub fn evaluate(&mut self, expression: &str) -> Value {
         let parameters = json!({ "expression": expression, "returnByValue": true, "awaitPromise": true });
         let result = self.call("Runtime.evaluate", parameters);
@@ -158,11 +159,11 @@ impl Browser {
         assert_eq!(self.evaluate(&promise), true, "never true: {expression}");
     }
 
-    /// Presses a key, with its name as `KeyboardEvent.key` has it.
+    /// Presses a key, named like `KeyboardEvent.key`.
     pub fn press(&mut self, key: &str) {
         let text = if key.chars().count() == 1 { key } else { "" };
         let kind = if text.is_empty() { "rawKeyDown" } else { "keyDown" };
-        // What closes dialogs and submits forms is known by its code.
+        // Keys that close dialogs or submit forms are recognised by their codes.
         let code = match key {
             "Escape" => 27,
             "Enter" => 13,
@@ -174,34 +175,34 @@ impl Browser {
         self.call("Input.dispatchKeyEvent", event("keyUp", ""));
     }
 
-    /// Something that the mouse does at a place: `mousePressed`, `mouseReleased`, `mouseMoved`.
+    /// Sends a mouse event at a position: `mousePressed`, `mouseReleased`, `mouseMoved`.
     pub fn mouse(&mut self, what: &str, x: f64, y: f64) {
         let (button, buttons) = if what == "mouseMoved" { ("none", 0) } else { ("left", 1) };
         let event = json!({ "type": what, "x": x, "y": y, "button": button, "buttons": buttons, "clickCount": 1 });
         self.call("Input.dispatchMouseEvent", event);
     }
 
-    /// A click.
+    /// Clicks at a position.
     pub fn click(&mut self, x: f64, y: f64) {
         for what in ["mouseMoved", "mousePressed", "mouseReleased"] {
             self.mouse(what, x, y);
         }
     }
 
-    /// Turns the wheel.
+    /// Turns the mouse wheel.
     pub fn wheel(&mut self, x: f64, y: f64, by: f64) {
         let event = json!({ "type": "mouseWheel", "x": x, "y": y, "deltaX": 0, "deltaY": by });
         self.call("Input.dispatchMouseEvent", event);
     }
 
-    /// What the window shows, as a picture in base64: `png` or `webp`.
+    /// Returns a picture of the window in base64: `png` or `webp`.
     pub fn picture(&mut self, format: &str) -> String {
         let shown = self.call("Page.captureScreenshot", json!({ "format": format }));
         shown["data"].as_str().unwrap_or_default().into()
     }
 
-    /// Exceptions, errors on the console, errors of the browser about the page (its policy, failed loads); since the last
-    /// call.
+    /// Returns exceptions, errors on the console, and the browser's errors about the page (its policy, failed loads)
+    /// since the last call.
     pub fn script_errors(&mut self) -> Vec<String> {
         self.evaluate("0");
         let is_error = |event: &&Value| match event["method"].as_str() {
@@ -215,7 +216,7 @@ impl Browser {
         errors
     }
 
-    /// All that the page asked for.
+    /// Returns all addresses that the page has requested.
     pub fn requests(&self) -> Vec<String> {
         let requests = self.events.iter().filter(|event| event["method"] == "Network.requestWillBeSent");
         requests.map(|event| event["params"]["request"]["url"].as_str().unwrap_or_default().into()).collect()
@@ -224,7 +225,7 @@ impl Browser {
 
 impl Drop for Browser {
     fn drop(&mut self) {
-        // It ends when the pipe does; one that hangs is ended.
+        // The browser ends when the pipe is closed; one that hangs is killed.
         drop(self.child.stdin.take());
         let deadline = Instant::now() + Duration::from_secs(10);
         while Instant::now() < deadline {

@@ -1,13 +1,14 @@
-//! What the tests of all rooms share. How a test is skipped has one way, so that what is skipped is counted.
+//! Functions that the tests of all rooms share. There is one way to skip a test, so that skipped tests are counted.
 //!
-//! A test that misses something calls [`skip`] and returns; one that leaves out a part of what it tests calls [`skip_part`] and goes
-//! on. Each names what is missing and what to do about it.
+//! A test that misses something calls [`skip`] and returns. A test that leaves out a part calls [`skip_part`] and
+//! continues. Each names what is missing, with a remedy.
 //!
 //! ```text
 //!   test ── skip(lack) ──▶ standard error:          "skipped: clang is not installed (`apt-get install clang`)"
 //!                    └───▶ the file $DORMOUSE_SKIPS: one line each ──▶ `cargo xtask test`: "N passed, N failed, N skipped"
 //! ```
-//! `DORMOUSE_REQUIRE_TOOLS=1` makes a failure of each tool that is missing. What the machine or the user cannot do stays skipped.
+//! With `DORMOUSE_REQUIRE_TOOLS=1`, each missing tool is a failure. Tests that the machine or the user cannot run are
+//! still skipped.
 
 use std::fmt::Display;
 use std::io::Write;
@@ -21,12 +22,12 @@ pub mod lttng;
 pub mod mutations;
 pub mod terminal;
 
-/// The variable that names the file to which skips are appended. Without it they are only printed.
+/// Environment variable that names the file to which skips are appended. Without it, they are only printed.
 pub const ENV_SKIPS: &str = "DORMOUSE_SKIPS";
-/// The variable that turns tools that are missing into failures, by `1`.
+/// Environment variable that, set to `1`, turns missing tools into failures.
 pub const ENV_REQUIRE_TOOLS: &str = "DORMOUSE_REQUIRE_TOOLS";
 
-/// Programs that tests run, and Debian's packages that have them, where these are called otherwise.
+/// Programs that tests run, and the Debian packages that contain them, if the names differ.
 const PACKAGES: [(&str, &str); 19] = [
     ("aarch64-linux-gnu-gcc", "gcc-aarch64-linux-gnu libc6-dev-arm64-cross"),
     ("bwrap", "bubblewrap"),
@@ -49,7 +50,7 @@ const PACKAGES: [(&str, &str); 19] = [
     ("unshare", "util-linux"),
 ];
 
-/// The rooms that have headers for C and C++, each in a directory `include` of its own. Installed, they are in one.
+/// The rooms that have headers for C and C++, each in its own directory `include`. Installed, they share one directory.
 const ROOMS_WITH_HEADERS: [&str; 7] = [
     "mechanisms/imv",
     "mechanisms/percpu",
@@ -60,13 +61,13 @@ const ROOMS_WITH_HEADERS: [&str; 7] = [
     "record/capi",
 ];
 
-/// The directories of the headers in this checkout.
+/// Returns the directories of the headers in this checkout.
 pub fn include_dirs() -> impl Iterator<Item = PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     ROOMS_WITH_HEADERS.iter().map(move |room| root.join(room).join("include"))
 }
 
-/// Pseudo-random numbers below the bounds that are asked for, the same ones for a seed (SplitMix64).
+/// Returns a generator of pseudo-random numbers below the requested bounds, deterministic for a seed (SplitMix64).
 pub fn random(seed: u64) -> impl FnMut(usize) -> usize {
     let mut state = seed;
     move |end| {
@@ -77,24 +78,24 @@ pub fn random(seed: u64) -> impl FnMut(usize) -> usize {
     }
 }
 
-/// A watchdog against hangs.
+/// Watchdog against hangs.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// Waits until something is so that another process does, of which nothing tells.
+/// Waits for a condition that another process fulfils and that no event signals.
 ///
 /// # Panics
-/// It is not so within minutes.
+/// If the condition is not met within minutes.
 pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !is_so() {
         assert!(begun.elapsed() < PATIENCE, "hangs: {what}");
-        // The kernel tells nobody of what others have come to, so it is looked at again; the pause leaves them the processor, and the
-        // assertion above ends it.
+        // The kernel does not report the condition, so this polls; the pause leaves other processes the CPU, and the
+        // assertion above ends the loop.
         std::thread::sleep(Duration::from_millis(2));
     }
 }
 
-/// What a test misses, and what to do about it.
+/// Something that a test misses, with a remedy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lack {
     reason: String,
@@ -103,50 +104,51 @@ pub struct Lack {
 }
 
 impl Lack {
-    /// A program that is not installed.
+    /// Returns the lack of a program that is not installed.
     pub fn program(name: &str) -> Lack {
         let package = PACKAGES.iter().find(|(program, _)| *program == name).map_or(name, |(_, package)| package);
         Lack::tool(format!("{name} is not installed"), format!("`apt-get install {package}`"))
     }
 
-    /// A target of the Rust toolchain that is not installed. Not every toolchain can be given one, so none is required.
+    /// Returns the lack of a target of the Rust toolchain. Not every toolchain can have one added, so it is not
+    /// required.
     pub fn target(triple: &str) -> Lack {
         Lack::machine(format!("the toolchain has no target {triple}"), format!("`rustup target add {triple}`"))
     }
 
-    /// Something else that can be installed.
+    /// Returns the lack of something else that can be installed.
     pub fn tool(reason: impl Display, remedy: impl Display) -> Lack {
         Lack { reason: reason.to_string(), remedy: remedy.to_string(), is_tool: true }
     }
 
-    /// Something that this machine, its kernel or this user has not.
+    /// Returns the lack of something that this machine, its kernel or this user does not have.
     pub fn machine(reason: impl Display, remedy: impl Display) -> Lack {
         Lack { reason: reason.to_string(), remedy: remedy.to_string(), is_tool: false }
     }
 }
 
-/// The test that calls this is skipped: it has to return.
+/// Skips the calling test, which must return.
 ///
 /// # Panics
-/// A tool is missing where `DORMOUSE_REQUIRE_TOOLS=1` asks for it, or the file of skips cannot be written.
+/// If a tool is missing and `DORMOUSE_REQUIRE_TOOLS=1`, or if the file of skips cannot be written.
 #[track_caller]
 pub fn skip(lack: Lack) {
     record(None, lack);
 }
 
-/// A part of the test that calls this is skipped: the rest of it has to run.
+/// Skips a part of the calling test; the rest must run.
 ///
 /// # Panics
-/// As [`skip`].
+/// See [`skip`].
 #[track_caller]
 pub fn skip_part(part: impl Display, lack: Lack) {
     record(Some(part.to_string()), lack);
 }
 
-/// Whether a program is on `PATH`; otherwise the test that calls this is skipped.
+/// Whether a program is on `PATH`; if not, the calling test is skipped.
 ///
 /// # Panics
-/// As [`skip`].
+/// See [`skip`].
 #[track_caller]
 pub fn has(program: &str) -> bool {
     let is_there = is_installed(program);
@@ -156,10 +158,10 @@ pub fn has(program: &str) -> bool {
     is_there
 }
 
-/// Whether a program is on `PATH`; otherwise the part of the test that runs it is skipped.
+/// Whether a program is on `PATH`; if not, the part of the calling test that runs it is skipped.
 ///
 /// # Panics
-/// As [`skip`].
+/// See [`skip`].
 #[track_caller]
 pub fn has_part(program: &str) -> bool {
     let is_there = is_installed(program);
@@ -169,10 +171,10 @@ pub fn has_part(program: &str) -> bool {
     is_there
 }
 
-/// Whether programs of the system may make such namespaces here, by options of unshare(1); otherwise the test that calls this is skipped.
+/// Whether programs may create these namespaces here, by options of unshare(1); if not, the calling test is skipped.
 ///
 /// # Panics
-/// As [`skip`].
+/// See [`skip`].
 #[track_caller]
 pub fn may_unshare(options: &[&str]) -> bool {
     if !has("unshare") {
@@ -186,10 +188,10 @@ pub fn may_unshare(options: &[&str]) -> bool {
     may
 }
 
-/// Whether the Rust toolchain has the standard library of a target; otherwise the test that calls this is skipped.
+/// Whether the Rust toolchain has the standard library of a target; if not, the calling test is skipped.
 ///
 /// # Panics
-/// As [`skip`].
+/// See [`skip`].
 #[track_caller]
 pub fn has_target(triple: &str) -> bool {
     let output = Command::new("rustc").args(["--print", "target-libdir", "--target", triple]).output();
@@ -207,10 +209,11 @@ pub fn is_installed(program: &str) -> bool {
     std::env::var_os("PATH").is_some_and(|path| std::env::split_paths(&path).any(|dir| dir.join(program).is_file()))
 }
 
-/// What a program prints; or that it cannot be run, or the first thing that it says of its failure. `name` is what errors call it.
+/// Returns the standard output of a program, or an error with the first line of its standard error. `name` names it in
+/// errors.
 ///
 /// # Errors
-/// It cannot be run, or fails.
+/// If it cannot be run, or fails.
 pub fn printed(command: &mut Command, name: &str) -> Result<String, String> {
     let output = command.stdin(Stdio::null()).output().map_err(|error| format!("`{name}`: {error}"))?;
     if output.status.success() {
@@ -230,28 +233,29 @@ fn record(part: Option<String>, lack: Lack) {
     eprintln!("skipped: {}", skip.what());
     let Some(path) = std::env::var_os(ENV_SKIPS) else { return };
     let file = std::fs::OpenOptions::new().append(true).create(true).open(&path);
-    // One write, so that those of tests that run at the same time stay whole.
+    // A single write, so that the lines of concurrent tests stay whole.
     let written = file.and_then(|mut file| file.write_all(skip.line().as_bytes()));
     written.unwrap_or_else(|error| panic!("cannot append to {ENV_SKIPS}={}: {error}", path.display()));
 }
 
-/// Makes `to` a copy of a program or script, which anybody may run, at once.
+/// Makes `to` a copy of a program or script, which all users may run at once.
 ///
-/// Another program writes it: what a process has open for writing cannot be run (`ETXTBSY`), and a child that another test forks
-/// meanwhile has open what this process has, until it executes something.
+/// Another program writes the copy: a file that is open for writing cannot be executed (`ETXTBSY`), and a child that
+/// another test forks meanwhile inherits this process's open files until it executes a program.
 ///
 /// # Panics
-/// It cannot be copied.
+/// If it cannot be copied.
 #[track_caller]
 pub fn copy_program(from: &Path, to: &Path) {
     let status = Command::new("install").args(["-m", "755"]).args([from, to]).status().expect("install(1) runs");
     assert!(status.success(), "{} cannot be copied to {}", from.display(), to.display());
 }
 
-/// A program or library where every user may execute it: itself or, where a directory above it is closed to others, a copy in `place`.
+/// Returns a program or library at a path where every user may execute it: the original or, if a directory above it is
+/// closed to others, a copy in `place`.
 ///
 /// # Panics
-/// It cannot be copied.
+/// If it cannot be copied.
 #[track_caller]
 pub fn for_everybody(program: &Path, place: &Path) -> PathBuf {
     let is_open = |path: &Path, bits: u32| path.metadata().is_ok_and(|found| found.permissions().mode() & bits == bits);
@@ -263,10 +267,10 @@ pub fn for_everybody(program: &Path, place: &Path) -> PathBuf {
     copy
 }
 
-/// Makes `to` a script, as [`copy_program`] makes a program.
+/// Makes `to` an executable script, in the way of [`copy_program`].
 ///
 /// # Panics
-/// It cannot be written.
+/// If it cannot be written.
 #[track_caller]
 pub fn write_script(to: &Path, text: &str) {
     let text_path = to.with_extension("text");
@@ -275,13 +279,14 @@ pub fn write_script(to: &Path, text: &str) {
     std::fs::remove_file(text_path).expect("the text is removed");
 }
 
-/// This test program, without the directory.
+/// Returns the file name of this test program.
 fn program() -> String {
     let path = std::env::current_exe().unwrap_or_default();
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-/// The test that runs: the harness gives its name to the thread. Where it makes no threads, its arguments tell which tests were chosen.
+/// Returns the running test's name: the harness names the thread after it. If the harness creates no threads, the
+/// arguments name the chosen tests.
 fn test() -> String {
     match std::thread::current().name() {
         Some(name) if name != "main" => name.to_owned(),
@@ -289,23 +294,23 @@ fn test() -> String {
     }
 }
 
-/// One test, or a part of it, that was skipped.
+/// A skipped test, or a skipped part of one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Skip {
-    /// The file name of the test's program.
+    /// File name of the test's program.
     pub program: String,
-    /// The test's name.
+    /// Name of the test.
     pub test: String,
-    /// What was left out; `None`: all of it.
+    /// Part that was left out; `None` for the whole test.
     pub part: Option<String>,
-    /// What was missing.
+    /// Description of what was missing.
     pub reason: String,
-    /// What to do about it.
+    /// Remedy.
     pub remedy: String,
 }
 
 impl Skip {
-    /// What was left out if not all, why, and what to do about it.
+    /// Returns the part, the reason and the remedy as a text.
     pub fn what(&self) -> String {
         let part = self.part.as_ref().map(|part| format!("{part}: ")).unwrap_or_default();
         format!("{part}{} ({})", self.reason, self.remedy)
@@ -317,10 +322,10 @@ impl Skip {
         fields.map(|field| field.split_whitespace().collect::<Vec<_>>().join(" ")).join("\t") + "\n"
     }
 
-    /// All that was appended to a file. None if there is no file.
+    /// Returns all skips that were appended to a file; none if there is no file.
     ///
     /// # Errors
-    /// The file cannot be read, or has a line that is not of this crate's making.
+    /// If the file cannot be read, or has a line that this crate did not write.
     pub fn read(path: &Path) -> std::io::Result<Vec<Skip>> {
         let text = match std::fs::read_to_string(path) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),

@@ -1,17 +1,19 @@
-//! LTTng-UST, beside which the lab measures and whose traces tests read: a recording session with a daemon of its own, which touches no other session of the machine.
+//! LTTng-UST, which the lab measures for comparison and whose traces tests read: a recording session with a daemon of
+//! its own, which does not affect other sessions of the machine.
 //!
 //! ```text
-//!   user   LTTNG_HOME is a temporary directory: the daemon's sockets are in there, and its client and programs look there
-//!   root   the same, but the daemon and its client run in user namespaces in which they are not root: for root they would take
-//!          /var/run/lttng, whatever LTTNG_HOME says; the traced program stays outside, and finds them by LTTNG_HOME
+//!   user   LTTNG_HOME is a temporary directory: it has the daemon's sockets, and its client and programs look there
+//!   root   the daemon and its client also run in user namespaces in which they are not root: for root they would use
+//!          /var/run/lttng, even with LTTNG_HOME; the traced program stays outside, and finds them by LTTNG_HOME
 //! ```
-//! A daemon ends with its last session, and by the kernel's hand when the thread that started it ends. It takes a second to start, and so does
-//! its consumer at the first session: what has several sessions one after another has one daemon. There are no timers, no contexts, and the
-//! default clock. In discard mode the consumer daemon writes full sub-buffers to disk; in overwrite mode the session is one for
-//! snapshots, which keeps the last events in memory. Sources: lttng-create(1), lttng-enable-channel(1), lttng-sessiond(8).
+//! A daemon ends with its last session; the kernel ends it if the thread that started it ends. The daemon takes a
+//! second to start, and so does its consumer at the first session: consecutive sessions share one daemon. There are no
+//! timers, no contexts, and the default clock. In discard mode the consumer daemon writes full sub-buffers to disk; in
+//! overwrite mode the session is a snapshot session, which keeps the last events in memory. Sources: lttng-create(1),
+//! lttng-enable-channel(1), lttng-sessiond(8).
 //!
-//! A program of root's registers with a daemon at /var/run/lttng too, if there is one; what that one's sessions have enabled for
-//! all programs is traced there as well.
+//! A program of root also registers with a daemon at /var/run/lttng, if there is one; events that its sessions have
+//! enabled for all programs are traced there as well.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -23,29 +25,29 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 
 use crate::{Lack, has, is_installed, printed, skip};
 
-/// What has it all on Debian and Ubuntu.
+/// Command that installs everything on Debian and Ubuntu.
 pub const INSTALL: &str = "apt-get install lttng-tools liblttng-ust-dev babeltrace2";
-/// How the lab's sessions are set up, in words.
+/// Description of the lab's session settings.
 pub const CONFIGURATION: &str = "buffers for each user and processor, four sub-buffers of 1 MiB";
-/// The same as `lttng enable-channel` is told it.
+/// The lab's session settings as options of `lttng enable-channel`.
 pub const BUFFERS: &str = "--buffers-uid --subbuf-size=1M --num-subbuf=4";
 const SESSION: &str = "dormouse-lab";
 const CHANNEL: &str = "lab";
-/// How long the daemon may take to answer for the first time, and to end.
+/// How long the daemon may take for its first answer, and to end.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How often it is looked for meanwhile.
+/// Interval between checks meanwhile.
 const INTERVAL: Duration = Duration::from_millis(20);
-/// Who root is in the namespaces. Nobody, so that no file of a person's is in the way.
+/// User that root becomes in the namespaces: an unused id, so that no user's files interfere.
 const NAMESPACE_ID: &str = "47011";
 
-/// What a session came to.
+/// Counts of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LttngCounts {
-    /// Events that babeltrace2 reads in the trace.
+    /// Number of events that babeltrace2 reads in the trace.
     pub arrived: u64,
-    /// Events that LTTng says were discarded.
+    /// Number of discarded events, by LTTng's report.
     pub discarded: u64,
-    /// Bytes of the trace's streams: neither metadata nor indices.
+    /// Bytes of the trace's streams, without metadata and indices.
     pub bytes: u64,
 }
 
@@ -56,7 +58,7 @@ pub struct LttngDaemon {
     child: Child,
 }
 
-/// A session that records.
+/// A recording session.
 #[derive(Debug)]
 pub struct LttngSession {
     daemon: Rc<LttngDaemon>,
@@ -65,19 +67,19 @@ pub struct LttngSession {
 }
 
 impl LttngDaemon {
-    /// Starts one, and does not wait for it.
+    /// Starts a daemon, and does not wait for it.
     ///
     /// # Errors
-    /// Why there is none, in one line.
+    /// One line with the reason.
     pub fn start() -> Result<Rc<LttngDaemon>, String> {
         let missing: Vec<&str> =
             ["lttng-sessiond", "lttng", "babeltrace2"].into_iter().filter(|program| !is_installed(program)).collect();
         if !missing.is_empty() {
             return Err(format!("not installed: {} ({INSTALL})", missing.join(", ")));
         }
-        // A short path: its sockets' paths may have 107 bytes.
+        // The path must be short: the sockets' paths may have 107 bytes.
         let home = tempfile::Builder::new().prefix("dormouse-lttng-").tempdir().map_err(|error| error.to_string())?;
-        // It is to end by the kernel's hand if nobody else ends it; setpriv comes after what would undo that.
+        // The kernel must end it if no process does; setpriv runs after the program that would undo that.
         let mut daemon = command(home.path(), "setpriv");
         daemon.args(["--pdeathsig", "TERM", "lttng-sessiond", "--no-kernel", "--quiet"]);
         let child = daemon.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
@@ -85,10 +87,10 @@ impl LttngDaemon {
         Ok(Rc::new(LttngDaemon { home, child }))
     }
 
-    /// Waits for its first answer.
+    /// Waits for the daemon's first answer.
     fn answered(&self) -> Result<(), String> {
         let started = Instant::now();
-        // Until its socket is there, its client would look elsewhere, and it says so.
+        // Until the daemon's socket exists, its client looks elsewhere and prints that.
         let socket = self.home.path().join(".lttng/client-lttng-sessiond");
         while !(socket.exists() && self.lttng("list", &[]).is_ok()) {
             let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
@@ -98,12 +100,12 @@ impl LttngDaemon {
                     if is_root() { "; as root it needs a user namespace, which containers may refuse" } else { "" };
                 return Err(format!("lttng-sessiond does not answer{hint}"));
             }
-            std::thread::sleep(INTERVAL); // Nothing tells of its first answer: it is asked again.
+            std::thread::sleep(INTERVAL); // No event signals its first answer, so this polls.
         }
         Ok(())
     }
 
-    /// Runs the client with the words of a command, and further arguments in which there may be blanks.
+    /// Runs the client with the words of a command, and further arguments that may contain blanks.
     fn lttng(&self, words: &str, further: &[&str]) -> Result<String, String> {
         let mut command = command(self.home.path(), "lttng");
         command.arg("--no-sessiond").args(words.split(' ')).args(further);
@@ -112,19 +114,20 @@ impl LttngDaemon {
 }
 
 impl LttngSession {
-    /// Starts a daemon, and a session of it, as [`LttngSession::of`] does.
+    /// Starts a daemon, and a session of it with [`LttngSession::of`].
     ///
     /// # Errors
-    /// Why there is none, in one line.
+    /// One line with the reason.
     pub fn start(options: &str, patterns: &[&str], contexts: &[&str], dir: &Path) -> Result<LttngSession, String> {
         LttngSession::of(LttngDaemon::start()?, options, patterns, contexts, dir)
     }
 
-    /// Starts a session of a daemon that has no other, with `patterns` enabled, such as `lab:armed_*`, and `options` of its channel, such as
-    /// [`BUFFERS`]. Its trace goes to a new directory in `dir`; with `--overwrite` among the options, as a snapshot at the end.
+    /// Starts a session of a daemon that has no other. Enables `patterns`, such as `lab:armed_*`, with `options` for
+    /// its channel, such as [`BUFFERS`]. Its trace goes to a new directory in `dir`; with `--overwrite` among the
+    /// options, it is written as a snapshot at the end.
     ///
     /// # Errors
-    /// Why there is none, in one line.
+    /// One line with the reason.
     pub fn of(
         daemon: Rc<LttngDaemon>,
         options: &str,
@@ -152,38 +155,39 @@ impl LttngSession {
         Ok(session)
     }
 
-    /// Variables with which the traced program finds this session, and waits for it so many ms at its start.
+    /// Returns variables with which the traced program finds this session, and waits for it for up to 20 s at its
+    /// start.
     pub fn env(&self) -> [(&'static str, OsString); 2] {
         [("LTTNG_HOME", self.daemon.home.path().into()), ("LTTNG_UST_REGISTER_TIMEOUT", "20000".into())]
     }
 
-    /// Goes on in another directory of the trace.
+    /// Continues in another directory of the trace.
     ///
     /// # Errors
-    /// LTTng fails.
+    /// If LTTng fails.
     pub fn rotate(&self) -> Result<(), String> {
         self.daemon.lttng(&format!("rotate {SESSION}"), &[]).map(drop)
     }
 
-    /// Ends the recording and counts what arrived; the trace is then removed.
+    /// Ends the recording and counts the events that arrived; removes the trace afterwards.
     ///
     /// # Errors
-    /// LTTng or babeltrace2 fails.
+    /// If LTTng or babeltrace2 fails.
     pub fn finish(self) -> Result<LttngCounts, String> {
         let discarded = self.end()?;
         Ok(LttngCounts { arrived: events_in(&self.trace)?, discarded, bytes: stream_bytes(&self.trace) })
     }
 
-    /// Ends the recording, and leaves the trace where it is. Returns its directory.
+    /// Ends the recording and leaves the trace where it is. Returns the trace's directory.
     ///
     /// # Errors
-    /// LTTng fails.
+    /// If LTTng fails.
     pub fn keep(mut self) -> Result<PathBuf, String> {
         self.end()?;
         Ok(std::mem::take(&mut self.trace))
     }
 
-    /// Ends the recording. Returns how many events were discarded.
+    /// Ends the recording. Returns the number of discarded events.
     fn end(&self) -> Result<u64, String> {
         let lttng = |words: &str, further: &[&str]| self.daemon.lttng(words, further);
         lttng("stop", &[SESSION])?;
@@ -196,10 +200,10 @@ impl LttngSession {
     }
 }
 
-/// The events in a trace.
+/// Returns the number of events in a trace.
 ///
 /// # Errors
-/// babeltrace2 fails.
+/// If babeltrace2 fails.
 pub fn events_in(trace: &Path) -> Result<u64, String> {
     let mut reader = Command::new("babeltrace2");
     reader.arg(trace).args(["--component=sink.utils.counter", "--params=step=+0"]);
@@ -208,31 +212,31 @@ pub fn events_in(trace: &Path) -> Result<u64, String> {
 
 impl Drop for LttngSession {
     fn drop(&mut self) {
-        // What stays is in a temporary directory.
+        // Errors are ignored: any remainder is in a temporary directory.
         let _ = std::fs::remove_dir_all(&self.trace);
     }
 }
 
 impl Drop for LttngDaemon {
     fn drop(&mut self) {
-        // Nothing of this is worth a complaint.
+        // Errors of these steps are ignored.
         let daemon = &mut self.child;
         let _ = kill_process(Pid::from_child(daemon), Signal::TERM);
         let started = Instant::now();
         while matches!(daemon.try_wait(), Ok(None)) && started.elapsed() < PATIENCE {
-            std::thread::sleep(INTERVAL); // A child is waited for with a deadline by asking alone.
+            std::thread::sleep(INTERVAL); // A child can only be awaited with a deadline by polling.
         }
-        // It has ended, and this is in vain, or it never will by itself.
+        // It has ended, and this has no effect, or it does not end by itself.
         let _ = daemon.kill();
         let _ = daemon.wait();
         if is_root() {
-            // Where a daemon of that user has programs wait that start before it.
+            // File by which a daemon of that user makes programs wait that start before it.
             let _ = std::fs::remove_file(format!("/dev/shm/lttng-ust-wait-8-{NAMESPACE_ID}"));
         }
     }
 }
 
-/// A command that runs where the daemon runs.
+/// Returns a command that runs in the daemon's namespaces.
 fn command(home: &Path, program: &str) -> Command {
     let mut command = Command::new(if is_root() { "unshare" } else { program });
     if is_root() {
@@ -242,7 +246,7 @@ fn command(home: &Path, program: &str) -> Command {
     command
 }
 
-/// The streams in a trace's directory: neither metadata nor indices.
+/// Returns the streams in a trace's directory, without metadata and indices.
 pub fn streams(dir: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
     let streams = entries.flat_map(|entry| match (entry.file_type(), entry.file_name().to_str()) {
@@ -257,13 +261,13 @@ fn stream_bytes(dir: &Path) -> u64 {
     streams(dir).iter().filter_map(|file| Some(file.metadata().ok()?.len())).sum()
 }
 
-/// The events that a session's channels discarded, of what `lttng list SESSION` prints.
+/// Returns the number of events that a session's channels discarded, from the output of `lttng list SESSION`.
 fn discarded(listing: &str) -> u64 {
     let counts = listing.lines().filter_map(|line| line.trim().strip_prefix("Discarded events:"));
     counts.filter_map(|count| count.trim().parse::<u64>().ok()).sum()
 }
 
-/// The events that babeltrace2's component `sink.utils.counter` counted.
+/// Returns the number of events that babeltrace2's component `sink.utils.counter` counted.
 fn counted(text: &str) -> Option<u64> {
     let mut counts = text.lines().rev().filter_map(|line| line.trim().split_once(' '));
     counts.find(|(_, what)| what.starts_with("Event message"))?.0.parse().ok()
@@ -273,8 +277,8 @@ fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// Compiles `lttng/lttng.c`: a program that writes `mine:ev` with `i` from 0 to 19, and as many events of other classes. `None`, and the test is skipped,
-/// where LTTng is not installed.
+/// Compiles `lttng/lttng.c`: a program that writes `mine:ev` with `i` from 0 to 19, and as many events of other
+/// classes. If LTTng is not installed, returns `None` and skips the test.
 pub fn sample_program(directory: &Path) -> Option<PathBuf> {
     let (source, program) = (Path::new(env!("CARGO_MANIFEST_DIR")).join("lttng"), directory.join("program"));
     let mut compiler = Command::new("cc");
@@ -286,10 +290,10 @@ pub fn sample_program(directory: &Path) -> Option<PathBuf> {
     ["lttng-sessiond", "lttng", "babeltrace2"].iter().all(|name| has(name)).then_some(program)
 }
 
-/// Records that program, and gives the directory of its trace below this one.
+/// Records that program, and returns the directory of its trace below this one.
 ///
 /// # Panics
-/// The program fails, or the session does not end.
+/// If the program fails, or the session does not end.
 pub fn sample(directory: &Path) -> Option<PathBuf> {
     let program = sample_program(directory)?;
     let options = "--buffers-uid --subbuf-size=4096";

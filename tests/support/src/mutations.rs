@@ -1,14 +1,15 @@
-//! Tests of traces whose bytes were changed: how many, from which seed on, and with no more memory than they may have.
+//! Support for tests of traces whose bytes were changed: the number of traces, the first seed, and a memory limit.
 
 use std::process::Command;
 
-/// How many traces are tried, `DORMOUSE_MUTATIONS`, and the seed of the first, `DORMOUSE_MUTATION_SEED`: first seed and count.
+/// Returns the seed of the first trace (`DORMOUSE_MUTATION_SEED`, or 1) and the number of traces (`DORMOUSE_MUTATIONS`,
+/// or `count`).
 pub fn mutations(count: u64) -> (u64, u64) {
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse().ok());
     (number("DORMOUSE_MUTATION_SEED").unwrap_or(1), number("DORMOUSE_MUTATIONS").unwrap_or(count))
 }
 
-/// The seed of the trace at hand: a test that fails prints it.
+/// The seed of the current trace: a failing test prints it.
 #[derive(Debug)]
 pub struct Seed(pub u64);
 
@@ -20,14 +21,14 @@ impl Drop for Seed {
     }
 }
 
-/// Set for the process that does it.
+/// Environment variable that is set in the child process.
 const ENV_ALONE: &str = "DORMOUSE_TEST_ALONE";
 
-/// Runs the calling test, which has this name, once more, in a process of its own that gets no more memory than this, and returns `None`. In that process it
-/// returns the first seed and the count.
+/// Runs the calling test, whose name is `test`, again in a process of its own with at most `data_kib` KiB of memory,
+/// and returns `None`. In that process it returns the first seed and the count.
 ///
 /// # Panics
-/// The test fails there, or needs more memory.
+/// If the test fails there, or needs more memory.
 pub fn alone(test: &str, count: u64, data_kib: u64) -> Option<(u64, u64)> {
     let (first, count) = mutations(count);
     if std::env::var_os(ENV_ALONE).is_some() {

@@ -1,4 +1,5 @@
-//! What is skipped is told to who counts it. The tests that skip run in a process of their own, for nothing is missing there.
+//! Skips are reported to the counting process. The tests that skip run in a process of their own, because nothing is
+//! missing there.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -33,7 +34,7 @@ fn what_is_skipped_is_appended() {
     let path = dir.path().join("skips");
     assert_eq!(Skip::read(&path).unwrap(), []);
     for threads in ["2", "1"] {
-        // One thread: the harness names none after the test.
+        // With one thread, the harness does not name threads after the test.
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["--exact", "what_is_skipped_is_appended"]).env(ENV_CHILD, "1").env(ENV_SKIPS, &path);
         assert!(

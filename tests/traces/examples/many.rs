@@ -1,6 +1,8 @@
-//! Makes a trace of many events: `many DIR TRACES EVENTS` writes so many traces below DIR, one behind the other in time, with so many events each.
+//! Makes traces of many events: `many DIR TRACES EVENTS` writes TRACES traces below DIR, consecutive in time, with
+//! EVENTS events each.
 //!
-//! Four threads on two CPUs handle requests with a query in each, of times that vary; every request has a key, and every tenth waits for a lock.
+//! Four threads on two CPUs handle requests with a query in each; durations vary. Every request has a key, and every
+//! tenth waits for a lock.
 
 use std::path::Path;
 
@@ -9,7 +11,7 @@ use dormouse_abi::record::RecordKind;
 use dormouse_ctf::{Clock, Format, MetadataOptions, StateRecord, Value};
 use dormouse_traces::TraceBuilder;
 
-/// Seconds from one trace to the next.
+/// Time from one trace to the next, in seconds.
 const APART_S: i64 = 1000;
 
 fn main() {
@@ -49,7 +51,7 @@ fn write(dir: &Path, number: u64, events: u64) {
         1,
         &StateRecord::Process { process: 1, pid: 7, vpid: 7, name: "app", program: "/bin/app", command_line: "" },
     );
-    // Two threads of a CPU in turn: the streams are in order of time each.
+    // The two threads of a CPU alternate, so that each stream is in order of time.
     let (mut times, mut put) = ([1000_u64; 2], 0);
     let mut at_id = 0;
     while put < events {

@@ -1,6 +1,6 @@
-//! Bytes of other people's traces: numbers of any size at any bit, in both byte orders.
+//! Bytes of other tools' traces: numbers of any size at any bit, in both byte orders.
 
-/// Writes fields one behind the other, as CTF 1.8 lays them out (clause 4).
+/// Writes consecutive fields as CTF 1.8 lays them out (clause 4).
 #[derive(Debug, Clone, Default)]
 pub struct BitWriter {
     bytes: Vec<u8>,
@@ -9,17 +9,17 @@ pub struct BitWriter {
 }
 
 impl BitWriter {
-    /// Of a trace whose numbers have their highest byte first, or their lowest.
+    /// Returns a writer for a trace whose numbers are big-endian or little-endian.
     pub fn new(is_big_endian: bool) -> BitWriter {
         BitWriter { is_big_endian, ..BitWriter::default() }
     }
 
-    /// Bits so far.
+    /// Returns the number of bits written so far.
     pub fn position(&self) -> u64 {
         self.bits
     }
 
-    /// Goes on to the next multiple of so many bits.
+    /// Pads to the next multiple of `align_bits` bits.
     pub fn align(&mut self, align_bits: u64) -> &mut Self {
         self.bits = self.bits.next_multiple_of(align_bits);
         self.bytes.resize(self.bits.div_ceil(8) as usize, 0);
@@ -38,7 +38,7 @@ impl BitWriter {
         self
     }
 
-    /// Appends bytes at the next whole one.
+    /// Appends bytes at the next byte boundary.
     pub fn bytes(&mut self, bytes: &[u8]) -> &mut Self {
         self.align(8);
         self.bytes.extend_from_slice(bytes);
@@ -51,7 +51,7 @@ impl BitWriter {
         self.bytes(text.as_bytes()).bytes(&[0])
     }
 
-    /// The bytes, filled up to a whole one and to `size_bytes_min`.
+    /// Returns the bytes, padded to a whole byte and to `size_bytes_min`.
     pub fn finish(&mut self, size_bytes_min: usize) -> Vec<u8> {
         let len = self.bytes.len().max(size_bytes_min);
         self.bytes.resize(len, 0);

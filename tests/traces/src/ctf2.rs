@@ -1,11 +1,12 @@
-//! A trace in the form of CTF 2, written by hand.
+//! A trace in CTF 2, written by hand.
 
 use std::path::Path;
 
-/// Writes a trace of CTF 2 with what only that has: two events with a blob, a field that is there in the first alone, and a name in UTF-16.
+/// Writes a trace of CTF 2 with features that only CTF 2 has: two events with a blob, a field that only the first has,
+/// and a name in UTF-16.
 ///
 /// # Panics
-/// The directory is there, or cannot be written.
+/// If the directory exists, or cannot be written.
 pub fn write_ctf2(dir: &Path) {
     let number = r#"{"type":"fixed-length-unsigned-integer","length":8,"byte-order":"little-endian","alignment":8}"#;
     let flag = r#"{"type":"fixed-length-boolean","length":8,"byte-order":"little-endian","alignment":8}"#;

@@ -1,4 +1,4 @@
-//! Synthesises traces, for the tests of whoever reads them. `dormouse_ctf` compiles this file into its own tests too.
+//! Synthesises traces, for tests of readers. `dormouse_ctf` compiles this file into its own tests too.
 //!
 //! ```
 //! use dormouse_abi::class::{FieldType, Kind};
@@ -34,7 +34,7 @@ use dormouse_ctf::{
     Clock, Format, Merge, Metadata, MetadataOptions, PacketHeader, PacketWriter, StateRecord, StreamReader, Value,
 };
 
-/// Builds a trace: a state stream, and as many event streams as asked for.
+/// Builds a trace: a state stream, and any number of event streams.
 #[derive(Debug)]
 pub struct TraceBuilder {
     uuid: [u8; 16],
@@ -42,7 +42,7 @@ pub struct TraceBuilder {
     format: Format,
     metadata: String,
     class_count: u16,
-    /// The state stream first.
+    /// The streams, the state stream first.
     streams: Vec<Stream>,
 }
 
@@ -56,9 +56,9 @@ struct Stream {
 /// A synthesised trace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Trace {
-    /// The text of the metadata file.
+    /// Text of the metadata file.
     pub metadata: String,
-    /// The bytes of each stream file, the state stream first. A stream without packets is empty.
+    /// Bytes of each stream file, the state stream first. A stream without packets is empty.
     pub streams: Vec<Vec<u8>>,
 }
 
@@ -69,17 +69,18 @@ impl Default for TraceBuilder {
 }
 
 impl TraceBuilder {
-    /// A trace of host `lair` with a clock of nanoseconds that started at 1 700 000 000 s after the epoch.
+    /// Returns a builder for a trace of host `lair` with a clock of nanoseconds that started at 1 700 000 000 s after
+    /// the epoch.
     pub fn new() -> TraceBuilder {
         TraceBuilder::of_records(RecordKind::Ids)
     }
 
-    /// The same whose event records are of this kind.
+    /// Returns a builder like [`TraceBuilder::new`] whose event records are of this kind.
     pub fn of_records(record_kind: RecordKind) -> TraceBuilder {
         TraceBuilder::in_format(record_kind, Format::default())
     }
 
-    /// The same whose metadata are in this format.
+    /// Returns a builder like [`TraceBuilder::of_records`] whose metadata are in this format.
     pub fn in_format(record_kind: RecordKind, format: Format) -> TraceBuilder {
         TraceBuilder::with_options(MetadataOptions {
             uuid: *b"\x01\x23\x45\x67\x89\xab\xcd\xef\xfe\xdc\xba\x98\x76\x54\x32\x10",
@@ -98,7 +99,7 @@ impl TraceBuilder {
         })
     }
 
-    /// A trace with a preamble of one's own.
+    /// Returns a builder for a trace with the caller's options.
     pub fn with_options(options: MetadataOptions) -> TraceBuilder {
         let (uuid, kind, format) = (options.uuid, options.record_kind, options.format);
         let metadata = Metadata::new(options).preamble();
@@ -107,7 +108,7 @@ impl TraceBuilder {
         TraceBuilder { uuid, kind, format, metadata, class_count: 0, streams: vec![state] }
     }
 
-    /// Has the next class this id, instead of one more than the last.
+    /// Gives the next class this id, instead of the last id plus one.
     pub fn skip_to(&mut self, id: u16) {
         self.class_count = id;
     }
@@ -132,7 +133,7 @@ impl TraceBuilder {
     /// Appends an event, see [`EventWriter::push`].
     ///
     /// # Panics
-    /// Without such a stream.
+    /// If there is no such stream.
     pub fn event(&mut self, stream: usize, timestamp: u64, vpid: u32, vtid: u32, class: u16, values: &[Value<'_>]) {
         self.streams[stream].writer.push(timestamp, vpid, vtid, class, values);
     }
@@ -146,10 +147,10 @@ impl TraceBuilder {
         writer.content.extend(&alone.finish()[HEADER_SIZE_BYTES..]);
     }
 
-    /// Ends a stream's packet, padded to `size_bytes_min`, with a number of events lost since the packet before.
+    /// Ends a stream's packet, padded to `size_bytes_min`, with the number of events lost since the previous packet.
     ///
     /// # Panics
-    /// Without such a stream.
+    /// If there is no such stream.
     pub fn packet(&mut self, stream: usize, size_bytes_min: usize, discarded: u64) {
         let stream = &mut self.streams[stream];
         stream.events_discarded += discarded;
@@ -168,7 +169,8 @@ impl TraceBuilder {
 }
 
 impl Trace {
-    /// The same with up to eight changes of its bytes, and its metadata, which need not be text any more. `random(n)` gives a number below n.
+    /// Returns the trace with up to eight changes in the bytes of its streams and metadata, which need not be text any
+    /// more. `random(n)` returns a number below n.
     pub fn mutated(&self, random: &mut impl FnMut(usize) -> usize) -> (Vec<u8>, Vec<Vec<u8>>) {
         let (mut metadata, mut streams) = (self.metadata.clone().into_bytes(), self.streams.clone());
         for _ in 0..1 + random(8) {
@@ -196,10 +198,10 @@ impl Trace {
         (metadata, streams)
     }
 
-    /// Writes it into a directory that is there: `metadata`, and the streams as `state`, `cpu_0`, `cpu_1` and so on.
+    /// Writes it into an existing directory: `metadata`, and the streams as `state`, `cpu_0`, `cpu_1` and so on.
     ///
     /// # Panics
-    /// It cannot be written.
+    /// If it cannot be written.
     pub fn write(&self, dir: &std::path::Path) {
         std::fs::write(dir.join("metadata"), &self.metadata).expect("the metadata is written");
         for (index, bytes) in self.streams.iter().enumerate() {
@@ -208,10 +210,10 @@ impl Trace {
         }
     }
 
-    /// The same as a session closes it: the metadata say what the streams hold.
+    /// Returns the trace as a session closes it: the metadata have the streams' totals.
     ///
     /// # Panics
-    /// The metadata cannot be read.
+    /// If the metadata cannot be read.
     #[must_use]
     pub fn closed(mut self) -> Trace {
         let mut metadata = self.parse();
@@ -226,10 +228,10 @@ impl Trace {
         self
     }
 
-    /// Reads the metadata back.
+    /// Parses the metadata.
     ///
     /// # Panics
-    /// If they cannot be read.
+    /// If they cannot be parsed.
     pub fn parse(&self) -> Metadata {
         Metadata::parse(&self.metadata).unwrap_or_else(|error| panic!("{error}\n{}", self.metadata))
     }
@@ -241,15 +243,15 @@ impl Trace {
     }
 }
 
-/// Writes the packets of one stream of events, as programs do, one after another. A packet grows with its records and has no padding,
-/// unless [`EventWriter::finish`] is asked for some.
+/// Writes the packets of one event stream, as programs do, one after another. A packet grows with its records, and is
+/// only padded if [`EventWriter::finish`] is told to.
 #[derive(Debug, Clone)]
 pub struct EventWriter {
     header: PacketHeader,
     kind: RecordKind,
-    /// Room for the header, then the records of the packet at hand.
+    /// Space for the header, then the records of the current packet.
     content: Vec<u8>,
-    /// Time of the first and the last record of the packet at hand.
+    /// Times of the first and the last record of the current packet.
     span: Option<(u64, u64)>,
 }
 
@@ -260,14 +262,14 @@ impl EventWriter {
         EventWriter { header, kind: RecordKind::Ids, content: vec![0; HEADER_SIZE_BYTES], span: None }
     }
 
-    /// Starts a stream of records of another kind than those with context.
+    /// Sets the kind of the stream's records.
     fn of_records(self, kind: RecordKind) -> EventWriter {
         EventWriter { kind, ..self }
     }
 
-    /// Appends a record. `timestamp` in ticks; timestamps of a stream must not decrease. The values must be
-    /// those that the class with this id declares. Where records have no context, the ids are not written, and a record is compact
-    /// wherever a reader finds its time.
+    /// Appends a record. `timestamp` is in ticks; timestamps of a stream must not decrease. The values must match the
+    /// fields that the class with this id declares. If records have no context, the process and thread ids are not
+    /// written, and a record is compact if a reader can reconstruct its time.
     pub fn push(&mut self, timestamp: u64, vpid: u32, vtid: u32, id: u16, values: &[Value<'_>]) {
         let before = self.pass(timestamp);
         match self.kind {
@@ -285,15 +287,16 @@ impl EventWriter {
         values.iter().for_each(|value| encode(value, &mut self.content));
     }
 
-    /// Goes on to the time of a record, and gives that of the one before, or of itself: a packet begins with its first record.
+    /// Advances to the time of a record. Returns the time of the previous record, or of this one if it is the packet's
+    /// first.
     fn pass(&mut self, timestamp: u64) -> u64 {
         let (begin, before) = self.span.unwrap_or((timestamp, timestamp));
         self.span = Some((begin, timestamp));
         before
     }
 
-    /// Ends the packet at hand and starts the next. The packet is padded to `size_bytes_min`; `events_discarded` counts
-    /// from the beginning of the stream; an empty packet spans no time and stands where the one before ended.
+    /// Ends the current packet and starts the next. The packet is padded to `size_bytes_min`. `events_discarded` counts
+    /// from the beginning of the stream. An empty packet spans no time and has the end time of the previous one.
     pub fn finish(&mut self, size_bytes_min: usize, events_discarded: u64) -> Vec<u8> {
         let mut packet = std::mem::replace(&mut self.content, vec![0; HEADER_SIZE_BYTES]);
         self.header.events_discarded = events_discarded;
@@ -302,7 +305,7 @@ impl EventWriter {
     }
 }
 
-/// Appends a value as a record holds it. Text ends at its first NUL.
+/// Appends a value as a record contains it. Text ends at its first NUL.
 fn encode(value: &Value<'_>, out: &mut Vec<u8>) {
     match *value {
         Value::U8(value) | Value::Bool(value) => out.push(value),

@@ -1,4 +1,4 @@
-//! The copy of a session's memory that has no owner, taken while programs may go on writing to it.
+//! The copy of a session's memory without an owner, made while programs may continue to write to it.
 
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
@@ -17,36 +17,36 @@ use crate::clock::ticks;
 use crate::pages::{Current, Page, Pages};
 use dormouse_control::boot;
 
-/// Whether a page that begins so can have been begun since the moment, and is not merely damaged.
+/// Whether a page with this begin was plausibly begun after the moment. A begin that is later still is damage.
 pub(super) fn is_begun_since(begin: u64, moment: u64) -> bool {
     begin > moment && begin >> PACKET_SPAN_BITS <= (moment >> PACKET_SPAN_BITS) + 1
 }
 
-/// Whether a stream that has nothing before page number `seq` may lack what it held at the moment. `begin` is that page's, `None` that of one
-/// that was begun since for sure.
+/// Whether a stream that has nothing before page number `seq` may lack events that it held at the moment. `begin` is
+/// that page's begin; `None` if it was certainly begun after the moment.
 fn is_late(seq: u64, begin: Option<u64>, moment: Option<u64>) -> bool {
     seq > 0 && moment.is_some_and(|moment| begin.is_none_or(|begin| is_begun_since(begin, moment)))
 }
 
-/// How often the streams are looked at while writers open new pages in one of them.
+/// Maximum number of looks at the streams while writers open new pages in one of them.
 const LOOKS_MAX: u32 = 100;
 
-/// What matters of a session's memory, copied into private memory.
+/// The relevant parts of a session's memory, copied into private memory.
 pub(super) struct Copied {
     pub(super) pages: Pages,
     /// Keeps `pages` mapped.
     _mapping: MmapRaw,
-    /// The closed pages that were copied, and the current ones, by stream.
+    /// The copied closed pages and the current pages, by stream.
     found: Vec<Vec<Page>>,
-    /// By stream: the number of the first page that had to be there. Overwrite mode only.
+    /// Number of the first page that should be present, by stream. Overwrite mode only.
     pub(super) oldest: Vec<Option<u64>>,
-    /// When the streams were looked at, by the session's clock, if that still goes on.
+    /// Time at which the streams were looked at, by the session's clock, if that clock is still running.
     pub(super) moment: Option<u64>,
-    /// Whether a process has the memory.
+    /// Whether the memory comes from a live process.
     is_live: bool,
     pub(super) pages_missed: u64,
     pub(super) pages_refused: u64,
-    /// Streams of which nothing could be copied in time, or nothing from before the moment.
+    /// Number of streams of which nothing could be copied in time, or nothing from before the moment.
     pub(super) streams_outrun: u64,
 }
 
@@ -57,7 +57,7 @@ impl Copied {
         let memory = copying.memory;
         let geometry = *memory.geometry();
         let pages = Pages { memory };
-        // A clock that has begun anew tells nothing of the session's.
+        // After a reboot the clock starts anew and is not the session's any more.
         let is_same_boot = directory.session_file.as_ref().is_some_and(|file| file.boot == boot());
         let has_clock = is_same_boot || source.is_live();
         let mut current = copying.look(has_clock)?;
@@ -70,21 +70,21 @@ impl Copied {
         let CurrentPages { moment, pages: current, mut streams_outrun, pages_refused, .. } = current;
         let mut found: Vec<Vec<Page>> = vec![Vec::new(); geometry.stream_count as usize];
         let mut oldest = vec![None; found.len()];
-        // The current pages, also those that are not kept.
+        // Streams and numbers of the current pages, including those that are not kept.
         let mut newest: Vec<(u32, u64)> = Vec::new();
-        // Closed pages with the number of newer ones in their streams.
+        // Closed pages, each with the number of newer ones in its stream.
         let mut closed: Vec<(u64, Page)> = Vec::new();
         for (current, is_kept) in current {
             let Page { stream, seq, .. } = current;
             let begin = if memory.is_overwrite() {
-                // The page was given up long before.
+                // Earlier pages have been overwritten.
                 pages.oldest(stream)
             } else {
-                // One that is on disk may have grown since.
+                // The last packet on disk is read again: the page may have grown since.
                 let packets = Packets { rest: directory.stream(&pages.name_of(stream)) };
                 packets.last().map_or(0, |(header, _)| header.packet_seq_num.saturating_sub(1))
             };
-            // A stream has no more pages than there are: a greater number is damage.
+            // A stream has no more pages than the session: a greater number is damage.
             let count = seq.saturating_sub(begin).min(geometry.page_count.into());
             copying.chain(stream)?;
             closed.extend((1..=count).map(|step| (step, pages.closed_page(stream, seq - step))));
@@ -96,7 +96,7 @@ impl Copied {
                 found[stream as usize].push(current);
             }
         }
-        // Those first that would be overwritten first.
+        // Pages that would be overwritten first are copied first.
         closed.sort_by_key(|(newer, page)| (std::cmp::Reverse(*newer), page.stream));
         let mut pages_missed = 0;
         for (_, page) in closed {
@@ -106,7 +106,7 @@ impl Copied {
             source.read(range.start as u64, &mut bytes)?;
             let is_there = word(&bytes, page::OFFSET_SEQ) == page.seq && pages.was_drawn_for(page.stream, &bytes);
             if !is_there && !memory.is_overwrite() {
-                // It is on disk, and its page is another's; or the gap will tell.
+                // The page is on disk and belongs to another stream by now; otherwise the gap shows that it is missing.
                 continue;
             }
             if is_there {
@@ -114,7 +114,7 @@ impl Copied {
                 source.read(range.start as u64, &mut bytes)?;
             }
             if copying.is_overwritten(&page, &bytes)? {
-                // What came before it in its stream would stand before a gap.
+                // Older pages of its stream would precede a gap, so they are dropped.
                 let before = found.len();
                 found.retain(|kept| kept.seq > page.seq);
                 pages_missed += 1 + (before - found.len()) as u64;
@@ -129,7 +129,7 @@ impl Copied {
             let seq = first.map_or(newest, |page| page.seq);
             streams_outrun += u64::from(is_late(seq, begin, moment));
         }
-        // Last: a class is entered before its events are.
+        // The register is copied last: a class is entered before its events.
         if let Some(begin) = geometry.register_offset() {
             copying.fill(begin..geometry.size_bytes())?;
         }
@@ -148,7 +148,8 @@ impl Copied {
         })
     }
 
-    /// Streams that a thread had claimed, each for one write, when it ended. One that lives ends its write after the moment.
+    /// Returns the number of streams that a thread had claimed when it ended. A claim is held for one write. A live
+    /// thread ends its write after the moment, so none is counted then.
     pub(super) fn claimed_count(&self) -> u64 {
         if self.is_live {
             return 0;
@@ -159,7 +160,8 @@ impl Copied {
         memory.used_streams().filter(is_claimed).count() as u64
     }
 
-    /// The packets of a stream, in the order in which they were found, with their headers, and whether each was still written to.
+    /// Returns the packets of a stream in the order in which they were found, with their headers, and whether each was
+    /// still being written.
     pub(super) fn packets(&self, stream: u32) -> impl Iterator<Item = (PacketHeader, &[u8], bool)> {
         let pages = self.found.get(stream as usize).map_or(&[][..], Vec::as_slice);
         pages.iter().filter_map(|page| self.packet(page))
@@ -168,51 +170,55 @@ impl Copied {
     fn packet(&self, page: &Page) -> Option<(PacketHeader, &[u8], bool)> {
         let memory = self.pages.memory;
         let start = memory.page(page.unit)?;
-        // SAFETY: a page of the private copy, which does not change any more, and lives as long as `self`.
+        // SAFETY: `Memory::page` returns the start of a page inside the private copy, which is mapped as long as `self`
+        // and is no longer written to.
         let bytes = unsafe { std::slice::from_raw_parts(start, memory.geometry().page_size_bytes as usize) };
         let begin = memory.page_field(page.unit, page::OFFSET_TIMESTAMP_BEGIN);
-        // No record of a current page is later: writers open a new page before. Those since the moment are told from damage by their
-        // times, so the moment is no end here.
+        // No record of a current page is later: writers open a new page before that. Records after the moment are told
+        // from damage by their times, so the moment is not the upper bound here.
         let header = self.pages.check(page, bytes, begin.saturating_add(1 << PACKET_SPAN_BITS))?;
         let is_current = page.current.is_some();
         Some((header, if is_current { &bytes[..page.len] } else { bytes }, is_current))
     }
 }
 
-/// All streams' current pages, as of one moment.
+/// The current pages of all streams at one moment.
 struct CurrentPages {
     moment: Option<u64>,
-    /// And whether they are kept: not if another stream had the page when that one was looked at. This one has begun it since.
+    /// The pages, and whether each is kept. A page is not kept if another stream had it when that stream was looked at:
+    /// this stream has begun it since.
     pages: Vec<(Page, bool)>,
     streams_outrun: u64,
     pages_refused: u64,
-    /// Whether a stream's current page was overwritten, or begun since the moment: all that it held then may be gone.
+    /// Whether a stream's current page was overwritten, or begun after the moment: everything that it held then may be
+    /// gone.
     is_late: bool,
 }
 
-/// A copy that is being filled, at the places that everything has in the session's memory.
+/// A copy that is being filled. Everything has the same offset as in the session's memory.
 struct Copying<'a> {
     source: &'a OwnerlessMemory,
     mapping: MmapRaw,
     memory: Memory,
-    /// The pages that are there, each as it was when a stream had it: what comes into it later is another stream's, and would be
-    /// taken for records of the first.
+    /// The units of the copied pages. Each page stays as it was when its stream had it: what is written to it later
+    /// belongs to another stream, and would be taken for records of the first.
     kept: HashSet<u32>,
-    /// Streams that are used, as far as is known.
+    /// Streams known to be used.
     used: Vec<u32>,
 }
 
 impl<'a> Copying<'a> {
-    /// Copies the header and what follows it up to the control blocks.
+    /// Copies the header and everything up to the control blocks.
     fn begin(source: &'a OwnerlessMemory, uuid: [u8; 16]) -> Result<Copying<'a>, String> {
         let wrong = |reason: &str| format!("{source}: {reason}");
-        // As long as the memory, and nothing of it is there before it is filled.
+        // Has the length of the session's memory, but takes no memory before it is filled.
         let len = usize::try_from(source.size_bytes).unwrap_or(usize::MAX);
         let map = MmapOptions::new().len(len).no_reserve_swap().map_anon();
         let mapping = map.map(MmapRaw::from).map_err(|error| wrong(&format!("no room for a copy: {error}")))?;
         let header_size_bytes = dormouse_abi::session::HEADER_SIZE_BYTES;
         fill(source, &mapping, 0..header_size_bytes.min(len))?;
-        // SAFETY: mapped readable and writable with this length, aligned to an `os_page`, and kept with every copy of the view.
+        // SAFETY: the mapping is readable and writable over this length and aligned to an `os_page`; it is kept as long
+        // as any copy of the view.
         let memory = unsafe { Memory::from_raw(mapping.as_mut_ptr(), mapping.len()) }.map_err(wrong)?;
         if memory.uuid() != uuid {
             return Err(wrong("it is not the memory of this session"));
@@ -227,7 +233,7 @@ impl<'a> Copying<'a> {
         fill(self.source, &self.mapping, range)
     }
 
-    /// Where a page lies, if there is one.
+    /// Returns the byte range of a page, if it exists.
     fn page_range(&self, unit: u32) -> Option<std::ops::Range<usize>> {
         self.memory.page(unit)?;
         let start = unit as usize * UNIT_BYTES;
@@ -246,20 +252,21 @@ impl<'a> Copying<'a> {
         self.fill(start..start + 4 * geometry.ring_size() as usize)
     }
 
-    /// Copies control blocks; neighbours are read together.
+    /// Copies control blocks; adjacent ones are read together.
     fn controls(&self, streams: &[u32]) -> Result<(), String> {
         let runs = streams.chunk_by(|one, next| one + 1 == *next);
         let mut ranges = runs.filter_map(|run| Some(self.control(*run.first()?).start..self.control(*run.last()?).end));
         ranges.try_for_each(|range| self.fill(range))
     }
 
-    /// Looks at all streams, with as few questions as can be between the clock and each of them, and forgets what it has found before.
+    /// Looks at all streams, and forgets earlier results. Makes as few reads as possible between the reading of the
+    /// clock and of each stream.
     fn look(&mut self, has_clock: bool) -> Result<CurrentPages, String> {
         let memory = self.memory;
         self.kept.clear();
         let moment = has_clock.then(|| ticks(memory.clock()));
         self.controls(&self.used)?;
-        // The streams that are used by now: who writes to another one later, does so after the moment.
+        // Finds the streams that are used by now: a writer that starts another stream later does so after the moment.
         let used_at = std::mem::offset_of!(SessionHeader, used_streams);
         self.fill(used_at..used_at + size_of_val(&memory.header().used_streams))?;
         let used: Vec<u32> = memory.used_streams().collect();
@@ -274,10 +281,10 @@ impl<'a> Copying<'a> {
         Ok(current)
     }
 
-    /// Copies a stream's current page, as far as it is committed.
+    /// Copies the committed part of a stream's current page.
     fn add_current(&mut self, stream: u32, found: &mut CurrentPages) -> Result<(), String> {
         let (memory, control) = (self.memory, self.memory.stream(stream));
-        // (C) pairs with the writers' final stores, which came before the copy.
+        // (C) pairs with the writers' final stores, which preceded the copy.
         let state = State::from_word(control.state.load(Ordering::Acquire));
         let discarded = memory.discarded(stream);
         let Some(range) = self.page_range(state.unit) else { return Ok(()) };
@@ -298,7 +305,8 @@ impl<'a> Copying<'a> {
             found.pages.push((page, is_kept));
             return Ok(());
         }
-        // The stream has gone on, and its page is another stream's by now; or the words that say where the page is are damaged.
+        // Either the stream has gone on and its page belongs to another stream by now, or the words that locate the
+        // page are damaged.
         self.fill(self.control(stream))?;
         if control.state.load(Ordering::Relaxed) == state.to_word() {
             found.pages_refused += 1;
@@ -309,20 +317,21 @@ impl<'a> Copying<'a> {
         Ok(())
     }
 
-    /// Puts a page, or what is committed of it, where it belongs. False if there is one that was kept before.
+    /// Copies a page, or the committed part of it, to its place. Returns false if the page was kept before.
     fn keep(&mut self, unit: u32, bytes: &[u8]) -> bool {
         let Some(range) = self.page_range(unit).filter(|range| bytes.len() <= range.len()) else { return false };
         let is_first = self.kept.insert(unit);
         if is_first {
             let target = self.mapping.as_mut_ptr().wrapping_add(range.start);
-            // SAFETY: `page_range` lies inside the mapping and `bytes` is no longer; references into it are to atomics, or do not
-            // live that long.
+            // SAFETY: `page_range` lies inside the mapping, and `bytes` is checked to be no longer. `bytes` is outside
+            // of the mapping. References into the mapping are to atomics, or do not live at this point.
             unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), target, bytes.len()) };
         }
         is_first
     }
 
-    /// Whether a page may have been drawn for other events before all of it was copied, as `bytes`: asked after the copy.
+    /// Whether a page may have been drawn for other events before it was completely copied to `bytes`. Must be asked
+    /// after the copy.
     fn is_overwritten(&self, page: &Page, bytes: &[u8]) -> Result<bool, String> {
         let mut now = [0; 8];
         if self.memory.is_overwrite() {
@@ -331,13 +340,13 @@ impl<'a> Copying<'a> {
             self.source.read(offset as u64, &mut now)?;
             return Ok(u64::from_le_bytes(now) > page.seq);
         }
-        // Whoever draws a page begins with its header, without a time.
+        // A writer that draws a page first writes its header, without a time.
         self.source.read((page.unit as usize * UNIT_BYTES + page::OFFSET_TIMESTAMP_BEGIN) as u64, &mut now)?;
         Ok(u64::from_le_bytes(now) != word(bytes, page::OFFSET_TIMESTAMP_BEGIN))
     }
 }
 
-/// A 64-bit field of a page's header.
+/// Returns a 64-bit field of a page's header.
 fn word(header: &[u8], offset: usize) -> u64 {
     header.get(offset..).and_then(|rest| rest.first_chunk()).map_or(0, |field| u64::from_le_bytes(*field))
 }
@@ -354,7 +363,8 @@ fn fill(source: &OwnerlessMemory, mapping: &MmapRaw, range: std::ops::Range<usiz
         let step = &mut step[..STEP_BYTES.min(range.end - start)];
         source.read(start as u64, step)?;
         let target = mapping.as_mut_ptr().wrapping_add(start);
-        // SAFETY: inside the mapping by the check above; references into it are to atomics, or do not live that long.
+        // SAFETY: `target` and `step.len()` lie inside the mapping by the check above, and `step` is outside of it.
+        // References into the mapping are to atomics, or do not live at this point.
         unsafe { std::ptr::copy_nonoverlapping(step.as_ptr(), target, step.len()) };
     }
     Ok(())

@@ -17,34 +17,34 @@ use crate::error::Error;
 use crate::fault::Guard;
 use crate::session_file::{FILE_NAME, LEN_MAX, SessionFile};
 
-/// A directory that an owner has left.
+/// A directory that an owner has left behind.
 pub(super) struct Directory {
     pub(super) metadata: Metadata,
     pub(super) session_file: Option<SessionFile>,
     pub(super) state: StateStream,
-    /// Of events, by name.
+    /// Streams of events, by name.
     pub(super) streams: BTreeMap<String, Option<Mapped>>,
-    /// Processes that only the memory's register knows, by their numbers.
+    /// Processes that are only in the memory's register, with their numbers.
     pub(super) entered: Vec<(u16, Process)>,
-    /// What is not whole in it, one line each.
+    /// Descriptions of incomplete parts, one line each.
     pub(super) missing: Vec<String>,
-    /// The user whose it is: what the session file and the state stream say is their word.
+    /// User who owns the directory, and on whose word the session file and the state stream rest.
     pub(super) owner: u32,
 }
 
-/// A file, mapped. What is truncated meanwhile reads as zeroes.
+/// A mapped file. Parts that are truncated meanwhile read as zeroes.
 pub(super) struct Mapped {
     guard: Guard,
     map: Mmap,
 }
 
-/// What the state stream says, and as far as it is whole.
+/// The valid beginning of the state stream, and its contents.
 #[derive(Default)]
 pub(super) struct StateStream {
     pub(super) bytes: Vec<u8>,
     pub(super) last: Option<PacketHeader>,
     pub(super) pids: Vec<u32>,
-    /// The processes that are named: the session's number, and the id as the process sees it.
+    /// Processes with a record: the session's number, and the process id as the process sees it.
     pub(super) processes: BTreeSet<(u32, u32)>,
     pub(super) is_discard: bool,
 }
@@ -105,7 +105,7 @@ impl Directory {
         Ok(Directory { metadata, session_file, state, streams, entered: Vec::new(), missing, owner })
     }
 
-    /// Adds what the owner was killed before it took it in: classes, and processes.
+    /// Adds classes and processes that the owner had not taken in when it was killed.
     pub(super) fn take_in(&mut self, register: &Register) {
         let known: BTreeSet<u64> = self.metadata.classes.events().map(|class| class.id).collect();
         for id in (0..register.class_count() as u16).filter(|id| !known.contains(&(*id).into())) {
@@ -121,35 +121,35 @@ impl Directory {
         self.entered.sort_by_key(|(_, process)| process.joined_at);
     }
 
-    /// What is there of a stream's file.
+    /// Returns the existing part of a stream's file.
     pub(super) fn stream(&self, name: &str) -> &[u8] {
         self.streams.get(name).and_then(Option::as_ref).map_or(&[], |mapped| &mapped.map)
     }
 
-    /// Units of 4 KiB of the streams that were truncated while they were read.
+    /// Returns the number of units of 4 KiB of the streams that were truncated while they were read.
     pub(super) fn truncated(&self) -> u64 {
         self.streams.values().flatten().map(|mapped| mapped.guard.replaced()).sum()
     }
 
-    /// Whether the directory may say that something of a user's belongs to its session. Whoever salvages another user's directory must not
-    /// be made to copy a third one's memory into the trace.
+    /// Whether the directory may name something of a user as part of its session. Otherwise a user who salvages another
+    /// user's directory could be made to copy a third user's memory into the trace.
     pub(super) fn may_name(&self, user: u32) -> bool {
         self.owner == 0 || self.owner == rustix::process::geteuid().as_raw() || self.owner == user
     }
 
-    /// The session's.
+    /// Returns the session's UUID.
     pub(super) fn uuid(&self) -> [u8; 16] {
         self.metadata.options.uuid
     }
 
-    /// The file that the session's memory lies in, if it has a name.
+    /// Returns the path of the file with the session's memory, if it has one.
     pub(super) fn buffers(&self) -> Option<&Path> {
         self.session_file.as_ref().and_then(|file| file.buffers.as_deref())
     }
 }
 
 impl StateStream {
-    /// The packets up to the first that is not valid.
+    /// Reads the packets up to the first invalid one.
     fn read(metadata: &Metadata, bytes: &[u8]) -> StateStream {
         let mut state = StateStream::default();
         for (header, packet) in (Packets { rest: bytes }) {
@@ -184,13 +184,13 @@ fn map(file: &File) -> std::io::Result<Option<Mapped>> {
     if file.metadata()?.len() == 0 {
         return Ok(None);
     }
-    // SAFETY: a file of a session that is over, which no program of it writes any more. If it is truncated meanwhile, the guard has zeroes
-    // read there.
+    // SAFETY: the file belongs to a session whose owner is dead, and no program of the session writes it. If it is
+    // truncated meanwhile, the guard replaces the missing memory by zeroes.
     let map = unsafe { Mmap::map(file) }?;
     Ok(Some(Mapped { guard: Guard::new(map.as_ptr(), map.len()), map }))
 }
 
-/// Metadata up to the declaration, if any, that is cut off.
+/// Reads metadata up to the declaration that is cut off, if any.
 fn whole_declarations(bytes: &[u8]) -> Result<(Metadata, String), MetadataError> {
     let text = match std::str::from_utf8(bytes) {
         Ok(text) => text,
@@ -223,7 +223,7 @@ mod tests {
             assert_eq!(kept, text[..class], "{len}");
             assert_eq!(metadata.classes.events().count(), 0);
         }
-        // What is cut before is no trace, and neither is a part of a character.
+        // An earlier cut leaves no trace, and a cut inside a character is tolerated.
         assert!(whole_declarations(&text.as_bytes()[..100]).is_err());
         let mut odd = text.clone().into_bytes();
         odd.extend("\nevent { name = \"\u{fc}".bytes());

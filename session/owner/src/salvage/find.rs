@@ -1,4 +1,4 @@
-//! Where a session's memory is, when its owner is dead: in a file, or in programs that live.
+//! Finds the memory of a session whose owner is dead: in a file, or in live programs.
 
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
@@ -11,21 +11,21 @@ use super::copy::Copied;
 use super::directory::Directory;
 use super::memory::{OwnerlessMemory, has_mapped};
 
-/// What was found.
+/// Result of the search.
 #[derive(Default)]
 pub(super) struct Found {
     pub(super) copied: Option<Copied>,
-    /// Where it was found, or why it was not.
+    /// Description of the place where it was found, or of the reason why it was not.
     pub(super) memory: String,
-    /// The line that says what is missing because it was not.
+    /// Line that says what is missing because it was not found.
     pub(super) missing: Option<String>,
     /// Programs that still write to the session.
     pub(super) writers: Vec<u32>,
-    /// The file that the memory lies in, if that is a session's.
+    /// The file with the memory, if there is one and it belongs to the session.
     pub(super) buffers: Option<(PathBuf, File)>,
 }
 
-/// Reasons that are worth telling.
+/// Maximum number of reasons that are reported.
 const REASONS_MAX: usize = 3;
 
 impl Found {
@@ -55,16 +55,16 @@ impl Found {
             if found.copied.is_none() && answers {
                 found.copy(OwnerlessMemory::of_program(pid, uuid), directory, &mut reasons);
             }
-            // One whose id is another program's by now has nothing to do with it.
+            // A process whose id belongs to another program by now is not concerned.
             if found.copied.is_none() && has_mapped(pid, buffers) {
                 found.copy(OwnerlessMemory::of_process(pid, uuid, buffers), directory, &mut reasons);
             }
         }
-        // The state stream may have lost who else there is.
+        // The state stream may lack other processes.
         let others = if found.copied.is_none() { processes() } else { Vec::new() };
         for pid in others.into_iter().filter(|pid| !pids.contains(pid)).filter(may_be_its) {
             if found.copied.is_none() && has_mapped(pid, buffers) {
-                // A process that has a session's memory, but not this one's, is most likely in another session.
+                // A process that has another session's memory mapped is most likely in that session.
                 let memory = OwnerlessMemory::of_program(pid, uuid);
                 let memory = memory.or_else(|_| OwnerlessMemory::of_process(pid, uuid, buffers));
                 memory.into_iter().for_each(|memory| found.copy(Ok(memory), directory, &mut reasons));
@@ -77,7 +77,7 @@ impl Found {
             }
             let reasons = reasons.join("; ");
             found.memory = format!("none: {reasons}");
-            // Also where the state stream names nobody: who joins is named a moment later.
+            // Also if the state stream names no process: a process is recorded a moment after it joins.
             found.missing = Some(format!("what was only in memory, which is gone: {reasons}"));
         }
         found
@@ -91,16 +91,16 @@ impl Found {
     }
 }
 
-/// Ids of all processes.
+/// Returns ids of all processes.
 fn processes() -> Vec<u32> {
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
-/// Whether a program that may have the memory mapped answers, and whether it still writes to the session.
+/// Returns whether a program that may have the memory mapped answers, and whether it still writes to the session.
 fn question(pid: u32, directory: &Directory) -> (bool, bool) {
     let Some(answers) = Program::listening(pid).and_then(|program| program.ask(&ToolToProgram::List).ok()) else {
-        // It does not say whether it writes.
+        // It does not tell whether it writes.
         let memory = OwnerlessMemory::of_process(pid, directory.uuid(), directory.buffers());
         return (false, memory.is_ok());
     };

@@ -1,4 +1,5 @@
-//! A session's memory without its owner: a file, or a process that has it mapped. Read, never mapped: it may be shorter by now.
+//! A session's memory without its owner: in a file, or in a process that has it mapped. It is read, never mapped: it
+//! may have become shorter.
 
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
@@ -10,12 +11,12 @@ use dormouse_abi::session::SessionLayout;
 use dormouse_backing::maps::{self, Map};
 use dormouse_tools::Program;
 
-/// A session's memory, wherever it is.
+/// A session's memory, in any of the places where it can be.
 #[derive(Debug)]
 pub(crate) struct OwnerlessMemory {
     place: Place,
     uuid: [u8; 16],
-    /// Bytes, as the file, the program or the kernel says.
+    /// Size in bytes, as reported by the file, the program or the kernel.
     pub(crate) size_bytes: u64,
 }
 
@@ -23,16 +24,16 @@ pub(crate) struct OwnerlessMemory {
 enum Place {
     /// A file on a file system.
     File { file: File, path: PathBuf },
-    /// A program that answers at its socket, by the number of its tracer.
+    /// A program that answers at its socket, and the index of its tracer.
     Program { program: Program, index: usize },
-    /// A process that does not, but may be looked into.
+    /// A process that does not answer, but whose memory may be read.
     Process { pid: u32, start: u64 },
-    /// A test's writer.
+    /// A writer in a test.
     #[cfg(test)]
     Writer(Answer),
 }
 
-/// Fills what it is given with what lies at an offset.
+/// Fills a buffer with the bytes at an offset.
 #[cfg(test)]
 type Fill = dyn Fn(u64, &mut [u8]);
 
@@ -53,17 +54,17 @@ struct Region {
     len: u64,
 }
 
-/// What the kernel calls the memory files of sessions.
+/// Name that the kernel shows for the memory files of sessions.
 const MEMORY_FILE: &str = "/memfd:dormouse-session";
 
 impl OwnerlessMemory {
-    /// That of session `uuid` in a file.
+    /// Opens the memory of session `uuid` in a file.
     ///
     /// # Errors
-    /// One line.
+    /// One line with the reason.
     pub(crate) fn of_file(path: &Path, uuid: [u8; 16]) -> Result<OwnerlessMemory, String> {
         let failed = |error: std::io::Error| format!("{}: {error}", path.display());
-        // Not a link to something else, and not something to wait at.
+        // Does not follow a link, and does not block on a FIFO.
         let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
         let file = std::fs::OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(failed)?;
         let metadata = file.metadata().map_err(failed)?;
@@ -73,10 +74,10 @@ impl OwnerlessMemory {
         OwnerlessMemory { place: Place::File { file, path: path.into() }, uuid, size_bytes: metadata.len() }.checked()
     }
 
-    /// That of session `uuid` in a program that answers.
+    /// Finds the memory of session `uuid` in a program that answers.
     ///
     /// # Errors
-    /// One line.
+    /// One line with the reason.
     pub(crate) fn of_program(pid: u32, uuid: [u8; 16]) -> Result<OwnerlessMemory, String> {
         let program = Program::find(pid)?;
         let mut reason = String::new();
@@ -91,11 +92,11 @@ impl OwnerlessMemory {
         Err(reason)
     }
 
-    /// That of session `uuid` that a process has mapped, where the kernel lets this process look into it. `buffers` is the
-    /// file that it lies in, if it does.
+    /// Finds the memory of session `uuid` that a process has mapped, if the kernel lets this process read it. `buffers`
+    /// is the file with the memory, if there is one.
     ///
     /// # Errors
-    /// One line.
+    /// One line with the reason.
     pub(crate) fn of_process(pid: u32, uuid: [u8; 16], buffers: Option<&Path>) -> Result<OwnerlessMemory, String> {
         let mut reason = format!("process {pid} does not have it mapped");
         for Region { start, len } in regions(pid, buffers)? {
@@ -107,7 +108,7 @@ impl OwnerlessMemory {
         Err(reason)
     }
 
-    /// That of a writer in this process, who does something at each question before it is answered.
+    /// Returns the memory of a writer in this process, which acts before each read is answered.
     #[cfg(test)]
     pub(crate) fn of_writer(
         uuid: [u8; 16],
@@ -117,14 +118,14 @@ impl OwnerlessMemory {
         OwnerlessMemory { place: Place::Writer(Answer(Box::new(answer))), uuid, size_bytes }
     }
 
-    /// The memory as it is, if it is of this session.
+    /// Returns the memory if it belongs to this session.
     fn checked(self) -> Result<OwnerlessMemory, String> {
         let mut uuid = [0; 16];
         self.read(std::mem::offset_of!(SessionLayout, uuid) as u64, &mut uuid)?;
         if uuid == self.uuid { Ok(self) } else { Err(format!("{self} is not the memory of this session")) }
     }
 
-    /// The file that it is, once more.
+    /// Returns a new handle of the file.
     pub(crate) fn file(&self) -> std::io::Result<File> {
         match &self.place {
             Place::File { file, .. } => file.try_clone(),
@@ -132,15 +133,15 @@ impl OwnerlessMemory {
         }
     }
 
-    /// Whether a process has it, and not only a file.
+    /// Whether it comes from a process, and not from a file.
     pub(crate) fn is_live(&self) -> bool {
         !matches!(self.place, Place::File { .. })
     }
 
-    /// Fills `target` with what lies at `offset`.
+    /// Fills `target` with the bytes at `offset`.
     ///
     /// # Errors
-    /// One line; `target` may be filled in part.
+    /// One line with the reason; `target` may have been filled in part.
     pub(crate) fn read(&self, offset: u64, target: &mut [u8]) -> Result<(), String> {
         match &self.place {
             Place::File { file, .. } => {
@@ -169,7 +170,7 @@ impl OwnerlessMemory {
     }
 }
 
-/// Says where.
+/// Describes the place.
 impl std::fmt::Display for OwnerlessMemory {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match &self.place {
@@ -182,7 +183,7 @@ impl std::fmt::Display for OwnerlessMemory {
     }
 }
 
-/// Size of all, and a part.
+/// Returns the size of the whole memory, and a part of it.
 fn part(
     program: &Program,
     index: usize,
@@ -196,7 +197,7 @@ fn part(
     }
 }
 
-/// `process_vm_readv(2)`, all of it.
+/// Fills the whole of `target` by `process_vm_readv(2)`.
 fn read_process(pid: u32, start: u64, target: &mut [u8]) -> std::io::Result<()> {
     let mut done = 0;
     while done < target.len() {
@@ -204,8 +205,8 @@ fn read_process(pid: u32, start: u64, target: &mut [u8]) -> std::io::Result<()> 
         let local = libc::iovec { iov_base: rest.as_mut_ptr().cast(), iov_len: rest.len() };
         let address = start.wrapping_add(done as u64) as usize;
         let remote = libc::iovec { iov_base: std::ptr::without_provenance_mut(address), iov_len: rest.len() };
-        // SAFETY: one buffer of this process, as long as it says; the other is an address in another process, which the kernel
-        // checks.
+        // SAFETY: the local buffer is `rest`, of the given length, which is borrowed exclusively; the remote address is
+        // in another process, and the kernel checks it.
         match unsafe { libc::process_vm_readv(pid as libc::pid_t, &local, 1, &remote, 1, 0) } {
             ..=-1 => return Err(std::io::Error::last_os_error()),
             0 => return Err(std::io::ErrorKind::UnexpectedEof.into()),
@@ -215,19 +216,19 @@ fn read_process(pid: u32, start: u64, target: &mut [u8]) -> std::io::Result<()> 
     Ok(())
 }
 
-/// Whether a process has a session's memory mapped, as far as this process may know.
+/// Whether a process is known to have a session's memory mapped.
 pub(crate) fn has_mapped(pid: u32, buffers: Option<&Path>) -> bool {
     regions(pid, buffers).is_ok_and(|regions| !regions.is_empty())
 }
 
-/// Where a process has memory of sessions mapped.
+/// Returns where a process has memory of sessions mapped.
 fn regions(pid: u32, buffers: Option<&Path>) -> Result<Vec<Region>, String> {
     let maps = maps::read(pid).map_err(|error| format!("cannot read the mappings of process {pid}: {error}"))?;
     let name = buffers.map_or(MEMORY_FILE.as_bytes(), |path| path.as_os_str().as_bytes());
     Ok(regions_in(&maps, name))
 }
 
-/// Those of the file `name`, whole: the kernel may show one mapping in several lines.
+/// Returns the complete mappings of the file `name`: the kernel may show one mapping in several lines.
 fn regions_in(maps: &[Map], name: &[u8]) -> Vec<Region> {
     let mut regions: Vec<Region> = Vec::new();
     for Map { range, offset, name: found, .. } in maps {

@@ -1,4 +1,4 @@
-//! Directory and memory put together, packet by packet, into a trace of its own.
+//! Combines directory and memory, packet by packet, into a new trace.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -21,14 +21,14 @@ use crate::pages::DISCARDED_MAX;
 use crate::streams::{StreamFile, totals_of};
 use crate::trace::{remove_files, with_state};
 
-/// What a salvage came to.
+/// Result of a salvage.
 #[derive(Debug, Default, Serialize)]
 pub struct Salvage {
-    /// The new trace.
+    /// Directory of the new trace.
     pub dir: PathBuf,
-    /// Events in it.
+    /// Number of events in it.
     pub events: u64,
-    /// Events that the session itself has lost, as far as is known, by cause; and what can have lost more.
+    /// Known events that the session itself has lost, by cause, and causes that may have lost more.
     pub losses: Losses,
     /// Bytes of its streams.
     pub bytes: u64,
@@ -36,30 +36,30 @@ pub struct Salvage {
     pub packets_from_disk: u64,
     /// Packets of events that came from the memory.
     pub packets_from_memory: u64,
-    /// Packets that are nowhere, although there are later ones of their streams.
+    /// Packets that were not found, although there are later ones of their streams.
     pub packets_missing: u64,
     /// Packets that were not valid, or not to their end.
     pub packets_refused: u64,
-    /// Pages that programs that live on have overwritten before they could be copied.
+    /// Pages that live programs had overwritten before they could be copied.
     pub pages_missed: u64,
-    /// Where the memory was found, or why it was not.
+    /// Description of the place where the memory was found, or of the reason why it was not.
     pub memory: String,
-    /// What could not be had, one line each. Empty: everything that was committed is there.
+    /// Missing parts, one line each. Empty: everything that was committed is in the trace.
     pub missing: Vec<String>,
     /// Programs that still write to the lost session.
     pub writers: Vec<u32>,
-    /// The file that the memory lies in, if it is on a file system and was found.
+    /// Path of the file with the memory, if it is on a file system and was found.
     pub buffers: Option<PathBuf>,
-    /// The same, open.
+    /// The opened file at `buffers`.
     #[serde(skip)]
     buffers_file: Option<File>,
 }
 
 impl Salvage {
-    /// Removes the file that the memory lies in, if it was found and is still the same.
+    /// Removes the file with the memory, if it was found and is still the same file.
     ///
     /// # Errors
-    /// One line.
+    /// One line with the reason.
     pub fn remove_buffers(&mut self) -> Result<(), Error> {
         if let Some((path, file)) = self.buffers.take().zip(self.buffers_file.take()) {
             remove_opened(&path, &file).map_err(|error| format!("cannot remove {}: {error}", path.display()))?;
@@ -71,7 +71,7 @@ impl Salvage {
 /// Writes the trace to `output`, an empty directory.
 ///
 /// # Errors
-/// The disk's; nothing is left behind then.
+/// An error of the disk; nothing is left behind then.
 pub(super) fn merge(directory: &Directory, found: Found, output: &Dir) -> Result<Salvage, Error> {
     let Found { copied, memory, missing, writers, buffers } = found;
     let (buffers, buffers_file) = buffers.unzip();
@@ -85,13 +85,13 @@ pub(super) fn merge(directory: &Directory, found: Found, output: &Dir) -> Result
     Ok(merge.result)
 }
 
-/// A packet that may go into the trace.
+/// A packet that may become part of the trace.
 struct Candidate<'a> {
     header: PacketHeader,
-    /// Its bytes, or as many as there are.
+    /// Its bytes, as many as were found.
     packet: &'a [u8],
     is_from_disk: bool,
-    /// Page that was never closed.
+    /// Whether its page was never closed.
     is_current: bool,
 }
 
@@ -99,7 +99,7 @@ struct Candidate<'a> {
 struct Stream {
     file: StreamFile,
     last: Option<PacketHeader>,
-    /// Number of the next packet, where that is known.
+    /// Number of the next packet, if known.
     expected: Option<u64>,
 }
 
@@ -107,7 +107,7 @@ struct Merge<'a> {
     directory: &'a Directory,
     output: &'a Dir,
     copied: Option<&'a Copied>,
-    /// Of the streams that are written.
+    /// Files of the streams that have been written.
     files: Vec<StreamFile>,
     result: Salvage,
 }
@@ -176,7 +176,7 @@ impl Merge<'_> {
             .map(|copied| losses::by_class(&copied.pages.memory, &directory.metadata.classes))
             .unwrap_or_default();
         records.extend(losses::records(unstated, losses, &by_class));
-        // The record of the salvage says so already.
+        // The salvage's own record already has this.
         losses.add(Cause::OwnerKilled, self.result.missing.len() as u64);
         let now = copied.and_then(|copied| copied.moment).unwrap_or(0);
         let state = &directory.state;
@@ -196,13 +196,13 @@ impl Merge<'_> {
         let mut reader = StreamReader::new(&directory.metadata, 0, &bytes);
         reader.by_ref().for_each(drop);
         let totals = with_state(totals_of(&self.files), reader.totals().unwrap_or_default());
-        // Last: a directory without metadata is no trace.
+        // Written last: a directory without metadata is not a trace.
         let text = Metadata { totals, ..directory.metadata.clone() }.text();
         output.create("metadata", text.as_bytes())?;
         Ok(())
     }
 
-    /// Writes one stream. Returns how many losses it could not state.
+    /// Writes one stream. Returns the number of losses that no packet could state.
     fn stream(
         &mut self,
         stream: &mut Stream,
@@ -215,7 +215,7 @@ impl Merge<'_> {
         let first = disk.first().map(|(header, _)| header.packet_seq_num);
         stream.expected = if is_discard { Some(0) } else { first };
         let mut unread_bytes = packets.rest.len();
-        // The last whole packet and what may follow it: the memory may have the same, or more of it.
+        // The last whole packet and a torn one after it: the memory may have the same packets, or more of them.
         let is_torn = disk.last().is_some_and(|(header, packet)| !is_whole(header, packet));
         let tail = disk.split_off(disk.len().saturating_sub(1 + usize::from(is_torn)));
         for (header, packet) in disk {
@@ -242,7 +242,7 @@ impl Merge<'_> {
                     |candidate: &Candidate<'_>| candidate.header.content_size_bytes.min(candidate.packet.len() as u64);
                 if candidates.get(&seq).is_none_or(|other| len(other) < len(&candidate)) {
                     candidates.insert(seq, candidate);
-                    // What the memory has of the torn packet is all of it.
+                    // The memory has all of the torn packet.
                     unread_bytes = 0;
                 }
             }
@@ -269,12 +269,12 @@ impl Merge<'_> {
         Ok(unstated)
     }
 
-    /// Writes a packet, if it is one.
+    /// Writes a packet, if it is valid.
     fn put(&mut self, stream: &mut Stream, candidate: Candidate<'_>, moment: Option<u64>) -> Result<(), Error> {
         let Candidate { mut header, packet, is_from_disk, is_current } = candidate;
         let latest = moment.filter(|_| !is_from_disk).unwrap_or(u64::MAX);
         if header.timestamp_begin > latest {
-            // Begun after the moment, or damaged.
+            // The packet was begun after the moment, or is damaged.
             self.result.packets_refused += u64::from(!is_begun_since(header.timestamp_begin, latest));
             return Ok(());
         }
@@ -286,7 +286,7 @@ impl Merge<'_> {
         };
         let discarded_last = stream.last.map_or(0, |last| last.events_discarded);
         let tells_losses = header.events_discarded != discarded_last;
-        // Its number says from when on the stream has everything, and whether a packet before it is missing.
+        // The packet's number shows from where the stream is complete, and whether an earlier packet is missing.
         let tells_gap = header.packet_seq_num != stream.last.map_or(0, |last| last.packet_seq_num.wrapping_add(1));
         let tells_nothing = found.events == 0 && !tells_losses && (!tells_gap || found.stop == Stop::Damage);
         if tells_nothing && (is_current || found.stop != Stop::End) {
@@ -294,11 +294,12 @@ impl Merge<'_> {
             return Ok(());
         }
         if is_current {
-            // Losses have gone on until now, records have not.
+            // Losses are counted up to the moment; records end earlier.
             let until = moment.filter(|_| tells_losses).unwrap_or(found.end);
             header.timestamp_end = until.max(found.end);
         } else {
-            // Closed after the moment, or damaged: other tools cannot handle a time that is centuries away.
+            // The packet was closed after the moment, or is damaged: other tools cannot handle a time that is centuries
+            // away.
             header.timestamp_end = latest.min(header.timestamp_end);
         }
         let is_shorter = found.stop != Stop::End || !is_whole(&header, packet);
@@ -309,7 +310,7 @@ impl Merge<'_> {
         self.result.packets_refused += u64::from(found.stop == Stop::Damage);
         let gap = stream.expected.map_or(0, |expected| header.packet_seq_num.saturating_sub(expected));
         self.result.packets_missing = self.result.packets_missing.saturating_add(gap);
-        // No packet is longer than a page, or than what is on disk of it. Behind the records are zeroes.
+        // A packet is no longer than its page, or than its part on disk. Zeroes follow the records.
         let mut packet = packet[..found.len].to_vec();
         packet.resize(header.packet_size_bytes as usize, 0);
         stream.file.append(self.output, &header, &mut packet, found.events)?;

@@ -1,37 +1,42 @@
-//! Salvage: what is left of a session whose owner was killed, as a trace of its own.
+//! Salvage: makes a new trace of the remains of a session whose owner was killed.
 //!
-//! # How
+//! # Method
 //! ```text
-//!   DIR/metadata, DIR/state, DIR/cpu_0, …     the trace as far as it got: whole declarations and packets, perhaps a torn one
-//!   DIR/.session                              who the owner was, and where its memory is
-//!   the memory                                a file; or programs that live still have it mapped
+//!   DIR/metadata, DIR/state, DIR/cpu_0, …     the trace so far: whole declarations and packets, perhaps a torn one
+//!   DIR/.session                              identity of the owner, and place of its memory
+//!   the memory                                a file, or still mapped by live programs
 //!        │ read: header, control blocks, chains, then pages, those first that would be overwritten first
 //!        ▼
-//!   a private copy ── pages behind those on disk, the current one as far as it is committed ──▶ DIR-salvaged
+//!   a private copy ── pages after those on disk, and the committed part of the current one ──▶ DIR-salvaged
 //! ```
-//! A packet is known by its stream and its `packet_seq_num`. A packet that is whole on disk is taken from there; of one that both
-//! have, the longer.
+//! A packet is identified by its stream and its `packet_seq_num`. A packet that is whole on disk is taken from there.
+//! If both places have a packet, the longer one is taken.
 //!
-//! In discard mode, writers that go on change only what lies above the committed bytes, because only an owner gives pages back.
+//! In discard mode, live writers change only the bytes after the committed ones, because only an owner returns pages.
 //!
-//! In overwrite mode, writers that go on may overwrite pages. So the stream's `reclaimed` is read again after a page was copied, as for
-//! a snapshot. The salvaged trace is of one moment, that at which the streams were looked at: later events are left out, so that no event
-//! of a thread is missing before one that is there. If everything that a stream had at the moment is overwritten before it is copied,
-//! such events are missing, and no packet of the stream can say so. So the streams are looked at again until the current page of each was
-//! begun before the moment. If that cannot be had, the trace says so.
+//! In overwrite mode, live writers may overwrite pages. So the stream's `reclaimed` is read again after a page was
+//! copied, as for a snapshot. The salvaged trace shows one moment, at which the streams were looked at: later events
+//! are left out, so that no event of a thread is missing before one that is present. If everything that a stream had at
+//! the moment is overwritten before it is copied, those events are missing, and no packet of the stream can tell. So
+//! the streams are looked at again until the current page of each was begun before the moment. If that does not
+//! succeed, the trace says so.
 //!
-//! What programs have entered in the memory's register, and the owner has not taken in, is declared too.
+//! Classes and processes that programs have entered in the memory's register, and that the owner has not taken in, are
+//! declared too.
 //!
-//! # What is checked
-//! Everything: directory and memory may hold any bytes. Each packet is read to its end, by the reader that people will use, and has to
-//! follow the one before. What cannot be read is left out, and the trace says so (`dormouse:salvage`).
+//! # Checks
+//! Everything is checked: directory and memory may contain any bytes. Each packet is read to its end, by the reader
+//! that users will use, and must follow the previous one. Unreadable parts are left out, and the trace says so
+//! (`dormouse:salvage`).
 //!
-//! The directory may be another user's, who wants to harm the one who salvages. So nothing in it is opened but regular files that lie there, what
-//! it names elsewhere (buffers, processes) has to be that user's too, and what is written is in a directory of the salvaging user alone.
+//! The directory may belong to another user who wants to harm the salvaging user. So only regular files in the
+//! directory itself are opened. Anything it names elsewhere (buffers, processes) must belong to that user too. The
+//! output is in a directory of the salvaging user alone.
 //!
 //! # Limits
-//! The copy takes as much memory as the pages that are not on disk. The clock's frequency is the one that was measured when the session
-//! began. After a crash of the machine, files are as whole as the kernel had written them: zeroes in place of bytes can look like values.
+//! The copy takes as much memory as the pages that are not on disk. The clock's frequency is the one that was measured
+//! when the session began. After a crash of the machine, files are as complete as the kernel had written them: zeroes
+//! instead of bytes can look like values.
 
 mod copy;
 mod directory;
@@ -52,10 +57,11 @@ use directory::Directory;
 use find::Found;
 pub use merge::Salvage;
 
-/// Makes a trace in `output` (which must not exist or be empty) of what is left of the one in `dir`, which stays as it is.
+/// Makes a trace in `output` (which must be empty or not exist) of the remains of the one in `dir`, which stays
+/// unchanged.
 ///
 /// # Errors
-/// One line; nothing is left behind but an empty directory.
+/// One line with the reason; only an empty directory is left.
 pub fn salvage(dir: &Path, output: &Path) -> Result<Salvage, Error> {
     survive_file_size_limits();
     let mut directory = Directory::open(dir)?;

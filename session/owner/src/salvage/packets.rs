@@ -6,13 +6,13 @@ use dormouse_ctf::{Metadata, PacketHeader, StreamReader};
 
 use crate::pages::is_possible;
 
-/// Packets one behind the other, as far as there are.
+/// Iterates over consecutive packets, until one has no valid header.
 pub(super) struct Packets<'a> {
     pub(super) rest: &'a [u8],
 }
 
 impl<'a> Iterator for Packets<'a> {
-    /// A header, and what is there of its packet.
+    /// A header, and the existing part of its packet.
     type Item = (PacketHeader, &'a [u8]);
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -24,20 +24,20 @@ impl<'a> Iterator for Packets<'a> {
     }
 }
 
-/// Whether all of a packet is there.
+/// Whether a packet is complete.
 pub(super) fn is_whole(header: &PacketHeader, packet: &[u8]) -> bool {
     header.packet_size_bytes == packet.len() as u64
 }
 
-/// What a reader finds in a packet.
+/// Result of reading a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Content {
     pub(super) events: u64,
-    /// Header and records that are whole, and not later than was asked for.
+    /// Length of the header and the whole records that are not later than requested, in bytes.
     pub(super) len: usize,
-    /// Of the last record, or the packet's begin.
+    /// Time of the last record, or the packet's begin.
     pub(super) end: u64,
-    /// Why it is not all.
+    /// Why reading ended.
     pub(super) stop: Stop,
 }
 
@@ -48,13 +48,14 @@ pub(super) enum Stop {
     Damage,
 }
 
-/// Reads a packet whose header is `header`; `packet` may be shorter than it says. `None` if that is no packet of this trace.
+/// Reads a packet whose header is `header`; `packet` may be shorter than the header says. `None` if it is not a packet
+/// of this trace.
 pub(super) fn content(metadata: &Metadata, header: &PacketHeader, packet: &[u8], latest: u64) -> Option<Content> {
     if header.uuid != metadata.options.uuid || !is_possible(header) {
         return None;
     }
     let wanted = usize::try_from(header.content_size_bytes).ok()?;
-    // Read from a packet that is as long as it says, so that a record that is cut off is told of.
+    // The header for reading states the available length, so that a record that is cut off is reported.
     let available = wanted.min(packet.len());
     let whole = PacketHeader { content_size_bytes: available as u64, packet_size_bytes: available as u64, ..*header };
     let mut bytes = packet.get(..available)?.to_vec();
@@ -77,7 +78,7 @@ pub(super) fn content(metadata: &Metadata, header: &PacketHeader, packet: &[u8],
     Some(found)
 }
 
-/// Whether a packet with this header may come behind the one with the header `last`, if any, in the same stream.
+/// Whether a packet with this header may follow the one with the header `last`, if any, in the same stream.
 pub(super) fn may_follow(last: Option<&PacketHeader>, header: &PacketHeader) -> bool {
     last.is_none_or(|last| {
         (last.stream_id, last.stream_instance_id, last.cpu_id)
@@ -96,7 +97,7 @@ pub(super) mod tests {
 
     use super::*;
 
-    /// Metadata, and a stream of two packets with three events each.
+    /// Returns metadata, and a stream of two packets with three events each.
     pub(in crate::salvage) fn trace() -> (String, Vec<u8>) {
         let mut trace = TraceBuilder::new();
         let class = trace.class("p", "e", &[("n", FieldType::scalar(Kind::U32))]);
@@ -108,7 +109,7 @@ pub(super) mod tests {
             }
         }
         let mut trace = trace.finish();
-        // The state stream comes first.
+        // The state stream is the first one.
         (trace.metadata, trace.streams.pop().unwrap())
     }
 
@@ -139,7 +140,7 @@ pub(super) mod tests {
         let whole = of(&header, &bytes[..4096], u64::MAX).unwrap();
         assert_eq!((whole.events, whole.len as u64, whole.end), (3, header.content_size_bytes, 120));
         assert_eq!(whole.stop, Stop::End);
-        // Without padding it is as good.
+        // The packet is as good without padding.
         assert_eq!(of(&header, &bytes[..whole.len], u64::MAX), Some(whole));
         let size = (whole.len - HEADER_SIZE_BYTES) / 3;
         let two = Content { events: 2, len: whole.len - size, end: 110, stop: Stop::Later };

@@ -1,4 +1,4 @@
-//! Programs that go on writing while they are asked for the memory, at each of the questions in turn.
+//! Programs that continue to write while their memory is read, before each of the reads in turn.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -42,7 +42,8 @@ impl Bench {
             kept_for: &[],
             kept_each: 0,
         };
-        // SAFETY: valid, zeroed, aligned, and moved together with the view without changing its address.
+        // SAFETY: the backing is valid, zeroed and aligned, and its allocation moves with the view without changing its
+        // address.
         let memory = unsafe { Memory::initialise(backing.as_mut_ptr().cast(), &GEOMETRY, &setup) };
         let writer = Rc::new(RefCell::new(Writer::new(memory, class_id)));
         let directory = Directory {
@@ -57,15 +58,15 @@ impl Bench {
         Bench { directory, _backing: backing, writer }
     }
 
-    /// Salvages what is there, while the writer does something before each question, whose number it is told. Gives the result, the
-    /// numbers in the trace from where on it has everything, and how many questions there were.
+    /// Salvages the memory while the writer acts before each read, whose number it gets. Returns the result, the
+    /// numbers in the trace from where it is complete on, and the number of reads.
     fn salvage(&self, meanwhile: impl Fn(&mut Writer, u32) + 'static) -> (Salvage, Vec<u64>, u32) {
         let (writer, asked) = (Rc::clone(&self.writer), Rc::new(Cell::new(0)));
         let (counter, uuid) = (Rc::clone(&asked), self.directory.uuid());
         let memory = OwnerlessMemory::of_writer(uuid, GEOMETRY.size_bytes() as u64, move |offset, target| {
             meanwhile(&mut writer.borrow_mut(), counter.replace(counter.get() + 1));
             let source = writer.borrow().memory.base().wrapping_add(offset as usize);
-            // SAFETY: inside the memory, by the geometry; nobody writes meanwhile.
+            // SAFETY: offset and length are inside the memory, by the geometry; this thread is the only writer.
             unsafe { std::ptr::copy_nonoverlapping(source, target.as_mut_ptr(), target.len()) };
         });
         let place = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! A shared library that carries a tracer of its own into a program that has one already.
+//! A shared library with a tracer of its own, for a program that already has one.
 
 /// Emits an event with this number and a text.
 #[unsafe(no_mangle)]
@@ -14,7 +14,7 @@ dormouse::imv::imv! {
 dormouse::imv::tunable!(DEPTH, "plugin.depth", "how deep");
 dormouse::imv::tunable!(TWIN, "e2e.twin", "of the plugin");
 
-/// What the plugin reads.
+/// Returns the value that the plugin reads.
 #[unsafe(no_mangle)]
 pub extern "C" fn dormouse_e2e_plugin_depth() -> u32 {
     dormouse::imv::imv_read!(DEPTH)

@@ -1,8 +1,8 @@
-//! More event classes than a byte counts.
+//! More event classes than a byte can count.
 
 macro_rules! each {
     ($number:ident, [$($provider:ident)*] $names:tt) => { $(each!(@ $number, $provider $names);)* };
-    // A function for each, which the compiler is done with sooner than with one of all.
+    // A function for each event, which compiles faster than one function with all events.
     (@ $number:ident, $provider:ident [$($name:ident)*]) => {
         $({
             #[inline(never)]

@@ -1,4 +1,5 @@
-//! Programs to trace whose number or end is what matters, and one that measures what it waits for, by the name of what they do.
+//! Traced programs for tests of process numbers and process ends, and one that measures waiting times. The first
+//! argument names the program.
 
 use std::ffi::{CStr, CString, c_int};
 use std::io::{PipeReader, PipeWriter, Read, Write};
@@ -43,7 +44,7 @@ fn myself(arguments: &[&str]) -> Command {
 }
 
 fn fork() -> libc::pid_t {
-    // SAFETY: the program has no other thread of its own, and its children go on as any program does.
+    // SAFETY: the program has no other thread of its own, so its children may continue like any program.
     let pid = unsafe { libc::fork() };
     assert!(pid >= 0, "cannot fork: {}", std::io::Error::last_os_error());
     pid
@@ -51,22 +52,22 @@ fn fork() -> libc::pid_t {
 
 fn wait(pid: libc::pid_t, flags: c_int) -> c_int {
     let mut status = 0;
-    // SAFETY: room for an answer (waitpid(2)).
+    // SAFETY: `status` has room for the answer (waitpid(2)).
     assert!(unsafe { libc::waitpid(pid, &mut status, flags) } > 0, "{}", std::io::Error::last_os_error());
     status
 }
 
-/// Ends without a handler's being run.
+/// Ends the process without running handlers.
 fn end_at_once() -> ! {
-    // SAFETY: takes a number.
+    // SAFETY: _exit(2) takes a number.
     unsafe { libc::_exit(0) }
 }
 
-/// Of so many children one does not have the session's memory, and asks its owner for it.
+/// One child in this many does not have the session's memory, and asks its owner for it.
 const ASKING_ONE_OF: u64 = 8;
 
-/// Goes on to its next phase at each byte of a FIFO: so many children are live; one ends and one starts, again and again for a time; all
-/// have ended; this process ends.
+/// Advances to its next phase at each byte from a FIFO: starts `live` children; for a time, repeatedly ends one and
+/// starts one; ends all; ends itself.
 fn crowd(fifo: &Path, live: u64, time: Duration) {
     println!("ready");
     let mut phases = std::fs::File::open(fifo).expect("a FIFO");
@@ -89,12 +90,12 @@ fn crowd(fifo: &Path, live: u64, time: Duration) {
     next_phase();
 }
 
-/// Children that read from one pipe: whichever gets a byte ends.
+/// Children that read from one pipe: the child that gets a byte ends.
 struct Crowd {
     reader: PipeReader,
     writer: PipeWriter,
     started: u64,
-    /// Of those that have ended, how many were in no session.
+    /// Number of ended children that were in no session.
     alone: u64,
 }
 
@@ -105,7 +106,7 @@ impl Crowd {
         if self.started.is_multiple_of(ASKING_ONE_OF) {
             one.env_remove(ENV_MEMORY);
         }
-        // Awaited by `end_one`, whichever it is.
+        // `end_one` waits for it, in any order.
         drop(one.stdin(Stdio::from(stdin)).spawn().expect("another process"));
         self.started += 1;
     }
@@ -118,20 +119,21 @@ impl Crowd {
     }
 }
 
-/// One of a crowd. Its exit code says whether it was in no session.
+/// A child of a crowd. Its exit code says whether it was in no session.
 fn one() {
     let is_alone = is_alone();
     let _ = std::io::stdin().read(&mut [0]);
     std::process::exit(is_alone.into());
 }
 
-/// Forks so many children, each of which says whether it is in no session, and waits for somebody to open a FIFO's other end.
+/// Forks `count` children, each of which reports whether it is in no session, and waits until the FIFO's other end is
+/// opened.
 fn fill(fifo: &Path, count: u64) {
     let (mut waited_for, end) = std::io::pipe().expect("a pipe");
     let (mut said, mut say) = std::io::pipe().expect("a pipe");
     let mut end = Some(end);
     for _ in 0..count {
-        // SAFETY: the program has no other thread, and its children go on as any program does.
+        // SAFETY: the program has no other thread, so its children may continue like any program.
         let pid = unsafe { libc::fork() };
         if pid < 0 {
             return println!("lacking {}\nlive", std::io::Error::last_os_error());
@@ -151,7 +153,7 @@ fn fill(fifo: &Path, count: u64) {
     (0..count).for_each(|_| assert_eq!(wait(-1, 0), 0));
 }
 
-/// Whether this process is in no session: there nothing is armed, and no expression of an event evaluated.
+/// Whether this process is in no session: then no event is armed, and no expression of an event is evaluated.
 fn is_alone() -> bool {
     let mut is_alone = true;
     dormouse::event!(
@@ -164,13 +166,13 @@ fn is_alone() -> bool {
     is_alone
 }
 
-/// Has event classes that other programs have not, and waits.
+/// Has event classes that other programs do not have, and waits.
 fn listed() {
     println!("ready");
     let _ = std::io::stdin().read(&mut [0]);
 }
 
-/// Children that emit an event and end without handlers.
+/// Runs children that emit an event and end without handlers.
 fn exits(count: u64) {
     for number in 0..count {
         let pid = fork();
@@ -183,13 +185,13 @@ fn exits(count: u64) {
     println!("emitted {count}");
 }
 
-/// Leaves stopped children behind, each of which has emitted so many events.
+/// Leaves stopped children behind, each of which has emitted `events` events.
 fn freeze(children: u64, events: u64) {
     for _ in 0..children {
         let pid = fork();
         if pid == 0 {
             (0..events).for_each(|number| dormouse::event!(e2e.word, number));
-            // SAFETY: sends a signal to this very process.
+            // SAFETY: raise(3) sends a signal to this very process.
             unsafe { libc::raise(libc::SIGSTOP) };
             end_at_once();
         }
@@ -198,9 +200,9 @@ fn freeze(children: u64, events: u64) {
     println!("emitted {}", children * events);
 }
 
-/// Closes all descriptors that it does not know, listens itself, and gives back a byte of each connection.
+/// Closes all descriptors that it does not know, listens itself, and returns a byte on each connection.
 fn usurp(path: &Path, connections: u64) {
-    // SAFETY: takes numbers; this program has opened none of these descriptors.
+    // SAFETY: close_range(2) takes numbers; this program has opened none of these descriptors.
     assert_eq!(unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, 0) }, 0);
     let listener = std::os::unix::net::UnixListener::bind(path).expect("a socket");
     println!("ready");
@@ -213,7 +215,7 @@ fn usurp(path: &Path, connections: u64) {
     println!("served");
 }
 
-/// What the first three descriptors are.
+/// Prints what the first three descriptors refer to.
 fn descriptors() {
     for fd in 0..3 {
         let link = std::fs::read_link(format!("/proc/self/fd/{fd}"));
@@ -221,8 +223,8 @@ fn descriptors() {
     }
 }
 
-/// Once somebody opens a FIFO's other end, emits from several threads until a file is there, says how much that was, and waits until somebody opens
-/// the FIFO's other end again.
+/// Once a FIFO's other end is opened, emits from several threads until a file exists, prints the number of events, and
+/// waits until the FIFO's other end is opened again.
 fn load(file: &Path, fifo: &Path, threads: u32) {
     println!("ready");
     drop(std::fs::File::open(fifo).expect("a FIFO"));
@@ -242,8 +244,8 @@ fn load(file: &Path, fifo: &Path, threads: u32) {
     std::fs::File::open(fifo).expect("a FIFO");
 }
 
-/// Emits from several threads, with pauses, and from children that are forked, and from programs that are started, until a file is there; then says how
-/// many events that were.
+/// Emits from several threads, with pauses, and from forked children and started programs, until a file exists; then
+/// prints the number of events.
 fn family(file: &Path, threads: u32) {
     println!("ready");
     let emitted = AtomicU64::new(0);
@@ -255,13 +257,13 @@ fn family(file: &Path, threads: u32) {
                     emit::step(thread, number);
                     emitted.fetch_add(1, Ordering::Relaxed);
                     if number % 512 == 511 {
-                        // It is the rate of the load: without a pause, a trace of a minute is larger than a test can read.
+                        // Limits the load: without a pause, a trace of a minute would be too large for a test to read.
                         std::thread::sleep(Duration::from_millis(10));
                     }
                 }
             });
         }
-        // Numbers rise from child to child: the system gives one id to several, in a minute, and no two events may look alike.
+        // Numbers rise from child to child: the system reuses ids within a minute, and no two events may be equal.
         for first in (0..).step_by(CHILD_EVENTS as usize).take_while(|_| !file.exists()) {
             let mut started = myself(&["steps", &first.to_string(), "0"]).spawn().expect("another process");
             assert!(started.wait().expect("a child").success());
@@ -277,18 +279,18 @@ fn family(file: &Path, threads: u32) {
     println!("events {}\nemitted", emitted.into_inner());
 }
 
-/// Emits a child's events, from this number on.
+/// Emits a child's events, from number `first` on.
 fn steps(first: u64, thread: u32) {
     (first..first + CHILD_EVENTS).for_each(|number| emit::step(thread, number));
 }
 
-/// Nanoseconds of the monotonic clock.
+/// Returns the monotonic clock in nanoseconds.
 fn now_ns() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// When the program's first function ran, before every constructor.
+/// Time at which the program's first function ran, before all constructors.
 static PREINIT_NS: AtomicU64 = AtomicU64::new(0);
 
 extern "C" fn before_constructors() {
@@ -299,7 +301,7 @@ extern "C" fn before_constructors() {
 #[unsafe(link_section = ".preinit_array")]
 static PREINIT: extern "C" fn() = before_constructors;
 
-/// Once somebody opens the other end of a FIFO, forks and starts processes so many times, and says in nanoseconds how long each took.
+/// Once a FIFO's other end is opened, forks and starts `count` processes each, and prints the durations in nanoseconds.
 fn waits(fifo: &Path, count: u64, plugin: &str) {
     dormouse::event!(e2e.word, number = u64::MAX);
     println!("ready");
@@ -313,7 +315,7 @@ fn waits(fifo: &Path, count: u64, plugin: &str) {
     println!("finished");
 }
 
-/// Forks a child that emits an event, and says how long parent and child waited for that.
+/// Forks a child that emits an event, and prints how long parent and child waited for the fork.
 fn timed_fork((reader, writer): &mut (PipeReader, PipeWriter), number: u64) {
     let begin = now_ns();
     let pid = fork();
@@ -330,7 +332,8 @@ fn timed_fork((reader, writer): &mut (PipeReader, PipeWriter), number: u64) {
     wait(pid, 0);
 }
 
-/// As [`waits`], of forks while another thread loads a library whose tracer asks the session's owner for its memory.
+/// Measures like [`waits`], but forks while another thread loads a library whose tracer asks the session's owner for
+/// its memory.
 fn amid_joins(fifo: &Path, count: u64, plugin: &str) {
     dormouse::event!(e2e.word, number = u64::MAX);
     println!("ready");
@@ -344,8 +347,8 @@ fn amid_joins(fifo: &Path, count: u64, plugin: &str) {
 
 /// Forks until the library is loaded.
 fn amid_join(plugin: &str) {
-    // This program's own tracer has joined by the memory that it has inherited. The library's is not to find it.
-    // SAFETY: there is no other thread.
+    // This program's own tracer has joined by the inherited memory. The library's tracer must not find it.
+    // SAFETY: there is no other thread that could access the environment.
     unsafe { std::env::remove_var(ENV_MEMORY) };
     let (path, is_loaded) = (CString::new(plugin).expect("no NUL"), AtomicBool::new(false));
     let mut pipe = std::io::pipe().expect("a pipe");
@@ -364,7 +367,7 @@ fn amid_join(plugin: &str) {
     });
 }
 
-/// Once there is a byte to read, forks until there is no more.
+/// Once there is a byte to read, forks until the input ends.
 fn forks() {
     let wait_for_byte = || std::io::stdin().read(&mut [0]).expect("somebody writes") > 0;
     println!("ready");
@@ -379,7 +382,7 @@ fn forks() {
     });
 }
 
-/// How long this process took to come up, and takes to load a library.
+/// Prints how long this process took to start, and how long it takes to load a library.
 fn sample(begin_ns: u64, main_ns: u64, plugin: &str) {
     println!("constructor {}", main_ns - PREINIT_NS.load(Ordering::Relaxed));
     println!("exec {}", main_ns - begin_ns);
@@ -390,7 +393,7 @@ fn sample(begin_ns: u64, main_ns: u64, plugin: &str) {
 }
 
 fn open_library(path: &CStr) {
-    // SAFETY: a library whose constructors are those of a tracer.
+    // SAFETY: the library's constructors are those of a tracer, and the path ends in NUL.
     let library = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW) };
     assert!(!library.is_null(), "the library is loaded");
 }

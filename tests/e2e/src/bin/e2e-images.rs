@@ -1,4 +1,4 @@
-//! Programs that become other programs, by the name of what they do.
+//! Programs that execute other programs. The first argument names the program.
 
 use std::ffi::{CStr, CString};
 use std::io::Read;
@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-/// Events of each program behind `exec`.
+/// Number of events of each program after `exec`.
 const BEHIND: u64 = 3;
 
 fn main() {
@@ -24,11 +24,12 @@ fn main() {
     }
 }
 
-/// So many children, some at once, that emit an event, close what they have inherited, and become the program at a path.
+/// Runs `count` children, `at_once` of them concurrently, that emit an event, close what they have inherited, and
+/// execute a program.
 fn replaced(program: &Path, count: u64, at_once: u64) {
     let program = CString::new(program.as_os_str().as_encoded_bytes()).expect("no NUL");
     for number in 0..count {
-        // SAFETY: there is one thread, so the child goes on as any program does.
+        // SAFETY: there is only one thread, so the child may continue like any program.
         match unsafe { libc::fork() } {
             0 => {
                 dormouse::event!(images.before, number);
@@ -44,24 +45,24 @@ fn replaced(program: &Path, count: u64, at_once: u64) {
 }
 
 fn become_behind(program: &CStr, number: u64) -> ! {
-    // SAFETY: nobody uses a descriptor of these any more: the program is about to be another.
+    // SAFETY: no code uses these descriptors any more: the process is about to execute another program.
     unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0) };
     let number = CString::new(number.to_string()).expect("no NUL");
     let arguments = [c"behind".as_ptr(), c"behind".as_ptr(), number.as_ptr(), core::ptr::null()];
-    // SAFETY: a path and arguments that end in null.
+    // SAFETY: the path and the arguments end in NUL, and the list ends in null.
     unsafe { libc::execv(program.as_ptr(), arguments.as_ptr()) };
-    // SAFETY: ends the process.
+    // SAFETY: _exit(2) ends the process.
     unsafe { libc::_exit(9) }
 }
 
 fn wait_for_one() {
     let mut status = 0;
-    // SAFETY: room for an answer (waitpid(2)).
+    // SAFETY: `status` has room for the answer (waitpid(2)).
     let pid = unsafe { libc::wait(&mut status) };
     assert!(pid > 0 && status == 0, "process {pid}: {status}");
 }
 
-/// Emits until there is something to read, and becomes another program then.
+/// Emits until there is something to read, and then executes another program.
 fn executes(program: &[String]) {
     while !may_read() {
         dormouse::event!(images.tick, pid = std::process::id());
@@ -73,17 +74,17 @@ fn executes(program: &[String]) {
     }
 }
 
-/// Waits a moment for something to read, or the end of what there is.
+/// Waits a moment for something to read, or for the end of input.
 fn may_read() -> bool {
     let mut stdin = libc::pollfd { fd: 0, events: libc::POLLIN, revents: 0 };
-    // SAFETY: one entry that is there (poll(2)).
+    // SAFETY: poll(2) accesses one live entry.
     unsafe { libc::poll(&mut stdin, 1, 10) == 1 }
 }
 
-/// Goes on without the process that was started, until a file is there. Says how many events that were.
+/// Continues without the process that was started, until a file exists. Prints the number of events.
 fn daemon(end: &Path) {
     let starter = std::process::id();
-    // SAFETY: there is one thread, so the child goes on as any program does.
+    // SAFETY: there is only one thread, so the child may continue like any program.
     if unsafe { libc::fork() } != 0 {
         return;
     }
@@ -98,20 +99,20 @@ fn daemon(end: &Path) {
     println!("ticks {count}");
 }
 
-/// Becomes a program that knows of no session: without environment, and with three descriptors.
+/// Executes a program that knows of no session: without environment, and with three descriptors.
 fn locked_out(end: &Path) {
     let mut command = Command::new(std::env::current_exe().expect("a program has a path"));
     let close = || {
-        // SAFETY: sets a flag of descriptors that nobody uses behind `exec`.
+        // SAFETY: close_range(2) only sets a flag of descriptors that are not used after `exec`.
         unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) };
         Ok(())
     };
-    // SAFETY: one system call.
+    // SAFETY: `close` only makes one system call between fork and exec.
     unsafe { command.pre_exec(close) };
     panic!("{}", command.arg("lingers").arg(end).env_clear().exec());
 }
 
-/// Whether a file is not there yet. Nobody makes it once the test's directory is gone.
+/// Whether a file does not exist yet. False once the test's directory is gone, because the file cannot appear any more.
 fn is_awaited(file: &Path) -> bool {
     !file.exists() && file.parent().is_some_and(Path::exists)
 }

@@ -1,7 +1,7 @@
 //! A program that runs until its input ends, and counts how often its events were evaluated.
 //!
-//! It keeps the number of its round in the file that it is given, so that a test can wait for rounds and not for time. If it is given a number of
-//! bytes too, it may lock so many, and has all locked that is mapped from then on.
+//! It stores the number of its round in the given file, so that a test can wait for rounds instead of time. If a number
+//! of bytes is given too, it sets its limit of locked memory to that, and locks all later mappings.
 
 use std::fs::File;
 use std::io::Read;
@@ -12,12 +12,12 @@ use std::time::Duration;
 static EVALUATED: AtomicU64 = AtomicU64::new(0);
 static IS_OVER: AtomicBool = AtomicBool::new(false);
 
-/// Has all be locked that is mapped from now on, by a process that may lock so many bytes.
+/// Locks everything that is mapped from now on, in a process that may lock this many bytes.
 fn lock_from_now_on(limit_bytes: u64) {
     let limit = libc::rlimit { rlim_cur: limit_bytes, rlim_max: limit_bytes };
-    // SAFETY: reads a limit.
+    // SAFETY: setrlimit(2) reads a live limit.
     assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const limit) }, 0);
-    // SAFETY: takes a number.
+    // SAFETY: mlockall(2) takes a number.
     assert_eq!(unsafe { libc::mlockall(libc::MCL_FUTURE) }, 0);
 }
 
@@ -37,7 +37,7 @@ fn main() {
             if number % 10 == 0 {
                 dormouse::event!(live.tock, number, text = "tock");
                 rounds.write_all_at(&(number / 10 + 1).to_le_bytes(), 0).expect("room for a number");
-                // Slow enough that no budget is ever short of pages.
+                // Slow enough that no budget runs short of pages.
                 std::thread::sleep(Duration::from_micros(200));
             }
         }

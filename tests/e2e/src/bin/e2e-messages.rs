@@ -1,6 +1,6 @@
-//! Two hosts that send each other messages: `e2e-messages SOCKET ask COUNT` and `e2e-messages SOCKET answer`.
+//! Two hosts that send messages to each other: `e2e-messages SOCKET ask COUNT` and `e2e-messages SOCKET answer`.
 //!
-//! Each question and each answer has a number of its own, which both ends tell.
+//! Each question and each answer has its own number, which both ends record.
 
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -24,7 +24,7 @@ fn connect(path: &Path) -> UnixStream {
     loop {
         match UnixStream::connect(path) {
             Ok(stream) => return stream,
-            // The other end has not come yet: nothing tells when it listens, and the test has a watchdog.
+            // The other end is not there yet. No event signals that it listens, so this polls; the test has a watchdog.
             Err(_) => std::thread::sleep(Duration::from_millis(1)),
         }
     }

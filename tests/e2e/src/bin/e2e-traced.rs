@@ -1,4 +1,4 @@
-//! Programs to trace, by the name of what they do.
+//! Traced programs. The first argument names the program.
 
 use std::ffi::{CString, c_int, c_void};
 use std::fs::OpenOptions;
@@ -67,7 +67,7 @@ fn numbers(threads: u32, events: u64) {
     println!("emitted {}", threads as u64 * events);
 }
 
-/// Emits events of one field of 64 bits.
+/// Emits events with one field of 64 bits.
 fn words_of_one_field(events: u64) {
     for number in 0..events {
         dormouse::event!(e2e.word, number);
@@ -75,17 +75,17 @@ fn words_of_one_field(events: u64) {
     println!("emitted {events}");
 }
 
-/// Page faults that this thread has had.
+/// Returns the number of page faults of this thread so far.
 fn faults_so_far() -> i64 {
-    // SAFETY: all zeroes is a valid `rusage`, plain data.
+    // SAFETY: all zeroes is a valid `rusage`, which is plain data.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-    // SAFETY: a valid place for the answer (getrusage(2)).
+    // SAFETY: `usage` has room for the answer (getrusage(2)).
     assert_eq!(unsafe { libc::getrusage(libc::RUSAGE_THREAD, &mut usage) }, 0);
     usage.ru_minflt + usage.ru_majflt
 }
 
-/// Counts the page faults of a thread that emits events of one kind, after some that have its code, its stack and its thread-local data be
-/// there.
+/// Counts the page faults of a thread that emits events of one kind, after a warm-up that makes its code, its stack and
+/// its thread-local data present.
 fn faults(kind: &str, events: u64) {
     const WARM_UP: u64 = 20_000;
     let emit = match kind {
@@ -101,22 +101,22 @@ fn faults(kind: &str, events: u64) {
     println!("emitted {}\nfaults {faults}", WARM_UP + events);
 }
 
-/// As [`faults`], in a child of a process that has traced.
+/// Counts like [`faults`], in a child of a process that has traced.
 fn faults_of_child(kind: &str, events: u64) {
     dormouse::event!(e2e.word, number = 0u64);
-    // SAFETY: one thread that this program knows of; the child goes on as any program does.
+    // SAFETY: this program has started no other thread; the child may continue like any program.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
         faults(kind, events);
         return;
     }
     let mut status = 0;
-    // SAFETY: this process's child, and room for an answer (waitpid(2)).
+    // SAFETY: `pid` is a child of this process, and `status` has room for the answer (waitpid(2)).
     assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
     assert_eq!(status, 0);
 }
 
-/// Emits numbered events from several threads, each so long after the other, until a file is there.
+/// Emits numbered events from several threads at the interval `pace`, until a file exists.
 fn until(file: &Path, threads: u32, pace: Duration) {
     println!("ready");
     std::thread::scope(|scope| {
@@ -134,7 +134,7 @@ fn until(file: &Path, threads: u32, pace: Duration) {
     });
 }
 
-/// While nobody drains, thread 0 emits events on one processor, and then thread 1 on another.
+/// While the owner is stopped, thread 0 emits events on one CPU, and then thread 1 on another.
 fn starve(busy: u64, quiet: u64) {
     let allowed = rustix::thread::sched_getaffinity(None).expect("a set of processors");
     let mut cpus = (0..rustix::thread::CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu));
@@ -153,17 +153,17 @@ fn starve(busy: u64, quiet: u64) {
     rustix::process::kill_process(owner, rustix::process::Signal::CONT).expect("it is ours");
 }
 
-/// Emits some numbered events, and waits until somebody opens a FIFO's other end.
+/// Emits some numbered events, and waits until a FIFO's other end is opened.
 fn hold(fifo: &Path, events: u64) {
     emit_steps(0, events);
     println!("ready");
     std::fs::File::open(fifo).expect("a FIFO");
 }
 
-/// Emits some numbered events, and comes to an end.
+/// Emits some numbered events, and ends in the requested way.
 fn end(how: &str, events: u64) {
     if how == "ignored" {
-        // SAFETY: an action that is no function.
+        // SAFETY: signal(2) sets an action that is not a function.
         unsafe { libc::signal(libc::SIGTRAP, libc::SIG_IGN) };
     }
     if how == "handled" || how == "given-up" {
@@ -175,14 +175,14 @@ fn end(how: &str, events: u64) {
         "abort" => std::process::abort(),
         "panic" => panic!("as asked"),
         "overflow" => println!("{}", overflow(1)),
-        // SAFETY: none: the page is never there.
+        // SAFETY: a deliberate fault: the page is never mapped.
         "segv" => unsafe { std::ptr::without_provenance_mut::<u64>(8).write_volatile(1) },
-        // SAFETY: the page is there once the handler has run; otherwise the program has ended.
+        // SAFETY: the page is mapped once the handler has run; otherwise the program has ended.
         "handled" | "given-up" => (0..5).for_each(|_| unsafe { page().write_volatile(1) }),
         "thread" => std::thread::spawn(|| println!("{}", overflow(1))).join().expect("the process ends before"),
-        // SAFETY: sends a signal to this very thread.
+        // SAFETY: raise(3) sends a signal to this very thread.
         "raise" => drop(unsafe { libc::raise(libc::SIGSEGV) }),
-        // SAFETY: raises a signal; the program may go on behind it.
+        // SAFETY: the breakpoint only raises a signal; the program may continue after it.
         #[cfg(target_arch = "x86_64")]
         "trap" | "ignored" => unsafe { std::arch::asm!("int3") },
         "forbidden" => call_forbidden(),
@@ -190,24 +190,24 @@ fn end(how: &str, events: u64) {
     }
 }
 
-/// An address at which nothing is mapped, unless somebody maps something.
+/// Returns an address at which nothing is mapped, until the handler maps a page there.
 fn page() -> *mut u8 {
     std::ptr::without_provenance_mut(0x1234_5000)
 }
 
-/// Has a handler map the page that is missing, or give SIGSEGV back to the system.
+/// Installs a handler that maps the missing page, or restores the default action of SIGSEGV.
 fn handle_faults(is_mapped: bool) {
     extern "C" fn map(_: c_int) {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
-        // SAFETY: a fresh mapping at an address that nobody else uses.
+        // SAFETY: a new mapping at an address that no other code uses; MAP_FIXED_NOREPLACE replaces no mapping.
         unsafe { libc::mmap(page().cast(), 4096, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
     }
     extern "C" fn give_up(signal: c_int) {
-        // SAFETY: an action that is no function.
+        // SAFETY: signal(2) sets an action that is not a function.
         unsafe { libc::signal(signal, libc::SIG_DFL) };
     }
     let handler = if is_mapped { map } else { give_up } as extern "C" fn(c_int);
-    // SAFETY: both handlers make one system call.
+    // SAFETY: both handlers only make one system call.
     unsafe { libc::signal(libc::SIGSEGV, handler as usize) };
 }
 
@@ -215,22 +215,22 @@ fn handle_faults(is_mapped: bool) {
 fn call_forbidden() {
     let instruction = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
     let mut filter = [
-        // The number of the call, offset 0 of `seccomp_data`.
+        // Loads the number of the call, at offset 0 of `seccomp_data`.
         instruction((libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16, 0, 0, 0),
         instruction((libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16, 0, 1, libc::SYS_getppid as u32),
         instruction((libc::BPF_RET | libc::BPF_K) as u16, 0, 0, libc::SECCOMP_RET_TRAP),
         instruction((libc::BPF_RET | libc::BPF_K) as u16, 0, 0, libc::SECCOMP_RET_ALLOW),
     ];
     let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
-    // SAFETY: takes numbers.
+    // SAFETY: takes numbers only.
     assert_eq!(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) }, 0);
-    // SAFETY: reads a program that lives until it returns.
+    // SAFETY: prctl(2) reads the program and its instructions, which live until it returns.
     assert_eq!(unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) }, 0);
-    // SAFETY: takes nothing.
+    // SAFETY: getppid(2) takes no arguments.
     unsafe { libc::syscall(libc::SYS_getppid) };
 }
 
-/// Does one thing after the other, each of which may have a number after `=`.
+/// Does a list of actions in order, each of which may have a number after `=`.
 fn script(fifo: &Path, words: &[String]) {
     for (index, word) in words.iter().enumerate() {
         let (word, number) = word
@@ -250,7 +250,7 @@ fn script(fifo: &Path, words: &[String]) {
             }
             "thread" => std::thread::scope(|scope| drop(scope.spawn(|| script(fifo, &words[index + 1..])))),
             "child" => {
-                // SAFETY: the program has one thread.
+                // SAFETY: the program has only one thread.
                 let pid = unsafe { libc::fork() };
                 if pid != 0 {
                     return wait(pid);
@@ -268,29 +268,29 @@ fn script(fifo: &Path, words: &[String]) {
     }
 }
 
-/// As programs do that show a title in `ps`.
+/// Overwrites the environment, as programs do that show a title in `ps`.
 fn write_over_environment() {
     unsafe extern "C" {
         static environ: *const *mut std::ffi::c_char;
     }
-    // SAFETY: a null-terminated list, which nobody changes: the program has one thread.
+    // SAFETY: `environ` is a null-terminated list that no other code changes: the program has only one thread.
     let mut entry = unsafe { environ };
     loop {
-        // SAFETY: in the list, whose end is not reached yet.
+        // SAFETY: the entry is in the list, whose end has not been reached.
         let text = unsafe { *entry };
         if text.is_null() {
             return;
         }
-        // SAFETY: a terminated text.
+        // SAFETY: the text ends in NUL.
         let len = unsafe { libc::strlen(text) };
-        // SAFETY: the text's bytes, which are the program's to write to.
+        // SAFETY: these are the text's bytes, to which the program may write.
         unsafe { text.write_bytes(b' ', len) };
-        // SAFETY: the entry is not the last.
+        // SAFETY: the entry is not the last one, so the next one is in the list.
         entry = unsafe { entry.add(1) };
     }
 }
 
-/// Until so much time has passed, by the program's own clock.
+/// Spins until a time has passed, by the program's own clock.
 fn pause(duration: Duration) {
     let begin = std::time::Instant::now();
     while begin.elapsed() <= duration {
@@ -298,7 +298,7 @@ fn pause(duration: Duration) {
     }
 }
 
-/// Takes all of the stack.
+/// Uses up the stack.
 fn overflow(number: u64) -> u64 {
     let page = std::hint::black_box([number; 64]);
     if number == 0 { 0 } else { overflow(number + page[1] - number + 1) + page[63] }
@@ -313,12 +313,12 @@ fn words(arguments: &[&str]) -> Vec<String> {
     arguments.iter().map(|argument| argument.to_string()).collect()
 }
 
-/// Emits up to `events_max` events from each thread, and writes after each how many are done. Waits to be killed.
+/// Emits up to `events_max` events from each thread, and stores after each how many are done. Then waits to be killed.
 fn victim(file: &Path, threads: u32, events_max: u64) {
     let file = OpenOptions::new().read(true).write(true).open(file).expect("the file is there");
     let mapping = memmap2::MmapRaw::map_raw(&file).expect("a mapping");
     let base = mapping.as_mut_ptr().cast::<u64>();
-    // SAFETY: the file has a page, which is aligned; these words are accessed as atomics only.
+    // SAFETY: the file has a page, which is aligned; these words are only accessed as atomics.
     let done = |thread: u32| unsafe { AtomicU64::from_ptr(base.wrapping_add(thread as usize)) };
     let done: Vec<&AtomicU64> = (0..threads).map(done).collect();
     std::thread::scope(|scope| {
@@ -336,12 +336,12 @@ fn victim(file: &Path, threads: u32, events_max: u64) {
     });
 }
 
-/// Threads of a victim.
+/// Number of threads of a victim.
 const VICTIM_THREADS: u32 = 2;
-/// A victim stops there, so that an ample budget holds all of its events.
+/// Maximum number of a victim's events, so that an ample budget holds all of them.
 const VICTIM_EVENTS_MAX: u64 = 60_000;
 
-/// Kills one victim after the other in the midst of its events, while siblings emit theirs.
+/// Kills one victim after the other in the middle of its events, while siblings emit theirs.
 fn kill_rounds(dir: &Path, seed: u64, rounds: u64, events: u64) {
     let mut random = Random(seed);
     for round in 0..rounds {
@@ -380,11 +380,11 @@ extern "C" fn on_signal(_: c_int) {
 }
 
 fn handle(signal: c_int, handler: extern "C" fn(c_int)) {
-    // SAFETY: all bytes zero is a value of this plain C struct: no flags, an empty mask.
+    // SAFETY: all zeroes is a valid value of this plain C struct: no flags, an empty mask.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     action.sa_sigaction = handler as *const () as usize;
     action.sa_flags = libc::SA_RESTART;
-    // SAFETY: a complete action; the handler does what is async-signal-safe.
+    // SAFETY: the action is complete and live; the handler only does what is async-signal-safe.
     let answer = unsafe { libc::sigaction(signal, &action, std::ptr::null_mut()) };
     assert_eq!(answer, 0);
 }
@@ -392,13 +392,13 @@ fn handle(signal: c_int, handler: extern "C" fn(c_int)) {
 fn set_timer(microseconds: i64) {
     let interval = libc::timeval { tv_sec: 0, tv_usec: microseconds };
     let timer = libc::itimerval { it_interval: interval, it_value: interval };
-    // SAFETY: a complete timer value.
+    // SAFETY: the timer value is complete and live.
     let answer = unsafe { libc::setitimer(libc::ITIMER_REAL, &timer, std::ptr::null_mut()) };
     assert_eq!(answer, 0);
 }
 
-/// Emits from threads that two kinds of signals interrupt, whose handlers emit too, and that are moved from one processor
-/// to the other meanwhile.
+/// Emits from threads that are interrupted by two kinds of signals, whose handlers emit too, and that are moved from
+/// one CPU to another meanwhile.
 fn signals(threads: u32, events: u64) {
     handle(libc::SIGUSR1, on_signal);
     handle(libc::SIGALRM, on_signal);
@@ -415,7 +415,7 @@ fn signals(threads: u32, events: u64) {
     let ids: Vec<_> = ids.iter().take(threads as usize).collect();
     let cpus = rustix::thread::sched_getaffinity(None).expect("the processors that there are");
     let cpus: Vec<usize> = (0..rustix::thread::CpuSet::MAX_CPU).filter(|cpu| cpus.is_set(*cpu)).collect();
-    // A thread that is not joined yet can be sent signals even when it has ended.
+    // A thread that has not been joined can be sent signals even after it has ended.
     for round in 0..20_000 {
         if round % 16 == 0 {
             for (thread, id) in ids.iter().enumerate() {
@@ -426,7 +426,7 @@ fn signals(threads: u32, events: u64) {
             }
         }
         for worker in workers.iter().filter(|worker| !worker.is_finished()) {
-            // SAFETY: the thread is not joined.
+            // SAFETY: the thread has not been joined.
             unsafe { libc::pthread_kill(worker.as_pthread_t(), libc::SIGUSR1) };
         }
         if workers.iter().all(|worker| worker.is_finished()) {
@@ -441,12 +441,12 @@ fn signals(threads: u32, events: u64) {
     println!("handled {}", HANDLED.load(Ordering::Relaxed));
 }
 
-/// Thread number in the events of children, and of theirs; what a child becomes by `exec` counts from 0 again.
+/// Thread number in the events of children and grandchildren; a program that a child executes counts from 0 again.
 const CHILD: u32 = 20;
 /// See [`CHILD`].
 const GRANDCHILD: u32 = 10;
 
-/// Forks while other threads trace. Children emit; every second forks again, every third becomes another program.
+/// Forks while other threads trace. Children emit; every second one forks again, every third executes another program.
 fn fork(children: u64, events: u64) {
     let program = std::env::current_exe().expect("a program has a path");
     let program = CString::new(program.as_os_str().as_bytes()).expect("a path");
@@ -470,7 +470,8 @@ fn fork(children: u64, events: u64) {
             })
             .collect();
         for child in 0..children {
-            // SAFETY: the child calls only what is allowed after a fork: events, fork, execv, waitpid, _exit.
+            // SAFETY: the child only calls functions that are allowed after a fork: events, fork, execv, waitpid,
+            // _exit.
             let pid = unsafe { libc::fork() };
             assert!(pid >= 0);
             if pid == 0 {
@@ -479,10 +480,10 @@ fn fork(children: u64, events: u64) {
                     grandchild(events);
                 }
                 if child % 3 == 2 {
-                    // SAFETY: terminated strings in a terminated list, made before the fork.
+                    // SAFETY: the strings end in NUL and the list in null; they were made before the fork.
                     unsafe { libc::execv(program.as_ptr(), list.as_ptr()) };
                 }
-                // SAFETY: ends the child without running the parent's exit handlers.
+                // SAFETY: _exit(2) ends the child without running the parent's exit handlers.
                 unsafe { libc::_exit(0) };
             }
             println!("child {pid}");
@@ -497,30 +498,30 @@ fn fork(children: u64, events: u64) {
 
 fn wait(pid: libc::pid_t) {
     let mut status = -1;
-    // SAFETY: waits for a child of this process, into a live integer.
+    // SAFETY: waits for a child of this process and writes its status to a live integer.
     unsafe { libc::waitpid(pid, &mut status, 0) };
     assert_eq!(status, 0, "child {pid}");
 }
 
 fn grandchild(events: u64) {
-    // SAFETY: the grandchild calls only what is allowed after a fork: events, _exit.
+    // SAFETY: the grandchild only calls functions that are allowed after a fork: events, _exit.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
         emit_steps(GRANDCHILD, events);
-        // SAFETY: ends the grandchild without running exit handlers of the program that it is forked from.
+        // SAFETY: _exit(2) ends the grandchild without running the original program's exit handlers.
         unsafe { libc::_exit(0) };
     }
     let mut status = -1;
-    // SAFETY: waits for a child of this process, into a live integer.
+    // SAFETY: waits for a child of this process and writes its status to a live integer.
     unsafe { libc::waitpid(pid, &mut status, 0) };
     if status != 0 {
-        // It does not panic: it would wait for threads that it does not have.
-        // SAFETY: ends the child without running the parent's exit handlers.
+        // Does not panic, because that would wait for threads that this process does not have.
+        // SAFETY: _exit(2) ends the child without running the parent's exit handlers.
         unsafe { libc::_exit(98) };
     }
 }
 
-/// Becomes itself again, `times` over, in the midst of its threads' events; then emits `events` from one thread.
+/// Executes itself again `times` times, in the middle of its threads' events; then emits `events` from one thread.
 fn become_again(times: u64, events: u64) {
     use std::os::unix::process::CommandExt;
     if times == 0 {
@@ -530,7 +531,7 @@ fn become_again(times: u64, events: u64) {
     for thread in 1..4 {
         std::thread::spawn(move || emit_steps(thread, 50_000));
     }
-    // They are to be amid their events.
+    // Gives the threads time to be in the middle of their events.
     std::thread::sleep(Duration::from_millis(1));
     let program = std::env::current_exe().expect("a program has a path");
     let error = Command::new(program).args(words(&["become", &(times - 1).to_string(), &events.to_string()])).exec();
@@ -551,13 +552,13 @@ fn many(count: u64, events: u64) {
     }
 }
 
-/// Emits events of its own and those of a library that is loaded now, in turn.
+/// Alternately emits its own events and those of a library that it loads.
 fn plugin(path: &Path, events: u64) {
     let path = CString::new(path.as_os_str().as_bytes()).expect("a path");
-    // SAFETY: loads a library that the tests have built.
+    // SAFETY: the library was built by the tests, and the path ends in NUL.
     let library = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
     assert!(!library.is_null());
-    // SAFETY: the library is loaded, and the name is terminated.
+    // SAFETY: the library is loaded, and the name ends in NUL.
     let symbol = unsafe { libc::dlsym(library, c"dormouse_e2e_plugin_emit".as_ptr()) };
     assert!(!symbol.is_null());
     // SAFETY: the plugin's function has this type.
@@ -568,7 +569,7 @@ fn plugin(path: &Path, events: u64) {
     }
 }
 
-/// Emits an event whose argument has a side effect, and says how often that was evaluated.
+/// Emits an event whose argument has a side effect, and prints how often the argument was evaluated.
 fn dormant(events: u64) {
     let mut evaluated = 0u64;
     let mut evaluate = || {
@@ -581,7 +582,7 @@ fn dormant(events: u64) {
     println!("evaluated {evaluated}");
 }
 
-/// What the golden test looks at: one event in a function of its own.
+/// The function that the golden test examines: it contains only one event.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn dormouse_e2e_golden(number: u64) -> u64 {
@@ -589,15 +590,15 @@ pub extern "C" fn dormouse_e2e_golden(number: u64) -> u64 {
     number.wrapping_add(1)
 }
 
-/// Compares the program's text in memory with the file: prints the five bytes that begin with each byte that differs, with their
-/// place in the file, and what the registry of sites says.
+/// Compares the program's text in memory with the file. Prints the five bytes that begin with each differing byte, with
+/// their offset in the file, and the information in the site registry.
 fn golden() {
     assert_eq!(dormouse_e2e_golden(1), 2);
     let program = std::env::current_exe().expect("a program has a path");
     let file = std::fs::read(&program).expect("a program can be read");
     for region in regions(&program.to_string_lossy()).iter().filter(|region| region.executable) {
         let len = region.len.min(file.len() - region.file_offset);
-        // SAFETY: the program's own text, mapped for as long as it runs; nobody arms or disarms by now.
+        // SAFETY: this is the program's own text, mapped as long as it runs; no thread arms or disarms sites any more.
         let text = unsafe { std::slice::from_raw_parts(region.start as *const u8, len) };
         let on_disk = &file[region.file_offset..][..len];
         let mut begin = 0;
@@ -620,7 +621,7 @@ extern "C" fn note_signal(signal: c_int) {
     TERMINATED.store(signal as u64, Ordering::Release);
 }
 
-/// Ends when a signal comes, and says which.
+/// Ends when a signal arrives, and prints which one.
 fn await_signal() {
     handle(libc::SIGTERM, note_signal);
     handle(libc::SIGINT, note_signal);
@@ -632,7 +633,7 @@ fn await_signal() {
     std::process::exit(7);
 }
 
-/// Copies its input to its output, traces each line, and complains on stderr.
+/// Copies its input to its output, traces each line, and writes to standard error.
 fn echo() {
     for (number, line) in (0..).zip(std::io::stdin().lock().lines()) {
         let line = line.expect("a line");
@@ -646,12 +647,13 @@ fn echo() {
 /// Emits an event and ends by a signal.
 fn die(signal: c_int) {
     emit::step(0, 0);
-    // SAFETY: sends a signal to this process.
+    // SAFETY: raise(3) sends a signal to this process.
     unsafe { libc::raise(signal) };
     std::thread::sleep(Duration::from_secs(1));
 }
 
-/// Emits events that fit no page between others that do: `count` of 100,000 bytes, and one of more than 4 GiB.
+/// Emits events that do not fit into a page between others that do: `count` of 100,000 bytes, and one of more than 4
+/// GiB.
 fn too_big(count: u64) {
     let text = "x".repeat(100_000);
     for number in 0..count {
@@ -660,10 +662,10 @@ fn too_big(count: u64) {
     }
     let len = (4usize << 30) + 24;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    // SAFETY: a fresh mapping at an address of the kernel's choice.
+    // SAFETY: a new mapping at an address that the kernel chooses.
     let start = unsafe { libc::mmap(std::ptr::null_mut(), len, libc::PROT_READ, flags, -1, 0) };
     assert_ne!(start, libc::MAP_FAILED);
-    // SAFETY: `len` bytes that were mapped just now, zero until somebody reads them and afterwards.
+    // SAFETY: `len` bytes that were mapped just now; they are zero, and no code writes to them.
     let huge: &[u8] = unsafe { std::slice::from_raw_parts(start.cast(), len) };
     dormouse::event!(e2e.big, number = count, huge);
     println!("emitted {}", 2 * count + 1);
@@ -693,21 +695,22 @@ fn regions(name: &str) -> Vec<Region> {
     maps.lines().filter(|line| line.contains(name)).map(region).collect()
 }
 
-/// The session's memory in this process, as words, and its geometry.
+/// Returns the session's memory in this process, as words, and its geometry.
 fn session_memory() -> (Vec<&'static AtomicU64>, Geometry) {
     let region = regions("dormouse-session").into_iter().next().expect("the process is in a session");
-    // SAFETY: the header is mapped, aligned and complete, and atomics.
+    // SAFETY: the header is mapped, aligned and complete, and consists of atomics.
     let header = unsafe { &*(region.start as *const SessionHeader) };
     let geometry = Geometry::from_layout(&header.layout(), region.len).expect("a header that nobody has touched");
     let words = (0..geometry.size_bytes() / 8).map(|index| {
-        // SAFETY: within the mapping, aligned; a process that leaves the session unmaps only once it is told to.
+        // SAFETY: inside the mapping and aligned; a process in a session unmaps the memory only when it is told to
+        // leave.
         unsafe { AtomicU64::from_ptr((region.start as *mut u64).wrapping_add(index)) }
     });
     (words.collect(), geometry)
 }
 
-/// Scribbles over the session's memory, and goes on emitting meanwhile. An even seed leaves the header alone, by which
-/// everybody would soon leave the session.
+/// Writes garbage over the session's memory, and continues to emit meanwhile. An even seed leaves the header unchanged,
+/// since changes there would soon make all programs leave the session.
 fn hostile(seed: u64, stores: u64) {
     let (words, geometry) = session_memory();
     let mut random = Random(seed);
@@ -730,7 +733,7 @@ fn hostile(seed: u64, stores: u64) {
         if seed.is_multiple_of(2) && index < HEADER_SIZE_BYTES as u64 / 8 {
             continue;
         }
-        // Zero, everything, noise, one off, or what lies elsewhere.
+        // Zero, all ones, noise, off by one, or a value from elsewhere.
         let old = words[index as usize].load(Ordering::Relaxed);
         let value = match random.below(6) {
             0 => 0,
@@ -748,7 +751,7 @@ fn hostile(seed: u64, stores: u64) {
     println!("scribbled {stores}");
 }
 
-/// Offers pages that were never filled, without end: the ring is always half full.
+/// Endlessly offers pages that were never filled: the ring is always half full.
 fn flood() {
     let (words, geometry) = session_memory();
     println!("ready");
@@ -763,7 +766,7 @@ fn flood() {
     }
 }
 
-/// Emits events, and then has every ring offer more than it can hold.
+/// Emits events, and then makes every ring offer more than it can hold.
 fn lie(events: u64) {
     emit_steps(0, events);
     println!("emitted {events}");

@@ -1,4 +1,4 @@
-//! Loads a library with a tracer of its own, and says for each line that it reads what both are tuned to.
+//! Loads a library with a tracer of its own, and for each line that it reads prints the values that both are tuned to.
 
 use std::ffi::{CString, c_void};
 use std::io::BufRead;
@@ -14,10 +14,10 @@ tunable!(TWIN, "e2e.twin", "of the program");
 
 fn main() {
     let path = std::env::args().nth(1).and_then(|path| CString::new(path).ok()).expect("the library's path");
-    // SAFETY: loads a library that the tests have built.
+    // SAFETY: the library was built by the tests, and the path ends in NUL.
     let library = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
     assert!(!library.is_null());
-    // SAFETY: the library is loaded, and the name is terminated.
+    // SAFETY: the library is loaded, and the name ends in NUL.
     let symbol = unsafe { libc::dlsym(library, c"dormouse_e2e_plugin_depth".as_ptr()) };
     assert!(!symbol.is_null());
     // SAFETY: the plugin's function has this type.

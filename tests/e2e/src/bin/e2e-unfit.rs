@@ -1,4 +1,4 @@
-//! Announces classes that a session refuses: below the macros, which do not compile them.
+//! Announces classes that a session refuses. Uses the functions below the macros, which would not compile them.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -23,14 +23,14 @@ fn main() {
     }
 }
 
-/// Up to four bytes, with zeros behind.
+/// Returns up to four bytes as a word, padded with zeros.
 fn word(bytes: &[u8]) -> u32 {
     let mut word = [0; 4];
     word[..bytes.len()].copy_from_slice(bytes);
     u32::from_ne_bytes(word)
 }
 
-/// A class as C lays it out. It is never freed, as static storage is not.
+/// Returns a class in C's layout. It is never freed, like static storage.
 fn class(provider: &str, event: &str, fields: &[(&str, u8)]) -> *const CClass {
     let mut description = vec![0; size_of::<CClass>()];
     description.push(fields.len() as u8);
@@ -38,7 +38,7 @@ fn class(provider: &str, event: &str, fields: &[(&str, u8)]) -> *const CClass {
     for text in [provider, event].into_iter().chain(fields.iter().map(|(text, _)| *text)) {
         description.extend(text.bytes().chain([0]));
     }
-    // In words, for a class has atomics in front.
+    // Built of words, because a class begins with atomics.
     let words: Vec<u32> = description.chunks(4).map(word).collect();
     let class = words.leak().as_mut_ptr().cast::<CClass>();
     // SAFETY: the words begin with room for a class.
@@ -46,7 +46,7 @@ fn class(provider: &str, event: &str, fields: &[(&str, u8)]) -> *const CClass {
     class
 }
 
-/// One class that will do, among those that will not.
+/// Announces one valid class among invalid ones.
 fn by_library() {
     let number = Kind::U64 as u8;
     let many: Vec<(&str, u8)> = vec![("f", number); 33];
@@ -62,25 +62,26 @@ fn by_library() {
         class("unfit", "\x1b[2J", &[]),
         class("unfit", "", &[]),
     ];
-    // Twice each, as code that was inlined has them.
+    // Each twice, like code that was inlined.
     announce(&[classes, classes].concat());
     if std::env::args().nth(2).is_some_and(|option| option == "wait") {
         println!("ready {}", std::process::id());
         let _ = std::io::stdin().read_to_end(&mut Vec::new());
     }
-    // SAFETY: never freed.
+    // SAFETY: the class is never freed.
     let enabled = unsafe { &(*fit).enabled };
     for number in 0..10u64 {
         if enabled.load(std::sync::atomic::Ordering::Relaxed) > 0 {
-            // Eight bytes, seven of which may be read beyond, of a class with one such field.
+            // Eight bytes of a class with one field of that size; up to seven bytes beyond may be read.
             let fields = [number, 0];
-            // SAFETY: a class that is never freed, and its fields.
+            // SAFETY: the class is never freed, and the fields are live and longer than the eight bytes by more than
+            // seven.
             unsafe { dormouse::foreign::record_words(fit, fields.as_ptr().cast(), 8) };
         }
     }
 }
 
-/// Has the library register these classes, as those of an object that is loaded.
+/// Makes the library register these classes, like those of a loaded object.
 fn announce(classes: &[*const CClass]) {
     let records: &mut [EventRecord] =
         Vec::leak((0..classes.len()).map(|_| EventRecord { key: 0, describe: 0 }).collect());
@@ -88,11 +89,11 @@ fn announce(classes: &[*const CClass]) {
         record.key = (class.addr() as i64).wrapping_sub(std::ptr::from_ref(record).addr() as i64);
     }
     let section = records.as_ptr_range();
-    // SAFETY: records of classes that are never freed.
+    // SAFETY: the records and their classes are never freed.
     unsafe { dormouse::foreign::register(section.start, section.end) };
 }
 
-/// Three classes more than a trace has room for.
+/// Announces three more classes than a trace has room for.
 fn crowd() {
     let classes: Vec<_> =
         (0..CLASS_ID_MAX as u32 + 4).map(|number| class("crowd", &format!("e{number}"), &[])).collect();
@@ -103,7 +104,7 @@ fn session() -> PathBuf {
     std::env::var_os(ENV_SESSION).expect("a session").into()
 }
 
-/// Says something else, and waits until the owner hangs up.
+/// Sends other bytes than a program would, and waits until the owner closes the connection.
 fn say(bytes: &[u8]) {
     let mut stream = UnixStream::connect(session()).expect("an owner");
     stream.write_all(bytes).expect("it listens");

@@ -1,4 +1,4 @@
-//! Emits every kind of value that an event can have, each in an event that its test knows by name.
+//! Emits every kind of value that an event can have, each in an event whose name its test knows.
 
 use std::ffi::CString;
 use std::pin::pin;
@@ -95,7 +95,7 @@ fn shapes() {
     );
 }
 
-/// Words of Rust and of TSDL (CTF 1.8.3, clause C.2.1).
+/// Names that are words of Rust and of TSDL (CTF 1.8.3, clause C.2.1).
 fn names() {
     let r#type = 1u8;
     event!(values.r#match, r#type, type_ = 2u8, r#async = 3u8);
@@ -135,7 +135,7 @@ fn names() {
     );
 }
 
-/// Ready when it is asked for the second time.
+/// A future that is ready when it is polled for the second time.
 async fn later<T>(value: T) -> T {
     let mut is_asked = false;
     std::future::poll_fn(|_| if std::mem::replace(&mut is_asked, true) { Poll::Ready(()) } else { Poll::Pending })
@@ -143,7 +143,7 @@ async fn later<T>(value: T) -> T {
     value
 }
 
-/// Has a future on its way through several threads, as a runtime that steals work does: it has to be `Send`.
+/// Polls a future on several threads in turn, as a work-stealing runtime does; it must be `Send`.
 fn drive(future: impl Future<Output = ()> + Send) {
     let mut future = pin!(future);
     let mut poll = || future.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready();
@@ -161,7 +161,7 @@ fn awaited() {
         event!(values.awaited_short, first = 1u8, last = later(2u64).await);
     });
     drive(awaited_in_generic(4i64));
-    // A value is taken as it is evaluated: others may change or take what it came from.
+    // A value is taken when it is evaluated: later expressions may change or move its source.
     let mut number = 1u32;
     let owned = String::from("owned");
     event!(
@@ -176,12 +176,12 @@ fn awaited() {
     );
 }
 
-/// One site, several classes.
+/// One site with several classes.
 fn generic<T: Value>(value: T, round: u32) {
     event!(values.generic, value, round);
 }
 
-/// A site in code that is copied to wherever it is called.
+/// A site in code that is inlined into its callers.
 mod elsewhere {
     /// Emits from another module.
     #[inline(always)]

@@ -1,4 +1,4 @@
-//! One budget for all processors: who gets of it, what it costs, and how it changes while a session is live.
+//! One budget for all CPUs: its distribution, its cost, and how it changes while a session is live.
 
 use std::path::{Path, PathBuf};
 
@@ -11,7 +11,7 @@ use rustix::fs::{FileType, Mode};
 
 use crate::TRACED;
 
-/// A program that has emitted some events, and waits at a FIFO until [`finish`].
+/// Starts a program that emits some events, and then waits at a FIFO until [`finish`].
 fn hold(record: Record, events: &str) -> (Running, PathBuf) {
     let end = record.place().join("end");
     rustix::fs::mknodat(rustix::fs::CWD, &end, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
@@ -20,14 +20,14 @@ fn hold(record: Record, events: &str) -> (Running, PathBuf) {
     (running, end)
 }
 
-/// The sums of the trace that is left.
+/// Ends the program, and returns the sums of its trace.
 fn finish((running, end): (Running, PathBuf)) -> (u64, u64) {
     std::fs::write(end, "").unwrap();
     let (_, events, lost) = check(&running.wait().succeeded());
     (events, lost)
 }
 
-/// The answer of `dormouse budget`, or what it says on standard error.
+/// Returns the answer of `dormouse budget`, or its standard error.
 fn budget(running: &Running, set: Option<&str>) -> Result<serde_json::Value, String> {
     let session = running.session();
     let mut arguments = vec!["budget", session.to_str().unwrap(), "--json"];
@@ -71,7 +71,7 @@ fn processors_that_may_come_cost_hardly_any_memory() {
     assert!(of_thousand <= of_two + of_two / 20);
 }
 
-/// A control group with a limit of memory, where one may be made.
+/// A control group with a memory limit, if one may be created.
 struct Limited(PathBuf);
 
 impl Limited {
@@ -81,7 +81,7 @@ impl Limited {
             |(root, file)| {
                 let limited = Limited(Path::new(root).join(&name));
                 std::fs::create_dir(&limited.0).ok()?;
-                // Dropped, and removed, where it has no such file.
+                // Dropped, and so removed, if it has no such file.
                 let set =
                     limited.0.join(file).exists() && std::fs::write(limited.0.join(file), bytes.to_string()).is_ok();
                 set.then_some(limited)
@@ -96,7 +96,7 @@ impl Drop for Limited {
     }
 }
 
-/// Everything in 64 MiB, with the default settings: who records, who is traced, and the session's memory.
+/// Everything fits into 64 MiB with the default settings: the recorder, the traced program, and the session's memory.
 #[test]
 fn a_small_container_on_a_large_machine_is_enough() {
     const LIMIT: u64 = 64 << 20;
@@ -144,14 +144,14 @@ fn a_live_flight_recorder_grows_and_shrinks() {
         if bytes == 2 << 20 {
             break;
         }
-        // A snapshot needs more for a while; the next size takes it back.
+        // A snapshot needs more memory for a while; the next size takes it back.
         let dir = running.place().join(size);
         let taken = running.dormouse(&["snapshot".as_ref(), "-o".as_ref(), dir.as_os_str()]);
         assert!(taken.status.success(), "{taken:?}");
         let stats = Trace::read(&dir).stats();
         assert!(stats.warnings.is_empty(), "{stats}");
     }
-    // Pages beyond the budget go with the next switches.
+    // Pages beyond the budget are returned at the next switches.
     let session = SessionSocket::at(&running.session()).unwrap();
     running.wait_until("waiting for pages to go", || ask_for_budget(&session, None).unwrap().beyond == 0);
     assert!(running.memory_bytes() < before, "{} of {before}", running.memory_bytes());
@@ -167,7 +167,8 @@ fn a_live_session_grows_and_shrinks() {
     budget(&session.0, Some("16M")).unwrap();
     assert!(session.0.memory_bytes() >= before + (12 << 20));
     budget(&session.0, Some("1M")).unwrap();
-    // What is written to just now stays, the current and the next page of each stream; what the drain has not looked at yet goes soon.
+    // The current and the next page of each stream stay; pages that the drain thread has not looked at yet are returned
+    // soon.
     let socket = SessionSocket::at(&session.0.session()).unwrap();
     session.0.wait_until("waiting for pages to go", || {
         let state = ask_for_budget(&socket, None).unwrap();

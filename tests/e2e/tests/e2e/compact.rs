@@ -1,4 +1,4 @@
-//! Sessions whose records have no context: half the size, and nothing else is different.
+//! Sessions whose records have no context: half the size, and otherwise the same.
 
 use std::path::Path;
 use std::process::Command;
@@ -14,7 +14,7 @@ fn bytes_on_disk(dir: &Path) -> u64 {
     entries.map(|entry| entry.unwrap().metadata().unwrap().len()).sum()
 }
 
-/// Every line of `dormouse view` is `babeltrace2`'s.
+/// Asserts that every line of `dormouse view` equals `babeltrace2`'s.
 fn views_agree(recording: &Recording) {
     let Some(theirs) = babeltrace2_lines(&recording.dir) else { return };
     let ours = Command::new(dormouse()).arg("view").arg(&recording.dir).output().unwrap();
@@ -27,7 +27,8 @@ fn views_agree(recording: &Recording) {
     assert!(!ours.is_empty() && !ours.contains("vtid ="));
 }
 
-/// The size that is promised: that of another tracer, metadata and all. It follows from the format: no machine writes more.
+/// The promised size: that of another tracer, metadata included. It follows from the format and does not depend on the
+/// machine.
 #[test]
 fn an_event_of_one_field_takes_little_on_disk() {
     const LTTNG_BYTES: f64 = 13.4;
@@ -45,7 +46,7 @@ fn an_event_of_one_field_takes_little_on_disk() {
     }
 }
 
-/// Ids from 255 on are in extended records alone.
+/// Ids from 255 on only occur in extended records.
 #[test]
 fn classes_beyond_a_byte_have_extended_records() {
     const CLASSES: u64 = 17 * 16;
@@ -83,7 +84,7 @@ fn threads_lose_nothing_or_count_it() {
     }
 }
 
-/// Values of every kind and length; `values.rs` looks at them one by one.
+/// Values of every kind and length; `values.rs` checks them one by one.
 #[test]
 fn lines_of_every_kind_of_value_agree() {
     views_agree(&Record::new().context("none").run(&[VALUES]).succeeded());

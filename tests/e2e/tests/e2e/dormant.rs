@@ -1,4 +1,4 @@
-//! A dormant event does nothing, and is exactly the bytes that the documents promise.
+//! A dormant event does nothing, and consists of exactly the bytes that the documents promise.
 
 use std::process::Command;
 
@@ -13,7 +13,7 @@ fn a_dormant_event_evaluates_nothing() {
     let recording = Record::new().option("-e").option("other:*").run(&[TRACED, "dormant", "1000"]).succeeded();
     assert_eq!(recording.numbers("evaluated"), [0]);
     assert_eq!(check(&recording).1, 0);
-    // No session at all.
+    // Without any session.
     let output = Command::new(TRACED).args(["dormant", "1000"]).output().expect("the program runs");
     assert_eq!(String::from_utf8_lossy(&output.stdout), "evaluated 0\n");
     let recording = Record::new().run(&[TRACED, "dormant", "1000"]).succeeded();
@@ -21,7 +21,7 @@ fn a_dormant_event_evaluates_nothing() {
     assert_eq!(check(&recording).1, 1_000);
 }
 
-/// Five bytes of the program's text of which the first is another in memory than in the file.
+/// Five bytes of the program's text, the first of which differs between memory and file.
 #[derive(Debug)]
 struct Difference {
     file_offset: u64,
@@ -41,8 +41,8 @@ fn number(stdout: &str, word: &str) -> usize {
     line.and_then(|number| number.trim().parse().ok()).expect("a number")
 }
 
-/// Every site of a program that nobody traces, and not a byte besides: `E9` and a distance (jmp) in the file, `0F 1F 44 00 00` (nop)
-/// in memory.
+/// Checks that every site of an untraced program, and no other byte, differs: `E9` and a distance (jmp) in the file,
+/// `0F 1F 44 00 00` (nop) in memory.
 #[test]
 #[cfg(target_arch = "x86_64")]
 fn dormant_sites_are_the_documented_bytes() {
@@ -63,7 +63,8 @@ fn dormant_sites_are_the_documented_bytes() {
     golden_function(&differences);
 }
 
-/// The function has one site, and its dormant path goes from the site straight on: no load, no other jump or call.
+/// Checks that the function has one site, and that its dormant path continues straight from the site: no load, no other
+/// jump or call.
 #[cfg(target_arch = "x86_64")]
 fn golden_function(differences: &[Difference]) {
     let output =
@@ -87,7 +88,7 @@ fn golden_function(differences: &[Difference]) {
             assert!(rest.starts_with("e9 ") && code.starts_with("jmp"), "{line}");
             continue;
         }
-        // Up to the return the dormant path lies; behind it the slow one.
+        // The dormant path extends to the return; the slow one follows.
         let is_quiet = !code.starts_with('j') && !code.starts_with("call");
         assert!(is_quiet || sites > 0 && code.starts_with("jmp"), "{text}");
         if code.starts_with("ret") {

@@ -1,4 +1,4 @@
-//! How recordings end, whatever programs, disks and signals do; and that only what is proven is said of losses.
+//! How recordings end, whatever programs, disks and signals do; and that only proven losses are reported.
 
 use std::fs::File;
 use std::os::unix::fs::{MetadataExt, chown, symlink};
@@ -17,7 +17,7 @@ fn fifo(path: &Path) {
     mknodat(CWD, path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).expect("a FIFO");
 }
 
-/// Runs `dormouse`; one that waits for something that never comes is ended, with an exit code of its own.
+/// Runs `dormouse`; if it waits forever, it is ended with an exit code of its own.
 fn dormouse_in_time(arguments: &[&Path]) -> Output {
     Command::new("timeout").args(["-k", "1", "60"]).arg(dormouse()).args(arguments).output().expect("timeout runs")
 }
@@ -26,7 +26,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// A shell with `script`, in which `$0` is `dormouse`, `$1` a new directory and `$2` the traced program.
+/// Runs a shell with `script`, in which `$0` is `dormouse`, `$1` a new directory and `$2` the traced program.
 fn shell(script: &str) -> (tempfile::TempDir, Output) {
     let place = tempfile::tempdir().expect("a directory");
     let mut command = Command::new("sh");
@@ -35,7 +35,7 @@ fn shell(script: &str) -> (tempfile::TempDir, Output) {
     (place, output)
 }
 
-/// A command that has written 100 events, waits, and was stopped.
+/// Returns a stopped command that has written 100 events and waits.
 fn stopped(record: Record) -> Running {
     let gate = record.place().join("gate");
     fifo(&gate);
@@ -65,7 +65,7 @@ fn programs_that_are_frozen_at_the_end_are_counted_and_left() {
     let told =
         "300 events, unknown how many lost because programs have not confirmed that they left (3), 3 processes, ";
     assert!(recording.stderr.contains(told), "{}", recording.stderr);
-    // What they had committed is there.
+    // Everything that they had committed is there.
     let (trace, events, lost) = check(&recording);
     assert_eq!((events, lost), (300, 0));
     assert!(!trace.stats().loss_possible.is_empty());
@@ -82,7 +82,8 @@ fn a_command_that_cannot_take_a_signal_does_not_keep_its_recording_open() {
     assert_eq!(check(&recording).1, 100);
 }
 
-/// timeout(1) sends a signal to its child and to the group, and a wrapper passes on what a terminal has sent to all.
+/// timeout(1) sends a signal to its child and to the group, and a wrapper passes on a signal that a terminal has sent
+/// to all.
 #[test]
 fn two_signals_at_a_time_are_one_request() {
     let record = Record::new();
@@ -90,7 +91,7 @@ fn two_signals_at_a_time_are_one_request() {
     fifo(&gate);
     let mut running = record.start(&[TRACED, "hold", &gate.display().to_string(), "100"]);
     running.wait_for("ready");
-    // All of them are there when it looks.
+    // All of them are pending when it continues.
     running.kill(Signal::STOP);
     for signal in [Signal::HUP, Signal::INT, Signal::TERM] {
         running.kill(signal);
@@ -107,12 +108,13 @@ fn a_second_request_ends_at_once_and_salvage_has_what_was_committed() {
     let record = Record::new();
     let (buffers, gate) = (record.place().join("buffers"), record.place().join("gate"));
     fifo(&gate);
-    // What the shell ignores the program ignores.
+    // The program ignores what the shell ignores.
     let script = format!("trap '' TERM INT; exec {TRACED} hold {} 100", gate.display());
     let mut running = record.option("--buffers").option(&buffers).start(&["sh", "-c", &script]);
     running.wait_for("ready");
     assert_eq!(std::fs::metadata(&buffers).expect("buffers").mode() & 0o777, 0o600);
-    // As somebody who sends signals until it has ended: those of the first moment are one request, one behind it is the second.
+    // Models a user who sends signals until it has ended: those of the first moment are one request, a later one is the
+    // second.
     let pid = Pid::from_raw(running.pid() as i32).expect("a process");
     running.wait_until("ending at once", || {
         let status = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).unwrap_or_default();
@@ -143,7 +145,7 @@ fn buffers_that_are_truncated_do_not_end_the_recorder() {
     File::options().write(true).open(&buffers).expect("buffers").set_len(0).expect("a shorter file");
     running.wait_until("opening the gate", || File::options().write(true).open(&gate).is_ok());
     let recording = running.wait();
-    // The program's own end is its own.
+    // The program ends in its own way.
     assert!([0, 128 + libc::SIGBUS].contains(&recording.code()), "{}: {}", recording.code(), recording.stderr);
     let told = "units of 4 KiB of the buffers are gone";
     assert!(recording.stderr.contains(" lost because ") && recording.stderr.contains(told), "{}", recording.stderr);
@@ -152,7 +154,7 @@ fn buffers_that_are_truncated_do_not_end_the_recorder() {
 
 #[test]
 fn a_limit_of_file_sizes_is_told_of_and_counted() {
-    // 10 MB; the session's memory is less.
+    // 10 MB; the session's memory is smaller.
     let script = "ulimit -f 20000; \"$0\" record --budget 512K --budget-max 512K -o \"$1\" -- \"$2\" numbers 3 1600000; \
                   code=$?; grep '^Max file size' /proc/self/limits; exit $code";
     let (place, output) = shell(script);
@@ -161,7 +163,7 @@ fn a_limit_of_file_sizes_is_told_of_and_counted() {
     assert!(stderr.contains("raise the limit of file sizes (ulimit -f)"), "{stderr}");
     let stats = dormouse_e2e::trace::Trace::read(&place.path().join("trace")).stats();
     assert_eq!((stats.events + stats.events_lost, stats.loss_possible.len()), (4_800_000, 0), "{stderr}");
-    // Memory that is larger than files may be.
+    // Memory that is larger than the limit of file sizes.
     let (_, output) = shell("ulimit -f 2000; exec \"$0\" record -o \"$1\" -- \"$2\" numbers 1 10");
     let stderr = text(&output.stderr);
     assert_eq!((output.status.code(), stderr.lines().count()), (Some(2), 1), "{stderr}");
@@ -186,7 +188,7 @@ fn the_command_finds_signals_and_limits_as_they_were_given() {
     }
 }
 
-/// A trace and all in it are their user's alone.
+/// Asserts that a trace and everything in it belong to their user alone.
 fn assert_private(dir: &Path) {
     let mode = |path: &Path| std::fs::symlink_metadata(path).expect("metadata").mode() & 0o777;
     assert_eq!(mode(dir), 0o700, "{}", dir.display());
@@ -236,7 +238,7 @@ fn a_maximum_on_disk_is_kept_and_what_is_beyond_is_counted() {
         assert_eq!((told, &json["is_lost_exact"]), ([events, lost, code as u64], &true.into()));
         assert!(json["losses"]["disk_max"].as_u64().is_some_and(|count| count > 0 && count <= lost), "{json}");
     }
-    // Snapshots count too: all of them together are not more.
+    // Snapshots count too: together with the trace they do not exceed the maximum.
     let record = Record::new().mode("overwrite").budget("1M").option("--disk-max").option("2M");
     let record = record.option("--snapshot-on").option("exit");
     let script = format!("for n in 1 2 3 4 5 6; do {TRACED} numbers 1 30000; done");
@@ -263,7 +265,7 @@ fn a_maximum_of_all_sessions_is_kept_and_what_is_beyond_is_counted() {
         let output = command.arg("status").arg(socket).arg("--json").output().expect("dormouse runs");
         serde_json::from_slice(&output.stdout).unwrap_or_default()
     };
-    // One that has begun, and writes later.
+    // A session that has begun, and writes later.
     let later = record().option("--disk-max-user").option("1M");
     let place = later.place().display().to_string();
     ["begin", "end"].iter().for_each(|gate| fifo(&later.place().join(gate)));
@@ -271,14 +273,14 @@ fn a_maximum_of_all_sessions_is_kept_and_what_is_beyond_is_counted() {
         format!("echo here; read x <{place}/begin; {TRACED} numbers 1 {EVENTS}; echo wrote; read x <{place}/end");
     let mut later = later.start(&["sh", "-c", &script]);
     later.wait_for("here");
-    // One that writes as much as there is room for.
+    // A session that writes as much as there is room for.
     let first = record().env("DORMOUSE_DISK_MAX_USER", "1M");
     let gate = first.place().join("gate");
     fifo(&gate);
     let mut first = first.start(&[TRACED, "hold", &gate.display().to_string(), &EVENTS.to_string()]);
     first.wait_for("ready");
     for restarts in [0, 1] {
-        // The next owner of a session counts what the one before has written.
+        // The next owner of a session counts what the previous one has written.
         assert!(restarts == 0 || first.kill_owner_alone(Signal::KILL));
         let mut told = status(&first);
         let bytes = |told: &serde_json::Value| told["disk_bytes_user"].as_u64().unwrap_or(0);
@@ -288,7 +290,7 @@ fn a_maximum_of_all_sessions_is_kept_and_what_is_beyond_is_counted() {
         });
         assert!(bytes(&told) <= MAX + 2 * PACKET && told["disk_bytes_user_max"] == MAX, "{told}");
     }
-    // Who allows less than there is gets nothing, and is told.
+    // A session that allows less than is in use gets nothing, and its user is told.
     let refused = record().env("DORMOUSE_DISK_MAX_USER", "256K").run(&[TRACED, "numbers", "1", "10"]);
     assert_eq!(refused.code(), 2, "{}", refused.stderr);
     assert!(refused.stderr.contains("as --disk-max-user allows (262144 bytes)"), "{}", refused.stderr);
@@ -311,7 +313,7 @@ fn a_maximum_of_all_sessions_is_kept_and_what_is_beyond_is_counted() {
     }
     let all = bytes_of(&later.dir) + bytes_of(&first.dir);
     assert!(all > MAX / 2 && all <= MAX + 2 * PACKET, "{all}");
-    // What sessions wrote that have ended does not count.
+    // The bytes of sessions that have ended do not count.
     let next = record().option("--disk-max-user").option("1M").run(&[TRACED, "numbers", "1", "20000"]).succeeded();
     let (_, events, lost) = check(&next);
     assert_eq!((events, lost), (20_000, 0));
@@ -333,11 +335,11 @@ fn losses_that_nobody_counts_are_an_exit_code_too() {
     assert!(stdout.contains("\nlost      unknown\n          because control words were written over ("), "{stdout}");
     let output = dormouse_in_time(&["view".as_ref(), &recording.dir]);
     assert!(text(&output.stderr).contains("unknown how many lost because control words"), "{output:?}");
-    // The command's own code is not hidden.
+    // The command's own exit code is not hidden.
     assert_eq!(code(&["sh", "-c", &format!("{TRACED} lie 20000; exit 9")]).0, 9);
 }
 
-/// A trace whose owner was killed, with its session file.
+/// Returns a trace whose owner was killed, with its session file.
 fn killed() -> (Recording, PathBuf) {
     let record = Record::new();
     let (gate, buffers) = (record.place().join("gate"), record.place().join("buffers"));
@@ -364,7 +366,7 @@ fn readers_wait_for_no_fifo_and_follow_no_link() {
             assert!(told.contains(&format!("{name}: it is not a regular file, and is left out")), "{told}");
         }
     }
-    // The directory that is named may be a link.
+    // The directory that the user names may be a link.
     std::fs::remove_file(at("cpu_98")).expect("a FIFO");
     std::fs::remove_file(at("cpu_99")).expect("a link");
     let link = recording.place().join("link");
@@ -426,20 +428,20 @@ fn root_is_not_made_to_salvage_what_is_a_third_users() {
         let output = recording.place().join(output);
         dormouse_in_time(&["salvage".as_ref(), &recording.dir, option.as_ref(), "-o".as_ref(), &output])
     };
-    // The buffers are root's, and the directory that names them is not.
+    // The buffers belong to root, and the directory that names them does not.
     let output = salvage("refused", "--json");
     let told = text(&output.stdout);
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     assert!(told.contains("is another user's than the trace") && told.contains("\"events\": 0,"), "{told}");
     assert_private(&recording.place().join("refused"));
-    // A directory that the other user could change is none to write to.
+    // A directory that the other user could change is not acceptable as output.
     let theirs = recording.place().join("theirs");
     std::fs::create_dir(&theirs).expect("a directory");
     chown(&theirs, Some(OTHER), None).expect("another owner");
     let output = salvage("theirs", "--json");
     assert_eq!(output.status.code(), Some(2), "{output:?}");
     assert!(text(&output.stderr).contains("is another user's, who could change what is written there"), "{output:?}");
-    // Their own they may have salvaged, and removed.
+    // The other user's own buffers may be salvaged, and removed.
     chown(&buffers, Some(OTHER), None).expect("another owner");
     let output = salvage("theirs-too", "--remove-buffers");
     assert!(output.status.success() && text(&output.stdout).starts_with("100 events, 0 lost: "), "{output:?}");

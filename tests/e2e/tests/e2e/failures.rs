@@ -1,4 +1,4 @@
-//! What goes wrong is said in one line and by the exit code, and never changes what the traced program does.
+//! Errors are reported in one line and by the exit code, and never change what the traced program does.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,7 +10,7 @@ use rustix::process::Signal;
 
 use crate::{AMPLE, TINY, TRACED};
 
-/// One line that says what is wrong, and what to do.
+/// Asserts that there is one line with the error and a remedy.
 fn refused(recording: &Recording, says: &str) {
     let lines: Vec<&str> = recording.stderr.lines().collect();
     assert_ne!(recording.code(), 0);
@@ -33,12 +33,12 @@ fn directories_that_will_not_do() {
     {
         refused(&Record::new().output(dir).run(&[TRACED, "numbers", "1", "10"]), says);
     }
-    // Missing parents are made.
+    // Missing parent directories are created.
     let record = Record::new();
     let deep = record.place().join("a/b/c");
     let recording = record.output(deep).run(&[TRACED, "numbers", "1", "10"]).succeeded();
     assert_eq!(check(&recording).1, 10);
-    // An empty directory will do.
+    // An empty directory is accepted.
     let record = Record::new();
     let empty = record.place().join("empty");
     std::fs::create_dir(&empty).expect("a directory");
@@ -111,7 +111,7 @@ fn a_program_outlives_its_recorder() {
         let mut running = Record::new().budget(TINY).rseq(rseq).start(&["sh", "-c", &script]);
         running.wait_for("ready");
         running.kill(Signal::KILL);
-        // Its end is not `dormouse`'s any more.
+        // The program's end does not depend on `dormouse` any more.
         wait_until("the program", || !std::fs::read_to_string(&done).unwrap_or_default().is_empty());
         assert_eq!(running.stdout(), "ready\nemitted 400000\nemitted 10\n");
         assert_eq!(std::fs::read_to_string(&done).expect("a file"), "0\n");
@@ -131,7 +131,7 @@ fn events_larger_than_a_page_are_counted() {
     }
 }
 
-/// A file system of its own, as small as wanted.
+/// A separate file system of any small size.
 pub(crate) struct SmallDisk(pub(crate) PathBuf);
 
 impl SmallDisk {

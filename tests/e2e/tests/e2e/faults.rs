@@ -1,13 +1,14 @@
-//! A record path never faults: a million events in each mode, each way that there is to write a record, and the kernel's own count.
+//! A record path never faults: a million events in each mode and for each way to write a record, by the kernel's own
+//! count.
 
 use dormouse_backing::{MemoryOptions, Pool};
 use dormouse_e2e::run::{Record, Recording};
 
 use crate::TRACED;
 
-/// Events of each recording, after those that warm up, unless the environment variable of this name says otherwise.
+/// Number of events of each recording after the warm-up, unless the environment variable of this name sets another.
 const EVENTS: (&str, u64) = ("DORMOUSE_FAULT_EVENTS", 1_000_000);
-/// Of the session; a whole number of huge pages.
+/// Budget of the session; a whole number of huge pages.
 const BUDGET_BYTES: usize = 16 << 20;
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 
@@ -15,14 +16,14 @@ fn event_count() -> u64 {
     std::env::var(EVENTS.0).ok().and_then(|text| text.parse().ok()).unwrap_or(EVENTS.1)
 }
 
-/// Whether sessions here have huge pages.
+/// Whether sessions have huge pages on this machine.
 fn has_huge_pages() -> bool {
     let pool = Pool::new("dormouse-e2e", HUGE_PAGE_BYTES, MemoryOptions::new()).unwrap();
     pool.use_huge_pages(0..HUGE_PAGE_BYTES) == HUGE_PAGE_BYTES
 }
 
-/// The most faults that a process may have: none. Where the kernel has no huge pages for memory files, those that it counts while it takes a page
-/// that is drawn into the page table, once for each 4 KiB.
+/// Returns the maximum number of faults of a process: zero. If the kernel has no huge pages for memory files, the
+/// faults that it counts while it maps a drawn page into the page table, one for each 4 KiB.
 fn faults_max() -> u64 {
     if has_huge_pages() {
         return 0;
@@ -33,7 +34,7 @@ fn faults_max() -> u64 {
     BUDGET_BYTES as u64 / 4096 + 64
 }
 
-/// What the programs have said, each of its own.
+/// Returns the counts that the programs have printed.
 fn faults(recording: &Recording) -> Vec<u64> {
     let lines = recording.stdout.lines().filter_map(|line| line.strip_prefix("faults "));
     lines.map(|count| count.parse().unwrap()).collect()
@@ -46,7 +47,7 @@ fn never_faults(mode: &str, rseq: bool) {
         let recording = record.run(&[TRACED, "faults", kind, &event_count().to_string()]).succeeded();
         let summary = recording.summary();
         let total = recording.numbers("emitted").iter().sum::<u64>();
-        // What is overwritten is nobody's loss.
+        // Overwritten events are not losses.
         assert!(summary.events > 0 && (mode == "overwrite" || summary.events + summary.lost == total), "{summary:?}");
         let found = faults(&recording);
         println!("{mode}, rseq {rseq}, {kind}, context {context}, clock {clock}: record_path_faults {found:?}");
@@ -57,8 +58,8 @@ fn never_faults(mode: &str, rseq: bool) {
     }
 }
 
-/// Each way that the tracer has: by fields in registers, in one run of bytes, in several; with and without context; and with the clock read
-/// outside of the section.
+/// All ways that the tracer has to write a record: fields in registers, in one run of bytes, in several; with and
+/// without context; and with the clock read outside of the section.
 const WAYS: [(&str, &str, &str); 5] = [
     ("words", "ids", ""),
     ("bytes", "ids", ""),
@@ -87,7 +88,8 @@ fn overwrite_by_atomics_never_faults() {
     never_faults("overwrite", false);
 }
 
-/// Pages that another process has opened are in this one's page table too; and so they are in a child's, which `fork` gives an empty one.
+/// Pages that another process has opened are in this process's page table too; and so they are in a child's, although
+/// `fork` gives it an empty one.
 #[test]
 fn processes_that_share_pages_never_fault() {
     let max = faults_max();
@@ -97,7 +99,7 @@ fn processes_that_share_pages_never_fault() {
         let recording = Record::new().mode(mode).run(&["sh", "-c", script, TRACED, &events]).succeeded();
         let found = faults(&recording);
         println!("{mode}: record_path_faults {found:?}");
-        // The kernel has what others did to a page before as a reason to look again, without huge pages.
+        // Without huge pages, the kernel may fault again because of what other processes did to a page.
         assert!(found.len() == 2 && found.iter().all(|found| *found <= max), "{mode}: {found:?} faults");
     }
 }

@@ -1,4 +1,4 @@
-//! Processes come and go within one session: by fork, by exec, many and short.
+//! Processes start and end within one session: by fork, by exec, many and short.
 
 use dormouse_e2e::check::check;
 use dormouse_e2e::run::{Record, plugin};
@@ -52,7 +52,7 @@ fn many_short_processes_share_a_session() {
     let steps = trace.steps();
     assert_eq!(steps.len() as u64, COUNT);
     assert!(steps.values().all(|numbers| numbers.iter().copied().eq(0..300)));
-    // They, their parent, and one that has nothing to say.
+    // These, their parent, and one without events.
     assert_eq!(trace.processes().len() as u64, COUNT + 2);
     assert_eq!(recording.summary().processes, COUNT + 2);
 }
@@ -88,14 +88,14 @@ fn a_library_that_is_loaded_later_traces_too() {
 #[test]
 fn what_exec_interrupts_is_given_back() {
     for rseq in [true, false] {
-        // More often than there are streams to claim: each time, threads end amid their writes. There is room for all that
-        // they can write, however late it is taken.
+        // More often than there are streams to claim: each time, threads end in the middle of their writes. The budget
+        // has room for everything that they can write, however late it is drained.
         let recording = Record::new().budget("512M").rseq(rseq).run(&[TRACED, "become", "30", "2000"]).succeeded();
         check_end(&recording);
     }
 }
 
-/// The last program of the process finds room for all of its events.
+/// Asserts that the last program of the process finds room for all of its events.
 fn check_end(recording: &dormouse_e2e::run::Recording) {
     let trace = recording.trace();
     let numbers = trace.events().filter(|event| {

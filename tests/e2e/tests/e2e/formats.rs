@@ -14,7 +14,7 @@ fn record(format: Format, context: &str) -> Recording {
     Record::new().format(format).context(context).run(&[VALUES]).succeeded()
 }
 
-/// The values of every event of programs, by the names of the classes.
+/// Returns the values of all events of programs, by class name.
 fn values(trace: &Trace) -> BTreeMap<String, Vec<String>> {
     let classes = trace.metadata.classes.events();
     classes.map(|class| (class.full_name.clone(), trace.values(&class.full_name))).collect()
@@ -42,7 +42,7 @@ fn both_formats_have_the_same_events() {
         assert!(text.starts_with("\u{1e}{\"type\":\"preamble\",\"version\":2,"), "{text}");
         assert!(output("stats", &new).contains("values:taken"));
 
-        // The same streams with metadata in CTF 1.8 are printed alike, by us and by babeltrace2.
+        // Dormouse and babeltrace2 print the same streams with metadata in CTF 1.8 identically.
         let shown = output("view", &new);
         assert_eq!(shown.lines().count(), new_trace.events().count());
         if let Some(theirs) = babeltrace2_lines(&new.dir) {
@@ -55,7 +55,7 @@ fn both_formats_have_the_same_events() {
     }
 }
 
-/// A snapshot is written by a way of its own.
+/// Snapshots are written by separate code.
 #[test]
 fn a_snapshot_has_the_format_of_its_session() {
     let record = Record::new().format(Format::Ctf2).mode("overwrite").option("--snapshot-on").option("exit");

@@ -1,11 +1,12 @@
-//! A process that scribbles over the session's memory harms nobody but the trace.
+//! A process that writes garbage over the session's memory harms only the trace.
 
 use dormouse_e2e::run::Record;
 use dormouse_e2e::{Random, seed};
 
 use crate::TRACED;
 
-/// So many of the four kinds of [`KINDS`] are tried with each way to write, unless the environment variable of this name says otherwise.
+/// How many of the four kinds of [`KINDS`] are tried with each way to write, unless the environment variable of this
+/// name sets another number.
 const KIND_COUNT: (&str, usize) = ("DORMOUSE_HOSTILE_KINDS", 2);
 
 /// Sessions by their budget, and whether the session's header is spared. Neighbours differ in their budgets.
@@ -24,7 +25,7 @@ fn scribble(mode: &str, rseq: bool, context: &str) {
         let recording = record.run(&["sh", "-c", &script]).succeeded();
         assert_eq!(recording.numbers("emitted"), [200_000, 200_000], "{}", recording.stderr);
         assert_eq!(recording.numbers("scribbled"), [100_000]);
-        // Whatever is in the trace, it can be read to its end.
+        // The trace can be read to its end, with any contents.
         recording.summary();
         recording.trace().stats();
     }
@@ -48,7 +49,7 @@ fn scribbling_harms_no_flight_recorder() {
 
 #[test]
 fn a_ring_that_never_runs_dry_does_not_keep_the_session_open() {
-    // The hostile process outlives the command, and nobody can tell it to leave.
+    // The hostile process outlives the command, and cannot be told to leave.
     let record = Record::new().budget("256K");
     let ready = record.place().join("ready").display().to_string();
     let wait = format!("while ! [ -s {ready} ]; do sleep 0.01; done");
@@ -64,7 +65,7 @@ fn a_ring_that_lies_is_told_of_and_costs_no_event() {
     assert_eq!(recording.numbers("emitted"), [20_000]);
     let told = &recording.stderr;
     assert!(told.contains("; protocol violation in the ring of stream ") && told.contains("avail.idx is "), "{told}");
-    // What was committed is found without the ring.
+    // Everything that was committed is found without the ring.
     assert_eq!((recording.summary().events, recording.summary().lost), (20_000, 0), "{told}");
     assert_eq!(recording.trace().stats().events, 20_000);
 }

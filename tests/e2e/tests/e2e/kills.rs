@@ -1,4 +1,5 @@
-//! A process is killed at any instruction: what it had finished is there, nothing else is, and nobody else notices.
+//! A process is killed at any instruction: exactly the events that it had finished are there, and no other process is
+//! affected.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +12,7 @@ use crate::{AMPLE, TINY, TRACED};
 const ROUNDS: u64 = 5;
 const EVENTS: u64 = 10_000;
 
-/// Events that the thread of a victim had finished, by its own account.
+/// Returns the number of events that a victim's thread had finished, by its own count.
 fn finished(place: &std::path::Path, round: usize, thread: u32) -> u64 {
     let bytes = std::fs::read(place.join(format!("victim-{round}"))).expect("the victim's account");
     let word = bytes[8 * thread as usize..][..8].try_into().expect("a word");
@@ -33,7 +34,7 @@ fn kill(budget: &str, rseq: bool, context: &str) {
         for thread in 0..2 {
             let finished = finished(recording.place(), round, thread);
             let numbers = steps.get(&(victim as u32, thread)).unwrap_or(&none);
-            // The last event may have been written or counted without the victim's having lived to tell.
+            // The last event may have been written or lost without the victim having lived to count it.
             assert!(numbers.last().is_none_or(|last| *last <= finished), "{numbers:?} after {finished}");
             if lost == 0 {
                 let count = numbers.len() as u64;
@@ -62,7 +63,7 @@ fn kill(budget: &str, rseq: bool, context: &str) {
     }
 }
 
-/// What a flight recorder retains is whole although processes died while they wrote to it.
+/// A flight recorder's contents are whole although processes died while they wrote to it.
 #[test]
 fn a_flight_recorder_survives_its_programs() {
     for (rseq, context) in [(true, "ids"), (false, "ids"), (true, "none"), (false, "none")] {

@@ -1,4 +1,5 @@
-//! Traced programs end to end: each module is a question, each test a recording (or a few) whose numbers must add up.
+//! Traced programs end to end: each module covers a question, each test a recording (or a few) whose numbers must add
+//! up.
 #![cfg(target_os = "linux")]
 
 mod budgets;
@@ -20,14 +21,14 @@ mod signals;
 mod snapshots;
 mod values;
 
-/// The program of many names.
+/// The program with many modes.
 const TRACED: &str = env!("CARGO_BIN_EXE_e2e-traced");
 /// The program that runs until its input ends.
 const LIVE: &str = env!("CARGO_BIN_EXE_e2e-live");
 /// The program that emits every kind of value.
 const VALUES: &str = env!("CARGO_BIN_EXE_e2e-values");
 
-/// Budgets that hold everything and next to nothing.
+/// A budget that holds everything, and one that holds almost nothing.
 const AMPLE: &str = "64M";
 /// See [`AMPLE`].
 const TINY: &str = "64K";

@@ -1,4 +1,5 @@
-//! A session's memory is not the program's own affair: it is in no core dump and is not locked, as the kernel says of each mapping (`VmFlags`, proc(5)).
+//! A session's memory is not in core dumps of the program and is not locked, as the kernel reports for each mapping
+//! (`VmFlags`, proc(5)).
 
 use std::time::Duration;
 
@@ -8,7 +9,8 @@ use dormouse_testing::has_part;
 
 use crate::LIVE;
 
-/// Of each mapping of a session's memory in such a file, whether dumps have it. None of it is locked.
+/// Returns for each mapping of a session's memory in an `smaps` file whether core dumps include it. Asserts that none
+/// is locked.
 fn are_dumped(smaps: &str) -> Vec<bool> {
     let mut dumped = Vec::new();
     let mut is_session = false;
@@ -44,7 +46,7 @@ fn dumps_have_the_memory_of_a_session_only_if_that_was_asked_for() {
     }
 }
 
-/// Also one that has all locked that it maps from now on, whether it may lock as much as a session's memory or not.
+/// Also tests a program that locks everything that it maps, whether it may lock as much as a session's memory or not.
 #[test]
 fn dumps_of_a_program_that_is_armed_have_it_neither() {
     let restricted: &[&str] = &["setpriv", "--bounding-set", "-ipc_lock"];
@@ -52,7 +54,7 @@ fn dumps_of_a_program_that_is_armed_have_it_neither() {
         (&[], &[], &[]),
         (&[], &[], &["--dump-buffers"]),
         (&[], &["8388608"], &[]),
-        // As root, the program may lock all without a limit otherwise.
+        // Otherwise root may lock everything without a limit.
         (restricted, &["8388608"], &[]),
     ];
     for (prefix, locks, options) in ways {

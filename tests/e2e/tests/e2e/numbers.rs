@@ -1,4 +1,4 @@
-//! Received and lost events are exactly those that were emitted.
+//! Received and lost events together are exactly those that were emitted.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ pub(crate) fn received(steps: &Steps) -> u64 {
     steps.values().map(|numbers| numbers.len() as u64).sum()
 }
 
-/// What the summary says of the classes that lost events, by name.
+/// Returns the counts of the summary for the classes that lost events, by name.
 fn lost_by_class(summary: &str) -> BTreeMap<String, u64> {
     let classes = summary.split_once("; lost: ").map_or("", |(_, rest)| rest.split(';').next().unwrap_or_default());
     let losses = classes.trim().split(", ").filter_map(|loss| loss.rsplit_once(' '));
@@ -26,7 +26,7 @@ fn record(budget: &str, mode: &str, rseq: bool) -> (Steps, u64) {
     record_with("ids", budget, mode, rseq)
 }
 
-/// Records, and checks what every recording has in common. With or without context.
+/// Records with or without context, and checks everything that all recordings have in common.
 pub(crate) fn record_with(context: &str, budget: &str, mode: &str, rseq: bool) -> (Steps, u64) {
     let record = Record::new().context(context).budget(budget).mode(mode).rseq(rseq);
     let recording = record.run(&[TRACED, "numbers", &THREADS.to_string(), &EVENTS.to_string()]).succeeded();
@@ -36,7 +36,7 @@ pub(crate) fn record_with(context: &str, budget: &str, mode: &str, rseq: bool) -
     let steps = trace.steps();
     assert_eq!(received(&steps), events);
     println!("{context} {budget} {mode} rseq={rseq}: {events} received, {lost} lost");
-    // Nobody was killed: each lost event is told of its class too. In discard mode no other is missing.
+    // No process was killed, so each lost event is also counted by its class. In discard mode no other is missing.
     let lost_by_class = lost_by_class(&recording.stderr);
     assert_eq!(lost_by_class.values().sum::<u64>(), lost, "{}", recording.stderr);
     if mode == "discard" {
@@ -75,7 +75,7 @@ fn a_tiny_flight_recorder_keeps_the_end() {
         let (steps, lost) = record(TINY, "overwrite", rseq);
         let received = received(&steps);
         assert!(received > 0 && received + lost <= THREADS * EVENTS, "rseq {rseq}: {received}, {lost}");
-        // Whoever was last wrote to a page that nobody has overwritten since.
+        // The last writer has written to a page that was not overwritten since.
         let ends = steps.values().filter(|numbers| numbers.last() == Some(&(EVENTS - 1))).count();
         assert!(ends > 0 || lost > 0, "rseq {rseq}: {received} received, none of them the last");
     }

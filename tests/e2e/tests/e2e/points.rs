@@ -1,5 +1,6 @@
-//! A process is killed at every instruction of a write and of a page switch, in a session that it shares with two others: they go
-//! on, what it had finished is there, and the trace is valid. Or it is overtaken there, and goes on itself: then no page is lost either.
+//! A process is killed at every instruction of a write and of a page switch, in a session that it shares with two
+//! others: they continue, everything that it had finished is there, and the trace is valid. Or it is overtaken there
+//! and continues itself: then no page is lost either.
 
 use std::collections::BTreeMap;
 
@@ -12,31 +13,32 @@ use dormouse_testing::{Lack, skip};
 /// The program that kills.
 const POINTS: &str = env!("CARGO_BIN_EXE_e2e-points");
 
-/// Of the instructions outside of critical sections, every so many is died at, unless the environment variable of this name says
-/// otherwise; 1 is all of them, each time that they are reached. Within sections it is always all.
+/// Distance between the instructions outside of critical sections at which a process dies, unless the environment
+/// variable of this name sets another; with 1, all are used, each time that they are reached. Inside sections all are
+/// used in any case.
 const STRIDE: (&str, usize) = ("DORMOUSE_KILL_STRIDE", 120);
 
-/// Of those at which a writer is overtaken amid a page switch, so many times as many.
+/// How many times as many instructions are used at which a writer is overtaken in the middle of a page switch.
 const OVERTAKEN_DENSITY: usize = 10;
 
-/// Recordings that share the work where it is all of them.
+/// Number of recordings that share the work if all instructions are used.
 const PARTS: usize = 16;
 
-/// The most that has pages of 4 KiB.
+/// The largest budget that has pages of 4 KiB.
 const BUDGET: &str = "500K";
 
 /// The event at which victims die, and whether it finds its page full.
 const SCENES: [[&str; 2]; 5] =
     [["step", "fits"], ["filled", "fits"], ["step", "full"], ["filled", "full"], ["big", "fits"]];
 
-/// Sums of what was reached, by name.
+/// Sums of reached points, by name.
 type Reached = BTreeMap<String, u64>;
 
 fn stride() -> usize {
     std::env::var(STRIDE.0).ok().and_then(|text| text.parse().ok()).filter(|stride| *stride > 0).unwrap_or(STRIDE.1)
 }
 
-/// Victims with what they had finished and seen counted as lost.
+/// Returns the victims, with the numbers of events that they had finished and seen counted as lost.
 fn victims(recording: &Recording) -> Vec<(u32, u64, u64)> {
     let victim = |line: &str| {
         let words: Vec<u64> = line.strip_prefix("victim ")?.split(' ').map(|word| word.parse().unwrap()).collect();
@@ -45,7 +47,7 @@ fn victims(recording: &Recording) -> Vec<(u32, u64, u64)> {
     recording.stdout.lines().filter_map(victim).collect()
 }
 
-/// Siblings with what they had finished.
+/// Returns the siblings, with the numbers of events that they had finished.
 fn siblings(recording: &Recording) -> Vec<(u32, u64)> {
     let sibling = |line: &str| {
         let (pid, finished) = line.strip_prefix("sibling ")?.split_once(' ')?;
@@ -54,7 +56,7 @@ fn siblings(recording: &Recording) -> Vec<(u32, u64)> {
     recording.stdout.lines().filter_map(sibling).collect()
 }
 
-/// Everything that was finished is in the trace or counted as lost; of each victim, there may be one event more.
+/// Asserts that everything that was finished is in the trace or counted as lost; each victim may have one event more.
 fn check_discard(recording: &Recording) {
     let (trace, events, lost) = check(recording);
     let mut steps = trace.steps();
@@ -80,7 +82,7 @@ fn check_discard(recording: &Recording) {
     assert!(expected.contains(&(events + lost)), "{events} + {lost}, {expected:?} emitted");
 }
 
-/// Each snapshot is whole, and has the newest events of everybody who wrote since the one before.
+/// Asserts that each snapshot is whole, and has the newest events of all processes that wrote since the previous one.
 fn check_overwrite(recording: &Recording) {
     check(recording).0.steps();
     let siblings = siblings(recording);
@@ -113,11 +115,11 @@ fn check_overwrite(recording: &Recording) {
     assert!(count > 0);
 }
 
-/// Runs all scenes. `None` where processes may not be traced.
+/// Runs all scenes. Returns `None` if processes may not be traced.
 fn run(mode: &str, rseq: bool, fate: &str) -> Option<Reached> {
     let mut reached = Reached::new();
     for [fatal, room] in SCENES {
-        // A page that is lost by having been overtaken is lost at one of a few instructions.
+        // A page that is lost because its writer was overtaken is lost at one of only a few instructions.
         let stride = if fate == "wait" && room == "full" { stride().div_ceil(OVERTAKEN_DENSITY) } else { stride() };
         let parts = PARTS.div_ceil(stride);
         let offset = seed(&format!("points, {mode}, rseq {rseq}, {fate}")) as usize % stride;
@@ -159,7 +161,8 @@ fn at_least(reached: &Reached, name: &str, count: u64) {
 
 fn under_rseq(mode: &str) {
     let Some(reached) = run(mode, true, "die") else { return };
-    // The sections of a write, and those of the transactions that switch pages, each of whose stores is the last one once.
+    // The sections of a write, and those of the transactions that switch pages, in which each store is the last one
+    // once.
     at_least(&reached, "section addresses, step fits", 30);
     at_least(&reached, "section addresses, filled fits", 30);
     for scene in ["step full", "filled full"] {
@@ -181,7 +184,7 @@ fn without_rseq(mode: &str) {
     at_least(&reached, "outside", 5 * 300 / stride() as u64);
 }
 
-/// Without rseq a thread has its stream for itself, and nobody overtakes it there.
+/// Only with rseq: without it a thread has its stream for itself, and cannot be overtaken there.
 fn overtaken(mode: &str) {
     let Some(reached) = run(mode, true, "wait") else { return };
     for scene in SCENES.map(|scene| scene.join(" ")) {

@@ -1,4 +1,4 @@
-//! What a session does not record is told once, with the program and the reason, and costs nothing else.
+//! Anything that a session does not record is reported once, with the program and the reason, and has no other effect.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -10,7 +10,7 @@ use crate::failures::SmallDisk;
 
 const UNFIT: &str = env!("CARGO_BIN_EXE_e2e-unfit");
 
-/// What is said of each refusal, in the order of their names: class, program, reason.
+/// Returns the reported refusals, sorted: class, program, reason.
 fn refusals(text: &str) -> Vec<(String, String, String)> {
     let refusal = |line: &str| {
         let (class, rest) = line.trim_start_matches("dormouse: ").strip_prefix("not recorded: ")?.split_once(" of ")?;
@@ -26,7 +26,7 @@ fn told(recording: &Recording) -> Vec<(String, String, String)> {
     refusals(&recording.stderr)
 }
 
-/// The same as `dormouse stats --json` has it. Its exit code tells of refusals too.
+/// Returns the refusals from `dormouse stats --json`, whose exit code reports refusals too.
 fn stated(recording: &Recording) -> Vec<(String, String, String)> {
     let output =
         Command::new(dormouse()).args(["stats", "--json"]).arg(&recording.dir).output().expect("dormouse runs");
@@ -67,7 +67,7 @@ fn classes_that_no_trace_can_hold_are_named_once() {
     assert_eq!(told(&recording), expected);
     assert_eq!(stated(&recording), expected);
 
-    // The others are recorded, and the trace is as good as any.
+    // The other classes are recorded, and the trace has no problems.
     let (trace, events, lost) = check(&recording);
     assert_eq!((events, lost), (20, 0), "{}", recording.stderr);
     let numbers: Vec<String> = (0..10).map(|number| format!("n=u64 {number}")).collect();
@@ -76,7 +76,7 @@ fn classes_that_no_trace_can_hold_are_named_once() {
     assert_eq!(refusals(&String::from_utf8_lossy(&stats.stdout)), expected);
 }
 
-/// Of a session that nobody watches, whoever ends it hears of them.
+/// If no user watches a session, the user who ends it is told of refusals.
 #[test]
 fn refusals_are_told_when_the_last_event_is_disarmed() {
     let place = tempfile::tempdir().expect("a directory");
@@ -111,7 +111,7 @@ fn classes_that_find_no_place_are_named() {
     assert_eq!(stated(&recording), expected);
 }
 
-/// Armed in vain, its events would be lost in silence.
+/// If it were armed, its events would be lost silently.
 #[test]
 fn a_class_without_a_place_is_not_armed() {
     let record = Record::new().env(dormouse_abi::environment::ENV_LISTEN, "thread");
@@ -135,7 +135,7 @@ fn a_class_without_a_place_is_not_armed() {
     assert!(told(&recording).contains(&expected), "{}", recording.stderr);
 }
 
-/// So many that not each is named.
+/// Too many for each to be named.
 #[test]
 fn classes_that_find_no_disk_are_named() {
     let places = tempfile::tempdir().expect("a directory");
@@ -150,7 +150,7 @@ fn classes_that_find_no_disk_are_named() {
             && reason.starts_with("the metadata cannot be written: No space")
     };
     assert!(told[1..].iter().all(is_full), "{}", recording.stderr);
-    // There may be no room to state them in; what is there can be read.
+    // There may be no room to state them in the trace; its contents can be read.
     recording.trace().stats();
 }
 

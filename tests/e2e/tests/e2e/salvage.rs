@@ -1,5 +1,5 @@
-//! The recorder is killed, perhaps with its programs: what they had finished is found where it still is, and nothing is
-//! invented.
+//! The recorder is killed, possibly with its programs: the events that they had finished are found where they still
+//! exist, and nothing is invented.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -24,7 +24,8 @@ fn fifo(record: &Record) -> PathBuf {
     end
 }
 
-/// A program that has emitted its events, of which some are on disk in discard mode, and waits; its recorder is dead.
+/// Returns a program that has emitted its events, some of which are on disk in discard mode, and waits; its recorder is
+/// dead.
 fn abandoned(record: Record, is_discard: bool) -> Running {
     let end = fifo(&record);
     let running = record.start(&[TRACED.as_ref(), "hold".as_ref(), end.as_os_str(), EVENTS.to_string().as_ref()]);
@@ -50,7 +51,7 @@ fn files(dir: &Path) -> BTreeMap<String, Vec<u8>> {
     entries.map(|entry| (entry.file_name().into_string().unwrap(), std::fs::read(entry.path()).unwrap())).collect()
 }
 
-/// Runs the command, and gives its exit code, what it says, and the trace.
+/// Runs the command, and returns its exit code, its output, and the trace.
 fn run(running: &Running, name: &str, options: &[&str]) -> (i32, serde_json::Value, PathBuf) {
     let output = running.place().join(name);
     let mut arguments = vec!["salvage", "--json", "-o", output.to_str().unwrap(), running.dir().to_str().unwrap()];
@@ -61,7 +62,7 @@ fn run(running: &Running, name: &str, options: &[&str]) -> (i32, serde_json::Val
     (done.status.code().unwrap(), json, output)
 }
 
-/// What holds for every salvaged trace: it is valid, and everybody reads the same.
+/// Checks what holds for every salvaged trace: it is valid, and all readers agree.
 fn check(dir: &Path, json: &serde_json::Value) -> Trace {
     let trace = Trace::read(dir);
     let stats = trace.stats();
@@ -76,7 +77,7 @@ fn check(dir: &Path, json: &serde_json::Value) -> Trace {
     trace
 }
 
-/// As [`check`], of one that lacks nothing: one process has emitted all of its events.
+/// Checks like [`check`], and also that the trace is complete: one process has emitted all of its events.
 fn check_whole(dir: &Path, (code, json): (i32, &serde_json::Value)) {
     assert_eq!((code, &json["is_whole"]), (0, &true.into()), "{json}");
     let trace = check(dir, json);
@@ -103,7 +104,7 @@ fn a_program_that_lives_has_everything() {
         let mut running = abandoned(record, is_discard);
         let pid = pids(running.dir())[0];
         let before = files(running.dir());
-        // Names with a dot are nothing to other tools.
+        // Other tools ignore names with a leading dot.
         babeltrace2_count(running.dir());
         let (code, json, dir) = run(&running, "salvaged", &[]);
         check_whole(&dir, (code, &json));
@@ -115,7 +116,7 @@ fn a_program_that_lives_has_everything() {
         let record = Trace::read(&dir).values("dormouse:salvage").remove(0);
         assert!(record.contains("missing=str \"\""), "{record}");
 
-        // Told to stop, it can still be asked.
+        // A program that was told to stop can still be asked.
         assert!(running.dormouse(&["disarm", &pid.to_string(), "*"]).status.success());
         let (code, json, dir) = run(&running, "again", &[]);
         check_whole(&dir, (code, &json));
@@ -133,14 +134,14 @@ fn a_program_that_does_not_listen_is_looked_into() {
     if json["memory"] == format!("the memory of process {pid}") {
         check_whole(&dir, (code, &json));
     } else {
-        // This user may not look into other processes.
+        // This user may not read other processes' memory.
         assert_eq!((code, &json["is_whole"]), (1, &false.into()), "{json}");
         check(&dir, &json);
     }
     running.kill_programs(&[pid]);
 }
 
-/// Programs that ended long ago are in the memory that one of them still has.
+/// Events of programs that ended long ago are in the memory that a live one still has.
 #[test]
 fn one_that_lives_is_enough_for_all() {
     let record = Record::new();
@@ -158,7 +159,7 @@ fn one_that_lives_is_enough_for_all() {
 
 #[test]
 fn programs_that_never_rest_are_salvaged() {
-    // At a walk, the moment of the salvage lies in a page that is still written to.
+    // With the slow program, the moment of the salvage is in a page that is still written to.
     let walk = "until-at-a-walk";
     for (mode, budget, program) in [
         ("overwrite", "1M", walk),
@@ -179,7 +180,8 @@ fn programs_that_never_rest_are_salvaged() {
             let trace = check(&dir, &json);
             let stats = trace.stats();
             if code == 1 {
-                // Writers that overwrite everything within a question and its answer: that is said, and nothing else is wrong.
+                // Writers may overwrite everything between a question and its answer: that is reported, and nothing
+                // else is wrong.
                 let missing = json["missing"].as_array().unwrap();
                 assert!(
                     mode == "overwrite" && missing.len() == 1 && missing[0].as_str().unwrap().contains("are faster"),
@@ -208,7 +210,7 @@ fn buffers_on_a_file_system_outlive_everybody() {
         let shm = tempfile::tempdir_in("/dev/shm").unwrap();
         let mut running = abandoned(Record::new().mode(mode).option("--buffers").option(shm.path()), is_discard);
         let pids = pids(running.dir());
-        // While the program lives, the file is as good.
+        // While the program lives, the file is as good as its memory.
         let (code, json, dir) = run(&running, "salvaged-alive", &[]);
         check_whole(&dir, (code, &json));
         assert_eq!(json["writers"], serde_json::json!(pids));
@@ -223,7 +225,7 @@ fn buffers_on_a_file_system_outlive_everybody() {
         let (code, json, dir) = run(&running, "salvaged-and-removed", &["--remove-buffers"]);
         check_whole(&dir, (code, &json));
         assert!(json["buffers"].is_null() && !Path::new(&path).exists());
-        // From now on there is what reached the disk.
+        // From now on only what reached the disk is left.
         let (code, json, dir) = run(&running, "salvaged-too-late", &[]);
         assert_eq!(code, 1, "{json}");
         check(&dir, &json);
@@ -242,7 +244,7 @@ fn a_proper_end_leaves_no_buffers() {
     let ended = salvage(&recording.dir, &recording.place().join("salvaged")).unwrap_err();
     assert!(ended.to_string().contains("has ended properly"), "{ended}");
 
-    // One that cannot be begun leaves none, and takes none that is there.
+    // A session that cannot begin leaves no buffers, and does not replace an existing file.
     assert_eq!(record().run(&["/no/such/command"]).code(), 2);
     assert_eq!(std::fs::read_dir(shm.path()).unwrap().count(), 0);
     std::fs::write(&path, "precious").unwrap();
@@ -272,7 +274,8 @@ fn places_that_cannot_hold_buffers_are_refused() {
     }
 }
 
-/// With the programs goes what was only in memory: that is said, and the rest is valid, whatever is torn.
+/// Without the programs, everything that was only in memory is lost: that is reported, and the rest is valid, whatever
+/// is torn.
 #[test]
 fn without_the_memory_there_is_what_reached_the_disk() {
     let mut running = abandoned(Record::new(), true);
@@ -283,7 +286,8 @@ fn without_the_memory_there_is_what_reached_the_disk() {
     assert!(json["memory"].as_str().unwrap().starts_with("none: "), "{json}");
     let trace = check(&dir, &json);
     let events = trace.stats().events;
-    // What is there of a stream is there from its beginning. The thread may have moved to another CPU, of whose stream less had been written.
+    // The remains of a stream start at its beginning. The thread may have moved to another CPU, of whose stream less
+    // had been written.
     assert!(events > 0 && events < EVENTS, "{events}");
     let numbers: Vec<u64> = trace.steps().into_values().flatten().collect();
     let stream_count = files(&dir).iter().filter(|(name, bytes)| name.starts_with('c') && !bytes.is_empty()).count();
@@ -302,14 +306,14 @@ fn without_the_memory_there_is_what_reached_the_disk() {
             .into_iter()
             .enumerate()
     {
-        // Never longer again: zeroes are what no kill leaves.
+        // Never longer again: a kill does not leave zeroes.
         left_bytes = len.min(left_bytes);
         cut(&name, left_bytes);
         let (code, json, dir) = run(&running, &format!("torn-{round}"), &[]);
         assert_eq!(code, 1, "{json}");
         let trace = check(&dir, &json);
         let left: Vec<u64> = trace.steps().into_values().flatten().collect();
-        // A torn packet's records are kept as far as they go.
+        // A torn packet's records are kept as far as they are whole.
         assert!(left.len() <= events as usize && left.windows(2).all(|pair| pair[0] < pair[1]));
     }
 
@@ -331,7 +335,7 @@ fn without_the_memory_there_is_what_reached_the_disk() {
     }
 }
 
-/// The recorder was killed amid a write: the packet that is torn on disk is whole in the memory.
+/// The recorder was killed in the middle of a write: the packet that is torn on disk is whole in the memory.
 #[test]
 fn a_torn_packet_is_taken_from_the_memory() {
     let mut running = abandoned(Record::new(), true);
@@ -351,7 +355,7 @@ fn a_torn_packet_is_taken_from_the_memory() {
     running.kill_programs(&pids);
 }
 
-/// Whatever lies in the buffers, there is a valid trace, or an error; and the events on disk are never touched.
+/// With any bytes in the buffers, the result is a valid trace or an error, and the events on disk are not touched.
 #[test]
 fn hostile_buffers_harm_nobody() {
     let mut random = Random(seed("salvage, hostile"));
@@ -389,7 +393,7 @@ fn hostile_buffers_harm_nobody() {
             let result = salvage(running.dir(), &output).unwrap();
             let stats = Trace::read(&output).stats();
             assert_eq!((result.events, result.bytes), (stats.events, stats.bytes), "round {round}: {stats}");
-            // What the buffers say of losses is told, whoever has written it there.
+            // Losses stated in the buffers are reported, whichever process has written them.
             let told = ["salvaged, but not whole", "was expected", "no page was free", "amid a write"];
             let wrong = stats.warnings.iter().find(|line| !told.iter().any(|told| line.contains(told)));
             assert_eq!(wrong, None, "round {round}");
@@ -421,7 +425,7 @@ fn what_is_no_dead_session_is_refused() {
     running.kill_owner();
     refused(&running, running.dir(), running.place(), "is not empty");
     let pids = pids(running.dir());
-    // A session of its own can begin where the dead one was.
+    // A new session of the program can begin in the place of the dead one.
     let arm = running.place().join("armed");
     let pid = pids[0].to_string();
     let armed = running.dormouse(&["arm".as_ref(), pid.as_ref(), "*".as_ref(), "-o".as_ref(), arm.as_os_str()]);

@@ -1,4 +1,4 @@
-//! Signal handlers trace while the thread that they interrupt is amid a write.
+//! Signal handlers trace while the thread that they interrupt is in the middle of a write.
 
 use std::process::Command;
 
@@ -28,7 +28,7 @@ fn record(budget: &str, rseq: bool, context: &str) {
     }
 }
 
-/// What a flight recorder retains is whole, whoever interrupted whom.
+/// Asserts that a flight recorder's contents are whole, whatever interrupted what.
 fn retain(rseq: bool, context: &str) {
     let record = Record::new().budget(TINY).mode("overwrite").rseq(rseq).context(context);
     let recording = record.run(&[TRACED, "signals", &THREADS.to_string(), &EVENTS.to_string()]).succeeded();
@@ -61,7 +61,7 @@ fn handlers_interrupt_claimants() {
     }
 }
 
-/// As under `nohup`.
+/// Models a command under `nohup`.
 #[test]
 fn what_is_ignored_the_command_finds_ignored() {
     let place = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! What a flight recorder gives away while it is written to.
+//! Snapshots of a flight recorder that is written to.
 
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
@@ -16,7 +16,7 @@ use crate::{TINY, TRACED};
 
 const THREADS: &str = "4";
 
-/// Snapshots of each flight recorder, unless the environment variable of this name says otherwise.
+/// Number of snapshots of each flight recorder, unless the environment variable of this name sets another.
 const SNAPSHOTS: (&str, u32) = ("DORMOUSE_SNAPSHOTS", 16);
 
 fn snapshot_count() -> u32 {
@@ -31,7 +31,7 @@ fn start(record: Record) -> (Running, std::path::PathBuf) {
     (running, end)
 }
 
-/// A program that has emitted a thousand events, and waits at a FIFO until [`finish`].
+/// Starts a program that emits a thousand events, and then waits at a FIFO until [`finish`].
 fn hold(record: Record) -> (Running, std::path::PathBuf) {
     let end = record.place().join("end");
     rustix::fs::mknodat(rustix::fs::CWD, &end, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
@@ -45,7 +45,8 @@ fn finish((running, end): (Running, std::path::PathBuf)) {
     running.wait().succeeded();
 }
 
-/// Every packet is whole, and from where no stream has overwritten anything, no thread's numbers have a hole.
+/// Asserts that every packet is whole, and that no thread's numbers have a hole from the time on at which no stream has
+/// overwritten anything.
 fn check(trace: &Trace) -> u64 {
     let stats = trace.stats();
     assert_eq!(stats.events_lost, 0, "{stats}");
@@ -58,13 +59,13 @@ fn check(trace: &Trace) -> u64 {
     stats.events
 }
 
-/// Writers never rest, and each snapshot falls somewhere else.
+/// Takes many snapshots, each at a different moment, while writers never rest.
 fn many(record: Record) {
     let session = start(record.mode("overwrite"));
     let dir = session.0.place().join("snapshot");
     let (mut events, mut missed) = (0, 0);
     for number in 0..snapshot_count() {
-        // All, the last moment, or a few pages.
+        // Everything, the last moment, or a few pages.
         let wanted = Take {
             dir: Some(dir.clone()),
             last: (number % 3 == 1).then_some(Duration::from_millis(2)),
@@ -133,7 +134,7 @@ fn what_cannot_be_taken_is_an_error() {
     let occupied = Take { dir: Some(session.0.place().into()), ..Take::default() };
     let refused = ask_for_snapshot(&SessionSocket::at(&session.0.session()).unwrap(), &occupied).unwrap_err();
     assert!(refused.to_string().contains("is not empty"), "{refused}");
-    // Beside the session's trace, numbered.
+    // Numbered directories beside the session's trace.
     for number in 1..3 {
         let snapshot = ask_for_snapshot(&SessionSocket::at(&session.0.session()).unwrap(), &Take::default()).unwrap();
         let dir = session.0.place().join(format!("trace-snapshot-{number}"));
@@ -145,7 +146,8 @@ fn what_cannot_be_taken_is_an_error() {
     finish(session);
 }
 
-/// Runs a program that ends in some way after a thousand events, and looks at the snapshot that it asked for meanwhile.
+/// Runs a program that ends in some way after a thousand events, and checks the snapshot that it has requested
+/// meanwhile.
 fn ended(how: &str, triggers: &str, trigger: Option<&str>) -> i32 {
     let record = Record::new().mode("overwrite").option("--snapshot-on").option(triggers);
     let recording = record.run(&[TRACED, "end", how, "1000"]);
@@ -184,9 +186,9 @@ fn a_crash_leaves_a_snapshot_and_ends_as_it_would_have() {
     assert_eq!(ended("panic", "panic,crash", Some("panic")), 101);
     assert_eq!(ended("exit", "exit", Some("exit")), 3);
     assert_eq!(ended("exit", "crash", None), 3);
-    // What the program handles is no crash, and what its handler leaves to the system is.
+    // A signal that the program handles is not a crash; one that its handler leaves to the system is.
     assert_eq!(ended("handled", "crash", None), 0);
-    // A signal that is sent is no overflow of the stack: Rust's runtime gives it back to the system, and goes on.
+    // A signal that is sent is not a stack overflow: Rust's runtime restores the default action and continues.
     assert_eq!(ended("raise", "crash", None), 0);
     assert_eq!(ended("given-up", "crash", Some("SIGSEGV")), 139);
     assert_eq!(ended("panic", "crash", None), 101);
@@ -196,7 +198,7 @@ fn a_crash_leaves_a_snapshot_and_ends_as_it_would_have() {
 fn a_signal_leaves_a_snapshot_and_the_program_goes_on() {
     let (mut running, end) = hold(Record::new().mode("overwrite").option("--snapshot-on").option("USR2"));
     for number in 1..3 {
-        // `dormouse record` hands it on.
+        // `dormouse record` passes it on.
         running.kill(Signal::USR2);
         let dir = running.place().join(format!("trace-snapshot-{number}"));
         running.wait_until("a snapshot", || dir.join("metadata").exists());
@@ -221,7 +223,7 @@ fn triggers_that_are_none_are_refused() {
     assert!(refused("discard", "crash").contains("--mode overwrite"));
 }
 
-/// A flight recorder under these triggers, of a program that does what the words say.
+/// Starts a flight recorder with these triggers, of a program that does the actions in `words`.
 fn script(rseq: bool, triggers: &str, words: &[&str]) -> (Running, std::path::PathBuf) {
     let record = Record::new().mode("overwrite").option("--snapshot-on").option(triggers).rseq(rseq);
     let end = record.place().join("end");
@@ -231,7 +233,7 @@ fn script(rseq: bool, triggers: &str, words: &[&str]) -> (Running, std::path::Pa
     (record.start(&command), end)
 }
 
-/// The snapshots of a recording in order: each one's trace, and what asked for it.
+/// Returns the snapshots of a recording in order: the trace, and the trigger of each.
 fn snapshots(place: &std::path::Path) -> Vec<(Trace, String)> {
     let dirs = (1..).map(|number| place.join(format!("trace-snapshot-{number}"))).take_while(|dir| dir.exists());
     let read = |dir: std::path::PathBuf| {
@@ -249,7 +251,7 @@ fn snapshots(place: &std::path::Path) -> Vec<(Trace, String)> {
     dirs.map(read).collect()
 }
 
-/// A trigger's text without what it says of how often, and how often.
+/// Splits a trigger's text into the trigger and its number of firings.
 fn firings(text: &str) -> (&str, u64) {
     match text.rsplit_once(", ").and_then(|(trigger, times)| Some((trigger, times.strip_suffix(" times")?))) {
         Some((trigger, times)) => (trigger, times.parse().unwrap()),
@@ -257,7 +259,7 @@ fn firings(text: &str) -> (&str, u64) {
     }
 }
 
-/// Runs such a program to its end, and gives how often each trigger has fired by what the snapshots say.
+/// Runs a program with these actions to its end, and returns how often each trigger has fired, by the snapshots.
 fn fired(rseq: bool, triggers: &str, words: &[&str]) -> Vec<(String, u64)> {
     let recording = script(rseq, triggers, words).0.wait().succeeded();
     let mut sums: Vec<(String, u64)> = Vec::new();
@@ -293,14 +295,15 @@ fn an_event_leaves_a_snapshot_that_it_is_in_and_the_program_goes_on() {
     }
 }
 
-/// Whatever came together: each firing is told of once, and what was not asked for yet is when the program ends.
+/// Each firing is reported once, even if several came together. Firings without a snapshot yet get one when the program
+/// ends.
 #[test]
 fn firings_are_counted() {
     for rseq in [true, false] {
         let words = ["fail=1000", "fail=234"];
         assert_eq!(fired(rseq, "event:e2e:fail", &words), [("event:e2e:fail".into(), 1_234)]);
     }
-    // Two triggers for one class, and classes that were not asked for.
+    // Two triggers for one class, and classes that were not requested.
     let recording = Record::new()
         .mode("overwrite")
         .option("--snapshot-on")
@@ -330,7 +333,7 @@ fn a_duration_fires_above_its_limit_alone() {
         let text = begin_to_end("1ns");
         assert_eq!(fired(rseq, &text, &twice), [(text, 2)]);
         assert_eq!(fired(rseq, &begin_to_end("1h"), &twice), []);
-        // The last begin counts, and serves for one end.
+        // The last begin counts, and is paired with one end.
         let again = ["begin", "pause=20000", "begin", "pause=1", "end", "pause=20000", "end"];
         let (long, short) = (begin_to_end("20ms"), begin_to_end("1us"));
         let both = fired(rseq, &format!("{long},{short}"), &again);
@@ -348,7 +351,7 @@ fn a_duration_fires_above_its_limit_alone() {
 
 #[test]
 fn triggers_follow_a_child_and_a_library_that_is_loaded_later() {
-    // The parent's duration is not the child's, and the child has to ask by itself.
+    // The parent's duration does not apply to the child, and the child must request a snapshot itself.
     let triggers = "event:e2e:fail,duration:e2e:begin..e2e:end>1ns";
     let (mut running, end) = script(true, triggers, &["begin", "child", "end", "fail", "hold"]);
     running.wait_for("ready");

@@ -1,4 +1,4 @@
-//! Every kind of value, from every kind of place, comes back as it was.
+//! Every kind of value, from every kind of place, is read back unchanged.
 
 use dormouse_e2e::check::check;
 use dormouse_e2e::run::{Record, babeltrace2_lines};
@@ -109,7 +109,7 @@ fn names_may_be_words_of_other_languages() {
     }
 }
 
-/// Futures of such events are `Send`, or the program would not compile.
+/// Futures with these events are `Send`; otherwise the program would not compile.
 #[test]
 fn values_may_be_awaited() {
     for (rseq, context) in [(true, "ids"), (false, "ids"), (true, "none"), (false, "none")] {

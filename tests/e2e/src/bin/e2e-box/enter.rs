@@ -1,4 +1,4 @@
-//! A program without tracepoints that enters a sandbox, and makes calls of libc there or becomes another program:
+//! A program without tracepoints that enters a sandbox, and makes calls of libc there or executes another program:
 //! `e2e-box-enter SANDBOX calls CALLS`, `e2e-box-enter SANDBOX exec CMD…`.
 
 mod sandbox;
@@ -18,7 +18,7 @@ fn main() {
     }
     let calls: u64 = text(2).parse().expect("a number");
     let call = |_| {
-        // SAFETY: writes nothing.
+        // SAFETY: write(2) reads no bytes, because the length is 0.
         let _ = unsafe { libc::write(1, [0_u8].as_ptr().cast(), 0) };
     };
     sandbox::work(|_| (0..calls).for_each(call));

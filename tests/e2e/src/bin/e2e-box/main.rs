@@ -1,7 +1,7 @@
 //! A traced program that enters a sandbox and emits events there: `e2e-box SANDBOX EVENTS [stop | stop-listen]`.
 //!
-//! With `stop` it says before that it does not want to be listened to, with `stop-listen` afterwards that it does again. At a byte `p` it only passes
-//! a tracepoint.
+//! With `stop` it first stops listening; with `stop-listen` it listens again after entering. At a byte `p` it only
+//! passes a tracepoint.
 
 mod sandbox;
 
@@ -17,7 +17,7 @@ fn main() {
         std::process::exit(sandbox::CANNOT_ENTER);
     }
     if word == Some("stop-listen") {
-        // A sandbox may forbid it, which is told by the tool.
+        // A sandbox may forbid it; the tool then reports that.
         let _ = dormouse::listen();
     }
     sandbox::work(|byte| match byte {

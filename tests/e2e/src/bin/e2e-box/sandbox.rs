@@ -1,58 +1,58 @@
-//! Sandboxes as lists of steps, for a program that enters one and for one that enters one and executes another.
+//! Sandboxes as lists of steps, for a program that enters one and for one that also executes another program there.
 //!
-//! Plain system calls: what enters a sandbox must not bring a library with it.
+//! Uses plain system calls: a program that enters a sandbox must not bring a library with it.
 
 use std::ffi::{CString, c_int, c_long, c_uint, c_ulong};
 use std::io::Error;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// How a program ends that cannot enter its sandbox: the machine or the user does not permit it.
+/// Exit code of a program that cannot enter its sandbox: the machine or the user does not permit it.
 pub(crate) const CANNOT_ENTER: c_int = 77;
 
-/// The user and the group of nobody.
+/// User and group id of nobody.
 const NOBODY: u32 = 65534;
 
-/// What a sandbox is made of.
+/// Steps of a sandbox.
 #[derive(Debug, Clone, Copy)]
 enum Step {
     /// `PR_SET_NO_NEW_PRIVS`.
     NoNewPrivileges,
-    /// A seccomp filter of this thread that kills the process at every other system call.
+    /// A seccomp filter of this thread that allows these system calls and kills the process at every other one.
     Filter(&'static [&'static [c_long]]),
-    /// Landlock rules by which files can be opened below `/` with these rights and no others.
+    /// Landlock rules that allow only these rights to files below `/`.
     Landlock(u64),
     /// unshare(2).
     Unshare(c_int),
-    /// A child goes on; its parent waits, and ends as it does.
+    /// Continues in a child; the parent waits, and ends with the child's status.
     Fork,
-    /// No mount that is made here is seen elsewhere, and the other way round. Needs a mount namespace.
+    /// Makes mounts here invisible elsewhere, and vice versa. Needs a mount namespace.
     PrivateMounts,
-    /// Everything that is mounted can only be read.
+    /// Makes all mounts read-only.
     ReadOnly,
-    /// An empty file system over this directory, or the part of it that matters: this program is seen all the same.
+    /// Mounts an empty file system over this directory, or over the relevant part of it: this program stays visible.
     Cover(&'static str),
     /// chroot(2).
     Root(&'static str),
-    /// Nobody, without other groups.
+    /// Changes to user and group nobody, without other groups.
     Nobody,
-    /// Nobody with all capabilities; the user first, as setpriv(1) does.
+    /// Changes to user nobody with all capabilities; first the user, like setpriv(1).
     NobodyWithCapabilities,
-    /// Both limits of a resource.
+    /// Sets both limits of a resource.
     Limit(c_uint, u64),
-    /// As `Limit(RLIMIT_AS)`: what the program has now, and so many bytes.
+    /// Limits address space (`RLIMIT_AS`) to the current size of the program plus this many bytes.
     MoreMemory(u64),
-    /// So many descriptors may be open, and all of them are but for some.
+    /// Limits descriptors to `limit`, and opens all of them except `free`.
     Descriptors { limit: u64, free: usize },
-    /// Closes all descriptors but the first three.
+    /// Closes all descriptors except the first three.
     Close,
 }
 
-/// What a program needs that has all that it will ever have.
+/// System calls that a program needs once it has everything that it will ever have.
 const STRICT: &[c_long] =
     &[libc::SYS_read, libc::SYS_write, libc::SYS_exit, libc::SYS_exit_group, libc::SYS_rt_sigreturn];
 
-/// What the dynamic loader, libc and the start of a Rust program need besides.
+/// System calls that the dynamic loader, libc and the start of a Rust program need in addition.
 const LOADER: &[c_long] = &[
     libc::SYS_execve,
     libc::SYS_brk,
@@ -78,7 +78,7 @@ const LOADER: &[c_long] = &[
     libc::SYS_gettid,
     #[cfg(target_arch = "x86_64")]
     libc::SYS_access,
-    // For `$LIB` and `$ORIGIN` in a library's path, as glibc's loader finds out where the program is.
+    // For `$LIB` and `$ORIGIN` in a library's path: glibc's loader finds the program's path with it.
     #[cfg(target_arch = "x86_64")]
     libc::SYS_readlink,
     #[cfg(target_arch = "x86_64")]
@@ -87,12 +87,12 @@ const LOADER: &[c_long] = &[
     libc::SYS_poll,
 ];
 
-/// `LANDLOCK_ACCESS_FS_*`: to execute, to read a file, to read a directory.
+/// `LANDLOCK_ACCESS_FS_*`: execute, read a file, read a directory.
 const LOOK: u64 = 1 | 1 << 2 | 1 << 3;
 
 const NAMESPACES: c_int = libc::CLONE_NEWUSER | libc::CLONE_NEWPID | libc::CLONE_NEWNS | libc::CLONE_NEWNET;
 
-/// Every sandbox by its name.
+/// All sandboxes by name.
 const SANDBOXES: &[(&str, &[Step])] = &[
     ("none", &[]),
     ("strict", &[Step::NoNewPrivileges, Step::Filter(&[STRICT])]),
@@ -114,7 +114,7 @@ const SANDBOXES: &[(&str, &[Step])] = &[
             Step::Root("/"),
         ],
     ),
-    // An empty directory that every system has.
+    // An empty directory that exists on every system.
     ("chroot-empty", &[Step::Root("/proc/self/fdinfo")]),
     ("nobody", &[Step::Nobody]),
     ("worker", &[Step::Fork, Step::Nobody]),
@@ -126,7 +126,7 @@ const SANDBOXES: &[(&str, &[Step])] = &[
     ("descriptors-but-one", &[Step::Descriptors { limit: 64, free: 1 }]),
     ("threads", &[Step::Nobody, Step::Limit(libc::RLIMIT_NPROC, 0)]),
     ("memory", &[Step::MoreMemory(1 << 20)]),
-    // Room for a program and its libraries, and not for a session's memory.
+    // Enough for a program and its libraries, and too little for a session's memory.
     ("memory-of-program", &[Step::Limit(libc::RLIMIT_AS, 48 << 20)]),
     ("closed", &[Step::Close]),
 ];
@@ -134,19 +134,19 @@ const SANDBOXES: &[(&str, &[Step])] = &[
 /// Enters a sandbox.
 ///
 /// # Errors
-/// One line: which step failed, and why.
+/// One line: the step that failed, and the reason.
 pub(crate) fn enter(name: &str) -> Result<(), String> {
     let (_, steps) = SANDBOXES.iter().find(|(known, _)| *known == name).ok_or(format!("no sandbox `{name}`"))?;
     steps.iter().try_for_each(|step| step.take().map_err(|error| format!("{step:?}: {error}")))
 }
 
-/// What a call of libc has returned, as a result.
+/// Converts the return value of a libc call to a result.
 fn checked(result: c_long) -> Result<c_long, Error> {
     if result < 0 { Err(Error::last_os_error()) } else { Ok(result) }
 }
 
 fn prctl(option: c_int) -> Result<(), Error> {
-    // SAFETY: the options that are given here take numbers.
+    // SAFETY: the options used here take numbers only.
     checked(unsafe { libc::prctl(option, 1, 0, 0, 0) }.into()).map(drop)
 }
 
@@ -156,7 +156,7 @@ impl Step {
             Step::NoNewPrivileges => prctl(libc::PR_SET_NO_NEW_PRIVS),
             Step::Filter(calls) => filter(calls),
             Step::Landlock(rights) => landlock(rights),
-            // SAFETY: takes a number.
+            // SAFETY: unshare(2) takes a number.
             Step::Unshare(flags) => checked(unsafe { libc::unshare(flags) }.into()).map(drop),
             Step::Fork => fork(),
             Step::PrivateMounts => mount(None, "/", libc::MS_REC | libc::MS_PRIVATE),
@@ -176,7 +176,7 @@ impl Step {
                 limit(libc::RLIMIT_NOFILE, count)?;
                 fill_descriptors(free)
             }
-            // SAFETY: takes numbers; this program uses none of these descriptors.
+            // SAFETY: close_range(2) takes numbers; this program uses none of these descriptors.
             Step::Close => checked(unsafe { libc::syscall(libc::SYS_close_range, 3, c_uint::MAX, 0) }).map(drop),
         }
     }
@@ -184,7 +184,7 @@ impl Step {
 
 fn filter(calls: &[&[c_long]]) -> Result<(), Error> {
     let instruction = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
-    // The number of the call, offset 0 of `seccomp_data`.
+    // Loads the number of the call, at offset 0 of `seccomp_data`.
     let mut filter = vec![instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0)];
     for call in calls.iter().copied().flatten() {
         filter.push(instruction(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, *call as u32));
@@ -192,14 +192,14 @@ fn filter(calls: &[&[c_long]]) -> Result<(), Error> {
     }
     filter.push(instruction(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_KILL_PROCESS));
     let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
-    // Not given back, because the filter need not permit what giving it back needs.
+    // Never freed, because the filter may forbid the calls that freeing needs.
     std::mem::forget(filter);
-    // SAFETY: reads a program that is never given back.
+    // SAFETY: prctl(2) reads the program and its instructions, which are live and never freed.
     let result = unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) };
     if result < 0 { Err(Error::last_os_error()) } else { Ok(()) }
 }
 
-/// All rights of Landlock's first version, which are those to files and directories.
+/// All rights of Landlock's first version, which concern files and directories.
 const LANDLOCK_RIGHTS: u64 = (1 << 13) - 1;
 const LANDLOCK_RULE_PATH_BENEATH: c_int = 1;
 
@@ -212,38 +212,38 @@ struct PathBeneath {
 
 fn landlock(rights: u64) -> Result<(), Error> {
     let handled: u64 = LANDLOCK_RIGHTS;
-    // SAFETY: reads the eight bytes of the first version's attributes.
+    // SAFETY: reads the eight bytes of the first version's attributes, which are live.
     let rules = checked(unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, &raw const handled, 8_usize, 0) })?;
     if rights != 0 {
-        // SAFETY: a terminated path.
+        // SAFETY: the path ends in NUL.
         let root = checked(unsafe { libc::open(c"/".as_ptr(), libc::O_PATH | libc::O_CLOEXEC) }.into())?;
         let rule = PathBeneath { allowed_access: rights, parent_fd: root as c_int };
-        // SAFETY: reads a rule of this type.
+        // SAFETY: reads a live rule of this type.
         let added = unsafe {
             libc::syscall(libc::SYS_landlock_add_rule, rules, LANDLOCK_RULE_PATH_BENEATH, &raw const rule, 0)
         };
         checked(added)?;
-        // SAFETY: opened above.
+        // SAFETY: the descriptor was opened above and is not used afterwards.
         unsafe { libc::close(root as c_int) };
     }
-    // SAFETY: takes numbers.
+    // SAFETY: takes numbers only.
     checked(unsafe { libc::syscall(libc::SYS_landlock_restrict_self, rules, 0) })?;
-    // SAFETY: made above.
+    // SAFETY: the descriptor was created above and is not used afterwards.
     unsafe { libc::close(rules as c_int) };
     Ok(())
 }
 
 fn fork() -> Result<(), Error> {
-    // SAFETY: the program has no other thread of its own, and goes on as any program does.
+    // SAFETY: the program has no other thread of its own, so the child may continue like any program.
     let pid = checked(unsafe { libc::fork() }.into())? as libc::pid_t;
     if pid == 0 {
         return Ok(());
     }
     let mut status = 0;
-    // SAFETY: this process's child, and room for an answer.
+    // SAFETY: `pid` is a child of this process, and `status` has room for the answer.
     checked(unsafe { libc::waitpid(pid, &mut status, 0) }.into())?;
     let code = if libc::WIFSIGNALED(status) { 128 + libc::WTERMSIG(status) } else { libc::WEXITSTATUS(status) };
-    // SAFETY: takes a number; atexit handlers run, as at every end.
+    // SAFETY: exit(3) takes a number; atexit handlers run, as at every end.
     unsafe { libc::exit(code) }
 }
 
@@ -251,11 +251,11 @@ fn mount(kind: Option<&str>, at: &str, flags: c_ulong) -> Result<(), Error> {
     let kind = kind.map(|kind| CString::new(kind).expect("no NUL"));
     let at = CString::new(at).expect("no NUL");
     let kind = kind.as_ref().map_or(std::ptr::null(), |kind| kind.as_ptr());
-    // SAFETY: terminated texts, or none where mount(2) takes none.
+    // SAFETY: the texts end in NUL and are live; mount(2) accepts null for the others.
     checked(unsafe { libc::mount(c"none".as_ptr(), at.as_ptr(), kind, flags, std::ptr::null()) }.into()).map(drop)
 }
 
-/// Where this program lies below the directory itself, of the directory no more is covered than what holds the session's sockets.
+/// Covers a directory. If this program is below it, covers only the part that contains the session's sockets.
 fn cover(path: &str) -> Result<(), Error> {
     let mount = |at: &Path| mount(Some("tmpfs"), at.to_str().expect("a path of text"), 0);
     if !std::env::current_exe()?.starts_with(path) {
@@ -266,10 +266,10 @@ fn cover(path: &str) -> Result<(), Error> {
 }
 
 fn make_read_only() -> Result<(), Error> {
-    // `struct mount_attr`: what is set, what is cleared, propagation, the user namespace's descriptor.
+    // `struct mount_attr`: set, cleared, propagation, the user namespace's descriptor.
     let attributes = [libc::MOUNT_ATTR_RDONLY, 0, 0, 0];
     let size_bytes = size_of_val(&attributes);
-    // SAFETY: a terminated path, and attributes of this size.
+    // SAFETY: the path ends in NUL, and the attributes are live and have this size.
     let result = unsafe {
         libc::syscall(
             libc::SYS_mount_setattr,
@@ -285,44 +285,44 @@ fn make_read_only() -> Result<(), Error> {
 
 fn chroot(path: &str) -> Result<(), Error> {
     let path = CString::new(path).expect("no NUL");
-    // SAFETY: a terminated path.
+    // SAFETY: the path ends in NUL.
     checked(unsafe { libc::chroot(path.as_ptr()) }.into())?;
-    // SAFETY: a terminated path.
+    // SAFETY: the path ends in NUL.
     checked(unsafe { libc::chdir(c"/".as_ptr()) }.into()).map(drop)
 }
 
 fn set_groups() -> Result<(), Error> {
-    // SAFETY: reads no groups.
+    // SAFETY: reads no groups, because the count is 0.
     checked(unsafe { libc::setgroups(0, std::ptr::null()) }.into())?;
-    // SAFETY: takes numbers.
+    // SAFETY: takes numbers only.
     checked(unsafe { libc::setresgid(NOBODY, NOBODY, NOBODY) }.into()).map(drop)
 }
 
 fn set_user() -> Result<(), Error> {
-    // SAFETY: takes numbers.
+    // SAFETY: takes numbers only.
     checked(unsafe { libc::setresuid(NOBODY, NOBODY, NOBODY) }.into()).map(drop)
 }
 
-/// Has all capabilities that are permitted be effective.
+/// Makes all permitted capabilities effective.
 fn raise_capabilities() -> Result<(), Error> {
-    // `_LINUX_CAPABILITY_VERSION_3`, of this thread.
+    // `_LINUX_CAPABILITY_VERSION_3`, for this thread.
     let header = [0x2008_0522_u32, 0];
-    // Twice effective, permitted, inheritable.
+    // Two sets of: effective, permitted, inheritable.
     let mut sets = [[0_u32; 3]; 2];
-    // SAFETY: this version's header, and room for its two sets.
+    // SAFETY: the header is of this version, and `sets` has room for its two sets.
     checked(unsafe { libc::syscall(libc::SYS_capget, &raw const header, &raw mut sets) })?;
     sets.iter_mut().for_each(|set| set[0] = set[1]);
-    // SAFETY: this version's header and its two sets.
+    // SAFETY: the header is of this version, and `sets` holds its two sets.
     checked(unsafe { libc::syscall(libc::SYS_capset, &raw const header, &raw const sets) }).map(drop)
 }
 
 fn limit(resource: c_uint, value: u64) -> Result<(), Error> {
     let limit = libc::rlimit { rlim_cur: value, rlim_max: value };
-    // SAFETY: reads a limit.
+    // SAFETY: setrlimit(2) reads a live limit.
     checked(unsafe { libc::setrlimit(resource, &limit) }.into()).map(drop)
 }
 
-/// What this process has mapped.
+/// Returns the size of this process's address space in bytes.
 fn memory_bytes() -> Result<u64, Error> {
     let text = std::fs::read_to_string("/proc/self/statm")?;
     let pages = text.split(' ').next().and_then(|pages| pages.parse::<u64>().ok());
@@ -332,7 +332,7 @@ fn memory_bytes() -> Result<u64, Error> {
 fn fill_descriptors(free: usize) -> Result<(), Error> {
     let mut opened = Vec::new();
     loop {
-        // SAFETY: takes a number. What it gives stays open over `exec`.
+        // SAFETY: dup(2) takes a number. The new descriptor stays open across `exec`.
         let fd = unsafe { libc::dup(0) };
         if fd < 0 {
             break;
@@ -340,36 +340,38 @@ fn fill_descriptors(free: usize) -> Result<(), Error> {
         opened.push(fd);
     }
     for fd in opened.iter().rev().take(free) {
-        // SAFETY: opened above.
+        // SAFETY: the descriptor was opened above and is not used otherwise.
         unsafe { libc::close(*fd) };
     }
     Ok(())
 }
 
-/// Becomes another program.
+/// Executes another program.
 ///
 /// # Errors
-/// One line: why it cannot be executed.
+/// One line with the reason why it cannot be executed.
 #[allow(dead_code, reason = "one of the two programs executes another")]
 pub(crate) fn execute(command: &[std::ffi::OsString]) -> String {
     let texts: Vec<CString> = command.iter().map(|word| CString::new(word.as_bytes()).expect("no NUL")).collect();
     let mut words: Vec<_> = texts.iter().map(|text| text.as_ptr()).collect();
     words.push(std::ptr::null());
-    // SAFETY: a null-terminated list of terminated texts.
+    // SAFETY: the list ends in null, and its texts end in NUL.
     unsafe { libc::execv(words[0], words.as_ptr()) };
     format!("{}: {}", command[0].display(), Error::last_os_error())
 }
 
-/// Waits for a byte on standard input, does something that goes by the byte, says so, and so on until there is no byte left; then the program exits.
+/// Repeatedly writes `ready`, waits for a byte on standard input, does the step that the byte selects, and writes
+/// `done`. Exits the program at the end of input.
 ///
-/// It makes no other system calls than the strictest filter permits.
+/// Makes only system calls that the strictest filter permits.
 pub(crate) fn work(mut step: impl FnMut(u8)) -> ! {
     loop {
         say(b"ready\n");
         let mut byte = 0_u8;
-        // SAFETY: room for a byte.
+        // SAFETY: `byte` has room for one byte.
         if unsafe { libc::read(0, (&raw mut byte).cast(), 1) } != 1 {
-            // SAFETY: takes a number. Handlers run; the standard library, which would make system calls of its own, is not asked.
+            // SAFETY: exit(3) takes a number. Exit handlers run; the standard library is avoided, because it would make
+            // system calls of its own.
             unsafe { libc::exit(0) }
         }
         step(byte);
@@ -378,6 +380,6 @@ pub(crate) fn work(mut step: impl FnMut(u8)) -> ! {
 }
 
 fn say(text: &[u8]) {
-    // SAFETY: reads the text.
+    // SAFETY: write(2) reads the text, which is live.
     unsafe { libc::write(1, text.as_ptr().cast(), text.len()) };
 }

@@ -1,4 +1,4 @@
-//! Which instructions there are, and dying at each.
+//! Discovers the instructions of a call, and kills a process at each.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
@@ -13,64 +13,65 @@ use crate::session::{
 };
 use crate::tracee::Tracee;
 
-/// Deaths between two looks at what is retained, which has to reach back so far: fewer without rseq, where there are more streams.
+/// Deaths between two snapshots, which must reach back that far: fewer without rseq, where there are more streams.
 const BATCHES: [u32; 2] = [2, 4];
-/// Bursts that fill every page of a flight recorder, so that the next page is an old one.
+/// Number of bursts that fill every page of a flight recorder, so that the next page is an old one.
 const WARM_UP_BURSTS: u32 = 48;
-/// Bursts that take two pages at least.
+/// Number of bursts that take at least two pages.
 const OVERTAKING_BURSTS: u32 = 3;
-/// Instructions of a call, at most.
+/// Maximum number of instructions of a call.
 const PATH_LEN_MAX: usize = 200_000;
-/// Instructions after an abort that are looked at: until the next try has begun.
+/// Number of instructions that are examined after an abort: until the next attempt has begun.
 const ABORT_LEN_MAX: usize = 400;
-/// How often the call is looked at, at most, until it finds the page that is full.
+/// Maximum number of discoveries of the call until it finds the page full.
 const DISCOVERIES_MAX: usize = 20;
-/// Of the instructions at which the page switch is half made, every so many is died at in any case.
+/// Among the instructions at which the page switch is half done, one in this many is used in any case.
 const HALF_STRIDE: usize = 4;
-/// Instructions at which the page switch of one's own is half made, at least.
+/// Minimum number of instructions at which the victim's own page switch is half done.
 const HALF_LEN_MIN: usize = 40;
-/// Another process came in between: how often a point is tried.
+/// How often a point is tried: another process may interfere.
 const TRIES_MAX: u32 = 3;
 
-/// Section `section`, entered for the `nth` time.
+/// The `nth` entry of section `section`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Entry {
     section: usize,
     nth: u32,
 }
 
-/// Where to die.
+/// Point at which a process dies.
 #[derive(Debug, Clone, Copy)]
 enum Point {
     /// Before an instruction outside of sections, when it is reached for the `nth` time.
     Outside { ip: u64, nth: u32 },
     /// Before an instruction of a section.
     Inside { entry: Entry, ip: u64 },
-    /// After so many plain stores of a transaction. `is_switch`: it is the one that moves the state word on to another page.
+    /// After `count` plain stores of a transaction. `is_switch`: the transaction moves the state word to another page.
     Stores { entry: Entry, count: u64, is_switch: bool },
 }
 
-/// What a victim has gone through.
+/// Record of a victim's execution.
 #[derive(Debug, Default)]
 struct Discovered {
-    /// Instructions outside of sections.
+    /// Addresses of instructions outside of sections, in order of execution.
     path: Vec<u64>,
-    /// Those before which the page switch was half made, by their places in the path.
+    /// Indexes in the path of instructions before which the page switch was half done.
     half: BTreeSet<usize>,
     entries: Vec<Entry>,
-    /// Transactions: stores, and whether it is a switch.
+    /// Transactions: number of stores, and whether it is a switch.
     transactions: Vec<(Entry, u64, bool)>,
 }
 
 impl Discovered {
-    /// Whether it was this call that switched the page: half made amid the call, for long, and neither before it nor after it.
+    /// Whether this call switched the page: half done in the middle of the call, for long, and neither before it nor
+    /// after it.
     fn switches(&self) -> bool {
         let ends = [0, self.path.len().saturating_sub(1)];
         self.half.len() >= HALF_LEN_MIN && ends.iter().all(|end| !self.half.contains(end))
     }
 }
 
-/// What was reached.
+/// Counts of reached points.
 #[derive(Debug, Default)]
 struct Reached {
     outside: u64,
@@ -78,13 +79,13 @@ struct Reached {
     stores: u64,
     /// Deaths in the page switch's transaction.
     switch: u64,
-    /// Deaths that have left a page closed and the state word behind.
+    /// Deaths that left a page closed and the state word behind.
     half: u64,
-    /// Aborts by the kernel, after each of which somebody died later.
+    /// Aborts by the kernel, each followed by a death.
     aborted: u64,
-    /// Who was overtaken by two pages on its stream, and went on.
+    /// Victims that were overtaken by two pages on their stream, and continued.
     overtaken: u64,
-    /// Points that no try has reached: instructions behind a branch that is not taken.
+    /// Points that were not reached in any try: instructions after a branch that is not taken.
     missed: u64,
     addresses: BTreeSet<u64>,
     section_addresses: BTreeSet<u64>,
@@ -97,12 +98,12 @@ struct Points {
     sections: Vec<Section>,
     by_arm: BTreeMap<u64, usize>,
     scene: Scene,
-    /// Whoever comes to a point is overtaken there, and goes on to the end of the call.
+    /// Whether a victim is overtaken at a point and continues to the end of the call, instead of being killed.
     is_overtaken: bool,
     reached: Reached,
     deaths: u32,
     batch: u32,
-    /// Process and finished events of those who died since the last look.
+    /// Process and number of finished events of the victims that have died since the last snapshot.
     recent: Vec<(libc::pid_t, u64)>,
 }
 
@@ -129,7 +130,7 @@ fn register(tracee: &Tracee, register: Register) -> u64 {
 }
 
 impl Points {
-    /// A victim before its last event, and its id.
+    /// Starts a victim and stops it before its last event. Returns its id too.
     fn prepare(&mut self) -> (libc::pid_t, Tracee) {
         self.siblings.wait();
         for _ in 0..10 {
@@ -153,7 +154,7 @@ impl Points {
         panic!("no victim finds room");
     }
 
-    /// Kills a victim, and has the siblings go on behind it.
+    /// Kills a victim, and makes a sibling continue after it.
     fn kill(&mut self, pid: libc::pid_t, tracee: Tracee) {
         tracee.kill();
         let finished = self.board.finished.load(Ordering::Acquire);
@@ -167,7 +168,7 @@ impl Points {
             if self.memory.is_overwrite() {
                 self.take_snapshot();
             }
-            // Half of the streams are for those who come next.
+            // Half of the streams must stay available to later processes.
             let geometry = self.memory.geometry();
             if claim_count(&self.memory) > (geometry.stream_count - geometry.cpu_count) as usize / 2 {
                 self.await_burial();
@@ -180,7 +181,7 @@ impl Points {
         wait_until("claims of the dead are taken back", || claim_count(&self.memory) == 0);
     }
 
-    /// Has what is retained written, and says what has to be in it.
+    /// Takes a snapshot of what is retained, and prints what must be in it.
     fn take_snapshot(&mut self) {
         let taken = dormouse::snapshot().expect("a snapshot");
         let [first, second] = self.siblings.finished();
@@ -188,7 +189,7 @@ impl Points {
         println!("snapshot {}\t{first} {second} {}", taken.dir.display(), recent.join(" "));
     }
 
-    /// One instruction further, or through a whole section.
+    /// Executes one instruction, or a whole section.
     fn pass(&self, tracee: &Tracee) {
         match self.by_arm.get(&tracee.ip()) {
             Some(section) => {
@@ -198,7 +199,7 @@ impl Points {
         }
     }
 
-    /// On to the `nth` time that an instruction outside of sections is reached. False: the call ends before.
+    /// Runs to the `nth` execution of an instruction outside of sections. Returns false if the call ends before.
     fn run_to_nth(&self, tracee: &Tracee, ip: u64, nth: u32) -> bool {
         for _ in 0..nth {
             if tracee.run_to(&[ip]).is_none() {
@@ -209,7 +210,8 @@ impl Points {
         tracee.run_to(&[ip]).is_some()
     }
 
-    /// Into a section, to its final store, and on from there: the kernel leads it to the abort handler. False: it does not come there.
+    /// Runs into a section to its final store and continues there, so that the kernel leads to the abort handler.
+    /// Returns false if that is not reached.
     fn abort_in(&self, tracee: &Tracee, entry: Entry) -> bool {
         let section = &self.sections[entry.section];
         self.run_to_nth(tracee, section.arm, entry.nth)
@@ -217,7 +219,7 @@ impl Points {
             && tracee.run_to(&[section.abort]).is_some()
     }
 
-    /// Leads a victim through the call, or from an abort on.
+    /// Leads a victim through the call, or from an abort on, and records the instructions.
     fn discover(&mut self, abort: Option<Entry>) -> Option<Discovered> {
         let (pid, tracee) = self.prepare();
         let mut found = Discovered::default();
@@ -254,14 +256,14 @@ impl Points {
         is_there.then_some(found)
     }
 
-    /// Leads a victim to a point and kills it there. False: it did not come there.
+    /// Leads a victim to a point and kills it there. Returns false if the point was not reached.
     fn die_at(&mut self, abort: Option<Entry>, point: Point) -> bool {
         let (pid, tracee) = self.prepare();
         let mut is_there = abort.is_none_or(|entry| self.abort_in(&tracee, entry));
         if is_there {
             self.reached.aborted += u64::from(abort.is_some());
             is_there = match point {
-                // Where the abort has led to.
+                // The point to which the abort has led.
                 Point::Outside { ip, nth: 0 } if tracee.ip() == ip => true,
                 Point::Outside { ip, nth } => self.run_to_nth(&tracee, ip, nth),
                 Point::Inside { entry, ip } => {
@@ -273,7 +275,7 @@ impl Points {
                     self.run_to_nth(&tracee, section.arm, entry.nth)
                         && section.txn.is_some_and(|base| {
                             let word = register(&tracee, base) + STORE_COUNT;
-                            // Interrupted before, it may be at another transaction by now, of fewer stores.
+                            // After an interruption, it may be at another transaction by now, with fewer stores.
                             let has_them = tracee.peek(word) >= count;
                             if has_them {
                                 tracee.poke(word, count);
@@ -305,7 +307,8 @@ impl Points {
         is_there
     }
 
-    /// Has the sibling on the same processor fill two pages before the victim goes on to the end of the call, to which its page is as old.
+    /// Makes the sibling on the same CPU fill two pages before the victim continues to the end of the call; the
+    /// victim's page is that old then.
     fn overtake(&mut self, tracee: &Tracee) {
         let stream = self.board.stream.load(Ordering::Relaxed);
         let before = state(&self.memory, stream).seq;
@@ -318,7 +321,8 @@ impl Points {
         assert_eq!(tracee.run_to(&[]), None, "to the breakpoint behind the call");
     }
 
-    /// Each stream writes to one page, and has another at hand: whatever else is drawn is nobody's, and lost for good.
+    /// Asserts that each stream has at most one page that it writes to and a spare: any other drawn page would have no
+    /// owner, and be lost for good.
     fn check_drawn(&self) {
         let drawn = self.memory.census(|_| 0).drawn;
         let streams = self.memory.used_streams().count();
@@ -335,8 +339,8 @@ impl Points {
 
     /// Dies at the points of one call.
     fn run(&mut self, choice: Choice) {
-        // Without rseq, a sibling may have the stream with the full page for itself at that moment: then the event goes to another one, and
-        // it is the sibling that may be seen to switch.
+        // Without rseq, a sibling may have the stream with the full page for itself at that moment. Then the event goes
+        // to another stream, and the observed switch may be the sibling's.
         let found = (0..DISCOVERIES_MAX).find_map(|_| {
             let found = self.discover(None).expect("nothing is in the way");
             let is_elsewhere = self.scene.is_full && is_claimed() && !found.switches();
@@ -351,16 +355,16 @@ impl Points {
         for entry in &found.entries {
             let instructions = &self.sections[entry.section].instructions;
             let inside: Vec<Point> = instructions.iter().map(|ip| Point::Inside { entry: *entry, ip: *ip }).collect();
-            // What lies behind a branch is not reached at any try.
+            // Instructions after a branch are not reached in any try.
             self.die_at_each(None, &inside, 1);
         }
-        // Who is to die in a transaction has fewer stores to make, and must not go on to the last one.
+        // A victim that dies in a transaction has fewer stores to make, so it must not continue to the last one.
         let transactions = if self.is_overtaken { Vec::new() } else { found.transactions };
         for (entry, count, is_switch) in transactions {
             let stores: Vec<Point> = (0..=count).map(|count| Point::Stores { entry, count, is_switch }).collect();
             self.die_at_each(None, &stores, TRIES_MAX);
         }
-        // Of each section, its last entry is aborted.
+        // The last entry of each section is aborted.
         let last: BTreeMap<usize, Entry> = found.entries.iter().map(|entry| (entry.section, *entry)).collect();
         for entry in last.into_values() {
             if let Some(after) = self.discover(Some(entry)) {
@@ -370,21 +374,21 @@ impl Points {
     }
 }
 
-/// Which points are gone through.
+/// Selection of points.
 #[derive(Debug, Clone, Copy)]
 struct Choice {
-    /// Instructions each time that they are reached; else the first time only.
+    /// Whether to take each execution of an instruction, or only the first.
     all: bool,
-    /// Of those outside of sections, every so many ...
+    /// Distance between the selected instructions outside of sections.
     stride: usize,
-    /// ... from this one on.
+    /// Index of the first selected instruction.
     offset: usize,
-    /// Also all within sections, all stores of transactions, and what comes after aborts.
+    /// Whether to include all instructions in sections, all stores of transactions, and the instructions after aborts.
     sections: bool,
 }
 
 impl Choice {
-    /// Those at which the page switch was half made lie closer together.
+    /// Returns the selected points. Those at which the page switch was half done are closer together.
     fn of(self, found: &Discovered) -> Vec<Point> {
         let mut seen = BTreeMap::<u64, u32>::new();
         let (mut count, mut half_count) = (0, 0);
@@ -406,7 +410,7 @@ impl Choice {
     }
 }
 
-/// Whether writers claim their streams, for want of rseq.
+/// Whether writers claim their streams because there is no rseq.
 fn is_claimed() -> bool {
     std::env::var_os(dormouse_abi::environment::ENV_NO_RSEQ).is_some()
 }

@@ -2,10 +2,10 @@
 //!
 //! ```text
 //!   arm:    mov fs:[… + rseq_cs], descriptor      the instruction before `start`
-//!   start:  …                                     whoever is stopped from here on is sent to `abort` when he goes on
+//!   start:  …                                     a thread that is stopped from here on is sent to `abort` when it continues
 //!           final store
 //!   end:    …
-//!   exits:  end, abort, and where branches lead that leave
+//!   exits:  end, abort, and the targets of branches that leave
 //! ```
 
 use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic, OpKind, Register};
@@ -21,7 +21,7 @@ struct Descriptor {
 }
 
 unsafe extern "C" {
-    // The linker gives these names to the bounds of a section whose own is a C identifier.
+    // The linker defines these names as the bounds of a section whose name is a C identifier.
     #[link_name = "__start___rseq_cs"]
     static FIRST: Descriptor;
     #[link_name = "__stop___rseq_cs"]
@@ -31,41 +31,41 @@ unsafe extern "C" {
 /// A critical section.
 #[derive(Debug)]
 pub struct Section {
-    /// The last instruction before it, from which on it may be entered in one go.
+    /// Address of the instruction before it, which arms it.
     pub arm: u64,
-    /// Where the kernel leads those whom it aborts.
+    /// Address to which the kernel leads an aborted thread.
     pub abort: u64,
-    /// All of its instructions; the last is the final store.
+    /// Addresses of all of its instructions; the last is the final store.
     pub instructions: Vec<u64>,
-    /// Where it is left.
+    /// Addresses at which it is left.
     pub exits: Vec<u64>,
-    /// If it commits a [`dormouse_abi::txn::Txn`]: the register that points to that.
+    /// The register that points to the [`dormouse_abi::txn::Txn`] that it commits, if it commits one.
     pub txn: Option<Register>,
 }
 
 impl Section {
-    /// The final store.
+    /// Returns the address of the final store.
     pub fn last(&self) -> u64 {
         self.instructions[self.instructions.len() - 1]
     }
 }
 
-/// Those of this program, in the order of their descriptors.
+/// Returns the critical sections of this program, in the order of their descriptors.
 pub fn all() -> Vec<Section> {
     let (first, end) = (&raw const FIRST, &raw const END);
     let count = (end.addr() - first.addr()) / size_of::<Descriptor>();
     let descriptor = |index: usize| {
-        // SAFETY: descriptors lie one behind the other between the section's bounds; the loader has relocated them, and nobody
-        // writes them.
+        // SAFETY: the descriptors are consecutive between the section's bounds; the loader has relocated them, and no
+        // code writes to them.
         unsafe { &*first.wrapping_add(index) }
     };
     (0..count).map(|index| section(descriptor(index))).collect()
 }
 
-/// Bytes of this program's text.
+/// Returns bytes of this program's text.
 fn text(begin: u64, len: usize) -> &'static [u8] {
-    // SAFETY: instructions of a section, or those just before it, which are mapped as long as the program runs; sites are
-    // patched elsewhere.
+    // SAFETY: the bytes are instructions of a section, or those just before it, which are mapped as long as the program
+    // runs; sites, which are patched, are elsewhere.
     unsafe { std::slice::from_raw_parts(std::ptr::with_exposed_provenance(begin as usize), len) }
 }
 
@@ -92,11 +92,11 @@ fn section(descriptor: &Descriptor) -> Section {
 
 /// Offset of the number of stores in a transaction.
 pub const STORE_COUNT: u64 = std::mem::offset_of!(dormouse_abi::txn::Txn, store_count) as u64;
-/// Offset of what the final store goes to.
+/// Offset of the target of the final store.
 pub const LAST_TARGET: u64 = std::mem::offset_of!(dormouse_abi::txn::Txn, last) as u64;
 const STORES: u64 = std::mem::offset_of!(dormouse_abi::txn::Txn, stores) as u64;
 
-/// The instruction before a section's first: a store of a register to the thread's area.
+/// Returns the instruction before a section's first: it stores a register to the thread's rseq structure.
 fn arm(start: u64) -> u64 {
     let is_arming = |begin: &u64| {
         let len = (start - begin) as usize;

@@ -12,53 +12,53 @@ use rustix::thread::{CpuSet, futex};
 
 use crate::tracee;
 
-/// Events of a sibling at a time: more than a page of 4 KiB holds.
+/// Number of events that a sibling writes at a time: more than a page of 4 KiB holds.
 const BURST: u64 = 128;
-/// Nothing takes longer, unless it hangs.
+/// Watchdog: nothing takes longer unless it hangs.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// What the processes tell one another.
+/// Shared state of the processes.
 #[derive(Debug, Default)]
 pub struct Board {
-    /// Bursts that each sibling is to have written.
+    /// Number of bursts that each sibling should write.
     go: [AtomicU32; 2],
-    /// Bursts that it has written.
+    /// Number of bursts that each has written.
     done: [AtomicU32; 2],
-    /// The siblings are to end.
+    /// Nonzero when the siblings must end.
     is_over: AtomicU32,
-    /// Events that the victim has finished.
+    /// Number of events that the victim has finished.
     pub finished: AtomicU64,
-    /// Events that it has seen counted as lost.
+    /// Number of events that it has seen counted as lost.
     pub lost: AtomicU64,
     /// The stream that it writes to.
     pub stream: AtomicU32,
 }
 
-/// One that children share.
+/// Returns a new board that child processes share.
 pub fn board() -> &'static Board {
-    // SAFETY: a fresh mapping at an address of the kernel's choice.
+    // SAFETY: a new mapping at an address that the kernel chooses.
     let mapped = unsafe {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         rustix::mm::mmap_anonymous(std::ptr::null_mut(), size_of::<Board>(), protection, MapFlags::SHARED)
     };
     let board = mapped.expect("a mapping").cast::<Board>();
-    // SAFETY: zeroed, aligned, large enough, never unmapped, and all of it is atomics.
+    // SAFETY: the memory is zeroed, aligned, large enough and never unmapped, and consists of atomics.
     unsafe { &*board }
 }
 
-/// The memory of the session that this process is in.
+/// Returns the memory of this process's session.
 pub fn memory() -> Memory {
     let maps = std::fs::read_to_string("/proc/self/maps").expect("a process has maps");
     let line = maps.lines().find(|line| line.contains("dormouse-session")).expect("the process is in a session");
     let range = line.split_whitespace().next().and_then(|range| range.split_once('-')).expect("a range");
     let address = |text| usize::from_str_radix(text, 16).expect("an address");
     let (start, end) = (address(range.0), address(range.1));
-    // SAFETY: mapped there, and this process does not leave the session before it ends.
+    // SAFETY: the memory is mapped at this address, and this process does not leave the session before it ends.
     let memory = unsafe { Memory::from_raw(std::ptr::with_exposed_provenance_mut(start), end - start) };
     memory.expect("the memory of a session")
 }
 
-/// A stream's state word.
+/// Returns a stream's state.
 pub fn state(memory: &Memory, stream: u32) -> State {
     State::from_word(memory.stream(stream).state.load(Ordering::Acquire))
 }
@@ -70,13 +70,13 @@ pub fn is_half_switched(memory: &Memory, stream: u32) -> bool {
         && memory.page_field(state.unit, page::OFFSET_CONTENT_SIZE) == u64::from(state.offset) * 8
 }
 
-/// Streams that somebody claims.
+/// Returns the number of streams that are claimed.
 pub fn claim_count(memory: &Memory) -> usize {
     let count = memory.geometry().stream_count;
     (0..count).filter(|stream| memory.stream(*stream).claim.load(Ordering::Relaxed) != 0).count()
 }
 
-/// Waits until something is so.
+/// Waits until a condition is met.
 pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     let started = Instant::now();
     while !is_so() {
@@ -85,20 +85,20 @@ pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Forks. In the child, `run` decides all of its life.
+/// Forks. The child only executes `run`.
 pub fn fork(run: impl FnOnce()) -> libc::pid_t {
-    // SAFETY: this process has one thread.
+    // SAFETY: this process has only one thread.
     let pid = unsafe { libc::fork() };
     assert!(pid >= 0, "{}", std::io::Error::last_os_error());
     if pid == 0 {
         run();
-        // SAFETY: ends the child without running the parent's exit handlers.
+        // SAFETY: _exit(2) ends the child without running the parent's exit handlers.
         unsafe { libc::_exit(0) };
     }
     pid
 }
 
-/// The first and the last processor that this process may run on.
+/// Returns the first and the last CPU that this process may run on.
 pub fn processors() -> [usize; 2] {
     let allowed = rustix::thread::sched_getaffinity(None).expect("the processors that there are");
     let mut all = (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu));
@@ -106,7 +106,7 @@ pub fn processors() -> [usize; 2] {
     [first, all.next_back().unwrap_or(first)]
 }
 
-/// Binds the calling thread.
+/// Binds the calling thread to a CPU.
 fn run_on(cpu: usize) {
     let mut one = CpuSet::new();
     one.set(cpu);
@@ -133,31 +133,31 @@ impl Siblings {
         Siblings { board, pids: [start(0), start(1)] }
     }
 
-    /// Has one of them write.
+    /// Makes one of them write a burst.
     pub fn go(&self, index: usize) {
         self.board.go[index].fetch_add(1, Ordering::Release);
         let _ = futex::wake(&self.board.go[index], futex::Flags::empty(), 1);
     }
 
-    /// Waits until both have written all that they were to write.
+    /// Waits until both have written all requested bursts.
     pub fn wait(&self) {
         for (go, done) in self.board.go.iter().zip(&self.board.done) {
             wait_until("a sibling goes on", || done.load(Ordering::Acquire) == go.load(Ordering::Relaxed));
         }
     }
 
-    /// Events that each has finished.
+    /// Returns the number of events that each has finished.
     pub fn finished(&self) -> [u64; 2] {
         [0, 1].map(|index| BURST * u64::from(self.board.done[index].load(Ordering::Acquire)))
     }
 
-    /// Has them end, and gives their ids.
+    /// Makes them end, and returns their ids.
     pub fn end(&self) -> [libc::pid_t; 2] {
         self.board.is_over.store(1, Ordering::Release);
         for (index, pid) in self.pids.into_iter().enumerate() {
             self.go(index);
             let mut status = -1;
-            // SAFETY: waits for a child of this process, into a live integer.
+            // SAFETY: waits for a child of this process and writes its status to a live integer.
             unsafe { libc::waitpid(pid, &mut status, 0) };
             assert_eq!(status, 0, "sibling {pid}");
         }
@@ -171,7 +171,7 @@ fn sibling(board: &Board, index: usize) {
     loop {
         let (wanted, written) = (go.load(Ordering::Acquire), done.load(Ordering::Relaxed));
         if wanted == written {
-            // Interrupted, or changed meanwhile: it looks again.
+            // Interrupted, or changed meanwhile: the loop checks again.
             let _ = futex::wait(go, futex::Flags::empty(), wanted, None);
             continue;
         }
@@ -189,37 +189,37 @@ fn sibling(board: &Board, index: usize) {
 /// The event at which a victim dies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fatal {
-    /// Of three words.
+    /// An event of three words.
     Step,
-    /// With a run of bytes.
+    /// An event with a run of bytes.
     Filled,
-    /// Larger than a page: it is counted as lost.
+    /// An event larger than a page: it is counted as lost.
     Big,
 }
 
-/// What a victim finds.
+/// Situation of a victim.
 #[derive(Debug, Clone, Copy)]
 pub struct Scene {
-    /// The event.
+    /// The event at which it dies.
     pub fatal: Fatal,
-    /// Whether it needs a new page.
+    /// Whether the event needs a new page.
     pub is_full: bool,
 }
 
-/// Bytes of an event that fits no page of 4 KiB.
+/// Bytes of an event that does not fit into a page of 4 KiB.
 static BIG: [u8; 5_000] = [7; 5_000];
 
 /// Exit code of a victim that may not be traced.
 pub const FORBIDDEN: i32 = 3;
-/// Exit code of one that found no room for its first event.
+/// Exit code of a victim that found no room for its first event.
 pub const NO_ROOM: i32 = 4;
 
 fn exit(code: i32) -> ! {
-    // SAFETY: ends a forked child without running the parent's exit handlers.
+    // SAFETY: _exit(2) ends a forked child without running the parent's exit handlers.
     unsafe { libc::_exit(code) }
 }
 
-/// Writes until the next event is the one that is wanted, stops, and writes that.
+/// Writes until the next event is the chosen one, stops, and writes that event.
 pub fn victim(board: &Board, memory: &Memory, scene: Scene) {
     if !tracee::trace_me() {
         exit(FORBIDDEN);
@@ -241,7 +241,7 @@ pub fn victim(board: &Board, memory: &Memory, scene: Scene) {
         if let Some((stream, offset)) = place {
             board.stream.store(stream, Ordering::Release);
             let room = memory.geometry().page_size_bytes - page::SLACK_BYTES as u32 - offset;
-            // The filled one is longer by its filler, at least.
+            // A filled event is longer by at least its filler.
             let needed = if is_class { size + emit::filler_len(number) as u32 } else { size };
             let has_room = if scene.is_full { size > 0 && room < needed } else { room >= 256 };
             if has_room && (is_class == (scene.fatal == Fatal::Filled) || scene.fatal == Fatal::Big) {
@@ -251,7 +251,7 @@ pub fn victim(board: &Board, memory: &Memory, scene: Scene) {
         let before = states();
         step(&mut number);
         let after = states();
-        // The siblings rest: only the stream that this thread writes to moves. It is another one when a claim was taken back.
+        // The siblings rest, so only this thread's stream changes. It is another stream after a claim was taken back.
         let Some(stream) = (0..after.len()).find(|stream| before[*stream] != after[*stream]) else { exit(NO_ROOM) };
         if !is_class && before[stream].unit == after[stream].unit {
             size = after[stream].offset - before[stream].offset;
@@ -270,9 +270,9 @@ pub fn victim(board: &Board, memory: &Memory, scene: Scene) {
     stop();
 }
 
-/// A breakpoint of the program's own.
+/// Executes a breakpoint of the program's own.
 #[inline(never)]
 fn stop() {
-    // SAFETY: the parent traces this process, and sees SIGTRAP.
+    // SAFETY: the parent traces this process, and receives the SIGTRAP.
     unsafe { core::arch::asm!("int3", options(nostack)) };
 }

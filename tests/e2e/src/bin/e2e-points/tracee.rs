@@ -1,4 +1,4 @@
-//! A child under ptrace(2): one thread, stopped whenever we look at it.
+//! A child under ptrace(2): one thread, stopped whenever it is inspected.
 
 use std::ffi::{c_int, c_long};
 
@@ -13,28 +13,29 @@ pub struct Tracee {
 }
 
 /// # Safety
-/// `data` is what the request takes: a number, or a pointer to what the request reads or fills.
+/// `data` must be what the request requires: a number, or a pointer to live memory that the request reads or fills.
 unsafe fn ptrace(request: libc::c_uint, pid: pid_t, address: u64, data: u64) -> c_long {
-    // SAFETY: by the caller's word; what is changed in the child is the child's own.
+    // SAFETY: `data` is what the request requires, as this function's caller guarantees. Changes affect only the
+    // child's memory and registers.
     unsafe { libc::ptrace(request, pid, address, data) }
 }
 
-/// Has the parent trace the calling process. False where that is forbidden.
+/// Makes the parent trace the calling process. Returns false if that is forbidden.
 pub fn trace_me() -> bool {
-    // SAFETY: takes no pointers.
+    // SAFETY: the request takes no pointers.
     unsafe { ptrace(libc::PTRACE_TRACEME, 0, 0, 0) == 0 }
 }
 
 fn wait(pid: pid_t) -> c_int {
     let mut status = 0;
-    // SAFETY: waits for a child of this process, into a live integer.
+    // SAFETY: waits for a child of this process and writes its status to a live integer.
     let waited = unsafe { libc::waitpid(pid, &mut status, 0) };
     assert_eq!(waited, pid, "{}", std::io::Error::last_os_error());
     status
 }
 
 impl Tracee {
-    /// The child, once it has stopped itself by a breakpoint of its own; its exit code if it ends before.
+    /// Returns the child once it has stopped itself by a breakpoint of its own, or its exit code if it ends before.
     pub fn await_first_stop(pid: pid_t) -> Result<Tracee, c_int> {
         let status = wait(pid);
         if libc::WIFEXITED(status) {
@@ -53,35 +54,35 @@ impl Tracee {
         assert!(is_trap, "child {}: status {status:#x}", self.pid);
     }
 
-    /// Its registers.
+    /// Returns its registers.
     pub fn registers(&self) -> user_regs_struct {
         let mut registers = std::mem::MaybeUninit::<user_regs_struct>::uninit();
-        // SAFETY: room for what the request fills.
+        // SAFETY: `registers` has room for what the request fills.
         let got =
             unsafe { ptrace(libc::PTRACE_GETREGS, self.pid, 0, registers.as_mut_ptr().expose_provenance() as u64) };
         assert_eq!(got, 0, "{}", std::io::Error::last_os_error());
-        // SAFETY: filled.
+        // SAFETY: the request has filled it, since it returned 0.
         unsafe { registers.assume_init() }
     }
 
-    /// Where it will go on.
+    /// Returns the address of its next instruction.
     pub fn ip(&self) -> u64 {
         self.registers().rip
     }
 
     fn set_ip(&self, ip: u64) {
         let registers = user_regs_struct { rip: ip, ..self.registers() };
-        // SAFETY: all registers, as they were but for one.
+        // SAFETY: the data points to a live set of registers, unchanged but for one.
         let set =
             unsafe { ptrace(libc::PTRACE_SETREGS, self.pid, 0, (&raw const registers).expose_provenance() as u64) };
         assert_eq!(set, 0, "{}", std::io::Error::last_os_error());
     }
 
-    /// An aligned word of its memory.
+    /// Returns an aligned word of its memory.
     pub fn peek(&self, address: u64) -> u64 {
         let mut word = 0u64;
-        // The call itself, unlike libc's function, keeps word and error apart.
-        // SAFETY: room for the word.
+        // Unlike libc's function, the system call returns word and error separately.
+        // SAFETY: `word` has room for the word.
         let got = unsafe { libc::syscall(libc::SYS_ptrace, libc::PTRACE_PEEKDATA, self.pid, address, &mut word) };
         assert_eq!(got, 0, "{address:#x}: {}", std::io::Error::last_os_error());
         word
@@ -89,12 +90,12 @@ impl Tracee {
 
     /// Changes an aligned word of its memory.
     pub fn poke(&self, address: u64, word: u64) {
-        // SAFETY: the data is the word itself.
+        // SAFETY: the data is the word itself, not a pointer.
         let set = unsafe { ptrace(libc::PTRACE_POKEDATA, self.pid, address, word) };
         assert_eq!(set, 0, "{address:#x}: {}", std::io::Error::last_os_error());
     }
 
-    /// Replaces the byte at an address, and gives the one that was there.
+    /// Replaces the byte at an address, and returns the old one.
     fn exchange(&self, address: u64, byte: u64) -> u64 {
         let (word, shift) = (address & !7, (address & 7) * 8);
         let before = self.peek(word);
@@ -109,12 +110,13 @@ impl Tracee {
         self.check_trap(wait(self.pid));
     }
 
-    /// One instruction. Whoever stands in a critical section is aborted first.
+    /// Executes one instruction. A thread in a critical section is aborted first.
     pub fn step(&self) {
         self.resume(libc::PTRACE_SINGLESTEP);
     }
 
-    /// On to the first of these addresses: then it stands before that instruction. `None`: to a breakpoint of the program's own.
+    /// Runs to the first of these addresses and stops before the instruction there. Returns `None` if it reaches a
+    /// breakpoint of the program's own.
     pub fn run_to(&self, addresses: &[u64]) -> Option<u64> {
         let planted: Vec<u64> = addresses.iter().map(|address| self.exchange(*address, INT3)).collect();
         self.resume(libc::PTRACE_CONT);
@@ -128,9 +130,9 @@ impl Tracee {
         })
     }
 
-    /// Kills it where it stands: it does not execute one more instruction.
+    /// Kills it where it is: it does not execute another instruction.
     pub fn kill(self) {
-        // SAFETY: sends a signal to a child that has not been waited for.
+        // SAFETY: sends a signal to a child that has not been waited for, so its id is its own.
         let sent = unsafe { libc::kill(self.pid, libc::SIGKILL) };
         assert_eq!(sent, 0, "{}", std::io::Error::last_os_error());
         let status = wait(self.pid);
