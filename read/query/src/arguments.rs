@@ -1,4 +1,4 @@
-//! Arguments.
+//! Command-line arguments.
 
 use std::io::{IsTerminal, Read, Write};
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use crate::run::{INTERRUPTED, Session, TERMINATED};
 use crate::source::Source;
 use crate::{cluster, facts, named, shell, statements};
 
-/// Parts of a plan for a cluster: as many as four executors of four threads work on at a time.
+/// Partitions of a plan for a cluster: enough for four executors with four threads each.
 const CLUSTER_THREADS: usize = 16;
 
 /// Ask traces, or a store of traces, questions in SQL
@@ -193,7 +193,7 @@ fn find(name: &str) -> Result<&'static Named> {
     Named::find(name).with_context(|| format!("no query is called {name}{}", named::nearest(name)))
 }
 
-/// Traces and the query: the last word is the query, if no file has its name.
+/// Splits the words into traces and the query. The last word is the query if it has a space and no file has its name.
 fn split(words: &[String], is_named: bool) -> Result<(Vec<PathBuf>, Option<String>)> {
     let is_trace = |word: &String| word == "-" || Path::new(word).exists() || Source::is_store(word);
     let (sql, paths) = match words.split_last() {
