@@ -24,7 +24,7 @@ use crate::system::{self, BABELTRACE2, CC, MAKE};
 /// How long the live programs run, in seconds.
 const PROGRAM_SECONDS: &str = "4";
 const ARMED: Duration = Duration::from_millis(1500);
-/// Maximum time until a program listens.
+/// Maximum time until a program listens. It is polled every `ASKED_AGAIN`.
 const LISTENS: Duration = Duration::from_secs(10);
 const ASKED_AGAIN: Duration = Duration::from_millis(50);
 /// File name of the report on the compile.

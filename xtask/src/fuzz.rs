@@ -302,7 +302,7 @@ struct Outcome {
     elapsed: Duration,
 }
 
-/// Runs a target, shows its progress every [`PROGRESS_INTERVAL`], and its messages if it fails.
+/// Runs a target, shows its progress every `PROGRESS_INTERVAL`, and its messages if it fails.
 fn watch(name: &str, mut command: Command) -> Result<Outcome> {
     println!("\n$ {}", line(&command));
     let started = Instant::now();

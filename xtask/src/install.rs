@@ -19,7 +19,7 @@ Examples:
 
 The directory may be moved afterwards. DIR/share/dormouse/manifest lists what was installed; an installation replaces an earlier one.")]
 pub(crate) struct Install {
-    /// Directory below which everything goes: DIR/bin, DIR/lib, DIR/include, DIR/share
+    /// Directory below which everything is installed: DIR/bin, DIR/lib, DIR/include, DIR/share
     #[arg(long, value_name = "DIR")]
     pub(crate) prefix: PathBuf,
     /// Install the lab and its engines, too: `dormouse lab`

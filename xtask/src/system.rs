@@ -47,7 +47,7 @@ pub(crate) const CHROMIUM: Tool = Tool {
     package: "chromium fonts-dejavu-core",
     is_required: false,
 };
-/// Installs the other web pages that tests open in that browser.
+/// Fetches speedscope, which a test opens in that browser.
 pub(crate) const NPM: Tool = Tool { program: "npm", others: &[], package: "npm", is_required: false };
 /// Block device that shares its queues over vhost-user.
 pub(crate) const STORAGE_DAEMON: Tool =

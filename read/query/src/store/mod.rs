@@ -1,8 +1,8 @@
 //! Stores of traces: Parquet files in a directory or an object store, and manifests that name them.
 //!
 //! ```text
-//!   manifests ─▶ Stored: files by table and class ─▶ StoreTable.scan(filters) ─▶ files that can have such rows ─▶ Parquet (DataFusion)
-//!                                                      host, day, class, min and max time                  statistics of groups and pages
+//!   manifests ─▶ Stored: files by table and class ─▶ StoreTable.scan(filters) ─▶ files that can match ─▶ Parquet (DataFusion)
+//!                                                      host, day, class, min and max time         statistics of groups and pages
 //! ```
 //! A file that no manifest names is ignored. Tables have the columns of the traces' tables, followed by `host` and
 //! `day`. Where a chunk lacks a column of its class, the column is null.

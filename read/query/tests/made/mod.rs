@@ -17,7 +17,7 @@ pub fn latency_ns(id: u64) -> u64 {
     100 + id * 7919 % 1000
 }
 
-/// Writes a trace of [`REQUESTS`] requests with their responses.
+/// Writes a trace of `REQUESTS` requests with their responses.
 pub fn write_http(dir: &Path) {
     write_requests(dir, REQUESTS);
 }
