@@ -61,7 +61,7 @@ const PASSING: [&str; 6] = [
 /// A scheduler's address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Cluster {
-    /// HOST:PORT.
+    /// Address, `HOST:PORT`.
     place: String,
 }
 

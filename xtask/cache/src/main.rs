@@ -18,7 +18,6 @@
 //! cargo, compilers and build scripts write into are copied, with their times. A kept cache gets its name once it is
 //! complete, and a lock serialises runs. If all keys together exceed [`SIZE_MAX_BYTES`], the least recently used ones
 //! are removed.
-//! together are larger than [`SIZE_MAX_BYTES`], those that have not been used for longest are removed.
 
 use std::collections::BTreeSet;
 use std::error::Error;
