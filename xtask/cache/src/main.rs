@@ -16,8 +16,8 @@
 //!
 //! Libraries are hard-linked and not copied, because compilers replace them and do not write into them. Files that
 //! cargo, compilers and build scripts write into are copied, with their times. A kept cache gets its name once it is
-//! complete, and a lock serialises runs. If all keys together exceed [`SIZE_MAX_BYTES`], the least recently used ones
-//! are removed.
+//! complete, and a lock keeps readers out while a run writes. If all keys together exceed [`SIZE_MAX_BYTES`], the
+//! least recently used ones are removed.
 
 use std::collections::BTreeSet;
 use std::error::Error;
