@@ -1,4 +1,4 @@
-//! Tests of what is different on AArch64, under qemu's user-mode emulation.
+//! Tests of the code specific to AArch64, under qemu's user-mode emulation.
 
 use std::path::Path;
 use std::process::Command;
@@ -10,13 +10,13 @@ use crate::system::Tool;
 use crate::tally::Tally;
 
 const TARGET: &str = "aarch64-unknown-linux-gnu";
-/// Emulation is slow, and the threads take turns.
+/// Updates in stress tests: few, because emulation is slow and threads take turns.
 const STRESS_UPDATES: &str = "5000";
 
-/// Runs programs of another architecture.
+/// Runs programs of the other architecture.
 pub(crate) const QEMU: Tool =
     Tool { program: "qemu-aarch64", others: &["qemu-aarch64-static"], package: "qemu-user", is_required: false };
-/// Links for it.
+/// Links for the other architecture.
 pub(crate) const CROSS_CC: Tool = Tool {
     program: "aarch64-linux-gnu-gcc",
     others: &[],
@@ -24,14 +24,14 @@ pub(crate) const CROSS_CC: Tool = Tool {
     is_required: false,
 };
 
-/// Whether the toolchain that is installed has the target's standard library.
+/// Whether the installed toolchain has the target's standard library.
 fn has_target() -> bool {
     Command::new("rustc").args(["--print", "target-libdir", "--target", TARGET]).output().is_ok_and(|output| {
         output.status.success() && Path::new(String::from_utf8_lossy(&output.stdout).trim()).is_dir()
     })
 }
 
-/// Runs the tests of patching and of the per-CPU sections, if there is all that it takes.
+/// Runs the tests of patching and of the per-CPU sections, if all tools are installed.
 pub(crate) fn test(tally: &mut Tally) -> Result<()> {
     if !has_target() {
         let reason = format!("the toolchain has no target {TARGET}");
@@ -49,12 +49,13 @@ pub(crate) fn test(tally: &mut Tally) -> Result<()> {
         let mut tests = cargo(["test", "--no-fail-fast", "--target", TARGET]);
         tests.args(arguments).env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", CROSS_CC.program);
         tests.env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER", &runner);
-        // For what the tests start themselves.
+        // For programs that the tests start themselves.
         tests.env("DORMOUSE_TEST_RUNNER", &runner).env("DORMOUSE_STRESS_UPDATES", STRESS_UPDATES);
         tests
     };
     let of_imv = ["--test", "values", "--test", "answers", "--test", "gate", "--test", "stress"];
     tally.run(emulated(&[&["-p", "dormouse-imv"][..], &of_imv].concat()))?;
-    // The emulator has no rseq(2): the fallback is what runs, and the sections with a handler in the kernel's place.
+    // The emulator has no rseq(2), so these test the fallback, and the sections with a signal handler instead of the
+    // kernel.
     tally.run(emulated(&["-p", "dormouse-percpu", "--lib", "--test", "ops_sections"]))
 }

@@ -12,10 +12,10 @@ use crate::run::{self, LAB, QUERY, WORKSPACES, cargo, succeed};
 use crate::test::Test;
 use crate::{demo, fuzz, headers, peers, test};
 
-/// A step.
+/// A step of the run.
 struct Step {
     name: &'static str,
-    /// What it takes at most on two cores, in a clone in which nothing is built. CONTRIBUTING.md has the same.
+    /// Maximum duration on two cores, in a clone in which nothing is built. CONTRIBUTING.md has the same number.
     budget_minutes: u32,
     run: fn() -> Result<()>,
 }
@@ -24,9 +24,9 @@ const fn step(name: &'static str, budget_minutes: u32, run: fn() -> Result<()>) 
     Step { name, budget_minutes, run }
 }
 
-/// All steps. Later ones run though earlier ones fail, so that one run tells everything.
+/// All steps. Later ones run even if earlier ones fail, so that one run reports everything.
 const STEPS: [Step; 11] = [
-    // These build nothing: the next two are run as the first that a newcomer runs.
+    // These build nothing, so that the next two run as they do for a newcomer.
     step("fetch", 1, fetch),
     step("format", 1, format),
     step("demo", 4, demo::run),
@@ -40,10 +40,10 @@ const STEPS: [Step; 11] = [
     step("lab", 3, lab::trial),
 ];
 
-/// The platform that everything is for.
+/// The supported platform.
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
-/// `-D warnings`, as the linter separates arguments in its variable.
+/// `-D warnings`, with the separators that the linter expects in its variable.
 const DENY_WARNINGS: &str = "-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__";
 
 /// Runs cargo in each workspace.
@@ -56,12 +56,12 @@ fn fetch() -> Result<()> {
     succeed(cargo(["fetch", "--locked", "--target", TARGET]).args(["--manifest-path", QUERY]))
 }
 
-/// Builds, tests and looks over what answers in SQL.
+/// Builds, tests and lints the SQL query program.
 fn query() -> Result<()> {
-    // What it depends on takes ten minutes to compile, and `cargo clippy` would compile it for itself. So the linter compiles what is tested; it reads
-    // its own options from a variable, as `cargo clippy` passes them.
+    // Its dependencies take ten minutes to compile, and `cargo clippy` would compile them again. So the linter is the
+    // compiler for the tests. It reads its options from a variable, as `cargo clippy` passes them.
     let linter = [("RUSTC_WORKSPACE_WRAPPER", "clippy-driver"), ("CLIPPY_ARGS", DENY_WARNINGS)];
-    // What a newcomer asks is answered by reports and `stats`, and here by the program too.
+    // The newcomer's questions are answered by reports and `stats`, and here also by the program.
     let program = run::target_dir()?.join("debug").join("dormouse-query");
     let mut newcomer = cargo(["test", "--locked", "--workspace", "--test", "newcomer"]);
     newcomer.env("DORMOUSE_QUERY", program);
@@ -87,19 +87,20 @@ fn format() -> Result<()> {
     succeed(&mut cargo(["fmt", "--all", "--check", "--manifest-path", lab::PRELOAD_MANIFEST]))
 }
 
-/// Builds the tracers that the lab compares with. One that cannot be had here is no failure; what is ours in it has to be clean.
+/// Builds the tracers that the lab compares with. It is not a failure if one is unavailable here; this project's code
+/// in them must pass the linter.
 fn peers() -> Result<()> {
     run::build_harness()?;
     if peers::build()?.is_empty() {
         peers::lint()?;
     }
-    // Those that are built answer, and what they emit arrives.
-    // Of the whole workspace, as it is built already.
+    // The built engines must respond, and their events must arrive. The whole workspace is named because it is built
+    // already.
     let mut tests = cargo(["test", "--quiet", "--workspace", "--test", "peers", "--manifest-path", LAB]);
     succeed(tests.env("DORMOUSE_LAB_PEERS", run::target_dir()?.join("release/peers")))
 }
 
-/// What a step has taken: time, and the time of CPUs.
+/// Time that a step has taken.
 #[derive(Debug, Clone, Copy, Default)]
 struct Taken {
     elapsed: Duration,
@@ -112,9 +113,9 @@ impl fmt::Display for Taken {
     }
 }
 
-/// The time of CPUs that this process has taken, and those that it has waited for.
+/// Returns the CPU time of this process and of the children that it has waited for.
 fn cpu_time() -> Result<Duration> {
-    // In `/proc/PID/stat` a second has so many ticks, on every machine.
+    // Ticks per second in `/proc/PID/stat`, the same on every machine.
     const TICKS_PER_S: f64 = 100.0;
     let stat = std::fs::read_to_string("/proc/self/stat").context("cannot read /proc/self/stat")?;
     let fields = stat.rsplit_once(") ").context("/proc/self/stat has no name")?.1.split(' ');
@@ -123,8 +124,8 @@ fn cpu_time() -> Result<Duration> {
     Ok(Duration::from_secs_f64(ticks / TICKS_PER_S))
 }
 
-/// Runs commands one after another, whenever CPUs have nothing else to do, and says nothing of them: who needs what they do does it again, which then takes no
-/// time, or says what is wrong.
+/// Runs commands one after another at the lowest priority, and discards their output. The step that needs a command's
+/// work runs it again: it finds the work done, or reports the error.
 fn run_ahead(commands: Vec<Command>) -> JoinHandle<()> {
     std::thread::spawn(move || {
         for command in commands {
@@ -136,10 +137,11 @@ fn run_ahead(commands: Vec<Command>) -> JoinHandle<()> {
     })
 }
 
-/// Runs steps, all of them if none is named, and prints a table; last of all what failed, so that the end of the output tells it.
+/// Runs the given steps, or all if none is named. Prints a table and, at the end, the failures, so that they are the
+/// last lines of the output.
 ///
 /// # Errors
-/// A step is none, or failed.
+/// There is no step with this name, or a step failed.
 pub(crate) fn run(chosen: &[String]) -> Result<()> {
     let names = STEPS.map(|step| step.name);
     if let Some(other) = chosen.iter().find(|name| !names.contains(&name.as_str())) {
@@ -150,7 +152,8 @@ pub(crate) fn run(chosen: &[String]) -> Result<()> {
     let mut ahead = None;
     for step in STEPS.into_iter().filter(|step| is_chosen(step.name)) {
         println!("\n== {}", step.name);
-        // Tests wait often: the CPUs that they leave idle compile what has a target directory of its own, by the tools that the tests need, too.
+        // Tests wait often. Idle CPUs meanwhile compile the workspaces that have their own target directories, with the
+        // tools that the tests also need.
         if step.name == "test" && chosen.is_empty() && test::tools().is_ok() {
             ahead = Some(run_ahead(peers::ahead()?.into_iter().chain(fuzz::ahead()?).collect()));
         }
@@ -161,11 +164,11 @@ pub(crate) fn run(chosen: &[String]) -> Result<()> {
         }
         rows.push((step, Taken { elapsed: started.elapsed(), cpu: cpu_time()?.saturating_sub(cpu) }, result));
     }
-    // It has ended before the steps that need it.
+    // Wait for it before the process ends.
     drop(ahead.map(JoinHandle::join));
     if chosen.is_empty() {
         println!("\n== cache");
-        // The next run takes longer without, and no more.
+        // A failure only makes the next run slower.
         if let Err(error) = succeed(&mut cargo(["run", "--quiet", "--package", "xtask-cache", "--", "keep"])) {
             println!("{error:#}");
         }
@@ -173,7 +176,7 @@ pub(crate) fn run(chosen: &[String]) -> Result<()> {
     println!("\n== ci");
     for (step, taken, result) in &rows {
         let outcome = if result.is_ok() { "ok" } else { "FAILED" };
-        // On a busy machine that says nothing of the change.
+        // On a busy machine, this says nothing about the change.
         let budget = Duration::from_secs(60 * u64::from(step.budget_minutes));
         let over =
             if taken.elapsed > budget { format!(", over its {} min", step.budget_minutes) } else { String::new() };

@@ -1,9 +1,9 @@
-//! `cargo xtask demo`: three programs traced, and each trace counted again by babeltrace2.
+//! `cargo xtask demo`: traces three programs, and compares each count of events with babeltrace2's.
 //!
 //! ```text
 //!   1. Lua compiled by make and the system's C compiler, unmodified     dormouse record --libc, report
-//!   2. a bakery in Rust, which runs already                             dormouse list, arm, disarm
-//!   3. a shop in C, which runs already                                  the same
+//!   2. a bakery in Rust, already running                                dormouse list, arm, disarm
+//!   3. a shop in C, already running                                     the same
 //! ```
 
 use std::fs;
@@ -21,15 +21,15 @@ use crate::lua;
 use crate::run::{self, cargo, line, succeed};
 use crate::system::{self, BABELTRACE2, CC, MAKE};
 
-/// How long the live programs run, and how long they are armed.
+/// How long the live programs run, in seconds.
 const PROGRAM_SECONDS: &str = "4";
 const ARMED: Duration = Duration::from_millis(1500);
-/// How long a program may take until it listens, and how often that is looked at.
+/// Maximum time until a program listens. It is polled every `ASKED_AGAIN`.
 const LISTENS: Duration = Duration::from_secs(10);
 const ASKED_AGAIN: Duration = Duration::from_millis(50);
-/// The picture of the compile.
+/// File name of the report on the compile.
 const REPORT: &str = "lua.html";
-/// Lines of a command's output that are shown.
+/// Maximum number of output lines that are shown of a command.
 const LINES_SHOWN: usize = 8;
 
 /// Runs the demo.
@@ -44,11 +44,11 @@ pub(crate) fn run() -> Result<()> {
     demo.finish(started.elapsed())
 }
 
-/// The stage: where commands run, and what the checks came to.
+/// State of the demo: where commands run, and results of the checks.
 struct Demo {
-    /// Commands run here, so paths are short.
+    /// Working directory of commands, which keeps paths short.
     dir: PathBuf,
-    /// `PATH` of commands: first what has been installed.
+    /// `PATH` of commands, with the installed programs first.
     path: std::ffi::OsString,
     checks: usize,
     failed: Vec<String>,
@@ -70,7 +70,7 @@ impl Demo {
         Ok(Demo { dir, path, checks: 0, failed: Vec::new() })
     }
 
-    /// 1. A build that knows nothing of it.
+    /// 1. An unmodified build.
     fn compile(&mut self) -> Result<()> {
         heading("A real build, unmodified: Lua by make and cc, all its processes");
         let files = lua::fetch(&self.dir.join("lua"))?;
@@ -91,19 +91,19 @@ impl Demo {
         let stats = self.stats("lua.trace", 18)?;
         let processes = stats["processes"].as_array().into_iter().flatten();
         let processes = processes.filter(|process| process["program"] != "").count();
-        // make, and for each file the compiler and what it starts.
+        // At least make, and for each file the compiler and the programs that it starts.
         self.check(processes > 2 * files, &format!("{processes} programs of {files} compilations are in one trace"));
         self.counts("lua.trace", &stats)?;
         self.show_success(&["dormouse", "report", "lua.trace", "-o", REPORT])
     }
 
-    /// 2. A Rust program that runs already.
+    /// 2. A Rust program that is already running.
     fn bakery(&mut self) -> Result<()> {
         heading("A Rust program that runs already");
         self.live(&["bakery", PROGRAM_SECONDS], "bakery")
     }
 
-    /// 3. A C program that runs already.
+    /// 3. A C program that is already running.
     fn shop(&mut self) -> Result<()> {
         heading("A C program that runs already");
         let source = run::root().join("record/capi/examples/shop.c");
@@ -115,7 +115,7 @@ impl Demo {
         self.live(&["shop", PROGRAM_SECONDS], "shop")
     }
 
-    /// Lists, arms, disarms a program while it runs, and counts what was seen.
+    /// Lists, arms and disarms a program while it runs, and checks the recorded events.
     fn live(&mut self, program: &[&str], provider: &str) -> Result<()> {
         let mut command = self.command(program);
         println!("$ {} &", line(&command));
@@ -139,30 +139,30 @@ impl Demo {
         self.counts(&trace, &stats)
     }
 
-    /// A thread of its library listens: on a busy machine that is some time after the program has begun.
+    /// Waits until a thread of the tracing library listens, which can be some time after the program's start.
     fn wait_until_it_listens(&self, pid: &str) -> Result<()> {
         let begun = Instant::now();
         while !self.command(&["dormouse", "list", pid]).output()?.status.success() && begun.elapsed() < LISTENS {
-            // Nobody tells when it does, so it is asked again, until LISTENS is over. What is still wrong then is shown by what comes next.
+            // There is no notification: poll until LISTENS is over. The next command shows an error that remains.
             thread::sleep(ASKED_AGAIN);
         }
         Ok(())
     }
 
-    /// How many event classes of a process are armed.
+    /// Returns the number of armed event classes of a process.
     fn armed(&self, pid: &str) -> Result<usize> {
         let tracers = json(&mut self.command(&["dormouse", "list", pid, "--json"]))?;
         let classes = tracers.as_array().into_iter().flatten().flat_map(|tracer| tracer["classes"].as_array());
         Ok(classes.flatten().filter(|class| class["armed"] == true).count())
     }
 
-    /// Shows the first lines of what a trace holds, and returns all of it.
+    /// Shows the first lines of a trace's statistics, and returns all of them.
     fn stats(&self, trace: &str, count: usize) -> Result<Value> {
         self.show_first_lines(&["dormouse", "stats", trace], count)?;
         json(&mut self.command(&["dormouse", "stats", trace, "--json"]))
     }
 
-    /// Compares our count with babeltrace2's.
+    /// Compares the count of events with babeltrace2's.
     fn counts(&mut self, trace: &str, stats: &Value) -> Result<()> {
         let events = stats["events"].as_u64().context("`dormouse stats --json` has no events")?;
         let lost = stats["events_lost"].as_u64().context("`dormouse stats --json` has no events_lost")?;
@@ -185,7 +185,7 @@ impl Demo {
         command
     }
 
-    /// Runs a command that must succeed, and shows its line only.
+    /// Runs a command that must succeed, and shows only its command line.
     fn quietly(&self, words: &[&str]) -> Result<()> {
         let mut command = self.command(words);
         println!("$ {}", line(&command));
@@ -202,7 +202,7 @@ impl Demo {
         Ok(())
     }
 
-    /// Shows a command with its output, which is cut in the middle where it is long.
+    /// Shows a command with its output, without the middle of a long one.
     fn show(&self, command: &mut Command) -> Result<Output> {
         println!("$ {}", line(command));
         let output = command.output().with_context(|| format!("cannot run `{}`", line(command)))?;
@@ -219,7 +219,7 @@ impl Demo {
         Ok(output)
     }
 
-    /// Shows a command and the first lines of its output, and lets it go then.
+    /// Shows a command and the first lines of its output, then closes the pipe.
     fn show_first_lines(&self, words: &[&str], count: usize) -> Result<()> {
         let mut command = self.command(words);
         println!("$ {} | head -{count}", line(&command));
@@ -258,7 +258,7 @@ impl Demo {
     }
 }
 
-/// A program that runs beside us; it is ended when something goes wrong.
+/// A background program, which is killed if the demo fails.
 struct Running {
     child: Child,
     stdout: BufReader<ChildStdout>,
@@ -266,7 +266,7 @@ struct Running {
 }
 
 impl Running {
-    /// Starts a program, and waits for its first line: its process id.
+    /// Starts a program, and waits for its first line, which has its process id.
     fn start(command: &mut Command) -> Result<Running> {
         let mut child = spawn(command)?;
         let stdout = BufReader::new(child.stdout.take().context("no output")?);
@@ -301,7 +301,7 @@ fn heading(text: &str) {
     println!("\n{bold}{text}{plain}");
 }
 
-/// Columns of a line that is shown.
+/// Maximum width of a shown line, in characters.
 const COLUMNS: usize = 140;
 
 fn print_cut(text: &str) {
@@ -309,7 +309,7 @@ fn print_cut(text: &str) {
     println!("  {cut}{}", if cut.len() < text.len() { " …" } else { "" });
 }
 
-/// Error output without the lines of dormouse.
+/// Returns error output without Dormouse's lines.
 fn without_ours(stderr: &[u8]) -> String {
     let text = String::from_utf8_lossy(stderr);
     text.lines().filter(|line| !line.starts_with("dormouse: ")).map(|line| format!("{line}\n")).collect()
@@ -324,7 +324,7 @@ fn json(command: &mut Command) -> Result<Value> {
     serde_json::from_slice(&output.stdout).with_context(|| format!("`{}` printed no JSON", line(command)))
 }
 
-/// Counts the events of programs that `babeltrace2` prints, one line each; those of the session owner are not programs'.
+/// Counts the programs' events that `babeltrace2` prints, one line each, without those of the session owner.
 fn count_events(command: &mut Command) -> Result<u64> {
     let mut child = spawn(command)?;
     let mut stdout = BufReader::new(child.stdout.take().context("no output")?);
@@ -339,13 +339,13 @@ fn count_events(command: &mut Command) -> Result<u64> {
     Ok(count)
 }
 
-/// Whether a line of `babeltrace2` is an event `dormouse:…`, of the session owner.
+/// Whether a line of `babeltrace2` is an event of the session owner, `dormouse:…`.
 fn is_owners(text: &[u8]) -> bool {
     let head = text.split(|byte| *byte == b'{').next().unwrap_or_default();
     head.windows(10).any(|window| window == b" dormouse:")
 }
 
-/// A count with its thousands apart.
+/// Formats a count with thousands separators.
 fn grouped(count: u64) -> String {
     let digits = count.to_string();
     let mut text = String::new();

@@ -1,8 +1,8 @@
-//! `cargo xtask fuzz`: libFuzzer, with the compiler's coverage, on a stable toolchain.
+//! `cargo xtask fuzz`: libFuzzer with the compiler's coverage, on a stable toolchain.
 //!
 //! ```text
 //!   tests/fuzz        ── cargo, with coverage, into target/fuzz ──▶ a program for each target
-//!                                                                   │ inputs that reached something new, from one run to the next:
+//!                                                                   │ inputs that reached new code, kept for later runs:
 //!                                                                   ├── target/fuzz/corpus/TARGET
 //!                                                                   └── target/fuzz/failures/TARGET-…     inputs that failed
 //! ```
@@ -20,10 +20,10 @@ use clap::{Args, ValueEnum};
 use crate::run::{self, cargo, line, succeed};
 use crate::system::{self, CC, CPP};
 
-/// A workspace of its own.
+/// Manifest of a separate workspace.
 pub(crate) const MANIFEST: &str = "tests/fuzz/Cargo.toml";
 
-/// What libFuzzer goes by: counters and a table of program counters for each edge, and what is compared.
+/// Coverage for libFuzzer: counters and a table of program counters for edges, and compared values.
 const RUSTFLAGS: [&str; 8] = [
     "-Cpasses=sancov-module",
     "-Cllvm-args=-sanitizer-coverage-level=4",
@@ -35,27 +35,28 @@ const RUSTFLAGS: [&str; 8] = [
     "fuzzing",
 ];
 
-/// What makes each input several times slower: worth it where a new input has to be found, and not for many of the known kinds.
+/// Records compared values. This makes each input several times slower, which pays off for finding new inputs, but not
+/// for many inputs of known kinds.
 const COMPARES: &str = "-Cllvm-args=-sanitizer-coverage-trace-compares";
-/// What libFuzzer is told for many cheap inputs: short ones, and edges alone.
+/// libFuzzer options for many cheap inputs: short ones, and coverage by edges alone.
 const BULK: [&str; 4] = ["-max_len=160", "-entropic=0", "-use_counters=0", "-reduce_inputs=0"];
 
-/// What the address sanitizer needs beside it. The stable compiler has its runtime, but takes the flag only when it is told to take those
-/// of unstable ones too.
+/// Flag and environment of the address sanitizer. The stable compiler has its runtime, but accepts the flag only if it
+/// also accepts unstable ones.
 const SANITIZER: (&str, (&str, &str)) = ("-Zsanitizer=address", ("RUSTC_BOOTSTRAP", "1"));
 
-/// An input that takes longer hangs.
+/// Time after which an input counts as hung, in seconds.
 const TIMEOUT_S: u32 = 20;
-/// Longest input.
+/// Maximum size of an input, in bytes.
 const LEN_MAX: u32 = 2048;
-/// How long a target is run when nobody says.
+/// Default duration of a target, in seconds.
 const SECONDS_DEFAULT: u64 = 60;
-/// Inputs of each target in `cargo xtask ci`, from the same seed each time, and without a corpus.
+/// Number of inputs of each target in `cargo xtask ci`, and their seed. Each run starts without a corpus.
 const CI: (u64, u32) = (2_000, 1);
-/// How often progress is shown.
+/// Interval of progress reports.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Beginnings of lines that are for libFuzzer's own developers.
+/// Prefixes of lines that only concern libFuzzer's developers.
 const NOISE: [&str; 6] = ["INFO:", "\tNEW_FUNC", "WARNING: Failed to find", "###### ", "\"", "Done "];
 
 /// The targets of `tests/fuzz/Cargo.toml`.
@@ -67,23 +68,23 @@ pub(crate) enum Target {
     Write,
     /// Hostile packets, metadata and session memory
     Read,
-    /// Metadata of anybody in CTF 1.8, and streams under whatever of them is valid
+    /// Arbitrary metadata in CTF 1.8, and streams read with valid ones
     Ctf,
-    /// Metadata of anybody in CTF 2, and streams under whatever of them is valid
+    /// Arbitrary metadata in CTF 2, and streams read with valid ones
     Ctf2,
-    /// Packets of other tracers' shapes, damaged
+    /// Damaged packets in the layouts of other tracers
     Packets,
-    /// Filters of anybody, over streams of anybody
+    /// Arbitrary filters over arbitrary streams
     Filter,
-    /// Packets and index files that are damaged, against reading without an index
+    /// Damaged packets and index files, compared with reading without an index
     Index,
     /// Snapshots between writes, and after noise in the memory
     Snapshot,
     /// Messages of hostile programs, owners and tools, in pieces
     Message,
-    /// Virtqueues' devices whose driver is hostile, between any two of their accesses
+    /// Devices of virtqueues with a hostile driver, which acts between any two of their accesses
     VringDevice,
-    /// Virtqueues' drivers whose device is
+    /// Drivers of virtqueues with a hostile device
     VringDriver,
 }
 
@@ -93,7 +94,7 @@ impl Target {
     }
 }
 
-/// What to run.
+/// Targets and limits of a fuzz run.
 #[derive(Debug, Default, Args)]
 #[command(after_help = "\
 Examples:
@@ -108,22 +109,22 @@ Examples:
 Inputs that reached something new stay in target/fuzz/corpus, and a later run begins with them. Needs a C++ compiler, or clang with
 its libFuzzer, which saves compiling one.")]
 pub(crate) struct Fuzz {
-    /// Which [default: all]
+    /// Targets to run [default: all]
     #[arg(value_enum, value_name = "TARGET")]
     targets: Vec<Target>,
-    /// Stop each target after so many inputs
+    /// Stop each target after N inputs
     #[arg(long, value_name = "N")]
     runs: Option<u64>,
-    /// Stop each target after so many seconds [default: 60 without --runs]
+    /// Stop each target after N seconds [default: 60 without --runs]
     #[arg(long, value_name = "N")]
     seconds: Option<u64>,
-    /// Draw inputs from this seed; with the same corpus and --runs they are the same ones
+    /// Seed for the inputs; with the same corpus and --runs, the inputs are the same
     #[arg(long, value_name = "N")]
     seed: Option<u32>,
-    /// Have every access to memory checked by the address sanitizer too, as far as the compiler has it
+    /// Also check memory accesses with the address sanitizer, as far as the compiler supports it
     #[arg(long)]
     address_sanitizer: bool,
-    /// Many cheap inputs: short ones, without a look at what is compared
+    /// Many cheap inputs: short ones, without recording compared values
     #[arg(long)]
     bulk: bool,
     /// Run one input of one target, and show it
@@ -132,7 +133,7 @@ pub(crate) struct Fuzz {
 }
 
 impl Fuzz {
-    /// Every target for so many seconds.
+    /// Returns arguments for a run of every target with this duration.
     pub(crate) fn all_for(seconds: u64) -> Fuzz {
         Fuzz {
             targets: Vec::new(),
@@ -145,7 +146,7 @@ impl Fuzz {
         }
     }
 
-    /// The task.
+    /// Runs the task.
     ///
     /// # Errors
     /// A target does not build, or an input fails.
@@ -162,7 +163,7 @@ impl Fuzz {
     }
 }
 
-/// A few inputs of each target.
+/// Runs a few inputs of each target, and the linter.
 ///
 /// # Errors
 /// A target does not build, an input fails, or the linter finds something.
@@ -177,7 +178,7 @@ pub(crate) fn ci() -> Result<()> {
     succeed(&mut linter()?)
 }
 
-/// What [`ci`] compiles, and lints: it finds that done, if somebody has done it before.
+/// Returns the commands that compile and lint for [`ci`]. If they have run before, [`ci`] finds their work done.
 ///
 /// # Errors
 /// There is no target directory.
@@ -191,12 +192,12 @@ fn linter() -> Result<Command> {
     Ok(clippy)
 }
 
-/// Where everything goes.
+/// Returns the directory for all files of this task.
 fn home() -> Result<PathBuf> {
     Ok(run::target_dir()?.join("fuzz"))
 }
 
-/// libFuzzer as clang has it, if it has.
+/// Returns the path of clang's libFuzzer, if it is installed.
 fn libfuzzer() -> Option<PathBuf> {
     let name = "libclang_rt.fuzzer-x86_64.a";
     let output = Command::new("clang").arg(format!("-print-file-name={name}")).output().ok()?;
@@ -204,7 +205,7 @@ fn libfuzzer() -> Option<PathBuf> {
     (path.is_absolute() && path.is_file()).then_some(path)
 }
 
-/// Builds all targets and gives the directory that they are in.
+/// Builds all targets, and returns the directory with their programs.
 fn build(has_sanitizer: bool, is_bulk: bool) -> Result<PathBuf> {
     system::ensure(&[CC, CPP])?;
     let started = Instant::now();
@@ -219,12 +220,12 @@ fn build(has_sanitizer: bool, is_bulk: bool) -> Result<PathBuf> {
     Ok(dir.join(PLATFORM).join("debug"))
 }
 
-/// The platform that targets are built for.
+/// Platform that targets are built for.
 const PLATFORM: &str = "x86_64-unknown-linux-gnu";
 
-/// Builds all targets into a directory.
+/// Returns the command that builds all targets into a directory.
 fn builder(has_sanitizer: bool, is_bulk: bool, dir: &Path) -> Command {
-    // With a platform named, what runs at compile time is compiled without coverage.
+    // With an explicit platform, build scripts and procedural macros are compiled without coverage.
     let mut build = cargo(["build", "--quiet", "--locked", "--manifest-path", MANIFEST, "--target", PLATFORM]);
     let mut rustflags = RUSTFLAGS.to_vec();
     rustflags.retain(|flag| !is_bulk || *flag != COMPARES);
@@ -240,14 +241,14 @@ fn builder(has_sanitizer: bool, is_bulk: bool, dir: &Path) -> Command {
     build
 }
 
-/// When a target is at its end.
+/// Limits of a run.
 #[derive(Debug)]
 struct Limits {
     runs: Option<u64>,
     seconds: Option<u64>,
     seed: Option<u32>,
     is_bulk: bool,
-    /// Targets that run at the same time.
+    /// Number of targets that run at the same time.
     at_once: usize,
 }
 
@@ -290,18 +291,18 @@ fn run_all(programs: &Path, targets: &[Target], limits: &Limits, corpus: &Path) 
     Ok(())
 }
 
-/// How a target has ended.
+/// Result of running a target.
 #[derive(Debug)]
 struct Outcome {
     is_success: bool,
-    /// Its last figures.
+    /// Last figures that libFuzzer printed.
     figures: Figures,
-    /// The input that failed.
+    /// Input that failed, if any.
     failure: Option<PathBuf>,
     elapsed: Duration,
 }
 
-/// Runs a target, shows how far it is now and then, and everything that it says when it fails.
+/// Runs a target, shows its progress every `PROGRESS_INTERVAL`, and its messages if it fails.
 fn watch(name: &str, mut command: Command) -> Result<Outcome> {
     println!("\n$ {}", line(&command));
     let started = Instant::now();
@@ -323,12 +324,12 @@ fn watch(name: &str, mut command: Command) -> Result<Outcome> {
         }
     }
     let status = child.wait().context("a child can be awaited")?;
-    // libFuzzer ends by `_exit`, so the target cannot do it.
+    // libFuzzer ends with `_exit`, so the target cannot remove its directory.
     let _ = std::fs::remove_dir_all(format!("/dev/shm/dormouse-fuzz-{name}-{}", child.id()));
     Ok(Outcome { is_success: status.success(), figures: last, failure, elapsed: started.elapsed() })
 }
 
-/// What libFuzzer counts.
+/// Counts that libFuzzer prints.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct Figures {
     inputs: u64,
@@ -344,7 +345,7 @@ impl Figures {
     }
 }
 
-/// `#4540  DONE   cov: 1082 ft: 2518 corp: 111/946b lim: 11 exec/s: 283 rss: 28Mb`; `None` of other lines.
+/// Parses `#4540  DONE   cov: 1082 ft: 2518 corp: 111/946b lim: 11 exec/s: 283 rss: 28Mb`. Returns `None` for other lines.
 fn figures(text: &str) -> Option<Figures> {
     let (inputs, rest) = text.strip_prefix('#')?.split_once('\t')?;
     let mut words = rest.split_whitespace().skip_while(|word| *word != "cov:");
@@ -361,7 +362,7 @@ fn replay(programs: &Path, target: Target, input: &Path) -> Result<()> {
         command.arg(format!("-timeout={TIMEOUT_S}")).arg(&input).env("RUST_BACKTRACE", "1");
         command
     };
-    // What the input is, decoded; the target is not run by this.
+    // This only prints the decoded input, and does not run the target.
     succeed(program().env("RUST_LIBFUZZER_DEBUG_PATH", "/dev/stdout"))?;
     succeed(&mut program())
 }

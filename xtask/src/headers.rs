@@ -1,4 +1,4 @@
-//! The C and C++ headers, each compiled alone, twice in one unit, by every compiler that is there.
+//! Compiles each C and C++ header alone, included twice in one unit, with every installed compiler.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::system;
 
-/// Compilers, with the language and the standards that the headers promise.
+/// Compilers, with their language and the standards that the headers support.
 pub(crate) const COMPILERS: [(&str, &str, &[&str]); 4] = [
     ("gcc", "c", &["c11", "gnu17"]),
     ("clang", "c", &["c11", "gnu17"]),
@@ -16,10 +16,10 @@ pub(crate) const COMPILERS: [(&str, &str, &[&str]); 4] = [
     ("clang++", "c++", &["c++11", "c++14", "c++17", "gnu++20"]),
 ];
 
-/// What promises C++17 only. The others are for C++11.
+/// Header that requires C++17. The others support C++11.
 const FOR_CPP17: &str = "event.h";
 
-/// The task.
+/// Runs the task.
 ///
 /// # Errors
 /// A header does not compile, or there is no compiler.
@@ -56,7 +56,7 @@ fn is_for(header: &Path, language: &str, standard: &str) -> bool {
     }
 }
 
-/// Headers by the names that programs include them by.
+/// Collects headers, by the names with which programs include them.
 fn collect(include: &Path, dir: &Path, headers: &mut Vec<PathBuf>) -> Result<()> {
     for entry in std::fs::read_dir(dir).with_context(|| format!("cannot read {}", dir.display()))? {
         let path = entry?.path();

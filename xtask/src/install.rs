@@ -1,4 +1,4 @@
-//! `cargo xtask install`: builds what users need, and puts it below a prefix.
+//! `cargo xtask install`: builds the parts that users need, and installs them below a prefix.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ use dormouse_install::{Installation, uninstall};
 
 use crate::run::{self, cargo, succeed};
 
-/// What to install, and where.
+/// Parts to install, and their prefix.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -19,16 +19,17 @@ Examples:
 
 The directory may be moved afterwards. DIR/share/dormouse/manifest lists what was installed; an installation replaces an earlier one.")]
 pub(crate) struct Install {
-    /// Directory below which everything goes: DIR/bin, DIR/lib, DIR/include, DIR/share
+    /// Directory below which everything is installed: DIR/bin, DIR/lib, DIR/include, DIR/share
     #[arg(long, value_name = "DIR")]
     pub(crate) prefix: PathBuf,
     /// Install the lab and its engines, too: `dormouse lab`
     #[arg(long)]
     pub(crate) with_lab: bool,
-    /// Install what answers in SQL, too: `dormouse query`, `dormouse cluster`, and `dormouse ship`, which puts traces where they ask
+    /// Also install the SQL programs: `dormouse query`, `dormouse cluster`, and `dormouse ship`, which puts traces into
+    /// stores
     #[arg(long)]
     pub(crate) with_query: bool,
-    /// Remove what was installed, and nothing else
+    /// Remove the installed files, and nothing else
     #[arg(long, conflicts_with_all = ["with_lab", "with_query", "debug"])]
     pub(crate) uninstall: bool,
     /// Install a debug build: built sooner, and slow
@@ -37,7 +38,7 @@ pub(crate) struct Install {
 }
 
 impl Install {
-    /// The task.
+    /// Runs the task.
     ///
     /// # Errors
     /// Something does not build, or cannot be written or removed.
@@ -48,7 +49,8 @@ impl Install {
             return Ok(());
         }
         let release = (!self.debug).then_some("--release");
-        // Of the whole workspace they are built already where tests install them: alone they have fewer features, and all would be compiled again.
+        // Where tests install them, they are built already as parts of the whole workspace. Alone they would have fewer
+        // features, and everything would be compiled again.
         if !self.debug || std::env::var_os("DORMOUSE_BUILT").is_none() {
             succeed(cargo(["build"]).args(release).args(run::packages()))?;
         }
@@ -74,13 +76,13 @@ impl Install {
     }
 }
 
-/// What a shell does not find yet, each with a line that mends it.
+/// Prints a line for each environment variable that a shell needs to find the installed files.
 fn advise(prefix: &Path) {
     let lists = |name: &str, dir: &Path| {
         std::env::var_os(name).is_some_and(|value| std::env::split_paths(&value).any(|listed| listed == dir))
     };
     let is_of_system = [Path::new("/usr"), Path::new("/usr/local")].contains(&prefix);
-    // Manual pages are found from PATH.
+    // Manual pages are found through PATH.
     for (name, place, is_known) in [
         ("PATH", "bin", false),
         ("PKG_CONFIG_PATH", "lib/pkgconfig", is_of_system),

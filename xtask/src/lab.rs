@@ -1,4 +1,4 @@
-//! `cargo xtask lab`: the experiments, with all that they need.
+//! `cargo xtask lab`: runs experiments, and builds what they need.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -10,7 +10,7 @@ use crate::run::{self, succeed};
 use crate::system::{self, CC, MAKE};
 use crate::{lua, peers, test};
 
-/// What to run.
+/// Experiments to run, and options.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -38,10 +38,11 @@ pub(crate) struct Lab {
     pub(crate) html: Option<PathBuf>,
 }
 
-/// The lab's own preload library, a workspace of its own.
+/// Manifest of the lab's own preload library, in a separate workspace.
 pub(crate) const PRELOAD_MANIFEST: &str = "lab/preload/Cargo.toml";
 
-/// Builds the lab's preload library with each of its ways to write, into `release/variants` of the target directory.
+/// Builds the variants of the lab's preload library, which write in different ways, into `release/variants` of the
+/// target directory.
 fn variants() -> Result<()> {
     let target = run::target_dir()?;
     let dir = target.join("release/variants");
@@ -57,7 +58,7 @@ fn variants() -> Result<()> {
     Ok(())
 }
 
-/// Builds what the lab's `reader` times besides the command.
+/// Builds the programs that the lab's `reader` experiment times in addition to the command.
 fn readers() -> Result<()> {
     let build = ["build", "--quiet", "--release"];
     succeed(run::cargo(build).args(["--package", "dormouse-reader", "--example", "count"]))?;
@@ -65,7 +66,7 @@ fn readers() -> Result<()> {
     succeed(run::cargo(build).args(python))
 }
 
-/// Builds what the lab's `query` times, which takes long, and installs DuckDB beside it.
+/// Builds the programs that the lab's `query` experiment times, which takes long, and installs DuckDB for comparison.
 fn queries() -> Result<()> {
     succeed(run::build_query().args(["--quiet", "--release", "--locked"]))?;
     let dir = run::target_dir()?.join("release/duckdb");
@@ -79,48 +80,49 @@ fn queries() -> Result<()> {
     Ok(())
 }
 
-/// DuckDB's package of Python: its command on PyPI is older, and has no nanoseconds of UTC.
+/// DuckDB's Python package. Its command on PyPI is older, and has no nanosecond timestamps in UTC.
 const DUCKDB: &str = "duckdb==2.*";
 
-/// File and feature, as the lab's `compile-job` knows them.
+/// Library file and feature of each variant, with the names in the lab's `compile-job`.
 const VARIANTS: [(&str, &str); 2] =
     [("libdormouse_libc-memcpy.so", "memcpy"), ("libdormouse_libc-specialised.so", "specialised")];
 
-/// What a newcomer sees: an experiment for each paper, and the event itself.
+/// Experiments of the short tour for newcomers: one for each paper, and the event itself.
 const TOUR: [&str; 6] = ["imv", "percpu", "relay-write", "vring", "zero-page", "event"];
 
-/// Rounds that a newcomer waits for, at most: as many as an interval needs. With twelve a few statements more can be told, and it takes a third longer.
+/// Maximum number of rounds in the tour: the minimum for an interval. Twelve could decide a few statements more, but
+/// take a third longer.
 const TOUR_ROUNDS: &str = "6";
 
-/// `dormouse-lab run` as built with a profile, with a project to build.
+/// Returns the command `dormouse-lab run` of a profile's build, with a project for it to compile.
 fn command(profile: &str) -> Result<Command> {
     let target = run::target_dir()?;
     let project = target.join("lab/lua");
     lua::fetch(&project)?;
     let mut command = Command::new(target.join(profile).join("dormouse-lab"));
-    // Its path is in results: the shorter one says nothing of where the project is.
+    // The path appears in results. The relative one does not reveal the project's location.
     command.arg("run").current_dir(run::root());
     command.env("DORMOUSE_LAB_PROJECT", project.strip_prefix(run::root()).unwrap_or(&project));
     Ok(command)
 }
 
-/// Runs every experiment as the tests have built it, beside the peers that are built: that they work, not what they measure, is asked.
+/// Runs every experiment with the debug build and the built peers. This checks that they work, not what they measure.
 pub(crate) fn trial() -> Result<()> {
     let peers = run::target_dir()?.join("release/peers");
     succeed(command("debug")?.args(["--quick", "--rounds", "6"]).env("DORMOUSE_LAB_PEERS", peers))
 }
 
 impl Lab {
-    /// The task.
+    /// Runs the task.
     pub(crate) fn run(self) -> Result<()> {
         let is_tour = self.experiments.is_empty() && !self.all;
-        // What is measured is the same in both profiles: see lab/Cargo.toml. A newcomer is not to wait for the rest.
+        // The measured code is the same in both profiles, see lab/Cargo.toml. A newcomer should not wait for the rest.
         let profile = if is_tour { "debug" } else { "release" };
         if is_tour {
             system::ensure(&[CC, MAKE])?;
             let ahead = peers::compile_ahead()?;
             let built = run::build_tour();
-            // It has ended before anything is measured.
+            // Wait for it before anything is measured.
             drop(ahead.join());
             built?;
             peers::build_installed(profile)?;
@@ -132,7 +134,7 @@ impl Lab {
         if self.all || self.experiments.iter().any(|name| name == "reader") {
             readers()?;
         }
-        // Not with --all: the query engine alone takes longer to compile than all else.
+        // Not with --all, because the query engine takes longer to compile than everything else.
         if self.experiments.iter().any(|name| name == "query") {
             queries()?;
         }

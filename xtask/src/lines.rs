@@ -1,9 +1,9 @@
-//! `cargo xtask lines`: how long the product is.
+//! `cargo xtask lines`: counts the product's lines of code.
 //!
 //! ```text
 //!   files of a revision ─▶ room (by folder) ─▶ text without comments, items of tests and blank lines ─▶ table
 //! ```
-//! Tokens are enough: the count must work on revisions whose code no longer builds.
+//! The count only needs tokens: it must work on revisions whose code no longer builds.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
@@ -19,14 +19,14 @@ use crate::run::root;
 
 /// Count product code: Rust and C headers, without the lab, automation, tests, comments and blank lines
 ///
-/// The table has a row for each room and the total. What is no product is counted in the same way
-/// and shown below it: the lab, the automation, and tests. Tests are folders called tests, fuzz,
-/// benches or examples, and modules and other items under `#[cfg(test)]`.
+/// The table has a row for each room, and the total. The lab, the automation and tests are counted
+/// in the same way and shown below the product. Tests are folders called tests, fuzz, benches or
+/// examples, and modules and other items under `#[cfg(test)]`.
 ///
-/// Rooms are the same in every revision: what lay in other folders formerly is counted in the room
+/// Rooms are the same in every revision: code that was in another folder is counted in the room
 /// that has it today.
 ///
-///     cargo xtask lines                        the files as they are now, as far as git knows them
+///     cargo xtask lines                        the files that git tracks, as in the work tree
 ///     cargo xtask lines --revision main~20     a commit, branch or tag
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
@@ -36,7 +36,7 @@ pub(crate) struct Lines {
     revision: Option<String>,
 }
 
-/// Folders of the layout with one level, and where their code lies today. The first that fits counts.
+/// Folders of the former flat layout, and where their code is today. The first matching entry counts.
 const FORMER: [(&str, &str); 28] = [
     ("abi/", "record/abi/"),
     ("locks/", "record/locks/"),
@@ -68,14 +68,14 @@ const FORMER: [(&str, &str); 28] = [
     ("testing/", "tests/support/"),
 ];
 
-/// The mechanisms, each a folder of its own formerly too.
+/// Folders of the mechanisms in the former layout.
 const MECHANISMS: [&str; 5] = ["backing/", "imv/", "percpu/", "relay/", "vring/"];
-/// Rooms that lie in the folder of another.
+/// Rooms in the folder of another room.
 const INNER_ROOMS: [&str; 2] = ["mechanisms/backing/census", "mechanisms/vring/vhost"];
-/// What is no product.
+/// Rooms that are not part of the product.
 const BESIDE: [&str; 3] = ["lab", "tests", "xtask"];
 
-/// The room of a file.
+/// Returns the room of a file.
 fn room(path: &str) -> String {
     let path = match FORMER.iter().find_map(|(former, now)| Some((path.strip_prefix(former)?, now))) {
         Some((rest, now)) => format!("{now}{rest}"),
@@ -96,7 +96,7 @@ fn room(path: &str) -> String {
     }
 }
 
-/// A file's lines of code, and the modules in files of their own that it declares for tests alone.
+/// A file's lines of code, and the modules that it declares only for tests and that have their own files.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Counted {
     lines: usize,
@@ -104,13 +104,15 @@ struct Counted {
 }
 
 impl Counted {
+    /// Counts the code of a Rust file.
+    ///
     /// # Errors
-    /// The text is no Rust.
+    /// The text is not Rust.
     fn of_rust(text: &str) -> Result<Counted, LexError> {
         let (mut found, mut tests) = (BTreeSet::new(), Vec::new());
         collect(text.parse()?, &mut found, &mut tests);
         let is_blank = |number: usize| text.lines().nth(number - 1).is_none_or(|line| line.trim().is_empty());
-        // Literals may have blank lines in them.
+        // Literals can contain blank lines.
         Ok(Counted { lines: found.into_iter().filter(|number| !is_blank(*number)).count(), tests })
     }
 
@@ -120,7 +122,8 @@ impl Counted {
     }
 }
 
-/// Notes the lines that have tokens, but for documentation and items of tests, and the modules in files of their own that are for tests.
+/// Collects the lines that have tokens, except for documentation and test items, and the test modules with their own
+/// files.
 fn collect(tokens: TokenStream, lines: &mut BTreeSet<usize>, tests: &mut Vec<String>) {
     let tokens: Vec<TokenTree> = tokens.into_iter().collect();
     let mut rest = tokens.as_slice();
@@ -148,7 +151,7 @@ fn collect(tokens: TokenStream, lines: &mut BTreeSet<usize>, tests: &mut Vec<Str
     }
 }
 
-/// An attribute's tokens without spaces, and what follows it.
+/// Returns an attribute's tokens without spaces, and the tokens after it.
 fn attribute(tokens: &[TokenTree]) -> Option<(String, &[TokenTree])> {
     let is_punct = |token: &TokenTree, c| matches!(token, TokenTree::Punct(punct) if punct.as_char() == c);
     let [first, rest @ ..] = tokens else { return None };
@@ -164,7 +167,7 @@ fn attribute(tokens: &[TokenTree]) -> Option<(String, &[TokenTree])> {
     }
 }
 
-/// Documentation arrives as an attribute.
+/// The lexer turns documentation into attributes.
 fn is_documentation(attribute: &str) -> bool {
     attribute.starts_with("doc=")
 }
@@ -173,7 +176,7 @@ fn is_for_tests(attribute: &str) -> bool {
     attribute == "cfg(test)" || attribute.starts_with("cfg(all(test,")
 }
 
-/// Whether these tokens begin with an item, behind further attributes: no field, no statement.
+/// Whether these tokens begin with an item, possibly after further attributes, and not with a field or a statement.
 fn is_item(tokens: &[TokenTree]) -> bool {
     const ITEMS: [&str; 14] = [
         "mod",
@@ -197,7 +200,7 @@ fn is_item(tokens: &[TokenTree]) -> bool {
     }
 }
 
-/// An item, which ends with its block or at a semicolon, and what follows it.
+/// Splits off an item, which ends with its block or at a semicolon.
 fn split_item(tokens: &[TokenTree]) -> (&[TokenTree], &[TokenTree]) {
     let is_end = |token: &TokenTree| match token {
         TokenTree::Group(group) => group.delimiter() == Delimiter::Brace,
@@ -207,7 +210,7 @@ fn split_item(tokens: &[TokenTree]) -> (&[TokenTree], &[TokenTree]) {
     tokens.split_at(tokens.iter().position(is_end).map_or(tokens.len(), |at| at + 1))
 }
 
-/// The name of a module that an item declares and that lies in a file of its own.
+/// Returns the name of the module that an item declares, if the module has its own file.
 fn declared_module(item: &[TokenTree]) -> Option<String> {
     match item {
         [.., TokenTree::Ident(keyword), TokenTree::Ident(name), TokenTree::Punct(_)] if keyword == "mod" => {
@@ -217,7 +220,7 @@ fn declared_module(item: &[TokenTree]) -> Option<String> {
     }
 }
 
-/// C without its comments, and with nothing in its literals. Lines stay.
+/// Returns C code without comments and with placeholders for literals. Line numbers stay the same.
 fn without_comments(text: &str) -> String {
     static COMMENT_OR_LITERAL: LazyLock<Regex> = LazyLock::new(|| {
         let literals = r#"(?s)//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'"#;
@@ -230,10 +233,10 @@ fn without_comments(text: &str) -> String {
     COMMENT_OR_LITERAL.replace_all(text, harmless).into_owned()
 }
 
-/// Lines of code by room. `files`: path and text.
+/// Counts lines of code by room. `files` has paths and texts.
 ///
 /// # Errors
-/// One of them is no Rust though its name says so.
+/// A file with a Rust name is not Rust.
 fn count(files: &[(String, String)]) -> Result<BTreeMap<String, usize>> {
     let of = |(path, text): &(String, String)| match path.ends_with(".rs") {
         true => Counted::of_rust(text).map_err(|error| anyhow!("{path} is no Rust: {error}")),
@@ -292,16 +295,16 @@ fn is_counted(path: &str) -> bool {
     path.ends_with(".rs") || path.ends_with(".h")
 }
 
-/// The files that git knows, as they lie in the work tree.
+/// Returns the files that git tracks, with their text in the work tree.
 fn files_of_work_tree() -> Result<Vec<(String, String)>> {
     let names = output(&mut git(&["ls-files"]))?;
-    // What was deleted and is not committed yet is not there.
+    // Files that were deleted without a commit are missing.
     let read = |name: &str| Some((name.to_string(), std::fs::read_to_string(root().join(name)).ok()?));
     Ok(names.lines().filter(|name| is_counted(name)).filter_map(read).collect())
 }
 
 fn files_of(revision: &str) -> Result<Vec<(String, String)>> {
-    // `<mode> blob <object>\t<path>`.
+    // Entries have the form `<mode> blob <object>\t<path>`.
     let tree = output(&mut git(&["ls-tree", "-r", "--full-tree", revision]))?;
     let entries = tree.lines().filter_map(|line| line.split_once('\t')).filter(|(_, path)| is_counted(path));
     let entries: Vec<(&str, &str)> =
@@ -311,7 +314,7 @@ fn files_of(revision: &str) -> Result<Vec<(String, String)>> {
     let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
     let (mut stdin, mut stdout) = stdin.zip(stdout).context("git has no input")?;
     let objects: String = entries.iter().map(|(object, _)| format!("{object}\n")).collect();
-    // By a thread, because git waits for its output to be read.
+    // A separate thread writes, because git waits for its output to be read.
     let writer = std::thread::spawn(move || stdin.write_all(objects.as_bytes()));
     let mut all = Vec::new();
     stdout.read_to_end(&mut all).context("cannot read from git")?;

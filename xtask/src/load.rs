@@ -1,20 +1,20 @@
-//! Processes that keep the processors busy beside tests.
+//! Processes that keep CPUs busy during tests.
 
 use std::io::Read;
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result};
 
-/// Busy processes, killed in the end. Each ends by itself when its standard input does, and that is a pipe of ours: so none outlives
-/// this program, even if this is killed.
+/// Busy processes, killed on drop. Each also ends when its standard input is closed. This program holds the other end
+/// of that pipe, so no process outlives it, even if it is killed.
 pub(crate) struct Load(Vec<Child>);
 
 impl Load {
-    /// Starts so many.
+    /// Starts `count` processes.
     pub(crate) fn start(count: u32) -> Result<Load> {
         let mut load = Load(Vec::new());
         for _ in 0..count {
-            // This program, though cargo may have put another in its place.
+            // The running program: cargo may have replaced its file.
             let mut command = Command::new("/proc/self/exe");
             command.arg("busy").stdin(Stdio::piped()).stdout(Stdio::null());
             load.0.push(command.spawn().context("cannot start a busy process")?);
@@ -32,7 +32,7 @@ impl Drop for Load {
     }
 }
 
-/// Keeps a processor busy until standard input ends.
+/// Keeps a CPU busy until standard input ends.
 pub(crate) fn busy() -> ! {
     std::thread::spawn(|| {
         let _ = std::io::stdin().read_to_end(&mut Vec::new());

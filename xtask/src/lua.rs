@@ -1,4 +1,4 @@
-//! A real C project to compile: the sources of Lua, which a crates.io package carries.
+//! A real C project to compile: the sources of Lua, from a crates.io package.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,11 +8,11 @@ use cargo_metadata::{CargoOpt, MetadataCommand};
 
 use crate::run;
 
-/// The package, its directory of sources, and what they are.
+/// The package, and the prefix of its source directory.
 const PACKAGE: &str = "lua-src";
 const VERSION: &str = "lua-5.4";
 
-/// The task.
+/// Runs the task.
 pub(crate) fn run(dir: Option<PathBuf>) -> Result<()> {
     let dir = match dir {
         Some(dir) => std::path::absolute(dir)?,
@@ -23,7 +23,7 @@ pub(crate) fn run(dir: Option<PathBuf>) -> Result<()> {
     Ok(())
 }
 
-/// Copies the sources and the Makefile to `dir`, replacing what is there. Returns the number of C files.
+/// Copies the sources and the Makefile to `dir`, which is replaced. Returns the number of C files.
 ///
 /// # Errors
 /// The package cannot be fetched, or files cannot be copied.
@@ -44,7 +44,7 @@ pub(crate) fn fetch(dir: &Path) -> Result<usize> {
     Ok(count)
 }
 
-/// Where cargo keeps the sources. Fetches the package where that is needed; only this platform's dependencies are asked for.
+/// Returns cargo's directory of the sources. Fetches the package if needed, with dependencies for this platform only.
 fn sources() -> Result<PathBuf> {
     let metadata = MetadataCommand::new()
         .manifest_path(run::root().join("xtask/Cargo.toml"))

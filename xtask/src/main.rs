@@ -1,20 +1,20 @@
 //! Automation of the project: `cargo xtask demo`, `install`, `test`, `soak`, `fuzz`, `lab`, `lines`, `tracepoints`, `picture`, `ci`.
 //!
 //! ```text
-//!   demo         the whole of it, live: a real build, a Rust program and a C program, each checked against babeltrace2
-//!   install      everything that a user needs, below a prefix
-//!   test         every test of all workspaces, counted; again and again, or beside busy processes
-//!   soak         the tests that draw at random, for hours
-//!   fuzz         what the fuzz targets find in a while
-//!   lab          every experiment, beside the tracers that people use
-//!   peers        those tracers' engines alone: builds them
-//!   lines        how long the product is, in any revision
-//!   tracepoints  what tracepoints in C and C++ cost to compile, and at a program's start
-//!   picture      what a command prints on a terminal, as an SVG for the documents; what a browser shows of a page, as WebP
-//!   ci           what has to hold before a change is merged; `.ci/run` calls it
-//!   fetch-lua    the C project that the demo and the tests compile
+//!   demo         a live tour: a real build, a Rust program and a C program, each checked against babeltrace2
+//!   install      installs everything that a user needs below a prefix
+//!   test         runs and counts every test of all workspaces, on request repeatedly or next to busy processes
+//!   soak         runs the randomised and sampling tests for hours
+//!   fuzz         runs the fuzz targets for a while
+//!   lab          runs every experiment, compared with other tracers
+//!   peers        only builds the engines of those tracers
+//!   lines        counts the product's lines of code, in any revision
+//!   tracepoints  measures what tracepoints in C and C++ cost to compile, and at a program's start
+//!   picture      makes an SVG of a command's terminal output for the documents, or a WebP of a page
+//!   ci           runs all checks that a change must pass before it is merged; `.ci/run` calls it
+//!   fetch-lua    copies the C project that the demo and the tests compile
 //! ```
-//! Each does the set-up that it needs: it builds, and as root it installs what the system lacks.
+//! Each task builds what it needs and, as root, installs missing system packages.
 
 mod aarch64;
 mod ci;
@@ -56,11 +56,11 @@ enum Task {
     Install(install::Install),
     /// Run every test of all workspaces
     Test(test::Test),
-    /// Run the tests that draw at random, or look at one case of many, in their exhaustive form
+    /// Run the randomised and sampling tests in their exhaustive form
     Soak(soak::Soak),
     /// Run the fuzz targets, each for a while
     Fuzz(fuzz::Fuzz),
-    /// Run experiments of the lab, beside every tracer that can be installed here
+    /// Run experiments of the lab, compared with every tracer that can be installed here
     Lab(lab::Lab),
     /// Build the tracers that the lab compares with
     Peers {
@@ -73,15 +73,15 @@ enum Task {
     Picture(picture::Picture),
     /// Run formatter, linter, header checks, tests, documentation, fuzz targets, the lab's experiments and the demo
     Ci {
-        /// Only these steps, by the names that the table of a run shows
+        /// Only these steps, by their names in the table of a run
         steps: Vec<String>,
     },
     /// Copy the Lua sources, with a Makefile, to a directory and print its path
     FetchLua {
-        /// Where to; what is there is replaced [default: demo/lua in the target directory]
+        /// Directory to write to, which is replaced [default: demo/lua in the target directory]
         dir: Option<PathBuf>,
     },
-    /// What `test --load` starts
+    /// Busy process of `test --load`
     #[command(hide = true)]
     Busy,
 }
@@ -107,7 +107,7 @@ fn main() -> ExitCode {
     });
     match result {
         Ok(()) => ExitCode::SUCCESS,
-        // The last line is that of the counts.
+        // The last line must be that of the counts.
         Err(error) if error.is::<test::Failed>() => ExitCode::FAILURE,
         Err(error) => {
             eprintln!("xtask: {error:#}");

@@ -1,11 +1,12 @@
-//! The engines of the tracers that the lab compares with: built apart from the workspace, into `release/peers` of the target directory.
+//! Builds the engines of the tracers that the lab compares with, apart from the workspace, into `release/peers` of the
+//! target directory.
 //!
 //! ```text
-//!   lab/peers/*/      Rust, a workspace of its own  ── cargo, into target/peers ─┐     all at once, and one by one if that fails
+//!   lab/peers/*/      Rust, a separate workspace    ── cargo, into target/peers ─┐     together, and one by one if that fails
 //!   lab/peers/c/*.c   C ── cc, with the harness's static library ────────────────┴─▶ target/release/peers/NAME
 //!                                                                or, with the reason, target/release/peers/NAME.why
 //! ```
-//! One that does not build is no failure but a line that says why: the lab then reports it as not available.
+//! It is not a failure if an engine does not build: a line says why, and the lab reports it as not available.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,7 +19,7 @@ use anyhow::{Context, Result, bail};
 use crate::run::{self, cargo, line, succeed};
 use crate::system::{self, BABELTRACE2, CC, CPP, LTTNG, LTTNG_UST, SDT};
 
-/// Engines in Rust, cheapest to build first. Their programs are called `dormouse-lab-peer-NAME`.
+/// Engines in Rust, cheapest to build first. Their programs are named `dormouse-lab-peer-NAME`.
 const RUST: [&str; 12] = [
     "static-keys",
     "thread-local-crate",
@@ -34,17 +35,17 @@ const RUST: [&str; 12] = [
     "perfetto",
 ];
 
-/// Engines in C: name, source, the Debian package whose version is theirs, libraries.
+/// Engines in C: name, source, Debian package with their version, libraries.
 const C: [(&str, &str, &str, &[&str]); 2] =
     [("lttng-ust", "lttng_ust.c", "lttng-ust", &["-llttng-ust"]), ("usdt", "usdt.c", "systemtap-sdt", &[])];
 
-/// The workspace of the engines in Rust.
+/// Manifest of the workspace of the engines in Rust.
 pub(crate) const MANIFEST: &str = "lab/peers/Cargo.toml";
 
-/// The task.
+/// Runs the task.
 ///
 /// # Errors
-/// See [`build`]; with `is_strict` also that a peer could not be built.
+/// See [`build`]; with `is_strict`, it is also an error if a peer cannot be built.
 pub(crate) fn run(is_strict: bool) -> Result<()> {
     run::build_lab()?;
     let failed = build()?;
@@ -57,7 +58,7 @@ pub(crate) fn run(is_strict: bool) -> Result<()> {
 /// Runs the linter on the engines in Rust, once they are built.
 ///
 /// # Errors
-/// It finds something.
+/// The linter finds something.
 pub(crate) fn lint() -> Result<()> {
     succeed(&mut linter(&run::target_dir()?))
 }
@@ -68,7 +69,8 @@ fn linter(target: &Path) -> Command {
     clippy
 }
 
-/// What [`build`] and [`lint`] do with the engines in Rust: they find it done, if somebody has done it before, or wait for the rest, and say what has gone wrong.
+/// Returns the commands that [`build`] and [`lint`] run for the engines in Rust. If they have run before, [`build`] and
+/// [`lint`] find their work done; otherwise they do the rest and report errors.
 ///
 /// # Errors
 /// There is no target directory.
@@ -77,8 +79,8 @@ pub(crate) fn ahead() -> Result<[Command; 2]> {
     Ok([rust_builder(&ALL_RUST, &target), linter(&target)])
 }
 
-/// Installs what is missing where that is possible, builds every peer, and prints a line for each. Returns those that it could
-/// not build. Those in C need the harness, so it is built before.
+/// Installs missing tools if possible, builds every peer, and prints a line for each. Returns the peers that could not
+/// be built. The engines in C need the harness, which must be built before.
 ///
 /// # Errors
 /// Files cannot be written.
@@ -89,8 +91,9 @@ pub(crate) fn build() -> Result<Vec<&'static str>> {
     let dir = target.join("release/peers");
     fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
     let mut failed = Vec::new();
-    // Together they need their common dependencies once, and one's C++ is compiled beside the others. Only if that fails is each asked
-    // for alone, to learn which it is and why: cargo then chooses other features for what macros depend on, and builds that again.
+    // One build of all compiles common dependencies once, and one engine's C++ while others compile. Only if it fails,
+    // each engine is built alone to find which one fails and why: cargo then chooses other features for dependencies of
+    // macros, and rebuilds them.
     let started = Instant::now();
     let timed = |name: &'static str, build: &dyn Fn() -> Result<PathBuf>| {
         let started = Instant::now();
@@ -111,7 +114,7 @@ pub(crate) fn build() -> Result<Vec<&'static str>> {
     let in_rust = RUST.into_iter().map(|name| timed(name, &|| build_rust_peer(name, are_built, &target)));
     for (name, took, result) in in_rust.chain(in_c) {
         let why = dir.join(format!("{name}.why"));
-        // Neither an old program nor an old reason is to be taken for this build's.
+        // Do not mistake an old program or an old reason for this build's.
         let _ = fs::remove_file(&why);
         match result {
             Ok(program) => {
@@ -131,7 +134,7 @@ pub(crate) fn build() -> Result<Vec<&'static str>> {
     Ok(failed)
 }
 
-/// Builds those in C whose libraries are installed, with the harness of a profile, into that profile's `peers`.
+/// Builds the engines in C whose libraries are installed, with the harness of a profile, into that profile's `peers`.
 ///
 /// # Errors
 /// Files cannot be written.
@@ -148,14 +151,14 @@ pub(crate) fn build_installed(profile: &str) -> Result<()> {
     Ok(())
 }
 
-/// Puts a program where the lab finds it. One that runs just now stays what it is.
+/// Installs a program where the lab finds it. A running program keeps its old file.
 fn install(from: &Path, to: &Path) -> Result<()> {
     let new = to.with_extension("new");
     let copied = fs::copy(from, &new).and_then(|_| fs::rename(&new, to));
     copied.with_context(|| format!("cannot write {}", to.display()))
 }
 
-/// What the compiler said that names the cause, else its last words.
+/// Returns the first line of the compiler's output with an error, otherwise the last line.
 fn cause(output: &[u8]) -> String {
     let text = String::from_utf8_lossy(output);
     let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
@@ -163,7 +166,7 @@ fn cause(output: &[u8]) -> String {
     telling.or(lines.last()).map_or_else(String::new, |line| (*line).to_string())
 }
 
-/// Runs quietly.
+/// Runs a command without showing its output.
 fn quietly(command: &mut Command) -> Result<()> {
     let output = command.stdin(Stdio::null()).output().with_context(|| format!("cannot run `{}`", line(command)))?;
     if !output.status.success() {
@@ -172,7 +175,7 @@ fn quietly(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// All engines in Rust, as far as they can be built.
+/// Arguments that build all engines in Rust, as far as possible.
 const ALL_RUST: [&str; 2] = ["--workspace", "--keep-going"];
 
 fn rust_builder(what: &[&str], target: &Path) -> Command {
@@ -189,7 +192,7 @@ fn build_rust_peer(name: &str, is_built: bool, target: &Path) -> Result<PathBuf>
     Ok(target.join("peers/release").join(program))
 }
 
-/// Compiles a source of those in C, unless nothing has changed.
+/// Compiles the source of an engine in C, unless nothing has changed.
 fn compile_c(name: &str, source: &str, package: &str, target: &Path) -> Result<PathBuf> {
     let [dir, include] = ["lab/peers/c", "lab/harness/include"].map(|dir| run::root().join(dir));
     let object = target.join("peers").join(name).with_extension("o");
@@ -203,7 +206,7 @@ fn compile_c(name: &str, source: &str, package: &str, target: &Path) -> Result<P
     }
     fs::create_dir_all(target.join("peers"))?;
     let version = version(package);
-    // As a program's author would: optimised, with line numbers.
+    // With the options of a typical program: optimised, with line numbers.
     let mut command = Command::new("cc");
     command.args(["-std=gnu17", "-O2", "-g1", "-Wall", "-Wextra"]).arg(format!("-DLAB_VERSION=\"{version}\""));
     command.arg("-I").arg(&include).arg("-I").arg(&dir).arg("-c").arg(dir.join(source)).arg("-o").arg(&object);
@@ -211,7 +214,7 @@ fn compile_c(name: &str, source: &str, package: &str, target: &Path) -> Result<P
     Ok(object)
 }
 
-/// Compiles those in C while something else is built. What goes wrong is said when they are built.
+/// Compiles the engines in C while something else is built. Errors are reported when they are built.
 ///
 /// # Errors
 /// There is no target directory.
@@ -219,7 +222,7 @@ pub(crate) fn compile_ahead() -> Result<JoinHandle<()>> {
     let target = run::target_dir()?;
     Ok(std::thread::spawn(move || {
         for (name, source, package, _) in C {
-            // It is tried again where its program is built.
+            // It is tried again when the program is built.
             let _ = compile_c(name, source, package, &target);
         }
     }))
@@ -244,14 +247,14 @@ fn build_c(
     Ok(program)
 }
 
-/// Whether a file is younger than all of the others.
+/// Whether a file is newer than all of the others.
 fn is_newer(file: &Path, others: &[PathBuf]) -> bool {
     let modified = |path: &Path| fs::metadata(path).and_then(|metadata| metadata.modified()).ok();
     let Some(built) = modified(file) else { return false };
     others.iter().all(|other| modified(other).is_some_and(|changed| changed < built))
 }
 
-/// The version of what is installed, as pkg-config or the package manager has it.
+/// Returns the installed version, from pkg-config or the package manager.
 fn version(package: &str) -> String {
     let ask = |program: &str, arguments: &[&str]| {
         let output = Command::new(program).args(arguments).stdin(Stdio::null()).output().ok()?;

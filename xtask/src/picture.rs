@@ -1,7 +1,8 @@
-//! `cargo xtask picture`: what a command prints on a terminal, as an SVG for the documents.
+//! `cargo xtask picture`: makes an SVG of a command's terminal output, for the documents.
 //!
-//! The command runs in tmux, in a window of a given size. What the window shows then, `tmux capture-pane -e` says with its colours (SGR of ECMA-48),
-//! and each run of one colour becomes a text of the picture. With `--page` it is what a browser shows of a page, as WebP.
+//! The command runs in tmux, in a window of a given size. `tmux capture-pane -e` prints the contents of the window with
+//! their colours (SGR of ECMA-48), and each run of one colour becomes a text of the picture. With `--page`, the picture
+//! is a browser's view of a page, as WebP.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -16,7 +17,7 @@ use dormouse_testing::browser::{self, Browser};
 
 use crate::system::{self, CHROMIUM};
 
-/// Make an SVG of what a command prints on a terminal, or a WebP of a page
+/// Make an SVG of a command's terminal output, or a WebP of a page
 #[derive(Debug, Args)]
 pub(crate) struct Picture {
     /// Columns of the terminal
@@ -25,34 +26,34 @@ pub(crate) struct Picture {
     /// Rows of the terminal
     #[arg(long, default_value = "16")]
     rows: u32,
-    /// A page of HTML in place of a command
+    /// A page of HTML, instead of a command
     #[arg(long, conflicts_with = "command")]
     page: Option<PathBuf>,
-    /// Pixels of the page
+    /// Width of the page, in pixels
     #[arg(long, default_value = "1500", requires = "page")]
     width: u32,
-    /// Pixels of the page
+    /// Height of the page, in pixels
     #[arg(long, default_value = "860", requires = "page")]
     height: u32,
-    /// What the system of whoever looks at the page prefers: light or dark
+    /// Colour scheme that the reader's system prefers: light or dark
     #[arg(long, default_value = "light", requires = "page")]
     scheme: String,
-    /// Pressed before the picture is made
+    /// Keys to press before the picture is made
     #[arg(long, requires = "page")]
     keys: Option<String>,
-    /// The picture
+    /// File for the picture
     output: PathBuf,
-    /// The command
+    /// Command to run
     #[arg(last = true, required_unless_present = "page")]
     command: Vec<String>,
 }
 
-/// Of a monospaced font of 14 pixels.
+/// Width and height of a character of a monospaced font, in pixels, for a font size of 14 pixels.
 const CELL: (f64, u32) = (8.4, 18);
 const MARGIN: u32 = 12;
-/// Longer than any command that one looks at.
+/// Maximum duration of the command.
 const TIME_MAX: Duration = Duration::from_secs(60);
-/// Between two looks at the window, which costs a process each.
+/// Interval at which the window is polled. Each poll starts a process.
 const NAP: Duration = Duration::from_millis(100);
 
 /// Colours 30 to 37.
@@ -67,7 +68,7 @@ impl Picture {
         let (columns, rows) = (self.columns.to_string(), self.rows.to_string());
         let quoted: Vec<String> =
             self.command.iter().map(|word| format!("'{}'", word.replace('\'', r"'\''"))).collect();
-        // The window stays until it has been looked at.
+        // `sleep` keeps the window open until it is captured.
         let script = format!("{}; exec sleep {}", quoted.join(" "), TIME_MAX.as_secs());
         tmux(&["new-session", "-d", "-s", &session, "-x", &columns, "-y", &rows, "sh", "-c", &script])?;
         let shown = wait(&session);
@@ -90,7 +91,7 @@ impl Picture {
         browser.open(&page);
         browser.wait("document.documentElement.dataset.ready === ''");
         self.keys.iter().flat_map(|keys| keys.chars()).for_each(|key| browser.press(&key.to_string()));
-        // The second of two frames from now on has all that was asked for.
+        // The second frame from now on shows the effect of all keys.
         browser.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(1))))");
         let picture = STANDARD.decode(browser.picture("webp"))?;
         ensure!(!picture.is_empty(), "the browser has made no picture");
@@ -98,14 +99,14 @@ impl Picture {
     }
 }
 
-/// Until the command has ended, and `sleep` is in its place.
+/// Waits until the command has ended, and `sleep` runs instead.
 fn wait(session: &str) -> anyhow::Result<()> {
     let begin = Instant::now();
     while tmux(&["display-message", "-p", "-t", session, "#{pane_current_command}"])?.trim() != "sleep" {
         if begin.elapsed() > TIME_MAX {
             bail!("the command has not ended in {} s", TIME_MAX.as_secs());
         }
-        // tmux tells what runs in a pane when it is asked, and does not tell when that changes.
+        // tmux reports the process in a pane only on request, so poll.
         std::thread::sleep(NAP);
     }
     Ok(())
@@ -117,7 +118,7 @@ fn tmux(arguments: &[&str]) -> anyhow::Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// How a run of text looks.
+/// Appearance of a run of text.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 struct Look {
     color: Option<usize>,
@@ -126,7 +127,7 @@ struct Look {
 }
 
 impl Look {
-    /// Follows the parameters of a Select Graphic Rendition.
+    /// Applies the parameters of a Select Graphic Rendition.
     fn select(&mut self, parameters: &str) {
         for parameter in parameters.split(';') {
             match parameter.parse::<usize>().unwrap_or(0) {
@@ -149,7 +150,7 @@ impl Look {
     }
 }
 
-/// Runs of a line that look alike, each with the column in which it begins.
+/// Splits a line into runs of the same appearance, each with its first column.
 fn runs(line: &str, look: &mut Look) -> Vec<(usize, Look, String)> {
     let (mut found, mut column): (Vec<(usize, Look, String)>, usize) = (Vec::new(), 0);
     let mut rest = line;
@@ -168,7 +169,7 @@ fn runs(line: &str, look: &mut Look) -> Vec<(usize, Look, String)> {
         column += 1;
         rest = &rest[c.len_utf8()..];
     }
-    // Blanks are where nothing is drawn.
+    // Nothing is drawn for blanks.
     let drawn = found.into_iter().filter(|(.., text)| !text.trim().is_empty());
     drawn
         .map(|(column, look, text)| (column + text.len() - text.trim_start().len(), look, text.trim().into()))
@@ -191,7 +192,7 @@ fn svg(text: &str, columns: u32) -> String {
             let x = f64::from(MARGIN) + column as f64 * CELL.0;
             let length = text.chars().count() as f64 * CELL.0;
             let text = text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
-            // Whatever the font's width, columns stay columns.
+            // `textLength` keeps columns aligned whatever the font's width.
             let _ = writeln!(
                 out,
                 "<text x=\"{x:.1}\" y=\"{y}\" textLength=\"{length:.1}\"{}>{text}</text>",

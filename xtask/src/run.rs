@@ -1,4 +1,4 @@
-//! Running commands.
+//! Commands that tasks run.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -7,35 +7,36 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail};
 use dormouse_install::{COMMANDS, LIBRARIES, PRELOADED};
 
-/// The directory of the workspace.
+/// Returns the root directory of the project.
 pub(crate) fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."))
 }
 
-/// The directory that cargo builds into: the one that this program lies in.
+/// Returns cargo's target directory, which contains this program.
 pub(crate) fn target_dir() -> Result<PathBuf> {
     let program = std::env::current_exe().context("cannot find this program")?;
     let dir = program.parent().and_then(Path::parent).context("this program is not in cargo's target directory")?;
     Ok(dir.to_path_buf())
 }
 
-/// The workspaces that are built and tested together, by their manifests: that of the product, the laboratory's, and that of the module for Python
-/// with Arrow. All build into one target directory.
+/// Manifests of the workspaces that are built and tested together: the product's, the lab's, and that of the Python
+/// module and Arrow columns. All build into one target directory.
 pub(crate) const WORKSPACES: [&str; 3] = ["Cargo.toml", LAB, PYTHON];
 
-/// That of the module for Python, and of columns.
+/// Manifest of the workspace of the Python module and of columns.
 pub(crate) const PYTHON: &str = "read/python/Cargo.toml";
 
-/// That of queries in SQL, which has a step of its own: what it depends on takes longer to compile than all else.
+/// Manifest of the workspace of SQL queries. It has its own step, because its dependencies take longer to compile than
+/// everything else.
 pub(crate) const QUERY: &str = "read/query/Cargo.toml";
 
-/// The laboratory's.
+/// Manifest of the lab's workspace.
 pub(crate) const LAB: &str = "lab/Cargo.toml";
 
-/// Whether what is built here can be preloaded into programs.
+/// Checks that libraries built here can be preloaded into programs.
 ///
 /// # Errors
-/// The loader takes a character of the path for something else.
+/// A character of the path has another meaning to the loader.
 pub(crate) fn check_path() -> Result<()> {
     let path = target_dir()?.display().to_string();
     if let Some(character) = path.chars().find(|character| " :$".contains(*character)) {
@@ -46,7 +47,7 @@ pub(crate) fn check_path() -> Result<()> {
     Ok(())
 }
 
-/// Cargo, to be run in the workspace.
+/// Returns a cargo command that runs in the project's root.
 pub(crate) fn cargo<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(arguments).current_dir(root());
@@ -59,15 +60,15 @@ pub(crate) fn cargo<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> 
     command
 }
 
-/// Builds the programs that ask in SQL. The features of what they depend on come of which are built, so it is all of them, whoever wants one: DataFusion is
-/// compiled once.
+/// Returns the command that builds the SQL programs. It builds all of them, even if only one is needed: the features of
+/// their dependencies depend on the set, and DataFusion should be compiled once.
 pub(crate) fn build_query() -> Command {
     let mut build = cargo(["build", "--bins", "--manifest-path", QUERY]);
     build.args(["-p", "dormouse-query", "-p", "dormouse-cluster", "-p", "dormouse-ship"]);
     build
 }
 
-/// A command's line as one would type it.
+/// Returns a command as a line for a shell.
 pub(crate) fn line(command: &Command) -> String {
     let program = Path::new(command.get_program()).file_name().unwrap_or_default();
     std::iter::once(program)
@@ -86,10 +87,10 @@ fn quote(word: &str) -> String {
     }
 }
 
-/// Shows a command and runs it; what it prints goes where ours goes.
+/// Shows a command and runs it with this program's standard output and error.
 ///
 /// # Errors
-/// It cannot be run, or does not succeed.
+/// The command cannot be run, or fails.
 pub(crate) fn succeed(command: &mut Command) -> Result<()> {
     println!("$ {}", line(command));
     let status = command.stdin(Stdio::null()).status().with_context(|| format!("cannot run `{}`", line(command)))?;
@@ -99,13 +100,15 @@ pub(crate) fn succeed(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// What is installed, as arguments of cargo: built together, each library that they share is compiled once.
+/// Returns the installed packages as arguments of cargo. If they are built together, shared libraries are compiled
+/// once.
 pub(crate) fn packages() -> impl Iterator<Item = &'static str> {
     let all = COMMANDS.iter().chain(&LIBRARIES).chain([&PRELOADED]);
     all.flat_map(|(_, package)| ["--package", *package])
 }
 
-/// Builds the laboratory with its engines and the harness of its peers, and what it preloads with all else that is installed.
+/// Builds the lab with its engines and the harness of its peers, and all packages that are installed, which include the
+/// preload library.
 ///
 /// # Errors
 /// Something does not build.
@@ -114,7 +117,7 @@ pub(crate) fn build_lab() -> Result<()> {
     succeed(&mut cargo(["build", "--quiet", "--release", "--workspace", "--manifest-path", LAB]))
 }
 
-/// Builds what five papers and the event need, as the tests build it.
+/// Builds what the tour's experiments need, in the debug profile, as for tests.
 ///
 /// # Errors
 /// It does not build.
@@ -123,10 +126,10 @@ pub(crate) fn build_tour() -> Result<()> {
     succeed(build.args(TOUR.iter().flat_map(|package| ["--package", *package])))
 }
 
-/// The lab's command, its engines, what it preloads, and what its peers in C are linked with.
+/// Packages of the lab's command, its engines, its preload library, and the library that its peers in C link.
 const TOUR: [&str; 4] = ["dormouse-lab", "dormouse-lab-engines", "dormouse-lab-account", "dormouse-lab-harness"];
 
-/// Builds the harness of the lab's peers alone.
+/// Builds only the harness of the lab's peers.
 ///
 /// # Errors
 /// It does not build.

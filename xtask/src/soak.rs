@@ -1,4 +1,4 @@
-//! `cargo xtask soak`: the tests that draw at random, or look at one case of many, in their exhaustive form.
+//! `cargo xtask soak`: runs the randomised and sampling tests in their exhaustive form.
 
 use anyhow::{Result, bail};
 
@@ -6,10 +6,10 @@ use crate::fuzz::Fuzz;
 use crate::tally::show;
 use crate::test::{Failed, Test};
 
-/// How long each fuzz target runs, in seconds.
+/// Duration of each fuzz target, in seconds.
 const FUZZ_SECONDS: u64 = 600;
 
-/// What can be soaked.
+/// Parts that can be soaked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Part {
     /// A process is killed at every instruction of a write and of a page switch, each time that it is reached
@@ -44,11 +44,12 @@ enum Part {
     Fuzz,
 }
 
-/// A part's tests: package, file of `tests/` (none: the library's own), filter, and the variable that makes them exhaustive.
+/// Tests of a part: package, file of `tests/` (`None`: tests of the library), filter, and the variable that makes them
+/// exhaustive.
 type Tests = (&'static str, Option<&'static str>, &'static str, (&'static str, &'static str));
 
 impl Part {
-    /// `None` for fuzz targets, which are no tests.
+    /// Returns the tests of a part, or `None` for fuzz targets, which are not tests.
     fn tests(self) -> Option<Tests> {
         Some(match self {
             Part::Kills => ("dormouse-e2e", Some("e2e"), "points::", ("DORMOUSE_KILL_STRIDE", "1")),
@@ -70,7 +71,7 @@ impl Part {
     }
 }
 
-/// Which parts.
+/// Parts to soak.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 A failure prints the seed or the input that replays it. All parts together take hours.
@@ -79,16 +80,16 @@ Examples:
   cargo xtask soak                   all parts, one after the other
   cargo xtask soak kills plugins     these two")]
 pub(crate) struct Soak {
-    /// Which [default: all]
+    /// Parts to soak [default: all]
     #[arg(value_enum, value_name = "PART")]
     parts: Vec<Part>,
 }
 
 impl Soak {
-    /// The task. A part that fails does not keep the next from being run.
+    /// Runs the task. If a part fails, the next ones run nevertheless.
     ///
     /// # Errors
-    /// Something does not build. [`Failed`]: a part failed.
+    /// Something does not build, or a part fails.
     pub(crate) fn run(&self) -> Result<()> {
         let all = <Part as clap::ValueEnum>::value_variants();
         let parts = if self.parts.is_empty() { all } else { &self.parts };

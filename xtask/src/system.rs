@@ -1,20 +1,20 @@
-//! Programs of the system that tasks need.
+//! System programs that tasks need.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::{Result, bail};
 
-/// A program and the Debian package that has it.
+/// A program, and the Debian package that contains it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Tool {
-    /// Its name on `PATH`.
+    /// Name on `PATH`.
     pub(crate) program: &'static str,
-    /// Programs that do as well.
+    /// Alternative programs.
     pub(crate) others: &'static [&'static str],
-    /// The package.
+    /// Name of the package, or several separated by blanks.
     pub(crate) package: &'static str,
-    /// Whether a task can go on without it.
+    /// Whether tasks fail without it.
     pub(crate) is_required: bool,
 }
 
@@ -22,39 +22,39 @@ pub(crate) struct Tool {
 pub(crate) const CC: Tool = Tool { program: "cc", others: &[], package: "gcc libc6-dev", is_required: true };
 /// C++ compiler.
 pub(crate) const CPP: Tool = Tool { program: "c++", others: &[], package: "g++", is_required: true };
-/// Another compiler, for C and C++.
+/// Second compiler for C and C++.
 pub(crate) const CLANG: Tool = Tool { program: "clang", others: &[], package: "clang", is_required: false };
-/// The linker of that compiler.
+/// Linker of that compiler.
 pub(crate) const LLD: Tool = Tool { program: "ld.lld", others: &[], package: "lld", is_required: false };
 /// Lists the files of the checkout.
 pub(crate) const GIT: Tool = Tool { program: "git", others: &[], package: "git", is_required: false };
 /// Make.
 pub(crate) const MAKE: Tool = Tool { program: "make", others: &[], package: "make", is_required: true };
-/// What C programs find the libraries by.
+/// Tells C programs where the libraries are.
 pub(crate) const PKG_CONFIG: Tool =
     Tool { program: "pkg-config", others: &[], package: "pkg-config", is_required: true };
-/// Another way by which they find them.
+/// Another tool by which C programs find the libraries.
 pub(crate) const CMAKE: Tool = Tool { program: "cmake", others: &[], package: "cmake", is_required: false };
 /// Formats manual pages.
 pub(crate) const GROFF: Tool = Tool { program: "groff", others: &[], package: "groff-base", is_required: false };
-/// A reader of traces that nobody here wrote, and its writer.
+/// An independent reader of traces, with its Python bindings, which can write traces.
 pub(crate) const BABELTRACE2: Tool =
     Tool { program: "babeltrace2", others: &[], package: "babeltrace2 python3-bt2", is_required: false };
-/// A browser, in which tests look at reports; with a font to measure text by.
+/// Browser for tests of reports, with a font for text measurements.
 pub(crate) const CHROMIUM: Tool = Tool {
     program: "chromium",
     others: &["chromium-browser", "google-chrome"],
     package: "chromium fonts-dejavu-core",
     is_required: false,
 };
-/// Has what tests open in that browser besides.
+/// Fetches speedscope, which a test opens in that browser.
 pub(crate) const NPM: Tool = Tool { program: "npm", others: &[], package: "npm", is_required: false };
-/// A block device that shares its queues over vhost-user.
+/// Block device that shares its queues over vhost-user.
 pub(crate) const STORAGE_DAEMON: Tool =
     Tool { program: "qemu-storage-daemon", others: &[], package: "qemu-system-common", is_required: false };
-/// A driver of network devices that share their queues over vhost-user.
+/// Driver for network devices that share their queues over vhost-user.
 pub(crate) const DPDK: Tool = Tool { program: "dpdk-testpmd", others: &[], package: "dpdk-dev", is_required: false };
-/// Runs programs and watches each of their accesses to memory.
+/// Runs programs and checks each of their memory accesses.
 pub(crate) const VALGRIND: Tool =
     Tool { program: "valgrind", others: &[], package: "valgrind libc6-dbg", is_required: false };
 /// Counts the system calls of programs.
@@ -66,14 +66,14 @@ pub(crate) const MUSL_GCC: Tool = Tool { program: "musl-gcc", others: &[], packa
 /// LTTng's daemon and its client.
 pub(crate) const LTTNG: Tool =
     Tool { program: "lttng-sessiond", others: &[], package: "lttng-tools", is_required: false };
-/// LTTng's library for programs, with what generates tracepoints.
+/// LTTng's library for programs, with the generator of tracepoints.
 pub(crate) const LTTNG_UST: Tool =
     Tool { program: "lttng-gen-tp", others: &[], package: "liblttng-ust-dev liblttng-ust1", is_required: false };
 /// <sys/sdt.h>.
 pub(crate) const SDT: Tool = Tool { program: "dtrace", others: &[], package: "systemtap-sdt-dev", is_required: false };
 
 impl Tool {
-    /// Whether it, or what does as well, is on `PATH`.
+    /// Whether the program or an alternative is on `PATH`.
     pub(crate) fn is_installed(&self) -> bool {
         has(self.program) || self.others.iter().any(|other| has(other))
     }
@@ -84,10 +84,10 @@ pub(crate) fn has(program: &str) -> bool {
     std::env::var_os("PATH").is_some_and(|path| std::env::split_paths(&path).any(|dir| dir.join(program).is_file()))
 }
 
-/// Installs what is missing where that is possible, and says what stays missing.
+/// Installs missing tools if possible, and reports those that remain missing.
 ///
 /// # Errors
-/// A required tool stays missing.
+/// A required tool remains missing.
 pub(crate) fn ensure(tools: &[Tool]) -> Result<()> {
     let missing = |tools: &[Tool]| tools.iter().copied().filter(|tool| !tool.is_installed()).collect::<Vec<_>>();
     let wanted = missing(tools);
@@ -101,7 +101,7 @@ pub(crate) fn ensure(tools: &[Tool]) -> Result<()> {
         let install =
             |packages: &[&str]| apt_get(&[&["install", "--yes", "--no-install-recommends"], packages].concat());
         install(&packages);
-        // A package that the distribution does not have keeps all others from being installed with it.
+        // If one package is unavailable, apt-get installs none: install them one by one.
         let left = missing(&wanted);
         if left.len() > 1 {
             left.iter().for_each(|tool| install(&tool.package.split(' ').collect::<Vec<_>>()));
@@ -120,7 +120,7 @@ pub(crate) fn ensure(tools: &[Tool]) -> Result<()> {
     Ok(())
 }
 
-/// Its success is seen by what is there afterwards; what it says is shown only then when it fails.
+/// Runs apt-get, and shows its error output if it fails. The caller checks which tools are installed afterwards.
 fn apt_get(arguments: &[&str]) {
     let mut command = Command::new("apt-get");
     command.args(["-qq", "-o", "Dpkg::Use-Pty=0"]).args(arguments).env("DEBIAN_FRONTEND", "noninteractive");

@@ -1,4 +1,4 @@
-//! Runs test programs, or `cargo test`, and counts: what passed, what failed, what was skipped, and how long each program took.
+//! Runs test programs or `cargo test`, and records passed, failed and skipped tests and the duration of each program.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
@@ -14,14 +14,14 @@ use dormouse_testing::{ENV_SKIPS, Skip};
 
 use crate::run::line;
 
-/// How long the output of `cargo` may be silent after its end before whoever else has it open is not waited for.
+/// Time without output after cargo's end, after which other processes that hold the pipe open are ignored.
 const GRACE: Duration = Duration::from_secs(2);
-/// How many of the slowest programs are shown.
+/// Number of the slowest programs that are listed.
 const SLOWEST_COUNT: usize = 10;
-/// How many lines of what a failed test printed are repeated at the end: its first ones, which tell the cause.
+/// Number of output lines of a failed test that are repeated at the end: the first ones, which tell the cause.
 const LINES_OF_FAILED: usize = 30;
 
-/// How many tests there were.
+/// Numbers of tests by outcome.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
     pub(crate) passed: usize,
@@ -43,36 +43,36 @@ impl std::ops::AddAssign for Counts {
     }
 }
 
-/// The form is read by programs.
+/// Programs parse this format.
 impl fmt::Display for Counts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} passed, {} failed, {} skipped", self.passed, self.failed, self.skipped)
     }
 }
 
-/// A program of tests, or the documentation tests of a package.
+/// A test program, or the documentation tests of a package.
 #[derive(Debug)]
 struct Program {
-    /// For people.
+    /// Name for the report.
     name: String,
     is_documentation: bool,
     started: Instant,
     took: Duration,
-    /// What it said of itself at its end; `None`: it ended early.
+    /// Number of passed tests, from the summary line. `None`: the program ended without one.
     passed: Option<usize>,
     failed: usize,
-    /// With what each printed.
+    /// Failed tests, with the output of each.
     failed_tests: BTreeMap<String, Vec<String>>,
-    /// The failed test whose output is being read.
+    /// Failed test whose output is being read.
     telling: Option<String>,
-    /// With what is said of each.
+    /// Ignored tests, with the reason for each.
     ignored: BTreeMap<String, String>,
 }
 
-/// Runs tests.
+/// A command that runs tests.
 pub(crate) struct Job {
     pub(crate) command: Command,
-    /// The source of a program that is run by itself; none of `cargo test`, which names what it runs.
+    /// Source file of a test program that runs directly. `None` for `cargo test`, which prints the names of programs.
     pub(crate) source: Option<String>,
 }
 
@@ -82,23 +82,23 @@ impl From<Command> for Job {
     }
 }
 
-/// One run of tests.
+/// Results of one run of tests.
 pub(crate) struct Tally {
-    /// The source of each test program, by its file name.
+    /// Source file of each test program, by the program's file name.
     sources: BTreeMap<String, String>,
-    /// Prints a line of what cargo and the tests say.
+    /// Prints a line of output of cargo or a test.
     echo: Box<dyn Fn(&str) + Send>,
-    /// Where skips are appended.
+    /// File to which tests append their skips.
     path: PathBuf,
     programs: Vec<Program>,
-    /// What was skipped though no test says so: its name, reason and remedy.
+    /// Skips that no test reports: name, reason and remedy.
     left_out: Vec<String>,
-    /// Commands that failed though no test did.
+    /// Commands that failed without a failed test.
     broken: Vec<String>,
 }
 
 impl Tally {
-    /// An empty one. Tests append to `path` what they skip; it is removed in the end.
+    /// Creates an empty tally. Tests append their skips to `path`, which is removed at the end.
     pub(crate) fn new(path: PathBuf, sources: BTreeMap<String, String>, echo: impl Fn(&str) + Send + 'static) -> Tally {
         let _ = std::fs::remove_file(&path);
         Tally::empty(path, sources, echo)
@@ -108,7 +108,7 @@ impl Tally {
         Tally { sources, echo: Box::new(echo), path, programs: Vec::new(), left_out: Vec::new(), broken: Vec::new() }
     }
 
-    /// Runs jobs, so many at a time, in their order, and counts. What one prints is shown when it ends.
+    /// Runs jobs in their order, `at_once` at a time, and counts. Output of a job is shown when the job ends.
     ///
     /// # Errors
     /// See [`Tally::run`].
@@ -141,15 +141,15 @@ impl Tally {
         })
     }
 
-    /// Counts what is skipped without having been begun.
+    /// Counts tests that were not started as skipped.
     pub(crate) fn leave_out(&mut self, what: &str, reason: &str, remedy: &str) {
         self.left_out.push(format!("{what}: {reason} ({remedy})"));
     }
 
-    /// Runs a job, shows what it prints and counts.
+    /// Runs a job, shows its output and counts.
     ///
     /// # Errors
-    /// It cannot be run. That tests fail is no error.
+    /// The command cannot be run. Failed tests are not an error.
     pub(crate) fn run(&mut self, job: impl Into<Job>) -> Result<()> {
         let Job { mut command, source } = job.into();
         let command = &mut command;
@@ -158,7 +158,7 @@ impl Tally {
         let error_writer = writer.try_clone().context("cannot make a pipe")?;
         command.stdin(Stdio::null()).stdout(writer).stderr(error_writer).env(ENV_SKIPS, &self.path);
         let mut child = command.spawn().with_context(|| format!("cannot run `{}`", line(command)))?;
-        // Ours are closed, so that there is an end.
+        // Close this process's copies of the pipe's writing end, so that the output ends.
         command.stdout(Stdio::null()).stderr(Stdio::null());
         let (sender, lines) = channel();
         std::thread::spawn(move || {
@@ -181,7 +181,7 @@ impl Tally {
                     self.read(&text, first, Instant::now());
                 }
                 Err(RecvTimeoutError::Disconnected) => break,
-                // A process that a test has left behind may have our pipe.
+                // A process left behind by a test may hold the pipe open.
                 Err(RecvTimeoutError::Timeout) => {
                     if child.try_wait().context("cannot wait for cargo")?.is_some() {
                         break;
@@ -197,7 +197,7 @@ impl Tally {
         Ok(())
     }
 
-    /// Takes one line of the output of a command whose first program is `first`.
+    /// Parses a line of output of a command. `first` is the index of the command's first program.
     fn read(&mut self, text: &str, first: usize, now: Instant) {
         if let Some(rest) = text.strip_prefix("     Running ").and_then(|rest| rest.strip_suffix(')')) {
             if let Some((target, path)) = rest.rsplit_once(" (") {
@@ -231,11 +231,11 @@ impl Tally {
             };
             let (passed, failed) = (number(" passed"), number(" failed"));
             if program.is_documentation {
-                // Documentation tests are run in groups.
+                // Documentation tests run in groups, which are summed.
                 program.passed = Some(program.passed.unwrap_or(0) + passed);
                 program.failed += failed;
             } else {
-                // The last one is the program's own: before it, it may have shown what other programs say.
+                // Only the last summary is the program's own. Earlier ones may be output of other programs.
                 (program.passed, program.failed) = (Some(passed), failed);
             }
         } else if let Some((name, outcome)) = text.strip_prefix("test ").and_then(|rest| rest.rsplit_once(" ... ")) {
@@ -279,7 +279,8 @@ impl Tally {
         programs.sum::<usize>() + self.broken.len()
     }
 
-    /// What was found: the counts, and two texts: what was skipped and what was slow; what failed, with the first lines that it printed.
+    /// Returns the counts and two texts: skips and the slowest programs; and failures with the first lines of their
+    /// output.
     ///
     /// # Errors
     /// The file of skips cannot be read.
@@ -297,7 +298,7 @@ impl Tally {
             }));
         }
         skipped.extend(self.left_out.iter().cloned());
-        // The harness takes a test that returns for one that has passed.
+        // The test harness counts a skipped test as passed, because it returned.
         let whole_count = skips.iter().filter(|skip| skip.part.is_none()).count();
         let passed: usize = self.programs.iter().filter_map(|program| program.passed).sum();
         let counts =
@@ -334,7 +335,7 @@ fn list(text: &mut String, title: &str, lines: &[String]) {
     }
 }
 
-/// Prints a line. Where nobody reads, the tests run all the same.
+/// Prints a line. If standard output is closed, the tests continue.
 pub(crate) fn show(text: &str) {
     let _ = writeln!(std::io::stdout(), "{text}");
 }
@@ -344,7 +345,7 @@ mod tests {
     use super::*;
     use crate::run::{cargo, root};
 
-    /// Tests with every outcome. A package of its own, so that it depends on nothing that would have to be fetched.
+    /// Tests with every outcome, for a separate package without dependencies that must be fetched.
     const TESTS: &str = r#"
 use dormouse_testing::{Lack, skip, skip_part};
 #[test] fn passes() {}
@@ -362,12 +363,12 @@ use dormouse_testing::{Lack, skip, skip_part};
 //! ```
 "#;
 
-    /// Runs a package of these files of tests, under a name of the caller's own.
+    /// Runs a package with these test files. `name` must be unique.
     fn run(name: &str, tests: &[(&str, &str)]) -> (Counts, String) {
         run_together(name, &[tests])
     }
 
-    /// Runs such packages at the same time.
+    /// Runs several packages at the same time.
     fn run_together(name: &str, packages: &[&[(&str, &str)]]) -> (Counts, String) {
         let dir = tempfile::tempdir().unwrap();
         let mut tally = Tally::new(dir.path().join("skips"), BTreeMap::new(), |_| ());
@@ -378,7 +379,7 @@ use dormouse_testing::{Lack, skip, skip_part};
         (counts, text + &faults)
     }
 
-    /// All have one target directory, and the same place each time: what they depend on is compiled once.
+    /// Makes a package. All share one target directory and have fixed paths, so that dependencies are compiled once.
     fn package(name: &str, tests: &[(&str, &str)]) -> Command {
         let target = crate::run::target_dir().unwrap().join("fixtures");
         let dir = target.join(name);
@@ -424,7 +425,7 @@ use dormouse_testing::{Lack, skip, skip_part};
     #[test]
     fn what_runs_at_the_same_time_is_counted_once() {
         let (counts, text) = run_together("same-time", &[&[("outcomes.rs", TESTS)], &[("outcomes.rs", TESTS)]]);
-        // Twice what one has, and what was left out.
+        // Two times one package's counts, and the test that was left out.
         assert_eq!(counts.to_string(), "6 passed, 2 failed, 9 skipped", "{text}");
     }
 

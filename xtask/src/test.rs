@@ -18,7 +18,7 @@ use crate::system::{
 };
 use crate::tally::{Counts, Job, Tally, show};
 
-/// What the tests run. Where all of it is there, a test that misses some of it fails.
+/// Tools that the tests run. If all are installed, a test that lacks one fails instead of being skipped.
 const TOOLS: [Tool; 22] = [
     CC,
     CPP,
@@ -44,32 +44,32 @@ const TOOLS: [Tool; 22] = [
     aarch64::CROSS_CC,
 ];
 
-/// Test programs at a time. Many of them wait, and each of them runs tests on all CPUs by itself.
+/// Number of test programs that run at a time. Many of them wait, and each runs its tests on all CPUs.
 const AT_ONCE: usize = 4;
 
 /// Test programs that take minutes, mostly waiting. They start first: a run that starts one of them last waits for it alone.
 const SLOWEST: [&str; 3] = ["lab/tests/command/main.rs", "read/python/tests/python.rs", "tests/e2e/tests/e2e/main.rs"];
 
-/// Which tests, how often, and beside what.
+/// Which tests to run, how many times, and under which load.
 #[derive(Debug, Default, clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Test {
-    /// Run the tests N times in a row, until a run fails; each run's counts and duration are told in a line
+    /// Run the tests N times, until a run fails; prints a line with the counts and the duration of each run
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     repeat: Option<u32>,
-    /// Run all N times, whatever fails
+    /// Run all N times, even if a run fails
     #[arg(long, requires = "repeat")]
     keep_going: bool,
-    /// Keep N processes busy beside the tests; they end when this does
+    /// Keep N processes busy during the tests
     #[arg(long, value_name = "N", default_value_t = 0)]
     load: u32,
-    /// Run the tests of this package alone; may be given several times
+    /// Only run the tests of this package; may be given several times
     #[arg(short, long = "package", value_name = "PACKAGE")]
     packages: Vec<String>,
-    /// Run this file of `tests/` alone; may be given several times
+    /// Only run this file of `tests/`; may be given several times
     #[arg(long = "test", value_name = "NAME")]
     targets: Vec<String>,
-    /// What test programs are given: parts of the names of tests, and options such as --exact
+    /// Arguments of test programs: parts of the names of tests, and options such as --exact
     #[arg(last = true, value_name = "FILTER")]
     filters: Vec<String>,
     /// An environment variable of the tests
@@ -88,17 +88,18 @@ The last line is `N passed, N failed, N skipped`, of all runs together. Before i
 a remedy; a test that left out a part is counted twice, as passed and as skipped. Ignored tests are skipped, documentation tests are \
 counted as the others. Exit code 0: some test passed or was skipped, and none failed.";
 
-/// That tests failed, which has been said: what failed, and how.
+/// Error for failed tests, which are reported already; it names them.
 #[derive(Debug, thiserror::Error)]
 #[error("tests failed\n{0}")]
 pub(crate) struct Failed(String);
 
-/// Installs what the tests run.
+/// Installs the tools that the tests run.
 pub(crate) fn tools() -> Result<()> {
     system::ensure(&TOOLS)
 }
 
-/// Runs the tests of a workspace that is none of [`WORKSPACES`], with variables for cargo, and then of a command, and counts likewise.
+/// Runs the tests of a workspace that is not in [`WORKSPACES`], with variables for cargo, then the command `last`, and
+/// counts the results.
 ///
 /// # Errors
 /// Something does not build, or cannot be run. [`Failed`]: a test failed.
@@ -124,22 +125,22 @@ pub(crate) fn run_workspace(manifest: &str, variables: &[(&str, &str)], last: Co
     Ok(())
 }
 
-/// Where tests append what they skip.
+/// Returns the path of the file to which tests append their skips.
 fn skips() -> Result<PathBuf> {
     Ok(target_dir()?.join(format!("skips-{}", std::process::id())))
 }
 
-/// A program of tests.
+/// A test program.
 struct Program {
     file: PathBuf,
-    /// Its first source file, below the project's root.
+    /// Root source file, relative to the project's root.
     source: String,
-    /// Its package's, where cargo would start it.
+    /// Directory of its package, which is its working directory under cargo.
     dir: PathBuf,
 }
 
 impl Program {
-    /// Runs it as cargo would.
+    /// Returns a job that runs it as cargo would.
     fn job(&self) -> Job {
         let mut command = Command::new(&self.file);
         command.current_dir(&self.dir);
@@ -147,26 +148,26 @@ impl Program {
     }
 }
 
-/// Source files by the names of programs.
+/// Returns the source files by the names of programs.
 fn sources(programs: &[Program]) -> BTreeMap<String, String> {
     let name = |program: &Program| program.file.file_name().unwrap_or_default().to_string_lossy().into_owned();
     programs.iter().map(|one| (name(one), one.source.clone())).collect()
 }
 
-/// All that tests run (commands, libraries), and the tests. At once: tests have features of libraries that programs alone have not, and apart these would be
-/// compiled twice.
+/// Builds the tests, and the programs and libraries that they run. One command builds all: the tests need features of
+/// libraries that the programs alone do not, and separate builds would compile them twice.
 const BUILD: [&str; 5] = ["build", "--lib", "--bins", "--tests", "--examples"];
 
-/// A filter that only tests of the documentation have in their names. `--doc` would have cargo compile again, with fewer features.
+/// Filter that only matches names of documentation tests. `--doc` would make cargo compile again, with fewer features.
 const DOCUMENTATION: &str = "(line ";
 
-/// Builds workspaces by these commands, and gives their programs of tests.
+/// Runs build commands, and returns the test programs that they build.
 fn build(commands: impl IntoIterator<Item = Command>) -> Result<Vec<Program>> {
     let mut programs = Vec::new();
     for mut command in commands {
         build_workspace(&mut command, &mut programs)?;
     }
-    // Of the others large ones first, which take longest as a rule.
+    // Among the others, large ones first, because they usually take longest.
     programs.sort_by_key(|program| {
         let size_bytes = program.file.metadata().map_or(0, |metadata| metadata.len());
         Reverse((SLOWEST.contains(&program.source.as_str()), size_bytes))
@@ -194,7 +195,8 @@ fn build_workspace(command: &mut Command, programs: &mut Vec<Program>) -> Result
     Ok(())
 }
 
-/// A workspace's packages, and the files of `tests/` of those that are chosen; none chosen: of all.
+/// Returns the names of a workspace's packages, and of the `tests/` files of the chosen packages, or of all if none is
+/// chosen.
 fn contents(manifest: &str, chosen: &[String]) -> Result<(BTreeSet<String>, BTreeSet<String>)> {
     let metadata = MetadataCommand::new().manifest_path(root().join(manifest)).no_deps().exec();
     let metadata = metadata.with_context(|| format!("cannot read {manifest}"))?;
@@ -206,7 +208,8 @@ fn contents(manifest: &str, chosen: &[String]) -> Result<(BTreeSet<String>, BTre
 }
 
 impl Test {
-    /// The tests of a package (of one file of its `tests/`, else of its library) that a filter chooses, made exhaustive by a variable.
+    /// Returns the task that runs tests of a package with this filter (of one file of `tests/`, or of the library),
+    /// made exhaustive by a variable.
     pub(crate) fn exhaustive(
         (package, target, filter, variable): (&str, Option<&str>, &str, (&'static str, &'static str)),
     ) -> Test {
@@ -219,7 +222,7 @@ impl Test {
         }
     }
 
-    /// Runs the tests and says what came of them, in the end by the line of counts.
+    /// Runs the tests and reports results. The last line has the counts.
     ///
     /// # Errors
     /// Something cannot be installed or built. [`Failed`]: a test failed, or there was none.
@@ -270,8 +273,10 @@ impl Test {
         Ok(())
     }
 
+    /// Checks that the chosen packages and test files exist.
+    ///
     /// # Errors
-    /// A package or a file of tests is in no workspace.
+    /// A package or a test file is in no workspace.
     fn check_names(&self) -> Result<()> {
         let (mut packages, mut targets) = (BTreeSet::new(), BTreeSet::new());
         for manifest in WORKSPACES {
@@ -291,12 +296,12 @@ impl Test {
         let is_all = self.packages.is_empty() && self.targets.is_empty() && self.filters.is_empty();
         let mut jobs = Vec::new();
         if is_all {
-            // Program by program: cargo would start the next one only when the one before has ended.
+            // Run each program directly: cargo would start a program only after the previous one has ended.
             jobs.extend(programs.iter().map(Program::job));
         }
         for manifest in WORKSPACES {
             let (packages, targets) = contents(manifest, &self.packages)?;
-            // What is not in this workspace is in another one: `check_names` has refused all else.
+            // Names that are not in this workspace are in another one: `check_names` has refused all others.
             let packages: Vec<&String> = self.packages.iter().filter(|name| packages.contains(*name)).collect();
             let targets: Vec<&String> = self.targets.iter().filter(|name| targets.contains(*name)).collect();
             if packages.is_empty() != self.packages.is_empty() || targets.is_empty() != self.targets.is_empty() {
@@ -309,19 +314,19 @@ impl Test {
             tests.args(packages.into_iter().flat_map(|package| ["--package", package]));
             tests.args(targets.into_iter().flat_map(|target| ["--test", target]));
             tests.arg("--").args(&self.filters).args(is_all.then_some(DOCUMENTATION));
-            // Exhaustive tests print what they have measured.
+            // Exhaustive tests print their measurements.
             tests.args(self.variable.map(|_| "--show-output"));
             jobs.push(tests.into());
         }
         for Job { command, .. } in &mut jobs {
-            // Tests that run other packages' programs need not build them.
+            // Tests that run programs of other packages need not build them.
             command.envs(self.variable).env("DORMOUSE_BUILT", "1");
             if is_required {
                 command.env(dormouse_testing::ENV_REQUIRE_TOOLS, "1");
             }
         }
         match jobs.len() {
-            // What it prints can be seen as it comes.
+            // A single job's output is shown immediately.
             1 => jobs.into_iter().try_for_each(|job| tally.run(job))?,
             _ => tally.run_all(jobs, AT_ONCE)?,
         }

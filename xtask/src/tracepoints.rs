@@ -1,10 +1,10 @@
-//! `cargo xtask tracepoints`: what tracepoints in C and C++ cost before the first of them is armed.
+//! `cargo xtask tracepoints`: measures what tracepoints in C and C++ cost before any of them is armed.
 //!
 //! ```text
 //!   files of tracepoints ─▶ compiled as they are, and with DORMOUSE_DISABLE, in turn ─▶ ratio of the CPU times
 //!                        └▶ linked as a program, beside one with one tracepoint      ─▶ difference of the start-up times
 //! ```
-//! How much code and how many relocations a tracepoint has is no matter of time, and a test of the C interface asserts it.
+//! A tracepoint's code size and number of relocations are not measured: a test of the C interface asserts them.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -20,31 +20,31 @@ use crate::{headers, run, system};
 
 /// Measure what tracepoints in C and C++ cost to compile and at a program's start
 ///
-/// A table has, for each compiler and two kinds of fields, the CPU time of compiling all files as they are over that with tracing
-/// compiled out: the median of the rounds, with the least and the greatest. Optimised (-O2), position-independent, each tracepoint in
-/// a function that has nothing else. Below it stands what a tracepoint adds to the time from a program's start to its end.
+/// For each compiler and two kinds of fields, a table shows the CPU time of compiling all files, relative to that with tracing compiled
+/// out: the median of the rounds, with the least and the greatest. Code is optimised (-O2) and position-independent, and each tracepoint
+/// is alone in its function. A line below shows what a tracepoint adds to the time from a program's start to its end.
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct Tracepoints {
-    /// How many there are
+    /// Number of tracepoints
     #[arg(long, default_value_t = 3000, value_parser = clap::value_parser!(u32).range(1..))]
     count: u32,
-    /// How many each file has
+    /// Number of tracepoints in each file
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
     per_file: u32,
-    /// How often each is compiled
+    /// Number of times that each file is compiled
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
 }
 
-/// What the second field is: its parameter's type, and what the table says of both fields.
+/// C type of the second field, and the table's name for both fields.
 const FIELDS: [(&str, &str); 2] = [("int", "two integers"), ("const char *", "integer and text")];
 
-/// How often each program is started.
+/// Number of times that each program is started.
 const START_COUNT: usize = 300;
 
 impl Tracepoints {
-    /// The task.
+    /// Runs the task.
     ///
     /// # Errors
     /// Something does not build or run.
@@ -77,7 +77,7 @@ impl Tracepoints {
         self.start_up(dir.path())
     }
 
-    /// Writes files of tracepoints, and their `main`.
+    /// Writes files of tracepoints. The programs' `main` is separate.
     fn write(&self, dir: &Path, language: &str, field: &str) -> Result<Vec<PathBuf>> {
         let extension = if language == "c" { "c" } else { "cc" };
         let numbers: Vec<u32> = (0..self.count).collect();
@@ -95,7 +95,7 @@ impl Tracepoints {
         Ok(sources)
     }
 
-    /// What one tracepoint of many adds to a program's run.
+    /// Measures what each tracepoint adds to the duration of a program's run.
     fn start_up(&self, dir: &Path) -> Result<()> {
         let prefix = dir.join("prefix");
         install_libraries(&run::target_dir()?.join("release"), &prefix)?;
@@ -145,7 +145,7 @@ fn compiler(compiler: &str, standard: &str) -> Command {
     command
 }
 
-/// Compiles each file, and tells the CPU time of all in seconds.
+/// Compiles each file, and returns the total CPU time, in seconds.
 fn compile(name: &str, standard: &str, dir: &Path, sources: &[PathBuf], option: &str) -> Result<f64> {
     let before_s = children_cpu_s()?;
     for source in sources {
@@ -157,9 +157,9 @@ fn compile(name: &str, standard: &str, dir: &Path, sources: &[PathBuf], option: 
     Ok(children_cpu_s()? - before_s)
 }
 
-/// CPU time of all children that have ended, in seconds: proc_pid_stat(5), cutime and cstime.
+/// Returns the CPU time of all children that have ended, in seconds: proc_pid_stat(5), cutime and cstime.
 fn children_cpu_s() -> Result<f64> {
-    /// Ticks in a second, for programs, on every architecture of Linux.
+    /// Clock ticks per second in `/proc`, the same on every architecture of Linux.
     const TICKS: f64 = 100.0;
     let stat = fs::read_to_string("/proc/self/stat").context("cannot read /proc/self/stat")?;
     let fields = stat.rsplit_once(')').context("/proc/self/stat names no program")?.1;
@@ -167,7 +167,7 @@ fn children_cpu_s() -> Result<f64> {
     Ok(ticks.sum::<Result<f64, _>>().context("/proc/self/stat has no CPU time")? / TICKS)
 }
 
-/// The median of some numbers, which it sorts.
+/// Sorts the values and returns their median.
 fn median(values: &mut [f64]) -> f64 {
     values.sort_by(f64::total_cmp);
     values[values.len() / 2]

@@ -1,15 +1,15 @@
-//! Dependencies point one way: what each room may depend on is one table, and cargo's metadata is held against it.
+//! Checks by cargo's metadata that dependencies follow one table, which lists the allowed dependencies of each room.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use cargo_metadata::{DependencyKind, MetadataCommand};
 
-/// A package, and the packages of all workspaces that it may depend on, for its library and programs and to build them.
-/// What tests need (`dev-dependencies`) is not ruled.
+/// A package, and the workspace packages that its library, programs and build may depend on. Dependencies of tests
+/// (`dev-dependencies`) are not restricted.
 type Rule = (&'static str, &'static [&'static str]);
 
-/// Every room but the command.
+/// Every room except the command.
 const EVERYTHING: [&str; 14] = [
     "dormouse",
     "dormouse-abi",
@@ -27,13 +27,13 @@ const EVERYTHING: [&str; 14] = [
     "dormouse-reader",
 ];
 
-/// Every room, and what tests share.
+/// Every room, and the crate that tests share.
 const E2E: [&str; 15] = {
     let [a, b, c, d, e, f, g, h, i, j, k, l, m, n] = EVERYTHING;
     [a, b, c, d, e, f, g, h, i, j, k, l, m, n, "dormouse-testing"]
 };
 
-/// What experiments drive and read: sessions, what they record, and the lab's own parts below them.
+/// Packages that experiments use: sessions, readers of their traces, and the lab's own parts.
 const LAB: [&str; 14] = [
     "dormouse-abi",
     "dormouse-consumer",
@@ -46,7 +46,7 @@ const LAB: [&str; 14] = [
     "dormouse-lab-statistics",
     "dormouse-reader",
     "dormouse-terminal",
-    // For the features that it asks of libraries.
+    // For the features that it enables in libraries.
     "dormouse-testing",
     "dormouse-tools",
     "dormouse-vring",
@@ -54,12 +54,12 @@ const LAB: [&str; 14] = [
 
 const RULES: [Rule; 55] = [
     ("dormouse-abi", &[]),
-    // How both sides talk.
+    // The protocol of both sides.
     ("dormouse-transport", &["dormouse-abi"]),
     ("dormouse-locks", &[]),
-    // What tests of all rooms share.
+    // Shared by the tests of all rooms.
     ("dormouse-testing", &[]),
-    // And what tests of the read side share.
+    // Shared by the tests of the read side.
     ("dormouse-traces", &["dormouse-abi", "dormouse-ctf"]),
     // The hot rooms do not depend on one another.
     ("dormouse-imv", &["dormouse-abi", "dormouse-locks"]),
@@ -68,7 +68,7 @@ const RULES: [Rule; 55] = [
     ("dormouse-relay-chain", &[]),
     ("dormouse-vring", &["dormouse-abi"]),
     ("dormouse-backing", &["dormouse-abi"]),
-    // Beside both sides: virtqueues with processes that nobody here wrote.
+    // Independent of both sides: virtqueues with third-party processes.
     ("dormouse-vring-vhost", &["dormouse-backing", "dormouse-terminal", "dormouse-vring"]),
     // The write side.
     (
@@ -103,19 +103,19 @@ const RULES: [Rule; 55] = [
     ("dormouse-vring-capi", &["dormouse-vring"]),
     ("dormouse-preload", &["dormouse", "dormouse-abi"]),
     // The read side.
-    // What is wanted of events, whoever has them.
+    // Filters of events from any source.
     ("dormouse-filter", &[]),
     ("dormouse-ctf", &["dormouse-abi", "dormouse-filter"]),
-    // In a workspace of its own: nothing of the product depends on Arrow or Python.
+    // In a separate workspace: nothing in the product depends on Arrow or Python.
     ("dormouse-columns", &["dormouse-abi", "dormouse-ctf", "dormouse-filter"]),
     ("dormouse-python", &["dormouse-columns", "dormouse-ctf", "dormouse-reader"]),
     ("dormouse-directory", &[]),
     ("dormouse-reader", &["dormouse-abi", "dormouse-ctf", "dormouse-directory"]),
     ("dormouse-analysis", &["dormouse-abi", "dormouse-ctf", "dormouse-filter"]),
-    // A picture of what `analysis` says.
+    // A report of the results of `analysis`.
     ("dormouse-report", &["dormouse-abi", "dormouse-analysis", "dormouse-ctf"]),
     ("dormouse-export", &["dormouse-abi", "dormouse-analysis", "dormouse-ctf"]),
-    // Who may ask a session's owner what, and who is believed: it knows no memory and no trace.
+    // Which requests to a session's owner are allowed, and from which client. It does not know memory or traces.
     ("dormouse-control", &["dormouse-abi", "dormouse-transport"]),
     ("dormouse-tools", &["dormouse-abi", "dormouse-control", "dormouse-transport"]),
     (
@@ -132,9 +132,9 @@ const RULES: [Rule; 55] = [
             "dormouse-transport",
         ],
     ),
-    // Beside both too: what stands behind any process's memory.
+    // Also independent of both sides: inspects the memory of any process.
     ("dormouse-pages", &["dormouse-backing", "dormouse-terminal"]),
-    // The command. What is large or apart is a program of its own, which it runs.
+    // The command. Large or separate parts are programs that it runs.
     ("dormouse-terminal", &["dormouse-abi"]),
     ("dormouse-doctor", &["dormouse-abi", "dormouse-control", "dormouse-imv", "dormouse-percpu", "dormouse-terminal"]),
     (
@@ -154,14 +154,14 @@ const RULES: [Rule; 55] = [
             "dormouse-tools",
         ],
     ),
-    // Beside both: they measure and test all of it.
+    // Independent of both sides: these measure and test everything.
     ("dormouse-lab", &LAB),
     ("dormouse-lab-statistics", &[]),
     (
         "dormouse-lab-machine",
         &["dormouse-backing", "dormouse-doctor", "dormouse-lab-harness", "dormouse-lab-statistics"],
     ),
-    // The programs whose loops are timed: each mechanism alone, and the walk.
+    // The programs with the timed loops: each mechanism alone, and the walk.
     (
         "dormouse-lab-engines",
         &[
@@ -177,14 +177,14 @@ const RULES: [Rule; 55] = [
             "dormouse-vring",
         ],
     ),
-    // Peers are measured by it too: no tracer, but what tells whether memory is there.
+    // Peers are also measured with it: it has no tracer, but the check whether memory is present.
     ("dormouse-lab-harness", &["dormouse-backing"]),
-    // Forms of rings that it compares, and what a ring's memory traffic is, by a model.
+    // Forms of rings that it compares, and a model of a ring's memory traffic.
     ("dormouse-lab-rings", &["dormouse-lab-harness", "dormouse-vring"]),
     ("dormouse-lab-coherence", &["dormouse-abi", "dormouse-vring"]),
-    // What it measures an application by.
+    // Its measurement of an application.
     ("dormouse-lab-account", &["dormouse-lab-schemes", "dormouse-percpu"]),
-    // What the product's layout of per-CPU words is compared with.
+    // Layouts of per-CPU words that the product's layout is compared with.
     ("dormouse-lab-schemes", &["dormouse-abi", "dormouse-percpu"]),
     ("dormouse-e2e", &E2E),
     ("dormouse-e2e-plugin", &EVERYTHING),
@@ -216,28 +216,28 @@ const RULES: [Rule; 55] = [
             "dormouse-terminal",
         ],
     ),
-    // Traces as tables of many machines: no questions.
+    // Stores traces of many hosts as tables, without queries.
     ("dormouse-store", &["dormouse-abi", "dormouse-analysis", "dormouse-columns", "dormouse-ctf", "dormouse-reader"]),
     ("dormouse-ship", &["dormouse-reader", "dormouse-store", "dormouse-terminal"]),
     ("dormouse-objects", &[]),
     ("dormouse-cluster", &["dormouse-abi", "dormouse-query", "dormouse-terminal"]),
     ("dormouse-install", &[]),
-    // It is built before all else.
+    // Built before everything else.
     ("xtask-cache", &[]),
     ("xtask", &["dormouse-install", "dormouse-testing"]),
 ];
 
-/// A package with those packages of the workspace that it depends on and the rules are about.
+/// A package, with the workspace packages that it depends on and that the rules cover.
 type Package = (String, Vec<String>);
 
-/// The product's workspace, the laboratory's, that of the module for Python, and that of queries in SQL.
+/// Manifests of the product's workspace, the lab's, that of the Python module, and that of SQL queries.
 const MANIFESTS: [&str; 4] = ["Cargo.toml", "lab/Cargo.toml", "read/python/Cargo.toml", "read/query/Cargo.toml"];
 
 fn path(file: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(file)
 }
 
-/// What breaks the rules, one line each.
+/// Returns the violations of the rules, one line each.
 fn violations(packages: &[Package], rules: &[Rule]) -> Vec<String> {
     let mut lines = Vec::new();
     for (package, dependencies) in packages {
@@ -251,7 +251,7 @@ fn violations(packages: &[Package], rules: &[Rule]) -> Vec<String> {
     lines
 }
 
-/// The packages of all workspaces.
+/// Returns the packages of all workspaces.
 fn workspaces() -> Vec<Package> {
     let packages: Vec<_> = MANIFESTS
         .iter()
@@ -292,7 +292,7 @@ fn the_workspaces_are_seen() {
     assert!(dependencies("dormouse-abi").is_some_and(|dependencies| dependencies.is_empty()));
 }
 
-/// What each package that a workspace builds is built with, by name and version: its features, in all ways in which they are chosen.
+/// Returns all sets of features with which each package is built in a workspace, by name and version.
 fn features(manifest: &str) -> BTreeMap<String, BTreeSet<String>> {
     let tree = std::process::Command::new(env!("CARGO"))
         .args([
@@ -320,17 +320,18 @@ fn features(manifest: &str) -> BTreeMap<String, BTreeSet<String>> {
     features
 }
 
-/// Is compiled in two forms: the lab's has no library of times, which takes longer than the second form.
+/// Package that is compiled in two forms: the lab's form omits a time library, which takes longer to compile than the
+/// second form.
 const APART: &str = "dormouse-terminal";
 
-/// Nor if they have it with different features.
+/// If workspaces used different features of a package, it would be compiled twice.
 #[test]
 fn the_workspaces_ask_the_same_of_what_they_share() {
-    // Not of the module for Python: what Arrow asks of libraries is not to be compiled by whoever builds the product.
+    // Without the Python module: builds of the product should not compile features that only Arrow needs.
     let [product, lab] = [MANIFESTS[0], MANIFESTS[1]].map(features);
     let differ = product.iter().filter_map(|(package, of_product)| {
         let of_lab = lab.get(package)?;
-        // What procedural macros are made of has more than one form in one workspace already.
+        // Dependencies of procedural macros already have several forms in one workspace.
         let is_one = of_product.len() == 1 && of_lab.len() == 1;
         let is_apart = package.starts_with(APART);
         (is_one && !is_apart && of_product != of_lab).then(|| format!("{package}: {of_product:?} and {of_lab:?}"))
@@ -339,7 +340,7 @@ fn the_workspaces_ask_the_same_of_what_they_share() {
     assert!(differ.is_empty(), "ask for both in tests/support/Cargo.toml:\n{}", differ.join("\n"));
 }
 
-/// All workspaces build into one target directory. A library that they have in different versions would be compiled twice.
+/// All workspaces build into one target directory, so different versions of a library would be compiled twice.
 #[test]
 fn the_workspaces_have_the_same_versions_of_what_they_share() {
     let versions = |manifest: &str| -> BTreeSet<(String, String)> {
@@ -351,7 +352,7 @@ fn the_workspaces_have_the_same_versions_of_what_they_share() {
         pairs.collect()
     };
     let [product, others @ ..] = MANIFESTS.map(versions);
-    // Versions that do not fit together are different libraries: 0.2.17 and 0.3.4.
+    // Incompatible versions count as different libraries, such as 0.2.17 and 0.3.4.
     let series =
         |version: &str| version.split_inclusive('.').take(1 + usize::from(version.starts_with("0."))).collect();
     let is_in_product = |name: &str, version: &str| {
@@ -371,7 +372,7 @@ fn the_workspaces_have_the_same_versions_of_what_they_share() {
     }
 }
 
-/// The table itself has no way round: following it from any package never leads back.
+/// The table has no cycle.
 #[test]
 fn the_rules_have_no_cycle() {
     fn reach(rules: &[Rule], from: &str, path: &mut Vec<String>) {
@@ -415,7 +416,8 @@ fn what_points_the_wrong_way_is_found() {
     assert!(violations(&[package("dormouse-imv", &["dormouse-abi", "dormouse-locks"])], &RULES).is_empty());
 }
 
-/// What of rustix reads the kernel's auxiliary vector, where valgrind has hidden the vDSO: on the write side libc is asked.
+/// Functions of rustix that read the kernel's auxiliary vector fail under valgrind, which hides the vDSO. The write
+/// side must call libc instead.
 #[test]
 fn the_write_side_asks_libc_for_what_the_auxiliary_vector_tells() {
     const READERS: [&str; 3] = ["rustix::param", "rustix::time", "sched_getcpu"];

@@ -1,4 +1,4 @@
-//! `cargo xtask install`: what it installs works from there, from another place too, and `--uninstall` removes all of it.
+//! `cargo xtask install`: the installation works, also after it is moved, and `--uninstall` removes all of it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ fn succeed(command: &mut Command) -> String {
     String::from_utf8_lossy(&stdout).into_owned() + &String::from_utf8_lossy(&stderr)
 }
 
-/// Files below a directory.
+/// Returns the files below a directory.
 fn files(dir: &Path) -> Vec<PathBuf> {
     let paths = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
     paths.flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] }).collect()
@@ -32,7 +32,7 @@ const PROGRAM: &str =
 const CMAKE: &str = "cmake_minimum_required(VERSION 3.13)\nproject(shop C)\nfind_package(Dormouse REQUIRED)\n\
                      add_executable(shop shop.c)\ntarget_link_libraries(shop Dormouse::dormouse)\n";
 
-/// A trace of a command has an event.
+/// Records a command, and checks that the trace has an event.
 #[track_caller]
 fn records(prefix: &Path, options: &[&str], command: &Path, event: &str) {
     let dormouse = prefix.join("bin/dormouse");
@@ -44,7 +44,7 @@ fn records(prefix: &Path, options: &[&str], command: &Path, event: &str) {
     assert!(text.contains(event), "{text}");
 }
 
-/// Programs for 64 and for 32 bits in one recording: neither finds an error on its standard error.
+/// Records 64-bit and 32-bit programs together, and checks that the loader prints no errors.
 fn programs_of_both_kinds(prefix: &Path, dir: &Path) {
     if !cfg!(target_arch = "x86_64") || !has_part("gcc") {
         return;
@@ -52,7 +52,7 @@ fn programs_of_both_kinds(prefix: &Path, dir: &Path) {
     fs::write(dir.join("small.c"), "#include <stdio.h>\nint main(void) { puts(\"small\"); return 0; }\n").unwrap();
     let mut gcc = Command::new("gcc");
     if !gcc.current_dir(dir).args(["-m32", "small.c", "-o", "small"]).output().unwrap().status.success() {
-        // Not a tool that is installed with the others: it excludes the cross compilers.
+        // Not in the list of required tools: the package conflicts with the cross compilers.
         let lack = Lack::machine("gcc links no program for 32 bits", "`apt-get install gcc-multilib`");
         skip_part("programs for 32 bits", lack);
         return;
@@ -64,7 +64,7 @@ fn programs_of_both_kinds(prefix: &Path, dir: &Path) {
     assert_eq!(said, ["small", "/", "small"]);
 }
 
-/// Compiles a program by pkg-config and by CMake, and records it.
+/// Compiles a program with pkg-config and with CMake, and records it.
 fn c_programs(prefix: &Path, dir: &Path) {
     fs::write(dir.join("shop.c"), PROGRAM).unwrap();
     fs::write(dir.join("CMakeLists.txt"), CMAKE).unwrap();
@@ -85,7 +85,7 @@ fn c_programs(prefix: &Path, dir: &Path) {
     }
 }
 
-/// Completions are accepted by their shells, manual pages by groff, and there is one of each for each command.
+/// Checks that shells accept the completions and groff the manual pages, and that each command has them.
 fn texts(prefix: &Path) {
     let share = prefix.join("share");
     for (shell, check, place) in [
@@ -96,7 +96,7 @@ fn texts(prefix: &Path) {
         for name in ["dormouse", "dormouse-pages", "dormouse-vring"] {
             let file = share.join(place.replace("NAME", name));
             assert!(fs::read_to_string(&file).unwrap().contains(name), "{}", file.display());
-            // Few have all of these shells; bash is everywhere.
+            // Most machines do not have all of these shells.
             if dormouse_testing::is_installed(shell) {
                 let said = succeed(Command::new(shell).args(check).arg(&file));
                 assert_eq!(said, "", "{}", file.display());
@@ -123,7 +123,7 @@ fn what_is_installed_works_wherever_it_lies_and_can_be_removed() {
     fs::rename(&first, &prefix).unwrap();
     let dormouse = prefix.join("bin/dormouse");
 
-    // The command, what it preloads, and the programs that it runs.
+    // The command, its preload library, and the programs that it runs.
     records(&prefix, &["--libc"], Path::new("ls"), "libc:");
     for program in ["vring", "pages"] {
         let help = succeed(Command::new(&dormouse).args([program, "--help"]));
@@ -136,7 +136,7 @@ fn what_is_installed_works_wherever_it_lies_and_can_be_removed() {
     programs_of_both_kinds(&prefix, dir.path());
     texts(&prefix);
 
-    // Another installation over it, then none.
+    // A second installation over the first, then uninstallation.
     let count = files(&prefix).len();
     fs::write(prefix.join("bin/own"), "own").unwrap();
     succeed(&mut xtask(&prefix, &["--debug"]));

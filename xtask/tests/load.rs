@@ -1,8 +1,8 @@
-//! What `cargo xtask test --load` starts.
+//! The processes that `cargo xtask test --load` starts.
 
 use std::process::{Command, Stdio};
 
-/// However its starter ends, the kernel closes the pipe.
+/// The kernel closes the pipe however the parent ends.
 #[test]
 fn a_busy_process_ends_with_its_input() {
     let mut busy = Command::new(env!("CARGO_BIN_EXE_xtask")).arg("busy").stdin(Stdio::piped()).spawn().unwrap();

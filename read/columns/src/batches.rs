@@ -1,4 +1,4 @@
-//! Record batches of the chosen events, in the order of time.
+//! Record batches of the chosen events, in order of time.
 
 mod split;
 mod together;
@@ -24,30 +24,30 @@ use dormouse_ctf::{Notice, Problem, Scratch, Selection, Source, StateRecord, Str
 use crate::column::Column;
 use crate::layout::{Chosen as Class, Layout, Origin, STATE};
 
-/// Rows of a batch.
+/// Maximum number of rows in a batch.
 const ROWS_MAX: usize = 64 << 10;
-/// Bytes of the records of a batch.
+/// Maximum size of a batch's records, in bytes.
 const RECORD_BYTES_MAX: usize = 8 << 20;
-/// Elements that lists of a batch have in one column.
+/// Maximum number of elements in the lists of one column of a batch.
 const ELEMENTS_MAX: usize = 16 << 20;
-/// Bytes of the texts of [`Extra`](crate::Extra) in a batch.
+/// Maximum size of a batch's texts of [`Extra`](crate::Extra), in bytes.
 const EXTRA_BYTES_MAX: usize = 16 << 20;
-/// Notices that are kept.
+/// Maximum number of notices that are kept.
 const NOTICES_MAX: usize = 1000;
 
-/// What was wrong with the streams.
+/// Damage found in the streams.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Damage {
-    /// Notices of damage, the first thousand. Losses that packets state are not among them.
+    /// The first thousand notices of damage. Losses stated by packets are not among them.
     pub notices: Vec<Notice>,
-    /// How many there were.
+    /// Number of notices of damage, including those that are not kept.
     pub count: u64,
-    /// Events that packets say were lost.
+    /// Number of lost events, as stated by packets.
     pub lost: u64,
 }
 
 impl Damage {
-    /// Takes note of one.
+    /// Records a notice.
     pub fn note(&mut self, notice: Notice) {
         if let Problem::Discarded { count, .. } = notice.problem {
             self.lost = self.lost.saturating_add(count);
@@ -60,35 +60,35 @@ impl Damage {
     }
 }
 
-/// A time in which events of a stream can have been lost.
+/// A time range in which events of a stream may have been lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Gap {
-    /// The stream, by its number among those that are read.
+    /// Number of the stream among those that are read.
     pub stream: usize,
-    /// Nanoseconds since the epoch.
+    /// Begin, in nanoseconds since the epoch.
     pub begin_ns: i64,
-    /// `None`: to the end of the stream, as far as is known.
+    /// End, in nanoseconds since the epoch. `None`: the end of the stream, as far as is known.
     pub end_ns: Option<i64>,
-    /// Whether something was wrong with the stream; otherwise a packet says that events were lost.
+    /// Whether the stream is damaged. Otherwise a packet says that events were lost.
     pub is_damage: bool,
 }
 
-/// Batches of the events that a [`Layout`] chooses: an iterator.
+/// Iterator over batches of the events that a [`Layout`] chooses.
 pub struct Batches<'l, 'a, C> {
     layout: &'l Layout<'a>,
     streams: Vec<C>,
     /// Time, stream and class of the next event of each stream.
     heap: BinaryHeap<Reverse<(i64, usize, usize)>>,
-    /// Streams whose next event is not known, the first to be asked last.
+    /// Streams whose next event is not known. The last one is asked first.
     pending: Vec<usize>,
     damage: Damage,
     gaps: Gaps,
     scratch: Scratch,
-    /// Where there are conditions.
+    /// Present if there are conditions.
     selection: Option<Selection>,
-    /// Where somebody asks for them: a condition, or a column.
+    /// Processes that wrote the events, if a condition or a column needs them.
     writers: Option<Writers>,
-    /// Whether they are those of the whole trace.
+    /// Whether `writers` was given for the whole trace, so that events do not update it.
     are_writers_known: bool,
     json: JsonFields,
     json_text: Vec<u8>,
@@ -96,7 +96,7 @@ pub struct Batches<'l, 'a, C> {
     is_over: bool,
 }
 
-/// The rows of the batch at hand.
+/// The rows of the current batch.
 struct Rows {
     count: usize,
     record_bytes: usize,
@@ -109,18 +109,18 @@ struct Rows {
     json: StringBuilder,
     extra_bytes: usize,
     columns: Vec<Column>,
-    /// Those of the columns that have lists.
+    /// Indices of the columns that have lists.
     with_elements: Vec<usize>,
     needs: [bool; 5],
 }
 
-/// Where events can have been lost.
+/// Time ranges in which events may have been lost.
 #[derive(Default)]
 struct Gaps {
-    /// Nobody asks for them otherwise.
+    /// Whether gaps are collected.
     are_wanted: bool,
     found: Vec<Gap>,
-    /// By stream: the time of the last event that was read, and since when nobody knows what the stream holds.
+    /// For each stream: time of the last event, and begin of damage that no later event has ended yet.
     streams: Vec<(Option<i64>, Option<i64>)>,
 }
 
@@ -143,7 +143,7 @@ impl Gaps {
         }
     }
 
-    /// A stream has an event at this time.
+    /// Records that a stream has an event at this time.
     #[inline]
     fn goes_on(&mut self, stream: usize, time_ns: Option<i64>) {
         if self.are_wanted {
@@ -164,7 +164,7 @@ impl<C> std::fmt::Debug for Batches<'_, '_, C> {
 }
 
 impl<'l, 'a, S: Source> Batches<'l, 'a, ChosenOf<'l, 'a, S>> {
-    /// Reads the streams, each with the index of its trace among those that the layout was made of.
+    /// Reads the streams. Each has the index of its trace among those of the layout.
     pub fn new(
         layout: &'l Layout<'a>,
         readers: impl IntoIterator<Item = (usize, StreamReader<'a, S>)>,
@@ -178,8 +178,8 @@ impl<'l, 'a, S: Source> Batches<'l, 'a, ChosenOf<'l, 'a, S>> {
 }
 
 impl<'l, 'a, C: Chosen> Batches<'l, 'a, C> {
-    /// The same of streams whose events have been chosen by the layout ([`Layout::choice`]). They can give more than the times that are asked for:
-    /// that is looked at event by event.
+    /// Reads streams whose events were chosen by the layout ([`Layout::choice`]). They may contain events outside of
+    /// the requested times; these are skipped one by one.
     pub fn of(layout: &'l Layout<'a>, streams: impl IntoIterator<Item = C>) -> Batches<'l, 'a, C> {
         let streams: Vec<C> = streams.into_iter().collect();
         let rows = Rows::new(layout);
@@ -202,35 +202,35 @@ impl<'l, 'a, C: Chosen> Batches<'l, 'a, C> {
         }
     }
 
-    /// Who wrote the events says this, and not what is read: for a part of a trace.
+    /// Uses these processes instead of those found while reading, for a part of a trace.
     pub fn with_writers(mut self, writers: Writers) -> Self {
         (self.writers, self.are_writers_known) = (Some(writers), true);
         self
     }
 
-    /// Who wrote the events, for the next part.
+    /// Returns the processes that wrote the events, for the next part.
     pub fn into_writers(self) -> Option<Writers> {
         self.writers
     }
 
-    /// Keeps where events can have been lost, for [`Batches::take_gaps`].
+    /// Collects the time ranges in which events may have been lost, for [`Batches::take_gaps`].
     pub fn with_gaps(mut self) -> Self {
         self.gaps.are_wanted = true;
         self
     }
 
-    /// Where events can have been lost, as far as has been read, and what has not been taken before. All that begin before the last row of the
-    /// batch before are among them.
+    /// Returns the time ranges in which events may have been lost that were found so far and not taken before. All that
+    /// begin before the last row of the last batch are included.
     pub fn take_gaps(&mut self) -> Vec<Gap> {
         std::mem::take(&mut self.gaps.found)
     }
 
-    /// What was wrong, as far as has been read.
+    /// Returns the damage found so far.
     pub fn damage(&self) -> &Damage {
         &self.damage
     }
 
-    /// The next chosen event of a stream within the time that is asked for.
+    /// Returns time and class of the next chosen event of a stream within the requested times.
     #[inline]
     fn next_of(&mut self, index: usize) -> Option<(i64, usize)> {
         let stream = self.streams.get_mut(index)?;
@@ -244,7 +244,7 @@ impl<'l, 'a, C: Chosen> Batches<'l, 'a, C> {
                 }
             };
             self.gaps.goes_on(index, time_ns);
-            // Whose events are is said before them.
+            // State records are needed whatever their time: they describe the processes of later events.
             let is_state =
                 self.writers.is_some() && self.layout.chosen.get(number).is_none_or(|chosen| chosen.is_state);
             if is_state || self.layout.request.is_within(time_ns) {
@@ -253,7 +253,7 @@ impl<'l, 'a, C: Chosen> Batches<'l, 'a, C> {
         }
     }
 
-    /// Goes to the next event, and gives its stream and class.
+    /// Moves on to the next event, and returns its stream and class.
     #[inline]
     fn advance(&mut self) -> Option<(usize, usize)> {
         while let Some(index) = self.pending.pop() {
@@ -263,7 +263,7 @@ impl<'l, 'a, C: Chosen> Batches<'l, 'a, C> {
                     self.heap.push(Reverse(next));
                     continue;
                 }
-                // One that is behind another takes its place in the heap.
+                // If the first event in the heap precedes this one, they change places.
                 let first = match self.heap.peek_mut() {
                     Some(mut first) if first.0 < next => std::mem::replace(&mut *first, Reverse(next)).0,
                     _ => next,
@@ -277,7 +277,7 @@ impl<'l, 'a, C: Chosen> Batches<'l, 'a, C> {
         Some((index, number))
     }
 
-    /// Adds a row; false at the end.
+    /// Reads an event and adds a row for it, if it is requested. Returns false at the end.
     #[inline]
     fn row(&mut self) -> Result<bool, ArrowError> {
         let Some((index, number)) = self.advance() else { return Ok(false) };
@@ -310,7 +310,7 @@ impl<'l, 'a, C: Chosen> Batches<'l, 'a, C> {
         Ok(true)
     }
 
-    /// Adds the rows of a batch; false at the end.
+    /// Adds the rows of a batch. Returns false at the end.
     fn fill(&mut self) -> Result<bool, ArrowError> {
         let are_writers_told = self.writers.is_some() && !self.are_writers_known;
         if self.streams.len() == 1 && !are_writers_told && !self.rows.needs[4] && !self.gaps.are_wanted {
@@ -324,7 +324,7 @@ impl<'l, 'a, C: Chosen> Batches<'l, 'a, C> {
         Ok(true)
     }
 
-    /// The same of one stream, with which nothing is merged, and which says nothing of others.
+    /// Adds the rows of a batch from a single stream, which needs no merging and no state records.
     fn fill_alone(&mut self) -> Result<bool, ArrowError> {
         let Batches { layout, streams, rows, scratch, damage, writers, selection, .. } = self;
         let mut adding = Adding { layout, rows, scratch, selection, writers, failed: None };
@@ -347,7 +347,7 @@ impl<'l, 'a, C: Chosen> Batches<'l, 'a, C> {
     }
 }
 
-/// Adds rows of one stream until a batch is full.
+/// Visitor that adds rows of one stream until a batch is full.
 struct Adding<'b, 'l, 'a> {
     layout: &'l Layout<'a>,
     rows: &'b mut Rows,
@@ -405,7 +405,7 @@ impl Rows {
         }
     }
 
-    /// Adds an event. Its process and its text of JSON have been added before.
+    /// Adds an event. Its process and its JSON text must have been added before.
     #[inline(always)]
     fn add(&mut self, class: &Class<'_>, event: &EventFields<'_>, scratch: &mut Scratch) -> Result<(), ArrowError> {
         if !class.columns.is_empty() {
@@ -446,7 +446,7 @@ impl Rows {
             || self.with_elements.iter().any(has_many)
     }
 
-    /// Of the records and texts in it.
+    /// Size of its records and texts, in bytes.
     fn waiting_bytes(&self) -> usize {
         self.record_bytes + self.extra_bytes
     }
@@ -489,7 +489,7 @@ impl Rows {
     }
 }
 
-/// For a batch with as many rows.
+/// Returns an empty vector, with room for `count` values if it is needed.
 fn room<T>(is_needed: bool, count: usize) -> Vec<T> {
     Vec::with_capacity(if is_needed { count } else { 0 })
 }

@@ -1,7 +1,7 @@
-//! The values of one column, as they are shown by the plan's walk.
+//! The values of one column, filled while the plan visits a record.
 //!
-//! A column is a visitor: what the plan shows it goes where it belongs in structures, lists and variants, by a count of the groups that are
-//! open. Whatever a plan shows, a column stays whole: what does not fit its kind is not taken, and what was not shown becomes null.
+//! A column is a visitor. It puts visited values into the right structure, list or variant by counting open groups. Any
+//! sequence of visits leaves a column consistent: values of another kind are ignored, and missing values become null.
 
 use std::collections::HashMap;
 
@@ -13,7 +13,7 @@ use dormouse_ctf::plan::{Group, IntegerNode, Visitor};
 
 use crate::kind::Kind;
 
-/// A column that is being filled.
+/// A column under construction.
 pub(crate) struct Column {
     kind: Kind,
     is_text_binary: bool,
@@ -21,9 +21,9 @@ pub(crate) struct Column {
     values: Values,
     nulls: NullBufferBuilder,
     len: usize,
-    /// Groups that are open, of lists, structures and variants.
+    /// Number of open lists, structures and variants.
     depth: u32,
-    /// Which member of a structure, or option of a variant, comes.
+    /// Index of the current member of a structure, or option of a variant.
     at: usize,
 }
 
@@ -36,7 +36,7 @@ enum Values {
     F32(Vec<f32>),
     F64(Vec<f64>),
     Bool(BooleanBufferBuilder),
-    /// Text and bytes. Text that has to be UTF-8 is made so.
+    /// Text and bytes. Invalid UTF-8 in text columns is replaced.
     Bytes {
         offsets: Vec<i32>,
         bytes: Vec<u8>,
@@ -51,13 +51,13 @@ enum Values {
     Members(Vec<Column>),
 }
 
-/// The labels of enumerations, each once.
+/// The distinct labels of enumerations.
 #[derive(Default)]
 struct Labels {
     keys: Vec<i32>,
     names: Vec<String>,
     key_of_name: HashMap<String, i32>,
-    /// By the labels' place in memory and the value.
+    /// Keys by address of the class's labels, and value.
     key_of_value: HashMap<(usize, u64), i32>,
 }
 
@@ -81,7 +81,7 @@ impl Labels {
     }
 }
 
-/// The labels of a value, or where it has none the number.
+/// Returns the labels of a value, or the number if it has none.
 fn label(value: u64, class: &IntegerNode) -> String {
     let names: Vec<&str> = class.labels_of(value).collect();
     match names.is_empty() {
@@ -114,7 +114,7 @@ impl Column {
         Column { kind, is_text_binary, data_type, values, nulls: NullBufferBuilder::new(0), len: 0, depth: 0, at: 0 }
     }
 
-    /// Has as many values, with nulls for what is missing.
+    /// Extends the column to `len` values with nulls.
     #[inline]
     pub(crate) fn fill(&mut self, len: usize) {
         if self.len < len {
@@ -150,7 +150,7 @@ impl Column {
         self.len += 1;
     }
 
-    /// The elements of its lists, if that is more than its length.
+    /// Returns the number of elements in its lists, or its length if it has none.
     pub(crate) fn element_count(&self) -> usize {
         match &self.values {
             Values::List { element, .. } => element.element_count(),
@@ -168,8 +168,8 @@ impl Column {
         }
     }
 
-    /// The `len` values, nulls for what is missing. The column is empty then, with room for as many: a batch mostly has as many rows as the one before, and
-    /// whoever grows touches fresh memory twice.
+    /// Returns `len` values, with nulls for missing ones, and empties the column. It keeps room for as many values:
+    /// most batches have as many rows as the one before, and growing a vector touches fresh memory twice.
     pub(crate) fn finish(&mut self, len: usize) -> Result<ArrayRef, ArrowError> {
         self.fill(len);
         let mut empty = Column::new(self.kind.clone(), self.is_text_binary);
@@ -209,7 +209,7 @@ impl Column {
                 data.add_buffer(Buffer::from_vec(offsets)).add_buffer(Buffer::from_vec(bytes))
             }
             Values::Labels(mut labels) => {
-                // Nulls have a key too.
+                // Nulls also have a key, which must refer to a label.
                 if labels.names.is_empty() && len > 0 {
                     labels.names.push(String::new());
                 }
@@ -230,7 +230,7 @@ impl Column {
         data.build()
     }
 
-    /// The column that what comes now is for, if it is in an open group.
+    /// Returns the column for the next value, within an open group.
     fn child(&mut self) -> Option<&mut Column> {
         match &mut self.values {
             Values::List { element, .. } => Some(element),
@@ -240,7 +240,7 @@ impl Column {
     }
 }
 
-// What is shown in an inner group is handed on as it is, whether or not the column there looks at it.
+// Visits within an inner group are passed on unchanged, whether or not the inner column uses them.
 #[allow(clippy::only_used_in_recursion)]
 impl Visitor for Column {
     fn name(&mut self, name: &str) {
@@ -356,7 +356,7 @@ impl Visitor for Column {
                 child.open(group);
             }
         } else {
-            // What is there or not is the one member.
+            // An optional field has a single member.
             self.at = if group == Group::Optional { 0 } else { usize::MAX };
         }
     }

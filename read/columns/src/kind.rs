@@ -1,4 +1,4 @@
-//! What a column holds, found from what fields are.
+//! Kinds of columns, derived from the kinds of fields.
 
 use std::sync::Arc;
 
@@ -7,15 +7,15 @@ use dormouse_abi::class::{FieldType, Kind as Declared};
 use dormouse_ctf::model::Meaning;
 use dormouse_ctf::plan::{FieldRef, Shape};
 
-/// What a column holds.
+/// Kind of the values in a column.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// 8, 16, 32 or 64 bits.
+    /// Integers of 8, 16, 32 or 64 bits.
     Integer {
         size_bits: u32,
         is_signed: bool,
     },
-    /// Whole numbers of which no 64 bits hold all: signed and unsigned ones of that size.
+    /// Integers that no 64-bit type holds: a mix of signed and unsigned 64-bit ones.
     Wide,
     Bool,
     Float {
@@ -23,15 +23,15 @@ pub(crate) enum Kind {
     },
     Text,
     Bytes,
-    /// The labels of an enumeration.
+    /// Labels of an enumeration.
     Label,
     List(Box<Kind>),
     Struct(Vec<(String, Kind)>),
-    /// A structure of which one member is not null.
+    /// A structure with one member that is not null.
     Variant(Vec<(String, Kind)>),
 }
 
-/// The one member of a structure whose field is there or not.
+/// Name of the member in the structure for an optional field.
 const OPTIONAL: &str = "value";
 
 impl Kind {
@@ -63,7 +63,8 @@ impl Kind {
         fields.into_iter().map(|(name, field)| (name.to_string(), Kind::new(field, None))).collect()
     }
 
-    /// What holds the values of both, if something of at most 64 bits does without changing them, or one of them is wider.
+    /// Returns a kind that holds the values of both unchanged, if one has at most 64 bits or one of the two is wider
+    /// already.
     pub(crate) fn common(&self, other: &Kind) -> Option<Kind> {
         match (self, other) {
             (one, two) if one == two => Some(one.clone()),
@@ -73,7 +74,7 @@ impl Kind {
                 Kind::Integer { size_bits: b, is_signed: b_signed },
             ) => {
                 let is_signed = *a_signed || *b_signed;
-                // A signed number has one bit fewer for what an unsigned one holds.
+                // A signed type needs twice the size to hold all unsigned numbers of a size.
                 let needed = |size: u32, signed: bool| if is_signed && !signed { 2 * size } else { size };
                 let size_bits = needed(*a, *a_signed).max(needed(*b, *b_signed));
                 (size_bits <= 64).then_some(Kind::Integer { size_bits, is_signed })
@@ -84,13 +85,13 @@ impl Kind {
         }
     }
 
-    /// The same, of whatever size.
+    /// Like `common`, but integers without a common 64-bit type have kind `Wide`.
     pub(crate) fn common_or_wide(&self, other: &Kind) -> Option<Kind> {
         let are_integers = matches!((self, other), (Kind::Integer { .. }, Kind::Integer { .. }));
         self.common(other).or(are_integers.then_some(Kind::Wide))
     }
 
-    /// Its type in Arrow.
+    /// Returns its Arrow type.
     pub(crate) fn data_type(&self, is_text_binary: bool) -> DataType {
         let field = |name: &str, kind: &Kind| Field::new(name, kind.data_type(is_text_binary), true);
         let fields = |of: &[(String, Kind)]| of.iter().map(|(name, kind)| field(name, kind)).collect::<Fields>();
@@ -103,7 +104,7 @@ impl Kind {
             Kind::Integer { size_bits: 16, .. } => DataType::Int16,
             Kind::Integer { size_bits: 32, .. } => DataType::Int32,
             Kind::Integer { .. } => DataType::Int64,
-            // Digits of the greatest number of 64 bits.
+            // Number of digits of the greatest 64-bit integer.
             Kind::Wide => DataType::Decimal128(20, 0),
             Kind::Bool => DataType::Boolean,
             Kind::Float { is_single: true } => DataType::Float32,

@@ -1,4 +1,4 @@
-//! Which columns there are, and which members of which classes fill them.
+//! The columns of a request, and the members of classes that fill them.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -16,38 +16,38 @@ use crate::column::Column;
 use crate::kind::Kind;
 use crate::part::{MixedKinds, PartColumn, part_columns};
 
-/// What is asked for.
+/// The requested events and columns.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Request {
-    /// Names of classes, in which `*` stands for any characters and `?` for one; none: all classes.
+    /// Names of classes, in which `*` matches any characters and `?` one character. If empty: all classes.
     pub events: Vec<String>,
-    /// Names of columns, or of fields that lie within others, in their order; `None`: all columns.
+    /// Names of columns, or of fields nested in others, in the order of the result. `None`: all columns.
     pub columns: Option<Vec<String>>,
-    /// No event is earlier; nanoseconds since the epoch. Events without a time are left out.
+    /// Earliest time of events, in nanoseconds since the epoch. With a limit, events without a time are left out.
     pub since_ns: Option<i64>,
-    /// All events are earlier.
+    /// Time that all events precede, in nanoseconds since the epoch.
     pub until_ns: Option<i64>,
-    /// What has to be true of events, in the language of `dormouse_filter`: all of it.
+    /// Conditions that all must be true for an event, in the language of `dormouse_filter`.
     pub conditions: Vec<String>,
-    /// Whether text becomes binary columns.
+    /// Whether text columns are binary.
     pub is_text_binary: bool,
-    /// Columns behind the others.
+    /// Additional columns, after the others.
     pub extras: Vec<Extra>,
-    /// Whether the records in which a session of Dormouse says of itself are left out where all classes are asked for.
+    /// Whether the records that describe a Dormouse session are left out if `events` is empty.
     pub is_without_state: bool,
 }
 
-/// A column of what no field says by itself.
+/// An additional column that is not a single field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Extra {
-    /// `process`: what the process calls itself that wrote the event; text, null where the trace does not say it.
+    /// `process`: name of the process that wrote the event, as text. Null if the trace does not have it.
     Process,
-    /// `fields`: contexts and fields as an object of JSON, as `dormouse view --format json` has them.
+    /// `fields`: contexts and fields as a JSON object, in the form of `dormouse view --format json`.
     Json,
 }
 
 impl Request {
-    /// Whether an event of this time is asked for.
+    /// Whether an event with this time is requested.
     #[inline]
     pub(crate) fn is_within(&self, time_ns: Option<i64>) -> bool {
         let Some(time_ns) = time_ns else { return self.since_ns.is_none() && self.until_ns.is_none() };
@@ -55,7 +55,7 @@ impl Request {
     }
 }
 
-/// Why nothing can be read.
+/// The reason why a request is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs)]
 pub enum RequestError {
@@ -69,16 +69,16 @@ pub enum RequestError {
     Mixed(#[from] MixedKinds),
 }
 
-/// The columns that all events have.
+/// Columns that all events have.
 pub(crate) const COMMON: [&str; 5] = ["time", "cpu", "pid", "tid", "event"];
 
-/// In place of a class: its events are the session owner's, and say whose other events are.
+/// Stands for the class of a state record that is read only because it describes the processes of other events.
 pub(crate) const STATE: usize = usize::MAX;
 
-/// Names that an error shows.
+/// Maximum number of names in an error message.
 const SHOWN_COUNT: usize = 20;
 
-/// Where a column's values come from.
+/// Source of a column's values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Origin {
     Time,
@@ -86,7 +86,7 @@ pub(crate) enum Origin {
     Event,
     Process,
     Json,
-    /// The column with this index of those that are filled by members.
+    /// Members fill the column with this index.
     Members(usize),
 }
 
@@ -95,40 +95,40 @@ pub(crate) enum Origin {
 pub(crate) struct Chosen<'a> {
     pub class: ClassRef<'a>,
     pub projection: Projection,
-    /// Fields that lie within others, each with its column.
+    /// Nested fields, each with its column.
     pub parts: Vec<(Pick, usize)>,
-    /// Whether its events say whose other events are.
+    /// Whether its events describe the processes of other events.
     pub is_state: bool,
     /// Indices of the columns that it fills.
     pub columns: Vec<usize>,
-    /// The key of its name.
+    /// Key of its name in the dictionary of names.
     pub name: i32,
 }
 
-/// Which columns there are, and how they are filled from the traces `'a`.
+/// The columns, and how the traces `'a` fill them.
 #[derive(Debug)]
 pub struct Layout<'a> {
     schema: SchemaRef,
     pub(crate) origins: Vec<Origin>,
     pub(crate) kinds: Vec<Kind>,
     pub(crate) chosen: Vec<Chosen<'a>>,
-    /// By trace.
+    /// Choice of events for each trace.
     pub(crate) choices: Vec<Choice<'a>>,
     pub(crate) names: Arc<StringArray>,
     pub(crate) filters: Vec<Filter>,
     pub(crate) request: Request,
 }
 
-/// A class with the columns that it fills.
+/// A class and the columns for its fields.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClassColumns {
-    /// `provider:name`.
+    /// Full name, `provider:name`.
     pub name: String,
-    /// The fields as columns, without those that all events have.
+    /// Columns for the fields, without those that all events have.
     pub fields: Vec<Field>,
 }
 
-/// The classes of traces, each name once, in alphabetical order.
+/// Returns the distinct classes of traces, in alphabetical order.
 pub fn classes<'a>(traces: impl IntoIterator<Item = TraceRef<'a>>) -> Vec<ClassColumns> {
     let mut found: BTreeMap<&str, Table> = BTreeMap::new();
     for class in traces.into_iter().flat_map(ClassRef::all) {
@@ -142,7 +142,7 @@ pub fn classes<'a>(traces: impl IntoIterator<Item = TraceRef<'a>>) -> Vec<ClassC
     found.into_iter().map(columns).collect()
 }
 
-/// The classes of this name, each with its members and for each member the column that it fills.
+/// Returns the classes with this name: for each its members, and for each member the column that it fills.
 pub fn filled<'a>(
     traces: impl IntoIterator<Item = TraceRef<'a>>,
     class: &str,
@@ -157,12 +157,12 @@ pub fn filled<'a>(
     named.map(of_class).collect()
 }
 
-/// A column and its kind.
+/// A column with name and kind.
 #[derive(Debug)]
 struct Named {
     name: String,
     kind: Kind,
-    /// The class that it was made for.
+    /// Name of the class that it was made for.
     class: String,
 }
 
@@ -174,7 +174,7 @@ struct Table {
 }
 
 impl Table {
-    /// The columns that all events have are there whether or not a class fills them.
+    /// Returns a table with the columns of all events, which exist even if no class fills them.
     fn of_events() -> Table {
         let mut table = Table::default();
         for name in ["pid", "tid"] {
@@ -183,7 +183,7 @@ impl Table {
         table
     }
 
-    /// The column of this name and a kind that holds both, or one of another name.
+    /// Returns the column with this name if a common kind holds both, otherwise a column with another name.
     fn column(&mut self, name: &str, class: &str, kind: &Kind, taken: &HashSet<usize>) -> usize {
         let mut name = name.to_string();
         loop {
@@ -193,7 +193,7 @@ impl Table {
                 return self.columns.len() - 1;
             };
             let before = &self.columns[index];
-            // What programs write as one class is one thing, whatever the types are that they take for it.
+            // Within one class, differing integer types of several programs share a column.
             let common =
                 if before.class == class { before.kind.common_or_wide(kind) } else { before.kind.common(kind) };
             let common = common.filter(|_| !taken.contains(&index));
@@ -206,7 +206,7 @@ impl Table {
         }
     }
 
-    /// For each member of the class the column that it fills.
+    /// Adds a class, and returns the column that each of its members fills.
     fn add(&mut self, class: ClassRef<'_>) -> Vec<Option<usize>> {
         let members = class.class.members();
         let full_name = &class.class.full_name;
@@ -227,7 +227,7 @@ impl Table {
     }
 }
 
-/// Which context says whose an event is.
+/// Returns the index of the context that has the process or thread id.
 fn source(members: &[MemberRef<'_>], name: &str) -> Option<usize> {
     let is = |member: &MemberRef<'_>, name: &str| {
         member.scope != Scope::Fields
@@ -245,10 +245,11 @@ fn column_name(member: &MemberRef<'_>) -> String {
 }
 
 impl<'a> Layout<'a> {
-    /// Finds out what has to be read of these traces.
+    /// Finds out what to read of these traces.
     ///
     /// # Errors
-    /// A pattern matches no class, or a column is in none of the classes; with what there is.
+    /// A pattern matches no class, a column is in none of the classes, or a condition is wrong. The error lists the
+    /// known names.
     pub fn new(traces: &[TraceRef<'a>], request: &Request) -> Result<Layout<'a>, RequestError> {
         let classes: Vec<Vec<ClassRef<'a>>> = traces.iter().map(|trace| ClassRef::all(*trace).collect()).collect();
         let full_name = |class: &ClassRef<'a>| class.class.full_name.as_str();
@@ -324,29 +325,29 @@ impl<'a> Layout<'a> {
         })
     }
 
-    /// The columns.
+    /// Returns the columns.
     pub fn schema(&self) -> SchemaRef {
         Arc::clone(&self.schema)
     }
 
-    /// Which events are read of the trace with this index.
+    /// Returns which events to read of the trace with this index.
     pub fn choice(&self, trace: usize) -> &Choice<'a> {
         &self.choices[trace]
     }
 
-    /// The first and the last time that is asked for, nanoseconds since the epoch.
+    /// Returns the first and the last requested time, in nanoseconds since the epoch.
     pub fn times(&self) -> (i64, i64) {
         let Request { since_ns, until_ns, .. } = self.request;
         (since_ns.unwrap_or(i64::MIN), until_ns.map_or(i64::MAX, |until| until.saturating_sub(1)))
     }
 
-    /// Empty columns for what members fill.
+    /// Returns empty columns for members to fill.
     pub(crate) fn columns(&self) -> Vec<Column> {
         self.kinds.iter().map(|kind| Column::new(kind.clone(), self.request.is_text_binary)).collect()
     }
 }
 
-/// Origins and types of the columns that are asked for, and for each of the table its index among those that are filled.
+/// Origins and types of the requested columns, and for each column of the table its index among the filled ones.
 type Columns = (Vec<Origin>, Vec<Field>, Vec<Option<usize>>);
 
 fn columns(table: &Table, parts: &[PartColumn], request: &Request) -> Result<Columns, RequestError> {

@@ -1,4 +1,4 @@
-//! Events that begin something, with those that end it.
+//! Pairs of events: a begin and its end.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,24 +12,25 @@ use dormouse_abi::class::matches;
 
 use crate::layout::Request;
 
-/// Which events belong together.
+/// Which events form pairs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PairRequest {
-    /// Pattern of the events that begin.
+    /// Pattern for the classes of begins.
     pub begin: String,
-    /// Pattern of those that end.
+    /// Pattern for the classes of ends.
     pub end: String,
-    /// Columns that both have the same values in; the first time that something ends belongs to the last that began. Empty: `pid` and `tid`.
+    /// Columns in which begin and end have equal values. An end belongs to the latest open begin. If empty: `pid` and
+    /// `tid`.
     pub key: Vec<String>,
-    /// No event is earlier.
+    /// Earliest time of events, in nanoseconds since the epoch.
     pub since_ns: Option<i64>,
-    /// All events are earlier.
+    /// Time that all events precede, in nanoseconds since the epoch.
     pub until_ns: Option<i64>,
-    /// As those of [`Request`].
+    /// Conditions on events, see [`Request`].
     pub conditions: Vec<String>,
 }
 
-/// Begun and not ended at one time; of more, the new ones are not taken.
+/// Maximum number of open begins. Further begins are counted and dropped.
 const OPEN_MAX: usize = 1 << 20;
 
 impl PairRequest {
@@ -37,7 +38,7 @@ impl PairRequest {
         if self.key.is_empty() { vec!["pid".into(), "tid".into()] } else { self.key.clone() }
     }
 
-    /// What has to be read for it.
+    /// Returns the request for the events that are needed.
     pub fn events(&self) -> Request {
         let mut columns: Vec<String> = ["time", "cpu", "pid", "tid", "event"].map(String::from).to_vec();
         columns.extend(self.keys().into_iter().filter(|key| !matches!(key.as_str(), "cpu" | "pid" | "tid")));
@@ -52,7 +53,8 @@ impl PairRequest {
     }
 }
 
-/// The columns of pairs: `begin` and `end` (timestamps), `duration`, `cpu`, `pid` and `tid` of the beginning, `key` as text.
+/// Returns the columns of pairs: `begin` and `end` (timestamps), `duration`, `cpu`, `pid` and `tid` of the begin, `key`
+/// as text.
 pub fn pair_schema() -> SchemaRef {
     let time = || DataType::Timestamp(TimeUnit::Nanosecond, Some("UTC".into()));
     let number = |name: &str| Field::new(name, DataType::UInt32, true);
@@ -67,41 +69,41 @@ pub fn pair_schema() -> SchemaRef {
     ]))
 }
 
-/// What has begun.
+/// An open begin.
 #[derive(Debug, Clone, Copy)]
 struct Begun {
     time_ns: i64,
-    /// `cpu`, `pid` and `tid`.
+    /// `cpu`, `pid` and `tid` of the begin.
     who: [Option<u32>; 3],
 }
 
-/// Finds pairs in batches of [`PairRequest::events`]. Pairs come in the order in which they end.
+/// Finds pairs in batches of [`PairRequest::events`]. Pairs are returned in the order of their ends.
 #[derive(Debug)]
 pub struct Pairs {
     request: PairRequest,
     open: HashMap<String, Vec<Begun>>,
     open_count: usize,
-    /// Events that have begun something while too much was open.
+    /// Number of begins that were dropped because too many were open.
     pub dropped: u64,
-    /// Events that have ended what had not begun.
+    /// Number of ends without a begin.
     pub unmatched: u64,
 }
 
 impl Pairs {
-    /// Before the first batch.
+    /// Creates a finder without open begins.
     pub fn new(request: PairRequest) -> Pairs {
         Pairs { request, open: HashMap::new(), open_count: 0, dropped: 0, unmatched: 0 }
     }
 
-    /// What has begun and not ended.
+    /// Number of begins without an end so far.
     pub fn open_count(&self) -> usize {
         self.open_count
     }
 
-    /// The pairs that end in the next batch.
+    /// Returns the pairs that end in the next batch.
     ///
     /// # Errors
-    /// The batch is none of [`PairRequest::events`], or a key has lists or structures.
+    /// The batch does not have the columns of [`PairRequest::events`], or a key has lists or structures.
     pub fn batch(&mut self, batch: &RecordBatch) -> Result<RecordBatch, ArrowError> {
         let column = |name: &str| {
             let found = batch.column_by_name(name);
@@ -131,7 +133,7 @@ impl Pairs {
                         }
                         found.push(begun, time_ns, &key);
                     }
-                    // What both begins and ends something does so from the second time on.
+                    // The first event of a class that both begins and ends has nothing to end.
                     None if begins => {}
                     None => self.unmatched += 1,
                 }
@@ -148,7 +150,7 @@ impl Pairs {
     }
 }
 
-/// A column of which values are told apart by their texts.
+/// A key column. Keys are compared by their texts.
 enum Key<'a> {
     Text(&'a arrow_array::StringArray),
     Label(&'a arrow_array::DictionaryArray<Int32Type>),
@@ -198,7 +200,7 @@ impl<'a> Key<'a> {
     }
 }
 
-/// Columns of pairs.
+/// The columns of found pairs.
 #[derive(Default)]
 struct Found {
     begin: Vec<i64>,

@@ -1,4 +1,4 @@
-//! Columns of fields that lie within others, asked for by their names: `at.x`, `a[2]`.
+//! Columns for nested fields, requested by name: `at.x`, `a[2]`.
 
 use std::collections::HashSet;
 
@@ -10,31 +10,31 @@ use dormouse_filter::{Name, Part};
 
 use crate::kind::Kind;
 
-/// A column of fields with one name. Names mean what they mean to `dormouse_filter`.
+/// A column of the fields with one name. Names are resolved as in `dormouse_filter`.
 #[derive(Debug)]
 pub(crate) struct PartColumn {
     pub name: String,
     pub kind: Kind,
-    /// By class, in the order in which they were given.
+    /// Field of each class, in the order in which the classes were given.
     pub picks: Vec<Option<Pick>>,
 }
 
-/// Fields that have one name, and fit into no column together.
+/// Fields that have one name, but no common column.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{name}` of {first} and of {second} are not of one kind, and make no column together")]
 pub struct MixedKinds {
-    /// What was asked for.
+    /// Requested name.
     pub name: String,
-    /// A class that has it.
+    /// A class that has the field.
     pub first: String,
-    /// One that has another kind of field for it.
+    /// A class whose field is of another kind.
     pub second: String,
 }
 
-/// The columns of these names, those that none of the classes has being left out.
+/// Returns columns for these names, without those that no class has.
 ///
 /// # Errors
-/// Classes have a name for what fits into no column together.
+/// Classes have fields of one name that share no column.
 pub(crate) fn part_columns<'n>(
     names: impl Iterator<Item = &'n str>,
     classes: &[ClassRef<'_>],
@@ -62,7 +62,7 @@ pub(crate) fn part_columns<'n>(
     Ok(columns)
 }
 
-/// What the program has declared a field to be, or the sequence whose element it is, in traces of Dormouse.
+/// Returns the declared type of a field, or of the sequence whose element it is, in Dormouse's traces.
 fn declared(class: &ClassRef<'_>, name: &Name) -> Option<FieldType> {
     let parts = match name.parts.as_slice() {
         [Part::Member(scope), rest @ ..] if scope == "fields" && !rest.is_empty() => rest,

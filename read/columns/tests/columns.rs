@@ -1,4 +1,4 @@
-//! Columns of traces that hold every kind of field, against values written by hand.
+//! Columns of traces with every kind of field, compared with values written by hand.
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::*;
@@ -89,7 +89,7 @@ fn every_kind_of_ours_has_its_column() {
     let events = column("event").as_dictionary::<Int32Type>();
     let of_row = |row: usize| events.values().as_string::<i32>().value(events.keys().value(row) as usize).to_string();
     assert_eq!([0, 1, 2].map(of_row), ["p:other", "p:all", "p:all"]);
-    // What the first event has not is null.
+    // Fields that the first event lacks are null.
     let optional = |name: &str| column(name).is_null(0) && column(name).null_count() == 1;
     assert!(["small", "negative", "large", "ratio", "is_ok", "path", "raw", "list"].iter().all(|name| optional(name)));
     assert_eq!(column("small").as_primitive::<UInt8Type>().value(1), 200);
@@ -101,7 +101,7 @@ fn every_kind_of_ours_has_its_column() {
     assert_eq!(column("path").as_string::<i32>().value(2), "\u{fffd}");
     assert_eq!(column("raw").as_binary::<i32>().value(1), b"\0\xff");
     assert_eq!(column("list").as_list::<i32>().value(1).as_primitive::<UInt16Type>().values()[..], [1, 65535]);
-    // One class has an i64, the other one a u8.
+    // One class has an i64, the other a u8.
     assert_eq!(column("last").as_primitive::<Int64Type>().values()[..], [9, -7, -7]);
 
     let binary = Request { is_text_binary: true, ..request(&["p:all"], Some(&["path", "last"])) };
@@ -115,7 +115,7 @@ fn every_kind_of_ours_has_its_column() {
     let (batches, _) = read(TraceRef::from(&metadata), &trace.streams, &range);
     assert_eq!(batches[0].column(0).as_primitive::<UInt32Type>().values()[..], [13]);
 
-    // What the program has declared holds of parts too.
+    // Declared types also apply to parts of fields.
     let parts = request(&[], Some(&["list[1]", "fields.is_ok", "raw[1]", "flags[1]", "flags[2]", "fields.last"]));
     let (batches, _) = read(TraceRef::from(&metadata), &trace.streams, &parts);
     let of = |at: usize| batches[0].column(at);
@@ -145,14 +145,14 @@ fn what_is_not_there_is_named_with_what_is() {
         "{error}"
     );
     let error = Layout::new(&[of], &request(&["p:*"], Some(&["y"]))).unwrap_err();
-    // A field has the name of a column of all events; text and number of one name are two columns.
+    // A field named like a column of all events, and a text and a number with one name, which are two columns.
     assert_eq!(error.to_string(), "there is no column `y`; there are time, cpu, pid, tid, event, fields.cpu, x, p:f.x");
     let fields = |name: &str| {
         let class = classes([of]).into_iter().find(|class| class.name == name).unwrap();
         class.fields.iter().map(|field| (field.name().clone(), field.data_type().clone())).collect::<Vec<_>>()
     };
     assert_eq!(fields("p:f"), [("x".into(), DataType::UInt8)]);
-    // A part's name has the same of both, and no other column to go to.
+    // Parts with one name and different kinds are an error, because they get no column each.
     let error = Layout::new(&[of], &request(&["p:*"], Some(&["fields.x"]))).unwrap_err();
     assert_eq!(error.to_string(), "`fields.x` of p:e and of p:f are not of one kind, and make no column together");
     for none in ["x.y", "x[0]", "fields.y", "x[", ""] {
@@ -207,7 +207,7 @@ fn structures_variants_and_enumerations_of_others() {
     let (number, text) = (either.column(0), either.column(1));
     assert_eq!(number.as_primitive::<UInt16Type>().iter().collect::<Vec<_>>(), [Some(0x0105), None, None]);
     assert_eq!(text.as_string::<i32>().iter().collect::<Vec<_>>(), [None, Some("x"), Some("")]);
-    // `len` is the user's own field, and stays.
+    // `len` is the user's own field, so it is kept.
     assert_eq!(column("len").as_primitive::<UInt8Type>().values()[..], [2, 0, 0]);
     let items = column("items").as_list::<i32>();
     assert_eq!([0, 1, 2].map(|row| items.value(row).len()), [2, 0, 0]);
@@ -230,7 +230,7 @@ fn structures_variants_and_enumerations_of_others() {
     assert_eq!((of(4).null_count(), of(7)), (2, of(1)));
 }
 
-/// A structure of CTF 2 with these members.
+/// Returns a CTF 2 structure with these members.
 fn structure(members: &[(&str, &str)]) -> String {
     let members: Vec<String> =
         members.iter().map(|(name, class)| format!(r#"{{"name":"{name}","field-class":{class}}}"#)).collect();
@@ -319,7 +319,7 @@ fn what_lttng_records_has_its_columns() {
     assert!(column("pid").as_primitive::<UInt32Type>().value(0) > 1);
 }
 
-/// Whose an event is says the state stream, whether or not its events are rows.
+/// The state stream says which process wrote an event, whether or not state records are rows.
 #[test]
 fn conditions_ask_for_processes() {
     let mut builder = TraceBuilder::new();
@@ -343,7 +343,8 @@ fn conditions_ask_for_processes() {
     }
 }
 
-/// A stream alone is shown; with another one, which has no events, its events are asked for one by one. Whatever is wrong with it, both give the same.
+/// A single stream is visited; beside a second stream without events, its events are read one by one. Both give the
+/// same result, also for damaged streams.
 #[test]
 fn a_stream_alone_has_the_rows_that_it_has_beside_another() {
     let mut builder = TraceBuilder::new();
@@ -392,7 +393,7 @@ fn a_stream_alone_has_the_rows_that_it_has_beside_another() {
             rows += both[0].0.iter().flatten().map(RecordBatch::num_rows).sum::<usize>();
             damaged += usize::from(both[0].1.count > 0);
         }
-        // Each class by itself, and both in one pass.
+        // Each class separately, and both in one pass.
         let of_class = |name: &str| Layout::new(&[trace], &request(&[name], None));
         let (Ok(text), Ok(plain)) = (of_class("p:text"), of_class("p:plain")) else { continue };
         let Some(together) = Together::new(vec![&text, &plain]) else { continue };

@@ -1,4 +1,4 @@
-//! Reads columns and prints how many rows there are: `arrow DIR EVENTS COLUMN,COLUMN`. What it takes is measured from outside.
+//! Reads columns and prints the number of rows: `arrow DIR EVENTS COLUMN,COLUMN`. Its cost is measured from outside.
 
 use std::path::Path;
 

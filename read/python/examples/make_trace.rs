@@ -1,4 +1,4 @@
-//! Writes a trace to measure by: `make_trace DIR COUNT` makes COUNT events of ten classes in turn, on two CPUs.
+//! Writes a trace for measurements: `make_trace DIR COUNT` writes COUNT events of ten classes in turn, on two CPUs.
 
 use std::path::Path;
 

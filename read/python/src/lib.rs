@@ -6,9 +6,10 @@
 //!                                         ▼
 //!                       thread: TraceFiles ─▶ Batches ─▶ channel of 2 batches ─▶ Reader (a RecordBatchReader)
 //! ```
-//! A reading has a thread of its own, which borrows the trace, decodes while Python works, and needs no lock of Python's. Who drops the
-//! reader closes the channel, and the thread ends with its next batch. A thread that ends without saying so is an error, never a short table.
-//! The module has no unsafe code: the structures of the C interface are Arrow's, and the capsules PyO3's.
+//! Each reading has its own thread, which borrows the trace, decodes while Python runs, and does not need Python's
+//! lock. Dropping the reader closes the channel, and the thread ends at its next batch. If the thread ends without a
+//! final message, the reader returns an error, never a short table. The module has no unsafe code: the structures of
+//! the C interface come from Arrow, and the capsules from PyO3.
 #![forbid(unsafe_code)]
 
 mod objects;

@@ -1,4 +1,4 @@
-//! Values of columns as objects of Python.
+//! Conversion of column values to Python objects.
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::*;
@@ -9,7 +9,7 @@ use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyInt, PyList, PyString};
 
 use crate::TraceError;
 
-/// The value in a row; `None` if it is null.
+/// Returns the value in a row, or `None` if it is null.
 pub(crate) fn value<'py>(py: Python<'py>, array: &ArrayRef, row: usize) -> PyResult<Option<Bound<'py, PyAny>>> {
     if array.is_null(row) {
         return Ok(None);

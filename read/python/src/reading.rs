@@ -1,4 +1,4 @@
-//! A reading: a thread that decodes, and the reader that hands on what it has decoded.
+//! A reading: a thread that decodes, and the reader that receives its batches.
 
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,17 +8,17 @@ use arrow_schema::{ArrowError, SchemaRef};
 use dormouse_columns::{Batches, Damage, Layout, PairRequest, Pairs, Request, RequestError, pair_schema};
 use dormouse_reader::{Ahead, TraceFiles};
 
-/// What is read.
+/// The events or pairs to read.
 #[derive(Debug, Clone)]
 pub(crate) enum Query {
     Events(Request),
     Pairs(PairRequest),
 }
 
-/// What was wrong, one line each; of the last reading that has come to its end.
+/// Warnings of the last reading that reached its end, one line each.
 pub(crate) type Warnings = Arc<Mutex<Vec<String>>>;
 
-/// Batches that wait for whoever takes them.
+/// Number of batches that may wait for the reader.
 const AHEAD_COUNT: usize = 2;
 
 enum Message {
@@ -27,7 +27,7 @@ enum Message {
     End,
 }
 
-/// The batches of a reading.
+/// The receiving end of a reading.
 pub(crate) struct Reader {
     schema: SchemaRef,
     messages: Receiver<Message>,
@@ -42,7 +42,7 @@ impl Query {
         }
     }
 
-    /// The columns.
+    /// Returns the columns.
     pub(crate) fn schema(&self, files: &TraceFiles) -> Result<SchemaRef, RequestError> {
         let traces: Vec<_> = files.traces().collect();
         let layout = Layout::new(&traces, &self.request())?;
@@ -70,7 +70,7 @@ pub(crate) fn start(
             Ok(()) => Message::End,
             Err(error) => Message::Failed(error),
         };
-        // Nobody may be there to be told.
+        // The reader may have been dropped.
         let _ = sender.send(last);
     };
     std::thread::Builder::new().name("dormouse-read".into()).spawn(read)?;
@@ -111,7 +111,7 @@ fn read_batches(
             Some(pairs) => pairs.batch(&batch?)?,
         };
         if sender.send(Message::Batch(batch)).is_err() {
-            // Nobody takes them any more.
+            // The reader was dropped.
             return Ok(());
         }
     }

@@ -1,4 +1,4 @@
-//! Tables, which are read anew each time that somebody takes them.
+//! Tables, which start a new reading for each consumer.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -14,10 +14,12 @@ use crate::objects::value;
 use crate::reading::{self, Query, Reader, Warnings};
 use crate::{RequestError, TraceError};
 
-/// Rows of a trace: events, or pairs of events. Nothing is read before somebody takes them, and each who does starts a reading.
+/// Rows of a trace: events, or pairs of events. Nothing is read until the rows are requested; each request starts a new
+/// reading.
 ///
-/// pandas, Polars, DuckDB and pyarrow take it by the Arrow C stream interface, without copying: `polars.DataFrame(table)`,
-/// `pandas.DataFrame.from_arrow(table)`, `pyarrow.table(table)`, `duckdb.sql("from table")`. As an iterator it gives a dict for each row.
+/// pandas, Polars, DuckDB and pyarrow take the table through the Arrow C stream interface, without copying:
+/// `polars.DataFrame(table)`, `pandas.DataFrame.from_arrow(table)`, `pyarrow.table(table)`, `duckdb.sql("from table")`.
+/// Iterating over the table yields a dict for each row.
 #[pyclass(frozen, module = "dormouse")]
 pub(crate) struct Table {
     files: Arc<TraceFiles>,
@@ -48,7 +50,7 @@ impl Table {
         self.schema.fields().iter().map(|field| field.name().clone()).collect()
     }
 
-    /// Types of the columns as Arrow calls them, by name.
+    /// Arrow types of the columns, by name.
     #[getter]
     fn types<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let types = PyDict::new(py);
@@ -58,34 +60,35 @@ impl Table {
         Ok(types)
     }
 
-    /// What was wrong with the trace, a line each, as the last reading that has come to its end has found it: damaged packets, files that
-    /// were left out, events without their counterpart. Empty before. Rows that can be read are read all the same, unless `strict` is true.
+    /// Problems that the last complete reading found in the trace, a line each: damaged packets, files that were left
+    /// out, events without their counterpart. Empty before. Rows that can be read are returned nevertheless, unless
+    /// `strict` is true.
     #[getter]
     fn warnings(&self) -> Vec<String> {
         self.warnings.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The columns for whoever speaks the Arrow C data interface.
+    /// The columns, for the Arrow C data interface.
     fn __arrow_c_schema__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyCapsule>> {
         let schema = FFI_ArrowSchema::try_from(self.schema.as_ref());
         let schema = schema.map_err(|error| TraceError::new_err(error.to_string()))?;
         PyCapsule::new_with_value(py, schema, c"arrow_schema")
     }
 
-    /// Starts a reading, and gives its batches to whoever speaks the Arrow C stream interface. Another schema cannot be asked for.
+    /// Starts a reading and returns its batches through the Arrow C stream interface. Other schemas are not supported.
     #[pyo3(signature = (requested_schema=None))]
     fn __arrow_c_stream__<'py>(
         &self,
         py: Python<'py>,
         requested_schema: Option<Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyCapsule>> {
-        // The interface has who cannot convert give what there is.
+        // The interface lets a producer that cannot convert return its own schema.
         drop(requested_schema);
         let stream = FFI_ArrowArrayStream::new(Box::new(self.start()?));
         PyCapsule::new_with_value(py, stream, c"arrow_array_stream")
     }
 
-    /// Starts a reading, and gives each row as a dict, without columns that are null. Times are int, nanoseconds since 1970 UTC.
+    /// Starts a reading and yields each row as a dict, without null columns. Times are int, nanoseconds since 1970 UTC.
     fn __iter__(&self, py: Python<'_>) -> PyResult<Rows> {
         let names = self.schema.fields().iter().map(|field| PyString::intern(py, field.name()).unbind()).collect();
         Ok(Rows { names, state: Mutex::new(State { reader: self.start()?, batch: None, row: 0 }) })
@@ -96,7 +99,7 @@ impl Table {
     }
 }
 
-/// The rows of a table, one after another.
+/// Iterator over the rows of a table.
 #[pyclass(frozen, module = "dormouse")]
 pub(crate) struct Rows {
     names: Vec<Py<PyString>>,
@@ -110,7 +113,7 @@ struct State {
 }
 
 impl State {
-    /// The batch and the index of the next row.
+    /// Returns the batch and the index of the next row.
     fn next(&mut self) -> Result<Option<(RecordBatch, usize)>, arrow_schema::ArrowError> {
         loop {
             if let Some(batch) = &self.batch
@@ -135,7 +138,7 @@ impl Rows {
     }
 
     fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
-        // Another thread may hold the lock, and wait for a batch.
+        // Detached, because another thread may hold the lock while it waits for a batch.
         let next = py.detach(|| self.state.lock().unwrap_or_else(PoisonError::into_inner).next());
         let next = next.map_err(|error| TraceError::new_err(error.to_string()))?;
         let Some((batch, row)) = next else { return Ok(None) };

@@ -1,12 +1,12 @@
-//! Times that Python gives.
+//! Conversion of Python times.
 
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 
 use crate::RequestError;
 
-/// Nanoseconds since 1970 UTC: of an int these, of text a date and time with zone (ISO 8601), of a `datetime` (also `pandas.Timestamp`) with zone
-/// its time.
+/// Returns nanoseconds since 1970 UTC. The value is an int in this unit, text with a date, a time and a zone (ISO
+/// 8601), or a `datetime` (also `pandas.Timestamp`) with a zone.
 pub(crate) fn time_ns(name: &str, value: Option<&Bound<'_, PyAny>>) -> PyResult<Option<i64>> {
     let Some(value) = value else { return Ok(None) };
     if let Ok(ns) = value.extract::<i64>() {
@@ -34,7 +34,7 @@ pub(crate) fn time_ns(name: &str, value: Option<&Bound<'_, PyAny>>) -> PyResult<
     let since = time.call_method1("__sub__", (epoch,))?;
     let part = |name: &str| since.getattr(name)?.extract::<i64>();
     let seconds = 86_400 * part("days")? + part("seconds")?;
-    // What pandas has beyond the microseconds of a datetime.
+    // `pandas.Timestamp` has nanoseconds in addition to the microseconds of a datetime.
     let rest_ns = time.getattr("nanosecond").and_then(|rest| rest.extract::<i64>()).unwrap_or(0);
     let rest_ns = 1000 * part("microseconds")? + rest_ns;
     let ns = seconds.checked_mul(1_000_000_000).and_then(|ns| ns.checked_add(rest_ns));

@@ -1,4 +1,4 @@
-//! Traces, and what they say of themselves.
+//! Traces and their metadata.
 
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
@@ -16,14 +16,16 @@ use crate::time::time_ns;
 
 /// Open the trace in a directory, or all traces in the directories below it.
 ///
-/// Reads metadata alone; events are read when they are asked for. Raises TraceError if there is no trace, or its metadata cannot be read.
+/// Only metadata is read; events are read on request. Raises TraceError if there is no trace, or its metadata cannot be
+/// read.
 #[pyfunction]
 pub(crate) fn open(py: Python<'_>, path: PathBuf) -> PyResult<Trace> {
     let files = py.detach(|| TraceFiles::open(&path)).map_err(|error| TraceError::new_err(error.to_string()))?;
     Ok(Trace { path, files: Arc::new(files), stats: OnceLock::new() })
 }
 
-/// A trace of Dormouse, LTTng, barectf, babeltrace2 or others that write the Common Trace Format; or several that lie in one directory.
+/// A trace of Dormouse, LTTng, barectf, babeltrace2 or another tracer that writes the Common Trace Format, or several
+/// traces in one directory.
 #[pyclass(frozen, module = "dormouse")]
 pub(crate) struct Trace {
     path: PathBuf,
@@ -34,35 +36,35 @@ pub(crate) struct Trace {
 /// An event class.
 #[pyclass(frozen, get_all, module = "dormouse")]
 pub(crate) struct EventClass {
-    /// `provider:name`.
+    /// Full name, `provider:name`.
     name: String,
-    /// Types of the fields as Arrow calls them, by the names of their columns.
+    /// Arrow types of the fields, by the names of their columns.
     fields: Py<PyDict>,
 }
 
-/// What is not in the trace.
+/// Events that are missing from the trace.
 #[pyclass(frozen, get_all, module = "dormouse")]
 pub(crate) struct Losses {
-    /// Events that were lost, as far as somebody has counted them.
+    /// Number of events that are known to be lost.
     count: u64,
-    /// Of these, those whose class is known, by class.
+    /// Counted losses whose class is known, by class.
     by_class: Py<PyDict>,
-    /// What can have lost more events, which nobody has counted: (cause, how many times). Empty: no other event is lost.
+    /// Possible losses that were not counted: (cause, number of times). Empty: no other events are lost.
     possible: Vec<(String, u64)>,
-    /// What is wrong with the trace, a line each: streams that are missing or damaged.
+    /// Problems of the trace, a line each: streams that are missing or damaged.
     warnings: Vec<String>,
 }
 
-/// A program.
+/// A process.
 #[pyclass(frozen, get_all, module = "dormouse")]
 pub(crate) struct Process {
-    /// Its id as it sees it itself.
+    /// Its id in its own pid namespace.
     pid: u32,
-    /// What it calls itself; empty where the trace does not say.
+    /// Its name; empty if the trace does not have it.
     name: String,
-    /// Path of its executable; empty where the trace does not say.
+    /// Path of its executable; empty if the trace does not have it.
     program: String,
-    /// Its events; None where records do not tell whose they are.
+    /// Number of its events; None if event records do not identify their process.
     events: Option<u64>,
 }
 
@@ -89,7 +91,7 @@ impl Process {
     }
 }
 
-/// One name, or several.
+/// One name or several.
 #[derive(FromPyObject)]
 pub(crate) enum Names {
     One(String),
@@ -106,17 +108,17 @@ impl Names {
 }
 
 impl Trace {
-    /// What the whole trace holds. It is read once.
+    /// Returns statistics of the whole trace, which is read once.
     fn stats(&self, py: Python<'_>) -> &Stats {
         py.detach(|| self.stats.get_or_init(|| self.files.stats()))
     }
 }
 
-// Arguments with names are arguments of the functions.
+// Keyword arguments of Python are arguments of the functions.
 #[allow(clippy::too_many_arguments)]
 #[pymethods]
 impl Trace {
-    /// The event classes by name, each with its fields.
+    /// The event classes by name, with their fields.
     #[getter]
     fn classes(&self, py: Python<'_>) -> PyResult<Vec<EventClass>> {
         let found = py.detach(|| classes(self.files.traces()));
@@ -130,17 +132,18 @@ impl Trace {
         found.into_iter().map(class).collect()
     }
 
-    /// Events in the order of time, as a table of a row each.
+    /// Events in order of time, as a table with a row for each.
     ///
-    /// `events`: a name of a class, or a pattern with `*` and `?`, or several; None: all. `columns`: those to read, or names of fields that lie
-    /// within others (`at.x`, `a[2]`); None: all columns. Only these are decoded. `where`: what has to be true of them, such as
-    /// `bytes > 4096 and process == "nginx"`; of several all. `since`, `until`: the first time and the one behind the last; int (nanoseconds
-    /// since 1970 UTC), datetime with zone, or ISO 8601 text with zone. `text`: "str" makes U+FFFD of bytes that are no UTF-8, "bytes" gives
-    /// them as they are. `strict`: reading raises TraceError at its end if something was damaged.
+    /// `events`: name of a class, or a pattern with `*` and `?`, or several; None: all. `columns`: columns to read, or
+    /// names of nested fields (`at.x`, `a[2]`); None: all columns. Only these are decoded. `where`: condition on the
+    /// events, such as `bytes > 4096 and process == "nginx"`; several must all be true. `since`, `until`: first time,
+    /// and first time after the range; int (nanoseconds since 1970 UTC), datetime with zone, or ISO 8601 text with
+    /// zone. `text`: "str" replaces invalid UTF-8 by U+FFFD, "bytes" returns text as bytes. `strict`: reading raises
+    /// TraceError at its end if something was damaged.
     ///
     /// Columns: time (timestamp[ns, UTC]), cpu, pid, tid (uint32), event (dictionary), then the fields.
     ///
-    /// Raises RequestError if nothing matches, with what there is.
+    /// Raises RequestError if no class or column matches; the message lists the known ones.
     #[pyo3(signature = (events=None, *, columns=None, r#where=None, since=None, until=None, text="str", strict=false))]
     fn events(
         &self,
@@ -170,12 +173,12 @@ impl Trace {
         py.detach(|| Table::new(Arc::clone(&self.files), Query::Events(request), strict))
     }
 
-    /// Events of `begin` with those of `end` that follow and have the same `key` (names of columns; None: pid and tid), as a table of a row each,
-    /// in the order in which they end. Of several that have begun, the last is ended first.
+    /// Pairs of an event of `begin` and the following event of `end` with the same `key` (names of columns; None: pid
+    /// and tid), as a table with a row for each, in order of their ends. An end belongs to the latest open begin.
     ///
-    /// Columns: begin, end (timestamp[ns, UTC]), duration (duration[ns]), cpu, pid, tid (of the beginning), key (text).
+    /// Columns: begin, end (timestamp[ns, UTC]), duration (duration[ns]), cpu, pid, tid (of the begin), key (text).
     ///
-    /// Raises RequestError as events() does. `warnings` of the table counts what has no counterpart.
+    /// Raises RequestError as events() does. The table's `warnings` count events without a counterpart.
     #[pyo3(signature = (begin, end, *, key=None, r#where=None, since=None, until=None, strict=false))]
     fn pairs(
         &self,
@@ -195,7 +198,7 @@ impl Trace {
         py.detach(|| Table::new(Arc::clone(&self.files), Query::Pairs(request), strict))
     }
 
-    /// What is not in the trace. The first look reads the whole trace.
+    /// Events that are missing from the trace. The first access reads the whole trace.
     #[getter]
     fn losses(&self, py: Python<'_>) -> PyResult<Losses> {
         let stats = self.stats(py);
@@ -211,7 +214,8 @@ impl Trace {
         })
     }
 
-    /// The programs, most busy first. The first look reads the whole trace. Empty where the trace does not say whose its events are.
+    /// The processes, the busiest first. The first access reads the whole trace. Empty if events do not identify their
+    /// process.
     #[getter]
     fn processes(&self, py: Python<'_>) -> Vec<Process> {
         let process = |process: &dormouse_ctf::stats::ProcessStats| Process {

@@ -1,6 +1,6 @@
-//! The Python package, tested in Python: by the tests beside this file, in an environment with the libraries that take its columns.
+//! Runs the Python tests in this directory, in an environment with the libraries that use the package's columns.
 //!
-//! What cannot be had from the registry of Python's packages is named and counted as skipped.
+//! Packages that cannot be installed from the registry are named, and their tests count as skipped.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -11,7 +11,7 @@ use dormouse_ctf::{StateRecord, Value};
 use dormouse_testing::{Lack, skip, skip_part};
 use dormouse_traces::{TraceBuilder, write_ctf2};
 
-/// What is installed, and the modules that it is imported by.
+/// Packages to install, and the modules to import for each.
 const PACKAGES: [(&str, &str); 7] = [
     ("pyarrow", "pyarrow"),
     ("pandas", "pandas"),
@@ -26,7 +26,7 @@ fn here(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
 }
 
-/// The directory that cargo builds into, of this profile.
+/// Returns cargo's build directory for this profile.
 fn target_dir() -> PathBuf {
     let program = std::env::current_exe().unwrap();
     program.parent().and_then(Path::parent).unwrap().to_path_buf()
@@ -36,7 +36,7 @@ fn run(command: &mut Command) -> Option<Output> {
     command.stdin(Stdio::null()).output().ok()
 }
 
-/// An interpreter in an environment with what can be had; `None` without one.
+/// Returns an interpreter in an environment with the available packages, or `None` if there is no environment.
 fn python() -> Option<&'static Path> {
     static PYTHON: OnceLock<Option<PathBuf>> = OnceLock::new();
     let make = || {
@@ -53,12 +53,12 @@ fn python() -> Option<&'static Path> {
         let install = |names: &[&str]| {
             let mut pip = Command::new(&python);
             pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--prefer-binary"]);
-            // Where there is no registry, that is to be known soon.
+            // Without a registry, pip should fail quickly.
             pip.args(["--retries", "1", "--timeout", "30", "--only-binary", ":all:"]);
             pip.args(names.iter().flat_map(|names| names.split(' ')));
             run(&mut pip).is_some_and(|output| output.status.success())
         };
-        // One that cannot be had keeps all others from being installed with it.
+        // If one package is unavailable, pip installs none: install them one by one.
         if !missing.is_empty() && !install(&missing) {
             missing.iter().for_each(|names| {
                 install(&[names]);
@@ -77,7 +77,7 @@ fn lack(modules: &str) -> Lack {
     Lack::machine(format!("Python has no {modules}"), format!("`pip install {}`", modules.replace(',', "")))
 }
 
-/// An interpreter that can import these, otherwise the test is skipped.
+/// Returns an interpreter that can import these modules. Otherwise the test is skipped.
 fn with(modules: &str) -> Option<&'static Path> {
     let Some(python) = python() else {
         skip(Lack::machine("python3 makes no environment (venv)", "`apt-get install python3 python3-venv`"));
@@ -90,7 +90,7 @@ fn with(modules: &str) -> Option<&'static Path> {
     Some(python)
 }
 
-/// The module, which cargo does not build for these tests by itself.
+/// Returns the path of the module, which cargo does not build for these tests by itself.
 fn library() -> PathBuf {
     static BUILT: OnceLock<()> = OnceLock::new();
     BUILT.get_or_init(|| {
@@ -104,7 +104,7 @@ fn library() -> PathBuf {
     target_dir().join("lib_dormouse.so")
 }
 
-/// The package as it is installed, with the module that cargo has built; and traces to read.
+/// Makes a directory with the package, as installed, with the built module, and with traces to read.
 fn stage() -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     let package = dir.path().join("dormouse");
@@ -132,7 +132,8 @@ event {
 };
 "#;
 
-/// `trace`: 1,000 requests with their ends on two CPUs, a process, losses. `damaged`: its second CPU ends within a packet. `parts`: [`PARTS`].
+/// Writes `trace`: 1,000 requests with their ends on two CPUs, a process, losses; `damaged`: its second CPU ends within
+/// a packet; and `parts`: [`PARTS`].
 fn write_traces(dir: &Path) {
     let parts = dir.join("parts");
     std::fs::create_dir(&parts).unwrap();
@@ -189,7 +190,7 @@ fn succeeds(command: &mut Command) -> String {
     text
 }
 
-/// Runs a class of tests of `test_dormouse.py`.
+/// Runs a class of tests in `test_dormouse.py`.
 fn tests(modules: &str, class: &str) {
     let Some(python) = with(modules) else { return };
     let stage = stage();
@@ -198,7 +199,7 @@ fn tests(modules: &str, class: &str) {
     command.env("PYTHONPATH", stage.path()).env("DORMOUSE_TEST_TRACES", stage.path());
     command.env("PYTHONDONTWRITEBYTECODE", "1");
     let text = succeeds(&mut command);
-    // A class of that name with no test in it would succeed too.
+    // A class without tests would also succeed.
     assert!(text.contains("Ran ") && !text.contains("Ran 0 tests"), "{text}");
 }
 
@@ -232,7 +233,7 @@ fn duckdb_takes_the_columns() {
     tests("duckdb, pyarrow", "Duckdb");
 }
 
-/// LTTng's own trace, and kinds of fields that only CTF 2 has.
+/// A trace by LTTng, and kinds of fields that only CTF 2 has.
 #[test]
 fn traces_of_others_are_read() {
     let Some(python) = with("") else { return };
@@ -252,7 +253,7 @@ fn traces_of_others_are_read() {
     assert!(text.contains(if has_lttng { "Ran 2 tests" } else { "Ran 1 test" }), "{text}");
 }
 
-/// By nbclient, as Jupyter runs it; where that cannot be had, its cells one after another.
+/// Runs the notebook with nbclient, as Jupyter does, or its cells one after another if nbclient is not available.
 #[test]
 fn the_notebook_runs() {
     let Some(python) = with("pandas, pyarrow") else { return };
@@ -267,7 +268,7 @@ fn the_notebook_runs() {
     assert!(text.contains("cells have run"), "{text}");
 }
 
-/// The types that the package states are those that it has.
+/// The stub declares the types of the module.
 #[test]
 fn the_stub_is_that_of_the_module() {
     let Some(python) = with("mypy") else { return };
@@ -277,7 +278,7 @@ fn the_stub_is_that_of_the_module() {
     succeeds(command.env("PYTHONPATH", stage.path()).env("MYPYPATH", stage.path()));
 }
 
-/// maturin makes one wheel for all Pythons from 3.9 on, and it has the types.
+/// maturin makes one wheel for all Pythons from 3.9 on, which includes the type stub.
 #[test]
 fn a_wheel_is_built() {
     let Some(python) = with("maturin") else { return };
@@ -285,8 +286,8 @@ fn a_wheel_is_built() {
     let mut command = Command::new(python);
     command.args(["-m", "maturin", "build", "--profile", "dev", "--locked", "--out"]).arg(out.path());
     command.args(["--interpreter"]).arg(python);
-    // Crates of other systems are fetched where they are not there: maturin asks for all that the lock file has. Beside cargo's own, because other settings of
-    // the build would have it compile its parts of Python anew each time.
+    // maturin requires all crates in the lock file, so those for other systems are fetched if needed. The target
+    // directory differs from cargo's, because other build settings would make it recompile the Python parts each time.
     let target = target_dir().join("python-wheel");
     command.arg("--manifest-path").arg(here("Cargo.toml")).env("CARGO_TARGET_DIR", target);
     succeeds(&mut command);

@@ -50,7 +50,7 @@ class Objects(unittest.TestCase):
         first, second = {"a[2]": 5, "at.x": 1, "at": {"x": 1, "y": 2}}, {"a[2]": 10, "at.x": 6, "at": {"x": 6, "y": 7}}
         self.assertEqual(list(table), [first, second])
         self.assertEqual(list(trace("parts").events(columns="at.x", where="a[2] > 5")), [{"at.x": 6}])
-        # What the requests lack is null, and so is not in their rows.
+        # Fields that the requests lack are null, so they are not in their rows.
         rows = list(trace().events("http:*", columns=["body[0]", "context.vtid", "fields.is_tls"]))
         self.assertEqual(rows[:2], [{"context.vtid": 13, "fields.is_tls": False}, {"body[0]": 255, "context.vtid": 13}])
         pairs = list(trace().pairs("http:request", "http:response", key="fields.id"))

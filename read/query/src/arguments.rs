@@ -1,4 +1,4 @@
-//! Arguments.
+//! Command-line arguments.
 
 use std::io::{IsTerminal, Read, Write};
 use std::path::{Path, PathBuf};
@@ -16,21 +16,22 @@ use crate::run::{INTERRUPTED, Session, TERMINATED};
 use crate::source::Source;
 use crate::{cluster, facts, named, shell, statements};
 
-/// Parts of a plan for a cluster: as many as four executors of four threads work on at a time.
+/// Partitions of a plan for a cluster: enough for four executors with four threads each.
 const CLUSTER_THREADS: usize = 16;
 
 /// Ask traces, or a store of traces, questions in SQL
 #[derive(Debug, Parser)]
 #[command(name = "dormouse-query", bin_name = "dormouse query", version, max_term_width = 100, after_help = after_help())]
 pub(crate) struct Query {
-    /// Traces: directories of one or with several below, archives of such (.tar, .tar.gz, .tar.zst), or `-`; or a store: a directory or
-    /// s3://BUCKET/PREFIX; then the query. Without a query there is a shell, or the query is read from standard input; semicolons separate several
+    /// Traces: directories of one or with several below, archives of these (.tar, .tar.gz, .tar.zst), or `-`; or a
+    /// store: a directory or s3://BUCKET/PREFIX; then the query. Without a query, start a shell, or read the query from
+    /// standard input; semicolons separate several queries
     #[arg(value_name = "TRACE… [SQL]")]
     words: Vec<String>,
-    /// Run a query that has a name; alone, list them
+    /// Run a named query; without NAME, list them
     #[arg(long, value_name = "NAME", num_args = 0..=1)]
     named: Option<Option<String>>,
-    /// Print the text of a query that has a name, to change it
+    /// Print the text of the named query, to change it
     #[arg(long, requires = "named")]
     show: bool,
     /// How results are written [default: table on a terminal, otherwise csv]
@@ -39,23 +40,23 @@ pub(crate) struct Query {
     /// Write the result to this file
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Write the traces as a store of Parquet to DIR, which must not be there: events/host=H/day=D/class=C/*.parquet, pairs, processes and others; with --format
-    /// arrow events alone, as Arrow
+    /// Write the traces as a store of Parquet to DIR, which must be absent or empty:
+    /// events/host=H/day=D/class=C/*.parquet, pairs, processes and others; with --format arrow only events, as Arrow
     #[arg(long, value_name = "DIR", conflicts_with_all = ["named", "output"])]
     export: Option<PathBuf>,
-    /// Memory for what a query keeps; sorting, grouping and joining go on in temporary files (TMPDIR) beyond it
+    /// Memory for the state of a query; beyond it, sorting, grouping and joining use temporary files (TMPDIR)
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = parse_size)]
     memory: u64,
     /// Correct the times of traces by this file, which `dormouse clocks` writes
     #[arg(long, value_name = "FILE.json")]
     clocks: Option<PathBuf>,
-    /// Threads; with --cluster, parts that are worked on at a time [default: as many as there are processors; with --cluster 16]
+    /// Threads; with --cluster, parts that run at a time [default: number of CPUs; with --cluster 16]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     threads: Option<u32>,
-    /// Have a cluster answer, which `dormouse cluster` starts: its scheduler
+    /// Run the query on a cluster, started by `dormouse cluster`: address of its scheduler
     #[arg(long, value_name = "df://HOST:PORT", value_parser = cluster::parse)]
     cluster: Option<cluster::Cluster>,
-    /// Show so many rows of a table
+    /// Show at most N rows of a table
     #[arg(long, value_name = "N", default_value_t = 1000)]
     rows: usize,
 }
@@ -193,7 +194,7 @@ fn find(name: &str) -> Result<&'static Named> {
     Named::find(name).with_context(|| format!("no query is called {name}{}", named::nearest(name)))
 }
 
-/// Traces and the query: the last word is the query, if no file has its name.
+/// Splits the words into traces and the query. The last word is the query if it has a space and no file has its name.
 fn split(words: &[String], is_named: bool) -> Result<(Vec<PathBuf>, Option<String>)> {
     let is_trace = |word: &String| word == "-" || Path::new(word).exists() || Source::is_store(word);
     let (sql, paths) = match words.split_last() {

@@ -1,4 +1,4 @@
-//! The tables of a source, by name, and the context in which a query is run.
+//! The tables of a source by name, and the context in which queries run.
 
 use std::collections::HashMap;
 use std::num::NonZeroUsize;
@@ -22,18 +22,18 @@ use crate::rules;
 use crate::source::Source;
 use crate::traces::{CATALOG, SCHEMA};
 
-/// What a query may use.
+/// Resources that a query may use.
 #[derive(Debug, Clone)]
 pub(crate) struct Limits {
     pub memory_bytes: usize,
     pub threads: usize,
-    /// Where what is too large for the memory goes.
+    /// Directory for temporary files.
     pub temporary: PathBuf,
-    /// Whether plans are made to run on a cluster.
+    /// Whether plans are made for a cluster.
     pub is_cluster: bool,
 }
 
-/// The tables. One of a class is made when it is asked for: there can be tens of thousands of classes.
+/// The tables. A table is made when it is first asked for, because there can be tens of thousands of classes.
 #[derive(Debug)]
 struct Tables {
     source: Source,
@@ -65,7 +65,7 @@ impl SchemaProvider for Tables {
     }
 }
 
-/// A context in which queries read this source.
+/// Creates a context in which queries read this source.
 ///
 /// # Errors
 /// The directory for temporary files cannot be used.
@@ -78,9 +78,9 @@ pub(crate) fn context(source: Source, limits: &Limits) -> Result<SessionContext>
         .with_create_default_catalog_and_schema(false);
     let options = config.options_mut();
     options.sql_parser.collect_spans = true;
-    // Texts are of the same type in all sources.
+    // Text columns must have the same type in all sources.
     options.execution.parquet.schema_force_view_types = false;
-    // Of a small limit something is left for the rows that are sorted.
+    // With a small limit, part of the memory must remain for the rows that are sorted.
     options.execution.sort_spill_reservation_bytes = (limits.memory_bytes / 16).min(10 << 20);
     let shown = NonZeroUsize::new(3).unwrap_or(NonZeroUsize::MIN);
     let pool = TrackConsumersPool::new(FairSpillPool::new(limits.memory_bytes), shown);
@@ -101,10 +101,10 @@ pub(crate) fn context(source: Source, limits: &Limits) -> Result<SessionContext>
     Ok(context)
 }
 
-/// What a query asks. The source is read, and nothing else: no file is read or written by a query.
+/// Plans a query. A query only reads the source: statements that read or write files are refused.
 ///
 /// # Errors
-/// It is wrong.
+/// The query is wrong.
 pub(crate) async fn frame(context: &SessionContext, sql: &str) -> Result<DataFrame> {
     let state = context.state();
     let mut statement = state.sql_to_statement(sql, &state.config_options().sql_parser.dialect)?;

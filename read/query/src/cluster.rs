@@ -1,12 +1,13 @@
-//! Plans that a cluster runs.
+//! Runs plans on a cluster.
 //!
 //! ```text
 //!   plan ─▶ scheduler ─▶ executors ─▶ a temporary file ─▶ batches
-//!     ▲                      │ one was lost, and the job with it
+//!     ▲                      │ an executor was lost, and the job with it
 //!     └──────────────────────┘ at most ATTEMPTS times
 //! ```
-//! An executor that is gone ends the jobs that it has worked on (Ballista 55 goes on, and can give rows twice: `dormouse_cluster`), and they are given again
-//! from here. A result is handed on when all of it is here: what was printed would be printed twice.
+//! The loss of an executor ends the jobs that it has worked on, and this client submits them again (Ballista 55 would
+//! go on, and can return rows twice: see `dormouse_cluster`). A result is handed on only when it is complete: otherwise
+//! a repeated job would print rows twice.
 
 use std::fs::File;
 use std::path::Path;
@@ -37,16 +38,16 @@ use url::Url;
 
 use crate::fault;
 
-/// How often a job is given to the scheduler.
+/// How many times a job is submitted to the scheduler.
 const ATTEMPTS: usize = 3;
-/// Longer lines of others are cut.
+/// Maximum length of a line of the cluster's error messages. Longer lines are cut.
 const LINE_LEN_MAX: usize = 300;
-/// Where schedulers listen.
+/// Default port of schedulers.
 pub(crate) const PORT: u16 = 50050;
 
-/// What an error says that another attempt can mend: an executor was lost, or what it had.
+/// Parts of error messages that another attempt can mend: an executor or its data was lost.
 const PASSING: [&str; 6] = [
-    // The scheduler has ended the job: an executor that has worked on it is gone.
+    // The scheduler has ended the job: an executor that worked on it is gone.
     "failed: Cancelled",
     // Rows between stages could not be fetched.
     "most recent failure reason",
@@ -57,10 +58,10 @@ const PASSING: [&str; 6] = [
     "GrpcError",
 ];
 
-/// A scheduler.
+/// A scheduler's address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Cluster {
-    /// HOST:PORT.
+    /// Address, `HOST:PORT`.
     place: String,
 }
 
@@ -77,10 +78,10 @@ pub(crate) fn has_work(plan: &Arc<dyn ExecutionPlan>) -> bool {
     plan.downcast_ref::<DataSourceExec>().is_some() || plan.children().into_iter().any(has_work)
 }
 
-/// Whether a cluster gives what the query says.
+/// Checks that a plan can be sent to a cluster without a change of its meaning.
 ///
 /// # Errors
-/// It has what is lost on the way: of functions over windows DataFusion 55 does not write down whether nulls are ignored.
+/// The plan has a window function that ignores nulls: DataFusion 55 does not serialise this option.
 pub(crate) fn check(plan: &LogicalPlan) -> Result<()> {
     let ignores = |expr: &Expr| {
         let Expr::WindowFunction(function) = expr else { return Ok(false) };
@@ -101,7 +102,8 @@ pub(crate) fn check(plan: &LogicalPlan) -> Result<()> {
     Ok(())
 }
 
-/// The same without branches of unions that have no rows. Ballista 55 takes no answer of a task of such a branch, and the query would never end.
+/// Removes branches of unions that have no rows. Ballista 55 takes no result from a task of an empty branch, so the
+/// query would never end.
 fn without_empty(plan: Arc<dyn ExecutionPlan>) -> datafusion::error::Result<Arc<dyn ExecutionPlan>> {
     fn is_empty(plan: &Arc<dyn ExecutionPlan>) -> bool {
         let keeps_none = plan.is::<ProjectionExec>() || plan.is::<FilterExec>() || plan.is::<UnionExec>();
@@ -123,10 +125,10 @@ fn without_empty(plan: Arc<dyn ExecutionPlan>) -> datafusion::error::Result<Arc<
 }
 
 impl Cluster {
-    /// Runs a plan. `temporary`: where the result is kept until it is handed on.
+    /// Runs a plan. Its result is kept in a file in `temporary` until it is complete.
     ///
     /// # Errors
-    /// There is no scheduler, or the job failed as often as it is given.
+    /// There is no scheduler, or the last attempt at the job failed.
     pub(crate) async fn run(
         &self,
         plan: &Arc<dyn ExecutionPlan>,
@@ -185,7 +187,7 @@ impl Cluster {
     }
 }
 
-/// What went wrong: there, or with the file that the result is kept in.
+/// An error of the cluster, or of the local file that keeps the result.
 enum Failure {
     There(DataFusionError),
     Here(std::io::Error),
@@ -209,9 +211,10 @@ impl From<ArrowError> for Failure {
     }
 }
 
-/// What Ballista says, as one line that says what to do. It gives all of it as text, with what was debugged about it.
+/// Returns an error message of Ballista as one line that says what to do. Ballista gives the whole error as text,
+/// including its debug representation.
 fn line(text: &str, place: &str) -> String {
-    /// What stands around what is said.
+    /// Wrappers of the debug representation, which are stripped.
     const AROUND: [&str; 9] = [
         "DataFusionError(",
         "Shared(",
@@ -244,13 +247,13 @@ fn line(text: &str, place: &str) -> String {
     }
 }
 
-/// Whether another attempt can mend it.
+/// Whether another attempt can mend the error.
 fn is_passing(error: &DataFusionError) -> bool {
     let text = error.to_string();
     PASSING.iter().any(|part| text.contains(part))
 }
 
-/// The batches of a result that is here.
+/// Returns the batches of a complete result.
 fn stream(plan: &Arc<dyn ExecutionPlan>, file: File) -> Result<SendableRecordBatchStream> {
     let reader = StreamReader::try_new_buffered(file, None)?;
     let batches = reader.map(|batch| batch.map_err(DataFusionError::from));

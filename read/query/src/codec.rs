@@ -1,4 +1,5 @@
-//! How plans are written for a cluster: as Ballista does it, and our own operators as JSON behind a word that Ballista's messages cannot begin with.
+//! Serialisation of plans for a cluster: Ballista's, with Dormouse's own operators as JSON after a prefix that no
+//! Ballista message begins with.
 
 use std::sync::Arc;
 
@@ -13,10 +14,10 @@ use crate::carried::{self, CarryExec};
 use crate::count::{self, CountExec};
 use crate::store::{self, PairExec};
 
-/// As the first field of a message it would end a group that never began.
+/// Prefix of serialised operators. As the first field of a protobuf message, `d` would end a group that never began.
 const OWN: &[u8] = b"dormouse ";
 
-/// What an operator of ours does.
+/// Specification of one of Dormouse's operators.
 #[derive(Debug, Serialize, Deserialize)]
 enum Spec {
     Carry(Arc<carried::Spec>),
@@ -24,7 +25,7 @@ enum Spec {
     Pairs(Arc<store::PairSpec>),
 }
 
-/// Clients, the scheduler and executors have this one.
+/// The codec of clients, the scheduler and executors.
 #[derive(Debug, Default)]
 pub struct Codec(BallistaPhysicalExtensionCodec);
 

@@ -1,14 +1,14 @@
-//! The window function `descriptor_path`: what stands behind a descriptor of a process, row by row.
+//! The window function `descriptor_path`: the path of a process's file descriptor, row by row.
 //!
-//! Its arguments say what a call does, in this order; each may be null, and a number below 0 is no descriptor.
+//! Its arguments describe a call, in this order. Each may be null, and a number below 0 is not a descriptor.
 //!
 //! ```text
 //!   descriptor_path(first, last, fd, oldfd, path) over (partition by pid order by time)
-//!     first, last    descriptors that have no path any more
+//!     first, last    descriptors that no longer have a path
 //!     fd, oldfd      `fd` has the path that `oldfd` had before
 //!     fd, path       `fd` has this path
 //! ```
-//! Its value is the path of `fd` behind the call; null if that is not known.
+//! Its value is the path of `fd` after the call, or null if the path is not known.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -23,7 +23,7 @@ use datafusion::error::Result;
 use datafusion::logical_expr::function::{PartitionEvaluatorArgs, WindowUDFFieldArgs};
 use datafusion::logical_expr::{PartitionEvaluator, Signature, Volatility, WindowUDF, WindowUDFImpl};
 
-/// The function.
+/// Returns the window function `descriptor_path`.
 pub(crate) fn descriptor_path() -> WindowUDF {
     let mut types = vec![DataType::Int64; 4];
     types.push(DataType::Utf8);
@@ -57,7 +57,7 @@ impl WindowUDFImpl for DescriptorPath {
 #[derive(Debug, Default)]
 struct Paths(BTreeMap<i64, String>);
 
-/// What a call does to descriptors.
+/// Effect of a call on descriptors.
 #[derive(Debug, Clone, Copy, Default)]
 struct Call<'a> {
     closed: Option<(i64, i64)>,
@@ -67,7 +67,7 @@ struct Call<'a> {
 }
 
 impl Paths {
-    /// Gives the path of `fd` behind the call.
+    /// Applies a call, and returns the path of `fd` after it.
     fn after(&mut self, call: Call<'_>) -> Option<&str> {
         let copied = call.oldfd.map(|oldfd| self.0.get(&oldfd).cloned());
         if let Some((first, last)) = call.closed {
@@ -87,7 +87,7 @@ impl Paths {
 
 impl PartitionEvaluator for Paths {
     fn evaluate(&mut self, values: &[ArrayRef], range: &Range<usize>) -> Result<ScalarValue> {
-        // Rows come one after another.
+        // DataFusion evaluates the rows in order.
         let row = range.start;
         let number = |index: usize| {
             let column = values[index].as_primitive::<Int64Type>();
@@ -118,7 +118,7 @@ mod tests {
 
     use super::*;
 
-    /// An array with a place for each descriptor says the same.
+    /// Compares with an array that has an element for each descriptor.
     #[test]
     fn paths_follow_descriptors() {
         let seed = RandomState::new().hash_one(0) | 1;
@@ -153,7 +153,7 @@ mod tests {
             let fd = call.fd.unwrap() as usize;
             assert_eq!(paths.after(call), table[fd].as_deref(), "step {step}: {call:?}");
         }
-        // A call that has failed.
+        // A failed call.
         assert_eq!(paths.after(Call { fd: Some(-2), path: Some("/x"), ..Call::default() }), None);
     }
 }

@@ -1,4 +1,5 @@
-//! What a plan needs where it runs, here and in the programs of a cluster: functions, operators, object stores, and how DataFusion is set.
+//! The environment that plans need, here and in the programs of a cluster: functions, operators, object stores, and
+//! DataFusion's settings.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -18,7 +19,7 @@ use url::Url;
 pub use crate::codec::Codec;
 use crate::{exact, functions};
 
-/// Object stores by their addresses, opened as the environment says (AWS_ACCESS_KEY_ID and so on), each once.
+/// Object stores by address, each opened once and configured by environment variables (AWS_ACCESS_KEY_ID and others).
 #[derive(Debug, Default)]
 pub struct Objects {
     opened: Mutex<HashMap<String, Arc<dyn ObjectStore>>>,
@@ -47,23 +48,24 @@ impl ObjectStoreRegistry for Objects {
     }
 }
 
-/// How DataFusion is set for plans that run on a cluster, and how its programs talk.
+/// Returns the DataFusion settings for plans that run on a cluster, and for connections between its programs.
 pub fn cluster_config() -> SessionConfig {
     let settings = [
-        // An executor that is gone is found out in a second, not in ten.
+        // A lost executor is noticed within a second, not ten.
         ("ballista.client.io_retries_times", "3"),
         ("ballista.client.io_retry_wait_time_ms", "300"),
         ("ballista.client.grpc_connect_timeout_seconds", "3"),
-        // Tasks of a union whose branches differ would not be told apart: the scheduler takes no answer of theirs, and the query never ends.
+        // With more than one partition a task, the scheduler cannot tell the tasks of a union with different branches
+        // apart: it accepts no result of them, and the query never ends.
         ("ballista.scheduler.max_partitions_per_task", "1"),
-        // A plan names all files that it reads.
+        // A plan names all files that it reads, so messages can be large.
         ("ballista.client.grpc_max_message_size", "268435456"),
     ];
     let config = SessionConfig::new_with_ballista().with_ballista_physical_extension_codec(Arc::new(Codec::default()));
     settings.iter().fold(config, |config, (name, value)| config.set_str(name, value))
 }
 
-/// What tasks have where they run. `temporary`: where what is too large for the memory goes.
+/// Creates the runtime environment of tasks. Data that does not fit in memory goes to `temporary`.
 ///
 /// # Errors
 /// That directory cannot be used.
@@ -72,7 +74,7 @@ pub fn runtime(temporary: &Path) -> Result<Arc<RuntimeEnv>> {
     RuntimeEnvBuilder::new().with_object_store_registry(objects).with_temp_file_path(temporary).build_arc()
 }
 
-/// The functions of queries, and what they run in.
+/// Returns a session state with the functions of queries.
 pub fn state(config: SessionConfig, runtime: Arc<RuntimeEnv>) -> SessionState {
     let state =
         SessionStateBuilder::new().with_default_features().with_config(config).with_runtime_env(runtime).build();

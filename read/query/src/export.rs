@@ -1,6 +1,6 @@
-//! Traces as a store of Parquet in a directory, or their events as files of Arrow, for the programs of others.
+//! Exports traces as a Parquet store in a directory, or their events as Arrow files, for other programs.
 //!
-//! All of it is written beside DIR, and gets its place when it is whole.
+//! Everything is written to a temporary directory next to DIR, which is renamed to DIR when it is complete.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::progress;
 use crate::run::{INTERRUPTED, TERMINATED};
 use crate::traces::open;
 
-/// What was written.
+/// Counts of an export.
 #[derive(Debug, Default)]
 struct Written {
     events: u64,
@@ -25,10 +25,10 @@ struct Written {
     is_damaged: bool,
 }
 
-/// Writes traces to DIR, which must not be there; the exit code.
+/// Writes traces to DIR, which must be absent or empty, and returns the exit code.
 ///
 /// # Errors
-/// The traces cannot be read, DIR is there and not empty, or something cannot be written.
+/// The traces cannot be read, DIR exists and is not empty, or something cannot be written.
 pub(crate) fn export(
     paths: &[PathBuf],
     clocks: Option<&Path>,
@@ -56,7 +56,7 @@ pub(crate) fn export(
             _ = interrupt.recv() => INTERRUPTED,
             _ = terminate.recv() => TERMINATED,
         };
-        // It removes what it has written.
+        // The work stops, and removes its partial directory.
         watch.is_over.store(true, Ordering::Relaxed);
         let _ = work.await;
         anyhow::Ok(Err(code))
@@ -99,10 +99,10 @@ fn write(files: TraceFiles, dir: &Path, runtime: &Handle, options: &Options, wat
     if has_lost {
         say("events were lost while this trace was recorded; `select * from losses` tells which");
     }
-    // An empty directory gives its place.
+    // An existing empty directory is replaced.
     let _ = std::fs::remove_dir(dir);
     std::fs::rename(partial.path(), dir).with_context(failed)?;
-    // It is where it belongs, and not removed.
+    // The directory is renamed: do not remove it.
     partial.disable_cleanup(true);
     Ok(written)
 }

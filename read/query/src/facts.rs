@@ -1,4 +1,4 @@
-//! What the whole trace says of itself, as tables: `processes`, `losses`, `totals`, as `dormouse stats` tells them; and `classes`.
+//! Tables about the whole trace: `processes`, `losses` and `totals`, as in `dormouse stats`; and `classes`.
 
 use std::sync::Arc;
 
@@ -14,17 +14,17 @@ use dormouse_store::facts::{Columns, batch, losses, processes, texts, totals};
 
 use crate::traces::Traces;
 
-/// Makes the columns; without traces empty ones.
+/// Function that makes the columns. Without traces, they are empty.
 pub(crate) type Make = fn(Option<&'static Traces>) -> Columns;
 
-/// A table that is made of the whole trace when it is asked for.
+/// A table that is computed from the whole trace when it is scanned.
 #[derive(Debug)]
 pub(crate) struct Facts {
     traces: &'static Traces,
     make: Make,
 }
 
-/// The tables by name, with what they hold.
+/// The tables: name, description, columns.
 pub(crate) const TABLES: [(&str, &str, Make); 4] = [
     ("classes", "a row for each event class: its name and its columns", of_classes),
     ("losses", "what is not in the trace: how many events, when, of which class, why", |traces| {

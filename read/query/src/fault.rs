@@ -1,4 +1,5 @@
-//! What is wrong with a query, and where: one line, the line of the query, a caret below the place, and what was perhaps meant.
+//! Error messages about a query: one line, the line of the query, a caret below the place, and the probably intended
+//! name.
 
 use datafusion::common::{Diagnostic, SchemaError};
 use datafusion::error::DataFusionError;
@@ -6,17 +7,17 @@ use dormouse_filter::FilterError;
 
 use crate::traces::{CATALOG, SCHEMA};
 
-/// Names that are listed; of more the nearest is told.
+/// Maximum number of names that are listed in full. For more, only the nearest name or the count is given.
 const LISTED_MAX: usize = 8;
 
-/// The one of these names that was perhaps meant.
+/// Returns the most similar of these names, if one is similar enough.
 pub(crate) fn meant<'n>(name: &str, names: &[&'n str]) -> Option<&'n str> {
     let likeness = |other: &str| strsim::normalized_damerau_levenshtein(&name.to_lowercase(), &other.to_lowercase());
     let best = names.iter().copied().max_by(|a, b| likeness(a).total_cmp(&likeness(b)));
     best.filter(|best| likeness(best) >= 0.5)
 }
 
-/// What was perhaps meant, as the end of a sentence; or what there is.
+/// Returns the probably intended name, or the existing names, as the end of a sentence.
 pub(crate) fn nearest<'n>(name: &str, names: impl Iterator<Item = &'n str>) -> String {
     let names: Vec<&str> = names.collect();
     match (meant(name, &names), names.first()) {
@@ -32,7 +33,7 @@ pub(crate) fn nearest<'n>(name: &str, names: impl Iterator<Item = &'n str>) -> S
     }
 }
 
-/// A name as SQL takes it.
+/// Quotes a name for SQL if needed.
 pub(crate) fn quoted(name: &str) -> String {
     let is_word = name.starts_with(|c: char| c.is_ascii_lowercase() || c == '_')
         && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
@@ -42,7 +43,7 @@ pub(crate) fn quoted(name: &str) -> String {
 /// A place in a text: line and column, from 1.
 type Place = (usize, usize);
 
-/// What is wrong. `tables`: the names of those that there are.
+/// Returns the error message for a query. `tables` has the names of all tables.
 pub(crate) fn told(sql: &str, error: &DataFusionError, tables: &[String]) -> String {
     if let Some(line) = of_store(error).or_else(|| of_store_text(&error.to_string())) {
         return line;
@@ -79,7 +80,7 @@ pub(crate) fn told(sql: &str, error: &DataFusionError, tables: &[String]) -> Str
     }
 }
 
-/// The same of what was made a text on its way here: by Parquet, and by a cluster.
+/// Returns the message for an object store's error that Parquet or a cluster has turned into text.
 pub(crate) fn of_store_text(text: &str) -> Option<String> {
     let path = text.split_once("Object at location ").and_then(|(_, rest)| Some(rest.split_once(" not found")?.0));
     if let Some(path) = path {
@@ -91,7 +92,7 @@ pub(crate) fn of_store_text(text: &str) -> Option<String> {
     Some(format!("cannot read the store: {reason}"))
 }
 
-/// What an object store did not do, and of which object, if it says so.
+/// Returns the message for an error of an object store, with the object's path if the error has it.
 fn of_store(error: &DataFusionError) -> Option<String> {
     let reason = dormouse_store::reason(error)?;
     let mut sources = std::iter::successors(Some(error as &(dyn std::error::Error + 'static)), |error| error.source());
@@ -112,14 +113,14 @@ fn span(diagnostic: &Diagnostic) -> Option<Place> {
     Some((usize::try_from(start.line).ok()?, usize::try_from(start.column).ok()?))
 }
 
-/// Where a text stands in a query.
+/// Returns the place of a text in a query.
 fn find(sql: &str, text: &str) -> Option<Place> {
     let before = &sql[..sql.find(text)?];
     let line_start = before.rfind('\n').map_or(0, |at| at + 1);
     Some((before.matches('\n').count() + 1, before[line_start..].chars().count() + 1))
 }
 
-/// The parser writes the place behind what is wrong.
+/// Splits the place off a parser's message, which has it at the end.
 fn without_place(text: &str) -> (String, Option<Place>) {
     let Some((what, place)) = text.rsplit_once(" at Line: ") else { return (text.into(), None) };
     let place = place
@@ -151,7 +152,7 @@ fn of_schema(error: &SchemaError) -> String {
     }
 }
 
-/// `table 'dormouse.trace.NAME' not found`.
+/// Returns NAME of the message `table 'dormouse.trace.NAME' not found`.
 fn missing_table(why: &str) -> Option<&str> {
     let name = why.strip_prefix("table '")?.strip_suffix("' not found")?;
     Some(name.strip_prefix(&format!("{CATALOG}.{SCHEMA}.")).unwrap_or(name))

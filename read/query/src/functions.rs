@@ -1,4 +1,4 @@
-//! Functions that questions to traces need, besides those of DataFusion.
+//! Functions for queries of traces, in addition to DataFusion's.
 
 use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
@@ -21,7 +21,7 @@ use crate::carried::locf;
 use crate::descriptors::descriptor_path;
 use crate::quantile::quantile;
 
-/// Name, what it takes, what it gives; as `--help` tells.
+/// Call and description of each function, for `--help`.
 pub(crate) const FUNCTIONS: [(&str, &str); 7] = [
     ("time_bucket('100ms', time)", "the begin of the interval that a time is in"),
     ("duration_text(ns)", "nanoseconds as people read them: 1.24 ms"),
@@ -35,22 +35,22 @@ pub(crate) const FUNCTIONS: [(&str, &str); 7] = [
     ("pairs('BEGIN', 'END', 'KEY')", "a table of what begins and ends; without KEY on one thread"),
 ];
 
-/// What a function does with columns of its arguments.
+/// Implementation of a function, on columns of its arguments.
 pub(crate) type Run = fn(&[ArrayRef]) -> Result<ArrayRef>;
 
-/// A function of one row.
+/// A scalar function.
 #[derive(Debug)]
 pub(crate) struct Function {
     pub name: &'static str,
     pub signature: Signature,
-    /// `None`: as its first argument.
+    /// Type of the result. `None`: the type of the first argument.
     pub returns: Option<DataType>,
-    /// Whether its first argument has one row if that is the value of all rows.
+    /// Whether a constant first argument is passed as one row.
     pub is_first_short: bool,
     pub run: Run,
 }
 
-// There is one of each name.
+// Names are unique.
 impl PartialEq for Function {
     fn eq(&self, other: &Function) -> bool {
         self.name == other.name
@@ -89,7 +89,7 @@ impl ScalarUDFImpl for Function {
     }
 }
 
-/// Makes them known.
+/// Registers the functions.
 pub(crate) fn register(context: &SessionContext) {
     let time = DataType::Timestamp(TimeUnit::Nanosecond, Some("UTC".into()));
     let text = DataType::Utf8;
@@ -121,7 +121,8 @@ pub(crate) fn register(context: &SessionContext) {
     context.register_udwf(descriptor_path());
 }
 
-/// What the tables of a store make the column `fields` of: the first argument lists names as JSON, the others are the columns of these names.
+/// Returns the function with which a store's tables make the column `fields`. Its first argument lists names as JSON;
+/// the others are the columns with these names.
 pub(crate) fn fields_json() -> Arc<ScalarUDF> {
     let signature = Signature::variadic_any(Volatility::Immutable);
     Arc::new(ScalarUDF::new_from_impl(Function {
@@ -151,7 +152,7 @@ fn to_json(arguments: &[ArrayRef]) -> Result<ArrayRef> {
     let mut writer = LineDelimitedWriter::new(Vec::new());
     writer.write(&batch)?;
     writer.finish()?;
-    // A line for each row: line ends in texts are escaped.
+    // One line for each row: line ends in texts are escaped.
     let lines = String::from_utf8_lossy(&writer.into_inner()).into_owned();
     let texts = lines.lines().map(|line| Some(format!("{{\"fields\":{line}}}")));
     Ok(Arc::new(texts.collect::<StringArray>()))
@@ -160,7 +161,7 @@ fn to_json(arguments: &[ArrayRef]) -> Result<ArrayRef> {
 fn time_bucket(arguments: &[ArrayRef]) -> Result<ArrayRef> {
     let [lengths, times] = arguments else { return Err(DataFusionError::Internal("time_bucket takes two".into())) };
     let (lengths, times) = (lengths.as_string::<i32>(), times.as_primitive::<TimestampNanosecondType>());
-    // Mostly there is one length for all.
+    // Usually all rows have the same length.
     let is_one = lengths.len() == 1;
     let nulls = if is_one { times.nulls().cloned() } else { NullBuffer::union(lengths.nulls(), times.nulls()) };
     if is_one && lengths.is_null(0) {
@@ -170,7 +171,7 @@ fn time_bucket(arguments: &[ArrayRef]) -> Result<ArrayRef> {
     if is_one && times.null_count() < times.len() {
         (text, length) = (lengths.value(0), bucket_ns(lengths.value(0))?);
     }
-    // The bucket of the time before, where most are; at first none.
+    // Bucket of the previous row, which most rows share. `i64::MIN` if there is none.
     let mut bucket = i64::MIN;
     let mut buckets = Vec::with_capacity(times.len());
     for (row, time) in times.values().iter().enumerate() {
@@ -189,7 +190,7 @@ fn time_bucket(arguments: &[ArrayRef]) -> Result<ArrayRef> {
     Ok(Arc::new(TimestampNanosecondArray::try_new(buckets.into(), nulls)?.with_timezone("UTC")))
 }
 
-/// The length of an interval.
+/// Parses the length of an interval.
 pub(crate) fn bucket_ns(text: &str) -> Result<i64> {
     let length = parse_duration(text).map_err(|error| DataFusionError::Execution(format!("time_bucket: {error}")))?;
     let length = i64::try_from(length.as_nanos()).ok().filter(|length| *length > 0);
@@ -199,7 +200,7 @@ pub(crate) fn bucket_ns(text: &str) -> Result<i64> {
 fn duration_text(arguments: &[ArrayRef]) -> Result<ArrayRef> {
     let given = &arguments[0];
     let numbers = match given.data_type() {
-        // Times that were subtracted.
+        // Differences of times.
         DataType::Duration(_) => cast(
             &cast(&cast(given, &DataType::Duration(TimeUnit::Nanosecond))?, &DataType::Int64)?,
             &DataType::Float64,
@@ -229,7 +230,7 @@ fn field(arguments: &[ArrayRef]) -> Result<ArrayRef> {
             }
             Some(value.clone())
         };
-        // As elsewhere: the payload's, if a context has the name too.
+        // If both the payload and the context have the name, the payload's field is used, as elsewhere.
         match ["fields", "context"].iter().find_map(|scope| within(all.get(scope)?))? {
             Value::Null => None,
             Value::String(text) => Some(text),

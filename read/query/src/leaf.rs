@@ -1,4 +1,4 @@
-//! A leaf of DataFusion's plans: work that gives batches, on threads of its own.
+//! A leaf of DataFusion's plans: work that produces batches on its own threads.
 
 use std::any::Any;
 use std::fmt;
@@ -19,12 +19,13 @@ use datafusion::physical_plan::{
     DisplayAs, DisplayFormatType, ExecutionPlan, Partitioning, PlanProperties, SendableRecordBatchStream,
 };
 
-/// Batches that wait for whoever takes them.
+/// Number of batches that may wait for the receiver.
 const AHEAD_COUNT: usize = 2;
 
-/// What a partition of a plan does.
+/// Work of a leaf's partitions.
 pub(crate) trait Work: Any + Send + Sync {
-    /// Gives the batches of a partition to `give`, until that says that nobody wants more. `run`: how often this partition was run before.
+    /// Passes the batches of a partition to `give`, until `give` returns false because no more are wanted. `run` is the
+    /// number of earlier runs of this partition.
     fn run(&self, partition: usize, run: usize, give: &mut dyn FnMut(RecordBatch) -> bool) -> Result<()>;
 }
 
@@ -48,7 +49,7 @@ impl Leaf {
         Leaf { about, work, runs: (0..partitions).map(|_| AtomicUsize::new(0)).collect(), properties }
     }
 
-    /// Its work, if it is of this kind.
+    /// Returns its work, if it has this type.
     pub(crate) fn work<W: Work>(&self) -> Option<&W> {
         let work: &dyn Any = self.work.as_ref();
         work.downcast_ref()
@@ -59,7 +60,8 @@ impl Leaf {
     }
 }
 
-/// What is read, where its rows are divided for all processors, as few are.
+/// Returns the input of a round-robin repartitioning, otherwise the plan itself. Such a repartitioning only spreads
+/// rows of few partitions over all CPUs.
 pub(crate) fn undivided(plan: &Arc<dyn ExecutionPlan>) -> &Arc<dyn ExecutionPlan> {
     match plan.downcast_ref::<RepartitionExec>() {
         Some(divided) if matches!(divided.partitioning(), Partitioning::RoundRobinBatch(_)) => divided.input(),
@@ -106,12 +108,12 @@ impl ExecutionPlan for Leaf {
     fn execute(&self, partition: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
         let mut builder = RecordBatchReceiverStream::builder(self.schema(), AHEAD_COUNT);
         let (sender, work) = (builder.tx(), Arc::clone(&self.work));
-        // Nothing but the number passes by it.
+        // Relaxed: the counter orders no other memory.
         let run = self.runs[partition].fetch_add(1, Ordering::Relaxed);
         let memory = MemoryConsumer::new("batches of the trace").register(context.memory_pool());
         builder.spawn_blocking(move || {
             work.run(partition, run, &mut |batch| {
-                // The one that is made while others wait.
+                // One more than waits: the batch that is being made.
                 memory.resize((AHEAD_COUNT + 1) * batch.get_array_memory_size());
                 sender.blocking_send(Ok(batch)).is_ok()
             })

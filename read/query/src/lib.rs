@@ -1,23 +1,27 @@
-//! Questions to traces in SQL, and to stores of traces: the program `dormouse-query`, which `dormouse query` runs.
+//! SQL queries on traces and on stores of traces: the program `dormouse-query`, which `dormouse query` runs.
 //!
 //! ```text
 //!   SQL ─▶ DataFusion ─▶ plan ─▶ scan (push) ─▶ Request ─▶ dormouse_columns ─▶ batches ─▶ DataFusion ─▶ Printer
-//!            │  names     │           time, classes, columns, conditions: looked at while the trace is read
-//!            ▼            ├─▶ store: files of Parquet that manifests name ─▶ DataFusion ─▶ Printer
-//!         catalog         └─▶ cluster: the same plan, to a scheduler of Ballista ─▶ executors ─▶ a file ─▶ Printer
+//!            │  names     │           time, classes, columns, conditions: applied while the trace is read
+//!            ▼            ├─▶ store: the Parquet files named in manifests ─▶ DataFusion ─▶ Printer
+//!         catalog         └─▶ cluster: the same plan, to a Ballista scheduler ─▶ executors ─▶ a file ─▶ Printer
 //! ```
-//! * The tables of a source (`Source`: traces, or a store): a table for each class, events, pairs, classes, losses, processes, totals.
-//! * Nothing is decoded here: batches come from `dormouse_columns`, pairs from `dormouse_analysis`, figures from `dormouse_ctf`, files of a store from DataFusion.
-//! * A query reads the source that was named, and nothing else: it opens and writes no file but what `-o` names.
-//! * `--memory` bounds what DataFusion keeps; sorting, grouping and joining go on in temporary files beyond it.
-//! * Whole numbers are exact: DataFusion's sums and operators, which wrap, are replaced (`exact`).
-//! * Plans are changed by DataFusion's rules, and by three of ours (`rules`): where only `count(*)` is asked, by class and time, nothing becomes a row, and
-//!   whoever reads counts (`count`); tables of a trace that a union brings together are read in one pass (`together`); `locf` keeps the last values by key
-//!   (`carried`).
-//! * Pairs of a store are found by an operator of its own (`store::PairExec`). A cluster knows it by `codec`, as it knows those of `count` and `carried`.
-//! * The programs of a cluster (`dormouse_cluster`) get from [`engine`] what their plans need: functions, operators, and object stores by their addresses.
+//! * A source (`Source`) is traces or a store. Its tables: one for each class, events, pairs, classes, losses,
+//!   processes, totals.
+//! * Nothing is decoded here: batches come from `dormouse_columns`, pairs from `dormouse_analysis`, figures from
+//!   `dormouse_ctf`, the files of a store from DataFusion.
+//! * A query reads only the source that was named. It opens and writes no file except the one given by `-o`.
+//! * `--memory` bounds the memory of DataFusion; beyond it, sorting, grouping and joining use temporary files.
+//! * Integers are exact: DataFusion's sums and operators, which wrap, are replaced (`exact`).
+//! * Plans are changed by DataFusion's rules and three of Dormouse's (`rules`). A plain `count(*)` by class and time
+//!   builds no rows; the reader counts (`count`). Tables of a trace in a union are read in one pass (`together`).
+//!   `locf` keeps the last values by key (`carried`).
+//! * Pairs of a store are found by its own operator (`store::PairExec`). `codec` serialises it for a cluster, as it
+//!   does the operators of `count` and `carried`.
+//! * The programs of a cluster (`dormouse_cluster`) get what their plans need from [`engine`]: functions, operators,
+//!   and object stores by address.
 #![forbid(unsafe_code)]
-// They panic when nobody reads: `Output` does not.
+// The print macros panic when the reader has closed the pipe; `Output` does not.
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 mod arguments;
@@ -52,7 +56,7 @@ mod traces;
 
 use std::process::ExitCode;
 
-/// The program.
+/// Runs the program.
 pub fn main() -> ExitCode {
     dormouse_terminal::main(|command| command, arguments::Query::run)
 }

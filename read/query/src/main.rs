@@ -1,4 +1,4 @@
-//! The program `dormouse-query`, see the library.
+//! The program `dormouse-query`; see the library.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;

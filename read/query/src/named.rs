@@ -1,11 +1,12 @@
-//! Queries that have a name.
+//! Named queries.
 //!
-//! A file of SQL for each. Its first lines are comments: `-- about` what it tells, and `-- needs: TABLE` (or one of `A | B`) what the trace has to have.
-//! What stands in `/*+ … */` is read where a store is asked: process ids are of one host, and stores have many.
+//! Each is an SQL file. Its first lines are comments: `-- about` describes the query, and `-- needs: TABLE` names a
+//! table that the trace must have. Text in `/*+ … */` is used only for a store: process ids are unique on one host, and
+//! a store has several.
 
 use crate::fault;
 
-/// A query that has a name.
+/// A named query.
 #[derive(Debug)]
 pub(crate) struct Named {
     pub name: &'static str,
@@ -14,14 +15,14 @@ pub(crate) struct Named {
 
 macro_rules! named {
     ($($name:literal)*) => {
-        /// All of them, in alphabetical order.
+        /// All named queries, in alphabetical order.
         pub(crate) const ALL: &[Named] = &[$(Named { name: $name, sql: include_str!(concat!("named/", $name, ".sql")) }),*];
     };
 }
 
 named! { "alloc-leaks" "alloc-sizes" "busiest" "classes-by-second" "io-by-file" "latency" "mutex-contention" "slowest" "threads" "time-by-file" }
 
-/// Which was perhaps meant by a name that none has, as the end of a sentence, and what lists them.
+/// Returns the most similar name, as the end of a sentence, and the command that lists all names.
 pub(crate) fn nearest(name: &str) -> String {
     let names: Vec<&str> = ALL.iter().map(|named| named.name).collect();
     let meant = fault::meant(name, &names).map(|best| format!("; did you mean {best}?")).unwrap_or(";".into());
@@ -33,17 +34,17 @@ impl Named {
         ALL.iter().find(|named| named.name == name)
     }
 
-    /// Its text for traces, or for a store.
+    /// Returns the query's text for traces, or for a store.
     pub(crate) fn text(&self, is_store: bool) -> String {
         if is_store { self.sql.replace("/*+", "").replace("*/", "") } else { self.sql.into() }
     }
 
-    /// What it tells, in one line.
+    /// Returns the description, one line.
     pub(crate) fn about(&self) -> &'static str {
         self.sql.lines().next().and_then(|line| line.strip_prefix("-- ")).unwrap_or_default()
     }
 
-    /// The first table that it needs and that is not there.
+    /// Returns the first table that the query needs and that is absent.
     pub(crate) fn lacks(&self, tables: &[String]) -> Option<&'static str> {
         let needs = self.sql.lines().filter_map(|line| line.strip_prefix("-- needs: "));
         needs.into_iter().find(|table| !tables.iter().any(|there| there == table))

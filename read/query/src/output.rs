@@ -22,7 +22,7 @@ use dormouse_terminal::{Output, say};
 use parquet::arrow::ArrowWriter;
 use tempfile::NamedTempFile;
 
-/// How results are written.
+/// Output format of results.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
     /// For people, in columns
@@ -43,15 +43,17 @@ impl Format {
     }
 }
 
-/// Where a result goes: standard output, or a file that has its name when it is whole.
+/// Destination of a result: standard output, or a file that gets its name when it is complete.
 pub(crate) enum Target<'o> {
     Stream(&'o mut Output),
     File(Output, Option<NamedTempFile>, PathBuf),
 }
 
 impl<'o> Target<'o> {
+    /// Opens the destination.
+    ///
     /// # Errors
-    /// It cannot be written there, or is not text and would go to a terminal.
+    /// It cannot be written, or the format is not text and standard output is a terminal.
     pub(crate) fn open(path: Option<&Path>, format: Format, out: &'o mut Output) -> Result<Target<'o>> {
         let Some(path) = path.filter(|path| *path != Path::new("-")) else {
             if !format.is_text() && std::io::stdout().is_terminal() {
@@ -65,7 +67,7 @@ impl<'o> Target<'o> {
             let file = File::options().write(true).open(path).with_context(failed)?;
             return Ok(Target::File(Output::to_file(file, name), None, path.into()));
         }
-        // A link stays one.
+        // A symbolic link stays one: its target is replaced.
         let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
         let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let prefix = format!(".{}.partial-", path.file_name().unwrap_or_default().to_string_lossy());
@@ -81,8 +83,10 @@ impl<'o> Target<'o> {
         }
     }
 
+    /// Completes the output, and renames the temporary file.
+    ///
     /// # Errors
-    /// Something could not be written. Then a file stays what it was.
+    /// Something could not be written. An existing file is then unchanged.
     pub(crate) fn finish(self) -> Result<()> {
         let Target::File(out, partial, path) = self else { return Ok(()) };
         out.finish()?;
@@ -91,7 +95,7 @@ impl<'o> Target<'o> {
     }
 }
 
-/// An output that says whether somebody still reads, while a writer has it.
+/// An output, borrowed by a writer, that tells whether it is still read.
 pub(crate) struct Tap<'t> {
     out: &'t mut Output,
     is_over: Rc<Cell<bool>>,
@@ -126,7 +130,7 @@ enum Writer<'t> {
     Csv(csv::Writer<Tap<'t>>),
     Json(datafusion::arrow::json::writer::Writer<Tap<'t>, LineDelimited>),
     Arrow(FileWriter<Tap<'t>>),
-    /// Its own memory is what it writes to: it wants a writer that threads can hand on.
+    /// Writes to its own buffer, because `ArrowWriter` requires a writer that is `Send`.
     Parquet(Box<ArrowWriter<Vec<u8>>>, Tap<'t>),
 }
 
@@ -137,12 +141,12 @@ impl<'t> Printer<'t> {
         Ok(Printer { writer, is_over })
     }
 
-    /// Takes a batch. False: no more is wanted, or nobody reads.
+    /// Writes a batch. Returns false if no more batches are wanted or the output is no longer read.
     pub(crate) fn batch(&mut self, batch: &RecordBatch) -> Result<bool> {
         Ok(self.writer.batch(batch)? && !self.is_over.get())
     }
 
-    /// The end of the result.
+    /// Completes the result.
     pub(crate) fn finish(self) -> Result<()> {
         self.writer.finish()
     }
@@ -154,7 +158,7 @@ impl<'t> Writer<'t> {
             Format::Table => Writer::Table { out, schema: Arc::clone(schema), rows: Vec::new(), count: 0, rows_max },
             Format::Csv => {
                 let mut writer = csv::WriterBuilder::new().with_header(true).build(out);
-                // The header is there without rows, too.
+                // The header is written even if there are no rows.
                 writer.write(&flat(&RecordBatch::new_empty(Arc::clone(schema)))?)?;
                 Writer::Csv(writer)
             }
@@ -211,7 +215,7 @@ fn shown() -> FormatOptions<'static> {
     FormatOptions::default().with_display_error(true)
 }
 
-/// Lists, structures and bytes as text, which CSV has no other way to write.
+/// Turns lists, structures and bytes into text, because CSV has no other form for them.
 fn flat(batch: &RecordBatch) -> Result<RecordBatch, ArrowError> {
     let is_flat = |data_type: &DataType| !data_type.is_nested() && !matches!(data_type, DataType::Binary);
     let schema = batch.schema();

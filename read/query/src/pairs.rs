@@ -1,4 +1,5 @@
-//! The table `pairs`: what begins and what ends it, as the names of classes say; and `pairs('BEGIN', 'END', 'KEY')`, as somebody says.
+//! The table `pairs`, whose begins and ends are found by the names of classes; and `pairs('BEGIN', 'END', 'KEY')`, in
+//! which the query names them.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -19,7 +20,7 @@ use dormouse_store::pairs::{Group, Rule, of_names, schema};
 use crate::leaf::{Leaf, Work};
 use crate::traces::Traces;
 
-/// The table.
+/// The table `pairs`.
 #[derive(Debug)]
 pub(crate) struct PairsTable {
     traces: &'static Traces,
@@ -31,7 +32,7 @@ fn plan(error: Error) -> DataFusionError {
     DataFusionError::Plan(error.0)
 }
 
-/// An error of whoever takes the pairs, or of whoever finds them.
+/// An error of finding the pairs, or of the consumer of their batches.
 struct Wrong(DataFusionError);
 
 impl From<Error> for Wrong {
@@ -41,12 +42,12 @@ impl From<Error> for Wrong {
 }
 
 impl PairsTable {
-    /// What the names of classes say.
+    /// Returns the table of pairs found by the names of classes.
     pub(crate) fn of_names(traces: &'static Traces) -> PairsTable {
         PairsTable { traces, groups: of_names(&traces.files), schema: schema() }
     }
 
-    /// What somebody says.
+    /// Returns the table of pairs of the given classes.
     fn of(traces: &'static Traces, begin: String, end: String, key: Vec<String>) -> Result<PairsTable> {
         let classes: Vec<ClassRef<'_>> = traces.files.traces().flat_map(ClassRef::all).collect();
         for pattern in [&begin, &end] {
@@ -58,7 +59,7 @@ impl PairsTable {
         }
         let name = format!("{begin}..{end}");
         let rule = Rule { name, begins: vec![begin], ends: vec![end], only: None };
-        // As of `stats --latency`: threads are those of a trace, other keys are not.
+        // As in `stats --latency`: threads belong to one trace, other keys do not.
         let trace_count = traces.files.traces().count();
         let of_traces: Vec<Option<usize>> =
             if key.is_empty() { (0..trace_count).map(Some).collect() } else { vec![None] };
@@ -127,7 +128,7 @@ impl Work for PairWork {
     }
 }
 
-/// `pairs('BEGIN', 'END', 'KEY')`.
+/// The table function `pairs('BEGIN', 'END', 'KEY')`.
 #[derive(Debug)]
 pub(crate) struct PairsFunction(pub &'static Traces);
 
@@ -138,17 +139,17 @@ impl TableFunctionImpl for PairsFunction {
     }
 }
 
-/// What `pairs(…)` is asked for.
+/// Arguments of `pairs(…)`.
 #[derive(Debug)]
 pub(crate) struct Asked {
     pub begin: String,
     pub end: String,
-    /// Names of fields; none: the thread.
+    /// Names of fields. If empty, pairs are matched by thread.
     pub key: Vec<String>,
 }
 
 impl Asked {
-    /// Reads the arguments.
+    /// Parses the arguments.
     pub(crate) fn of(arguments: &[Expr]) -> Result<Asked> {
         let text = |expr: &Expr| match expr {
             Expr::Literal(ScalarValue::Utf8(Some(text)) | ScalarValue::Utf8View(Some(text)), _) => Ok(text.clone()),

@@ -1,4 +1,4 @@
-//! How far reading has come: on standard error, if that is a terminal and it takes more than a second.
+//! Progress of reading: shown on standard error if it is a terminal and the work takes more than a second.
 
 use std::io::IsTerminal;
 use std::sync::atomic::Ordering;
@@ -8,14 +8,14 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::source::Source;
 
-/// Nothing is shown of work that is done before.
+/// Time after which progress is shown.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Often enough to look alive.
+/// Interval between updates.
 const TICK: Duration = Duration::from_millis(100);
 
-/// Does work, and shows meanwhile how much of the traces has been read for it.
+/// Does work, and meanwhile shows how much of the traces has been read.
 pub(crate) async fn during<T>(source: Source, work: impl Future<Output = T>) -> T {
-    // How much of a store is read nobody counts.
+    // For stores, progress is not counted.
     let Source::Traces(traces) = source else { return work.await };
     traces.read_bytes.store(0, Ordering::Relaxed);
     traces.all_bytes.store(0, Ordering::Relaxed);
@@ -23,7 +23,7 @@ pub(crate) async fn during<T>(source: Source, work: impl Future<Output = T>) -> 
     of(position, "{bar:40} {bytes} of {total_bytes}", work).await
 }
 
-/// Does work, and shows meanwhile how much is done, of how much.
+/// Does work, and meanwhile shows how much of it is done.
 pub(crate) async fn of<T>(position: impl Fn() -> (u64, u64), template: &str, work: impl Future<Output = T>) -> T {
     if !std::io::stderr().is_terminal() {
         return work.await;

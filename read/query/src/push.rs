@@ -1,8 +1,10 @@
-//! Which conditions of a query are looked at while the trace is read.
+//! Conditions of a query that are evaluated while the trace is read.
 //!
-//! A condition is pushed down only where the reader answers it as SQL does: a comparison with what an event does not have is neither true nor false in
-//! both. It asks for a field, and SQL for a column: so the column has to have that field of all classes with the name of the table. Left to DataFusion are floating-point numbers (SQL orders NaN, the filter language does not), labels of enumerations (a value can have several),
-//! names that mean more than one field, and who wrote the event.
+//! A condition is pushed down only if the reader's answer is the same as SQL's. In both, a comparison with a field that
+//! an event lacks is neither true nor false. The reader compares a field and SQL a column, so the column must hold that
+//! field for all classes with the table's name. Left to DataFusion: floating-point numbers (SQL orders NaN, the filter
+//! language does not), labels of enumerations (a value can have several), names that mean more than one field, and the
+//! event's process and thread.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -20,20 +22,20 @@ use dormouse_ctf::plan::Shape;
 
 use crate::traces::Traces;
 
-/// What becomes of a condition.
+/// A condition that the reader evaluates.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Pushed {
-    /// It asks for the class alone, see [`classes`].
+    /// The condition only concerns the class, see [`classes`].
     Classes,
-    /// No event is earlier.
+    /// Earliest time of the events, in nanoseconds since the epoch.
     Since(i64),
-    /// All events are earlier.
+    /// Time that all events are before, in nanoseconds since the epoch.
     Until(i64),
-    /// In the language of filters.
+    /// A condition in the filter language.
     Condition(String),
 }
 
-/// What becomes of a condition of a table; `None`: it is left to DataFusion.
+/// Translates a condition of a table for the reader. `None` leaves it to DataFusion.
 pub(crate) fn pushed(filter: &Expr, class: Option<&str>, traces: &Traces) -> Option<Pushed> {
     let columns = filter.column_refs();
     let is_of = |name: &str| !columns.is_empty() && columns.iter().all(|column| column.name == name);
@@ -47,14 +49,14 @@ pub(crate) fn pushed(filter: &Expr, class: Option<&str>, traces: &Traces) -> Opt
     if is_of("time") { time(filter) } else { condition(filter, class, traces).map(Pushed::Condition) }
 }
 
-/// Whether it is made of these columns and of values alone.
+/// Whether a condition has only these columns and literals.
 pub(crate) fn is_about(filter: &Expr, names: &[&str]) -> bool {
     let columns = filter.column_refs();
     let is_of = !columns.is_empty() && columns.iter().all(|column| names.contains(&column.name.as_str()));
     is_of && !filter.is_volatile() && is_plain(filter)
 }
 
-/// Whether it is made of columns and values alone.
+/// Whether a condition has only columns, literals and plain operators.
 fn is_plain(filter: &Expr) -> bool {
     match filter {
         Expr::Column(_) | Expr::Literal(..) => true,
@@ -67,12 +69,12 @@ fn is_plain(filter: &Expr) -> bool {
     }
 }
 
-/// Whether a class is one of those in which a session says of itself.
+/// Whether a class is one of the state stream's, which describe the session.
 pub(crate) fn is_state(traces: &Traces, class: &str) -> bool {
     traces.files.traces().flat_map(ClassRef::all).any(|one| one.class.full_name == class && one.is_state())
 }
 
-/// Of these classes (none: all but those of sessions) the ones of which a condition is true.
+/// Returns the classes for which a condition is true, among `among`, or among the programs' classes if that is empty.
 pub(crate) fn classes(
     filter: &Expr,
     schema: &SchemaRef,
@@ -96,18 +98,18 @@ pub(crate) fn classes(
     Ok(names.into_iter().zip(kept).filter(|(_, is_true)| *is_true).map(|(name, _)| name).collect())
 }
 
-/// Of which rows a condition is true.
+/// Returns for each row whether a condition is true.
 pub(crate) fn is_true(filter: &Expr, rows: &RecordBatch, state: &dyn Session) -> Result<Vec<bool>> {
     let bare = unqualified(filter.clone())?;
     let expression = state.create_physical_expr(bare, &DFSchema::try_from(rows.schema())?)?;
     let result = expression.evaluate(rows)?.into_array(rows.num_rows())?;
     let result = cast(&result, &DataType::Boolean)?;
-    // What is no Boolean decides nothing.
+    // A result that is not Boolean keeps all rows.
     let found = result.as_any().downcast_ref::<BooleanArray>();
     Ok((0..rows.num_rows()).map(|row| found.is_none_or(|found| found.is_valid(row) && found.value(row))).collect())
 }
 
-/// The same with columns that name no table.
+/// Returns the condition with the table names removed from its columns.
 fn unqualified(filter: Expr) -> Result<Expr> {
     use datafusion::common::tree_node::{Transformed, TreeNode};
     let transformed = filter.transform(|one| {
@@ -121,7 +123,7 @@ fn unqualified(filter: Expr) -> Result<Expr> {
     Ok(transformed.data)
 }
 
-/// A column and a value, with the operator that stands between them in this order.
+/// Splits a comparison of a column and a literal into column, operator and value, with the column on the left.
 fn comparison(filter: &Expr) -> Option<(&str, Operator, &ScalarValue)> {
     let Expr::BinaryExpr(BinaryExpr { left, op, right }) = filter else { return None };
     match (left.as_ref(), right.as_ref()) {
@@ -131,7 +133,7 @@ fn comparison(filter: &Expr) -> Option<(&str, Operator, &ScalarValue)> {
     }
 }
 
-/// What a condition on a column of times says.
+/// Translates a comparison of a time column with a literal.
 pub(crate) fn time(filter: &Expr) -> Option<Pushed> {
     let (_, operator, value) = comparison(filter)?;
     let ScalarValue::TimestampNanosecond(Some(ns), _) = value else { return None };
@@ -144,7 +146,7 @@ pub(crate) fn time(filter: &Expr) -> Option<Pushed> {
     }
 }
 
-/// A condition on fields of a class in the language of filters.
+/// Translates a condition on fields of a class to the filter language.
 fn condition(filter: &Expr, class: &str, traces: &Traces) -> Option<String> {
     let name = |column: &str| field(column, class, traces);
     match filter {
@@ -179,20 +181,20 @@ fn condition(filter: &Expr, class: &str, traces: &Traces) -> Option<String> {
     }
 }
 
-/// What a field holds that can be compared.
+/// Kind of a field that the filter language compares as SQL does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum FieldKind {
     Integer,
     Text,
 }
 
-/// Words of the filter language that name no field.
+/// Words of the filter language that do not name a field.
 const WORDS: [&str; 16] = [
     "and", "or", "not", "true", "false", "event", "time", "cpu", "pid", "tid", "process", "comm", "fields", "context",
     "procname", "cpu_id",
 ];
 
-/// What a column is, if it is one field of the class and its name means that field to a filter.
+/// Returns the kind of a column, if it is one field of the class and a filter finds that field by the same name.
 fn field(column: &str, class: &str, traces: &Traces) -> Option<FieldKind> {
     let is_word = column.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
         && column.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
@@ -203,7 +205,7 @@ fn field(column: &str, class: &str, traces: &Traces) -> Option<FieldKind> {
     for members in filled(traces.files.traces(), class) {
         let mut fills = members.iter().filter(|(_, filled)| filled.as_deref() == Some(column));
         let mut of_name = members.iter().filter(|(member, _)| member.name == column);
-        // Of each class with this name the column has the values of this member, and of no other.
+        // In each class with this name, the column must hold the values of this member and of no other.
         let ((member, _), None) = (fills.next()?, fills.next()) else { return None };
         if member.name != column || of_name.nth(1).is_some() {
             return None;
@@ -226,11 +228,11 @@ fn field(column: &str, class: &str, traces: &Traces) -> Option<FieldKind> {
     found
 }
 
-/// A value as the filter language writes it.
+/// Returns a value in the syntax of the filter language.
 fn literal(value: &ScalarValue, kind: FieldKind, is_equal: bool) -> Option<String> {
     match (kind, value) {
         (FieldKind::Text, ScalarValue::Utf8(Some(text)) | ScalarValue::Utf8View(Some(text))) if is_equal => {
-            // What is no UTF-8 is U+FFFD in a column; a NUL ends the text of a trace.
+            // In a column, invalid UTF-8 has become U+FFFD, and a text of a trace ends at a NUL.
             let is_exact = !text.contains(['\u{fffd}', '\0']) && !text.chars().any(char::is_control);
             is_exact.then(|| format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\"")))
         }
@@ -248,12 +250,12 @@ fn literal(value: &ScalarValue, kind: FieldKind, is_equal: bool) -> Option<Strin
     }
 }
 
-/// A number that is near those of 64 bits: the filter language has no greater ones.
+/// Returns an integer as text if its magnitude is at most 2^64; the filter language has no greater ones.
 fn integer(n: i128) -> Option<String> {
     (n.unsigned_abs() <= 1 << 64).then(|| n.to_string())
 }
 
-/// The names of all classes, in alphabetical order.
+/// Returns the names of all classes, in alphabetical order.
 pub(crate) fn class_names(traces: &Traces) -> Vec<String> {
     all_classes(traces.files.traces()).into_iter().map(|class| class.name).collect()
 }

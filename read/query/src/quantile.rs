@@ -1,8 +1,8 @@
-//! The aggregate `quantile(x, 0.99)`: the same value wherever it is computed, in however many parts.
+//! The aggregate `quantile(x, 0.99)`: its value does not depend on how the rows are split into parts.
 //!
-//! Values are counted in buckets whose bounds grow by a factor; counts of parts are added, so their order and number change nothing (a t-digest gives
-//! other values for other parts, and a cluster has other parts than one machine). A quantile is within [`RELATIVE_ERROR`] of the value that has its
-//! rank.
+//! Values are counted in buckets whose bounds grow by a constant factor. The counts of parts are added, so the order
+//! and number of parts do not matter. (A t-digest gives other values for other parts, and a cluster has other parts
+//! than one machine.) A quantile is within [`RELATIVE_ERROR`] of the value with its rank.
 //!
 //! Source: Ch. Masson, J. Rim, H. Lee, *DDSketch: a fast and fully-mergeable quantile sketch with relative-error guarantees*, 2019.
 
@@ -21,12 +21,12 @@ use datafusion::logical_expr::utils::format_state_name;
 use datafusion::logical_expr::{Accumulator, AggregateUDF, AggregateUDFImpl, Signature, Volatility};
 use datafusion::physical_expr::expressions::Literal;
 
-/// A quantile is at most this much, of itself, beside the value that has its rank.
+/// Maximum relative error of a quantile, compared with the value of its rank.
 const RELATIVE_ERROR: f64 = 0.002;
-/// What is nearer to 0 counts as 0.
+/// Magnitude below which a value counts as 0.
 const LEAST: f64 = 1e-9;
 
-/// The function.
+/// Returns the aggregate function `quantile`.
 pub(crate) fn quantile() -> AggregateUDF {
     AggregateUDF::from(Quantile { signature: Signature::any(2, Volatility::Immutable) })
 }
@@ -71,10 +71,10 @@ impl AggregateUDFImpl for Quantile {
     }
 }
 
-/// Counts of buckets that follow one another.
+/// Counts of consecutive buckets.
 #[derive(Debug, Default, Clone, PartialEq)]
 struct Buckets {
-    /// The index of the first.
+    /// Index of the first bucket.
     first: i32,
     counts: VecDeque<u64>,
 }
@@ -101,12 +101,12 @@ impl Buckets {
     }
 }
 
-/// How values are distributed.
+/// Distribution of values.
 #[derive(Debug, Clone, PartialEq)]
 struct Sketch {
     count: u64,
     zeros: u64,
-    /// By the logarithm of the magnitude.
+    /// Buckets by the logarithm of the magnitude.
     negative: Buckets,
     positive: Buckets,
     least: f64,
@@ -120,14 +120,14 @@ impl Default for Sketch {
     }
 }
 
-/// By how much bounds of buckets grow.
+/// Returns the ratio of consecutive bucket bounds.
 fn gamma() -> f64 {
     (1.0 + RELATIVE_ERROR) / (1.0 - RELATIVE_ERROR)
 }
 
 impl Sketch {
     fn add(&mut self, value: f64) {
-        // What is no number, and what is infinite, has no rank.
+        // NaN and infinities have no rank.
         if !value.is_finite() {
             return;
         }
@@ -155,7 +155,7 @@ impl Sketch {
         found.filter(|_| self.count > 0).map(|(value, _)| value.clamp(self.least, self.greatest))
     }
 
-    /// As a column has it: 8 bytes each.
+    /// Encodes the sketch as little-endian words of 8 bytes.
     fn encode(&self) -> Vec<u8> {
         let mut words = vec![self.count, self.zeros, self.least.to_bits(), self.greatest.to_bits()];
         for buckets in [&self.negative, &self.positive] {
@@ -165,7 +165,7 @@ impl Sketch {
         words.into_iter().flat_map(u64::to_le_bytes).collect()
     }
 
-    /// Adds what [`Sketch::encode`] has made.
+    /// Adds a sketch encoded by [`Sketch::encode`].
     fn merge(&mut self, bytes: &[u8]) -> Option<()> {
         let mut words = bytes.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap_or_default()));
         self.count += words.next()?;
@@ -181,7 +181,7 @@ impl Sketch {
     }
 }
 
-/// The values of one group.
+/// Accumulator for one group.
 #[derive(Debug)]
 struct Counts {
     at: f64,

@@ -1,4 +1,4 @@
-//! The rules that change a plan before it is run: DataFusion's, and ours before and behind them.
+//! The rules that transform a physical plan: DataFusion's, with Dormouse's before and after them.
 
 use std::sync::Arc;
 
@@ -12,25 +12,25 @@ use datafusion::physical_plan::ExecutionPlan;
 use crate::{carried, count, together};
 
 type AnyRule = Arc<dyn PhysicalOptimizerRule + Send + Sync>;
-/// What comes in the place of an operator and of what is below it, if anything does.
+/// Function that returns a replacement for an operator and its inputs, if it has one.
 type Replace = fn(&Arc<dyn ExecutionPlan>) -> Result<Option<Arc<dyn ExecutionPlan>>>;
 
-/// Puts other operators in the place of some.
+/// A rule that replaces operators.
 #[derive(Debug)]
 struct Rule {
     name: &'static str,
     replace: Replace,
 }
 
-/// These operators need an order of rows, which DataFusion's rules give them.
+/// These operators require an order of rows, which DataFusion's rules then establish.
 const BEFORE: [Rule; 1] = [Rule { name: "carry_by_key", replace: carried::replace }];
-/// These look for what DataFusion's rules leave to be read.
+/// These rules inspect what DataFusion's rules have left to be read.
 const BEHIND: [Rule; 2] = [
     Rule { name: "count_where_it_is_read", replace: count::replace },
     Rule { name: "read_together", replace: together::replace },
 ];
 
-/// All of them, in their order.
+/// Returns all rules, in their order.
 pub(crate) fn all() -> Vec<AnyRule> {
     let own = |rule| Arc::new(rule) as AnyRule;
     let before = BEFORE.into_iter().map(own);

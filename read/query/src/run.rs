@@ -20,14 +20,14 @@ use crate::output::{Format, Printer, Target};
 use crate::progress;
 use crate::source::Source;
 
-/// What an interrupted command exits with, as a shell shows it.
+/// Exit code of a command that SIGINT ended, as shells report it.
 pub(crate) const INTERRUPTED: u8 = 130;
 pub(crate) const TERMINATED: u8 = 143;
 
-/// How long the end waits for threads; one that takes longer is left behind.
+/// Time that the shutdown waits for threads. Threads that take longer are abandoned.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Columns that tables have whatever the trace is.
+/// Columns that tables have for every trace.
 const COLUMNS: [&str; 15] = [
     "time",
     "class",
@@ -46,10 +46,10 @@ const COLUMNS: [&str; 15] = [
     "program",
 ];
 
-/// A source that queries are asked of.
+/// A source with the context in which queries on it run.
 pub(crate) struct Session {
     source: Source,
-    /// Where plans run, if not here.
+    /// Cluster that runs the plans. `None`: they run here.
     cluster: Option<Cluster>,
     temporary: PathBuf,
     context: SessionContext,
@@ -57,7 +57,7 @@ pub(crate) struct Session {
     runtime: Option<Runtime>,
 }
 
-/// How a query ended.
+/// Outcome of a query.
 enum Outcome {
     Done,
     Signal(u8),
@@ -72,20 +72,20 @@ impl Session {
         Ok(Session { source, cluster, temporary, context, tables, runtime: Some(runtime) })
     }
 
-    /// What is asked.
+    /// Returns the source.
     pub(crate) fn source(&self) -> Source {
         self.source
     }
 
-    /// The names of the tables.
+    /// Returns the names of the tables.
     pub(crate) fn tables(&self) -> &[String] {
         &self.tables
     }
 
-    /// Runs a query and writes what it gives.
+    /// Runs a query, writes its result and returns the exit code.
     ///
     /// # Errors
-    /// It is wrong, or the result cannot be written.
+    /// The query is wrong, or the result cannot be written.
     pub(crate) fn run(
         &self,
         sql: &str,
@@ -95,7 +95,7 @@ impl Session {
         out: &mut Output,
     ) -> Result<u8> {
         let Some(runtime) = &self.runtime else { return Ok(0) };
-        // The file that is made next does not outlive a signal that comes at once.
+        // Signals are handled before the temporary file is created, so that a signal never leaves it behind.
         let within = runtime.enter();
         let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
         drop(within);
@@ -115,7 +115,7 @@ impl Session {
         Ok(self.tell())
     }
 
-    /// Says what was wrong with the source; the exit code.
+    /// Reports damage and losses of the source, and returns the exit code.
     fn tell(&self) -> u8 {
         let (damage, has_lost) = self.source.take_damage();
         damage.iter().for_each(|line| say(format_args!("warning: {line}")));
@@ -125,7 +125,7 @@ impl Session {
         (!damage.is_empty()).into()
     }
 
-    /// The names of tables and of their columns, to be completed.
+    /// Returns the names of tables and columns, for completion.
     pub(crate) fn names(&self) -> Vec<String> {
         let of_all = COLUMNS.iter().map(ToString::to_string);
         self.tables.iter().cloned().chain(self.source.columns()).chain(of_all).collect()
@@ -145,7 +145,7 @@ impl Session {
             }
             _ => execute_stream(plan, task).map_err(told)?,
         };
-        // Nothing is written of a query that fails at once.
+        // If the query fails before its first batch, nothing is written.
         let mut next = batches.next().await.transpose().map_err(told)?;
         let mut printer = Printer::new(format, rows, &batches.schema(), target.output())?;
         while let Some(batch) = next {
@@ -160,7 +160,8 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        // What still reads ends with its next batch. Temporary files go when nothing has them any more.
+        // Threads that still read end at their next batch. Temporary files are removed when nothing holds them any
+        // more.
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_timeout(PATIENCE);
         }

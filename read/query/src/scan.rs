@@ -1,11 +1,12 @@
-//! Tables of events: one for each class, and one over all.
+//! Tables of events: one for each class, and one of all classes.
 //!
 //! ```text
 //!   scan(projection, filters) ─▶ push ─▶ Request ─▶ Layout                        which members of which classes are decoded
 //!   execute(partition)        ─▶ Parts (shared by all partitions) ─▶ Batches ─▶ DataFusion
 //! ```
-//! A partition takes the next part of a stream (1 MiB) that no other has taken, so all processors are busy with one long stream as with many
-//! short ones. Rows therefore come in no order: who wants one says `order by`.
+//! A partition takes the next part of a stream (1 MiB) that no other partition has taken, so that all CPUs are busy
+//! with one long stream as well as with many short ones. Rows therefore have no order; a query that needs one says
+//! `order by`.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -26,10 +27,10 @@ use crate::leaf::{Leaf, Work};
 use crate::push::{self, Pushed};
 use crate::traces::Traces;
 
-/// Streams with fewer bytes than this are no work for a thread of their own.
+/// Minimum number of bytes to read per partition.
 const PARTITION_BYTES: u64 = 1 << 20;
 
-/// Where a column of a table comes from.
+/// Source of a table's column.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Source {
     /// A column of the layout.
@@ -38,24 +39,24 @@ enum Source {
     Json,
 }
 
-/// A table of the events of some classes.
+/// A table of events of one class or all.
 #[derive(Debug)]
 pub(crate) struct EventsTable {
     traces: &'static Traces,
-    /// The class; `None`: all.
+    /// Name of the class. `None`: all classes.
     class: Option<String>,
     sources: Vec<Source>,
     schema: SchemaRef,
 }
 
 impl EventsTable {
-    /// That of one class, with a column for each field.
+    /// Returns the table of one class, with a column for each field.
     pub(crate) fn of_class(traces: &'static Traces, class: &str) -> Result<EventsTable> {
         let request = Request { events: vec![class.into()], ..Request::default() };
         let layout = layout(traces, &request)?;
         let (mut fields, mut sources) = (Vec::new(), Vec::new());
         let has_process = layout.schema().column_with_name("process").is_some();
-        // The class is the table's name.
+        // The column is left out: the class is the table's name.
         for field in layout.schema().fields().iter().filter(|field| field.name() != "event") {
             fields.push(field.as_ref().clone());
             sources.push(Source::Column(field.name().clone()));
@@ -67,7 +68,7 @@ impl EventsTable {
         Ok(EventsTable { traces, class: Some(class.into()), sources, schema: Arc::new(Schema::new(fields)) })
     }
 
-    /// That of all classes, with all fields as JSON.
+    /// Returns the table of all classes, with all fields as JSON.
     pub(crate) fn of_all(traces: &'static Traces) -> Result<EventsTable> {
         let columns = ["time", "event", "pid", "tid", "cpu"].map(String::from);
         let extras = vec![Extra::Process, Extra::Json];
@@ -118,7 +119,7 @@ impl TableProvider for EventsTable {
     }
 
     fn supports_filters_pushdown(&self, filters: &[&Expr]) -> Result<Vec<TableProviderFilterPushDown>> {
-        // What is pushed down is exact.
+        // A pushed condition is evaluated exactly.
         let of = |filter: &&Expr| match self.pushed(filter) {
             Some(_) => TableProviderFilterPushDown::Exact,
             None => TableProviderFilterPushDown::Unsupported,
@@ -145,7 +146,7 @@ impl TableProvider for EventsTable {
                 Source::Json => request.extras.push(Extra::Json),
             }
         }
-        // Extras come behind the columns.
+        // Extras follow the columns.
         let mut next = (0, columns.len());
         let order = projection.iter().map(|index| {
             let next = if matches!(self.sources[*index], Source::Column(_)) { &mut next.0 } else { &mut next.1 };
@@ -185,7 +186,7 @@ impl TableProvider for EventsTable {
         };
         let layout = layout(self.traces, &request)?;
         let classes = request.conditions.is_empty().then_some(request.events);
-        // A class can have a field of that name.
+        // Only in the table of all classes: in others, `class` is a field.
         let class_column = schema.index_of("class").ok().filter(|_| self.class.is_none());
         let size_bytes: u64 = streams.iter().map(|index| self.traces.files.stream_size_bytes(*index)).sum();
         let partitions = (size_bytes / PARTITION_BYTES).clamp(1, state.config().target_partitions() as u64) as usize;
@@ -209,34 +210,34 @@ impl TableProvider for EventsTable {
 }
 
 impl EventsTable {
-    /// A stream that has no event of the table: that of the session, of a class of a program.
+    /// Whether a stream has no event of the table. The state stream has none of a program's classes.
     fn is_left_out(&self, stream: usize) -> bool {
         let is_of_session = self.class.as_deref().is_some_and(|class| push::is_state(self.traces, class));
         self.traces.files.is_state(stream) && !is_of_session
     }
 }
 
-/// A scan.
+/// A scan of a table.
 pub(crate) struct Scan {
-    /// As plans show it.
+    /// Description for plans.
     pub about: String,
     pub traces: &'static Traces,
     pub layout: Layout<'static>,
     pub streams: Vec<usize>,
-    /// For each column its place in the layout.
+    /// Index in the layout of each column.
     order: Vec<usize>,
     schema: SchemaRef,
     size_bytes: u64,
     is_named: bool,
     pub limit: usize,
-    /// Those whose events are given, all if it is empty; `None`: fields of theirs decide, too.
+    /// Classes whose events are returned; if empty, all. `None`: conditions on fields decide too.
     pub classes: Option<Vec<String>>,
-    /// Among the columns that are given.
+    /// Index of the column `class` among the returned columns.
     pub class_column: Option<usize>,
     runs: Runs,
 }
 
-/// What is left to read, by run: a plan can be run again.
+/// Remaining parts, by run: a plan can be run several times.
 type Runs = Mutex<Vec<Arc<Mutex<Parts<'static>>>>>;
 
 impl Scan {
@@ -257,7 +258,7 @@ impl Scan {
     }
 }
 
-/// Gives the events.
+/// Work that returns the events of a scan.
 pub(crate) struct Rows(pub Arc<Scan>);
 
 impl Work for Rows {

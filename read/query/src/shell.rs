@@ -1,4 +1,4 @@
-//! The shell: queries typed one after another, with names that are completed, and a history.
+//! The interactive shell: queries, completion of names, and a history.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -19,7 +19,7 @@ use crate::named::{self, ALL, Named};
 use crate::output::Format;
 use crate::run::{INTERRUPTED, Session, TERMINATED};
 
-/// Words of SQL that are completed.
+/// SQL words for completion.
 const WORDS: [&str; 34] = [
     "and",
     "as",
@@ -56,7 +56,7 @@ const WORDS: [&str; 34] = [
     "then",
     "where",
 ];
-/// Lines that are kept.
+/// Maximum number of lines in the history.
 const HISTORY_MAX: usize = 10_000;
 
 const HELP: &str = "\
@@ -66,13 +66,13 @@ A query ends with a semicolon, and can have several lines. Tab completes names o
   .quit          leaves, as Ctrl-D does; Ctrl-C gives a line or a query up
 ";
 
-/// Completes words.
+/// Completer of words.
 pub(crate) struct Words {
     words: Vec<String>,
 }
 
 impl Words {
-    /// `names`: of tables and columns.
+    /// Creates a completer for functions, SQL words, and these names of tables and columns.
     pub(crate) fn new(names: impl IntoIterator<Item = String>) -> Words {
         let functions =
             FUNCTIONS.iter().filter_map(|(text, _)| text.split_once('(')).map(|(name, _)| format!("{name}("));
@@ -84,10 +84,10 @@ impl Words {
         Words { words }
     }
 
-    /// Where the word before the cursor begins, and what it can become.
+    /// Returns the start of the word before the cursor, and its completions.
     pub(crate) fn complete_word(&self, line: &str, at: usize) -> (usize, Vec<String>) {
         let before = &line[..at];
-        // A quote that is open begins a name with colons in it.
+        // After an open quote, the word is a name that can have colons.
         let is_quoted = before.matches('"').count() % 2 == 1;
         let start = match is_quoted {
             true => before.rfind('"').unwrap_or(0),
@@ -96,7 +96,7 @@ impl Words {
                 .map_or(0, |at| at + before[at..].chars().next().map_or(1, char::len_utf8)),
         };
         let word = &before[start..];
-        // Names that need quotes are found without them, too.
+        // Names that need quotes are also found without them.
         let fits = |candidate: &&String| {
             candidate.starts_with(word)
                 || (!is_quoted && !word.is_empty() && candidate.trim_start_matches('"').starts_with(word))
@@ -130,14 +130,14 @@ impl Highlighter for Words {}
 
 impl Helper for Words {}
 
-/// Where the history is kept, in what the user has for such.
+/// Returns the path of the history file, in the user's state directory.
 fn history_path() -> Option<PathBuf> {
     let base = std::env::var_os("XDG_STATE_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
     let base = base.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".local/state")))?;
     Some(base.join("dormouse/query-history"))
 }
 
-/// Reads queries and runs them, until there are no more.
+/// Reads queries and runs them until the input ends.
 ///
 /// # Errors
 /// The terminal cannot be read.
@@ -147,7 +147,7 @@ pub(crate) fn run(session: &Session, rows: usize, out: &mut Output) -> Result<u8
     editor.set_helper(Some(Words::new(session.names())));
     let history = history_path();
     if let Some(path) = &history {
-        // There is none the first time.
+        // The file does not exist the first time.
         let _ = editor.load_history(path);
     }
     writeln!(out, "{HELP}")?;
@@ -195,7 +195,7 @@ pub(crate) fn run(session: &Session, rows: usize, out: &mut Output) -> Result<u8
                     Err(error) => say(format_args!("{error:#}")),
                 }
             }
-            // Ctrl-C gives up the line.
+            // Ctrl-C discards the line.
             Err(ReadlineError::Interrupted) => {}
             Err(ReadlineError::Eof) => break,
             Err(error) => return Err(error).context("cannot read the terminal"),

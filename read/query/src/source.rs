@@ -1,4 +1,4 @@
-//! What is asked: traces, or a store of traces.
+//! The source of queries: traces, or a store of traces.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ use crate::scan::EventsTable;
 use crate::store::{Stored, StoredPairs};
 use crate::traces::Traces;
 
-/// What is asked. It is open as long as the program runs, so that scans on all threads can borrow it.
+/// The source of queries. It is never closed, so that scans on all threads can borrow it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Source {
     Traces(&'static Traces),
@@ -29,8 +29,10 @@ impl Source {
         dormouse_store::is_store(place)
     }
 
+    /// Opens a store, or traces.
+    ///
     /// # Errors
-    /// That of the first that cannot be opened.
+    /// The store, or one of the traces, cannot be opened.
     pub(crate) fn open(paths: &[PathBuf], clocks: Option<&std::path::Path>, runtime: &Runtime) -> Result<Source> {
         let is_store = |path: &PathBuf| path.to_str().is_some_and(Source::is_store);
         match paths {
@@ -48,7 +50,7 @@ impl Source {
         }
     }
 
-    /// The names of all tables: those that there always are first.
+    /// Returns the names of all tables, first those that every source has.
     pub(crate) fn names(self) -> Vec<String> {
         let own = ["events", "pairs"].into_iter().chain(facts::TABLES.iter().map(|(name, ..)| *name));
         let classes = match self {
@@ -58,7 +60,7 @@ impl Source {
         own.map(String::from).chain(classes).collect()
     }
 
-    /// The table of this name, which is one of [`Source::names`].
+    /// Returns the table with this name, which must be one of [`Source::names`].
     pub(crate) fn table(self, name: &str) -> datafusion::error::Result<Arc<dyn TableProvider>> {
         Ok(match (self, name) {
             (Source::Store(store), _) => store.table(name)?,
@@ -71,7 +73,7 @@ impl Source {
         })
     }
 
-    /// Makes known to a context what queries of this source call and read.
+    /// Registers the functions and object stores that queries of this source use.
     pub(crate) fn register(self, context: &SessionContext) {
         match self {
             Source::Traces(traces) => context.register_udtf("pairs", Arc::new(PairsFunction(traces))),
@@ -82,7 +84,7 @@ impl Source {
         }
     }
 
-    /// The names of columns, to be completed.
+    /// Returns the names of columns, for completion.
     pub(crate) fn columns(self) -> Vec<String> {
         match self {
             Source::Traces(traces) => {
@@ -93,7 +95,7 @@ impl Source {
         }
     }
 
-    /// What was left out or wrong since this was asked before, one line each, and whether events were lost.
+    /// Returns the damage and omissions since the last call, one line each, and whether events were lost.
     pub(crate) fn take_damage(self) -> (BTreeSet<String>, bool) {
         match self {
             Source::Traces(traces) => {
@@ -109,7 +111,7 @@ impl Source {
         matches!(self, Source::Store(_))
     }
 
-    /// What this is called in messages.
+    /// Returns the word for the source in messages.
     pub(crate) fn noun(self) -> &'static str {
         match self {
             Source::Traces(_) => "trace",

@@ -1,12 +1,12 @@
-//! The queries of a text, which semicolons separate.
+//! Splits a text into queries at its semicolons.
 
 use datafusion::sql::sqlparser::dialect::GenericDialect;
 use datafusion::sql::sqlparser::tokenizer::{Token, Tokenizer};
 
-/// Each query by itself, on the lines and in the columns that it has in the text.
+/// Returns each query, padded with blanks so that it keeps its lines and columns in the text.
 pub(crate) fn of(text: &str) -> Vec<String> {
     let Ok(tokens) = Tokenizer::new(&GenericDialect {}, text).tokenize_with_location() else {
-        // The parser says what is wrong.
+        // The parser reports the error.
         return vec![text.into()];
     };
     let mut all = Vec::new();

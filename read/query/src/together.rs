@@ -1,14 +1,14 @@
-//! A union of tables of a trace, read in one pass.
+//! Reads the tables of a trace in a union in one pass.
 //!
 //! ```text
-//!   before                          behind the rule
+//!   before                          after the rule
 //!   UnionExec                       TraceExec: together
 //!     ProjectionExec                  one pass over the streams: each event goes to the branch of its class, whose
 //!       TraceExec: libc:read          expressions are computed batch by batch
 //!     ProjectionExec
 //!       TraceExec: libc:write
 //! ```
-//! Branches that filter what they have read, or that read a class of another branch, stay as they are.
+//! Branches are left as they are if they filter the rows they have read, or read a class of another branch.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
@@ -27,10 +27,10 @@ use dormouse_ctf::stream::ChosenOf;
 use crate::leaf::{Leaf, Work, undivided};
 use crate::scan::{Rows, Scan};
 
-/// Branches that are read together; each thread has a batch for each.
+/// Maximum number of branches that are read together. Each thread has a batch for each.
 const BRANCHES_MAX: usize = 16;
 
-/// What reads branches of a union together, in its place.
+/// Returns a plan that reads branches of a union together, or `None`.
 pub(crate) fn replace(plan: &Arc<dyn ExecutionPlan>) -> Result<Option<Arc<dyn ExecutionPlan>>> {
     let Some(union) = plan.downcast_ref::<UnionExec>() else { return Ok(None) };
     let (mut branches, mut others, mut partitions) = (Vec::new(), Vec::new(), 1);
@@ -60,7 +60,7 @@ pub(crate) fn replace(plan: &Arc<dyn ExecutionPlan>) -> Result<Option<Arc<dyn Ex
     UnionExec::try_new(others).map(Some)
 }
 
-/// Whether one pass can give the rows of all.
+/// Whether one pass can read the rows of all scans.
 fn are_together<'s>(scans: impl Iterator<Item = &'s Scan> + Clone) -> bool {
     let Some(first) = scans.clone().next() else { return false };
     let is_same = |scan: &Scan| {
@@ -75,10 +75,10 @@ fn leaf(branches: Vec<Branch>, schema: SchemaRef, partitions: usize) -> Leaf {
     Leaf::new(about, Arc::clone(&schema), partitions, Arc::new(Branches { branches, schema }))
 }
 
-/// A scan, and what is made of its columns.
+/// A scan, and the projections of its columns.
 struct Branch {
     scan: Arc<Scan>,
-    /// The innermost first.
+    /// Expressions and schemas of the projections, the innermost first.
     projections: Vec<(Vec<Arc<dyn PhysicalExpr>>, SchemaRef)>,
 }
 
@@ -96,9 +96,9 @@ impl Branch {
         Some(branch)
     }
 
-    /// Rows of the scan's layout as those of the union.
+    /// Projects a batch of the scan's layout to the union's columns.
     fn output(&self, batch: &RecordBatch, schema: &SchemaRef) -> Result<RecordBatch> {
-        // There can be rows without columns, which are counted.
+        // A batch can have rows but no columns.
         let rows = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
         let mut batch = self.scan.reordered(batch)?;
         for (expressions, schema) in &self.projections {
@@ -106,12 +106,12 @@ impl Branch {
             let columns = expressions.iter().map(column).collect::<Result<Vec<_>>>()?;
             batch = RecordBatch::try_new_with_options(Arc::clone(schema), columns, &rows)?;
         }
-        // Columns can be null in others.
+        // The union's schema can have nullable columns where the branch has none.
         Ok(RecordBatch::try_new_with_options(Arc::clone(schema), batch.columns().to_vec(), &rows)?)
     }
 }
 
-/// Gives the events of several scans as those of their union.
+/// Work that returns the events of several scans as rows of their union.
 struct Branches {
     branches: Vec<Branch>,
     schema: SchemaRef,

@@ -1,4 +1,4 @@
-//! The traces that are asked, and what was found out about them meanwhile.
+//! The traces that are queried, and the damage found in them.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -12,22 +12,22 @@ use dormouse_ctf::{Merge, Notice, StateRecord, Stats, Writers};
 use dormouse_reader::TraceFiles;
 use dormouse_terminal::say;
 
-/// Where the tables of traces are, as their full names say: `dormouse.trace.NAME`.
+/// Catalog and schema of the tables, whose full names are `dormouse.trace.NAME`.
 pub(crate) const CATALOG: &str = "dormouse";
 pub(crate) const SCHEMA: &str = "trace";
 
-/// Lines about damage that are kept.
+/// Maximum number of lines about damage that are kept.
 const DAMAGE_MAX: usize = 100;
 
-/// The traces that are asked. They are open as long as the program runs, so that scans on all threads can borrow them.
+/// The traces that are queried. They are never closed, so that scans on all threads can borrow them.
 pub(crate) struct Traces {
     pub files: TraceFiles,
     stats: OnceLock<Stats>,
-    /// What was wrong, one line each.
+    /// Damage, one line each.
     damage: Mutex<BTreeSet<String>>,
-    /// Whether some scan was told of lost events.
+    /// Whether a scan has found lost events.
     has_lost: AtomicBool,
-    /// Bytes of streams that scans have read, and that they will have read.
+    /// Bytes of streams that scans have read, and that they will have read in the end.
     pub read_bytes: AtomicU64,
     pub all_bytes: AtomicU64,
 }
@@ -38,10 +38,10 @@ impl std::fmt::Debug for Traces {
     }
 }
 
-/// Opens traces, their times corrected by a file.
+/// Opens traces, and corrects their times by the file `clocks`.
 ///
 /// # Errors
-/// That of the first that cannot be opened, or of the file.
+/// A trace cannot be opened, or the file is wrong.
 pub(crate) fn open(paths: &[PathBuf], clocks: Option<&Path>) -> Result<TraceFiles> {
     let mut files = TraceFiles::open_all(paths.iter().map(PathBuf::as_path))?;
     if let Some(path) = clocks {
@@ -54,8 +54,10 @@ pub(crate) fn open(paths: &[PathBuf], clocks: Option<&Path>) -> Result<TraceFile
 }
 
 impl Traces {
+    /// Opens traces that are never closed.
+    ///
     /// # Errors
-    /// As those of [`open`].
+    /// See [`open`].
     pub(crate) fn open(paths: &[PathBuf], clocks: Option<&Path>) -> Result<&'static Traces> {
         Ok(Box::leak(Box::new(Traces {
             files: open(paths, clocks)?,
@@ -67,12 +69,12 @@ impl Traces {
         })))
     }
 
-    /// What the whole traces hold. They are read once.
+    /// Returns statistics of the whole traces. They are read once.
     pub(crate) fn stats(&self) -> &Stats {
         self.stats.get_or_init(|| self.files.stats())
     }
 
-    /// The names of processes as they are at the end, as the state streams have them.
+    /// Returns the final names of processes, from the state streams.
     pub(crate) fn writers(&self) -> Writers {
         let mut writers = Writers::default();
         let state = (0..self.files.stream_count()).filter(|index| self.files.is_state(*index));
@@ -87,10 +89,10 @@ impl Traces {
         writers
     }
 
-    /// Takes note of what was wrong.
+    /// Records the damage and losses that a scan has found.
     pub(crate) fn note(&self, damage: &Damage) {
         if damage.lost > 0 {
-            // No other memory depends on it.
+            // Relaxed: no other memory depends on it.
             self.has_lost.store(true, Ordering::Relaxed);
         }
         if damage.count > 0 {
@@ -100,7 +102,7 @@ impl Traces {
         }
     }
 
-    /// The same of something else.
+    /// Records a line about damage.
     pub(crate) fn warn(&self, line: String) {
         let mut lines = self.damage.lock().unwrap_or_else(PoisonError::into_inner);
         if lines.len() < DAMAGE_MAX {
@@ -108,7 +110,7 @@ impl Traces {
         }
     }
 
-    /// What was wrong since this was asked before, and whether events were lost.
+    /// Returns the damage since the last call, one line each, and whether events were lost.
     pub(crate) fn take_damage(&self) -> (BTreeSet<String>, bool) {
         let lines = std::mem::take(&mut *self.damage.lock().unwrap_or_else(PoisonError::into_inner));
         (lines, self.has_lost.swap(false, Ordering::Relaxed))

@@ -1,4 +1,4 @@
-//! The program, on traces that are made here.
+//! The program, on traces made by the tests.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use dormouse_testing::{Lack, skip};
 use dormouse_traces::TraceBuilder;
 use made::{REQUESTS, latency_ns, write_http, write_libc};
 
-/// What a run came to: exit code, standard output, standard error.
+/// Result of a run: exit code, standard output, standard error.
 type Ran = (i32, String, String);
 
 fn query(arguments: &[&str]) -> Ran {
@@ -24,14 +24,14 @@ fn query(arguments: &[&str]) -> Ran {
     (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
 }
 
-/// The rows of a query that succeeds, without the header.
+/// Returns the rows of a query that succeeds, without the header.
 fn rows(trace: &Path, sql: &str) -> Vec<String> {
     let (code, out, err) = query(&[trace.to_str().unwrap(), sql]);
     assert_eq!((code, err.as_str()), (0, ""), "{sql}");
     out.lines().skip(1).map(String::from).collect()
 }
 
-/// A trace with requests, and one of what libc does.
+/// A trace of requests, and a trace of libc calls.
 struct Traces {
     _dir: tempfile::TempDir,
     http: PathBuf,
@@ -85,7 +85,7 @@ fn tables_of_classes_and_of_all_events() {
     assert_eq!((code, out.as_str()), (0, "count(*)\n8032\n"));
 }
 
-/// What is looked at while reading gives what DataFusion finds without.
+/// Conditions that are evaluated while reading give the same rows as DataFusion's filters.
 #[test]
 fn what_is_pushed_down_is_what_sql_says() {
     let Traces { http, _dir, .. } = traces();
@@ -126,7 +126,7 @@ fn what_is_pushed_down_is_what_sql_says() {
     );
 }
 
-/// Events that are counted where they are read are as many as the rows that are counted without.
+/// Counts made by the reader equal counts of rows.
 #[test]
 fn counts_are_those_of_rows() {
     let Traces { http, libc, _dir } = traces();
@@ -151,7 +151,7 @@ fn counts_are_those_of_rows() {
     bytes[middle..middle + 100].fill(0xff);
     std::fs::write(&path, bytes).unwrap();
     let [http, libc, odd, damaged] = [&http, &libc, &odd, &damaged].map(|path| path.to_str().unwrap());
-    // Of classes without a word of them nothing can be counted.
+    // Traces, query, and whether the plan counts without building rows.
     let all: [(&[&str], &str, bool); 13] = [
         (&[http, libc, odd], "select class, N from events group by 1 order by 1", true),
         (&[http], "select class, time_bucket('1ms', time) as t, N from events group by 1, 2 order by 1, 2", true),
@@ -196,7 +196,7 @@ fn functions_of_times_and_durations() {
             "2023-11-14T22:13:20.030Z,2000"
         ]
     );
-    // Lengths of rows, none, and times that are none.
+    // Lengths that differ by row, null lengths, and null times.
     let of_rows = "time_bucket(case cpu when 0 then '10ms' else '20ms' end, time)";
     assert_eq!(
         all(&format!("select cpu, {of_rows} as t, count(*) from events group by 1, 2 order by 1, 2")),
@@ -226,8 +226,7 @@ fn functions_of_times_and_durations() {
     );
 }
 
-/// What an analysis finds, as `dormouse stats` asks it.
-/// A union whose branches are read in one pass has the rows of all of them.
+/// A union whose branches are read in one pass has the rows of all branches.
 #[test]
 fn what_is_read_together_is_a_union() {
     let Traces { http, libc, _dir } = traces();
@@ -262,14 +261,14 @@ fn what_is_read_together_is_a_union() {
         let [together, apart] = ["TraceExec: together", "TraceExec"].map(|word| plan.matches(word).count());
         let expected = others.map_or((0, branches.len()), |others| (1, 1 + others));
         assert_eq!((together, apart), expected, "{plan}");
-        // Without columns.
+        // A query that needs no columns.
         let sum: usize = branches.iter().map(|sql| rows(trace, sql).len()).sum();
         assert_eq!(rows(trace, &format!("select count(*) from ({union})")), [sum.to_string()], "{union}");
         assert_eq!(rows(trace, &format!("select 'a' as a from ({union})")).len(), sum, "{union}");
     }
 }
 
-/// What `locf` carries forward is what the slower words of SQL find.
+/// `locf` gives the same values as the slower SQL expression.
 #[test]
 fn the_last_value_that_is_known() {
     let Traces { libc, http, _dir } = traces();
@@ -277,7 +276,7 @@ fn the_last_value_that_is_known() {
     let sql = format!("select x, locf(y) over (order by x) as last from {given} order by x");
     assert_eq!(rows(&libc, &sql), ["1,", "2,a", "3,a", "4,b", "5,b"]);
     let opened = "(select time, fd, path from \"libc:open\" union all select time, fd, null from \"libc:read\")";
-    // By columns alone a table of keys does it; DataFusion does the others.
+    // Only windows over plain columns are replaced; DataFusion computes the others.
     for (is_by_key, trace, of, from, over) in [
         (true, &libc, "path", opened, "partition by fd order by time"),
         (true, &libc, "path", opened, "partition by fd order by time desc, fd"),
@@ -295,6 +294,7 @@ fn the_last_value_that_is_known() {
     }
 }
 
+/// Returns the result of an analysis, as `dormouse stats` computes it.
 fn stats(trace: &Path, query: &Query) -> Report {
     let files = TraceFiles::open(trace).unwrap();
     let traces: Vec<_> = files.described().iter().collect();
@@ -340,13 +340,13 @@ fn stats_and_a_query_agree() {
         assert_eq!(cells[..4], [of("count"), of("min"), of("max"), of("sum")], "{json}");
         let p99 = json["percentiles"]["99"].as_f64().unwrap();
         assert!(cells[4..].iter().all(|one| (one / p99 - 1.0).abs() < 0.03), "{row} {p99}");
-        // And with the table whose names say it.
+        // The table of pairs found by class names agrees as well.
         let of_table = rows(&http, "select name, count(*), sum(duration_ns) from pairs group by name");
         assert_eq!(of_table, [format!("http,{},{}", REQUESTS, (0..REQUESTS).map(latency_ns).sum::<u64>())]);
     }
 }
 
-/// A pair between whose ends events were lost is none, as for `stats`.
+/// As in `stats`, a pair is left out if events were lost between its begin and end.
 #[test]
 fn pairs_across_losses_are_left_out() {
     let mut builder = TraceBuilder::new();
@@ -424,7 +424,7 @@ fn named_queries() {
     assert_eq!((code, err.as_str()), (2, "dormouse: no query is called nope; `dormouse query --named` lists all 10\n"));
 }
 
-/// Bytes are counted for the file that stands behind the descriptor when they are moved, however it came there.
+/// Bytes are attributed to the file that the descriptor refers to at the time of the call, however it was opened.
 #[test]
 fn io_by_file_follows_copies_and_ends_of_descriptors() {
     let mut builder = TraceBuilder::new();
@@ -448,7 +448,7 @@ fn io_by_file_follows_copies_and_ends_of_descriptors() {
     let text = |path: &'static str| Value::Str(path.as_bytes());
     let numbers = |values: &[i32]| values.iter().map(|value| Value::I32(*value)).collect::<Vec<_>>();
     let opened = |path: &'static str, fd| [text(path), Value::I32(0), Value::U32(0), Value::I32(fd)];
-    // Each write has another power of two, so that the sums say which of them were counted.
+    // Each write has another power of two, so that a sum shows which writes it contains.
     let mut size = 1;
     let mut written = |fd| {
         size *= 2;
@@ -483,7 +483,7 @@ fn io_by_file_follows_copies_and_ends_of_descriptors() {
     event(7, write, &written(1)); // /a: 1024
     event(7, open, &opened("/e", 7));
     event(8, write, &written(7)); // of another process, descriptor 7: 2048
-    // Whatever has closed it before.
+    // The call that closed the descriptor before is not traced.
     event(7, socket, &numbers(&[1, 1, 0, 7]));
     event(7, write, &written(7)); // descriptor 7: 4096
     event(7, open, &opened("/f", 8));
@@ -588,7 +588,7 @@ fn results_in_each_format() {
         let bytes = std::fs::read(&file).unwrap();
         assert!(bytes.starts_with(magic) && bytes.ends_with(magic), "{format}");
     }
-    // Nothing is left beside them.
+    // No temporary files are left.
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 2);
     let (code, out, err) = query(&[http.to_str().unwrap(), sql, "--format", "table", "--rows", "1"]);
     assert!(code == 0 && !out.contains("/1") && err.contains("only 1 rows are shown"), "{out}{err}");
@@ -597,7 +597,7 @@ fn results_in_each_format() {
     assert_eq!((code, out.as_str()), (0, "id\n"));
 }
 
-/// A reader that has seen enough is no error.
+/// It is not an error if the reader closes the pipe early.
 #[test]
 fn output_may_be_closed() {
     let Traces { http, _dir, .. } = traces();
@@ -609,7 +609,7 @@ fn output_may_be_closed() {
     assert_eq!((output.status.code(), String::from_utf8_lossy(&output.stderr).as_ref()), (Some(0), ""));
 }
 
-/// A trace of 200,000 events whose texts are in no order.
+/// Writes a trace of 200,000 events with unsorted texts, and returns their number.
 fn large(dir: &Path) -> u64 {
     let mut builder = TraceBuilder::new();
     let class = builder.class("p", "e", &[("n", FieldType::scalar(Kind::U64)), ("text", FieldType::scalar(Kind::Str))]);
@@ -627,21 +627,21 @@ fn large(dir: &Path) -> u64 {
     count
 }
 
-/// An interrupted query leaves nothing behind.
+/// An interrupted query leaves no files.
 #[test]
 fn an_interrupt_removes_temporary_files() {
     let (dir, temporary) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     large(dir.path());
     let mut command = Command::new(env!("CARGO_BIN_EXE_dormouse-query"));
-    // Far more rows than the memory holds, and than anybody waits for.
+    // Far more rows than fit in memory, and a query that would take very long.
     let sql = "select a.text || b.text as both from \"p:e\" a cross join \"p:e\" b order by both";
     command.args([dir.path().to_str().unwrap(), sql, "--memory", "64M"]).env("TMPDIR", temporary.path());
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let entries = |dir: &Path| std::fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path());
-    // The directory is there before the query runs, and what handles signals.
+    // The directory is created before the query runs, and so are the signal handlers.
     let has_files = || entries(temporary.path()).any(|dir| entries(&dir).next().is_some());
     while !has_files() && child.try_wait().unwrap().is_none() {
-        // The command says nothing of its temporary files, so they are looked for again; it ends this, if it ends before.
+        // The command does not report its temporary files, so poll for them; the loop also ends if the command does.
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
     assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
@@ -668,10 +668,10 @@ fn run(command: &mut Command) -> Option<std::process::Output> {
     command.stdin(Stdio::null()).output().ok()
 }
 
-/// An interpreter of an environment with these packages, otherwise the test is skipped.
+/// Returns an interpreter of an environment that has these packages. Otherwise the test is skipped.
 fn python(packages: &[&str]) -> Option<PathBuf> {
     let program = std::env::current_exe().unwrap();
-    // That of the tests of the Python package, in which they are already.
+    // The environment of the Python package's tests, which can have them already.
     let dir = program.parent().and_then(Path::parent).unwrap().join("python-tests");
     let python = dir.join("bin/python");
     let succeeds = |command: &mut Command| run(command).is_some_and(|output| output.status.success());
@@ -685,7 +685,7 @@ fn python(packages: &[&str]) -> Option<PathBuf> {
         let imports = || succeeds(Command::new(&python).args(["-c", &format!("import {package}")]));
         let mut pip = Command::new(&python);
         pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--only-binary", ":all:"]);
-        // Where there is no registry, that is to be known soon.
+        // Without a registry, pip should fail quickly.
         pip.args(["--retries", "1", "--timeout", "30", package]);
         if !(imports() || succeeds(&mut pip) && imports()) {
             skip(Lack::machine(format!("Python has no {package}"), format!("`pip install {package}`")));
@@ -695,7 +695,7 @@ fn python(packages: &[&str]) -> Option<PathBuf> {
     Some(python)
 }
 
-/// What pyarrow and DuckDB read is what was written.
+/// pyarrow and DuckDB read the written rows.
 const CHECK: &str = r#"
 import sys, glob, duckdb, pyarrow.dataset, pyarrow.parquet, pyarrow.ipc
 parquet, arrow = sys.argv[1:]
@@ -724,12 +724,12 @@ fn exports_are_read_by_others() {
     let Traces { http, _dir, .. } = traces();
     let dir = tempfile::tempdir().unwrap();
     let (parquet, arrow) = (dir.path().join("parquet"), dir.path().join("arrow"));
-    // Two files of events, one of each other table.
+    // Two files of events, and one of each other table.
     for (place, format, files) in [(&parquet, &["--format", "parquet"][..], 6), (&arrow, &["--format", "arrow"], 2)] {
         let all = [&[http.to_str().unwrap(), "--export", place.to_str().unwrap()], format].concat();
         let line = format!("dormouse: wrote 8000 events to {files} files\n");
         assert_eq!(query(&all), (0, String::new(), line));
-        // What is there is not written over, and a store is none to be written anew.
+        // An existing directory is not overwritten, and a store cannot be exported again.
         let (code, _, err) = query(&all);
         assert_eq!((code, err.contains("is there and not empty")), (2, true), "{err}");
     }
@@ -737,7 +737,7 @@ fn exports_are_read_by_others() {
     assert_eq!((code, err.contains("is a store already")), (2, true), "{err}");
     let of_class = parquet.join("events/host=lair/day=2023-11-14/class=http%3Abegin");
     assert_eq!(of_class.read_dir().unwrap().count(), 1);
-    // The same rows as the trace gives.
+    // The store has the same rows as the trace.
     for sql in [
         "select name, begin_time, duration_ns, process, pid, tid, cpu, key from pairs order by begin_time, tid",
         "select pid, name, program, events from processes order by pid",
@@ -746,7 +746,7 @@ fn exports_are_read_by_others() {
         assert_eq!(rows(&parquet, sql), rows(&http, sql), "{sql}");
     }
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 2);
-    // The last rename fails: nothing is left.
+    // The final rename fails, and no files are left.
     let deep = dir.path().join("deep");
     std::fs::create_dir_all(deep.join("link")).unwrap();
     std::os::unix::fs::symlink("/no/such/place", deep.join("dangling")).unwrap();
@@ -758,7 +758,7 @@ fn exports_are_read_by_others() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// Whatever a trace holds, a query ends with an answer or one clear line.
+/// For any damaged trace, a query ends with a result or one clear error line.
 #[test]
 fn mutated_traces_end_with_an_answer_or_a_line() {
     let Traces { libc, _dir, .. } = traces();
@@ -789,7 +789,7 @@ fn mutated_traces_end_with_an_answer_or_a_line() {
         }
         changed.truncate(if random(4) == 0 { random(changed.len()) } else { changed.len() });
         std::fs::write(path, &changed).unwrap();
-        // Beside the limit are the windows of the reader, batches, and the stacks of threads.
+        // In addition to the limit, the process needs memory for the reader's windows, batches and thread stacks.
         let mut shell = Command::new("sh");
         shell.args(["-c", "ulimit -d 262144 && exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_dormouse-query")]);
         let output = run(shell.arg(&libc).args([sql, "--memory", "64M"])).unwrap();
@@ -805,13 +805,13 @@ fn mutated_traces_end_with_an_answer_or_a_line() {
     assert!(answers > 0 && lines > 0, "{answers} answers, {lines} lines");
 }
 
-/// What the documentation shows is what is printed.
+/// The examples in the documentation show the actual output.
 #[test]
 fn examples_of_the_documentation() {
     let traces = traces();
     let dir = traces.libc.parent().unwrap();
     std::os::unix::fs::symlink(&traces.libc, dir.join("trace")).unwrap();
-    // As on a terminal.
+    // The format that a terminal gets.
     let script = format!("#!/bin/sh\nshift\nexec {} \"$@\" --format table\n", env!("CARGO_BIN_EXE_dormouse-query"));
     std::fs::create_dir(dir.join("bin")).unwrap();
     dormouse_testing::write_script(&dir.join("bin/dormouse"), &script);
@@ -839,7 +839,8 @@ fn examples_of_the_documentation() {
     assert!(shown == examples, "what is printed:\n{}", listed(&shown));
 }
 
-/// A trace of a class with the extremes of 64 bits, and a class whose field has signed and unsigned values, or none, or is a text.
+/// Writes a trace with a class that has the extremes of 64-bit integers, and a class whose field is signed, unsigned,
+/// absent or text.
 fn write_extremes(dir: &Path) {
     let mut builder = TraceBuilder::new();
     let field = |name: &'static str, kind| (name, FieldType::scalar(kind));
@@ -878,7 +879,7 @@ fn write_extremes(dir: &Path) {
     builder.finish().closed().write(dir);
 }
 
-/// What is expected are the numbers themselves, as any program that computes with more bits gives them.
+/// The expected numbers are the exact ones, computed with more bits.
 #[test]
 fn no_number_wraps() {
     let dir = tempfile::tempdir().unwrap();
@@ -949,7 +950,7 @@ fn no_number_wraps() {
     assert_eq!(two, (0, "max(n:e.a)\n5\nb\n7\n".into(), String::new()));
 }
 
-/// A condition is true of rows whose column has such a value, and of no others.
+/// A condition is true for exactly the rows whose column has a matching value.
 #[test]
 fn a_field_of_several_types() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! The shell, on a terminal.
+//! The interactive shell on a terminal.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -13,21 +13,21 @@ use dormouse_testing::terminal::terminal;
 use dormouse_traces::TraceBuilder;
 use rustix::process::{Pid, Signal, kill_process};
 
-/// What shows nothing for so long hangs.
+/// Time without output after which the shell counts as hung.
 const WATCHDOG: Duration = Duration::from_secs(60);
 
 const INTERRUPT: &str = "\x03";
 const END: &str = "\x04";
 const UP: &str = "\x1b[A";
-/// Bracketed paste is on, which it is while a line is typed.
+/// Sequence that turns on bracketed paste, which the editor does while a line is typed.
 const LINE_BEGINS: &str = "\x1b[?2004h";
 
-/// A shell, and who types.
+/// A running shell, and the keyboard side of its terminal.
 struct Shell {
     program: Child,
     keys: File,
     shown: Receiver<Vec<u8>>,
-    /// What is shown and has not been waited for.
+    /// Output that no call has waited for yet.
     rest: String,
 }
 
@@ -42,12 +42,12 @@ impl Shell {
         let (tell, shown) = channel();
         std::thread::spawn(move || {
             let mut bytes = [0; 4096];
-            // The error at the end says that the other side is closed.
+            // The read fails when the other side is closed.
             while let Ok(count) = screen.read(&mut bytes)
                 && tell.send(bytes[..count].to_vec()).is_ok()
             {}
         });
-        // The program has the only descriptors of its side: those of the command close them.
+        // Dropping the command closes its descriptors, so that only the program has the terminal open.
         drop(command);
         Shell { program, keys: person, shown, rest: String::new() }
     }
@@ -56,7 +56,7 @@ impl Shell {
         self.keys.write_all(keys.as_bytes()).unwrap();
     }
 
-    /// What is shown up to this text.
+    /// Waits for a text and returns the output before it.
     fn wait_for(&mut self, text: &str) -> String {
         loop {
             if let Some((before, behind)) = self.rest.split_once(text) {
@@ -70,24 +70,25 @@ impl Shell {
         }
     }
 
-    /// Types a query, whose answer has this in it. Gives what is shown up to the next prompt.
+    /// Types a query whose result contains `answer`. Returns the output up to the next prompt.
     fn ask(&mut self, keys: &str, answer: &str) -> String {
         self.press(keys);
         self.wait_for(answer) + answer + &self.prompt()
     }
 
-    /// Waits until the next line can be typed. The editor writes the prompt of a line anew as it likes; it tells the terminal once that a line begins. What is
-    /// typed before that can be lost.
+    /// Waits until the next line can be typed. The editor can draw the prompt of a line several times, but it announces
+    /// a new line to the terminal once. Input before that can be lost.
     fn prompt(&mut self) -> String {
         self.wait_for(LINE_BEGINS) + &self.wait_for("dormouse> ")
     }
 
-    /// Interrupts the query that was typed.
+    /// Interrupts the running query.
     fn interrupt(&mut self) {
         let pid = Pid::from_child(&self.program);
         while !self.rest.contains("interrupted") {
             kill_process(pid, Signal::INT).unwrap();
-            // A query that has not begun yet does not hear it: nothing that is shown tells when it has.
+            // A query that has not started yet misses the signal, and no output tells when it has started: send it
+            // again.
             if let Ok(bytes) = self.shown.recv_timeout(Duration::from_millis(100)) {
                 self.rest += &String::from_utf8_lossy(&bytes);
             }
@@ -96,7 +97,7 @@ impl Shell {
         self.prompt();
     }
 
-    /// Nobody types any more.
+    /// Types the last keys, and waits for the shell to exit.
     fn end(mut self, keys: &str) -> ExitStatus {
         self.press(keys);
         while self.shown.recv_timeout(WATCHDOG).is_ok() {}
@@ -127,22 +128,22 @@ fn queries_are_typed_completed_stopped_and_remembered() {
     let help = shell.prompt();
     assert!(help.contains("ends with a semicolon") && help.contains(".tables"), "{help}");
     shell.ask("select count(*) as c from events;\r", "| 2000 |");
-    // Tab writes the rest of a name, and its quotes.
+    // Tab completes a name with its quotes.
     shell.ask("select max(bytes) as m from http\t;\r", "| 1999 |");
-    // Of several lines, the last has the semicolon.
+    // A query over several lines ends at the semicolon.
     shell.press("select min(bytes) + 7 as m\r");
     shell.ask("from \"http:request\";\r", "| 7 |");
     shell.ask("select byte from \"http:request\";\r", "there is no column byte; did you mean bytes?");
     let answer = shell.ask(".tables\r", "http:request");
     assert!(answer.contains("pairs"), "{answer}");
     shell.ask(".named busiest\r", "http:request");
-    // A line is given up.
+    // Ctrl-C discards a line.
     shell.press(&format!("select 11 + 22 as c;{INTERRUPT}"));
     shell.prompt();
     let answer = shell.ask("select 50 + 5 as c;\r", "| 55 |");
     assert!(!answer.contains("| 33 |"), "{answer}");
 
-    // A query that takes longer than anybody waits is stopped, and the next one runs.
+    // A query that would take very long is interrupted, and the next one runs.
     shell.press(
         "select count(*) from events a, events b, events c, events d where a.tid + b.tid + c.tid + d.tid > 9;\r",
     );

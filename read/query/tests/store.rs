@@ -1,4 +1,4 @@
-//! Stores: what is asked of one is what is asked of the traces that it was made of.
+//! A store gives the same results as the traces that it was made of.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -10,7 +10,7 @@ use dormouse_ctf::Value;
 use dormouse_traces::TraceBuilder;
 use made::{REQUESTS, write_http, write_libc};
 
-/// What a run came to: exit code, standard output, standard error.
+/// Result of a run: exit code, standard output, standard error.
 type Ran = (i32, String, String);
 
 fn query(arguments: &[&str]) -> Ran {
@@ -20,14 +20,14 @@ fn query(arguments: &[&str]) -> Ran {
     (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
 }
 
-/// The lines of a query that succeeds, with the names of columns.
+/// Returns the output lines of a query that succeeds, including the header.
 fn lines(of: &[&str]) -> Vec<String> {
     let (code, out, err) = query(of);
     assert_eq!((code, err.as_str()), (0, ""), "{of:?}");
     out.lines().map(String::from).collect()
 }
 
-/// Traces, and the store that was made of all of them.
+/// Traces, and a store made of all of them.
 struct Stored {
     _dir: tempfile::TempDir,
     traces: [PathBuf; 2],
@@ -50,7 +50,7 @@ impl Stored {
         Stored { _dir: dir, traces, store }
     }
 
-    /// What traces and the store say to the same.
+    /// Returns the results for the traces and for the store.
     fn both(&self, last: &[&str]) -> [Vec<String>; 2] {
         let [a, b] = [text(&self.traces[0]), text(&self.traces[1])];
         [lines(&[&[a, b], last].concat()), lines(&[&[text(&self.store)], last].concat())]
@@ -73,7 +73,7 @@ fn named_queries_find_the_same_in_a_store() {
     for name in names.iter().map(|line| line.split(' ').next().unwrap()) {
         let [of_traces, mut of_store] = stored.both(&["--named", name]);
         assert!(of_traces.len() > 1, "{name}");
-        // A store has many hosts, which stand last.
+        // In a store, the host is an additional last column.
         if of_store[0].ends_with(",host") {
             assert!(of_store[1..].iter().all(|line| line.ends_with(",lair")), "{name} {of_store:?}");
             of_store.iter_mut().for_each(|line| line.truncate(line.rfind(',').unwrap()));
@@ -108,15 +108,14 @@ fn tables_and_functions_are_those_of_traces() {
         assert_eq!(of_store, of_traces, "{sql}");
     }
     assert_eq!(stored.rows("select distinct host, day from events"), ["lair,2023-11-14"]);
-    // A class that has no events has no files.
+    // A class without events has no files.
     let known = stored.rows("select class from classes where class like 'http:%' order by class");
     assert_eq!(known, ["http:begin", "http:end"]);
     let fields = stored.rows("select fields from events where class = 'http:end' order by time limit 1");
     assert_eq!(fields, [r#""{""fields"":{""id"":0,""share"":0.5}}""#]);
 }
 
-/// What begins before a loss and ends behind it may be something else's end.
-/// Files of which only the rows are counted give as many as rows that are looked at.
+/// Files whose rows are only counted give the same counts as files whose rows are read.
 #[test]
 fn counts_are_those_of_rows() {
     let stored = Stored::new();
@@ -136,6 +135,7 @@ fn counts_are_those_of_rows() {
     }
 }
 
+/// If events were lost between a begin and an end, the end can belong to a lost begin.
 #[test]
 fn pairs_across_losses_are_left_out() {
     let dir = tempfile::tempdir().unwrap();
@@ -161,12 +161,12 @@ fn pairs_across_losses_are_left_out() {
     let sql = "select key, duration_ns, host from pairs('p:begin', 'p:end', 'id') order by key";
     let all = ["1,10,lair", "3,10,lair"];
     assert_eq!(lines(&[text(&store), sql])[1..], all);
-    // The trace says that it has left out one.
+    // For the trace, a warning says that one pair was left out.
     let (code, out, err) = query(&[text(&path), &sql.replace(", host", "")]);
     assert_eq!((code, out.lines().count(), err.contains("1 pairs are left out")), (1, 3, true), "{out}{err}");
 }
 
-/// What has begun has no other place than the memory.
+/// Open begins are kept in memory only.
 #[test]
 fn pairs_of_which_too_many_are_open_are_an_error() {
     let stored = Stored::new();
@@ -177,7 +177,7 @@ fn pairs_of_which_too_many_are_open_are_an_error() {
     assert!(err.contains("--memory is too small") && err.contains("events that begin something"), "{err}");
 }
 
-/// Files that cannot have such rows are not opened: not even one that is no Parquet.
+/// Files that cannot have matching rows are not opened, not even one that is not Parquet.
 #[test]
 fn files_are_chosen_by_their_names_and_times() {
     let stored = Stored::new();
@@ -194,7 +194,7 @@ fn files_are_chosen_by_their_names_and_times() {
         ("time < '2023-11-14T22:13:20Z'", "0"),
         ("time > '2023-11-15'", "0"),
     ] {
-        // What statistics answer is not asked.
+        // An aggregate that statistics cannot answer.
         let sql = format!("select count(*) filter (where tid + 0 > 0) from events where {condition}");
         assert_eq!(stored.rows(&sql), [expected], "{condition}");
     }
@@ -209,7 +209,7 @@ fn what_no_manifest_names_is_not_there() {
     let file = std::fs::read_dir(&of_class).unwrap().next().unwrap().unwrap().path();
     std::fs::copy(&file, of_class.join("half-written.parquet")).unwrap();
     assert_eq!(stored.rows("select count(*), sum(cpu) from \"http:begin\""), [format!("{REQUESTS},{}", REQUESTS / 2)]);
-    // What a manifest names and is not there is an error that names it.
+    // A file that a manifest names and that is missing is an error with its name.
     std::fs::remove_file(&file).unwrap();
     let (code, out, err) = query(&[text(&stored.store), "select sum(cpu) from \"http:begin\""]);
     assert_eq!((code, out.as_str(), err.lines().count()), (2, "", 1), "{err}");

@@ -1,4 +1,4 @@
-//! What has been compiled of other people's crates, kept for the next clone.
+//! Keeps compiled third-party crates for the next clone.
 //!
 //! ```text
 //!   TARGET/debug, TARGET/release, TARGET/peers/release, …       each with deps/, build/, .fingerprint/
@@ -6,15 +6,18 @@
 //!      ▼                                             │
 //!   $XDG_CACHE_HOME/dormouse/target-KEY/debug, …               KEY: lock files, profiles, compiler, flags, cargo's home
 //! ```
-//! It holds crates of cargo's registry alone, by the source files that the compiler names: nothing that is built of this project's files. Whether an artefact
-//! is what is asked for, cargo decides by its fingerprints, as in any target directory: what does not fit is compiled.
+//! The cache only has crates of cargo's registry, recognised by the source files that the compiler lists, and nothing
+//! built from this project's files. Cargo decides by its fingerprints whether an artefact is valid, as in any target
+//! directory, and compiles what does not match.
 //!
-//! It is brought as a whole, and only where nothing of it is compiled: two compilations of one crate are not the same to what was compiled with one of them,
-//! because the path of the target directory is in both. So this program has no dependencies, and cargo can build it first.
+//! The cache is restored as a whole, and only into a target directory in which none of its crates is compiled: two
+//! compilations of one crate differ for the crates that depend on it, because they contain the path of the target
+//! directory. Therefore this program has no dependencies, so that cargo can build it first.
 //!
-//! Libraries get a second name and are not copied, for nobody writes into them: a compiler puts its new file in the place of the old one. Files that cargo,
-//! compilers and build scripts write into are copied, with their times. What is kept appears under its name once it is whole, and a lock keeps runs apart. When all keys
-//! together are larger than [`SIZE_MAX_BYTES`], those that have not been used for longest are removed.
+//! Libraries are hard-linked and not copied, because compilers replace them and do not write into them. Files that
+//! cargo, compilers and build scripts write into are copied, with their times. A kept cache gets its name once it is
+//! complete, and a lock keeps readers out while a run writes. If all keys together exceed [`SIZE_MAX_BYTES`], the
+//! least recently used ones are removed.
 
 use std::collections::BTreeSet;
 use std::error::Error;
@@ -26,21 +29,22 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::{Instant, SystemTime};
 
-/// Where it is kept in place of the user's cache; empty: nowhere.
+/// Variable with the cache's directory, instead of the user's cache. If empty, nothing is cached.
 const ENV_CACHE: &str = "DORMOUSE_CACHE";
-/// What all keys may have together.
+/// Maximum size of all keys together, in bytes.
 const SIZE_MAX_BYTES: u64 = 16 << 30;
 /// Workspaces, each with a manifest and a lock file.
 const WORKSPACES: [&str; 7] = ["", "lab", "lab/peers", "lab/preload", "read/python", "read/query", "tests/fuzz"];
-/// How deep a profile's directory lies in the target directory at most: `fuzz/bulk/PLATFORM/debug`.
+/// Maximum depth of a profile's directory in the target directory: `fuzz/bulk/PLATFORM/debug`.
 const DEPTH_MAX: u32 = 4;
-/// Directories that no profile's lies in.
+/// Directories that contain no profile's directory.
 const NO_PROFILES: [&str; 8] = [".fingerprint", "build", "demo", "deps", "doc", "examples", "incremental", "tmp"];
-/// Beginning of the name of a key's directory.
+/// Prefix of the names of keys' directories.
 const PREFIX: &str = "target-";
-/// Under these names a key's directory is made and removed.
+/// Names of key directories that are being made or removed.
 const UNFINISHED: [&str; 2] = ["new", "old"];
-/// What a profile's directory has for each unit of compilation. Files come first: a fingerprint without them leads to compilation, and they without it too.
+/// Subdirectories of a profile, and whether they have a directory for each unit of compilation. Files are transferred
+/// first: fingerprints without files, and files without fingerprints, just lead to compilation.
 const PLACES: [(&str, bool); 3] = [("deps", false), ("build", true), (".fingerprint", true)];
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
@@ -67,7 +71,7 @@ fn main() -> ExitCode {
 
 const NOWHERE: &str = "none, for DORMOUSE_CACHE is empty, or this user has no home";
 
-/// The cache of this checkout; none where nobody says where it could be.
+/// Returns the cache of this checkout, or `None` if no directory for it is known.
 fn find() -> Result<Option<Cache>> {
     let variable = |name: &str| std::env::var_os(name).map(PathBuf::from);
     let absolute = |name: &str| variable(name).filter(|path| path.is_absolute());
@@ -84,9 +88,9 @@ fn find() -> Result<Option<Cache>> {
     Ok(Some(Cache { home: std::path::absolute(home)?, key, target, root, registry, size_max_bytes: SIZE_MAX_BYTES }))
 }
 
-/// All that other people's crates are compiled by. What else there is, cargo finds by itself.
+/// Returns a hash of the inputs that all third-party crates are compiled with. Cargo itself checks the others.
 fn key(root: &Path, registry: &Path) -> Result<String> {
-    // Its sums are the same for as long as the compiler is, which is part of them.
+    // The algorithm can change with the compiler, whose version is hashed too.
     let mut hasher = DefaultHasher::new();
     registry.hash(&mut hasher);
     Command::new("rustc")
@@ -110,16 +114,16 @@ fn key(root: &Path, registry: &Path) -> Result<String> {
     Ok(format!("{:016x}", hasher.finish()))
 }
 
-/// What is kept under one key, and the target directory of this checkout.
+/// The directory of one key, and the target directory of this checkout.
 struct Cache {
     home: PathBuf,
     key: String,
     target: PathBuf,
-    /// Of this project.
+    /// Root of this project.
     root: PathBuf,
-    /// Where cargo unpacks crates.
+    /// Directory into which cargo unpacks crates.
     registry: PathBuf,
-    /// What all keys may have together.
+    /// Maximum size of all keys together, in bytes.
     size_max_bytes: u64,
 }
 
@@ -128,14 +132,14 @@ impl Cache {
         self.home.join(format!("{PREFIX}{}", self.key))
     }
 
-    /// To be locked by runs that read and by those that write.
+    /// Opens the lock file, which readers lock shared and writers exclusively.
     fn lock(&self) -> Result<File> {
         fs::create_dir_all(&self.home).map_err(of(&self.home))?;
         let path = self.home.join("lock");
         Ok(File::create(&path).map_err(of(&path))?)
     }
 
-    /// Puts what is kept into the target directory, where nothing of it is compiled.
+    /// Copies the kept crates into the target directory, unless some of them are compiled there already.
     fn bring(&self) -> Result<String> {
         let lock = self.lock()?;
         lock.lock_shared()?;
@@ -154,18 +158,18 @@ impl Cache {
             let from = dir.join(&profile);
             size_bytes += transfer(&from, &self.target.join(&profile), &parts(&from)?)?;
         }
-        // It was used last now.
+        // The time of the last use.
         File::open(&dir)?.set_times(FileTimes::new().set_modified(SystemTime::now()))?;
         Ok(format!("{} of {} are there", mebibytes(size_bytes), dir.display()))
     }
 
-    /// Keeps what is compiled of other people's crates in the target directory, in the place of what was kept before.
+    /// Keeps the compiled third-party crates of the target directory, and replaces those kept before.
     fn keep(&self) -> Result<String> {
         let lock = self.lock()?;
         lock.lock()?;
         let dir = self.dir();
         let [new, old] = UNFINISHED.map(|name| self.home.join(name));
-        // A run was interrupted, for nobody else is at it now.
+        // Left by an interrupted run: the lock excludes other ones.
         self.remove_unfinished()?;
         fs::create_dir(&new).map_err(of(&new))?;
         let theirs = self.packages()?;
@@ -189,7 +193,7 @@ impl Cache {
         UNFINISHED.iter().try_for_each(|name| remove(&self.home.join(name)))
     }
 
-    /// Removes the keys that do not fit; those that were used last stay.
+    /// Removes keys beyond the maximum size, the least recently used first.
     fn remove_oldest(&self) -> Result<String> {
         let mut keys = Vec::new();
         for entry in fs::read_dir(&self.home)? {
@@ -214,7 +218,7 @@ impl Cache {
         Ok(text)
     }
 
-    /// Names of packages that come from elsewhere, and that no package of this project has.
+    /// Returns the names of registry packages that no package of this project has.
     fn packages(&self) -> Result<BTreeSet<String>> {
         let (mut theirs, mut ours) = (BTreeSet::new(), BTreeSet::new());
         for workspace in WORKSPACES {
@@ -229,7 +233,7 @@ impl Cache {
         Ok(&theirs - &ours)
     }
 
-    /// The parts of a profile's directory that are of crates of the registry.
+    /// Returns the parts of a profile's directory that belong to registry crates.
     fn parts_of_others(&self, profile: &Path, theirs: &BTreeSet<String>) -> Result<Vec<Part>> {
         let mut parts = parts(profile)?;
         let mut units = BTreeSet::new();
@@ -242,7 +246,7 @@ impl Cache {
         }
         parts.retain(|part| {
             let name = part.name();
-            // `serde-0123456789abcdef.d`, `libserde-0123456789abcdef.rmeta`.
+            // Files are named `serde-0123456789abcdef.d`, `libserde-0123456789abcdef.rmeta`.
             let unit = name.split('.').next().unwrap_or_default();
             part.is_of(theirs)
                 || units.contains(unit)
@@ -252,15 +256,15 @@ impl Cache {
     }
 }
 
-/// Whether what a compiler has read, by a rule for make, begins with a file of the registry: with the first one of a crate.
+/// Whether the first source file in a compiler's make rule is in the registry. It is the root file of a crate.
 fn is_from(rule: &str, registry: &Path) -> bool {
     let registry = format!("{}/", registry.display()).replace(' ', "\\ ");
     rule.split_once(": ").is_some_and(|(_, files)| files.starts_with(&registry))
 }
 
-/// What belongs together and is put somewhere as a whole: a file, or a directory of a unit.
+/// A file, or the directory of a unit, which is transferred as a whole.
 struct Part {
-    /// Below the profile's directory.
+    /// Path below the profile's directory.
     path: PathBuf,
     is_dir: bool,
 }
@@ -270,13 +274,13 @@ impl Part {
         self.path.file_name().unwrap_or_default().to_string_lossy().into_owned()
     }
 
-    /// Whether it is the directory of a unit of these packages: `serde_json-0123456789abcdef`.
+    /// Whether it is a unit's directory of one of these packages: `serde_json-0123456789abcdef`.
     fn is_of(&self, packages: &BTreeSet<String>) -> bool {
         self.is_dir && self.name().rsplit_once('-').is_some_and(|(package, _)| packages.contains(package))
     }
 }
 
-/// All parts of a profile's directory.
+/// Returns all parts of a profile's directory.
 fn parts(profile: &Path) -> Result<Vec<Part>> {
     let mut parts = Vec::new();
     for (place, is_dir) in PLACES {
@@ -290,7 +294,7 @@ fn parts(profile: &Path) -> Result<Vec<Part>> {
     Ok(parts)
 }
 
-/// The directories of profiles below one, by their paths from there.
+/// Returns the directories of profiles below `dir`, relative to it.
 fn profiles(dir: &Path) -> Vec<PathBuf> {
     fn search(dir: &Path, below: &Path, depth: u32, found: &mut Vec<PathBuf>) {
         if dir.join(".fingerprint").is_dir() {
@@ -309,7 +313,7 @@ fn profiles(dir: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Puts parts of one profile's directory into another, each in the place of what is there. Returns the size of their files.
+/// Transfers parts of one profile's directory to another, and replaces existing ones. Returns the size of their files.
 fn transfer(from: &Path, to: &Path, parts: &[Part]) -> Result<u64> {
     let mut size_bytes = 0;
     for (place, _) in PLACES {
@@ -323,7 +327,7 @@ fn transfer(from: &Path, to: &Path, parts: &[Part]) -> Result<u64> {
         let put = || {
             let size_bytes = match part.is_dir {
                 true => copy_dir(&from, &scratch)?,
-                // The compiler's list of what it has read, which it writes anew.
+                // The compiler overwrites its list of read files in place.
                 false if from.extension().is_some_and(|extension| extension == "d") => copy(&from, &scratch)?,
                 false => link(&from, &scratch)?,
             };
@@ -336,7 +340,7 @@ fn transfer(from: &Path, to: &Path, parts: &[Part]) -> Result<u64> {
     Ok(size_bytes)
 }
 
-/// Another name of a file, or a copy of it where that cannot be: on another file system. Returns its size.
+/// Hard-links a file, or copies it if it is on another file system. Returns its size.
 fn link(from: &Path, to: &Path) -> io::Result<u64> {
     match fs::hard_link(from, to) {
         Ok(()) => Ok(from.metadata()?.len()),
@@ -344,14 +348,14 @@ fn link(from: &Path, to: &Path) -> io::Result<u64> {
     }
 }
 
-/// A copy of a file, with its time.
+/// Copies a file with its modification time. Returns its size.
 fn copy(from: &Path, to: &Path) -> io::Result<u64> {
     let size_bytes = fs::copy(from, to)?;
     File::open(to)?.set_times(FileTimes::new().set_modified(from.metadata()?.modified()?))?;
     Ok(size_bytes)
 }
 
-/// A copy of a directory, but for the programs of build scripts, which nobody writes into. Returns the size of its files.
+/// Copies a directory, but links programs of build scripts, which nothing writes into. Returns the size of its files.
 fn copy_dir(from: &Path, to: &Path) -> io::Result<u64> {
     let mut size_bytes = 0;
     fs::create_dir(to)?;
@@ -372,7 +376,7 @@ fn copy_dir(from: &Path, to: &Path) -> io::Result<u64> {
     Ok(size_bytes)
 }
 
-/// Removes a file or a directory, if it is there.
+/// Removes a file or a directory, if it exists.
 fn remove(path: &Path) -> io::Result<()> {
     match path.symlink_metadata() {
         Ok(found) if found.is_dir() => fs::remove_dir_all(path),
@@ -381,7 +385,7 @@ fn remove(path: &Path) -> io::Result<()> {
     }
 }
 
-/// The size of all files of a directory.
+/// Returns the size of all files in a directory.
 fn size_bytes(dir: &Path) -> io::Result<u64> {
     let mut sum_bytes = 0;
     for entry in fs::read_dir(dir)? {
@@ -399,7 +403,7 @@ fn read(path: &Path) -> Result<String> {
     Ok(fs::read_to_string(path).map_err(of(path))?)
 }
 
-/// Says which file or directory an error is of.
+/// Adds the path of a file or directory to an error.
 fn of(path: &Path) -> impl FnOnce(io::Error) -> String + '_ {
     move |error| format!("{}: {error}", path.display())
 }

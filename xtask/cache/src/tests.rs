@@ -30,7 +30,7 @@ fn write(path: &Path, text: &str) {
     fs::write(path, text).unwrap();
 }
 
-/// A checkout below a directory, in which nothing is compiled.
+/// Makes a checkout without compiled crates.
 fn checkout(dir: &Path, name: &str) -> Cache {
     let root = dir.join(name);
     for workspace in WORKSPACES {
@@ -41,7 +41,8 @@ fn checkout(dir: &Path, name: &str) -> Cache {
     Cache { home, key: "1".into(), target, root, registry, size_max_bytes: u64::MAX }
 }
 
-/// Compiles: one crate of the registry, and one of this project with a program of tests that is called as that other crate.
+/// Imitates compilation: a registry crate, a crate of this project, and a test program of it with the registry crate's
+/// name.
 fn compile(cache: &Cache, profile: &str) {
     let profile = cache.target.join(profile);
     let unit = |unit: &str, source: &str| {
@@ -114,7 +115,7 @@ fn other_peoples_crates_are_brought_and_nothing_of_ours() {
         let [old, new] = [old(name), new(name)].map(|path| path.metadata().unwrap());
         assert_eq!((new.modified().unwrap(), new.ino() == old.ino()), (past, is_one_file), "{name}");
     }
-    // What a build script writes is the clone's own.
+    // Files that a build script writes are not shared with the cache.
     fs::write(new("build/serde-5/out/private.rs"), "other").unwrap();
     let third = checkout(dir.path(), "third");
     third.bring().unwrap();
@@ -128,7 +129,7 @@ fn nothing_is_brought_beside_what_is_compiled() {
     assert!(other.bring().unwrap().contains("is not there"));
     compile(&one, "debug");
     one.keep().unwrap();
-    // This program alone, as cargo builds it first.
+    // Only this program is compiled, because cargo builds it first.
     write(&other.target.join("debug/.fingerprint/xtask-cache-9/bin-xtask-cache"), "");
     write(&other.target.join("release/.fingerprint/serde-9/lib-serde"), "");
     assert!(other.bring().unwrap().contains("not used: something is compiled in "));
@@ -181,7 +182,7 @@ fn keys_that_were_used_last_stay() {
         cache.key = key.into();
         cache.keep().unwrap();
     }
-    // The first one is used again.
+    // The first key is used again.
     let other = checkout(dir.path(), "other");
     other.bring().unwrap();
     cache.size_max_bytes = 2 * size_bytes(&other.dir()).unwrap();
@@ -191,7 +192,7 @@ fn keys_that_were_used_last_stay() {
     assert_eq!(keys, ["lock", "target-1", "target-3"]);
 }
 
-/// Whatever makes cargo compile anew, and leaves the old beside it, has a key of its own.
+/// Each change after which cargo recompiles crates next to the old ones leads to another key.
 #[test]
 fn a_key_is_that_of_lock_files_and_profiles() {
     let dir = tempfile::tempdir().unwrap();

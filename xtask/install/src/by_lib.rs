@@ -1,36 +1,36 @@
-//! What each program of a command preloads that `dormouse record --libc` runs: glibc's loader puts the name of the system's directory of libraries
-//! where `$LIB` stands, which for 32-bit programs is another one.
+//! Libraries for `dormouse record --libc` to preload, by kind of program. glibc's loader replaces `$LIB` in a path by
+//! the system's library directory, which differs for 32-bit programs.
 //!
 //! ```text
-//!   libc-by-lib/lib64/libdormouse_libc.so       a link to the library; likewise in lib/x86_64-linux-gnu
-//!   libc-by-lib/lib32/libdormouse_libc.so       a 32-bit library in which there is nothing; likewise in lib/i386-linux-gnu and lib
+//!   libc-by-lib/lib64/libdormouse_libc.so       a link to the library; also in lib/x86_64-linux-gnu
+//!   libc-by-lib/lib32/libdormouse_libc.so       an empty 32-bit library; also in lib/i386-linux-gnu and lib
 //! ```
-//! The loader of a 32-bit program would write to its standard error that a library for 64 bits cannot be preloaded. Where programs of 64 bits have
-//! `lib` for `$LIB`, the tree is not used.
+//! Otherwise, the loader of a 32-bit program would report on standard error that it cannot preload a 64-bit library.
+//! The tree is not used if `$LIB` is `lib` for 64-bit programs.
 
-/// What `$LIB` is for 64-bit programs of systems whose 32-bit programs have another one of the table below.
+/// Values of `$LIB` for 64-bit programs, on systems with a different value for 32-bit programs.
 pub(crate) const OF_64_BITS: [&str; 2] = ["lib64", "lib/x86_64-linux-gnu"];
-/// What it is for 32-bit programs.
+/// Values of `$LIB` for 32-bit programs.
 pub(crate) const OF_32_BITS: [&str; 3] = ["lib32", "lib/i386-linux-gnu", "lib"];
 
-/// A shared library for 32-bit x86 (System V gABI, chapters 4 and 5) without a symbol or a function.
+/// Returns a shared library for 32-bit x86 (System V gABI, chapters 4 and 5) without symbols and functions.
 ///
 /// | offset | |
 /// | ---: | --- |
-/// | 0 | header, of a shared library with three segments |
-/// | 52 | segments: all of the file; its dynamic section; a stack that is not executable |
-/// | 148 | hash table with one bucket, symbol table with the entry that is none, table of names |
+/// | 0 | header of a shared library with three segments |
+/// | 52 | segments: the whole file; the dynamic section; a stack that is not executable |
+/// | 148 | hash table with one bucket, symbol table with the null entry, string table |
 /// | 184 | dynamic section |
 pub(crate) fn empty_library() -> Vec<u8> {
     let (header, segment, hash, symbols, names, dynamic, size) = (52, 32, 148, 164, 180, 184, 232);
-    // The magic number, 32 bits, little endian; a shared library (3) for machine 3; version 1; no entry point; where the segments are, no
-    // sections; sizes of the header and of a segment's, number of segments.
+    // Magic number, 32 bits, little endian; a shared library (3) for machine 3; version 1; no entry point; offset of
+    // the segments, no sections; sizes of the header and of a segment header, number of segments.
     let mut words = vec![0x464c_457f, 0x0001_0101, 0, 0, 3 | 3 << 16, 1, 0, header, 0, 0, header | segment << 16, 3, 0];
     // PT_LOAD, PT_DYNAMIC, PT_GNU_STACK: offset, two addresses, two sizes, flags (4 readable, 2 writable), alignment.
     words.extend([1, 0, 0, 0, size, size, 6, 4096]);
     words.extend([2, dynamic, dynamic, dynamic, size - dynamic, size - dynamic, 6, 4]);
     words.extend([0x6474_e551, 0, 0, 0, 0, 0, 6, 16]);
-    // One bucket and one entry of its chain, both the symbol that is none; that symbol; the name that is none.
+    // One bucket and one chain entry, both for the null symbol; the null symbol; the empty name.
     words.extend([1, 1, 0, 0, 0, 0, 0, 0, 0]);
     // DT_HASH, DT_SYMTAB, DT_STRTAB, DT_STRSZ, DT_SYMENT, DT_NULL.
     words.extend([4, hash, 6, symbols, 5, names, 10, 1, 11, 16, 0, 0]);
@@ -43,7 +43,7 @@ mod tests {
 
     use super::*;
 
-    /// What binutils make of it.
+    /// binutils accept the library.
     #[test]
     fn the_empty_library_is_one_for_32_bits() {
         let dir = tempfile::tempdir().unwrap();

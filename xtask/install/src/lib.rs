@@ -1,25 +1,25 @@
-//! Puts what cargo has built where users need it, and takes it away again: for `cargo xtask install`, and for tests of C and C++ programs.
+//! Installs built files and removes them again, for `cargo xtask install` and for tests of C and C++ programs.
 //!
 //! ```text
 //!   Installation::begin ──▶ libraries · command · lab ──▶ finish            each file is listed in the manifest
-//!   uninstall: what the manifest lists
+//!   uninstall: removes the files in the manifest
 //!
 //!   DIR/bin/dormouse, dormouse-vring, dormouse-pages         the command, and the programs that it runs
 //!   DIR/bin/dormouse-lab                                     with the lab
 //!   DIR/bin/dormouse-query, dormouse-cluster                 with queries; units of clusters in lib/systemd/system
-//!   DIR/lib/dormouse/libdormouse_libc.so                     what `dormouse record --libc` preloads
-//!   DIR/lib/dormouse/libc-by-lib/…                           the same for each kind of program, on x86-64
+//!   DIR/lib/dormouse/libdormouse_libc.so                     preloaded by `dormouse record --libc`
+//!   DIR/lib/dormouse/libc-by-lib/…                           the same by kind of program, on x86-64
 //!   DIR/lib/dormouse/lab/…                                   the lab's engines, its peers' engines in peers/
 //!   DIR/include/dormouse/…                                   headers for C and C++
-//!   DIR/lib/libdormouse.so.0, .so -> .so.0, libdormouse.a    libraries, likewise libdormouse_imv, _relay, _vring, _backing
-//!   DIR/lib/pkgconfig/dormouse.pc, …                         each finds its prefix from where it lies
-//!   DIR/lib/cmake/Dormouse/…                                 likewise
+//!   DIR/lib/libdormouse.so.0, .so -> .so.0, libdormouse.a    libraries; also libdormouse_imv, _relay, _vring, _backing
+//!   DIR/lib/pkgconfig/dormouse.pc, …                         each finds its prefix from its own path
+//!   DIR/lib/cmake/Dormouse/…                                 the same
 //!   DIR/share/man/man1/dormouse.1, …; man3/dormouse-imv.3, … manual pages of the commands and of the libraries
-//!   DIR/lib/systemd/user/dormouse.service, system/dormouse@.service     units, which look for the command in usual places
+//!   DIR/lib/systemd/user/dormouse.service, system/dormouse@.service     units, which search the usual paths for the command
 //!   DIR/share/bash-completion/…, zsh/…, fish/…               completions
-//!   DIR/share/dormouse/manifest                              files and directories that were made, one on a line
+//!   DIR/share/dormouse/manifest                              created files and directories, one per line
 //! ```
-//! The tree may be moved afterwards: nothing in it names `DIR`, and the manifest's paths are relative.
+//! The tree can be moved afterwards: no file in it names `DIR`, and the manifest's paths are relative.
 
 mod by_lib;
 mod manifest;
@@ -33,7 +33,7 @@ use anyhow::{Context, Result, ensure};
 
 use manifest::Manifest;
 
-/// C libraries, with the package that each is built from.
+/// C libraries, and the package that builds each.
 pub const LIBRARIES: [(&str, &str); 5] = [
     ("libdormouse", "dormouse-capi"),
     ("libdormouse_imv", "dormouse-imv-capi"),
@@ -42,18 +42,18 @@ pub const LIBRARIES: [(&str, &str); 5] = [
     ("libdormouse_backing", "dormouse-backing-capi"),
 ];
 
-/// Commands, with the package that each is built from.
+/// Commands, and the package that builds each.
 pub const COMMANDS: [(&str, &str); 3] =
     [("dormouse", "dormouse-cli"), ("dormouse-vring", "dormouse-vring-vhost"), ("dormouse-pages", "dormouse-pages")];
 
-/// What `dormouse record --libc` preloads, with its package.
+/// Library that `dormouse record --libc` preloads, and its package.
 pub const PRELOADED: (&str, &str) = ("libdormouse_libc.so", "dormouse-preload");
 
 /// The lab's command.
 const LAB: &str = "dormouse-lab";
-/// What answers in SQL, alone and together, and what puts traces where it asks.
+/// Programs that answer SQL queries, alone or as a cluster, and that put traces into stores.
 const QUERY: [&str; 3] = ["dormouse-query", "dormouse-cluster", "dormouse-ship"];
-/// What the lab runs and preloads.
+/// Programs that the lab runs, and the library that it preloads.
 const LAB_PARTS: [&str; 8] = [
     "dormouse-lab-engine",
     "dormouse-lab-engine-imv",
@@ -64,26 +64,26 @@ const LAB_PARTS: [&str; 8] = [
     "dormouse-lab-engine-vring",
     "libdormouse_lab_account.so",
 ];
-/// Where these lie.
+/// Directory of these, below the prefix.
 const LAB_DIR: &str = "lib/dormouse/lab";
 
 /// Folders of `mechanisms/` with headers and a manual page.
 const MECHANISMS: [&str; 5] = ["backing", "imv", "percpu", "relay", "vring"];
 
-/// Number in the shared libraries' sonames, which the packages' `build.rs` give.
+/// Version number in the sonames of the shared libraries, as set by the packages' `build.rs`.
 const SOVERSION: &str = "0";
 
-/// What Rust's standard library needs of the system (`rustc --print native-static-libs`), but for the unwinder and libc: those every
-/// compiler adds by itself, and with `-static` it takes libgcc_eh, for there is no static libgcc_s.
+/// System libraries that Rust's standard library needs (`rustc --print native-static-libs`), except for the unwinder
+/// and libc. Every compiler links these by itself, with `-static` libgcc_eh, because there is no static libgcc_s.
 const SYSTEM_LIBRARIES: [&str; 5] = ["util", "rt", "pthread", "m", "dl"];
 
-/// The sources: this checkout.
+/// Returns the root of this checkout.
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// Builds the C libraries and installs them with headers, manual pages, pkg-config and CMake files. For tests: `built` is the directory of
-/// what cargo has built with the profile of the test, such as `target/debug`.
+/// Builds the C libraries and installs them with headers, manual pages, pkg-config and CMake files. For tests: `built`
+/// is cargo's output directory for the test's profile, such as `target/debug`.
 ///
 /// # Errors
 /// They do not build, or a file cannot be written.
@@ -100,20 +100,22 @@ pub fn install_libraries(built: &Path, prefix: &Path) -> Result<()> {
     Installation::run(built, prefix, Installation::libraries).map(drop)
 }
 
-/// An installation that is being made.
+/// An installation in progress.
 #[derive(Debug)]
 pub struct Installation {
-    /// What cargo has built.
+    /// Cargo's output directory.
     built: PathBuf,
     prefix: PathBuf,
     manifest: Manifest,
 }
 
 impl Installation {
-    /// Removes the files of an earlier installation, then installs what `steps` say, and lists it. How many files there are then.
+    /// Removes the files of an earlier installation, runs `steps`, and writes the manifest. Returns the number of
+    /// installed files.
     ///
     /// # Errors
-    /// A file is missing in `built`, or cannot be written. What was installed before that is listed all the same, so it can be removed.
+    /// A file is missing in `built`, or cannot be written. Files installed before the error are in the manifest, so
+    /// that they can be removed.
     pub fn run(built: &Path, prefix: &Path, steps: impl FnOnce(&mut Installation) -> Result<()>) -> Result<usize> {
         let mut manifest = Manifest::read(prefix)?;
         manifest.remove_files(prefix)?;
@@ -124,10 +126,10 @@ impl Installation {
         Ok(installation.manifest.file_count())
     }
 
-    /// The C libraries with headers, manual pages, pkg-config and CMake files.
+    /// Installs the C libraries with headers, manual pages, pkg-config and CMake files.
     ///
     /// # Errors
-    /// As [`Installation::run`].
+    /// See [`Installation::run`].
     pub fn libraries(&mut self) -> Result<()> {
         let root = root();
         let mechanisms = MECHANISMS.map(|name| root.join("mechanisms").join(name));
@@ -158,10 +160,10 @@ impl Installation {
         Ok(())
     }
 
-    /// The command with the programs that it runs, what it preloads, manual pages and completions.
+    /// Installs the command with the programs that it runs, its preloaded library, manual pages and completions.
     ///
     /// # Errors
-    /// As [`Installation::run`]; or a command does not write its texts.
+    /// See [`Installation::run`]; or a command does not write its texts.
     pub fn command(&mut self) -> Result<()> {
         let (library, _) = PRELOADED;
         self.copy(&self.built.join(library), &format!("lib/dormouse/{library}"))?;
@@ -170,14 +172,15 @@ impl Installation {
         }
         self.copy_tree(&root().join("cli/systemd"), "lib/systemd")?;
         COMMANDS.iter().try_for_each(|(name, _)| self.program(name))?;
-        // The command's own come first: it has a page for each program that it finds, and that program a better one.
+        // The command's own texts are first: it writes a page for each program that it finds, and the program's own
+        // page, which is better, replaces it.
         COMMANDS.iter().try_for_each(|(name, _)| self.texts(name))
     }
 
-    /// What leads each program to the library that is right for it.
+    /// Installs the tree through which each program preloads the library of its kind.
     ///
     /// # Errors
-    /// As [`Installation::run`].
+    /// See [`Installation::run`].
     pub fn by_lib(&mut self, library: &str) -> Result<()> {
         let name = |lib: &str| format!("lib/dormouse/libc-by-lib/{lib}/{library}");
         for lib in by_lib::OF_64_BITS {
@@ -192,10 +195,10 @@ impl Installation {
         Ok(())
     }
 
-    /// The lab, its engines, and those of its peers that are built.
+    /// Installs the lab, its engines, and the peers' engines that are built.
     ///
     /// # Errors
-    /// As [`Installation::command`].
+    /// See [`Installation::command`].
     pub fn lab(&mut self) -> Result<()> {
         self.program(LAB)?;
         for part in LAB_PARTS {
@@ -208,10 +211,10 @@ impl Installation {
         self.texts(LAB)
     }
 
-    /// What answers in SQL, and what puts traces where it asks.
+    /// Installs the programs that answer SQL queries, and the one that puts traces into stores.
     ///
     /// # Errors
-    /// As [`Installation::command`].
+    /// See [`Installation::command`].
     pub fn query(&mut self) -> Result<()> {
         self.copy_tree(&root().join("read/cluster/systemd"), "lib/systemd/system")?;
         QUERY.iter().try_for_each(|name| self.program(name))?;
@@ -222,12 +225,12 @@ impl Installation {
         self.copy(&self.built.join(name), &format!("bin/{name}"))
     }
 
-    /// Manual pages and completions of an installed command, which writes them itself.
+    /// Installs the manual pages and completions of an installed command, which writes them itself.
     fn texts(&mut self, name: &str) -> Result<()> {
         let stage = self.built.join(format!("texts-{}", std::process::id()));
         let _ = fs::remove_dir_all(&stage);
         let mut command = Command::new(self.prefix.join("bin").join(name));
-        // What else is on PATH here is not on the user's.
+        // An empty PATH: programs found here may be missing on the user's system.
         let output = command.arg("--write-texts").arg(&stage).env("PATH", "").output();
         let output = output.with_context(|| format!("cannot run {name}"))?;
         ensure!(output.status.success(), "{name} writes no texts: {}", String::from_utf8_lossy(&output.stderr).trim());
@@ -236,8 +239,8 @@ impl Installation {
         copied
     }
 
-    /// Where a file is to be, after its directory is made and it is listed. What is there is removed: a running program may have the old
-    /// file mapped, so it is replaced and not overwritten.
+    /// Returns the path for a file, makes its directory and lists the file. An existing file is removed and not
+    /// overwritten, because a running program may have it mapped.
     fn place(&mut self, name: &str) -> Result<PathBuf> {
         let path = self.prefix.join(name);
         self.manifest.make_dirs(&self.prefix, Path::new(name))?;
@@ -262,7 +265,7 @@ impl Installation {
         Ok(())
     }
 
-    /// Copies a template with its `@NAMES@` filled in.
+    /// Copies a template and fills in its `@NAMES@`.
     fn fill(&mut self, template: &Path, name: &str, system_libraries: &str) -> Result<()> {
         let text = fs::read_to_string(template).with_context(|| format!("cannot read {}", template.display()))?;
         let text = text
@@ -274,7 +277,7 @@ impl Installation {
     }
 }
 
-/// Removes what was installed: the files and directories that the manifest lists, the latter if they are empty. How many files there were.
+/// Removes the files that the manifest lists, and the listed directories that are empty. Returns the number of files.
 ///
 /// # Errors
 /// Nothing is installed there, or something cannot be removed.
@@ -307,7 +310,7 @@ mod tests {
         fs::create_dir_all(prefix.join("lib/own")).unwrap();
         fs::write(prefix.join("lib/own/file"), "own").unwrap();
         install(built, prefix, &["bin/a", "lib/x/y/b", "share/c"]);
-        // Another version, which has one file less; its directories are still known.
+        // Another version with fewer files. The directories stay listed.
         install(built, prefix, &["bin/a"]);
         assert!(prefix.join("bin/a").exists() && !prefix.join("lib/x/y/b").exists());
         assert_eq!(uninstall(prefix).unwrap(), 2);

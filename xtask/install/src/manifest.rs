@@ -1,5 +1,5 @@
-//! The list of what an installation has made: files, and the directories that were not there before, which end in `/`. Paths are relative to
-//! the prefix.
+//! The list of installed files, and of the directories that the installation created, which end in `/`. Paths are
+//! relative to the prefix.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -8,7 +8,7 @@ use std::path::{Component, Path};
 
 use anyhow::{Context, Result, ensure};
 
-/// Where it is, below the prefix.
+/// Path of the manifest below the prefix.
 pub(crate) const PATH: &str = "share/dormouse/manifest";
 
 #[derive(Debug, Default)]
@@ -18,7 +18,7 @@ pub(crate) struct Manifest {
 }
 
 impl Manifest {
-    /// Reads it; an empty one if there is none.
+    /// Reads the manifest. Returns an empty one if there is none.
     pub(crate) fn read(prefix: &Path) -> Result<Manifest> {
         let path = prefix.join(PATH);
         let text = match fs::read_to_string(&path) {
@@ -27,7 +27,7 @@ impl Manifest {
         };
         let mut manifest = Manifest::default();
         for line in text.lines() {
-            // A line that leads elsewhere would remove what is not ours.
+            // A path outside of the prefix would remove files that were not installed.
             let is_below =
                 !line.is_empty() && Path::new(line).components().all(|part| matches!(part, Component::Normal(_)));
             ensure!(is_below, "{} has a line that is no path below the prefix: {line}", path.display());
@@ -39,7 +39,7 @@ impl Manifest {
         Ok(manifest)
     }
 
-    /// Writes it, itself included.
+    /// Writes the manifest, which lists itself.
     pub(crate) fn write(&mut self, prefix: &Path) -> Result<()> {
         self.make_dirs(prefix, Path::new(PATH))?;
         self.files.insert(PATH.into());
@@ -57,7 +57,7 @@ impl Manifest {
         self.files.insert(name.into());
     }
 
-    /// Makes the directories above a file, and lists those that were not there.
+    /// Makes the directories above a file, and lists those that it creates.
     pub(crate) fn make_dirs(&mut self, prefix: &Path, file: &Path) -> Result<()> {
         fs::create_dir_all(prefix).with_context(|| format!("cannot make {}", prefix.display()))?;
         let mut above: Vec<&Path> = file.ancestors().skip(1).filter(|dir| *dir != Path::new("")).collect();
@@ -72,7 +72,7 @@ impl Manifest {
         Ok(())
     }
 
-    /// Removes all files, and forgets them.
+    /// Removes all files, and clears their list.
     pub(crate) fn remove_files(&mut self, prefix: &Path) -> Result<()> {
         for file in std::mem::take(&mut self.files) {
             let path = prefix.join(file);
@@ -84,12 +84,12 @@ impl Manifest {
         Ok(())
     }
 
-    /// Removes all directories that are empty, inner ones first.
+    /// Removes the listed directories that are empty, inner ones first.
     pub(crate) fn remove_dirs(&self, prefix: &Path) -> Result<()> {
         for dir in self.dirs.iter().rev() {
             let path = prefix.join(dir);
             match fs::remove_dir(&path) {
-                // Somebody else has put something there, or removed it.
+                // It has files that were not installed, or was already removed.
                 Err(error) if matches!(error.kind(), ErrorKind::DirectoryNotEmpty | ErrorKind::NotFound) => {}
                 removed => removed.with_context(|| format!("cannot remove {}", path.display()))?,
             }

@@ -1,13 +1,14 @@
-//! Which module uses which, and the circles in that.
+//! The modules that each module uses, and cycles among them.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use crate::modules::{Crate, Import, Named, ROOT};
 
-/// Imports that lead to imports: no more than this many are followed, so that none goes round for ever.
+/// Maximum number of imports that are followed from one to the next, which ends cycles of imports.
 const IMPORTS_MAX: usize = 32;
-/// A glob counts as so many: where a module has several, the first name of each is looked for behind all of them, again and again.
+/// A glob counts as this many imports. If a module has several globs, a name is looked up through all of them
+/// repeatedly.
 const GLOB_IMPORTS: usize = 8;
 
 /// The first place where one module uses another.
@@ -18,30 +19,32 @@ struct Use {
 }
 
 impl Crate {
-    /// The modules that a path named in `module` leads to; none for what other crates define, several where `cfg` decides.
+    /// Returns the modules that a path in `module` refers to: none for names of other crates, several if `cfg` has
+    /// alternatives.
     fn resolve(&self, module: usize, segments: &[String], imports: usize) -> Vec<usize> {
         let Some((first, rest)) = segments.split_first() else { return vec![module] };
         match first.as_str() {
             "crate" => self.descend(ROOT, rest, imports),
             "self" => self.descend(module, rest, imports),
             "super" => match self.modules[module].parent {
-                // `super::super` goes on upwards.
+                // `super::super` continues upwards.
                 Some(parent) if rest.first().is_some_and(|next| next == "super") => self.resolve(parent, rest, imports),
                 Some(parent) => self.descend(parent, rest, imports),
                 None => Vec::new(),
             },
-            // The first name of a path is that of another crate, of the prelude, or of a local thing, if the module has none such.
+            // If the module has no such name, the first name of the path is another crate, or from the prelude, or
+            // local.
             name => self.step(module, name, rest, imports).unwrap_or_default(),
         }
     }
 
-    /// Goes from a module along the names of a path.
+    /// Follows the names of a path from a module.
     fn descend(&self, module: usize, segments: &[String], imports: usize) -> Vec<usize> {
         let Some((name, rest)) = segments.split_first() else { return vec![module] };
         self.step(module, name, rest, imports).unwrap_or_else(|| vec![module])
     }
 
-    /// The same where the path goes on with `name`; `None` if the module has no such name.
+    /// Follows a path that continues with `name`. Returns `None` if the module has no such name.
     fn step(&self, module: usize, name: &str, rest: &[String], imports: usize) -> Option<Vec<usize>> {
         let here = &self.modules[module];
         if let Some(children) = here.children.get(name) {
@@ -63,7 +66,7 @@ impl Crate {
         others.find_map(|target| self.step(target, name, rest, imports + 1))
     }
 
-    /// Whether `module` lies in `ancestor`.
+    /// Whether `module` is nested in `ancestor`.
     fn is_inside(&self, module: usize, ancestor: usize) -> bool {
         let mut above = self.modules[module].parent;
         while let Some(at) = above {
@@ -75,7 +78,8 @@ impl Crate {
         false
     }
 
-    /// Every module that a module uses, with the first place. A module is part of those that it lies in, and uses none of them.
+    /// Returns the modules that each module uses, with the first place. A module is part of the modules around it, and
+    /// does not use them.
     fn uses(&self) -> Vec<BTreeMap<usize, Use>> {
         let all = (0..self.modules.len()).map(|index| {
             let module = &self.modules[index];
@@ -87,7 +91,7 @@ impl Crate {
                 }
             };
             let is_named = |name: &str| module.paths.iter().any(|named| named.segments[0] == name);
-            // What a module only hands on of its own parts is no use of it.
+            // A re-export of a module's own parts is not a use.
             let is_own = |import: &Import| {
                 let targets = self.resolve(index, &import.target.segments, 0);
                 targets.iter().all(|target| self.is_inside(*target, index))
@@ -110,8 +114,8 @@ impl Crate {
         all.collect()
     }
 
-    /// The circles: sets of modules of which each uses the others, directly or by way of one another. Each is a text that names the
-    /// places.
+    /// Returns the cycles: sets of modules in which each uses the others, directly or indirectly. Each is a text with
+    /// the places.
     pub fn circles(&self) -> Vec<String> {
         let uses = self.uses();
         let reached: Vec<Vec<bool>> = (0..uses.len()).map(|start| reach(&uses, start)).collect();
@@ -147,7 +151,7 @@ impl Crate {
     }
 }
 
-/// Which modules are used by `start`, directly or by way of others.
+/// Returns for each module whether `start` uses it, directly or indirectly.
 fn reach(uses: &[BTreeMap<usize, Use>], start: usize) -> Vec<bool> {
     let mut reached = vec![false; uses.len()];
     let mut open: Vec<usize> = uses[start].keys().copied().collect();

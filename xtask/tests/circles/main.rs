@@ -1,12 +1,12 @@
-//! No crate has a circle of modules: a module stands above what it uses.
+//! Checks that no crate has a cycle of modules: a module is above those that it uses.
 //!
 //! ```text
-//!   sources ──syn──▶ modules: their paths and imports ──▶ which module defines what a path names ──▶ circles, with places
+//!   sources ──syn──▶ modules: their paths and imports ──▶ the module that defines what a path names ──▶ cycles, with places
 //! ```
-//! A path that goes through a re-export leads to the module that defines what it names. A re-export of a module's own parts is no use of
-//! them. A module belongs to those that it lies in: what it uses of them counts as its own, but what they use counts as theirs, and they
-//! may be in circles with others. Under `cfg`, every alternative counts but those of tests. `$crate` in the definition of an exported
-//! macro counts where the macro is called from: there is what it names compiled.
+//! A path through a re-export refers to the module that defines the name. A re-export of a module's own parts is not a
+//! use of them. A nested module is part of the modules around it: its uses of them do not count. But uses by the outer
+//! modules are their own, and these may be in cycles with others. All alternatives of `cfg` count, except for tests.
+//! `$crate` in the definition of an exported macro counts where the macro is called, because it is compiled there.
 
 mod graph;
 mod modules;
@@ -23,7 +23,7 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the project's folder")
 }
 
-/// The manifests of all workspaces of the project.
+/// Returns the manifests of all workspaces of the project.
 fn workspaces() -> Vec<PathBuf> {
     let mut git = Command::new("git");
     git.current_dir(root()).args(["ls-files", "Cargo.toml", "*/Cargo.toml"]);
@@ -36,7 +36,7 @@ fn workspaces() -> Vec<PathBuf> {
     names.lines().map(|name| root().join(name)).filter(is_workspace).collect()
 }
 
-/// The root files of all libraries and programs, each with its package's folder.
+/// Returns the root files of all libraries and programs, each with its package's folder.
 fn crates() -> Vec<(String, PathBuf)> {
     let mut crates = BTreeSet::new();
     for manifest in workspaces() {
@@ -71,7 +71,7 @@ fn no_crate_has_a_circle_of_modules() {
     assert!(circles.is_empty(), "{}", circles.join("\n"));
 }
 
-/// Names of other crates behind many globs are not looked for in all orders of these.
+/// If a module has many globs, names of other crates are not looked up through all their permutations.
 #[test]
 fn many_globs_are_looked_behind_in_no_time() {
     let globs: String = (0..6).map(|number| format!("use other{number}::prelude::*;\n")).collect();
@@ -79,7 +79,7 @@ fn many_globs_are_looked_behind_in_no_time() {
     assert_eq!(circles_of(&[("lib.rs", "mod a;"), ("a.rs", &file)]), [""; 0]);
 }
 
-/// The circles of a crate with these files.
+/// Returns the cycles of a crate with these files.
 fn circles_of(files: &[(&str, &str)]) -> Vec<String> {
     let dir = tempfile::tempdir().expect("a temporary directory");
     for (name, text) in files {
@@ -126,7 +126,7 @@ fn a_circle_is_found_through_what_leads_to_it() {
         "pub struct B(crate::A);",
         // A group, another name.
         "use crate::{A as Other, a};\npub struct B;",
-        // The parent's module.
+        // A path through the parent.
         "pub struct B;\nfn f() { super::a::f() }",
         // The tokens of a macro, and an exported macro.
         "pub struct B;\nfn f() { println!(\"{:?}\", [crate::a::f()]) }",
@@ -141,7 +141,7 @@ fn a_circle_is_found_through_what_leads_to_it() {
     assert_eq!(with(lib, "pub struct B;\n#[cfg(test)]\nmod tests { use crate::A; }"), [""; 0]);
     assert_eq!(with(lib, "pub struct B;\n#[cfg(test)]\nfn f(a: crate::A) {}"), [""; 0]);
     assert_eq!(with(lib, "pub struct B;\n// crate::A\npub(crate) struct C(std::sync::Arc<other::A>);"), [""; 0]);
-    // Either may be compiled.
+    // Either alternative may be compiled.
     let lib = "mod a;\n#[cfg(unix)]\nmod b;\n#[cfg(unix)]\npub use b::B;\n#[cfg(windows)]\npub use other::B;";
     assert_eq!(with(lib, "pub struct B(crate::a::A);").len(), 1);
 }

@@ -7,42 +7,42 @@ use proc_macro2::{Span, TokenStream, TokenTree};
 use syn::visit::{self, Visit};
 use syn::{Attribute, Item, Meta, UseTree, Visibility};
 
-/// The crate's root: the first module that is read.
+/// Index of the crate's root, which is read first.
 pub const ROOT: usize = 0;
 
-/// A path as a module names it: its segments, and the line that it stands on.
+/// A path as written in a module: its segments and its line.
 #[derive(Debug, Clone)]
 pub struct Named {
     pub segments: Vec<String>,
     pub line: usize,
 }
 
-/// A name that a module has from a `use`, and that others can reach through it.
+/// A name that a module gets from `use`, and whether other modules can reach it.
 #[derive(Debug, Clone)]
 pub struct Import {
     pub target: Named,
     pub is_exported: bool,
 }
 
-/// A module, in a file of its own or not.
+/// A module, with or without its own file.
 #[derive(Debug)]
 pub struct Module {
-    /// As `a::b`; empty for the root.
+    /// Path like `a::b`; empty for the root.
     pub path: String,
     pub file: PathBuf,
     pub parent: Option<usize>,
-    /// Several of one name are alternatives: each is compiled somewhere.
+    /// Child modules by name. Several with one name are alternatives, of which one is compiled.
     pub children: BTreeMap<String, Vec<usize>>,
-    /// What it defines itself, but for modules.
+    /// Names of its own items, except for modules.
     pub items: BTreeSet<String>,
-    /// Names from `use`, those of globs apart.
+    /// Names from `use`, without globs.
     pub imports: BTreeMap<String, Vec<Import>>,
     pub globs: Vec<Import>,
-    /// The paths in its items, `use` declarations apart.
+    /// Paths in its items, without `use` declarations.
     pub paths: Vec<Named>,
 }
 
-/// The modules of a crate, [`ROOT`] first. Modules and items under `cfg(test)` are not among them.
+/// The modules of a crate, [`ROOT`] first, without modules and items under `cfg(test)`.
 #[derive(Debug)]
 pub struct Crate {
     pub modules: Vec<Module>,
@@ -52,7 +52,7 @@ impl Crate {
     /// Reads the crate with this root file.
     ///
     /// # Errors
-    /// A file is not there or is no Rust.
+    /// A file is missing or is not Rust.
     pub fn read(root: &Path) -> Result<Crate, String> {
         let mut modules = Crate { modules: Vec::new() };
         let dir = root.parent().unwrap_or(Path::new("."));
@@ -60,7 +60,7 @@ impl Crate {
         Ok(modules)
     }
 
-    /// `dir` is where the files of its children are.
+    /// Reads a module from its file. `dir` is the directory of its children's files.
     fn read_file(&mut self, file: &Path, dir: &Path, parent: Option<usize>, path: String) -> Result<usize, String> {
         let text = std::fs::read_to_string(file).map_err(|error| format!("{}: {error}", file.display()))?;
         let parsed = syn::parse_file(&text).map_err(|error| format!("{}: {error}", file.display()))?;
@@ -104,7 +104,7 @@ impl Crate {
                 && let Some(name) = &definition.ident
                 && definition.attrs.iter().any(|attribute| attribute.path().is_ident("macro_export"))
             {
-                // The path of an exported macro is the crate's root, wherever it is written.
+                // An exported macro's path is in the crate's root, wherever the macro is defined.
                 let segments = std::iter::once("crate").chain(path.split("::").filter(|part| !part.is_empty()));
                 let segments = segments.map(String::from).chain([plain(&name.to_string())]).collect();
                 let target = Named { segments, line: line(name.span()) };
@@ -122,7 +122,7 @@ impl Crate {
     }
 }
 
-/// The file of `mod name;` and the directory of its children's files.
+/// Returns the file of `mod name;`, and the directory of its children's files.
 fn file_of(name: &str, parent_file: &Path, dir: &Path, attributes: &[Attribute]) -> (PathBuf, PathBuf) {
     let stated = attributes.iter().find_map(|attribute| match &attribute.meta {
         Meta::NameValue(pair) if pair.path.is_ident("path") => match &pair.value {
@@ -141,7 +141,7 @@ fn file_of(name: &str, parent_file: &Path, dir: &Path, attributes: &[Attribute])
     (file, dir.join(name))
 }
 
-/// Whether an item is compiled for tests alone.
+/// Whether an item is only compiled for tests.
 fn is_of_tests(attributes: &[Attribute]) -> bool {
     attributes.iter().any(|attribute| {
         let Meta::List(list) = &attribute.meta else { return false };
@@ -191,7 +191,7 @@ fn name_of(item: &Item) -> Option<String> {
     Some(plain(&name.to_string()))
 }
 
-/// Without the `r#` of a raw identifier.
+/// Removes the `r#` of a raw identifier.
 fn plain(name: &str) -> String {
     name.trim_start_matches("r#").into()
 }
@@ -200,7 +200,8 @@ fn line(span: Span) -> usize {
     span.start().line
 }
 
-/// Collects the paths of an item. `depth`: of blocks, whose `use` declarations give the module no names.
+/// Collects the paths of an item. `depth` counts the enclosing blocks, whose `use` declarations add no names to the
+/// module.
 struct Reader<'a> {
     module: &'a mut Module,
     depth: usize,
@@ -238,19 +239,19 @@ impl Reader<'_> {
         if self.depth > 0 {
             self.module.paths.push(target);
         } else if name == "_" {
-            // A trait that is only to be in scope.
+            // A trait that is only brought into scope.
             self.module.paths.push(target);
         } else {
             self.module.imports.entry(name).or_default().push(Import { target, is_exported });
         }
     }
 
-    /// The paths in the tokens of a macro: identifiers with `::` between them. Those from `$crate` on, in the definition of a macro, are
-    /// used by who calls the macro.
+    /// Collects the paths in the tokens of a macro: identifiers with `::` between them. A path from `$crate` on, in the
+    /// definition of a macro, is a use by the module that calls the macro.
     fn tokens(&mut self, tokens: TokenStream) {
         let mut path: Option<Named> = None;
         let mut is_variable = false;
-        // How many colons have been seen behind the path.
+        // Number of colons after the path.
         let mut colons = 0;
         for token in tokens {
             match token {
@@ -325,7 +326,7 @@ impl<'ast> Visit<'ast> for Reader<'_> {
         self.tokens(invocation.tokens.clone());
     }
 
-    // `pub(crate)`, `pub(super)`: who may see, not what is used.
+    // `pub(crate)`, `pub(super)`: a visibility is not a use.
     fn visit_vis_restricted(&mut self, _: &'ast syn::VisRestricted) {}
 
     // Attributes name derive macros and documentation.

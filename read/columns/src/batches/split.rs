@@ -1,7 +1,7 @@
-//! Batches of each class by itself, with its own columns, in one pass over the streams.
+//! Separate batches for each class, with the class's own columns, in one pass over the streams.
 //!
 //! ```text
-//!   streams ─▶ merge by time (Batches) ─▶ class ─▶ its rows ─▶ full, or the largest of too many bytes ─▶ batch
+//!   streams ─▶ merge by time (Batches) ─▶ class ─▶ its rows ─▶ full, or the largest if too many bytes wait ─▶ batch
 //! ```
 
 use std::collections::HashMap;
@@ -15,24 +15,25 @@ use dormouse_ctf::{StateRecord, TraceRef};
 use super::{Batches, Damage, Rows};
 use crate::layout::{Extra, Layout, Request, RequestError, STATE};
 
-/// Bytes of records and texts that wait in the rows of all classes.
+/// Maximum size of the records and texts that wait in the rows of all classes, in bytes.
 const WAITING_BYTES_MAX: usize = 64 << 20;
 
-/// The columns of each of some classes.
+/// Layouts of several classes, one for each.
 #[derive(Debug)]
 pub struct ByClass<'a> {
-    /// Of all of them: which events are read.
+    /// Layout of all classes, which chooses the events to read.
     all: Layout<'a>,
     classes: Vec<(String, Layout<'a>)>,
-    /// By the number of a class in `all`: its index in `classes`, and its number in that layout.
+    /// For each class number in `all`: index in `classes`, and class number in that layout.
     places: Vec<(usize, usize)>,
 }
 
 impl<'a> ByClass<'a> {
-    /// Finds out what has to be read for the classes with these names, each with all its columns, and `process` if it has no field of this name.
+    /// Creates layouts for the classes with these names. Each has all columns of its class, and `process` unless the
+    /// class has a field with this name.
     ///
     /// # Errors
-    /// As those of [`Layout::new`].
+    /// See [`Layout::new`].
     pub fn new(traces: &[TraceRef<'a>], names: &[String]) -> Result<ByClass<'a>, RequestError> {
         let request = Request {
             events: names.to_vec(),
@@ -43,7 +44,7 @@ impl<'a> ByClass<'a> {
         let all = Layout::new(traces, &request)?;
         let mut index = HashMap::new();
         let (mut classes, mut places) = (Vec::<(String, Layout<'a>)>::new(), Vec::new());
-        // How many of its layout's have been placed.
+        // For each layout: number of its classes that are placed.
         let mut placed: Vec<usize> = Vec::new();
         for chosen in &all.chosen {
             let name = all.names.value(chosen.name as usize);
@@ -55,7 +56,8 @@ impl<'a> ByClass<'a> {
                     *new.insert(classes.len() - 1)
                 }
             };
-            // Classes of one name are in one order everywhere; a name can be a pattern of others.
+            // Classes with one name have the same order in both layouts. A name can also be a pattern that matches
+            // others.
             let layout = &classes[at].1;
             let mut own = layout.chosen.iter().enumerate().skip(placed[at]);
             let own = own.find(|(_, chosen)| layout.names.value(chosen.name as usize) == name);
@@ -66,17 +68,17 @@ impl<'a> ByClass<'a> {
         Ok(ByClass { all, classes, places })
     }
 
-    /// The classes, with their columns.
+    /// Returns the names and layouts of the classes.
     pub fn classes(&self) -> impl Iterator<Item = (&str, &Layout<'a>)> {
         self.classes.iter().map(|(name, layout)| (name.as_str(), layout))
     }
 
-    /// As [`Layout::choice`].
+    /// Returns which events to read, see [`Layout::choice`].
     pub fn choice(&self, trace: usize) -> &Choice<'a> {
         self.all.choice(trace)
     }
 
-    /// As [`Layout::times`].
+    /// Returns the requested times, see [`Layout::times`].
     pub fn times(&self) -> (i64, i64) {
         self.all.times()
     }
@@ -90,14 +92,14 @@ fn of_class<'a>(traces: &[TraceRef<'a>], name: &str) -> Result<Layout<'a>, Reque
     Layout::new(traces, &Request { columns: Some(columns), extras, ..request })
 }
 
-/// Batches of each class by itself: an iterator over the index of the class among [`ByClass::classes`], and some of its rows, which are in the
-/// order of time.
+/// Iterator over batches of single classes: the index of the class in [`ByClass::classes`], and rows of it in order of
+/// time.
 pub struct Split<'l, 'a, C> {
     by_class: &'l ByClass<'a>,
     merge: Batches<'l, 'a, C>,
-    /// By class; of those that have had an event.
+    /// Rows of each class, once it has had an event.
     rows: Vec<Option<Box<Rows>>>,
-    /// Of records and texts in all rows.
+    /// Size of the records and texts in all rows, in bytes.
     waiting_bytes: usize,
     is_at_end: bool,
 }
@@ -109,18 +111,18 @@ impl<C> std::fmt::Debug for Split<'_, '_, C> {
 }
 
 impl<'l, 'a, C: Chosen> Split<'l, 'a, C> {
-    /// Of streams whose events have been chosen by [`ByClass::choice`].
+    /// Splits streams whose events were chosen by [`ByClass::choice`].
     pub fn of(by_class: &'l ByClass<'a>, streams: impl IntoIterator<Item = C>) -> Split<'l, 'a, C> {
         let rows = by_class.classes.iter().map(|_| None).collect();
         Split { by_class, merge: Batches::of(&by_class.all, streams), rows, waiting_bytes: 0, is_at_end: false }
     }
 
-    /// What was wrong, as far as has been read.
+    /// Returns the damage found so far.
     pub fn damage(&self) -> &Damage {
         self.merge.damage()
     }
 
-    /// Adds a row to those of its class; the class whose rows are to be given, if there is one.
+    /// Adds a row to its class. Returns the class whose batch is due, if there is one.
     #[inline]
     fn row(&mut self) -> Result<Option<usize>, ArrowError> {
         let Some((stream, number)) = self.merge.advance() else {
@@ -154,7 +156,7 @@ impl<'l, 'a, C: Chosen> Split<'l, 'a, C> {
     #[cold]
     fn largest(&self) -> usize {
         let size = |class: &usize| self.rows[*class].as_ref().map_or(0, |rows| rows.waiting_bytes());
-        // The first of those that are equally large.
+        // In reverse, so that the first of equally large ones is found.
         (0..self.rows.len()).rev().max_by_key(size).unwrap_or(0)
     }
 
@@ -177,7 +179,7 @@ impl<C: Chosen> Iterator for Split<'_, '_, C> {
     fn next(&mut self) -> Option<Self::Item> {
         let batch = self.batch();
         if batch.is_err() {
-            // What else there is cannot be told apart from what is wrong.
+            // The rows that are left may be affected by the error.
             self.is_at_end = true;
             self.rows.iter_mut().for_each(|rows| *rows = None);
         }

@@ -1,7 +1,7 @@
-//! Batches of several layouts in one pass over a stream.
+//! Batches of several layouts, filled in one pass over a stream.
 //!
 //! ```text
-//!   stream ─▶ chosen event ─▶ its layout ─▶ rows of that layout ─▶ full, or the end of all ─▶ batch
+//!   stream ─▶ chosen event ─▶ its layout ─▶ rows of that layout ─▶ full, or end of the last stream ─▶ batch
 //! ```
 
 use arrow_array::RecordBatch;
@@ -12,12 +12,12 @@ use dormouse_ctf::{Scratch, Selection, Writers};
 use super::{Adding, Damage, Rows};
 use crate::layout::{Layout, Origin, STATE};
 
-/// Layouts that are filled together.
+/// Layouts that are filled in one pass.
 pub struct Together<'l, 'a> {
     layouts: Vec<&'l Layout<'a>>,
-    /// By trace.
+    /// Choice of events for each trace.
     choices: Vec<Choice<'a>>,
-    /// By the number of a class: its layout, and its number there.
+    /// For each class number: index of the layout, and class number in that layout.
     places: Vec<(usize, usize)>,
 }
 
@@ -28,7 +28,8 @@ impl std::fmt::Debug for Together<'_, '_> {
 }
 
 impl<'l, 'a> Together<'l, 'a> {
-    /// `None`, where that is not possible: two have the same class, or ask for different times, or one needs whole events. All are of the same traces.
+    /// Combines layouts of the same traces. Returns `None` if two layouts have a class in common or different times, or
+    /// if a layout needs whole events.
     pub fn new(layouts: Vec<&'l Layout<'a>>) -> Option<Together<'l, 'a>> {
         let traces = layouts.first()?.choices.len();
         let (mut choices, mut places) = (vec![Choice::default(); traces], Vec::new());
@@ -48,17 +49,17 @@ impl<'l, 'a> Together<'l, 'a> {
         Some(Together { layouts, choices, places })
     }
 
-    /// As [`Layout::choice`].
+    /// Returns which events to read of a trace, see [`Layout::choice`].
     pub fn choice(&self, trace: usize) -> &Choice<'a> {
         &self.choices[trace]
     }
 
-    /// Whether somebody asks who wrote the events.
+    /// Whether a condition or a column needs the processes that wrote the events.
     pub fn needs_writers(&self) -> bool {
         self.layouts.iter().any(|layout| !layout.filters.is_empty() || layout.origins.contains(&Origin::Process))
     }
 
-    /// No rows yet. `writers`: who wrote the events, where somebody asks.
+    /// Returns empty rows for all layouts. `writers` has the processes that wrote the events, if they are needed.
     pub fn rows(&'l self, writers: Option<Writers>) -> TogetherRows<'l, 'a> {
         let selection = |layout: &&Layout<'_>| {
             (!layout.filters.is_empty()).then(|| Selection::unchecked(Vec::new(), layout.filters.clone()))
@@ -75,14 +76,14 @@ impl<'l, 'a> Together<'l, 'a> {
     }
 }
 
-/// Rows of all layouts.
+/// The current rows of all layouts.
 pub struct TogetherRows<'l, 'a> {
     together: &'l Together<'l, 'a>,
     rows: Vec<Rows>,
     selections: Vec<Option<Selection>>,
     writers: Option<Writers>,
     scratch: Scratch,
-    /// The layout whose rows are to be given.
+    /// Layout whose batch is due.
     full: Option<usize>,
     failed: Option<ArrowError>,
 }
@@ -94,11 +95,12 @@ impl std::fmt::Debug for TogetherRows<'_, '_> {
 }
 
 impl TogetherRows<'_, '_> {
-    /// The next batch of a stream whose events have been chosen by [`Together::choice`], with the index of its layout; `None` at the stream's end: rows
-    /// that are left wait for the next stream, or [`TogetherRows::rest`].
+    /// Returns the next batch of a stream whose events were chosen by [`Together::choice`], with the index of its
+    /// layout. Returns `None` at the end of the stream: remaining rows wait for the next stream or
+    /// [`TogetherRows::rest`].
     ///
     /// # Errors
-    /// A column has more than Arrow can hold.
+    /// A column has more values than Arrow can hold.
     pub fn next(
         &mut self,
         stream: &mut impl Chosen,
@@ -116,10 +118,10 @@ impl TogetherRows<'_, '_> {
         }
     }
 
-    /// What is left; `None`: nothing.
+    /// Returns a batch of remaining rows, with the index of its layout, or `None` if there are none.
     ///
     /// # Errors
-    /// A column has more than Arrow can hold.
+    /// A column has more values than Arrow can hold.
     pub fn rest(&mut self) -> Option<Result<(usize, RecordBatch), ArrowError>> {
         self.rows.iter().position(|rows| rows.count > 0).map(|layout| self.batch(layout))
     }

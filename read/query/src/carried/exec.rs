@@ -1,10 +1,10 @@
-//! The operator that carries values on, by key.
+//! The operator that carries values forward, by key.
 //!
 //! ```text
-//!   rows in their order ─▶ the last values of their keys ─▶ rows with these
-//!                            │ more keys than the memory has room for
+//!   rows in their order ─▶ the last values of their keys ─▶ rows with these values
+//!                            │ more keys than fit in memory
 //!                            ▼
-//!                          files, by keys: what was last, and the rows that are left ─▶ each as above
+//!                          files, by keys: the last values and the remaining rows ─▶ each as above
 //! ```
 
 use std::fmt;
@@ -31,10 +31,10 @@ use super::files::{self, Files};
 use super::spec::{Order, Spec};
 use super::state::Carried;
 
-/// How often keys are divided, where they need more than the memory.
+/// How many times keys are divided among files before running out of memory is an error.
 const DEPTH_MAX: usize = 4;
 
-/// The operator.
+/// The operator that adds the last non-null values of each row's key.
 #[derive(Debug)]
 pub(crate) struct CarryExec {
     pub spec: Arc<Spec>,
@@ -51,7 +51,7 @@ impl CarryExec {
         if spec.columns().any(|column| column >= input.fields().len()) {
             return Err(DataFusionError::Internal("CarryExec: the child is not as it was planned".into()));
         }
-        // Where keys are too many, rows come in another order.
+        // If keys are divided among files, the rows leave in another order, so no order is promised.
         let properties = PlanProperties::new(
             EquivalenceProperties::new(spec.schema(&input)),
             child.output_partitioning().clone(),
@@ -167,7 +167,7 @@ mod tests {
     use super::super::state::tests::batches;
     use super::*;
 
-    /// The rows of a plan that may use so much.
+    /// Returns the rows of a plan that is run with this memory limit, and whether they are in their original order.
     async fn rows(plan: &CarryExec, memory_bytes: usize) -> (Vec<String>, bool) {
         let runtime = RuntimeEnvBuilder::new().with_memory_pool(Arc::new(FairSpillPool::new(memory_bytes)));
         let context = SessionContext::new_with_config_rt(SessionConfig::new(), runtime.build_arc().unwrap());

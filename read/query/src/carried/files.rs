@@ -1,4 +1,4 @@
-//! Rows in files, divided by their keys.
+//! Rows in temporary files, divided by their keys.
 
 use std::sync::Arc;
 
@@ -16,12 +16,13 @@ use datafusion::physical_plan::metrics::SpillMetrics;
 use datafusion::physical_plan::spill::SpillManager;
 use futures::StreamExt;
 
-/// Files that rows are divided among.
+/// Number of files that rows are divided among.
 const FILES: usize = 32;
-/// Rows that are divided at once, where all are there.
+/// Rows per batch when the carried values are written to files.
 const ROWS: usize = 8192;
 
-/// Writes and reads them: the columns of the child, of which all can be null where a row tells what was last; and whether it does.
+/// Writes and reads the files. Their columns are those of the child, all nullable because rows with carried values have
+/// nulls in the other columns, and a flag `told` that marks these rows.
 pub(super) struct Files {
     schema: SchemaRef,
     spilled: SpillManager,
@@ -39,7 +40,8 @@ impl Files {
         self.spilled.read_spill_as_stream(file, None)
     }
 
-    /// Divides what was last, and all rows that come yet, which are of a file if `depth` is not 0. A key is in one file, its rows in their order.
+    /// Divides the carried values in `last`, and the remaining `rows`, among files. If `depth` is not 0, `rows` come
+    /// from a file and have the flag. All rows of a key are in one file, in their order.
     pub(super) async fn divide(
         &self,
         keys: &[usize],
@@ -49,7 +51,7 @@ impl Files {
     ) -> Result<Vec<Arc<dyn SpillFile>>> {
         let new = |_| self.spilled.create_in_progress_file("values that are carried on");
         let mut files = (0..FILES).map(new).collect::<Result<Vec<_>>>()?;
-        // Each time in another way; DataFusion has divided rows among threads in its own.
+        // Each depth has another seed. DataFusion divides rows among threads by a hash of its own.
         let state = RandomState::with_seed(depth as u64 + 1);
         let mut add = |columns: &[ArrayRef], count: usize| -> Result<()> {
             let mut hashes = vec![0; count];
@@ -85,14 +87,14 @@ impl Files {
     }
 }
 
-/// The child's columns of rows, and, if they are of a file, which of them only tell.
+/// Returns the child's columns and, if the rows come from a file, the flag that marks rows with carried values.
 pub(super) fn columns(batch: &RecordBatch, is_of_file: bool) -> (Vec<ArrayRef>, Option<BooleanArray>) {
     let mut columns = batch.columns().to_vec();
     let told = if is_of_file { columns.pop() } else { None };
     (columns, told.map(|told| told.as_boolean().clone()))
 }
 
-/// Columns without the rows that only tell.
+/// Removes the rows that only have carried values.
 pub(super) fn without(columns: Vec<ArrayRef>, told: Option<BooleanArray>) -> Result<Vec<ArrayRef>> {
     let Some(told) = told else { return Ok(columns) };
     let kept = not(&told)?;

@@ -1,13 +1,13 @@
 //! The window function `locf`: the last value that was not null, up to a row.
 //!
-//! SQL has `last_value(x) ignore nulls` for it, which in DataFusion looks at all rows before, for each row.
+//! The SQL for it is `last_value(x) ignore nulls`, for which DataFusion looks at all earlier rows for each row.
 //!
 //! ```text
-//!   before                                          behind the rule
+//!   before                                          after the rule
 //!   BoundedWindowAggExec: locf(x) by key            CarryExec: x by key        the last x of each key, row by row
 //!     (sorted by key and time)                        (sorted by time)
 //! ```
-//! A window whose key or order is more than columns, or that has other functions too, stays as it is.
+//! A window is left as it is if its key or order is not a plain column, or if it has other functions too.
 
 mod exec;
 mod files;
@@ -29,7 +29,7 @@ pub(crate) use exec::CarryExec;
 pub(crate) use rule::replace;
 pub(crate) use spec::Spec;
 
-/// The function.
+/// Returns the window function `locf`.
 pub(crate) fn locf() -> WindowUDF {
     WindowUDF::new_from_impl(Locf { signature: Signature::any(1, Volatility::Immutable) })
 }
@@ -65,7 +65,7 @@ struct Last(ScalarValue);
 
 impl PartitionEvaluator for Last {
     fn evaluate(&mut self, values: &[ArrayRef], range: &Range<usize>) -> Result<ScalarValue> {
-        // Rows come one after another.
+        // DataFusion evaluates the rows in order.
         if values[0].is_valid(range.start) {
             self.0 = ScalarValue::try_from_array(&values[0], range.start)?;
         } else if self.0.is_null() {

@@ -1,4 +1,4 @@
-//! Where [`CarryExec`] comes: in the place of windows that are of `locf` alone.
+//! The rule that puts [`CarryExec`] in the place of windows that have only `locf`.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use super::Locf;
 use super::exec::CarryExec;
 use super::spec::{Order, Spec};
 
-/// What carries values on by a table of keys, in the place of a window that does nothing else.
+/// Returns a [`CarryExec`] for a window that has only `locf`, or `None`.
 pub(crate) fn replace(plan: &Arc<dyn ExecutionPlan>) -> Result<Option<Arc<dyn ExecutionPlan>>> {
     let window = plan.downcast_ref::<BoundedWindowAggExec>();
     let Some((window, spec)) = window.and_then(|window| Some((window, of(window.window_expr())?))) else {
@@ -26,7 +26,7 @@ fn index(of: &Arc<dyn PhysicalExpr>) -> Option<usize> {
     of.downcast_ref::<Column>().map(Column::index)
 }
 
-/// What is carried, if a window does nothing else. All of its functions have the same keys and order.
+/// Returns the specification of a window that has only `locf`. All of its functions have the same keys and order.
 fn of(window: &[Arc<dyn WindowExpr>]) -> Option<Spec> {
     let first = window.first()?;
     let value = |of: &Arc<dyn WindowExpr>| {

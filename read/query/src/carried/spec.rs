@@ -1,20 +1,20 @@
-//! What is carried.
+//! Specification of the carried columns.
 
 use std::sync::Arc;
 
 use datafusion::arrow::datatypes::{Field, Schema, SchemaRef};
 use serde::{Deserialize, Serialize};
 
-/// What is carried: columns are those of the child, by number.
+/// The columns to carry, their keys and the order of rows. Columns are numbered as in the child.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Spec {
     pub keys: Vec<usize>,
     pub order: Vec<Order>,
-    /// With the names that they get.
+    /// Carried columns and the names of the results.
     pub values: Vec<(usize, String)>,
 }
 
-/// What rows are in the order of.
+/// A column by which the rows are sorted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Order {
     pub column: usize,

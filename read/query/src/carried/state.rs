@@ -1,4 +1,4 @@
-//! What is carried, by key.
+//! The carried values, by key.
 
 use std::sync::Arc;
 
@@ -12,22 +12,22 @@ use datafusion::physical_plan::aggregates::order::GroupOrdering;
 
 use super::spec::Spec;
 
-/// Arrays and values that are kept besides one for each key, before they become one array.
+/// Number of arrays, and number of values beyond one for each key, from which on values are compacted into one array.
 const ARRAYS_MAX: usize = 64;
 const SPARE_MAX: usize = 64 << 10;
 
-/// The last values of all keys, up to a row.
+/// The last value of each key up to the current row.
 pub(super) struct Carried {
     spec: Arc<Spec>,
-    /// Keys by number; none where all rows have the same.
+    /// Table of keys; `None` if there are no key columns, so that all rows have the same key.
     keys: Option<Box<dyn GroupValues>>,
-    /// The numbers of the keys of a batch.
+    /// Number of the key of each row in the current batch.
     of_rows: Vec<usize>,
     values: Vec<Values>,
 }
 
 impl Carried {
-    /// `input`: the columns that there are, of which those of the specification are looked at.
+    /// Creates the state. `input` is the schema of the rows to come.
     pub(super) fn new(spec: &Arc<Spec>, input: &Schema) -> Result<Carried> {
         let keys = match spec.keys.is_empty() {
             true => None,
@@ -37,7 +37,7 @@ impl Carried {
         Ok(Carried { spec: Arc::clone(spec), keys, of_rows: Vec::new(), values: values.collect() })
     }
 
-    /// What is carried to so many rows.
+    /// Adds `rows` rows and returns the carried columns for them.
     pub(super) fn add(&mut self, columns: &[ArrayRef], rows: usize) -> Result<Vec<ArrayRef>> {
         let keys_count = match &mut self.keys {
             None => {
@@ -60,7 +60,7 @@ impl Carried {
         of_keys + self.values.iter().map(Values::size_bytes).sum::<usize>()
     }
 
-    /// A row for each key, that tells what was last: other columns are null.
+    /// Returns a row for each key with its last values. All other columns are null.
     pub(super) fn into_rows(mut self, input: &Schema) -> Result<Vec<ArrayRef>> {
         let count = self.values.first().map_or(0, |values| values.last.len());
         let mut columns: Vec<_> = input.fields().iter().map(|field| new_null_array(field.data_type(), count)).collect();
@@ -70,7 +70,7 @@ impl Carried {
             }
         }
         for (values, (column, _)) in self.values.iter().zip(&self.spec.values) {
-            // A column can be a key, too.
+            // A carried column can also be a key.
             if !self.spec.keys.contains(column) {
                 columns[*column] = interleave_all(&values.arrays, &values.last)?;
             }
@@ -81,11 +81,11 @@ impl Carried {
 
 /// The last values of one column.
 struct Values {
-    /// The first is null; the others are of batches, without nulls.
+    /// Arrays of values: the first has one null, the others hold the non-null values of batches.
     arrays: Vec<ArrayRef>,
-    /// How many values these have.
+    /// Number of values in the arrays after the first.
     count: usize,
-    /// The last one of each key: array and row.
+    /// Last value of each key: index of the array, and row in it.
     last: Vec<(usize, usize)>,
 }
 
@@ -94,7 +94,8 @@ impl Values {
         Values { arrays: vec![new_null_array(of, 1)], count: 0, last: Vec::new() }
     }
 
-    /// `keys`: those of the rows of `column`, of so many that there are.
+    /// Adds `column`, and returns the value carried to each of its rows. `keys` has the key of each row, below
+    /// `keys_count`.
     fn carry(&mut self, keys: &[usize], keys_count: usize, column: &ArrayRef) -> Result<ArrayRef> {
         self.last.resize(keys_count, (0, 0));
         let valid = is_not_null(column)?;
@@ -119,7 +120,7 @@ impl Values {
         Ok(carried)
     }
 
-    /// Keeps no other values than the last ones.
+    /// Compacts the arrays so that they hold only the last values.
     fn shrink(&mut self) -> Result<()> {
         let known: Vec<_> = self.last.iter().copied().filter(|(array, _)| *array > 0).collect();
         let kept = interleave_all(&self.arrays, &known)?;
@@ -153,7 +154,8 @@ pub(super) mod tests {
 
     use super::*;
 
-    /// Batches of a key, a number, and a text twice, of which many are null; and the number of the row.
+    /// Makes batches of a key, a number, a text and the same text in a dictionary, many of them null, and the row
+    /// number.
     pub(in super::super) fn batches(keys_count: u64, rows: usize, count: usize) -> Vec<RecordBatch> {
         let mut seed = 1u64;
         let mut next = move |below: u64| {

@@ -25,7 +25,7 @@ use super::spec::{By, Spec};
 
 const AHEAD_COUNT: usize = 2;
 
-/// Counts rows of which those of a batch are of one class, and mostly of one interval with those before.
+/// Counts rows. All rows of a batch have the same class, and most are in the same interval as the row before.
 #[derive(Debug)]
 pub(crate) struct CountExec {
     pub spec: Arc<Spec>,
@@ -90,7 +90,7 @@ impl ExecutionPlan for CountExec {
                     return Ok(());
                 }
             }
-            // Nobody wants it, then.
+            // If the receiver is gone, the counts are not needed.
             let _ = sender.send(counts.take(&spec)).await;
             Ok(())
         });
@@ -98,7 +98,7 @@ impl ExecutionPlan for CountExec {
     }
 }
 
-/// How many rows there are of the same texts and interval.
+/// Number of rows for each combination of texts and interval.
 #[derive(Default)]
 struct Counts(HashMap<(Vec<Option<String>>, Option<i64>), i64>);
 
@@ -132,7 +132,7 @@ impl Counts {
             put(None, batch.num_rows() as i64);
             return Ok(());
         };
-        // Most are of the interval of the one before.
+        // Most rows are in the same interval as the row before.
         let (mut begin, mut count) = (0, 0);
         for (row, time) in times.values().iter().enumerate() {
             if times.is_null(row) {

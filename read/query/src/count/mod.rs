@@ -1,13 +1,14 @@
-//! Counting without rows: `count(*)`, by class and by interval of time, where nothing else is asked.
+//! Counting without building rows: for `count(*)` by class and by interval of time, if nothing else is selected.
 //!
 //! ```text
-//!   before                                          behind the rule
+//!   before                                          after the rule
 //!   AggregateExec: Final                            AggregateExec: Final
 //!     AggregateExec: Partial, gby=[class, time_…]     TraceExec: counts             the reader counts records by their headers
 //!       TraceExec                                 or  CountExec                     a batch of a file is of one class, and its times are in order
 //!                                                       DataSourceExec
 //! ```
-//! Both give what the partial aggregation would have given: groups with their counts, of which some can come more than once.
+//! Both return what the partial aggregation would have returned: groups with their counts; a group can occur several
+//! times.
 
 mod exec;
 mod rule;
@@ -18,5 +19,5 @@ pub(crate) use exec::CountExec;
 pub(crate) use rule::replace;
 pub(crate) use spec::Spec;
 
-/// Groups that are given at once, or some more.
+/// Number of groups after which a batch is emitted. It can have a few more.
 const GROUPS: usize = 64 << 10;

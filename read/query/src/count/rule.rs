@@ -1,4 +1,4 @@
-//! Where counting comes in the place of an aggregation.
+//! The rule that replaces an aggregation by counting.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use super::trace::Counted;
 use crate::leaf::{Leaf, undivided};
 use crate::scan::Rows;
 
-/// What counts, in the place of an aggregation that does nothing else.
+/// Returns a plan that only counts, for an aggregation that does nothing else, or `None`.
 pub(crate) fn replace(plan: &Arc<dyn ExecutionPlan>) -> Result<Option<Arc<dyn ExecutionPlan>>> {
     let Some(aggregate) = plan.downcast_ref::<AggregateExec>() else { return Ok(None) };
     let is_whole = matches!(aggregate.mode(), AggregateMode::Single | AggregateMode::SinglePartitioned);
@@ -41,7 +41,7 @@ pub(crate) fn replace(plan: &Arc<dyn ExecutionPlan>) -> Result<Option<Arc<dyn Ex
     Ok(Some(Arc::new(again(AggregateMode::Final, Arc::new(groups.as_final()), by_reader)?)))
 }
 
-/// What counts in place of an aggregation and what it reads.
+/// Returns the operator that replaces a partial aggregation and its input.
 fn of_reader(aggregate: &AggregateExec) -> Result<Option<Arc<dyn ExecutionPlan>>> {
     let input = undivided(aggregate.input());
     if let Some(leaf) = input.downcast_ref::<Leaf>() {
@@ -53,7 +53,7 @@ fn of_reader(aggregate: &AggregateExec) -> Result<Option<Arc<dyn ExecutionPlan>>
         let (schema, scan) = (spec.schema(), Arc::clone(scan));
         return Ok(Some(Arc::new(Leaf::new(about, schema, leaf.partitions(), Arc::new(Counted { scan, spec })))));
     }
-    // What directories are named by is the same in all rows of a file, and so of a batch.
+    // Columns made from directory names have the same value in all rows of a file, and therefore of a batch.
     let source = input.downcast_ref::<DataSourceExec>();
     let Some((config, source)) = source.and_then(|source| source.downcast_to_file_source::<ParquetSource>()) else {
         return Ok(None);

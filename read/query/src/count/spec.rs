@@ -1,4 +1,4 @@
-//! What is counted.
+//! Specification of the count.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,26 +15,27 @@ use serde::{Deserialize, Serialize};
 
 use crate::functions::bucket_ns;
 
-/// What groups are told apart by.
+/// A column to group by.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum By {
-    /// A column of texts, of which the rows of a batch have the same.
+    /// A text column in which all rows of a batch have the same value.
     Part { column: usize, is_dictionary: bool },
-    /// The interval of a time, which is a column.
+    /// The interval that contains a time, which is a column.
     Interval { column: usize, length_ns: i64 },
 }
 
-/// What is counted.
+/// The groups to count, and the names of the result's columns.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Spec {
-    /// The groups' columns with their names.
+    /// Columns to group by, with their names in the result.
     pub(super) by: Vec<(By, String)>,
-    /// The name of the count.
+    /// Name of the column with the count.
     count: String,
 }
 
 impl Spec {
-    /// What an aggregation counts; `None`: something else. `is_part`: whether the rows of a batch are alike in a column.
+    /// Returns the specification of an aggregation that only counts rows, otherwise `None`. `is_part` says whether all
+    /// rows of a batch have the same value in a column.
     pub(super) fn of(aggregate: &AggregateExec, is_part: impl Fn(usize) -> bool) -> Option<Spec> {
         let [count] = aggregate.aggr_expr() else { return None };
         let is_of_rows = count.fun().name() == "count"
@@ -62,7 +63,7 @@ impl Spec {
         is_one.then_some(Spec { by, count })
     }
 
-    /// Of the intervals.
+    /// Length of the intervals, if there are any.
     pub(super) fn length_ns(&self) -> Option<i64> {
         self.by.iter().find_map(|(by, _)| if let By::Interval { length_ns, .. } = by { Some(*length_ns) } else { None })
     }
@@ -82,7 +83,7 @@ impl Spec {
         Arc::new(Schema::new(self.by.iter().map(field).chain([count]).collect::<Vec<_>>()))
     }
 
-    /// Groups: the interval's begin, the texts, the count.
+    /// Makes a batch of groups: begin of the interval, texts, count.
     pub(super) fn batch<'c, T: IntoIterator<Item = Option<&'c str>>>(
         &self,
         groups: impl Iterator<Item = (Option<i64>, T, i64)>,
@@ -121,7 +122,7 @@ fn literal(expression: &Arc<dyn PhysicalExpr>) -> Option<&ScalarValue> {
     expression.downcast_ref::<Literal>().map(Literal::value)
 }
 
-/// The interval whose begin an expression gives: `time_bucket('1s', time)`, `date_trunc('second', time)`.
+/// Returns the interval whose begin an expression computes: `time_bucket('1s', time)`, `date_trunc('second', time)`.
 fn interval(expression: &Arc<dyn PhysicalExpr>) -> Option<By> {
     let call = expression.downcast_ref::<ScalarFunctionExpr>()?;
     let [length, time] = call.args() else { return None };
@@ -134,7 +135,7 @@ fn interval(expression: &Arc<dyn PhysicalExpr>) -> Option<By> {
     Some(By::Interval { column, length_ns })
 }
 
-/// What times are cut to, in nanoseconds, where it is the same in all years.
+/// Units of `date_trunc` with a fixed length, in nanoseconds.
 const TRUNCATED: [(&str, i64); 6] = [
     ("microsecond", 1_000),
     ("millisecond", 1_000_000),

@@ -14,7 +14,7 @@ use super::spec::Spec;
 use crate::leaf::Work;
 use crate::scan::Scan;
 
-/// Gives how many events of a trace there are.
+/// Counts the events of a trace.
 pub(super) struct Counted {
     pub scan: Arc<Scan>,
     pub spec: Spec,

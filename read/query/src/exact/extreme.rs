@@ -1,5 +1,7 @@
-//! `min` and `max`, which DataFusion 55 finds wrongly where floating-point numbers are grouped: it begins with the greatest finite number, so that infinity is
-//! none, and what is said of NaN depends on the order of rows. Without its accumulators of many groups it has one for each group, and that is right.
+//! `min` and `max` of grouped floating-point numbers, for which DataFusion 55 gives wrong results: its groups
+//! accumulator starts with the greatest finite number, so that infinity is never a minimum, and the result for NaN
+//! depends on the order of rows. If that accumulator is reported as unsupported, DataFusion uses one accumulator for
+//! each group, which is correct.
 
 use std::sync::Arc;
 
@@ -14,12 +16,12 @@ use datafusion::logical_expr::{
     StatisticsArgs,
 };
 
-/// Both functions.
+/// Returns both functions.
 pub(super) fn all() -> [AggregateUDF; 2] {
     [min_udaf(), max_udaf()].map(|of| AggregateUDF::new_from_impl(Extreme(of)))
 }
 
-/// DataFusion's function.
+/// Wraps DataFusion's function.
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct Extreme(Arc<AggregateUDF>);
 

@@ -1,4 +1,4 @@
-//! Whole numbers in the text of a query that 64 bits do not hold.
+//! Integers in the text of a query that do not fit in 64 bits.
 
 use std::ops::ControlFlow;
 
@@ -9,8 +9,8 @@ use datafusion::sql::sqlparser::ast::{
 
 use super::DIGITS_MAX;
 
-/// Writes them as decimals: DataFusion makes floating-point numbers of them, which equal their neighbours. Those of more digits than a decimal has stay what
-/// they are: all integers are on one side of them.
+/// Rewrites them as decimals. DataFusion would make them floating-point numbers, which equal their neighbours. Numbers
+/// with more digits than a decimal has are left as they are: every 64-bit integer is on the same side of them.
 pub(crate) fn with_decimals(statement: &mut Statement) {
     match statement {
         Statement::Statement(statement) => {
@@ -26,7 +26,7 @@ pub(crate) fn with_decimals(statement: &mut Statement) {
 
 fn widen(expr: &mut Expr) {
     match expr {
-        // A magnitude that an unsigned number has and no negative one.
+        // A magnitude that fits in an unsigned 64-bit integer, but whose negation fits in no signed one.
         Expr::UnaryOp { op: UnaryOperator::Minus, expr: of }
             if digits(of).is_some_and(|digits| digits.parse::<u64>().is_ok_and(|n| n > i64::MIN.unsigned_abs())) =>
         {
@@ -37,7 +37,7 @@ fn widen(expr: &mut Expr) {
     }
 }
 
-/// Those of a whole number that a decimal holds.
+/// Returns the digits of an integer literal, if they fit in a decimal.
 fn digits(expr: &Expr) -> Option<String> {
     let Expr::Value(value) = expr else { return None };
     let Value::Number(text, _) = &value.value else { return None };

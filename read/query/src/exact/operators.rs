@@ -1,4 +1,4 @@
-//! The operators of 64-bit integers as functions that end in an error where the result has no 64 bits.
+//! The operators of 64-bit integers as functions that return an error if the result does not fit in 64 bits.
 
 use std::sync::{Arc, LazyLock};
 
@@ -13,7 +13,7 @@ use datafusion::logical_expr::{ScalarUDF, Signature, TypeSignature, Volatility};
 use super::overflow;
 use crate::functions::{Function, Run};
 
-/// An operator.
+/// A checked operator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Checked {
     Add,
@@ -24,7 +24,7 @@ pub(super) enum Checked {
     ShiftRight,
 }
 
-/// Each with its name, and what it does with columns.
+/// Each operator with its name and its implementation.
 const ALL: [(Checked, &str, Run); 6] = [
     (Checked::Add, "dormouse_add", |of| checked(of, |of| numeric::add(&of[0], &of[1]))),
     (Checked::Subtract, "dormouse_subtract", |of| checked(of, |of| numeric::sub(&of[0], &of[1]))),
@@ -56,13 +56,13 @@ static FUNCTIONS: LazyLock<Vec<Arc<ScalarUDF>>> = LazyLock::new(|| {
     ALL.iter().map(function).collect()
 });
 
-/// All functions.
+/// Returns all functions.
 pub(super) fn all() -> impl Iterator<Item = &'static Arc<ScalarUDF>> {
     FUNCTIONS.iter()
 }
 
 impl Checked {
-    /// The function.
+    /// Returns the function for this operator.
     pub(super) fn function(self) -> Arc<ScalarUDF> {
         let at = ALL.iter().position(|(operator, ..)| *operator == self).unwrap_or(0);
         Arc::clone(&FUNCTIONS[at])
@@ -82,7 +82,7 @@ fn checked(
     })
 }
 
-/// Shifts numbers by counts.
+/// Shifts the values in the first column by the counts in the second.
 fn shift(of: &[ArrayRef], is_left: bool) -> Result<ArrayRef> {
     match of[0].data_type() {
         DataType::UInt64 => each::<UInt64Type>(of, |value, count| match is_left {

@@ -1,4 +1,4 @@
-//! The rule that has operators of integers give what the numbers give.
+//! The rule that makes integer operators return exact results.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use datafusion::optimizer::analyzer::Analyzer;
 use super::WIDE;
 use super::operators::Checked;
 
-/// DataFusion's rules, and ours before them: it says the types from which those make others.
+/// Returns DataFusion's rules, with our own before them: it sets the types from which DataFusion's rules derive others.
 pub(crate) fn analyzer_rules() -> Vec<Arc<dyn AnalyzerRule + Send + Sync>> {
     let own: Arc<dyn AnalyzerRule + Send + Sync> = Arc::new(ExactIntegers);
     std::iter::once(own).chain(Analyzer::new().rules).collect()
@@ -41,7 +41,7 @@ fn of_plan(plan: LogicalPlan) -> Result<Transformed<LogicalPlan>> {
     if let LogicalPlan::TableScan(scan) = &plan {
         schema.merge(&DFSchema::try_from_qualified_schema(scan.table_name.clone(), &scan.source.schema())?);
     }
-    // Columns are called as they were.
+    // Columns keep their names.
     let names = NamePreserver::new(&plan);
     plan.map_expressions(|expr| {
         let name = names.save(&expr);
@@ -62,10 +62,10 @@ fn of_expression(expr: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
         Expr::Negative(of) => match Integer::of(&of, schema) {
             Some(Integer::Small { .. }) => Transformed::yes(Expr::Negative(Box::new(cast(*of, DataType::Int64)))),
             Some(Integer::Signed) => Transformed::yes(call(Checked::Negate, vec![cast(*of, DataType::Int64)])),
-            // Of unsigned numbers DataFusion takes none.
+            // DataFusion itself refuses to negate unsigned numbers.
             Some(Integer::Unsigned) | None => Transformed::no(Expr::Negative(of)),
         },
-        // Lists are searched by bits, in which -0 is not 0; a sum is never -0.
+        // `in` compares bits, by which -0 is not 0. Adding 0 turns -0 into 0.
         Expr::InList(InList { expr, list, negated }) if expr.get_type(schema).is_ok_and(|of| of.is_floating()) => {
             let list = list.into_iter().map(without_sign).collect();
             Transformed::yes(Expr::InList(InList { expr: Box::new(without_sign(*expr)), list, negated }))
@@ -74,7 +74,7 @@ fn of_expression(expr: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
     })
 }
 
-/// The same, but for -0, which becomes 0.
+/// Returns the expression with -0 turned into 0.
 fn without_sign(expr: Expr) -> Expr {
     match expr {
         Expr::Literal(ScalarValue::Float64(Some(value)), of) => {
@@ -84,7 +84,7 @@ fn without_sign(expr: Expr) -> Expr {
     }
 }
 
-/// What an expression of whole numbers can be.
+/// Range of an integer expression.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Integer {
     /// At most 32 bits.
@@ -98,7 +98,7 @@ enum Integer {
 
 impl Integer {
     fn of(expr: &Expr, schema: &DFSchema) -> Option<Integer> {
-        // Literals are 64 bits wide whatever they are.
+        // Literals have type `Int64` whatever their value.
         if let Expr::Literal(ScalarValue::Int64(Some(value)), _) = expr
             && i32::try_from(*value).is_ok()
         {
@@ -141,7 +141,7 @@ fn binary(left: Expr, a: Integer, op: Operator, right: Expr, b: Integer) -> Tran
     };
     Transformed::yes(match (a, b) {
         _ if is_unsigned => plain(WIDE),
-        // The product of two unsigned numbers of 32 bits needs all 64.
+        // The product of two unsigned 32-bit numbers needs all 64 bits.
         (Integer::Small { is_signed: false }, Integer::Small { is_signed: false }) if op == Operator::Multiply => {
             plain(DataType::UInt64)
         }

@@ -1,4 +1,4 @@
-//! `sum` and `avg` of whole numbers, decimals and durations, in 128 bits. What else can be summed is left to DataFusion's functions.
+//! `sum` and `avg` of integers, decimals and durations, in 128 bits. Other types are left to DataFusion's functions.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use datafusion::logical_expr::{
 
 use super::{DIGITS_MAX, overflow};
 
-/// Both functions.
+/// Returns both functions.
 pub(super) fn all() -> [AggregateUDF; 2] {
     [(false, sum_udaf()), (true, avg_udaf())].map(|(is_mean, other)| {
         let signature = Signature::user_defined(Volatility::Immutable);
@@ -33,21 +33,21 @@ pub(super) fn all() -> [AggregateUDF; 2] {
 struct Total {
     is_mean: bool,
     signature: Signature,
-    /// DataFusion's function of this name.
+    /// DataFusion's function with this name.
     other: Arc<AggregateUDF>,
 }
 
-/// What is made of values.
+/// Result of summing or averaging values.
 #[derive(Debug, Clone)]
 struct Output {
     is_mean: bool,
-    /// Of the values and their sum.
+    /// Scale of the values and of their sum.
     scale: i8,
     data_type: DataType,
 }
 
 impl Total {
-    /// What is made of values of this type; `None`: that is left to the other function.
+    /// Returns the result for values of this type, or `None` if DataFusion's function handles them.
     fn output(&self, of: &DataType, data_type: &DataType) -> Option<Output> {
         let scale = match of {
             DataType::Int64 | DataType::UInt64 | DataType::Duration(_) => 0,
@@ -149,18 +149,18 @@ fn plus(sum: i128, value: i128) -> Result<i128> {
 }
 
 impl Output {
-    /// The type of sums.
+    /// Type of the sums.
     fn sums(&self) -> DataType {
         DataType::Decimal128(DIGITS_MAX, self.scale)
     }
 
-    /// Sums as they are handed on.
+    /// Returns sums as an array, as passed between partial aggregations.
     fn states(&self, sums: Vec<i128>, nulls: Option<NullBuffer>) -> Result<ArrayRef> {
         let sums = Decimal128Array::try_new(sums.into(), nulls)?;
         Ok(Arc::new(sums.with_precision_and_scale(DIGITS_MAX, self.scale)?))
     }
 
-    /// What sums of so many values come to; null without values.
+    /// Returns the results for sums and their counts of values. A result without values is null.
     fn finish(&self, sums: Vec<i128>, counts: &[u64]) -> Result<ArrayRef> {
         let nulls = Some(NullBuffer::from_iter(counts.iter().map(|count| *count > 0)));
         let each = || sums.iter().zip(counts);
@@ -189,7 +189,7 @@ impl Output {
     }
 }
 
-/// Hands on each value that is not null, with its row.
+/// Calls `see` for each value that is not null, with its row.
 fn each(values: &ArrayRef, mut see: impl FnMut(usize, i128) -> Result<()>) -> Result<()> {
     fn all<T: Copy + Into<i128>>(
         values: &[T],
@@ -212,13 +212,13 @@ fn each(values: &ArrayRef, mut see: impl FnMut(usize, i128) -> Result<()>) -> Re
     }
 }
 
-/// The values of one group, or of a window.
+/// Accumulator for one group or window.
 #[derive(Debug)]
 struct One {
     output: Output,
     sum: i128,
     count: u64,
-    /// How often each value is there, where each counts once.
+    /// Number of occurrences of each value, for `distinct`.
     distinct: Option<HashMap<i128, u64>>,
 }
 
@@ -306,7 +306,7 @@ impl Accumulator for One {
     }
 }
 
-/// The values of many groups.
+/// Accumulator for many groups.
 #[derive(Debug)]
 struct Groups {
     output: Output,

@@ -1,6 +1,7 @@
-//! The table `events` of a store: all classes.
+//! The table `events` of a store, with all classes.
 //!
-//! Without its column `fields` it is one scan of what all classes have. With it, it is a scan of each class, whose fields become JSON.
+//! Without its column `fields`, it is one scan of the columns that all classes have. With it, it is a union of scans,
+//! one for each class, whose fields become JSON.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,14 +22,14 @@ use super::COMMON;
 use super::table::{StoreTable, StoredFile, empty};
 use crate::functions;
 
-/// Its columns, as those of the table of traces, and behind them what a store has besides.
+/// Columns, in the order of the traces' table, followed by those that only a store has.
 const COLUMNS: [&str; 9] = ["time", "class", "process", "pid", "tid", "cpu", FIELDS, "host", "day"];
 const FIELDS: &str = "fields";
 
-/// The table.
+/// The table `events`.
 #[derive(Debug)]
 pub(crate) struct StoreEvents {
-    /// What all classes have.
+    /// Table of the columns that all classes have.
     common: Arc<StoreTable>,
     classes: BTreeMap<String, Arc<StoreTable>>,
     schema: SchemaRef,
@@ -44,7 +45,7 @@ impl StoreEvents {
         StoreEvents { common, classes, schema: Arc::new(Schema::new(COLUMNS.iter().map(field).collect::<Vec<_>>())) }
     }
 
-    /// A scan of one class, with these columns of the table.
+    /// Returns a scan of one class, with these columns of the table.
     fn of_class(
         &self,
         state: &dyn Session,
@@ -72,7 +73,7 @@ impl StoreEvents {
                     let options = Arc::new(state.config_options().clone());
                     Arc::new(ScalarFunctionExpr::try_new(functions::fields_json(), arguments, &schema, options)?)
                 }
-                // A class of a tracer that has none of it.
+                // A class of another tracer that lacks the column.
                 name if schema.column_with_name(name).is_none() => {
                     let of = self.schema.field_with_name(name)?.data_type();
                     Arc::new(Literal::new(ScalarValue::try_new_null(of)?))

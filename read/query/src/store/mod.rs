@@ -1,11 +1,11 @@
-//! Stores of traces: files of Parquet below a directory or in an object store, and manifests that say which.
+//! Stores of traces: Parquet files in a directory or an object store, and manifests that name them.
 //!
 //! ```text
-//!   manifests ─▶ Stored: files by table and class ─▶ StoreTable.scan(filters) ─▶ files that can have such rows ─▶ Parquet (DataFusion)
-//!                                                      host, day, class, min and max time                  statistics of groups and pages
+//!   manifests ─▶ Stored: files by table and class ─▶ StoreTable.scan(filters) ─▶ files that can match ─▶ Parquet (DataFusion)
+//!                                                      host, day, class, min and max time         statistics of groups and pages
 //! ```
-//! A file that no manifest names is not there. Tables have the columns of those of traces, and behind them `host` and `day`; a chunk that lacks a column
-//! of its class has null there.
+//! A file that no manifest names is ignored. Tables have the columns of the traces' tables, followed by `host` and
+//! `day`. Where a chunk lacks a column of its class, the column is null.
 
 mod events;
 mod pair_exec;
@@ -34,13 +34,13 @@ pub(crate) use pair_exec::{PairExec, Spec as PairSpec};
 pub(crate) use pairs::StoredPairs;
 use table::{StoreTable, StoredFile};
 
-/// Columns that a class has whatever its fields are.
+/// Columns that every class has, in addition to its fields.
 const COMMON: [&str; 5] = ["time", "cpu", "pid", "tid", "process"];
-/// What names directories, by table.
+/// Columns that directories are named by, for each kind of table.
 const OF_CLASS: [&str; 2] = ["host", "day"];
 const OF_EVENTS: [&str; 3] = ["host", "day", "class"];
 const OF_FACTS: [&str; 1] = ["host"];
-/// Tables that stand in files of their own, and the column of their times.
+/// Tables with their own files: name, directory columns, column of times.
 const TABLES: [(&str, &[&str], Option<&str>); 4] = [
     ("pairs", &OF_CLASS, Some("begin_time")),
     ("processes", &OF_FACTS, None),
@@ -48,26 +48,26 @@ const TABLES: [(&str, &[&str], Option<&str>); 4] = [
     ("totals", &OF_FACTS, None),
 ];
 
-/// A store that is open.
+/// An open store.
 #[derive(Debug)]
 pub(crate) struct Stored {
     store: Store,
-    /// What is read by which an address of the object store is known.
+    /// Address under which the object store is registered.
     root: ObjectStoreUrl,
     classes: BTreeMap<String, Arc<StoreTable>>,
-    /// By name.
+    /// Tables by name, other than those of events.
     tables: BTreeMap<&'static str, Arc<StoreTable>>,
     events: Arc<StoreEvents>,
 }
 
-/// A table, and of events the class.
+/// Name of a table and, for events, of the class.
 type Key = (String, Option<String>);
 
 fn key(table: &str, class: Option<&str>) -> Key {
     (table.to_string(), class.map(String::from))
 }
 
-/// The columns that chunks have, those that are the same once.
+/// Schemas of chunks by table, without duplicates.
 #[derive(Default)]
 struct Schemas(HashMap<Key, HashMap<String, SchemaRef>>);
 
@@ -87,7 +87,7 @@ impl Schemas {
 
     fn of(&self, table: &str, class: Option<&str>) -> Vec<&SchemaRef> {
         let known = self.0.get(&key(table, class));
-        // Always in the same order, so that columns are.
+        // The fixed order keeps the order of columns stable.
         let sorted: BTreeMap<&String, &SchemaRef> = known.into_iter().flatten().collect();
         sorted.into_values().collect()
     }
@@ -97,7 +97,7 @@ impl Stored {
     /// Reads all manifests.
     ///
     /// # Errors
-    /// There is none, or it cannot be read.
+    /// There are none, or one cannot be read.
     pub(crate) async fn open(place: &str) -> Result<Stored> {
         let store = Store::open(place)?;
         let manifests = store.manifests().await?;
@@ -111,7 +111,7 @@ impl Stored {
         let mut files: HashMap<Key, Vec<StoredFile>> = HashMap::new();
         let mut schemas = Schemas::default();
         for manifest in &manifests {
-            // Of classes without files, too.
+            // Classes without files are included.
             for class in &manifest.classes {
                 schemas.add(manifest, "events", Some(&class.name))?;
             }
@@ -161,23 +161,23 @@ impl Stored {
         Ok(Stored { store, root, classes, tables, events })
     }
 
-    /// What is not in the tables that were read since this was asked before, one line each.
+    /// Returns the omissions from the tables that were read since the last call, one line each.
     pub(crate) fn take_damage(&self) -> BTreeSet<String> {
         let tables = self.tables.values().chain(self.classes.values());
         tables.filter(|table| table.take_read()).flat_map(|table| table.left_out().clone()).collect()
     }
 
-    /// The names of all event classes, in alphabetical order.
+    /// Returns the names of all event classes, in alphabetical order.
     pub(crate) fn classes(&self) -> impl Iterator<Item = &str> {
         self.classes.keys().map(String::as_str)
     }
 
-    /// The columns of a class.
+    /// Returns the columns of a class.
     fn columns_of(&self, class: &str) -> impl Iterator<Item = &FieldRef> {
         self.classes.get(class).into_iter().flat_map(|table| table.fields())
     }
 
-    /// The names of all columns.
+    /// Returns the names of all columns.
     pub(crate) fn columns(&self) -> Vec<String> {
         let schemas = self.classes.values().map(|table| table.schema());
         let names: BTreeSet<String> = schemas
@@ -197,12 +197,12 @@ impl Stored {
         }
     }
 
-    /// What this reads is known to a context by its address.
+    /// Registers the object store with a context, under its address.
     pub(crate) fn register(&self, context: &SessionContext) {
         context.runtime_env().register_object_store(self.root.as_ref(), Arc::clone(&self.store.objects));
     }
 
-    /// A row for each class, with its columns.
+    /// Returns a table with a row for each class and its columns.
     fn of_classes(&self) -> datafusion::error::Result<Arc<dyn TableProvider>> {
         let fields = |table: &Arc<StoreTable>| {
             let own = table.fields().filter(|field| !COMMON.contains(&field.name().as_str()));
@@ -219,7 +219,7 @@ impl Stored {
     }
 }
 
-/// What all classes have.
+/// Returns the columns that every class has.
 fn common() -> SchemaRef {
     let number = |name: &str| Field::new(name, DataType::UInt32, true);
     Arc::new(Schema::new(vec![
@@ -231,7 +231,7 @@ fn common() -> SchemaRef {
     ]))
 }
 
-/// A file with its whole path.
+/// Returns the description of a manifest's file, with its full path.
 fn stored(store: &Store, manifest: &Manifest, file: &FileOf) -> StoredFile {
     let value = |text: &String| Some(text.clone()).filter(|text| text != NO_VALUE);
     StoredFile {
@@ -246,7 +246,7 @@ fn stored(store: &Store, manifest: &Manifest, file: &FileOf) -> StoredFile {
     }
 }
 
-/// The schema of a table whose directories are named by these columns.
+/// Returns the schema of a table with the columns that its directories are named by.
 fn with_parts(schema: SchemaRef, parts: &[&str]) -> TableSchema {
     let fields = parts.iter().map(|name| Arc::new(Field::new(*name, DataType::Utf8, true)));
     TableSchema::builder(schema).with_table_partition_cols(fields.collect::<Vec<_>>()).build()

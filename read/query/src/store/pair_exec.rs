@@ -6,8 +6,8 @@
 //!     scan of a class ─▶ …                                       ├─▶ the earliest event of the host ─▶ open begins, by key ─▶ pairs
 //!     losses ────────────────────────────────────────────────────┘
 //! ```
-//! Nothing is sorted that is sorted in the files, and no row is copied but those of pairs. Of each child the partition of the same number is read, as
-//! schedulers of Ballista take for granted.
+//! Rows that are sorted in the files are not sorted again, and only rows of pairs are copied. Each partition reads the
+//! partition with the same number of every child, as Ballista's schedulers assume.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -38,31 +38,31 @@ use dormouse_store::pairs::{Events, Finder, KeyColumn, KeyKind, Of};
 use futures::StreamExt;
 use serde::{Deserialize, Serialize};
 
-/// Batches that wait for whoever takes them.
+/// Number of batches that may wait for the receiver.
 const AHEAD_COUNT: usize = 2;
-/// Pairs in a batch, or some more.
+/// Number of pairs after which a batch is emitted. It can have a few more.
 const ROWS: usize = 8192;
 
-/// What the operator does, besides what its children read.
+/// Specification of the operator, except for what its children read.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Spec {
-    /// What pairs are called.
+    /// Name of the pairs.
     pub name: String,
-    /// Those of [`schema`] that are made.
+    /// Indices of the output columns in [`schema`].
     pub columns: Vec<usize>,
     pub keys: Vec<(String, KeyKind)>,
-    /// One for each child; behind them there can be one that has losses.
+    /// Role of each child. One more child can follow, which has losses.
     pub inputs: Vec<Input>,
 }
 
-/// Events of one class.
+/// Role of one class's events.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(crate) struct Input {
     pub begins: bool,
     pub ends: bool,
 }
 
-/// The columns of pairs, with their host.
+/// Returns the columns of pairs, including their host.
 pub(crate) fn schema() -> SchemaRef {
     use datafusion::arrow::datatypes::{DataType, Field, Schema};
     let host = Arc::new(Field::new("host", DataType::Utf8, true));
@@ -70,7 +70,7 @@ pub(crate) fn schema() -> SchemaRef {
     Arc::new(Schema::new(own.fields().iter().cloned().chain([host]).collect::<Vec<_>>()))
 }
 
-/// By host and time, which are columns of these indices.
+/// Returns the order by host and time, given the indices of these columns.
 pub(crate) fn by_host_and_time(host: usize, time: usize) -> LexOrdering {
     let options = SortOptions { descending: false, nulls_first: false };
     let one = |name, index| PhysicalSortExpr::new(Arc::new(Column::new(name, index)), options);
@@ -90,8 +90,10 @@ fn internal(what: &str) -> DataFusionError {
 }
 
 impl PairExec {
+    /// Creates the operator.
+    ///
     /// # Errors
-    /// The children are not those of the specification.
+    /// The children do not match the specification.
     pub(crate) fn new(spec: Arc<Spec>, children: Vec<Arc<dyn ExecutionPlan>>) -> Result<PairExec> {
         let count = |child: &Arc<dyn ExecutionPlan>| child.output_partitioning().partition_count();
         let partitions = children.first().map_or(0, count);
@@ -163,7 +165,7 @@ impl ExecutionPlan for PairExec {
         builder.spawn(async move {
             let mut found = Merge::new(&spec, streams).await?;
             while let Some(batch) = found.next(&memory).await? {
-                // Nobody wants more.
+                // The receiver wants no more.
                 if sender.send(Ok(batch)).await.is_err() {
                     break;
                 }
@@ -174,27 +176,27 @@ impl ExecutionPlan for PairExec {
     }
 }
 
-/// Events of one input.
+/// Events of one input, batch by batch.
 struct Run {
     input: Input,
     stream: SendableRecordBatchStream,
     events: Option<Events>,
     hosts: Option<StringArray>,
     row: usize,
-    /// The first row that is of another host, or not here.
+    /// End of the rows of the current host in this batch, as far as known.
     end: usize,
 }
 
-/// A host; none is last.
+/// Name of a host. The flag sorts events without a host last.
 type Host = (bool, Option<String>);
 
 impl Run {
-    /// The time of the next event of the host that it is at, if it is among those that are here.
+    /// Returns the time of the next event of the current host, if it is in the current batch.
     #[inline]
     fn time_ns(&mut self) -> Option<i64> {
         let events = self.events.as_ref()?;
         while self.row < self.end {
-            // What has no time is no pair.
+            // Events without a time are in no pair.
             if let Some(ns) = events.time_ns(self.row) {
                 return Some(ns);
             }
@@ -203,7 +205,7 @@ impl Run {
         None
     }
 
-    /// Reads on, and gives the host of the events that come next; `None` at the end.
+    /// Returns the host of the next event, and reads the next batch if needed. Returns `None` at the end.
     async fn host(&mut self, keys: &[(String, KeyKind)]) -> Result<Option<Host>> {
         loop {
             if let Some(hosts) = self.hosts.as_ref().filter(|hosts| self.row < hosts.len()) {
@@ -228,7 +230,7 @@ impl Run {
         }
     }
 
-    /// As [`Run::time_ns`], after those that are not here yet.
+    /// Returns the same as [`Run::time_ns`], but reads further batches if needed.
     async fn wait(&mut self, host: &Host, keys: &[(String, KeyKind)]) -> Result<Option<i64>> {
         loop {
             if let Some(ns) = self.time_ns() {
@@ -249,17 +251,17 @@ fn wrong(error: dormouse_store::Error) -> DataFusionError {
     DataFusionError::Execution(error.0)
 }
 
-/// When an event comes: its time, begins before ends, and the run.
+/// Order of an event: its time, begins before ends, index of its run.
 type Turn = Reverse<(i64, bool, usize)>;
-/// By host: begin and end, nanoseconds since the epoch.
+/// Begin and end of losses, in nanoseconds since the epoch, by host.
 type Losses = HashMap<Option<String>, Vec<(i64, Option<i64>)>>;
 
-/// The pairs of a partition.
+/// Finds the pairs of a partition.
 struct Merge<'a> {
     spec: &'a Spec,
     runs: Vec<Run>,
     losses: Losses,
-    /// The host whose pairs are found.
+    /// Host whose pairs are being found.
     host: Host,
     next: BinaryHeap<Turn>,
     finder: Finder,
@@ -282,7 +284,7 @@ impl<'a> Merge<'a> {
         Ok(Merge { spec, runs, losses, host: Host::default(), next: BinaryHeap::new(), finder })
     }
 
-    /// Goes to the first host of all runs; false at the end.
+    /// Moves on to the first host of all runs. Returns false at the end.
     async fn next_host(&mut self) -> Result<bool> {
         let mut first: Option<Host> = None;
         for run in &mut self.runs {
@@ -305,7 +307,7 @@ impl<'a> Merge<'a> {
         Ok(true)
     }
 
-    /// Pairs that are next; `None`: that was all.
+    /// Returns the next pairs, or `None` at the end.
     async fn next(&mut self, memory: &MemoryReservation) -> Result<Option<RecordBatch>> {
         while self.finder.count() < ROWS {
             let Some(Reverse((mut ns, is_end, at))) = self.next.pop() else {
@@ -349,7 +351,7 @@ impl<'a> Merge<'a> {
     }
 }
 
-/// Takes note of losses.
+/// Adds the losses in a batch.
 fn note(losses: &mut Losses, batch: &RecordBatch) -> Result<()> {
     let [kinds, hosts] = [named(batch, "kind")?, named(batch, "host")?].map(|array| array.as_string::<i32>());
     let [begins, ends] = [named(batch, "begin_time")?, named(batch, "end_time")?]

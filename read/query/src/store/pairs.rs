@@ -1,4 +1,4 @@
-//! `pairs('BEGIN', 'END', 'KEY')` of a store, which are found host by host, as those of traces are.
+//! The table function `pairs('BEGIN', 'END', 'KEY')` for a store. Pairs are found host by host, as for traces.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::fault::{nearest, quoted};
 use crate::pairs::Asked;
 use crate::push;
 
-/// The function.
+/// The table function.
 #[derive(Debug)]
 pub(crate) struct StoredPairs(pub &'static Stored);
 
@@ -30,12 +30,12 @@ impl TableFunctionImpl for StoredPairs {
     }
 }
 
-/// What it gives.
+/// The table that it returns.
 #[derive(Debug)]
 struct PairsOf {
     store: &'static Stored,
     name: String,
-    /// With whether their events begin something, and end something.
+    /// Names of classes, whether their events are begins, and whether they are ends.
     classes: Vec<(&'static str, bool, bool)>,
     keys: Vec<(String, KeyKind)>,
     schema: SchemaRef,
@@ -64,7 +64,7 @@ impl PairsOf {
                 classes.iter().flat_map(|(class, ..)| store.columns_of(class)).filter(|field| field.name() == name);
             let kinds = fields.map(|field| KeyKind::of(name, field.data_type()));
             let kinds = kinds.collect::<Result<Vec<_>, _>>().map_err(|error| DataFusionError::Plan(error.0))?;
-            // Those of several kinds are the same if they read the same.
+            // Keys of different kinds are compared as text.
             let first = kinds.first().copied().unwrap_or(KeyKind::Text);
             Ok((name.clone(), if kinds.iter().all(|kind| *kind == first) { first } else { KeyKind::Text }))
         };
@@ -73,7 +73,7 @@ impl PairsOf {
         Ok(PairsOf { store, name, classes, keys, schema: schema() })
     }
 
-    /// Hosts that have such events, of which conditions are true, with how many rows they have.
+    /// Returns the hosts that have events of the classes and satisfy the conditions, each with its number of rows.
     fn hosts(&self, filters: &[Expr], state: &dyn Session) -> Result<Vec<(Option<&'static str>, u64)>> {
         let mut rows: BTreeMap<Option<&str>, u64> = BTreeMap::new();
         let tables = self.classes.iter().filter_map(|(class, ..)| self.store.classes.get(*class));
@@ -91,7 +91,8 @@ impl PairsOf {
     }
 }
 
-/// Parts of about as many rows: each host goes where fewest are, the largest first. Of a part they are in the order of their names, none last.
+/// Divides hosts into at most `count` parts with similar numbers of rows: each host, the largest first, goes to the
+/// part with the fewest rows. The hosts of a part are sorted by name, with no name last.
 fn parts(mut hosts: Vec<(Option<&str>, u64)>, count: usize) -> Vec<Vec<Option<&str>>> {
     hosts.sort_by_key(|(_, rows)| std::cmp::Reverse(*rows));
     let mut parts = vec![(0, Vec::new()); hosts.len().min(count).max(1)];
@@ -136,7 +137,7 @@ impl TableProvider for PairsOf {
         let (mut inputs, mut children) = (Vec::new(), Vec::new());
         for (class, begins, ends) in &self.classes {
             let Some(table) = self.store.classes.get(*class) else { continue };
-            // What is told of a begin, the key, the host and the time.
+            // Needed are the host, the time, the key and, for begins, the output columns.
             let is_told = |name: &str| {
                 super::COMMON.contains(&name) && columns.iter().any(|at| self.schema.field(*at).name() == name)
             };

@@ -1,11 +1,12 @@
-//! The columns of a table whose files were written at different times.
+//! The common columns of a table whose files were written at different times.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use datafusion::arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 
-/// The columns of all of them, and the names of those that are left out: types that nothing holds have one name.
+/// Returns the columns of all schemas, and the names of the columns that are left out because no type holds all of
+/// their types.
 pub(crate) fn of<'s>(schemas: impl IntoIterator<Item = &'s SchemaRef>) -> (SchemaRef, BTreeSet<String>) {
     let (mut all, mut left_out) = (Vec::new(), BTreeSet::new());
     for schema in schemas {
@@ -15,12 +16,12 @@ pub(crate) fn of<'s>(schemas: impl IntoIterator<Item = &'s SchemaRef>) -> (Schem
     (Arc::new(Schema::new(all)), left_out)
 }
 
-/// Adds the columns of one; the names of those that do not fit.
+/// Adds the columns of one schema, and returns the names of those that do not fit.
 fn add(all: &mut Vec<Field>, schema: &Schema) -> Vec<String> {
     let mut unfit = Vec::new();
     for field in schema.fields() {
         let Some(known) = all.iter_mut().find(|known| known.name() == field.name()) else {
-            // A file that lacks it has null there.
+            // A file that lacks the column has null there.
             all.push(field.as_ref().clone().with_nullable(true));
             continue;
         };
@@ -32,7 +33,7 @@ fn add(all: &mut Vec<Field>, schema: &Schema) -> Vec<String> {
     unfit
 }
 
-/// The smallest type that holds what both hold.
+/// Returns the smallest type that holds the values of both.
 fn wider(a: &DataType, b: &DataType) -> Option<DataType> {
     use DataType::{Decimal128, Dictionary, Float32, Float64};
     use DataType::{Int8, Int16, Int32, Int64, UInt8, UInt16, UInt32, UInt64, Utf8};
@@ -45,7 +46,7 @@ fn wider(a: &DataType, b: &DataType) -> Option<DataType> {
     match (at(&SIGNED, a), at(&SIGNED, b), at(&UNSIGNED, a), at(&UNSIGNED, b)) {
         (Some(a), Some(b), ..) => return Some(SIGNED[a.max(b)].clone()),
         (.., Some(a), Some(b)) => return Some(UNSIGNED[a.max(b)].clone()),
-        // Of an unsigned number of 64 bits no signed one holds all. Traces have the same decimal then.
+        // No signed type holds all unsigned 64-bit numbers. Traces use the same decimal in this case.
         (Some(signed), _, _, Some(unsigned)) | (_, Some(signed), Some(unsigned), _) => {
             return Some(SIGNED.get(signed.max(unsigned + 1)).cloned().unwrap_or(Decimal128(20, 0)));
         }
@@ -56,14 +57,14 @@ fn wider(a: &DataType, b: &DataType) -> Option<DataType> {
         Dictionary(_, values) => **values == Utf8,
         _ => false,
     };
-    // What is written down in one way.
+    // Types whose values have one textual form.
     let is_plain = |one: &DataType| one.is_numeric() || *one == DataType::Boolean || is_text(one);
     match (a, b) {
         (Float32, Float64) | (Float64, Float32) => Some(Float64),
         (wide @ Decimal128(20, 0), other) | (other, wide @ Decimal128(20, 0)) if other.is_integer() => {
             Some(wide.clone())
         }
-        // A number in one program and a text in another: both are texts.
+        // A number in one program and a text in another become texts.
         _ if is_plain(a) && is_plain(b) => Some(Utf8),
         _ => None,
     }

@@ -1,4 +1,4 @@
-//! A table of a store: files of Parquet.
+//! A table of a store, made of Parquet files.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -24,16 +24,16 @@ use object_store::path::Path;
 use super::pair_exec::by_host_and_time;
 use crate::push::{self, Pushed};
 
-/// More files of a class that overlap in time are not read at once.
+/// Maximum number of runs of a host that are read at once. If there are more, the rows are sorted instead.
 const RUNS_MAX: usize = 16;
 
-/// A file with what its place and its manifest say of it.
+/// A file, and the facts in its path and manifest.
 #[derive(Debug, Clone)]
 pub(crate) struct StoredFile {
     pub path: Path,
     pub size_bytes: u64,
     pub rows: u64,
-    /// The least and the greatest time in it.
+    /// Least and greatest time in the file, in nanoseconds since the epoch.
     pub begin_ns: Option<i64>,
     pub end_ns: Option<i64>,
     pub host: Option<String>,
@@ -42,7 +42,7 @@ pub(crate) struct StoredFile {
 }
 
 impl StoredFile {
-    /// What its directories say.
+    /// Returns the value of a column that directories are named by.
     fn part(&self, name: &str) -> Option<&str> {
         match name {
             "host" => self.host.as_deref(),
@@ -52,23 +52,23 @@ impl StoredFile {
     }
 }
 
-/// The table.
+/// A table of a store.
 #[derive(Debug)]
 pub(crate) struct StoreTable {
     root: ObjectStoreUrl,
     schema: TableSchema,
-    /// The columns that directories are named by.
+    /// Columns that directories are named by.
     parts: &'static [&'static str],
-    /// The column of the times that manifests tell.
+    /// Column whose least and greatest values are in manifests.
     time: Option<&'static str>,
     files: Vec<StoredFile>,
-    /// What is not in it, one line each.
+    /// Omissions from the table, one line each.
     left_out: BTreeSet<String>,
     was_read: AtomicBool,
 }
 
 impl StoreTable {
-    /// `schema`: what is in the files.
+    /// Creates a table. `schema` has the columns in the files.
     pub(crate) fn new(
         root: ObjectStoreUrl,
         schema: SchemaRef,
@@ -92,29 +92,29 @@ impl StoreTable {
         &self.files
     }
 
-    /// What is not in it, one line each.
+    /// Returns the omissions from the table, one line each.
     pub(crate) fn left_out(&self) -> &BTreeSet<String> {
         &self.left_out
     }
 
-    /// Whether it was read since this was asked before.
+    /// Whether it was read since the last call.
     pub(crate) fn take_read(&self) -> bool {
-        // No other memory depends on it.
+        // Relaxed: no other memory depends on it.
         self.was_read.swap(false, Ordering::Relaxed)
     }
 
-    /// The columns that are in the files.
+    /// Returns the columns in the files.
     pub(crate) fn fields(&self) -> impl Iterator<Item = &FieldRef> {
         self.schema.file_schema().fields().iter()
     }
 
-    /// The files in which rows can be of which all conditions are true.
+    /// Returns the files that can have rows for which all conditions are true.
     pub(crate) fn kept(&self, filters: &[Expr], state: &dyn Session) -> Result<Vec<&StoredFile>> {
         let mut kept: Vec<&StoredFile> = self.files.iter().collect();
         for filter in filters {
             if self.is_of_time(filter) {
                 match push::time(filter) {
-                    // A file that tells no times can have any.
+                    // A file without times can have any.
                     Some(Pushed::Since(ns)) => kept.retain(|file| file.end_ns.is_none_or(|end_ns| end_ns >= ns)),
                     Some(Pushed::Until(ns)) => kept.retain(|file| file.begin_ns.is_none_or(|begin_ns| begin_ns < ns)),
                     _ => {}
@@ -137,7 +137,7 @@ impl StoreTable {
         !columns.is_empty() && columns.iter().all(|column| Some(column.name.as_str()) == self.time)
     }
 
-    /// A scan of some of the files.
+    /// Returns a scan of some of the files.
     pub(crate) fn plan<'f>(
         &self,
         state: &dyn Session,
@@ -156,8 +156,9 @@ impl StoreTable {
         Ok(DataSourceExec::from_data_source(scan.build()))
     }
 
-    /// Scans of the files of these hosts, a partition for each of `parts`: rows in the order of hosts and times. Each has files of a host that follow one
-    /// another; what overlaps them is in the next one. `is_read`: columns.
+    /// Returns scans with a partition for each of `parts`, which has hosts, and with rows sorted by host and time. The
+    /// files of a host in one scan do not overlap in time; overlapping files are in the next scan. `is_read` chooses
+    /// columns.
     pub(crate) fn in_order(
         &self,
         parts: &[Vec<Option<&str>>],
@@ -168,7 +169,7 @@ impl StoreTable {
         let runs_of = |host: &Option<&str>| runs(by_host.get(host).cloned().unwrap_or_default());
         let of_parts: Vec<Vec<Vec<_>>> = parts.iter().map(|hosts| hosts.iter().map(runs_of).collect()).collect();
         let count = of_parts.iter().flatten().map(Vec::len).max().unwrap_or(0);
-        // So many files are not open at a time: their rows are sorted.
+        // With more runs, too many files would be open: one scan has them all, and its rows are sorted.
         let is_sorted = count <= RUNS_MAX;
         let projection: Vec<usize> =
             (0..schema.fields().len()).filter(|index| is_read(schema.field(*index).name())).collect();
@@ -186,7 +187,7 @@ impl StoreTable {
         (0..if is_sorted { count } else { 1 }).map(scan).collect()
     }
 
-    /// A scan of the files of these hosts, a partition for each of `parts`; `None`: there are none.
+    /// Returns a scan of these hosts' files with a partition for each of `parts`, or `None` if there are no files.
     pub(crate) fn by_parts(&self, parts: &[Vec<Option<&str>>]) -> Result<Option<Arc<dyn ExecutionPlan>>> {
         let by_host = self.files_by_host();
         let files_of = |host: &Option<&str>| by_host.get(host).cloned().unwrap_or_default();
@@ -206,10 +207,11 @@ impl StoreTable {
         by_host
     }
 
-    /// A scan whose partitions have these files and no others: without a word, files are divided anew, and whoever is done takes those of another.
+    /// Returns a scan whose partitions read exactly these files. Without a stated partitioning, DataFusion divides the
+    /// files anew, and an idle partition takes files of another.
     fn scan_by_partition(&self, files: &[Vec<&StoredFile>]) -> Result<FileScanConfigBuilder> {
         let time = self.time.map(|name| self.schema.table_schema().index_of(name)).transpose()?;
-        // That files follow one another is believed by what is known of them.
+        // From these statistics, DataFusion concludes that files do not overlap.
         let one = |file: &&StoredFile| match time {
             Some(time) => self.partitioned(file).with_statistics(Arc::new(self.times(file, time))),
             None => self.partitioned(file),
@@ -231,7 +233,7 @@ impl StoreTable {
         let parts = self.parts.iter().map(|name| ScalarValue::Utf8(file.part(name).map(String::from)));
         PartitionedFile::new_from_meta(object_store::ObjectMeta {
             location: file.path.clone(),
-            // A file stays as it is.
+            // Not needed: files never change.
             last_modified: Default::default(),
             size: file.size_bytes,
             e_tag: None,
@@ -240,7 +242,7 @@ impl StoreTable {
         .with_partition_values(parts.collect())
     }
 
-    /// What the manifest says of a file's times, which are the column of this index.
+    /// Returns the statistics of a file's times according to its manifest. `time` is the index of their column.
     fn times(&self, file: &StoredFile, time: usize) -> Statistics {
         let mut statistics = Statistics::new_unknown(self.schema.file_schema());
         let zone = Some("UTC".into());
@@ -254,9 +256,10 @@ impl StoreTable {
     }
 }
 
-/// Files that overlap the one before in time are in another run, so that each is in the order of time.
+/// Divides files into runs. A file that overlaps the last one of a run goes to another run, so each run is sorted by
+/// time.
 fn runs(mut files: Vec<&StoredFile>) -> Vec<Vec<&StoredFile>> {
-    // What tells no times is a run of its own.
+    // A file without times is a run of its own.
     files.sort_by_key(|file| (file.begin_ns, file.end_ns));
     let mut runs: Vec<Vec<&StoredFile>> = Vec::new();
     for file in files {
@@ -272,7 +275,7 @@ fn runs(mut files: Vec<&StoredFile>) -> Vec<Vec<&StoredFile>> {
     runs
 }
 
-// Conditions on what directories are named by are answered by the choice of files.
+// The choice of files answers conditions on the columns that directories are named by.
 #[async_trait]
 impl TableProvider for StoreTable {
     fn schema(&self) -> SchemaRef {
@@ -302,7 +305,7 @@ impl TableProvider for StoreTable {
     }
 }
 
-/// No rows.
+/// Returns a plan without rows.
 pub(super) fn empty(schema: &SchemaRef, projection: Option<&Vec<usize>>) -> Result<Arc<dyn ExecutionPlan>> {
     let schema = projection.map_or_else(|| Ok(Arc::clone(schema)), |these| schema.project(these).map(Arc::new))?;
     Ok(Arc::new(EmptyExec::new(schema)))

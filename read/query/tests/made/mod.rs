@@ -1,6 +1,6 @@
-//! Traces that tests ask.
+//! Traces for the tests.
 
-// Each program of tests uses some of it.
+// Each test program uses only a part of this module.
 #![allow(dead_code)]
 
 use std::path::Path;
@@ -9,20 +9,20 @@ use dormouse_abi::class::{FieldType, Kind};
 use dormouse_ctf::{StateRecord, Value};
 use dormouse_traces::TraceBuilder;
 
-/// Requests: 4,000 of two processes on two CPUs, each with its response 100 to 1,099 ns later.
+/// Number of requests: 4,000 of two processes on two CPUs, each with its response 100 to 1,099 ns later.
 pub const REQUESTS: u64 = 4000;
 
-/// How long one takes.
+/// Returns the latency of a request, in nanoseconds.
 pub fn latency_ns(id: u64) -> u64 {
     100 + id * 7919 % 1000
 }
 
-/// Requests, each with its response.
+/// Writes a trace of `REQUESTS` requests with their responses.
 pub fn write_http(dir: &Path) {
     write_requests(dir, REQUESTS);
 }
 
-/// So many requests, each with its response.
+/// Writes a trace of `count` requests with their responses.
 pub fn write_requests(dir: &Path, count: u64) {
     let mut builder = TraceBuilder::new();
     let (id, path) = (("id", FieldType::scalar(Kind::U64)), ("path", FieldType::scalar(Kind::Str)));
@@ -51,8 +51,8 @@ pub fn write_requests(dir: &Path, count: u64) {
     builder.finish().closed().write(dir);
 }
 
-/// The classes of what copies and closes descriptors, and of what opens them besides: `fclose`, `dup`, `close_range`, `pipe`, `fopen`, `freopen`,
-/// `socket`, `socketpair`, `accept`.
+/// Declares the classes of calls that copy and close descriptors, and of the other calls that open them: `fclose`,
+/// `dup`, `close_range`, `pipe`, `fopen`, `freopen`, `socket`, `socketpair`, `accept`.
 pub fn descriptor_classes(builder: &mut TraceBuilder) -> [u16; 9] {
     let field = |name: &'static str, kind| (name, FieldType::scalar(kind));
     let number = |name: &'static str| field(name, Kind::I32);
@@ -72,7 +72,8 @@ pub fn descriptor_classes(builder: &mut TraceBuilder) -> [u16; 9] {
     ]
 }
 
-/// Two blocks are not freed; a mutex is taken by two threads in turn; a file is read and another written.
+/// Writes a trace of libc calls: two blocks are not freed; two threads take a mutex in turn; one file is read and
+/// another written.
 pub fn write_libc(dir: &Path) {
     let mut builder = TraceBuilder::new();
     let field = |name: &'static str, kind| (name, FieldType::scalar(kind));
@@ -104,7 +105,7 @@ pub fn write_libc(dir: &Path) {
         event(8, malloc, &[Value::U64(size), Value::U64(ptr)]);
     }
     event(8, free, &[Value::U64(0x20)]);
-    // Its address is taken anew, and that block is freed.
+    // The address is allocated again, and the new block is freed.
     event(8, malloc, &[Value::U64(50), Value::U64(0x20)]);
     event(8, free, &[Value::U64(0x20)]);
     event(8, realloc, &[Value::U64(0x40), Value::U64(4096), Value::U64(0x50)]);
@@ -114,7 +115,7 @@ pub fn write_libc(dir: &Path) {
         event(tid, lock, &[Value::U64(0xabc), Value::I64(0)]);
         event(tid, unlock, &[Value::U64(0xabc), Value::I64(0)]);
     }
-    // Nobody has it.
+    // A failed lock: no thread holds the mutex.
     event(8, lock, &[Value::U64(0xdef), Value::I64(-16)]);
     let opened = |path: &'static str, fd| [Value::Str(path.as_bytes()), Value::I32(0), Value::U32(0), Value::I32(fd)];
     event(8, open, &opened("/etc/a", 3));

@@ -1,11 +1,12 @@
-//! Random questions about random events: SQL, `stats` and the filter of `view` answer them, and so does a program in Python that has the same events as
-//! JSON, and knows nothing of traces (`oracle.py`, which also draws the questions).
+//! Random questions about random events. SQL, `stats` and the filter of `view` answer them, and so does a Python
+//! program that gets the same events as JSON and knows nothing of traces (`oracle.py`, which also draws the questions).
 //!
 //! ```text
 //!   seed ─▶ events ─┬─▶ trace ─▶ dormouse query (one process for all queries), Analysis, Selection ─▶ answers ─┐
 //!                   └─▶ JSON ──▶ oracle.py: questions ─────────────────────────▶ answers ───────────────────────┴─▶ the same?
 //! ```
-//! What of an event is compared with what has several types, or is not there, is where the languages differ; docs/query.md says how.
+//! The languages differ in comparisons with fields that are absent or have several types; docs/query.md describes the
+//! differences.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -20,9 +21,9 @@ use dormouse_testing::{Lack, random, skip};
 use dormouse_traces::TraceBuilder;
 use serde_json::{Value as Json, json};
 
-/// Questions, if nothing else is said.
+/// Default number of questions.
 const QUESTIONS: u64 = 2000;
-/// Conditions in each round, of which each is asked with many figures.
+/// Conditions in each round. Each is asked with many aggregates.
 const CONDITIONS: usize = 24;
 const EVENTS_MAX: usize = 48;
 
@@ -48,14 +49,14 @@ const FLOATS: [f64; 14] = [
 
 type Random<'r> = &'r mut dyn FnMut(usize) -> usize;
 
-/// A number of 64 bits, mostly near an end of what some type holds.
+/// Returns an integer, mostly near a limit of some integer type.
 fn number(random: Random<'_>) -> i128 {
     let ends = [0, 1 << 7, 1 << 8, 1 << 15, 1 << 16, 1 << 31, 1 << 32, 1 << 53, 1 << 63, 1i128 << 64];
     let end = ends[random(ends.len())] + random(5) as i128 - 2;
     if random(2) == 0 { end } else { -end }
 }
 
-/// A value of a field, and the same as JSON.
+/// Returns a random value of a field, and its JSON.
 fn value(kind: Kind, random: Random<'_>) -> (Value<'static>, Json) {
     let float = |float: f64| Json::from(format!("{:016x}", float.to_bits()));
     match kind {
@@ -76,7 +77,7 @@ fn value(kind: Kind, random: Random<'_>) -> (Value<'static>, Json) {
             (Value::Bool(is_true.into()), is_true.into())
         }
         _ => {
-            // What of it the type has.
+            // The conversions below truncate it to the type.
             let n = if random(4) == 0 { random(5) as i128 - 2 } else { number(random) };
             match kind {
                 Kind::U8 => (Value::U8(n as u8), (n as u8).into()),
@@ -92,13 +93,13 @@ fn value(kind: Kind, random: Random<'_>) -> (Value<'static>, Json) {
     }
 }
 
-/// The types that a field has in the variants of a class.
+/// Returns the types that a field has in the variants of a class.
 fn types(random: Random<'_>) -> Vec<Kind> {
     match random(8) {
         0 => vec![Kind::F64, Kind::F32],
         1 => vec![Kind::Str],
         2 => vec![Kind::Bool],
-        // Those that have no integer of 64 bits in common are frequent.
+        // Pairs of types that no 64-bit integer holds are drawn often.
         3 => vec![Kind::U64, Kind::I64],
         4 => vec![INTEGERS[random(8)], Kind::Str],
         5 => vec![INTEGERS[random(8)], INTEGERS[random(8)], Kind::F64, Kind::Bool],
@@ -106,13 +107,13 @@ fn types(random: Random<'_>) -> Vec<Kind> {
     }
 }
 
-/// Writes a trace into a directory; its events.
+/// Writes a trace into a directory, and returns its events as JSON.
 fn write(dir: &Path, random: Random<'_>) -> Json {
     let mut builder = TraceBuilder::new();
     let (mut variants, mut told) = (Vec::new(), Vec::new());
     for class in ["c0", "c1"] {
         let of_fields: Vec<(&str, Vec<Kind>)> = ["a", "b", "c", "d"].map(|name| (name, types(random))).to_vec();
-        // As several programs, or templates, write one class.
+        // Several programs or templates can write one class.
         for variant in 0..1 + random(3) {
             let mut fields = vec![("n", Kind::U64)];
             for (name, types) in &of_fields {
@@ -142,7 +143,7 @@ fn write(dir: &Path, random: Random<'_>) -> Json {
     json!({"variants": told, "events": events})
 }
 
-/// The program in Python.
+/// The Python program.
 struct Oracle {
     child: Child,
     input: ChildStdin,
@@ -158,7 +159,7 @@ impl Oracle {
         Some(Oracle { child, input, output })
     }
 
-    /// Says something and hears the answer, each a line of JSON.
+    /// Sends a line of JSON and returns the answer, also a line of JSON.
     fn ask(&mut self, said: &Json) -> Json {
         writeln!(self.input, "{said}").unwrap();
         let mut line = String::new();
@@ -174,7 +175,7 @@ impl Drop for Oracle {
     }
 }
 
-/// Asks SQL: rows as JSON, and what was wrong.
+/// Runs a query, and returns rows as JSON and the error output.
 fn sql(trace: &Path, text: &str) -> (String, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_dormouse-query"));
     command.arg(trace).args(["--format", "json", "--threads", "1"]);
@@ -185,7 +186,7 @@ fn sql(trace: &Path, text: &str) -> (String, String) {
     (text(output.stdout), text(output.stderr))
 }
 
-/// Which events a filter finds, and what `stats` tells of fields of them, as text of JSON.
+/// Returns which events a filter finds and what `stats` reports for fields of them, as JSON text.
 fn found(files: &TraceFiles, filter: &str, class: &str, fields: &[Json]) -> String {
     let parsed = Filter::parse(filter).unwrap_or_else(|error| panic!("{filter}: {error}"));
     let select = || Selection::unchecked(vec![class.into()], vec![parsed.clone()]);

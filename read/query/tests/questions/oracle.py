@@ -90,7 +90,7 @@ class Compare:
         return None if value is None else HOLDS[self.operator](ranked(value), ranked(self.value))
 
     def filter(self):
-        # A Boolean is a number to filters, and none to SQL.
+        # A Boolean is a number to filters, but not to SQL.
         if "bool" in self.of.families(self.field) and self.family != "bool":
             return None
         text = self.text
@@ -338,7 +338,7 @@ class Questions:
             found = answers.get(at, [])
             if by != "n":
                 for row in found:
-                    # Floating-point numbers as Python writes them.
+                    # Floating-point numbers in Python's notation.
                     row["g"] = repr(float(row["g"])) if by == "float" and row["g"] is not None else row.get("g")
                 order = lambda row: (row["g"] is not None, str(row["g"]))
                 expected, found = sorted(expected, key=order), sorted(found, key=order)
