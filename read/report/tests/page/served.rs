@@ -1,4 +1,4 @@
-//! The same page on loopback: the requests of a browser, and requests that are rejected.
+//! Serves the page on loopback: the requests of a browser, and requests that are rejected.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
