@@ -62,7 +62,7 @@ pub struct Figure {
     pub a: Option<f64>,
     /// Value in the second trace.
     pub b: Option<f64>,
-    /// `b` by `a`.
+    /// `b` divided by `a`.
     pub ratio: Option<f64>,
     /// 95 % interval of the ratio; an end is `null` where it is infinite. `None`: there is no interval.
     pub ci95: Option<[Option<f64>; 2]>,
@@ -229,7 +229,7 @@ fn percentile_ratio(a: &Distribution, b: &Distribution, percentile: f64, random:
     Some([at(0.025) / sketch, at(0.975) * sketch])
 }
 
-/// Returns the percentile of each of [`RESAMPLES`] resamples.
+/// Returns the percentile of each of `RESAMPLES` resamples.
 fn draws(values: &Distribution, percentile: f64, random: &mut SmallRng) -> Option<Vec<f64>> {
     let (count, rank) = (values.count() as f64, values.rank(percentile) as f64);
     let share = Beta::new(rank, count + 1.0 - rank).ok()?;

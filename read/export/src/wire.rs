@@ -20,7 +20,7 @@ pub(crate) const LENGTH_BYTES: usize = 2;
 const LONG: usize = 1 << (7 * LENGTH_BYTES);
 /// Room for a varint, which has at most ten bytes.
 const VARINT_ROOM: usize = 16;
-/// Size of the room for [`Wire::short`].
+/// Size of the room for `Wire::short`.
 pub(crate) const SHORT: usize = 64;
 /// Maximum length of a text that has, with its name, a length of one byte.
 const TEXT_SHORT: usize = 100;

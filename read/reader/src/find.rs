@@ -1,4 +1,4 @@
-//! Finds the traces in directories, and what belongs to each.
+//! Finds the traces in directories, and the files of each.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -12,29 +12,29 @@ use crate::extent::Extent;
 use crate::spool::unpacked;
 use crate::{Error, not_read};
 
-/// No metadata of a trace are longer: all the classes that a trace may have, with long names and many fields.
+/// Maximum size of metadata: all classes that a trace may have, with long names and many fields.
 pub(crate) const METADATA_BYTES_MAX: u64 = 64 << 20;
 
-/// Directories in directories in which traces are looked for.
+/// Maximum depth of directories in which traces are looked for.
 const DEPTH_MAX: usize = 32;
 
-/// What lies in the directory of a trace.
+/// The contents of a trace's directory.
 #[derive(Debug)]
 pub(crate) struct Found {
-    /// The directory, from the one that the user has named: empty, or with a `/` at its end.
+    /// Path relative to the directory that the user has named: empty, or with a `/` at its end.
     pub prefix: String,
-    /// Of the metadata, for messages.
+    /// Path of the metadata, for messages.
     pub path: PathBuf,
     pub metadata: Vec<u8>,
-    /// Files that can be streams, by name: where they lie, or why they are none.
+    /// Files that may be streams, by name: location, or reason why they are not.
     pub files: Vec<(String, Result<Extent, String>)>,
     /// Index files, by the name of their stream.
     pub indexes: Vec<(String, Extent)>,
-    /// Names that are passed over.
+    /// Names of other files, which are passed over.
     pub passed_over: Vec<String>,
 }
 
-/// Adds what is in a directory, whose name is `prefix`. A trace has no other traces in it.
+/// Adds the traces in a directory. `prefix`: its name. A trace does not contain other traces.
 pub(crate) fn find(dir: &Dir, prefix: &str, depth: usize, found: &mut Vec<Found>) -> Result<(), Error> {
     let names = dir.names().map_err(not_read(&dir.path))?;
     let is_file = |name: &str| names.iter().any(|other| other == name) && !dir.has_dir(OsStr::new(name));
@@ -87,17 +87,17 @@ fn trace(dir: &Dir, prefix: &str, metadata: &str) -> Result<Found, Error> {
     Ok(found)
 }
 
-/// What editors and file managers leave, and what a session keeps for itself.
+/// Files of editors and file managers, and private files of a session.
 pub(crate) fn is_hidden(name: &str) -> bool {
     name.starts_with('.')
 }
 
-/// The name of a stream whose file has this name, compressed perhaps.
+/// Returns the name of the stream in a file of this name, which may be compressed.
 pub(crate) fn stream_name(name: &str) -> &str {
     name.strip_suffix(".zst").unwrap_or(name)
 }
 
-/// They only help: what cannot be read is as if it were not there.
+/// Returns the index files. They are optional, so unreadable ones are ignored.
 fn indexes(dir: &Dir, name: &OsStr) -> Vec<(String, Extent)> {
     let Ok(below) = dir.open_below(name) else { return Vec::new() };
     let names = below.names().unwrap_or_default();
@@ -111,7 +111,7 @@ fn indexes(dir: &Dir, name: &OsStr) -> Vec<(String, Extent)> {
 /// Opens the directory of a trace that a user has named.
 ///
 /// # Errors
-/// It cannot be opened; or it is none, and where the trace is.
+/// It cannot be opened, or it is not a directory; the text then says where the trace is.
 pub fn open_dir(path: &Path) -> Result<Dir, Error> {
     Dir::open(path).map_err(|error| no_trace(path, error))
 }
@@ -127,10 +127,10 @@ pub(crate) fn no_trace(dir: &Path, error: std::io::Error) -> Error {
     format!("there is no trace in {shown}: neither it nor a directory below has a file `metadata`; `dormouse record -o DIR -- CMD` makes one").into()
 }
 
-/// The metadata of a trace: where they are, and what is there.
+/// Returns the path and the contents of a trace's metadata.
 ///
 /// # Errors
-/// They are not there, or cannot be read.
+/// They do not exist or cannot be read.
 pub fn read_metadata(dir: &Dir) -> Result<(PathBuf, Vec<u8>), Error> {
     let path = dir.path_of("metadata");
     match dir.read_all("metadata", METADATA_BYTES_MAX) {
@@ -140,7 +140,8 @@ pub fn read_metadata(dir: &Dir) -> Result<(PathBuf, Vec<u8>), Error> {
     }
 }
 
-/// Opens one of the files of a trace, which can be more than a process may have open by default. A process may raise that limit itself.
+/// Opens a file of a trace. A trace can have more files than a process may open by default, so the process raises its
+/// own limit if necessary.
 fn open_one_of_many(dir: &Dir, name: &OsStr) -> std::io::Result<File> {
     dir.read(name).or_else(|error| {
         let mut limit = getrlimit(Resource::Nofile);
@@ -153,7 +154,7 @@ fn open_one_of_many(dir: &Dir, name: &OsStr) -> std::io::Result<File> {
     })
 }
 
-/// `cpu_3`, `claimed_0`.
+/// Whether this is the name of a data stream: `cpu_3`, `claimed_0`.
 pub fn is_stream_name(name: &str) -> bool {
     let number = name.strip_prefix("cpu_").or_else(|| name.strip_prefix("claimed_"));
     number.is_some_and(|number| !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()))

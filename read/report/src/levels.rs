@@ -85,7 +85,7 @@ impl Group {
 pub(crate) struct Merger(Option<Group>);
 
 impl Merger {
-    /// Takes the next entry. `spares`: whether entries with [`Entry::is_kept`] are left alone.
+    /// Takes the next entry. `spares`: whether entries with `is_kept` are left alone.
     pub(crate) fn push(&mut self, entry: &Entry, resolution: u64, spares: bool, out: &mut Vec<Entry>) {
         let is_short = entry.duration < resolution && !(spares && entry.is_kept);
         match &mut self.0 {
@@ -107,7 +107,7 @@ impl Merger {
     }
 }
 
-/// Returns the entries of a row at a resolution. `spares`: whether entries with [`Entry::is_kept`] are left alone.
+/// Returns the entries of a row at a resolution. `spares`: whether entries with `is_kept` are left alone.
 pub fn merged(entries: &[Entry], resolution: u64, spares: bool) -> Vec<Entry> {
     let (mut out, mut merger) = (Vec::new(), Merger::default());
     entries.iter().for_each(|entry| merger.push(entry, resolution, spares, &mut out));

@@ -11,7 +11,7 @@
 //! # Trust
 //! Every user and every browser page on this machine can connect. Both tokens are 128 random bits. The first one is in
 //! the command line of the program that opens the browser, where other users can read it: it works once, and a later
-//! client is told so. The second one is only in the browser. Requests with a foreign host name (DNS rebinding), from
+//! client gets an error. The second one is only in the browser. Requests with a foreign host name (DNS rebinding), from
 //! other pages, with other methods, with a body, or with too long a header are rejected before the token is checked. A
 //! connection has one request, which must arrive within 5 s, and at most 32 connections are open.
 
