@@ -247,7 +247,7 @@ mod tests {
         // Known: p = 50 of 150 has Wilson's interval 0.2629 to 0.4121, so odds of 0.3567 to 0.7010.
         let [low, high] = rate_ratio([100, 50], [1.0, 1.0], [1.0, 1.0]).unwrap();
         assert!((low - 0.3567).abs() < 1e-3 && (high - 0.7010).abs() < 1e-3, "{low} {high}");
-        // The same number of events in half the time is twice the rate.
+        // Equally many events in half the time are twice the rate.
         let [half, _] = rate_ratio([100, 50], [1.0, 1.0], [1.0, 0.5]).unwrap();
         assert!((half - 2.0 * low).abs() < 1e-9);
         // Bursts of a hundred events tell as much as single events.

@@ -38,7 +38,7 @@ pub struct Pair<T> {
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Slow {
     pub latency_ns: u64,
-    /// Of two pairs with the same latency, the one that began earlier is kept.
+    /// Time of the begin. If two pairs have the same latency, the earlier one is kept.
     pub begin_ns: Reverse<i64>,
     pub process: u32,
     pub tid: Option<u32>,

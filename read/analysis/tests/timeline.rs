@@ -296,8 +296,8 @@ fn counters_are_fields_that_are_asked_for() {
     assert!(wrong(&pairs(&[("net:queue", "net:queue")], &["process"])).starts_with("`process` is no key"));
 }
 
-/// Whatever the order of ends and whatever is lost, each slice ends once, and within the slice that encloses it unless
-/// the end says otherwise.
+/// With any order of ends and any losses, each slice ends once, and within the slice that encloses it unless the end
+/// says otherwise.
 #[test]
 fn all_that_begins_ends_once() {
     let mut random = 1u64;

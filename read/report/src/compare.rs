@@ -251,7 +251,7 @@ mod tests {
     fn trees_are_one_by_the_way_from_the_top() {
         let [a, b] = [["job", "step"], ["step", "job"]].map(|names| names.map(String::from));
         let of_a = [(0, 0, 2, 100, 50), (1, 1, 2, 50, 50)];
-        // The same path under other numbers, and a step at the top.
+        // An equal path under other numbers, and a step at the top.
         let of_b = [(0, 0, 1, 5, 5), (0, 1, 4, 400, 100), (2, 0, 4, 300, 300)];
         let (names, nodes) = trees([&of_a, &of_b], [&a, &b]);
         assert_eq!(names, ["job", "step"]);

@@ -282,7 +282,7 @@ pub struct Timeline<K> {
     key: Vec<u8>,
     /// Memory for open slices.
     room: Room,
-    /// Index into `Bound::kinds` by the address of the class.
+    /// Recent lookups in [`Bound::kind_by_class`].
     recent: Recent,
 }
 
