@@ -1,4 +1,4 @@
-//! Reads the events of a trace, one after another, for a question.
+//! Reads the events of a trace, in order, to answer a question.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -19,23 +19,23 @@ use crate::query::{Measure, Query};
 use crate::report::{self, Report};
 use crate::schema::{environment_pid, is_matched};
 
-/// What contexts of other tracers call processes, threads, and the names of these.
+/// Names of the fields in which contexts of other tracers hold process, thread and the name of the process.
 const WHO: [&str; 5] = ["context.vpid", "context.pid", "context.vtid", "context.tid", "context.procname"];
 
-/// Warnings that are told one by one.
+/// Maximum number of warnings that are reported one by one.
 const WARNINGS_MAX: usize = 1000;
 
-/// What is known of a class.
+/// Properties of an event class.
 #[derive(Debug, Clone, Copy)]
 struct Kind {
-    /// Of its name.
+    /// Index of the class's name in `Analysis::names`.
     name: u32,
     is_counted: bool,
     is_begin: bool,
     is_end: bool,
 }
 
-/// What is kept of an event that begins a pair.
+/// Data that is kept of an event that begins a pair.
 #[derive(Debug)]
 struct Begin {
     group: Box<[u8]>,
@@ -52,7 +52,8 @@ struct Stream {
     is_halted: bool,
 }
 
-/// An answer as far as it has come. It is to be shown all events of the traces in the order of time, and all notices where they come.
+/// An answer in progress. The caller must show it all events of the traces in the order of time, and each notice at its
+/// place among them.
 #[derive(Debug)]
 pub struct Analysis<'q> {
     query: &'q Query,
@@ -60,13 +61,13 @@ pub struct Analysis<'q> {
     picker: Picker,
     measured: Option<usize>,
     keys: Vec<Dimension>,
-    /// Where the picker has what [`WHO`] calls.
+    /// Indexes in the picker of the fields that [`WHO`] names.
     who: Option<[usize; 5]>,
-    /// By the class's place in memory.
+    /// Kinds, by the address of the class.
     kinds: HashMap<usize, Kind>,
     names: Vec<String>,
     streams: Vec<Stream>,
-    /// Process and its name, of traces of one process.
+    /// Process and its name, for each trace of a single process.
     origins: Vec<(Option<u32>, Option<String>)>,
     processes: Processes,
     groups: Groups,
@@ -87,10 +88,10 @@ pub struct Analysis<'q> {
 }
 
 impl<'q> Analysis<'q> {
-    /// Begins. `streams`: their names, and which of the traces each is of.
+    /// Creates an analysis. `streams`: the name of each stream, and the index of its trace.
     ///
     /// # Errors
-    /// What the traces have not, see [`Query::check`].
+    /// The traces lack something that the query needs, see [`Query::check`].
     pub fn new<'s>(
         query: &'q Query,
         traces: &[&Trace],
@@ -110,7 +111,7 @@ impl<'q> Analysis<'q> {
         }
         let needs_who = pairs.is_some()
             || dimensions.iter().any(|name| matches!(name, Dimension::Pid | Dimension::Tid | Dimension::Process));
-        // Ours say it in one place, where it is found without a look at the fields.
+        // Dormouse's own traces record them in the event's context, which is read without a look at the fields.
         let is_foreign = traces.iter().any(|trace| trace.own.is_none());
         let who = (needs_who && is_foreign).then(|| WHO.map(|name| picker.want(name)));
         let origin = |trace: &&Trace| (environment_pid(trace), trace.class.env_text("procname").map(str::to_string));
@@ -146,12 +147,14 @@ impl<'q> Analysis<'q> {
         })
     }
 
-    /// Only a part of the time is asked for: that of which all events will be shown, nanoseconds since the epoch.
+    /// Limits the analysis to a part of the time. The caller will show all events between the two times, in nanoseconds
+    /// since the epoch.
     pub fn within(&mut self, first_ns: i64, last_ns: i64) {
         self.part_ns = Some((first_ns, last_ns));
     }
 
-    /// The next event, if it is not one that is asked for: it only says how far the time has come, and whose later events are.
+    /// Takes the next event without counting it. It advances the time; a state record also adds names of processes and
+    /// losses.
     pub fn pass(&mut self, event: &Event<'_>) {
         let trace = self.streams[event.stream].trace;
         if event.is_state() {
@@ -168,7 +171,7 @@ impl<'q> Analysis<'q> {
         }
     }
 
-    /// The next event.
+    /// Takes the next event.
     pub fn event(&mut self, event: &Event<'_>) {
         self.pass(event);
         if event.is_state() {
@@ -204,7 +207,8 @@ impl<'q> Analysis<'q> {
         })
     }
 
-    /// Times of losses are those of a trace where pairs are of one.
+    /// Returns the domain in which losses affect pairs: the trace if pairs are matched by thread, else one for all
+    /// traces.
     fn domain(&self, trace: usize) -> usize {
         if self.keys.is_empty() { trace } else { 0 }
     }
@@ -257,7 +261,7 @@ impl<'q> Analysis<'q> {
         if !is_keyed {
             pairs.unpaired.without_key += 1;
         } else {
-            // An event that is both ends one and begins the next.
+            // An event that is both a begin and an end first ends one pair, then begins the next.
             if kind.is_end
                 && let Some(pair) = pairs.end(domain, key.as_slice(), ns).filter(|pair| pair.is_believed)
             {
@@ -338,7 +342,7 @@ impl<'q> Analysis<'q> {
         }
     }
 
-    /// A notice. `time_ns`: to where its stream has come.
+    /// Takes a notice. `time_ns`: the time that its stream has reached.
     pub fn notice(&mut self, notice: &Notice, time_ns: Option<i64>) {
         let stream = &self.streams[notice.stream];
         let (last_ns, trace) = (stream.last_ns, stream.trace);
@@ -372,7 +376,8 @@ impl<'q> Analysis<'q> {
         self.pairs.iter_mut().for_each(|pairs| pairs.lost(domain, notice.stream, begin, end));
     }
 
-    /// The answer. `left_out`: what was not read; `missing`: what the traces ought to have. One line each.
+    /// Returns the answer. `left_out`: inputs that were not read; `missing`: parts that the traces lack. Each is one
+    /// line of text.
     pub fn finish(mut self, left_out: &[String], missing: Vec<String>) -> Report {
         if self.is_damaged || !missing.is_empty() {
             self.losses.add(DAMAGED, 0);

@@ -1,12 +1,13 @@
-//! Two traces beside each other.
+//! Compares two traces.
 //!
-//! | figure | its interval of 95 % |
+//! | figure | 95 % interval |
 //! | --- | --- |
-//! | ratio of rates | Given how many events both have together, how many of these one has is binomial if events come independently: Wilson's interval of that share. Events that come in bursts tell less: both counts are divided by their index of dispersion before |
-//! | ratio of percentiles | Bootstrap with a fixed seed. The percentile of a resample of n values is the value whose share of the values is that of the k-th of n even random numbers, which has a Beta distribution: so it is drawn without drawing the sample. Made wider by the error of the sketches |
-//! | ratio of means | Normal for its logarithm, by the delta method, from 30 values of each on |
+//! | ratio of rates | Given the number of events in both traces together, the number in one of them is binomial if events come independently: Wilson's interval of that share. Events in bursts tell less: both counts are first divided by their index of dispersion |
+//! | ratio of percentiles | Bootstrap with a fixed seed. The percentile of a resample of n values is the value at a random share of the values, that of the k-th of n uniform random numbers. That share has a Beta distribution, so the percentile is drawn without drawing the sample. The interval is widened by the error of the sketches |
+//! | ratio of means | Its logarithm is taken as normal, by the delta method, if both have at least 30 values |
 //!
-//! None of them knows of other runs: they tell what would be by chance if a run were repeated under the same conditions.
+//! No interval takes other runs into account. Each covers the chance variation of a run that is repeated under the same
+//! conditions.
 //!
 //! Source: E. B. Wilson, *Probable inference*, 1927; P. McCullagh, J. Nelder, *Generalized Linear Models*, 1989, 6.2 (dispersion);
 //! B. Efron, R. Tibshirani, *An Introduction to the Bootstrap*, 1993, chapter 13.
@@ -25,47 +26,48 @@ use crate::report::{Key, Report, Rest, Row};
 const Z_95: f64 = 1.959_963_984_540_054;
 const SEED: u64 = 42;
 const RESAMPLES: usize = 2000;
-/// Below, a mean of skewed values is not normal.
+/// Minimum number of values for an interval of means: the mean of fewer skewed values is not normal.
 const MEAN_COUNT_MIN: u64 = 30;
-/// Percentiles that are compared, with the values that each needs on both sides.
+/// Percentiles that are compared: name, percentile, and number of values that both sides must have.
 const PERCENTILES: [(&str, f64, u64); 3] = [("p50", 50.0, 10), ("p90", 90.0, 100), ("p99", 99.0, 1000)];
 
-/// Two traces beside each other.
+/// Two reports and the ratios of their figures.
 #[derive(Debug, Serialize)]
 pub struct Diff {
-    /// The first.
+    /// Report of the first trace.
     pub a: Report,
-    /// The other.
+    /// Report of the second trace.
     pub b: Report,
-    /// Figures of groups that either has, those with most events first.
+    /// Ratios of the groups that either report has, those with most events first.
     pub ratios: Vec<Ratios>,
-    /// What is not among `ratios` because no more were asked for.
+    /// Groups that are left out of `ratios` by the limit of rows.
     pub rest: Option<Rest>,
 }
 
-/// What two groups of one name differ in.
+/// Figures of two groups of the same name.
 #[derive(Debug, Serialize)]
 pub struct Ratios {
-    /// Their name.
+    /// Name of the groups.
     pub key: Key,
-    /// `events_per_s`, and of what is measured `mean`, `p50`, `p90`, `p99`.
+    /// `events_per_s`, and of measured values `mean`, `p50`, `p90`, `p99`.
     pub figures: Vec<Figure>,
 }
 
-/// A figure of both.
+/// A figure in both traces.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Figure {
-    /// Its name.
+    /// Name of the figure.
     pub name: &'static str,
-    /// Of the first.
+    /// Value in the first trace.
     pub a: Option<f64>,
-    /// Of the other.
+    /// Value in the second trace.
     pub b: Option<f64>,
-    /// `b` by `a`.
+    /// `b` divided by `a`.
     pub ratio: Option<f64>,
-    /// Of the ratio; `null` where it has no end. Without both there is no interval.
+    /// 95 % interval of the ratio; an end is `null` where it is infinite. `None`: there is no interval.
     pub ci95: Option<[Option<f64>; 2]>,
-    /// `larger` or `smaller`: the other than the first; `cannot be told` where the interval has 1 in it, or there is none.
+    /// Whether the second is `larger` or `smaller` than the first; `cannot be told` if the interval contains 1 or is
+    /// missing.
     pub verdict: &'static str,
 }
 
@@ -83,7 +85,7 @@ impl Figure {
 }
 
 impl Diff {
-    /// Puts the answers to one question beside each other; `top`: rows that are told.
+    /// Compares two answers to the same question. `top`: maximum number of rows.
     pub fn new(a: Report, b: Report, top: Option<usize>) -> Diff {
         let durations = [&a, &b].map(|report| report.span.map_or(0, |span| span.duration_ns));
         let mut pairs: Vec<(&Key, [Option<&Row>; 2])> =
@@ -112,28 +114,28 @@ impl Diff {
     }
 }
 
-/// What is compared of one group in one trace: how often it came, when, and which values it had.
+/// Data of one group in one trace for a comparison: how often it occurred, when, and with which values.
 #[derive(Debug, Clone, Default)]
 pub struct Sample(Group);
 
 impl Sample {
-    /// One more. `since_ns`: from the first event of the trace on.
+    /// Adds an occurrence. `since_ns`: nanoseconds since the first event of the trace.
     pub fn add(&mut self, since_ns: u64, value: Option<u64>) {
         let number = value.map(|value| Number::Whole(value.into()));
         self.0.add(&Counted { number, size_bytes: 0, since_ns }, true);
     }
 
-    /// All of another.
+    /// Adds all occurrences of `other`.
     pub fn merge(&mut self, other: &Sample) {
         self.0.merge(&other.0);
     }
 
-    /// How many.
+    /// Returns the number of occurrences.
     pub fn count(&self) -> u64 {
         self.0.count
     }
 
-    /// The figures of two, of traces that last so long; as those of [`Diff`].
+    /// Returns the figures of two samples, as in [`Diff`]. `durations_ns`: durations of their traces.
     pub fn figures(samples: [Option<&Sample>; 2], durations_ns: [u64; 2]) -> Vec<Figure> {
         figures(samples.map(|sample| sample.map_or(Side::default(), |sample| Side::of_group(&sample.0))), durations_ns)
     }
@@ -158,7 +160,7 @@ impl<'g> Side<'g> {
 }
 
 fn figures(sides: [Side<'_>; 2], durations: [u64; 2]) -> Vec<Figure> {
-    // Of each group anew: what is told of it does not depend on others.
+    // Seeded for each group, so that a group's figures do not depend on other groups.
     let random = &mut SmallRng::seed_from_u64(SEED);
     let counts = sides.map(|side| side.count);
     let mut dispersions = [1.0; 2];
@@ -180,7 +182,7 @@ fn figures(sides: [Side<'_>; 2], durations: [u64; 2]) -> Vec<Figure> {
     figures
 }
 
-/// Of the rates of events, second by first.
+/// Returns the interval of the ratio of rates, second by first.
 fn rate_ratio(counts: [u64; 2], dispersions: [f64; 2], seconds: [f64; 2]) -> Option<[f64; 2]> {
     if counts == [0, 0] || seconds.iter().any(|seconds| *seconds <= 0.0) {
         return None;
@@ -191,7 +193,7 @@ fn rate_ratio(counts: [u64; 2], dispersions: [f64; 2], seconds: [f64; 2]) -> Opt
     let z2 = Z_95 * Z_95;
     let centre = (share + z2 / (2.0 * all)) / (1.0 + z2 / all);
     let half = Z_95 / (1.0 + z2 / all) * (share * (1.0 - share) / all + z2 / (4.0 * all * all)).sqrt();
-    // What odds of shares are as a ratio of rates.
+    // Converts odds of shares to a ratio of rates.
     let scale = dispersions[1] / dispersions[0] * seconds[0] / seconds[1];
     let odds = |share: f64| if share >= 1.0 { f64::INFINITY } else { share.max(0.0) / (1.0 - share) };
     let low = if counts[1] == 0 { 0.0 } else { centre - half };
@@ -199,7 +201,7 @@ fn rate_ratio(counts: [u64; 2], dispersions: [f64; 2], seconds: [f64; 2]) -> Opt
     Some([odds(low) * scale, odds(high) * scale])
 }
 
-/// Of the means, second by first.
+/// Returns the interval of the ratio of means, second by first.
 fn mean_ratio(a: &Distribution, b: &Distribution) -> Option<[f64; 2]> {
     let (mean_a, mean_b) = (a.mean()?, b.mean()?);
     if a.count().min(b.count()) < MEAN_COUNT_MIN || mean_a <= 0.0 || mean_b <= 0.0 {
@@ -209,7 +211,7 @@ fn mean_ratio(a: &Distribution, b: &Distribution) -> Option<[f64; 2]> {
     Some([-1.0, 1.0].map(|side| mean_b / mean_a * (side * Z_95 * error).exp()))
 }
 
-/// Of a percentile, second by first.
+/// Returns the interval of the ratio of a percentile, second by first.
 fn percentile_ratio(a: &Distribution, b: &Distribution, percentile: f64, random: &mut SmallRng) -> Option<[f64; 2]> {
     let draws = [a, b].map(|values| draws(values, percentile, random));
     let [Some(of_a), Some(of_b)] = draws else { return None };
@@ -227,7 +229,7 @@ fn percentile_ratio(a: &Distribution, b: &Distribution, percentile: f64, random:
     Some([at(0.025) / sketch, at(0.975) * sketch])
 }
 
-/// The percentile of resamples.
+/// Returns the percentile of each of `RESAMPLES` resamples.
 fn draws(values: &Distribution, percentile: f64, random: &mut SmallRng) -> Option<Vec<f64>> {
     let (count, rank) = (values.count() as f64, values.rank(percentile) as f64);
     let share = Beta::new(rank, count + 1.0 - rank).ok()?;
@@ -245,10 +247,10 @@ mod tests {
         // Known: p = 50 of 150 has Wilson's interval 0.2629 to 0.4121, so odds of 0.3567 to 0.7010.
         let [low, high] = rate_ratio([100, 50], [1.0, 1.0], [1.0, 1.0]).unwrap();
         assert!((low - 0.3567).abs() < 1e-3 && (high - 0.7010).abs() < 1e-3, "{low} {high}");
-        // The same events in half of the time are twice the rate.
+        // Equally many events in half the time are twice the rate.
         let [half, _] = rate_ratio([100, 50], [1.0, 1.0], [1.0, 0.5]).unwrap();
         assert!((half - 2.0 * low).abs() < 1e-9);
-        // Bursts of a hundred tell as much as one event each.
+        // Bursts of a hundred events tell as much as single events.
         let single = rate_ratio([100, 50], [1.0, 1.0], [1.0, 1.0]).unwrap();
         assert_eq!(rate_ratio([10_000, 5000], [100.0, 100.0], [1.0, 1.0]).unwrap(), single);
         assert_eq!(rate_ratio([0, 0], [1.0, 1.0], [1.0, 1.0]), None);
@@ -259,7 +261,7 @@ mod tests {
         assert!(low == 0.0 && high < 0.05);
     }
 
-    /// Exponential values with a mean.
+    /// Returns exponentially distributed values.
     fn values(random: &mut SmallRng, count: usize, mean: f64) -> Distribution {
         let mut values = Distribution::default();
         (0..count).for_each(|_| values.add(Number::Real(-mean * (1.0 - random.random::<f64>()).ln())));

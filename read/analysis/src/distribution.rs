@@ -1,4 +1,4 @@
-//! How values are distributed: exact count, sum, least, mean and greatest, and percentiles by a sketch.
+//! Distribution of values: exact count, sum, minimum, mean and maximum, and percentiles by a sketch.
 //!
 //! Source: Ch. Masson, J. Rim, H. Lee, *DDSketch: a fast and fully-mergeable quantile sketch with relative-error guarantees*, 2019.
 
@@ -8,17 +8,18 @@ use serde::ser::SerializeStruct;
 use serde::{Serialize, Serializer};
 use sketches_ddsketch::{Config, DDSketch};
 
-/// A percentile is at most this much, of itself, beside the value that has its rank.
+/// Greatest relative error of a percentile, compared with the value that has its rank.
 pub const RELATIVE_ERROR: f64 = 0.01;
-/// The percentiles that are told, of a hundred, with their names.
+/// Percentiles that are reported, with their names.
 pub const PERCENTILES: [(f64, &str); 4] = [(50.0, "50"), (90.0, "90"), (99.0, "99"), (99.9, "99.9")];
 
-/// Bins of a sketch: enough for values that differ by a factor of 10^35. It has as many as its values need, of 8 bytes.
+/// Maximum number of bins of a sketch: enough for values that differ by a factor of 10^35. A sketch has only the bins
+/// that its values need, of 8 bytes each.
 const BINS_MAX: u32 = 4096;
-/// What is nearer to 0 counts as 0.
+/// Values with a smaller magnitude count as 0.
 const LEAST: f64 = 1e-9;
 
-/// A number of an event.
+/// A number in an event.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Number {
     /// An integer.
@@ -28,7 +29,7 @@ pub enum Number {
 }
 
 impl Number {
-    /// As a floating-point number, which may be the nearest.
+    /// Returns the nearest floating-point number.
     pub fn real(self) -> f64 {
         match self {
             Number::Whole(value) => value as f64,
@@ -61,16 +62,16 @@ impl Serialize for Number {
     }
 }
 
-/// Values, of which each is forgotten.
+/// Statistics of values, which are not kept themselves.
 #[derive(Clone)]
 pub struct Distribution {
     sketch: DDSketch,
-    /// Least, greatest and sum.
+    /// Minimum, maximum and sum.
     bounds: Option<(Number, Number, Number)>,
     count: u64,
     /// Mean, and sum of the squared distances from it (Welford, 1962).
     moments: (f64, f64),
-    /// Of the values that are not taken for 0, the least and the greatest distance from 0.
+    /// Least and greatest magnitude of the values that do not count as 0.
     magnitudes: (f64, f64),
     not_finite: u64,
 }
@@ -95,7 +96,7 @@ impl Default for Distribution {
 }
 
 impl Distribution {
-    /// One value more. Those that are not finite are counted apart.
+    /// Adds a value. Values that are not finite are only counted.
     pub fn add(&mut self, number: Number) {
         let value = number.real();
         if !value.is_finite() {
@@ -123,7 +124,7 @@ impl Distribution {
         ));
     }
 
-    /// All values of another.
+    /// Adds all values of `other`.
     pub fn merge(&mut self, other: &Distribution) {
         let Some(bounds) = other.bounds else {
             self.not_finite += other.not_finite;
@@ -140,44 +141,45 @@ impl Distribution {
         self.bound(bounds);
     }
 
-    /// How many values.
+    /// Returns the number of finite values.
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// How many were no number, or infinite.
+    /// Returns the number of values that were infinite or not a number.
     pub fn not_finite(&self) -> u64 {
         self.not_finite
     }
 
-    /// The least value.
+    /// Returns the least value.
     pub fn min(&self) -> Option<Number> {
         self.bounds.map(|(least, ..)| least)
     }
 
-    /// The greatest value.
+    /// Returns the greatest value.
     pub fn max(&self) -> Option<Number> {
         self.bounds.map(|(_, greatest, _)| greatest)
     }
 
-    /// All values together.
+    /// Returns the sum of all values.
     pub fn sum(&self) -> Option<Number> {
         self.bounds.map(|(.., sum)| sum)
     }
 
-    /// The mean.
+    /// Returns the mean.
     pub fn mean(&self) -> Option<f64> {
-        // Of integers the sum is exact.
+        // The sum of integers is exact.
         self.sum().map(|sum| sum.real() / self.count as f64)
     }
 
-    /// Variance of the mean, as if values were independent.
+    /// Returns the variance of the mean, assuming that values are independent.
     pub(crate) fn variance_of_mean(&self) -> f64 {
         let n = self.count as f64;
         self.moments.1 / (n - 1.0) / n
     }
 
-    /// The value whose rank is `rank` of `count`, counted from 1; with the sketch's error, but for the least and the greatest.
+    /// Returns the value of a rank from 1 to `count`, with the sketch's error except for the least and the greatest
+    /// value.
     pub(crate) fn at_rank(&self, rank: u64) -> Option<f64> {
         let (least, greatest) = (self.min()?.real(), self.max()?.real());
         if rank <= 1 {
@@ -190,22 +192,23 @@ impl Distribution {
         let quantile = (rank as f64 - 0.5) / (self.count as f64 - 1.0);
         let value = self.sketch.quantile(quantile.clamp(0.0, 1.0)).ok().flatten()?.clamp(least, greatest);
         let is_whole = matches!(self.bounds, Some((Number::Whole(_), Number::Whole(_), Number::Whole(_))));
-        // There is one integer alone within the error.
+        // Only one integer lies within the error.
         let is_exact = is_whole && value.abs() * RELATIVE_ERROR < 0.49;
         Some(if is_exact { value.round() } else { value })
     }
 
-    /// The rank of a percentile: so much of a hundred of the values is not above the value that has it.
+    /// Returns the rank of a percentile: that of the least value that `percentile` % of the values do not exceed.
     pub(crate) fn rank(&self, percentile: f64) -> u64 {
         ((percentile / 100.0 * self.count as f64).ceil() as u64).clamp(1, self.count.max(1))
     }
 
-    /// The least value that so much of a hundred is not above, with an error of [`RELATIVE_ERROR`].
+    /// Returns the least value that `percentile` % of the values do not exceed, with an error of [`RELATIVE_ERROR`].
     pub fn percentile(&self, percentile: f64) -> Option<f64> {
         self.at_rank(self.rank(percentile))
     }
 
-    /// The error of percentiles; `None` where values are so far apart that low ones have been thrown together.
+    /// Returns the relative error of percentiles; `None` if values differ so much that the sketch has merged its lowest
+    /// bins.
     pub fn relative_error(&self) -> Option<f64> {
         let (least, greatest) = self.magnitudes;
         let gamma = (1.0 + RELATIVE_ERROR) / (1.0 - RELATIVE_ERROR);
@@ -234,7 +237,7 @@ impl Serialize for Distribution {
 mod tests {
     use super::*;
 
-    /// The value at a percentile's rank, of all values.
+    /// Returns the value at a percentile's rank, computed from all values.
     fn exact(values: &mut [f64], percentile: f64) -> f64 {
         values.sort_by(f64::total_cmp);
         let rank = (percentile / 100.0 * values.len() as f64).ceil() as usize;
@@ -249,7 +252,7 @@ mod tests {
             (state >> 11) as f64 / (1u64 << 53) as f64
         };
         for count in [1, 2, 3, 10, 1000, 20_000] {
-            // From 1e-3 to 1e9, some of them negative, some 0.
+            // From 1e-3 to 1e9, some negative, some 0.
             let mut values: Vec<f64> = (0..count)
                 .map(|_| match random() {
                     share if share < 0.1 => 0.0,

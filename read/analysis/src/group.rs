@@ -1,10 +1,10 @@
-//! Groups of events, no more than a limit.
+//! A limited number of groups of events.
 
 use std::collections::HashMap;
 
 use crate::distribution::{Distribution, Number};
 
-/// What a group has.
+/// Counts and values of a group.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Group {
     pub count: u64,
@@ -37,12 +37,12 @@ impl Group {
     }
 }
 
-/// What counts of an event.
+/// Data that a group counts of an event.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Counted {
     pub number: Option<Number>,
     pub size_bytes: u64,
-    /// Nanoseconds since the first event.
+    /// Nanoseconds since the first event of the trace.
     pub since_ns: u64,
 }
 
@@ -53,7 +53,7 @@ pub(crate) struct Groups {
     pub groups: Vec<Group>,
     max: usize,
     is_compared: bool,
-    /// What came when there were as many as there may be.
+    /// Events of further groups, once there are `max` groups.
     pub other: Option<Group>,
 }
 
@@ -75,13 +75,14 @@ impl Groups {
         group.add(event, self.is_compared);
     }
 
-    /// Keys with their groups, in no order.
+    /// Returns keys with their groups, in no particular order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&[u8], &Group)> {
         self.index.iter().map(|(key, index)| (&**key, &self.groups[*index]))
     }
 }
 
-/// Counts by slices of time, 64 to 128 of them, which become longer as time passes.
+/// Counts by slices of time. There are 128 slices, whose width doubles when time passes the last one, so that 64 to 128
+/// of them cover a longer time.
 #[derive(Debug, Clone)]
 pub(crate) struct Slices {
     width_ns: u64,
@@ -123,11 +124,11 @@ impl Slices {
         self.counts.iter_mut().zip(other.counts).for_each(|(sum, count)| *sum += count);
     }
 
-    /// The index of dispersion: variance of the counts by their mean, 1 where events come independently of one another, and more where they
-    /// come in bursts. Never less than 1.
+    /// Returns the index of dispersion: variance of the counts divided by their mean. It is 1 if events come
+    /// independently, more if they come in bursts. Never less than 1.
     pub(crate) fn dispersion(&self, duration_ns: u64) -> f64 {
         let mut slices = self.clone();
-        // As many as the whole duration has.
+        // Widened until the slices cover the whole duration.
         while duration_ns / slices.width_ns >= Slices::COUNT as u64 {
             slices.widen();
         }

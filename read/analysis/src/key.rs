@@ -1,6 +1,6 @@
-//! What events are grouped by, and paired by.
+//! Keys by which events are grouped and paired.
 //!
-//! While events are read, a key is bytes: no memory is taken for a key that was seen before.
+//! While events are read, a key is a sequence of bytes: a key that was seen before needs no allocation.
 
 use std::collections::HashMap;
 
@@ -11,12 +11,12 @@ use serde::{Serialize, Serializer};
 use crate::distribution::Number;
 use crate::pick::{Cell, Said};
 
-/// Longer texts are cut, so that the memory of keys is bounded.
+/// Maximum length of a text, in bytes. Longer texts are cut, so that the memory of keys is bounded.
 const TEXT_BYTES_MAX: usize = 256;
-/// Programs that are told apart.
+/// Maximum number of programs that are distinguished.
 const PROCESSES_MAX: usize = 1 << 20;
 
-/// What a group is made by.
+/// A property by which events are grouped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Dimension {
     Interval,
@@ -25,18 +25,18 @@ pub(crate) enum Dimension {
     Pid,
     Tid,
     Process,
-    /// By the picker's index.
+    /// Field, by its index in the picker.
     Field(usize),
 }
 
-/// One part of a group's name.
+/// One part of a group's key.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum KeyValue {
-    /// The events do not say.
+    /// The event does not have it.
     Unknown,
     /// An integer.
     Integer(i128),
-    /// One that is shown as a hexadecimal number.
+    /// An integer that is shown in hexadecimal.
     Hexadecimal(u64),
     /// A float, as its bits.
     Real(u64),
@@ -45,7 +45,7 @@ pub enum KeyValue {
 }
 
 impl KeyValue {
-    /// A negative one stays as it is.
+    /// Makes an integer hexadecimal; a negative one stays as it is.
     pub(crate) fn make_hexadecimal(&mut self) {
         if let KeyValue::Integer(value) = self
             && let Ok(value) = u64::try_from(*value)
@@ -54,7 +54,7 @@ impl KeyValue {
         }
     }
 
-    /// For people.
+    /// Returns the value as text for people.
     pub(crate) fn shown(&self) -> String {
         match self {
             KeyValue::Unknown => "unknown".into(),
@@ -134,7 +134,7 @@ pub(crate) fn put_cell(cell: &Cell, out: &mut Vec<u8>) {
     }
 }
 
-/// The values of a key.
+/// Decodes the values of a key.
 pub(crate) fn decode(mut key: &[u8], classes: &[String], processes: &Processes, names_alone: bool) -> Vec<KeyValue> {
     fn take<'a>(key: &mut &'a [u8], count: usize) -> &'a [u8] {
         let (taken, rest) = key.split_at(count);
@@ -163,7 +163,7 @@ pub(crate) fn decode(mut key: &[u8], classes: &[String], processes: &Processes, 
     values
 }
 
-/// Who has written an event.
+/// The thread that wrote an event.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Who {
     pub pid: Option<u32>,
@@ -171,7 +171,7 @@ pub(crate) struct Who {
 }
 
 impl Who {
-    /// `cells`: what the contexts say that are called `vpid`, `pid`, `vtid`, `tid`.
+    /// Returns the writer of an event. `cells`: values of the contexts `vpid`, `pid`, `vtid` and `tid`, by index.
     pub(crate) fn of(event: &Event<'_>, cells: impl Fn(usize) -> Option<u32>) -> Who {
         match event.context {
             Some((pid, tid)) => Who { pid: Some(pid), tid: Some(tid) },
@@ -180,15 +180,15 @@ impl Who {
     }
 }
 
-/// The programs of traces: a process that becomes another program is another one.
+/// The programs in traces. A process that executes another program counts as a new one.
 #[derive(Debug, Default)]
 pub(crate) struct Processes {
     rows: Vec<(Option<u32>, String)>,
-    /// Which program a process of a trace is at the time at hand.
+    /// Current program of a process, by trace and process.
     current: HashMap<(usize, Option<u32>), u32>,
-    /// By trace and the session's number.
+    /// Program, by trace and the session's number of the process.
     joined: HashMap<(usize, u32), u32>,
-    /// By trace and process: those that have had other names.
+    /// Programs that a process was, by trace and process.
     named: HashMap<(usize, Option<u32>), Vec<u32>>,
 }
 
@@ -197,13 +197,13 @@ impl Processes {
         if self.rows.len() < PROCESSES_MAX {
             self.rows.push((pid, name.into()));
         }
-        // Those beyond are one with the last.
+        // Further programs share the last row.
         let row = self.rows.len() as u32 - 1;
         self.current.insert((trace, pid), row);
         row
     }
 
-    /// A process that had events before it had a name gets it for these too.
+    /// Adds a process. If it had events before it had a name, they get the name too.
     pub(crate) fn join(&mut self, trace: usize, process: u32, vpid: u32, name: &str) {
         let nameless = self.current.get(&(trace, Some(vpid))).copied();
         let row = nameless
@@ -219,7 +219,7 @@ impl Processes {
         }
     }
 
-    /// The program that writes events of a process; `name`: what they say that it is called.
+    /// Returns the program of an event's process. `name`: the process name in the event.
     pub(crate) fn row(&mut self, trace: usize, pid: Option<u32>, name: Option<&[u8]>) -> u32 {
         let current = self.current.get(&(trace, pid)).copied();
         let Some(name) = name else { return current.unwrap_or_else(|| self.add(trace, pid, "")) };
@@ -237,7 +237,7 @@ impl Processes {
         row
     }
 
-    /// `name (pid)`; `is_name_alone`: the name, if there is one.
+    /// Returns `name (pid)`. `is_name_alone`: only the name, if there is one.
     pub(crate) fn label(&self, row: u32, is_name_alone: bool) -> String {
         match self.rows.get(row as usize) {
             None | Some((None, _)) if self.rows.get(row as usize).is_none_or(|(_, name)| name.is_empty()) => {

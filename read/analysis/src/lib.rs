@@ -1,7 +1,7 @@
-//! Questions to traces: how many, how much, how long, how often, and what differs.
+//! Answers questions about traces: how many, how much, how long, how often, and what differs.
 //!
-//! The problem: a trace has millions of events, and a person has a question. Its answer is to be had in one pass over the events, in memory that does
-//! not grow with the trace, and each figure has to say how far it is to be believed.
+//! A trace has millions of events. The answer to a question must come from one pass over them, in memory that does not
+//! grow with the trace, and each figure must say how reliable it is.
 //!
 //! ```text
 //!   traces ──▶ Merge ──▶ Analysis::event ── pick the fields ──▶ key ──▶ Groups ──▶ Report ──▶ text, JSON
@@ -9,18 +9,19 @@
 //!                                                                       another's ──▶ Diff
 //! ```
 //!
-//! * [`Query`]: what is asked; what the traces do not have is an error that names the nearest.
+//! * [`Query`]: the question. Asking for something that the traces lack is an error that names the nearest name.
 //! * [`Analysis`]: reads events in the order of time.
-//! * [`Distribution`]: count, sum, mean, least and greatest, exact; percentiles by a sketch.
-//! * [`clocks`]: clocks of several hosts brought together.
+//! * [`Distribution`]: exact count, sum, mean, minimum and maximum; percentiles by a sketch.
+//! * [`clocks`]: aligns the clocks of several hosts.
 //! * [`timeline`]: tracks with slices, instants, counters, flows and losses, for pictures and exports.
-//! * [`Report`]: the answer. [`Diff`]: two of them beside each other, with intervals.
+//! * [`Report`]: the answer. [`Diff`]: two reports compared, with confidence intervals.
 //!
 //! # Limits
-//! Memory is bounded: groups, texts in their names, begins without ends, processes, and losses that are told one by one have limits, and what is
-//! beyond is counted. Pairs are of one level: an end belongs to the last begin of its key that is open.
+//! Memory is bounded: there are limits for groups, texts in their names, begins without ends, processes, and losses
+//! that are listed one by one. Anything beyond a limit is counted. Pairs have one level: an end belongs to the last
+//! open begin of its key.
 #![forbid(unsafe_code)]
-// Who calls says what there is to say.
+// The caller decides what is printed.
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 mod analysis;

@@ -1,10 +1,11 @@
-//! Pairs of events: the time from a begin to its end.
+//! Pairs of events, from a begin to its end.
 //!
 //! ```text
 //!   key (a thread, or values of fields) ──▶ its open begins, the last one on top
-//!     begin: is put on top          end: takes the top; none there: an end without begin
+//!     begin: pushed on top             end: pops the top; if there is none, an end without begin
 //! ```
-//! A pair is believed if no event can have been lost between its two: a lost end would pair a begin with the end of another.
+//! A pair is believed if no event can have been lost between its two events: after a lost end, a begin would be paired
+//! with the end of another.
 
 use std::borrow::Borrow;
 use std::cmp::Reverse;
@@ -13,23 +14,23 @@ use std::hash::Hash;
 
 use dormouse_ctf::hash::QuickMap;
 
-/// Begins that are open at a time. More are not followed.
+/// Maximum number of begins that wait for their end. Further begins are counted, not paired.
 const OPEN_MAX: usize = 1 << 20;
-/// Keys without an open begin whose memory is kept for the next one.
+/// Number of keys above which a key without an open begin is removed.
 const KEYS_KEPT: usize = 1 << 14;
-/// Times of losses that are told apart; beyond, neighbours are one.
+/// Maximum number of separate time ranges of losses. Beyond it, neighbouring ranges are merged.
 const LOSSES_MAX: usize = 1 << 16;
 
 /// A begin and the end that belongs to it.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Pair<T> {
-    /// Nanoseconds since the epoch.
+    /// Time of the begin, in nanoseconds since the epoch.
     pub begin_ns: i64,
-    /// From the begin to the end.
+    /// Time from the begin to the end, in nanoseconds.
     pub latency_ns: u64,
-    /// False: events can have been lost between the two, so that the end may be that of another.
+    /// False if events can have been lost between the two: the end may then belong to another begin.
     pub is_believed: bool,
-    /// What was kept of the begin.
+    /// Data that was kept of the begin.
     pub kept: T,
 }
 
@@ -37,38 +38,38 @@ pub struct Pair<T> {
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Slow {
     pub latency_ns: u64,
-    /// The earlier of two that took equally long is kept.
+    /// Time of the begin. If two pairs have the same latency, the earlier one is kept.
     pub begin_ns: Reverse<i64>,
     pub process: u32,
     pub tid: Option<u32>,
     pub key: Box<[u8]>,
 }
 
-/// What was found, besides the pairs.
+/// Counts of events and pairs that were not matched or not trusted.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct Unpaired {
     /// Begins without an end.
     pub begins: u64,
     /// Ends without a begin.
     pub ends: u64,
-    /// Pairs between whose two events others can have been lost.
+    /// Pairs during which events can have been lost.
     pub across_losses: u64,
     /// Events without a key.
     pub without_key: u64,
-    /// Begins that came while too many were open.
+    /// Begins that were not followed, because too many others were open.
     pub not_followed: u64,
 }
 
-/// When events were lost, by trace.
+/// Time ranges in which events were lost, by domain.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct KnownLosses(HashMap<usize, Losses>);
 
-/// Times in which events were lost.
+/// Time ranges in which events were lost.
 #[derive(Debug, Clone, Default)]
 struct Losses {
-    /// End by begin; none touches another.
+    /// Begin to end. Ranges do not touch each other.
     times: BTreeMap<i64, i64>,
-    /// By stream: since when the stream has not gone on after one.
+    /// Begins of losses in streams that have not continued since, by stream.
     open: HashMap<usize, i64>,
 }
 
@@ -89,21 +90,21 @@ impl Losses {
     }
 
     fn is_any(&self, begin: i64, end: i64) -> bool {
-        // What is lost from the end on is lost behind it.
+        // A loss that begins at `end` is after the pair.
         self.times.range(..end).next_back().is_some_and(|(_, until)| *until >= begin)
             || self.open.values().any(|since| *since < end)
     }
 }
 
-/// Pairs events. `K`: what belongs together; `T`: what is kept of a begin until its end comes.
+/// Pairs events. `K`: the key that both ends share; `T`: the data that is kept of a begin until its end.
 #[derive(Debug)]
 pub struct Pairs<K, T> {
-    /// The times of begins, the last one on top; some are empty.
+    /// Times and data of open begins, by key, the last one on top. Some stacks are empty.
     open: QuickMap<K, Vec<(i64, T)>>,
     open_count: usize,
-    /// By trace, if pairs are of one trace, otherwise one.
+    /// Losses by domain: by trace if pairs are matched within a trace, otherwise in one domain.
     losses: HashMap<usize, Losses>,
-    /// What is no pair so far.
+    /// Counts of events that were not paired so far.
     pub unpaired: Unpaired,
 }
 
@@ -114,12 +115,12 @@ impl<K: Hash + Eq, T> Default for Pairs<K, T> {
 }
 
 impl<K: Hash + Eq, T> Pairs<K, T> {
-    /// Before the first event.
+    /// Creates an empty set of pairs.
     pub fn new() -> Pairs<K, T> {
         Pairs { open: QuickMap::default(), open_count: 0, losses: HashMap::new(), unpaired: Unpaired::default() }
     }
 
-    /// The same begins, but no losses.
+    /// Returns a copy with the same begins, but without losses.
     pub(crate) fn without_losses(&self) -> Pairs<K, T>
     where
         K: Clone,
@@ -129,17 +130,18 @@ impl<K: Hash + Eq, T> Pairs<K, T> {
         Pairs { open: open.clone(), open_count: *open_count, losses: HashMap::new(), unpaired: *unpaired }
     }
 
-    /// All losses that are known.
+    /// Returns all known losses.
     pub(crate) fn losses(&self) -> KnownLosses {
         KnownLosses(self.losses.clone())
     }
 
-    /// These losses are known, and no others.
+    /// Replaces the known losses.
     pub(crate) fn with_losses(self, losses: &KnownLosses) -> Pairs<K, T> {
         Pairs { losses: losses.0.clone(), ..self }
     }
 
-    /// Events were lost in a stream between these times; `None`: until it goes on.
+    /// Notes that events were lost in a stream between these times. `end` is `None` if the loss lasts until the stream
+    /// continues.
     pub fn lost(&mut self, domain: usize, stream: usize, begin: i64, end: Option<i64>) {
         let losses = self.losses.entry(domain).or_default();
         match end {
@@ -150,7 +152,7 @@ impl<K: Hash + Eq, T> Pairs<K, T> {
         }
     }
 
-    /// A stream has an event at this time.
+    /// Notes that a stream continues at this time.
     pub fn goes_on(&mut self, domain: usize, stream: usize, ns: i64) {
         if let Some(losses) = self.losses.get_mut(&domain)
             && let Some(since) = losses.open.remove(&stream)
@@ -159,31 +161,31 @@ impl<K: Hash + Eq, T> Pairs<K, T> {
         }
     }
 
-    /// Begins that are open.
+    /// Returns the number of open begins.
     pub fn open_count(&self) -> usize {
         self.open_count
     }
 
-    /// Whether a begin can be taken. One that cannot is counted as not followed.
+    /// Whether a begin can be taken. A begin that cannot is counted as not followed.
     pub fn has_room(&mut self) -> bool {
         let has_room = self.open_count < OPEN_MAX;
         self.unpaired.not_followed += u64::from(!has_room);
         has_room
     }
 
-    /// The same without counting.
+    /// Whether a begin can be taken, without counting it otherwise.
     #[inline(always)]
     pub(crate) fn can_begin(&self) -> bool {
         self.open_count < OPEN_MAX
     }
 
-    /// Takes a begin, if [`Pairs::has_room`].
+    /// Takes a begin; only if [`Pairs::has_room`].
     pub fn begin(&mut self, key: K, ns: i64, kept: T) {
         self.begun();
         self.open.entry(key).or_default().push((ns, kept));
     }
 
-    /// Takes the begin that an end belongs to.
+    /// Pairs an end with the last open begin of its key.
     pub fn end<Q: Hash + Eq + ?Sized>(&mut self, domain: usize, key: &Q, ns: i64) -> Option<Pair<T>>
     where
         K: Borrow<Q>,
@@ -200,13 +202,13 @@ impl<K: Hash + Eq, T> Pairs<K, T> {
         Some(Pair { begin_ns, latency_ns: ns.abs_diff(begin_ns), is_believed, kept })
     }
 
-    /// One more begin is open, whoever keeps it.
+    /// Counts one more open begin, which the caller keeps.
     #[inline(always)]
     pub(crate) fn begun(&mut self) {
         self.open_count += 1;
     }
 
-    /// One less is. False: events can have been lost in between.
+    /// Counts one open begin less. Returns false if events can have been lost in between.
     #[inline(always)]
     pub(crate) fn ended(&mut self, domain: usize, begin_ns: i64, ns: i64) -> bool {
         self.open_count -= 1;
@@ -219,14 +221,14 @@ impl<K: Hash + Eq, T> Pairs<K, T> {
         is_believed
     }
 
-    /// What is left: how much, and the begins that have had no end.
+    /// Returns the counts, and the begins without an end.
     pub fn finish(mut self) -> (Unpaired, impl Iterator<Item = (i64, T)>) {
         self.unpaired.begins = self.open_count as u64;
         (self.unpaired, self.open.into_values().flatten())
     }
 }
 
-/// The pairs that took longest.
+/// The pairs with the greatest latencies.
 #[derive(Debug)]
 pub(crate) struct Slowest {
     max: usize,
@@ -238,7 +240,7 @@ impl Slowest {
         Slowest { max, pairs: BinaryHeap::new() }
     }
 
-    /// One more pair; `slow` makes it of its latency, if it is one of the slowest so far.
+    /// Adds a pair. `slow` is called if the pair is among the slowest so far.
     pub(crate) fn add(&mut self, latency_ns: u64, slow: impl FnOnce() -> Slow) {
         let is_slow = self.pairs.len() < self.max
             || self.pairs.peek().is_some_and(|Reverse(least)| latency_ns > least.latency_ns);
@@ -250,7 +252,7 @@ impl Slowest {
         }
     }
 
-    /// The slowest first.
+    /// Returns the pairs, the slowest first.
     pub(crate) fn finish(self) -> Vec<Slow> {
         let mut slowest: Vec<Slow> = self.pairs.into_iter().map(|Reverse(slow)| slow).collect();
         slowest.sort_by(|a, b| b.cmp(a));

@@ -1,4 +1,4 @@
-//! Takes single fields from events.
+//! Reads single fields of events.
 
 use std::collections::HashMap;
 
@@ -9,7 +9,7 @@ use dormouse_filter::Name;
 
 use crate::distribution::Number;
 
-/// What an event says of a field.
+/// Value of a field in an event.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(crate) enum Said {
     #[default]
@@ -19,14 +19,14 @@ pub(crate) enum Said {
     Text,
 }
 
-/// A field's value. The memory of texts is used again.
+/// A field's value. Its memory for texts is reused.
 #[derive(Debug, Default)]
 pub(crate) struct Cell {
     pub said: Said,
-    /// The number, where it has a label.
+    /// The number; also if it has a label.
     pub number: Option<Number>,
     pub text: Vec<u8>,
-    /// Whether its numbers are shown as hexadecimal ones: of some class at least.
+    /// Whether the field is shown in hexadecimal in at least one class.
     pub is_hexadecimal: bool,
 }
 
@@ -59,18 +59,18 @@ impl Cell {
     }
 }
 
-/// Takes fields from events.
+/// Reads selected fields of events.
 #[derive(Debug, Default)]
 pub(crate) struct Picker {
     wanted: Vec<Name>,
-    /// Where they are, by the class's place in memory; empty: it has none of them.
+    /// Locations of the wanted fields, by the address of the class; `None` for a field that the class lacks.
     places: HashMap<usize, Vec<Option<Pick>>>,
     scratch: Scratch,
     cells: Vec<Cell>,
 }
 
 impl Picker {
-    /// One field more; gives its index.
+    /// Adds a wanted field and returns its index.
     pub(crate) fn want(&mut self, name: &str) -> usize {
         let name = Name::parse(name);
         self.wanted.iter().position(|known| *known == name).unwrap_or_else(|| {
@@ -80,7 +80,7 @@ impl Picker {
         })
     }
 
-    /// One that wants the same, and has read nothing.
+    /// Returns a picker of the same fields that has read nothing.
     pub(crate) fn unread(&self) -> Picker {
         let cells = self.wanted.iter().map(|_| Cell::default()).collect();
         Picker { wanted: self.wanted.clone(), cells, ..Picker::default() }
@@ -101,7 +101,7 @@ impl Picker {
         }
     }
 
-    /// What the event that was read last says of a field.
+    /// Returns the value of a field in the event that was read last.
     pub(crate) fn cell(&self, index: usize) -> &Cell {
         &self.cells[index]
     }

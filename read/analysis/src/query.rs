@@ -1,4 +1,4 @@
-//! What is asked of a trace.
+//! Questions about traces.
 
 use dormouse_ctf::Trace;
 use dormouse_filter::Kind;
@@ -8,53 +8,54 @@ use crate::schema::Schema;
 /// A question.
 #[derive(Debug, Clone, Default)]
 pub struct Query {
-    /// Patterns of event classes; without any, all.
+    /// Patterns of event classes; if empty, all classes.
     pub events: Vec<String>,
-    /// What events are grouped by: `event`, `cpu`, `pid`, `tid`, `process`, or a field.
+    /// Properties by which events are grouped: `event`, `cpu`, `pid`, `tid`, `process`, or a field.
     pub by: Vec<String>,
-    /// What is measured.
+    /// The quantity that is measured.
     pub measure: Measure,
-    /// Events are also grouped by intervals of time.
+    /// Length of the intervals of time by which events are also grouped, in nanoseconds.
     pub interval_ns: Option<u64>,
-    /// Groups that are told apart; [`GROUPS_MAX`] or [`DISTRIBUTIONS_MAX`] by default.
+    /// Maximum number of groups that are distinguished; [`GROUPS_MAX`] or [`DISTRIBUTIONS_MAX`] by default.
     pub groups_max: Option<usize>,
-    /// Rows that are told, of those with the most events; all, if nothing is said, and where there are intervals.
+    /// Maximum number of rows, those with the most events. Without it, and with intervals, all rows are reported.
     pub top: Option<usize>,
-    /// Whether two traces are to be compared: rates are then taken note of by slices of time, and processes have no numbers.
+    /// Whether two traces will be compared: counts are then kept by slices of time, and processes are grouped by name
+    /// alone.
     pub is_compared: bool,
 }
 
-/// What is measured.
+/// The quantity that is measured.
 #[derive(Debug, Clone, Default)]
 pub enum Measure {
-    /// How many events there are.
+    /// The number of events.
     #[default]
     Count,
-    /// The values of a field.
+    /// Values of a field.
     Field(String),
-    /// The time from an event to another.
+    /// Time from one event to another.
     Latency(Latency),
 }
 
-/// Pairs of events.
+/// Pairs of events whose time apart is measured.
 #[derive(Debug, Clone)]
 pub struct Latency {
-    /// Pattern of the classes that begin.
+    /// Pattern of the classes that begin a pair.
     pub begin: String,
-    /// Pattern of the classes that end.
+    /// Pattern of the classes that end a pair.
     pub end: String,
-    /// Fields that both have, and that say what belongs together. Without any: the thread.
+    /// Fields that both have, whose values match begin and end. If empty, they are matched by thread.
     pub key: Vec<String>,
-    /// How many of the slowest are told.
+    /// Number of slowest pairs to report.
     pub slowest: usize,
 }
 
-/// What events can be grouped by besides their fields.
+/// Properties other than fields by which events can be grouped.
 const WORDS: [&str; 5] = ["event", "cpu", "pid", "tid", "process"];
 
-/// Groups that are counted, if nothing else is said.
+/// Default maximum number of groups that are counted.
 pub const GROUPS_MAX: usize = 10_000;
-/// Groups whose values are measured, if nothing else is said: each can take 64 KiB.
+/// Default maximum number of groups whose values are measured: each can take 64 KiB.
 pub const DISTRIBUTIONS_MAX: usize = 1000;
 
 impl Query {
@@ -63,7 +64,7 @@ impl Query {
         self.groups_max.unwrap_or(default)
     }
 
-    /// The names of what events are grouped by.
+    /// Returns the names of the properties by which events are grouped.
     pub fn dimensions(&self) -> Vec<String> {
         let mut names: Vec<String> = self.interval_ns.map(|_| "interval_begin_ns".into()).into_iter().collect();
         // Fields of the same name mean different things in different classes.
@@ -79,10 +80,10 @@ impl Query {
         names
     }
 
-    /// Whether the traces have what is asked for.
+    /// Checks that the traces have what the query needs.
     ///
     /// # Errors
-    /// What they have not, and what is the nearest.
+    /// The traces lack something; the text names it and the nearest name.
     pub fn check(&self, traces: &[&Trace]) -> Result<(), String> {
         let schema = Schema::of(traces);
         self.events.iter().try_for_each(|pattern| schema.check_pattern(pattern))?;

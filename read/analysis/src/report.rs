@@ -14,7 +14,7 @@ use crate::key::{KeyValue, Processes};
 use crate::pair::{Slow, Unpaired};
 use crate::query::{Measure, Query};
 
-/// The parts of a group's name, with what each is.
+/// The parts of a group's key: name and value of each.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Key(pub Vec<(String, KeyValue)>);
 
@@ -31,105 +31,105 @@ impl Serialize for Key {
 pub struct Report {
     /// `count`, `field` or `latency`.
     pub measure: &'static str,
-    /// The field that is measured.
+    /// Name of the measured field.
     pub field: Option<String>,
-    /// Of what is measured: `ns` of latencies; fields have none that the trace says.
+    /// Unit of the measured values: `ns` for latencies. Fields have none, since the trace does not say.
     pub unit: Option<&'static str>,
-    /// What events are grouped by.
+    /// Names of the properties by which events are grouped.
     pub by: Vec<String>,
-    /// Length of an interval.
+    /// Length of an interval, in nanoseconds.
     pub interval_ns: Option<u64>,
-    /// Time from the first to the last event of the traces, whatever is counted.
+    /// Time from the first to the last event of the traces, counted or not.
     pub span: Option<Span>,
-    /// Events that were looked at: those of the classes that were asked for.
+    /// Number of events of the classes that were asked for.
     pub events: u64,
-    /// Bytes of their records.
+    /// Size of their records, in bytes.
     pub bytes: u64,
-    /// They in a second of `span`.
+    /// Events per second of `span`.
     pub events_per_s: Option<f64>,
-    /// Groups, those with most events first, or by time.
+    /// Groups: those with most events first, or by time.
     pub rows: Vec<Row>,
-    /// What is not among `rows` because no more were asked for.
+    /// Groups that are left out of `rows` by the limit of rows.
     pub rest: Option<Rest>,
-    /// Events of groups that came when there were as many as are told apart.
+    /// Events of further groups, once the limit of groups was reached.
     pub other: Option<Row>,
-    /// Of pairs.
+    /// Figures of pairs.
     pub latency: Option<LatencyReport>,
-    /// What was lost.
+    /// Lost events.
     pub lost: Lost,
-    /// What is wrong with the traces, one line each.
+    /// Problems of the traces, one line each.
     pub warnings: Vec<String>,
 }
 
 /// A group.
 #[derive(Debug, Clone, Serialize)]
 pub struct Row {
-    /// Its name.
+    /// Key of the group.
     pub key: Key,
-    /// Events, values, or pairs.
+    /// Number of events, values, or pairs.
     pub count: u64,
-    /// They in a second of the trace, or of the interval.
+    /// `count` per second of the trace, or of the interval.
     pub events_per_s: Option<f64>,
-    /// Bytes of the records; of pairs, those of the begins.
+    /// Size of the records in bytes; for pairs, of the begins.
     pub bytes: u64,
-    /// What is measured.
+    /// Distribution of the measured values.
     pub values: Option<Box<Distribution>>,
     #[serde(skip)]
     pub(crate) slices: Option<Box<Slices>>,
 }
 
-/// What is left out.
+/// Groups that are left out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Rest {
-    /// Groups.
+    /// Number of groups.
     pub groups: u64,
-    /// Their events, values or pairs.
+    /// Number of their events, values or pairs.
     pub count: u64,
 }
 
-/// What is lost.
+/// Lost events and their causes.
 #[derive(Debug, Serialize)]
 pub struct Lost {
-    /// Events that are known to be lost, of all classes.
+    /// Number of events that are known to be lost, of all classes.
     pub events: u64,
-    /// Of these, those of which nobody knows when they were lost.
+    /// Number of those whose time is unknown.
     pub unplaced: u64,
-    /// What can have lost more events, which nobody has counted.
+    /// Causes that can have lost further, uncounted events.
     pub possible: Vec<Uncounted>,
-    /// Where.
+    /// Streams and times at which events were lost.
     #[serde(flatten)]
     pub places: LossPlaces,
 }
 
-/// What is told of pairs, besides their distribution.
+/// Figures of pairs other than their distribution.
 #[derive(Debug, Serialize)]
 pub struct LatencyReport {
-    /// Begins that no end came for.
+    /// Begins without an end.
     pub unpaired_begins: u64,
-    /// Ends that had no begin.
+    /// Ends without a begin.
     pub unpaired_ends: u64,
-    /// Pairs that are not believed: events can have been lost between the two.
+    /// Pairs that are not believed, because events can have been lost in between.
     pub pairs_across_losses: u64,
-    /// Events that lack a field of the key, or do not say which thread they are of.
+    /// Events that lack a field of the key, or do not say their thread.
     pub events_without_key: u64,
-    /// Begins that came while too many others were open.
+    /// Begins that were not followed, because too many others were open.
     pub begins_not_followed: u64,
-    /// The pairs that took longest, the longest first.
+    /// The pairs with the greatest latency, the longest first.
     pub slowest: Vec<SlowPair>,
 }
 
-/// A pair that took long.
+/// One of the slowest pairs.
 #[derive(Debug, Serialize)]
 pub struct SlowPair {
-    /// From begin to end.
+    /// Time from begin to end, in nanoseconds.
     pub latency_ns: u64,
-    /// When it began, since the epoch.
+    /// Time of the begin, in nanoseconds since the epoch.
     pub begin_ns: i64,
-    /// The program whose event the begin is.
+    /// Program that recorded the begin.
     pub process: String,
-    /// The thread of the begin.
+    /// Thread that recorded the begin.
     pub tid: Option<u32>,
-    /// What the two have in common, if that is not the thread.
+    /// Values that both events share, unless they are matched by thread.
     pub key: Vec<KeyValue>,
 }
 
@@ -137,7 +137,7 @@ fn per_second(count: u64, duration_ns: u64) -> Option<f64> {
     (duration_ns > 0).then(|| count as f64 * 1e9 / duration_ns as f64)
 }
 
-/// The groups with their names, in their order. Groups with one name are one.
+/// Returns the rows in their order. Groups with the same name are merged.
 pub(crate) fn rows<'g>(
     query: &Query,
     span: Option<Span>,
@@ -157,7 +157,7 @@ pub(crate) fn rows<'g>(
         slices: group.slices,
     };
     let mut rows: Vec<Row> = by_name.into_iter().map(row).collect();
-    // Stable: those of one count stay in the order of their names.
+    // The sort is stable: rows of equal count stay in the order of their names.
     match query.interval_ns {
         None => rows.sort_by_key(|row| Reverse(row.count)),
         Some(_) => rows.sort_by_key(|row| (row.key.0.first().map(|(_, begin)| begin.clone()), Reverse(row.count))),
@@ -165,7 +165,7 @@ pub(crate) fn rows<'g>(
     rows
 }
 
-/// Intervals without events are told too, if these are all that there is to tell.
+/// Adds intervals without events, if events are grouped by intervals alone.
 fn fill(query: &Query, groups: &mut BTreeMap<Vec<KeyValue>, Group>) {
     let (Some(interval_ns), true) = (query.interval_ns, query.by.is_empty()) else { return };
     let begin_of = |key: &Vec<KeyValue>| match key.first() {

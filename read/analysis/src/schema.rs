@@ -1,4 +1,4 @@
-//! What the classes of traces have, and what is said of what they have not.
+//! Fields and classes of traces, and messages about missing ones.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use dormouse_abi::class::matches;
 use dormouse_ctf::{ClassRef, Trace, TraceRef};
 use dormouse_filter::{Kind, Name};
 
-/// The classes of events.
+/// Event classes of traces, without those of state records.
 #[derive(Debug)]
 pub(crate) struct Schema<'a> {
     classes: Vec<ClassRef<'a>>,
@@ -18,7 +18,7 @@ impl<'a> Schema<'a> {
         Schema { classes: classes.filter(|class| !class.is_state()).collect() }
     }
 
-    /// Says which class is the nearest, if no class matches.
+    /// Checks that a class matches a pattern. The error names the nearest class.
     pub(crate) fn check_pattern(&self, pattern: &str) -> Result<(), String> {
         if self.classes.iter().any(|class| matches(pattern, &class.class.full_name)) {
             return Ok(());
@@ -28,14 +28,14 @@ impl<'a> Schema<'a> {
         Err(format!("no event class of the trace matches `{pattern}`; {}", instead(&plain, names.into_iter())))
     }
 
-    /// What a field of the classes that match holds. Says which is the nearest, if none of these has it, or that it has parts.
-    /// `words`: what it could be besides.
+    /// Returns the kind of a field in the classes that match. The error names the nearest field, or says that the field
+    /// has parts. `words`: other valid names.
     pub(crate) fn check_field(&self, name: &str, patterns: &[String], words: &[&str]) -> Result<Kind, String> {
         let classes: Vec<_> =
             self.classes.iter().filter(|class| is_matched(patterns, &class.class.full_name)).collect();
         let wanted = Name::parse(name);
         let kinds: Vec<Option<Kind>> = classes.iter().filter_map(|class| Some(class.field(&wanted)?.1)).collect();
-        // Where it is not text everywhere, there are numbers.
+        // A field that is text in some classes only counts as a number.
         let texts = kinds.iter().flatten().filter(|kind| **kind == Kind::Text).count();
         match kinds.iter().flatten().count() {
             0 if kinds.is_empty() => {}
@@ -53,13 +53,13 @@ impl<'a> Schema<'a> {
         self.classes.iter().any(ClassRef::has_clock)
     }
 
-    /// Whether one of the names means something in any class.
+    /// Whether one of the names is known in any class.
     pub(crate) fn has(&self, names: &[&str]) -> bool {
         names.iter().map(|name| Name::parse(name)).any(|name| self.classes.iter().any(|class| class.has(&name)))
     }
 }
 
-/// The process that a trace is of, if it is of one alone.
+/// Returns the process that a trace belongs to, if it is a trace of a single process.
 pub(crate) fn environment_pid(trace: &Trace) -> Option<u32> {
     trace.class.env.iter().find_map(|(name, value)| match value {
         dormouse_ctf::model::EnvValue::Number(vpid) if name == "vpid" => u32::try_from(*vpid).ok(),
@@ -72,7 +72,7 @@ pub(crate) fn is_matched(patterns: &[String], name: &str) -> bool {
     patterns.is_empty() || patterns.iter().any(|pattern| matches(pattern, name))
 }
 
-/// What there is in place of a name that is not there.
+/// Returns a hint that names the nearest known name.
 fn instead<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> String {
     let likeness = |other: &&str| strsim::jaro_winkler(name, other);
     match names.max_by(|a, b| likeness(a).total_cmp(&likeness(b))) {

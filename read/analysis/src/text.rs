@@ -1,4 +1,4 @@
-//! Answers for people: columns aligned.
+//! Answers as text for people, in aligned columns.
 
 use std::io::{self, Write};
 
@@ -10,10 +10,10 @@ use crate::diff::Diff;
 use crate::distribution::{Distribution, Number, PERCENTILES};
 use crate::report::{Key, LatencyReport, Report, Rest, Row};
 
-/// What stands before and behind headings: for a terminal, what makes them bold.
+/// Text before and after headings; on a terminal, the sequences that make them bold.
 pub type Marks<'a> = (&'a str, &'a str);
 
-/// Columns to the right, but for the last ones, which are texts.
+/// Writes a table. Columns are right-aligned, except the last `texts` ones.
 fn table(
     out: &mut dyn Write,
     (on, off): Marks<'_>,
@@ -41,7 +41,7 @@ fn table(
     Ok(())
 }
 
-/// Three digits or more, without a long tail.
+/// Returns a number with three or more significant digits.
 fn figure(value: f64) -> String {
     match value.abs() {
         0.0 => "0".into(),
@@ -53,7 +53,7 @@ fn figure(value: f64) -> String {
     }
 }
 
-/// Nanoseconds in the unit that suits them.
+/// Returns nanoseconds in a suitable unit.
 pub fn duration(ns: f64) -> String {
     let (scale, unit) = match ns.abs() {
         size if size >= 1e9 => (1e9, "s"),
@@ -85,7 +85,7 @@ fn rate(value: Option<f64>) -> String {
     value.map_or("-".into(), figure)
 }
 
-/// Seconds since the epoch, as `view --clock seconds` prints them.
+/// Returns seconds since the epoch, as `view --clock seconds` prints them.
 fn seconds(ns: Option<i64>) -> String {
     let shown = |ns: i64| format!("{}.{:09}", ns.div_euclid(1_000_000_000), ns.rem_euclid(1_000_000_000));
     ns.map_or("unknown".into(), shown)
@@ -107,10 +107,10 @@ impl Report {
         }
     }
 
-    /// Writes it.
+    /// Writes the report.
     ///
     /// # Errors
-    /// Those of writing.
+    /// Writing to `out` failed.
     pub fn write(&self, out: &mut dyn Write, marks: Marks<'_>) -> io::Result<()> {
         self.write_head(out)?;
         self.write_rows(out, marks)?;
@@ -276,10 +276,10 @@ fn write_places(out: &mut dyn Write, marks: Marks<'_>, losses: &LossPlaces) -> i
 }
 
 impl Diff {
-    /// Writes it; `names`: of the two traces.
+    /// Writes the comparison. `names`: names of the two traces.
     ///
     /// # Errors
-    /// Those of writing.
+    /// Writing to `out` failed.
     pub fn write(&self, out: &mut dyn Write, marks: Marks<'_>, names: [&str; 2]) -> io::Result<()> {
         for (letter, (name, report)) in ["A", "B"].into_iter().zip(names.into_iter().zip([&self.a, &self.b])) {
             if letter == "B" {

@@ -1,4 +1,4 @@
-//! Questions to traces that are made here, whose answers are counted once more by the test.
+//! Questions about generated traces. The tests count the answers once more by themselves.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use dormouse_ctf::{Merge, StateRecord, StreamReader, Trace, Value};
 use dormouse_traces::{BitWriter, TraceBuilder};
 use serde_json::json;
 
-/// Numbers that are the same each time (SplitMix64).
+/// Random numbers that are the same in each run (SplitMix64).
 struct Random(u64);
 
 impl Random {
@@ -42,7 +42,7 @@ fn by(names: &[&str]) -> Query {
     Query { by: names.iter().map(|name| name.to_string()).collect(), ..Query::default() }
 }
 
-/// The values of a row's name.
+/// Returns the values of a row's key.
 fn name(row: &Row) -> Vec<String> {
     let text = |value: serde_json::Value| value.as_str().map_or_else(|| value.to_string(), str::to_string);
     row.key.0.iter().map(|(_, value)| text(serde_json::to_value(value).unwrap())).collect()
@@ -52,7 +52,7 @@ fn counts(report: &Report) -> Vec<(String, u64)> {
     report.rows.iter().map(|row| (name(row).join(" "), row.count)).collect()
 }
 
-/// An event as the test knows it.
+/// An event that was put into the trace.
 struct Known {
     time: u64,
     cpu: u32,
@@ -63,7 +63,7 @@ struct Known {
     path: String,
 }
 
-/// 5,000 events of two classes on three CPUs, in packets of about a hundred.
+/// Returns a trace of 5,000 events of two classes on three CPUs, in packets of about a hundred.
 fn random_trace() -> (dormouse_traces::Trace, Vec<Known>) {
     let mut builder = TraceBuilder::new();
     let (u64, i32, text) = (FieldType::scalar(Kind::U64), FieldType::scalar(Kind::I32), FieldType::scalar(Kind::Str));
@@ -126,7 +126,7 @@ fn events_are_counted_by_what_is_asked_for() {
     assert_eq!(ask(&query, &trace).unwrap().events, reads);
 }
 
-/// What a row says of values is compared with all of them.
+/// Compares the distribution in a row with all values.
 fn agrees(row: &Row, mut values: Vec<i128>) {
     values.sort();
     let found = row.values.as_deref().unwrap();
@@ -226,7 +226,7 @@ fn pairs_are_of_one_thread_and_the_inner_one_ends_first() {
     let cpus = [0, 1].map(|cpu| builder.stream(cpu));
     let process = StateRecord::Process { process: 1, pid: 5, vpid: 5, name: "jobs", program: "/j", command_line: "" };
     builder.state(1, &process);
-    // Thread 6: an end alone, nested pairs of 10 and 100, a begin alone. Thread 7: a pair of 35 from one CPU to another.
+    // Thread 6: a lone end, nested pairs of 10 and 100, a lone begin. Thread 7: a pair of 35 from one CPU to another.
     let events = [
         (0, 10, 6, end),
         (0, 100, 6, begin),
@@ -259,7 +259,7 @@ fn pairs_by_a_key_agree_with_a_count_of_all() {
     let end = builder.class("request", "out", &[("port", u32), ("id", u32)]);
     let streams = [0, 1].map(|cpu| builder.stream(cpu));
     let mut random = Random(5);
-    // Time and latency of those that are open, by key.
+    // Times of open begins, by key.
     let mut open: BTreeMap<(u32, u32), Vec<u64>> = BTreeMap::new();
     let (mut latencies, mut ends_alone) = (BTreeMap::<u32, Vec<i128>>::new(), 0);
     for time in (0..40_000u64).step_by(7) {
@@ -300,7 +300,7 @@ fn pairs_across_a_loss_are_not_believed() {
     };
     pair(&mut builder, here, 10, 20);
     builder.packet(here, 0, 0);
-    // The other CPU loses three between 100 and 200: a thread can have been there.
+    // The other CPU loses three events between 100 and 200; a thread can have been there.
     pair(&mut builder, there, 90, 100);
     builder.packet(there, 0, 0);
     pair(&mut builder, there, 190, 200);
@@ -309,7 +309,7 @@ fn pairs_across_a_loss_are_not_believed() {
     pair(&mut builder, here, 210, 230);
     let report = ask(&latency("job:begin", "job:end", &[]), &builder.finish()).unwrap();
     let found = report.latency.as_ref().unwrap();
-    // Those of 150 to 160 and 190 to 200 are in the time in which events were lost; that of 90 to 100 ends before.
+    // The pairs 150 to 160 and 190 to 200 overlap the time of the losses; the pair 90 to 100 ends before it.
     assert_eq!((found.pairs_across_losses, report.rows[0].count), (2, 3));
     assert_eq!(report.rows[0].values.as_ref().unwrap().sum(), Some(Number::Whole(40)));
     assert_eq!(report.lost.events, 3);
@@ -390,7 +390,7 @@ fn keys_of_json_are_what_the_documents_say() {
         })
     );
     let report = serde_json::to_value(ask(&latency("job:begin", "job:end", &[]), &trace).unwrap()).unwrap();
-    // All of it is in a time in which events were lost.
+    // All pairs overlap the time in which events were lost.
     assert_eq!(
         report["latency"],
         json!({
@@ -401,7 +401,7 @@ fn keys_of_json_are_what_the_documents_say() {
     assert_eq!((&report["unit"], &report["rows"]), (&json!("ns"), &json!([])));
 }
 
-/// Events at random times, with exponential sizes.
+/// Returns a trace of events at random times, with exponentially distributed sizes.
 fn recording(seed: u64, gap: u64, size: f64) -> dormouse_traces::Trace {
     let mut builder = TraceBuilder::new();
     let class = builder.class("net", "send", &[("bytes", FieldType::scalar(Kind::U64))]);
@@ -430,17 +430,18 @@ fn two_traces_beside_each_other() {
     }
     let rate = &diff.ratios[0].figures[0];
     assert!(rate.ci95.unwrap()[0].unwrap() < 2.0 && rate.ci95.unwrap()[1].unwrap() > 2.0, "{rate:?}");
-    // The same conditions: of 100 figures 5 are expected to seem different, those of one pair together.
+    // With equal conditions, 5 of 100 figures are expected to seem different. The figures of one pair depend on each
+    // other.
     let pairs = (0..20).map(|pair| Diff::new(ask(100 + 2 * pair, 1000, 500.0), ask(101 + 2 * pair, 1000, 500.0), None));
     let figures: Vec<_> = pairs.flat_map(|diff| diff.ratios.into_iter().flat_map(|ratios| ratios.figures)).collect();
     let told = figures.iter().filter(|figure| figure.verdict != "cannot be told").count();
     assert!(figures.len() == 100 && told <= 12, "{told} of {}", figures.len());
-    // And the other way round.
+    // The comparison the other way round.
     let diff = Diff::new(ask(2, 500, 1000.0), ask(1, 1000, 500.0), Some(1));
     assert!(diff.ratios[0].figures.iter().all(|figure| figure.verdict == "smaller") && diff.rest.is_none());
 }
 
-/// As LTTng says whose events they are, with an enumeration and a structure in a structure.
+/// Contexts like those of LTTng, an enumeration, and a structure within a structure.
 #[test]
 fn contexts_enumerations_and_structures_of_others() {
     let metadata = "/* CTF 1.8 */
@@ -474,12 +475,12 @@ fn contexts_enumerations_and_structures_of_others() {
     assert_eq!(ask(&["at.x"]), rows(&[("1", 4)]));
     assert_eq!(ask(&["pid"]), rows(&[("70", 2), ("71", 2)]));
     assert_eq!(ask(&["tid", "process"]), rows(&[("8 sh (70)", 2), ("8 sh (71)", 2)]));
-    // Fields come before contexts.
+    // A field takes precedence over a context of the same name.
     assert_eq!(ask(&["vpid"]), rows(&[("payload", 4)]));
     let query = Query { measure: Measure::Field("state".into()), ..Query::default() };
     let report = ask_of(&query, &trace, &streams).unwrap();
     assert_eq!(report.rows[0].values.as_ref().unwrap().sum(), Some(Number::Whole(11)));
     let report = ask_of(&latency("a", "a", &[]), &trace, &streams).unwrap();
-    // From each to the next of its thread.
+    // Pairs of each event and the next of its thread.
     assert_eq!((report.rows[0].count, report.latency.unwrap().unpaired_begins), (2, 2));
 }

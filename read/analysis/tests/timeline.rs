@@ -1,4 +1,4 @@
-//! Timelines of traces that are made here.
+//! Timelines of generated traces.
 
 use dormouse_abi::class::{FieldType, Kind};
 use dormouse_analysis::timeline::{
@@ -7,10 +7,10 @@ use dormouse_analysis::timeline::{
 use dormouse_ctf::{Merge, StateRecord, StreamReader, Trace, Value};
 use dormouse_traces::TraceBuilder;
 
-/// Since when the clock of these traces counts.
+/// Epoch of the traces' clock, in nanoseconds since the Unix epoch.
 const EPOCH_NS: i64 = 1_700_000_000 * 1_000_000_000;
 
-/// What is handed out, a line each.
+/// Collects the items, a line each.
 #[derive(Default)]
 struct Lines(Vec<String>);
 
@@ -165,7 +165,7 @@ fn slices_with_a_key_are_on_lanes_and_flow_from_thread_to_thread() {
         ]
     );
     assert_eq!((totals.slices, totals.flows, totals.instants, totals.slices_unfinished), (2, 1, 5, 1));
-    // By thread, the end on thread 8 is that of 2.
+    // Matched by thread, the end on thread 8 ends slice 2.
     let (lines, totals) = timeline(&Options::default(), &trace).unwrap();
     assert!(lines.contains(&"30 end 2 since 20 of req:in above 0".to_string()), "{lines:?}");
     assert_eq!((totals.slices, totals.flows, totals.ends_unpaired), (1, 0, 1));
@@ -209,7 +209,7 @@ fn a_mutex_is_held_from_a_lock_that_was_had_until_it_is_given_back() {
     assert_eq!(ends, ["4 end 1 since 1 of libc:mutex_lock above 0", "5 end 2 since 3 of libc:mutex_trylock above 0"]);
 }
 
-/// A wait for a condition is a slice of its own, in which the mutex is not held, however it ends.
+/// A wait for a condition is a slice of its own, during which the mutex is not held, whichever way it ends.
 #[test]
 fn a_mutex_is_not_held_while_its_holder_waits_for_a_condition() {
     let mut builder = TraceBuilder::new();
@@ -296,7 +296,8 @@ fn counters_are_fields_that_are_asked_for() {
     assert!(wrong(&pairs(&[("net:queue", "net:queue")], &["process"])).starts_with("`process` is no key"));
 }
 
-/// However the ends come, whatever is lost: each slice ends once, within what it lies in unless that is said.
+/// With any order of ends and any losses, each slice ends once, and within the slice that encloses it unless the end
+/// says otherwise.
 #[test]
 fn all_that_begins_ends_once() {
     let mut random = 1u64;

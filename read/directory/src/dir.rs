@@ -1,7 +1,9 @@
-//! A trace's directory, open: its files are found below the descriptor, whatever happens to its path meanwhile.
+//! The open directory of a trace. Its files are opened relative to the descriptor, whatever happens to its path
+//! meanwhile.
 //!
-//! The path that a user names may lead through links. What is *in* the directory may be somebody else's doing: a file of a trace is a regular
-//! file that lies there, never a link to one elsewhere, nor a FIFO, a socket or a device, which would keep whoever opens it waiting.
+//! The path that a user names may contain links. The *contents* of the directory are not trusted: a file of a trace is
+//! a regular file in the directory, never a link to a file elsewhere, nor a FIFO, a socket or a device, on which
+//! opening would block.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -13,24 +15,24 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, RawDir, openat};
 use rustix::io::Errno;
 
-/// A directory that is open.
+/// An open directory.
 #[derive(Debug)]
 pub struct Dir {
     fd: OwnedFd,
-    /// By which it was found, for messages.
+    /// Path by which it was opened, for messages.
     pub path: PathBuf,
 }
 
-/// As which it is opened.
+/// Flags with which a directory is opened.
 pub const DIR_FLAGS: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
-/// The error of a name at which there is something that is no file of a trace.
+/// Returns the error for a name that is not a regular file.
 pub fn no_file() -> std::io::Error {
     std::io::Error::new(ErrorKind::InvalidInput, "it is not a regular file")
 }
 
 impl From<(OwnedFd, &Path)> for Dir {
-    /// The directory that is open, by which it was found at this path.
+    /// Wraps an open directory. `path`: the path by which it was opened.
     fn from((fd, path): (OwnedFd, &Path)) -> Dir {
         Dir { fd, path: path.into() }
     }
@@ -43,19 +45,19 @@ impl AsFd for Dir {
 }
 
 impl Dir {
-    /// Opens one that a user has named, for reading.
+    /// Opens a directory that a user has named, for reading.
     pub fn open(path: &Path) -> std::io::Result<Dir> {
         Ok(Dir { fd: openat(CWD, path, DIR_FLAGS, Mode::empty())?, path: path.into() })
     }
 
-    /// The path of a file in it, for messages.
+    /// Returns the path of a file in it, for messages.
     pub fn path_of(&self, name: impl AsRef<OsStr>) -> PathBuf {
         self.path.join(name.as_ref())
     }
 
-    /// Names of what is in it, sorted.
+    /// Returns the names of its entries, sorted.
     pub fn names(&self) -> std::io::Result<Vec<OsString>> {
-        // A descriptor of its own, because reading moves its position.
+        // A separate descriptor, because reading moves its position.
         let fd = openat(&self.fd, c".", DIR_FLAGS, Mode::empty())?;
         let mut buffer = Vec::with_capacity(16 << 10);
         let mut entries = RawDir::new(fd, buffer.spare_capacity_mut());
@@ -71,12 +73,12 @@ impl Dir {
         Ok(names)
     }
 
-    /// Opens a file to read it. Never waits, and follows no link.
+    /// Opens a file for reading, without blocking and without following links.
     pub fn read(&self, name: impl AsRef<OsStr>) -> std::io::Result<File> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = match openat(&self.fd, name.as_ref(), flags, Mode::empty()) {
             Ok(fd) => File::from(fd),
-            // What open(2) says of a link that is not to be followed, and of a socket or a device without a driver.
+            // Errors of open(2) for a link that must not be followed, and for a socket or a device without a driver.
             Err(Errno::LOOP | Errno::NXIO | Errno::NODEV) => return Err(no_file()),
             Err(error) => return Err(error.into()),
         };
@@ -86,7 +88,7 @@ impl Dir {
         }
     }
 
-    /// All of a file that is not longer than `len_max`.
+    /// Returns the contents of a file that is not longer than `len_max`.
     pub fn read_all(&self, name: &str, len_max: u64) -> std::io::Result<Vec<u8>> {
         let too_long =
             || Err(std::io::Error::new(ErrorKind::InvalidData, format!("it is longer than {len_max} bytes")));
@@ -95,18 +97,18 @@ impl Dir {
             return too_long();
         }
         let mut bytes = Vec::new();
-        // It can have grown meanwhile.
+        // The file can have grown meanwhile.
         file.take(len_max + 1).read_to_end(&mut bytes)?;
         if bytes.len() as u64 <= len_max { Ok(bytes) } else { too_long() }
     }
 
-    /// Whether there is a directory of this name, which is no file of a trace, and does not pretend to be one.
+    /// Whether there is a directory of this name. A directory is not a file of a trace, and is not reported as one.
     pub fn has_dir(&self, name: &OsStr) -> bool {
         let stat = rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW);
         stat.is_ok_and(|stat| rustix::fs::FileType::from_raw_mode(stat.st_mode).is_dir())
     }
 
-    /// Opens a directory in it, for reading; no link.
+    /// Opens a directory in it for reading; a link is an error.
     pub fn open_below(&self, name: &OsStr) -> std::io::Result<Dir> {
         let fd = openat(&self.fd, name, DIR_FLAGS | OFlags::NOFOLLOW, Mode::empty())?;
         Ok(Dir { fd, path: self.path_of(name) })

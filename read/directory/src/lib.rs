@@ -1,6 +1,6 @@
-//! The directory of a trace: its files are opened safely, and its metadata read.
+//! The directory of a trace: opens its files safely and reads its metadata.
 //!
-//! It is below both sides that open traces: `dormouse-reader`, and the session owner, which links no archive reader for it.
+//! Both sides that open traces use it: `dormouse-reader`, and the session owner, which links no reader of archives.
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
@@ -11,10 +11,10 @@ mod dir;
 
 pub use dir::{DIR_FLAGS, Dir, no_file};
 
-/// No metadata of a trace are longer: all the classes that a trace may have, with long names and many fields.
+/// Maximum size of metadata: all classes that a trace may have, with long names and many fields.
 pub const METADATA_BYTES_MAX: u64 = 64 << 20;
 
-/// Why a trace cannot be read: one line, and where metadata are wrong the place in their text.
+/// Error of a trace that cannot be read: one line. For invalid metadata it includes the position in their text.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Error(pub String);
@@ -25,10 +25,10 @@ impl From<String> for Error {
     }
 }
 
-/// Why a file of a trace cannot be read.
+/// Returns the error of a file that cannot be read.
 pub fn not_read(path: &Path) -> impl FnOnce(std::io::Error) -> Error {
     move |error| {
-        // Who may read it has nothing to do with what is in it.
+        // Permissions do not explain invalid contents.
         let hint =
             if error.kind() == ErrorKind::InvalidData { "" } else { "; check its owner and permissions" };
         format!("cannot read {}: {error}{hint}", path.display()).into()
@@ -38,12 +38,12 @@ pub fn not_read(path: &Path) -> impl FnOnce(std::io::Error) -> Error {
 /// Opens the directory of a trace that a user has named.
 ///
 /// # Errors
-/// It cannot be opened; or it is none, and where the trace is.
+/// It cannot be opened, or it is not a directory; the text then says where the trace is.
 pub fn open_dir(path: &Path) -> Result<Dir, Error> {
     Dir::open(path).map_err(|error| no_trace(path, error))
 }
 
-/// Why there is no trace at a path, and where it is if the path is inside one.
+/// Why there is no trace at a path. If the path is inside a trace, the text says where the trace is.
 pub fn no_trace(dir: &Path, error: std::io::Error) -> Error {
     if !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) {
         return not_read(dir)(error);
@@ -55,10 +55,10 @@ pub fn no_trace(dir: &Path, error: std::io::Error) -> Error {
     format!("there is no trace in {shown}: neither it nor a directory below has a file `metadata`; `dormouse record -o DIR -- CMD` makes one").into()
 }
 
-/// The metadata of a trace: where they are, and what is there.
+/// Returns the path and the contents of a trace's metadata.
 ///
 /// # Errors
-/// They are not there, or cannot be read.
+/// They do not exist or cannot be read.
 pub fn read_metadata(dir: &Dir) -> Result<(PathBuf, Vec<u8>), Error> {
     let path = dir.path_of("metadata");
     match dir.read_all("metadata", METADATA_BYTES_MAX) {
@@ -68,7 +68,7 @@ pub fn read_metadata(dir: &Dir) -> Result<(PathBuf, Vec<u8>), Error> {
     }
 }
 
-/// `cpu_3`, `claimed_0`.
+/// Whether this is the name of a data stream: `cpu_3`, `claimed_0`.
 pub fn is_stream_name(name: &str) -> bool {
     let number = name.strip_prefix("cpu_").or_else(|| name.strip_prefix("claimed_"));
     number.is_some_and(|number| !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()))

@@ -1,13 +1,13 @@
-//! Numbers of processes and threads by which formats tell tracks apart. Those of the trace, if no other track has them.
+//! Process and thread numbers by which formats distinguish tracks: those of the trace, unless another track has them.
 
 use std::collections::HashSet;
 
 use dormouse_analysis::timeline::{Track, TrackKind};
 
-/// No process or thread of Linux has so large a number (`PID_MAX_LIMIT`).
+/// Above every process and thread id of Linux (`PID_MAX_LIMIT`).
 const BEYOND: u32 = 1 << 22;
 
-/// By the number of a track, its process and thread.
+/// Process and thread number of each track, by its index.
 #[derive(Debug, Default)]
 pub(crate) struct Addresses {
     by_track: Vec<(u32, u32)>,
@@ -21,14 +21,14 @@ fn own(known: &mut HashSet<u32>, id: Option<u64>, track: u32) -> u32 {
 }
 
 impl Addresses {
-    /// Those of a track that is new, or is called otherwise.
+    /// Returns the numbers of a track that is new or renamed.
     pub(crate) fn of(&mut self, track: &Track<'_>) -> (u32, u32) {
         if let Some(known) = self.by_track.get(track.id as usize) {
             return *known;
         }
         let parent = track.parent.map(|parent| self.by_track[parent as usize].0);
         let address = match track.kind {
-            // What has no thread in a process is beside its threads.
+            // A track that is not a thread gets a thread number of its own.
             TrackKind::Process { pid } => (own(&mut self.pids, Some(pid), track.id), BEYOND + track.id),
             TrackKind::Thread { tid, .. } => {
                 let tid = own(&mut self.tids, Some(tid), track.id);

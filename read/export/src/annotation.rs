@@ -1,4 +1,4 @@
-//! `DebugAnnotation` of Perfetto: numbers of its fields, and what they say of a class's fields.
+//! Perfetto's `DebugAnnotation`: field numbers, and their choice for a field of an event class.
 
 use dormouse_ctf::model::Base;
 use dormouse_ctf::plan::IntegerNode;
@@ -16,12 +16,12 @@ pub(crate) const NAME: u64 = 10;
 pub(crate) const DICT_ENTRIES: u64 = 11;
 pub(crate) const ARRAY_VALUES: u64 = 12;
 
-/// A name that has this number.
+/// Returns a reference to the name with this number.
 pub(crate) fn named(number: u64) -> Piece {
     Piece::uint(NAME_IID, number)
 }
 
-/// The field of a number that has no label.
+/// Returns the annotation field for an integer without a label.
 pub(crate) fn number_kind(class: &IntegerNode) -> u64 {
     match (class.base, class.is_signed) {
         (Base::Hexadecimal, _) => POINTER,

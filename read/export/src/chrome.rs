@@ -1,11 +1,11 @@
-//! Chrome's JSON: an array of events, each with its process and thread. What has no thread (lanes, counters, losses) has a number of its own, beyond all
-//! that Linux gives.
+//! Chrome's JSON: an array of events, each with its process and thread. Tracks that are not threads (lanes, counters,
+//! losses) have thread numbers above all that Linux assigns.
 //!
-//! Times are microseconds with three more digits, from a moment on that `otherData` says: seconds since 1970 have more digits than a number of JSON can
-//! have in most programs.
+//! Times are microseconds with three decimals, counted from a base time that `otherData` contains: seconds since 1970
+//! have more digits than a JSON number holds in most programs.
 //!
-//! speedscope sorts begins and ends by time, ends first, and lets none end a slice but one of its name. So ends have the name; and where the order of what
-//! has the same nanosecond matters, the later ones have two digits more.
+//! speedscope sorts begins and ends by time, ends first, and only lets an end close a slice of its name. So ends have
+//! the name. If the order within a nanosecond matters, the times of later ones have two more digits.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use dormouse_ctf::text::{JsonFields, put_json_text};
 use crate::op::{At, Batch, Kind, More, NewTrack, Op, loss_name};
 use crate::wire::Wire;
 
-/// Encodes operations.
+/// Encodes operations as Chrome's JSON.
 #[derive(Debug)]
 pub(crate) struct Chrome {
     names: Arc<Vec<NameText>>,
@@ -26,7 +26,7 @@ pub(crate) struct Chrome {
     fields: JsonFields,
 }
 
-/// Of steps within a nanosecond: as many as two digits say.
+/// Maximum number of steps within a nanosecond: as many as two digits can express.
 const STEP_MAX: u8 = 99;
 
 fn put(out: &mut Vec<u8>, text: &str) {
@@ -48,21 +48,21 @@ impl Chrome {
         Chrome { names: Arc::clone(names), base_ns, fields: JsonFields::default() }
     }
 
-    /// Appends what stands before all events.
+    /// Appends the text before all events.
     pub(crate) fn begin(&self, out: &mut Vec<u8>) {
         put(out, "{\"displayTimeUnit\":\"ns\",\"otherData\":{\"begin_ns\":\"");
         put_number(out, self.base_ns);
         put(out, "\"},\"traceEvents\":[\n");
-        // Something that no other need not begin with a comma behind.
+        // A first event, so that every later event can begin with a comma.
         put(out, "{\"ph\":\"M\",\"pid\":0,\"tid\":0,\"name\":\"trace_begin\",\"args\":{}}");
     }
 
-    /// Appends what stands behind all events.
+    /// Appends the text after all events.
     pub(crate) fn end(out: &mut Vec<u8>) {
         put(out, "\n]}\n");
     }
 
-    /// Begins an event.
+    /// Appends the start of an event.
     fn head(&self, kind: &str, at: At, out: &mut Vec<u8>) {
         put(out, ",\n{\"ph\":\"");
         put(out, kind);
@@ -74,16 +74,16 @@ impl Chrome {
         put_us(out, i128::from(at.ns) - i128::from(self.base_ns));
     }
 
-    /// Begins a begin or end of a slice.
+    /// Appends the start of a slice's begin or end.
     fn slice_head(&self, kind: &str, op: &Op, out: &mut Vec<u8>) {
         self.head(kind, op.at, out);
-        // More digits of a negative number would be an earlier time.
+        // Additional digits would make a negative time earlier.
         if op.step > 0 && op.at.ns >= self.base_ns {
             put(out, &format!("{:02}", op.step.min(STEP_MAX)));
         }
     }
 
-    /// Begins an end of a slice.
+    /// Appends the start of a slice's end.
     fn end_head(&self, op: &Op, out: &mut Vec<u8>) {
         self.slice_head("E", op, out);
         if let Some(name) = self.names.get(op.name as usize) {
@@ -100,7 +100,7 @@ impl Chrome {
         put_json_text(out, if category.is_empty() { b"event" } else { category.as_bytes() });
     }
 
-    /// CPU, contexts and fields.
+    /// Appends CPU, contexts and fields.
     fn fields(&mut self, event: &Event<'_>, out: &mut Vec<u8>) {
         if event.cpu_id != CPU_UNKNOWN {
             put(out, "\"cpu\":");
@@ -110,7 +110,7 @@ impl Chrome {
         self.fields.put(event, out);
     }
 
-    /// Ends an event of a name with what it has besides.
+    /// Appends the rest of an event: name, flag, and fields.
     fn finish(&mut self, name: u32, flag: Option<&str>, event: Option<&Event<'_>>, out: &mut Vec<u8>) {
         self.name(name, out);
         put(out, ",\"args\":{");
@@ -163,7 +163,7 @@ impl Chrome {
                 }
                 put(out, "}}");
             }
-            // What flows begin or end at has to be a slice.
+            // Flows can only begin and end at slices.
             Kind::Begins | Kind::Ends | Kind::EndsElsewhere => {
                 self.slice_head("X", op, out);
                 put(out, ",\"dur\":0");

@@ -1,4 +1,4 @@
-//! Makes bytes of batches.
+//! Encodes batches as bytes.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use crate::chrome::Chrome;
 use crate::op::Batch;
 use crate::perfetto::{Known, Perfetto};
 
-/// Makes bytes of batches. Several encoders of a trace can work at a time.
+/// Encodes batches as bytes. Several encoders of a trace can work concurrently.
 #[derive(Debug)]
 pub struct Encoder(Kind);
 
@@ -27,7 +27,7 @@ impl Encoder {
         Encoder(Kind::Chrome(Box::new(Chrome::new(names, base_ns))))
     }
 
-    /// Appends what stands before all batches.
+    /// Appends the bytes before all batches.
     pub fn begin(&self, out: &mut Vec<u8>) {
         match &self.0 {
             Kind::Perfetto(perfetto) => perfetto.begin(out),
@@ -35,7 +35,7 @@ impl Encoder {
         }
     }
 
-    /// Appends what stands behind all batches.
+    /// Appends the bytes after all batches.
     pub fn end(&self, out: &mut Vec<u8>) {
         match &self.0 {
             Kind::Perfetto(_) => {}
@@ -43,7 +43,7 @@ impl Encoder {
         }
     }
 
-    /// Encodes a batch to its `out`.
+    /// Encodes a batch into its `out`.
     pub fn encode(&mut self, batch: &mut Batch<'_>) {
         match &mut self.0 {
             Kind::Perfetto(perfetto) => perfetto.encode(batch),

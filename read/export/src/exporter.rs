@@ -14,25 +14,26 @@ use crate::op::{Batch, Recorder, Recording};
 use crate::otlp::Otlp;
 use crate::perfetto::Known;
 
-/// What a timeline is exported to.
+/// The format of an export.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
     /// Perfetto's protocol buffers.
     Perfetto,
     /// JSON of Chrome's trace event format.
     Chrome,
-    /// Stacks, as flame graphs are made of.
+    /// Folded stacks, the input of flame graphs.
     Folded,
     /// Spans of OpenTelemetry.
     Otlp,
 }
 
-/// Decides what is written of the events of traces. It is to be shown all of them in the order of time, and all notices where they come.
+/// Decides what is written of the events of traces. The caller must show it all events in the order of time, and each
+/// notice at its place among them.
 #[derive(Debug)]
 pub struct Exporter {
     timeline: Timeline<()>,
     output: Output,
-    /// The earliest time that the format does not hold.
+    /// Earliest time that the format cannot hold.
     not_held_ns: Option<i64>,
 }
 
@@ -75,11 +76,11 @@ macro_rules! with_sink {
 }
 
 impl Exporter {
-    /// Begins. `streams`: their names, and which of the traces each is of; `base_ns`: from when on times are counted where a format has no absolute
-    /// ones, nanoseconds since the epoch.
+    /// Creates an exporter. `streams`: the name of each stream, and the index of its trace; `base_ns`: base of times in
+    /// formats without absolute times, in nanoseconds since the epoch.
     ///
     /// # Errors
-    /// What the traces have not, and what is the nearest.
+    /// The traces lack something that the options name; the text names the nearest.
     pub fn new<'s>(
         format: Format,
         options: &Options,
@@ -91,7 +92,7 @@ impl Exporter {
         let names = timeline.names().to_vec();
         let output = match format {
             Format::Perfetto => {
-                // Times that are corrected are not those of the trace's clock.
+                // Corrected times are not those of the trace's clock.
                 let first = traces.first().filter(|trace| trace.correction.is_none());
                 let clock = first.and_then(|trace| trace.own.as_ref()).map(|own| own.options.clock.clone());
                 Output::Perfetto(Recorder::default(), Arc::new(Known::new(names, Fields::of(traces), clock)))
@@ -106,8 +107,8 @@ impl Exporter {
         Ok(Exporter { timeline, output, not_held_ns: None })
     }
 
-    /// Has it keep no more than so many bytes of what is open, of tracks and of stacks ([`Timeline::limit`]); what is beyond is counted in the totals.
-    /// It is to be called before the first event.
+    /// Limits the memory of open slices, tracks and stacks to `bytes` ([`Timeline::limit`]). The totals count anything
+    /// beyond. Call it before the first event.
     pub fn limit(&mut self, bytes: usize) {
         self.timeline.limit(bytes / 2);
         match &mut self.output {
@@ -117,7 +118,7 @@ impl Exporter {
         }
     }
 
-    /// What is written, or can be, has this time.
+    /// Notes a time that is, or could be, written.
     #[inline]
     fn note_time(&mut self, ns: Option<i64>) {
         if let Some(ns @ ..0) = ns
@@ -127,7 +128,7 @@ impl Exporter {
         }
     }
 
-    /// Why what has been shown so far cannot be written, if it cannot.
+    /// Returns why the events so far cannot be written; `None` if they can.
     pub fn refusal(&self) -> Option<String> {
         let ns = self.not_held_ns?;
         let format = if matches!(self.output, Output::Otlp(_)) { "OTLP" } else { "Perfetto's format" };
@@ -137,7 +138,8 @@ impl Exporter {
         ))
     }
 
-    /// An encoder of its batches; `None` where nothing is to be encoded: stacks are written at the end ([`Exporter::finish`]), spans when they end.
+    /// Returns an encoder for its batches; `None` if there is nothing to encode: stacks are written at the end
+    /// ([`Exporter::finish`]), spans when they end.
     pub fn encoder(&self) -> Option<Encoder> {
         match &self.output {
             Output::Perfetto(_, known) => Some(Encoder::perfetto(known)),
@@ -146,14 +148,14 @@ impl Exporter {
         }
     }
 
-    /// The next event. True: it has to be the next one that is kept in the batch's block.
+    /// Takes the next event. Returns true if it must be kept as the next event in the batch's block.
     #[inline]
     pub fn event(&mut self, event: &Event<'_>, batch: &mut Batch<'_>) -> bool {
         self.note_time(event.time_ns);
         with_sink!(self, batch, |timeline, sink| timeline.event(event, sink))
     }
 
-    /// The next event, which has been kept in the batch's block: the last one there.
+    /// Takes the next event, which was kept as the last event in the batch's block.
     #[inline]
     pub fn take(&mut self, batch: &mut Batch<'_>) {
         let Some(index) = batch.block.len().checked_sub(1) else { return };
@@ -190,12 +192,12 @@ impl Exporter {
         }
     }
 
-    /// The next event, if it is not one that is asked for.
+    /// Takes the next event if it was not selected.
     pub fn pass(&mut self, event: &Event<'_>, batch: &mut Batch<'_>) {
         with_sink!(self, batch, |timeline, sink| timeline.pass(event, sink));
     }
 
-    /// A notice. `time_ns`: to where its stream has come.
+    /// Takes a notice. `time_ns`: the time that its stream has reached.
     pub fn notice(&mut self, notice: &Notice, time_ns: Option<i64>, batch: &mut Batch<'_>) {
         if let Problem::Discarded { begin_ns, .. } = notice.problem {
             self.note_time(begin_ns);
@@ -203,10 +205,10 @@ impl Exporter {
         with_sink!(self, batch, |timeline, sink| timeline.notice(notice, time_ns, sink));
     }
 
-    /// The end of the traces: what is left goes into a last batch, or into `out`.
+    /// Ends the export. Remaining data goes into the last batch or into `out`.
     ///
     /// # Errors
-    /// Those of `out`.
+    /// Writing to `out` failed.
     pub fn finish(self, batch: &mut Batch<'_>, out: &mut impl Write) -> std::io::Result<Totals> {
         let Exporter { timeline, output, .. } = self;
         match output {

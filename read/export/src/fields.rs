@@ -1,4 +1,4 @@
-//! Names of fields, and what is said of them that the stream does not say: found once for each class.
+//! Names of fields, and properties that the stream does not contain. They are determined once for each class.
 
 use std::collections::HashMap;
 
@@ -11,35 +11,36 @@ use dormouse_ctf::{ClassRef, Trace, TraceRef};
 use crate::annotation::{POINTER, named, number_kind};
 use crate::wire::Piece;
 
-/// Contexts that say who wrote an event, which its track says.
+/// Contexts that identify the writer of an event. They are left out, since the event's track shows them.
 const SAID_BY_TRACK: [&str; 7] = ["vpid", "vtid", "pid", "tid", "procname", "comm", "cpu_id"];
 
-/// A member of contexts or fields that is shown: not what its track says, nor how many elements the next one has.
+/// A member of contexts or fields that is shown. Members that the track shows, and element counts of the next member,
+/// are left out.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Member {
-    /// Of its name.
+    /// Number of its name.
     pub number: u64,
-    /// The name as annotations have it.
+    /// Its name, as annotations refer to it.
     pub name: Piece,
-    /// The number of the field of an annotation that its values are, if they are whole numbers and nothing else.
+    /// Number of the annotation field for its values, if these are plain integers only.
     pub plain: Option<u64>,
     pub is_boolean: bool,
     pub is_pointer: bool,
 }
 
-/// What is shown of the events of a class.
+/// Members that are shown of the events of a class.
 #[derive(Debug, Default)]
 pub(crate) struct Shown {
     pub members: Vec<Member>,
-    /// Shows each with its index.
+    /// Passes each member with its index.
     pub projection: Projection,
 }
 
-/// All names, and what is shown of each class.
+/// All names, and the shown members of each class.
 #[derive(Debug, Default)]
 pub(crate) struct Fields {
     names: HashMap<String, (u64, Piece)>,
-    /// By the address of the class, which stays where it is as long as its trace.
+    /// Index into `all_shown`, by the address of the class, which does not move during the life of its trace.
     shown: QuickMap<usize, u32>,
     all_shown: Vec<Shown>,
 }
@@ -86,7 +87,7 @@ impl Fields {
         }
     }
 
-    /// Behind those of all names. They count from 1 on.
+    /// Returns the number after those of all names. Numbers start at 1.
     pub(crate) fn next_number(&self) -> u64 {
         self.names.len() as u64 + 1
     }
@@ -104,22 +105,22 @@ impl Fields {
         }
     }
 
-    /// Each with its number, in no order.
+    /// Returns each name with its number, in no particular order.
     pub(crate) fn names(&self) -> impl Iterator<Item = (&str, u64)> {
         self.names.iter().map(|(name, (number, _))| (name.as_str(), *number))
     }
 
-    /// The name of an annotation, as it is written.
+    /// Returns the name of an annotation in the form that is written.
     pub(crate) fn named(&self, name: &str) -> &Piece {
         self.names.get(name).map_or(&Piece::NONE, |(_, piece)| piece)
     }
 
-    /// Of a name; 0, if it is none of metadata.
+    /// Returns the number of a name; 0 if the metadata do not contain it.
     fn number(&self, name: &str) -> u64 {
         self.names.get(name).map_or(0, |(number, _)| *number)
     }
 
-    /// Of the class at this address.
+    /// Returns the shown members of the class at this address.
     #[inline(always)]
     pub(crate) fn shown(&self, address: usize, recent: &mut Recent) -> Option<&Shown> {
         let index = recent.get(address, || self.shown.get(&address).copied())?;

@@ -1,7 +1,7 @@
-//! Folded stacks, as flame graphs are made of: `process;thread;outer;inner 123`, a line for each stack with the nanoseconds in which its innermost slice
-//! was the innermost one.
+//! Folded stacks, the input of flame graphs: `process;thread;outer;inner 123`, one line for each stack, with the
+//! nanoseconds in which its last slice was the innermost one.
 //!
-//! Slices of lanes are in no stack. Slices between whose ends events can have been lost have no time of their own.
+//! Slices on lanes are in no stack. Slices during which events can have been lost have no own time.
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -12,41 +12,42 @@ use dormouse_ctf::time::since_ns;
 
 use crate::nest::{CONTINUED_MAX, Nest};
 
-/// Stacks that are told apart. The time of others is that of what they are in.
+/// Maximum number of stacks. The time of further stacks counts for the enclosing one.
 const STACKS_MAX: usize = 1 << 20;
-/// What one takes.
+/// Memory that is counted for a stack.
 const STACK_BYTES: usize = 128;
-/// Of a slice on a track for whose stack there is no room.
+/// Stack of an outermost slice for which there was no room.
 const NO_STACK: u32 = u32::MAX;
 
-/// A slice that is open.
+/// An open slice.
 #[derive(Debug, Clone, Copy)]
 struct Frame {
     stack: u32,
     name: u32,
     since_ns: i64,
-    /// Time of slices within it.
+    /// Time of the slices nested in it, in nanoseconds.
     within_ns: u64,
 }
 
-/// Stacks with their own time.
+/// Stacks and their own time.
 #[derive(Debug)]
 pub(crate) struct Folded {
     nest: Nest<Frame>,
-    /// Of each stack the one without its innermost slice (of the outermost, the track), and the name of that one.
+    /// For each stack, the enclosing stack (for an outermost slice, `Err` with the track), and the name of the
+    /// innermost slice.
     stacks: Vec<(Result<u32, u32>, u32)>,
     own_ns: Vec<u128>,
     known: HashMap<(Result<u32, u32>, u32), u32>,
-    /// Parent, and what it is called, of threads and processes.
+    /// Parent of each track, and the label of threads and processes.
     tracks: Vec<(Option<u32>, Option<String>)>,
     pub slices_cut: u64,
     stacks_max: usize,
-    /// Slices whose time is that of another stack, or of none.
+    /// Slices whose time counts for another stack, or for none.
     pub slices_without_stack: u64,
 }
 
 impl Folded {
-    /// Keeps stacks in so many bytes.
+    /// Creates an empty set of stacks, limited to `bytes` of memory.
     pub(crate) fn new(bytes: usize) -> Folded {
         Folded {
             nest: Nest::default(),
@@ -60,7 +61,7 @@ impl Folded {
         }
     }
 
-    /// The stack of a slice of this name in another, or on a track.
+    /// Returns the stack of a slice with this name within another stack, or on a track.
     fn stack(&mut self, within: Result<u32, u32>, name: u32) -> u32 {
         if let Some(known) = self.known.get(&(within, name)) {
             return *known;
@@ -95,10 +96,10 @@ impl Folded {
         }
     }
 
-    /// Writes a line for each stack that has time of its own.
+    /// Writes a line for each stack that has own time.
     ///
     /// # Errors
-    /// Those of the writer.
+    /// Writing to `out` failed.
     pub(crate) fn write(&self, names: &[NameText], out: &mut impl Write) -> std::io::Result<()> {
         let mut line = String::new();
         let mut path = Vec::new();
@@ -122,7 +123,7 @@ impl Folded {
                 put_frame(frame, &mut line);
             }
             path.iter().rev().for_each(|name| put_frame(&names[*name as usize].text, &mut line));
-            // The last has a semicolon behind it.
+            // Remove the semicolon after the last frame.
             line.pop();
             writeln!(out, "{line} {ns}")?;
         }
@@ -130,7 +131,7 @@ impl Folded {
     }
 }
 
-/// Appends a frame, in which nothing ends it or the line.
+/// Appends a frame, without characters that would end the frame or the line.
 fn put_frame(name: &str, line: &mut String) {
     line.extend(name.chars().map(|c| match c {
         ';' => ':',

@@ -1,19 +1,20 @@
-//! Slices that overlap are cut, so that each lies in another or outside of it.
+//! Cuts slices that overlap, so that each one is within another or outside of it.
 //!
 //! ```text
 //!   as they ran    a ├─────────┤          as they are written   a ├─────────┤
 //!                  b      ├─────────┤                           b      ├────┤├────┤ continued
 //! ```
 //!
-//! Of those that are open at an end [`CONTINUED_MAX`] begin anew, the outermost: otherwise what is written would grow with the square of the slices that
-//! overlap. The others are cut for good, and their ends are instants.
+//! At most [`CONTINUED_MAX`] of the slices that are cut begin again, the outermost ones: otherwise the output would grow
+//! with the square of the number of overlapping slices. The others are cut for good, and their ends are instants.
 
-/// Slices that begin anew where one ends. Threads that do more than so many things at a time have a key for each.
+/// Maximum number of slices that begin again where one ends. Threads that do more things at once have a key for each of
+/// them.
 pub(crate) const CONTINUED_MAX: usize = 32;
-/// Slices for which a track keeps memory when none is open.
+/// Number of slices whose memory a track keeps when none is open.
 const OPEN_KEPT: usize = 64;
 
-/// The open slices of each track, the innermost last: what they are called, and what is kept of them.
+/// Number and data of the open slices of each track, the innermost last.
 #[derive(Debug)]
 pub(crate) struct Nest<T>(Vec<Vec<(u64, T)>>);
 
@@ -24,7 +25,7 @@ impl<T> Default for Nest<T> {
 }
 
 impl<T> Nest<T> {
-    /// The open slices of a track.
+    /// Returns the open slices of a track.
     pub(crate) fn open(&mut self, track: u32) -> &mut Vec<(u64, T)> {
         let index = track as usize;
         if self.0.len() <= index {
@@ -37,7 +38,7 @@ impl<T> Nest<T> {
         self.open(track).push((id, kept));
     }
 
-    /// Ends a slice, if it is the innermost one of its track.
+    /// Ends a slice if it is the innermost one of its track. Returns whether it was.
     #[inline]
     pub(crate) fn end_innermost(&mut self, track: u32, id: u64) -> bool {
         let Some(open) = self.0.get_mut(track as usize) else { return false };
@@ -48,7 +49,8 @@ impl<T> Nest<T> {
         has_ended
     }
 
-    /// Ends a slice. Gives how many are cut there for good, and those that begin anew; `None`: it has been cut for good before.
+    /// Ends a slice. Returns the number of slices that are cut for good, and the slices that begin again; `None` if it
+    /// was itself cut for good.
     pub(crate) fn end(&mut self, track: u32, id: u64) -> Option<(usize, &[(u64, T)])> {
         let open = self.open(track);
         let index = open.iter().rposition(|(other, _)| *other == id)?;

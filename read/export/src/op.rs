@@ -1,4 +1,4 @@
-//! What is to be written, so that it can be encoded apart from what came before.
+//! Operations: items to be written, in a form that is encoded independently of earlier items.
 
 use dormouse_analysis::Number;
 use dormouse_analysis::timeline::{Begin, Counter, End, Flow, Instant, Loss, Sink, Track, TrackKind, What};
@@ -8,58 +8,59 @@ use crate::address::Addresses;
 use crate::nest::Nest;
 use crate::wire::Wire;
 
-/// Where and when. Tracks are known by their number, and by process and thread.
+/// Track and time of an operation. Formats identify the track by its number, or by process and thread.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct At {
     pub track: u32,
     pub pid: u32,
     pub tid: u32,
-    /// Nanoseconds since the epoch.
+    /// Time in nanoseconds since the epoch.
     pub ns: i64,
 }
 
-/// One thing to be written. Its parts are of a few bytes each, and are written where they stay: copies of parts that were written apart wait for the memory.
+/// An item to be written. It consists of small parts that are written in place: copying parts that were just written
+/// elsewhere stalls on memory.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Op {
     pub at: At,
     pub kind: Kind,
-    /// An index of the timeline's.
+    /// Index of a name of the timeline.
     pub name: u32,
-    /// Of the batch's block, or [`NO_EVENT`]. Several operations can be of one.
+    /// Index of the event in the batch's block, or [`NO_EVENT`]. Several operations can have the same event.
     pub event: u32,
-    /// Of the slice of a lane that an instant begins or ends; of [`Kind::More`] its place in the batch.
+    /// Number of the lane's slice that an instant begins or ends; for [`Kind::More`], its index in the batch.
     pub number: u64,
-    /// Of what some tools take for a begin or end of a slice, the [`Last::step`].
+    /// [`Last::step`] of an operation that some tools treat as the begin or end of a slice.
     pub step: u8,
 }
 
-/// It has none.
+/// The operation has no event.
 pub(crate) const NO_EVENT: u32 = u32::MAX;
 
-/// What an operation is.
+/// Kind of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Begin,
-    /// The part of a slice behind a cut.
+    /// Begin of the part of a slice after a cut.
     Continue,
-    /// The part of a slice before a cut.
+    /// End of the part of a slice before a cut.
     Cut,
     End,
-    /// Events were lost between begin and end.
+    /// End of a slice during which events were lost.
     EndNotBelieved,
-    /// Instants, by [`What`] they are besides.
+    /// An instant; the variants correspond to those of [`What`].
     Instant,
     EndAlone,
     Begins,
     Ends,
     EndsElsewhere,
-    /// It ends a slice that is not drawn so far.
+    /// End of a slice that was cut for good before.
     CutBefore,
-    /// What comes seldom.
+    /// A rare operation.
     More,
 }
 
-/// What comes seldom.
+/// A rare operation.
 #[derive(Debug)]
 pub(crate) enum More {
     Counter { value: Number },
@@ -68,7 +69,7 @@ pub(crate) enum More {
     Track(NewTrack),
 }
 
-/// A track that is new, or is called otherwise.
+/// A track that is new or renamed.
 #[derive(Debug)]
 pub(crate) struct NewTrack {
     pub parent: Option<u32>,
@@ -77,7 +78,7 @@ pub(crate) struct NewTrack {
 }
 
 impl NewTrack {
-    /// What it is called, where neither process nor thread say it.
+    /// Returns the label of the track, for when process and thread do not identify it.
     pub(crate) fn label(&self) -> String {
         let name = &self.name;
         match self.kind {
@@ -90,20 +91,20 @@ impl NewTrack {
     }
 }
 
-/// What a loss is called.
+/// Returns the name of a loss.
 pub(crate) fn loss_name(loss: &Loss) -> String {
     loss.count.map_or_else(|| "events lost".into(), |count| format!("{count} events lost"))
 }
 
 impl Op {
-    /// Which event of the batch's block it is of.
+    /// Returns the index of its event in the batch's block.
     #[inline(always)]
     pub(crate) fn event(&self) -> Option<usize> {
         (self.event != NO_EVENT).then_some(self.event as usize)
     }
 }
 
-/// What is to be written, and the events that it is of.
+/// Operations to be written, and their events.
 #[derive(Debug, Default)]
 pub struct Batch<'a> {
     /// The events, see [`Exporter::event`](crate::Exporter::event).
@@ -113,27 +114,28 @@ pub struct Batch<'a> {
     pub(crate) out: Wire,
 }
 
-/// A batch is full with so many operations, or so many bytes of events: then handing it over costs little, and it is in the caches.
+/// Limits of a batch, in operations and in bytes of events: handing it over then costs little, and it fits into the
+/// caches.
 const OPS_MAX: usize = 4096;
 const BYTES_MAX: usize = 256 << 10;
 
 impl Batch<'_> {
-    /// Whether it is to be encoded before more is added.
+    /// Whether it must be encoded before more is added.
     pub fn is_full(&self) -> bool {
         self.ops.len() >= OPS_MAX || self.block.size_bytes().max(self.bytes().len()) >= BYTES_MAX
     }
 
-    /// Whether there is nothing to be encoded.
+    /// Whether there is nothing to encode.
     pub fn is_empty(&self) -> bool {
         self.ops.is_empty() && self.bytes().is_empty()
     }
 
-    /// What it was encoded to.
+    /// Returns the encoded bytes.
     pub fn bytes(&self) -> &[u8] {
         self.out.as_bytes()
     }
 
-    /// Empties it. Its memory is kept.
+    /// Empties the batch and keeps its memory.
     pub fn clear(&mut self) {
         self.block.clear();
         self.ops.clear();
@@ -142,29 +144,30 @@ impl Batch<'_> {
     }
 }
 
-/// Turns a timeline into operations.
+/// State with which a timeline is turned into operations.
 #[derive(Debug, Default)]
 pub(crate) struct Recorder {
     pub addresses: Addresses,
     /// Names of open slices.
     pub nest: Nest<u32>,
-    /// The name of each track that is a counter.
+    /// Name of each track that is a counter.
     pub counters: Vec<u32>,
     pub slices_cut: u64,
     pub last: Vec<Last>,
 }
 
-/// What a track has had last of what some tools take for begins and ends of slices.
+/// The last operation on a track that some tools treat as the begin or end of a slice.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Last {
     ns: i64,
-    /// Within a nanosecond, as far as it counts. Some tools sort what has the same time, ends first; within a step that changes nothing.
+    /// Step within a nanosecond. Some tools sort operations of the same time, ends first; sorting within a step changes
+    /// nothing.
     step: u8,
     edge: Edge,
 }
 
 impl Last {
-    /// At the same time.
+    /// Adds an operation of the same time, or of an earlier one.
     #[cold]
     fn follow(&mut self, edge: Edge) {
         let is_same_step = match edge {
@@ -177,7 +180,7 @@ impl Last {
     }
 }
 
-/// What it is.
+/// Kind of the operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Edge {
     Begin,
@@ -186,13 +189,13 @@ enum Edge {
     Both,
 }
 
-/// The recorder at work: into which operations, and which event it is in its block.
+/// A sink that turns items into operations of a batch.
 pub(crate) struct Recording<'r> {
     pub recorder: &'r mut Recorder,
     pub ops: &'r mut Vec<Op>,
     pub more: &'r mut Vec<More>,
     pub event: u32,
-    /// Whether an operation has the event.
+    /// Whether an operation refers to the event.
     pub is_kept: bool,
 }
 
@@ -203,7 +206,8 @@ impl Recording<'_> {
         At { track, pid, tid, ns }
     }
 
-    /// The same for slices, whose times must not go back on their track, as they do in damaged streams.
+    /// Returns the place and step of a slice's begin or end. Its time is not before the last one on its track, even if
+    /// a damaged stream goes back.
     #[inline(always)]
     fn next_at(&mut self, track: u32, ns: i64, edge: Edge) -> (At, u8) {
         let last = &mut self.recorder.last;

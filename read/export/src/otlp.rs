@@ -1,10 +1,12 @@
-//! Spans of OpenTelemetry: the body of a request to a collector (`ExportTraceServiceRequest`), which can be sent as it is.
+//! Spans of OpenTelemetry: the body of a request to a collector (`ExportTraceServiceRequest`), which can be sent
+//! unchanged.
 //!
-//! A slice is a span. The slice that it lies in on its thread is its parent; a slice of a lane has the slice as its parent in which it has begun. Other
-//! events of a thread are events of its innermost span. Which trace a span is of, and what number it has, its begin says in fields (`trace_id`, `span_id`,
-//! `parent_span_id`); otherwise it is of the trace of its parent, and has a number that comes of its place in the trace.
+//! A slice is a span. Its parent is the enclosing slice of its thread; the parent of a slice on a lane is the slice in
+//! which it began. Other events of a thread are events of its innermost span. Fields of the begin can give the ids of
+//! trace, span and parent (`trace_id`, `span_id`, `parent_span_id`). Otherwise a span belongs to the trace of its
+//! parent, and its id is derived from its number in the timeline.
 //!
-//! A span is written when it ends. Messages of a request can be written in parts: what is repeated is put together by whoever reads it.
+//! A span is written when it ends. Messages of a request can be written in parts: readers merge repeated ones.
 //!
 //! # Source
 //! `opentelemetry/proto/{trace,common,resource}/v1/*.proto`; "Limits" of the SDK's specification.
@@ -21,7 +23,7 @@ use dormouse_ctf::{Event, Scratch};
 use crate::fields::Fields;
 use crate::wire::Wire;
 
-/// Numbers of fields, by their messages.
+/// Field numbers, by message.
 mod field {
     pub const RESOURCE_SPANS: u64 = 1;
     pub mod resource_spans {
@@ -68,53 +70,54 @@ mod field {
         pub const ARRAY: u64 = 5;
         pub const KEY_VALUES: u64 = 6;
         pub const BYTES: u64 = 7;
-        /// Of both lists.
+        /// Field number in both lists.
         pub const VALUES: u64 = 1;
     }
 }
 
 const INTERNAL: u64 = 1;
 
-/// Events of a span (the default of OpenTelemetry's SDKs). How many more there were is said.
+/// Maximum number of events of a span (the default of OpenTelemetry's SDKs). The number of further events is written.
 const EVENTS_MAX: u64 = 128;
-/// Elements of arrays of one event.
+/// Maximum number of array elements of an event.
 const ELEMENTS_MAX: u32 = 1 << 12;
-/// Bytes of what open spans have besides their names. Beyond, how many attributes and events there were is said.
+/// Maximum size of the attributes and events of open spans, in bytes. Beyond it, only the numbers of attributes and
+/// events are written.
 const KEPT_BYTES_MAX: usize = 64 << 20;
-/// Spans are put together for a message of each process up to so many bytes.
+/// Size of pending spans, in bytes, at which they are written, in one message for each process.
 const PENDING_BYTES_MAX: usize = 256 << 10;
 
 type TraceId = [u8; 16];
 type SpanId = [u8; 8];
 
-/// A span that is open.
+/// An open span.
 #[derive(Debug)]
 struct Span {
     id: u64,
     trace_id: TraceId,
     span_id: SpanId,
     parent: Option<SpanId>,
-    /// Whether its begin says of which trace it is.
+    /// Whether its begin gives the id of its trace.
     has_trace: bool,
-    /// Attributes and events, as they are written.
+    /// Encoded attributes and events.
     kept: Vec<u8>,
     dropped_attributes: u64,
     events: u64,
     dropped_events: u64,
 }
 
-/// What is known of a track.
+/// Properties of a track.
 #[derive(Debug, Clone, Default)]
 struct Place {
-    /// Of its process.
+    /// Track of its process.
     process: u32,
     pid: Option<u64>,
     tid: Option<u64>,
-    /// Of a process, what it calls itself.
+    /// Name, if it is a process.
     name: String,
 }
 
-/// Writes spans.
+/// A sink that writes spans.
 #[derive(Debug)]
 pub(crate) struct Otlp {
     names: Vec<NameText>,
@@ -123,25 +126,25 @@ pub(crate) struct Otlp {
     host: Option<String>,
     seed: u64,
     places: Vec<Place>,
-    /// By track, the innermost last.
+    /// Open spans by track, the innermost last.
     open: Vec<Vec<Span>>,
     kept_bytes: usize,
-    /// Up to [`KEPT_BYTES_MAX`].
+    /// Limit of `kept_bytes`, at most [`KEPT_BYTES_MAX`].
     kept_bytes_max: usize,
-    /// The track and the number of the slice of a lane that has begun last.
+    /// Track and number of the slice that began last.
     last: (u32, u64),
-    /// Spans by process.
+    /// Encoded spans, by process.
     pending: BTreeMap<u32, Wire>,
     pending_bytes: usize,
     scratch: Scratch,
     recent: Recent,
-    /// For attributes, to be used again.
+    /// Buffer for attributes, which is reused.
     buffer: Wire,
-    /// Events outside of all spans, which are not written.
+    /// Number of events outside of all spans, which are not written.
     pub events_outside: u64,
 }
 
-/// A number that looks like none of those beside it (splitmix64).
+/// Returns a pseudo-random number that differs for neighbouring arguments (splitmix64).
 fn mixed(number: u64) -> u64 {
     let mut mixed = number.wrapping_add(0x9E37_79B9_7F4A_7C15);
     mixed = (mixed ^ mixed >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -149,7 +152,7 @@ fn mixed(number: u64) -> u64 {
     (mixed ^ mixed >> 31).max(1)
 }
 
-/// Identifiers that fields of a begin say.
+/// Identifiers from fields of a begin.
 #[derive(Debug, Default)]
 struct Ids {
     trace: Option<TraceId>,
@@ -158,7 +161,7 @@ struct Ids {
 }
 
 impl Ids {
-    /// A field of this name has this value, if it is one: hexadecimal digits, or bytes of a number.
+    /// Notes a field's value, if the field is an identifier: as hexadecimal digits, or as bytes of a number.
     fn note(&mut self, name: &str, digits: &[u8]) {
         match name {
             "trace_id" => self.trace = identifier(digits).or(self.trace),
@@ -169,7 +172,7 @@ impl Ids {
     }
 }
 
-/// As many hexadecimal digits as there are room for, besides hyphens; not only zeros, which stand for nothing.
+/// Parses an identifier of `BYTES` bytes: hexadecimal digits and optional hyphens. All zeros mean that there is none.
 fn identifier<const BYTES: usize>(text: &[u8]) -> Option<[u8; BYTES]> {
     let mut id = [0; BYTES];
     let mut count = 0;
@@ -216,12 +219,12 @@ impl Otlp {
         }
     }
 
-    /// Keeps no more than so many bytes of what open spans have.
+    /// Limits the size of the attributes and events of open spans to `bytes`.
     pub(crate) fn limit(&mut self, bytes: usize) {
         self.kept_bytes_max = KEPT_BYTES_MAX.min(bytes);
     }
 
-    /// Whether [`Otlp::write`] has enough to do.
+    /// Whether enough spans are pending for [`Otlp::write`].
     pub(crate) fn is_full(&self) -> bool {
         self.pending_bytes >= PENDING_BYTES_MAX
     }
@@ -259,7 +262,8 @@ impl Otlp {
         &mut self.open[index]
     }
 
-    /// Appends CPU and fields of an event as attributes. Gives how many, and what identifiers are among them.
+    /// Appends CPU and fields of an event as attributes. Returns the identifiers among them, and the number of
+    /// attributes.
     fn attributes(&mut self, event: &Event<'_>, kind: u64, prefix: &'static str, wire: &mut Wire) -> (Ids, u64) {
         let Otlp { fields, field_names, scratch, recent, .. } = self;
         if event.cpu_id != CPU_UNKNOWN {
@@ -279,7 +283,7 @@ impl Otlp {
         let mut count = 1;
         if let Some(shown) = fields.shown(std::ptr::from_ref(event.class).addr(), recent) {
             count += shown.members.len() as u64;
-            // The record has been measured, so its fields can be read.
+            // The record was measured before, so reading its fields does not fail.
             let _ = event.body().project_in_turn(&shown.projection, scratch, &mut attributes, |attributes, index| {
                 let member = &shown.members[index];
                 attributes.name.clear();
@@ -402,7 +406,7 @@ impl Sink for Otlp {
         if let What::Begins(id) = instant.what
             && self.last.1 == id
         {
-            // The span has begun on its lane just before: now it is known in which slice.
+            // The span began on its lane just before; this instant shows within which slice.
             let Some((trace_id, span_id)) = outer else { return };
             let Some(span) = self.open(self.last.0).last_mut().filter(|span| span.id == id) else { return };
             if !span.has_trace || span.trace_id == trace_id {
@@ -445,9 +449,9 @@ impl Sink for Otlp {
     }
 
     fn counter(&mut self, _: &Counter) {}
-    /// The span of the lane has both ends.
+    /// The span of the lane contains both ends.
     fn flow(&mut self, _: &Flow) {}
-    /// Slices that it can have to do with say so.
+    /// Slices that may be affected have an attribute for it.
     fn loss(&mut self, _: &Loss) {}
 }
 
@@ -455,20 +459,20 @@ impl Sink for Otlp {
 struct Attributes<'a> {
     wire: &'a mut Wire,
     prefix: &'static str,
-    /// The number of the field that a value is, in each list that is open: attributes first.
+    /// Field number of a value in each open list; the first is that of attributes.
     lists: Vec<u64>,
-    /// Empty: of an element.
+    /// Name of the value; empty for an element.
     name: String,
     is_boolean: bool,
     is_pointer: bool,
-    /// Of each group that is open, where its messages begin.
+    /// Begins of the messages of each open group.
     open: Vec<Vec<usize>>,
     elements: u32,
     ids: Ids,
 }
 
 impl Attributes<'_> {
-    /// Begins a value: gives where its messages begin; `None`: it is one of too many.
+    /// Begins a value. Returns the begins of its messages; `None` if there are too many elements.
     fn begin(&mut self) -> Option<Vec<usize>> {
         let is_within_hidden = self.open.last().is_some_and(Vec::is_empty);
         if is_within_hidden || (self.name.is_empty() && self.elements > ELEMENTS_MAX) {
@@ -490,7 +494,7 @@ impl Attributes<'_> {
         }
     }
 
-    /// Takes note of an identifier.
+    /// Notes an identifier.
     fn note(&mut self, digits: &[u8]) {
         if self.open.is_empty() {
             self.ids.note(&self.name, digits);
@@ -528,7 +532,7 @@ impl Visitor for Attributes<'_> {
         }
         match class.is_signed || value <= i64::MAX as u64 {
             true => self.value(|wire| wire.uint(field::value::INT, value)),
-            // Numbers are `int64`.
+            // Integers of OpenTelemetry are `int64`.
             false => self.value(|wire| wire.text(field::value::TEXT, value.to_string().as_bytes())),
         }
     }

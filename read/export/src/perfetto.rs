@@ -1,7 +1,7 @@
-//! Perfetto's protocol buffers: a `Trace` is packets; a packet has a timestamp and an event of a track.
+//! Perfetto's protocol buffers: a `Trace` consists of packets; a packet has a timestamp and an event of a track.
 //!
-//! All packets are of one sequence. Its first packets say the clock, and the names that all later ones refer to by numbers (interned data): they are
-//! known before the first event, from the metadata.
+//! All packets belong to one sequence. Its first packets contain the clock, and the names that later packets refer to
+//! by number (interned data). The metadata give the names before the first event.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::fields::{Fields, Member};
 use crate::op::{At, Batch, Kind, More, NewTrack, Op, loss_name};
 use crate::wire::{LENGTH, LENGTH_BYTES, Piece, VARINT, Wire, tag, varint_at};
 
-/// Numbers of fields, by their messages.
+/// Field numbers, by message.
 mod field {
     pub mod trace {
         pub const PACKET: u64 = 1;
@@ -78,13 +78,13 @@ mod field {
         pub const CATEGORIES: u64 = 1;
         pub const NAMES: u64 = 2;
         pub const ANNOTATION_NAMES: u64 = 3;
-        /// Of each of these.
+        /// Field numbers in each of these.
         pub const IID: u64 = 1;
         pub const TEXT: u64 = 2;
     }
 }
 
-/// What stands between the time of a packet and its event.
+/// Bytes between the timestamp of a packet and its event.
 const SAID: [u8; 5 + LENGTH_BYTES] = [
     tag(field::packet::SEQUENCE_ID, VARINT),
     SEQUENCE as u8,
@@ -104,23 +104,23 @@ const COUNTER: u64 = 4;
 const REALTIME: u64 = 1;
 const MONOTONIC: u64 = 3;
 
-/// The one sequence.
+/// Id of the only sequence.
 const SEQUENCE: u64 = 1;
-/// Of its first packet: names are not those of a sequence before.
+/// Flag of the first packet: names of an earlier sequence are invalid.
 const CLEARED: u64 = 1;
-/// Of others: they have numbers in place of names.
+/// Flag of other packets: they refer to names by number.
 const NEEDS_NAMES: u64 = 2;
 
-/// Interned names of a packet.
+/// Number of interned names per packet.
 const NAMES_EACH: usize = 1000;
-/// Elements of arrays that are written of one event. How many more there are is said.
+/// Maximum number of array elements that are written of an event. The number of further elements is written.
 const ELEMENTS_MAX: u32 = 1 << 16;
 
-/// What all encoders of a trace share.
+/// Data that all encoders of a trace share.
 #[derive(Debug)]
 pub(crate) struct Known {
     names: Vec<NameText>,
-    /// Of each name what an event has of it: its number and that of its category.
+    /// Encoded references of an event to each name and its category.
     pieces: Vec<Piece>,
     category_names: Vec<String>,
     fields: Fields,
@@ -146,7 +146,7 @@ impl Known {
     }
 }
 
-/// Names of annotations that are ours: behind those of fields.
+/// Names of annotations that Dormouse adds. Their numbers follow those of fields.
 const OURS: [&str; 6] = [
     "cpu",
     "end",
@@ -168,11 +168,11 @@ enum Ours {
 /// An event of a block, by its index.
 type Kept<'a> = Option<(&'a Block<'a>, usize)>;
 
-/// Encodes operations.
+/// Encodes operations as Perfetto's packets.
 #[derive(Debug)]
 pub(crate) struct Perfetto {
     known: Arc<Known>,
-    /// Of [`OURS`], as annotations have them.
+    /// Encoded references to the names in [`OURS`].
     ours: [Piece; OURS.len()],
     wire: Wire,
     scratch: Scratch,
@@ -194,7 +194,7 @@ impl Perfetto {
         Perfetto { known, ours, wire: Wire::default(), scratch: Scratch::default(), recent: Recent::default() }
     }
 
-    /// Appends what stands before all events.
+    /// Appends the packets before all events.
     pub(crate) fn begin(&self, out: &mut Vec<u8>) {
         let mut wire = Wire::of(std::mem::take(out));
         let mut packet = |flags: u64, fill: &dyn Fn(&mut Wire)| {
@@ -235,7 +235,7 @@ impl Perfetto {
         *out = wire.finish();
     }
 
-    /// What clocks show at one moment: a second after the trace's clock showed 0.
+    /// Writes the values of the clocks at the same moment: one second after the zero of the trace's clock.
     fn clocks(&self, wire: &mut Wire) {
         let second = 1_000_000_000;
         let monotonic =
@@ -263,7 +263,7 @@ impl Perfetto {
         std::mem::swap(&mut self.wire, out);
     }
 
-    /// Writes the packet of an event of this kind, with what `fill` says of it.
+    /// Writes the packet of an event of this kind; `fill` adds its contents.
     #[inline(always)]
     fn event(&mut self, kind: u64, at: At, name: Option<u32>, fill: impl FnOnce(&mut Perfetto)) {
         let name = name.and_then(|name| self.known.pieces.get(name as usize)).copied().unwrap_or_default();
@@ -298,7 +298,7 @@ impl Perfetto {
         self.wire.named_uint(field::event::DEBUG_ANNOTATIONS, name, field::annotation::BOOL, 1);
     }
 
-    /// CPU and fields of an event, as annotations of this kind.
+    /// Writes CPU and fields of an event as annotations of this kind.
     #[inline]
     fn fields(&mut self, event: Kept<'_>, kind: u64) {
         let Some((block, index)) = event else { return };
@@ -319,7 +319,7 @@ impl Perfetto {
             elements: 0,
             more: 0,
         };
-        // The record has been measured, so its fields can be read.
+        // The record was measured before, so reading its fields does not fail.
         let _ = event.project_in_turn(&shown.projection, scratch, &mut annotations, |annotations, index| {
             let member = &shown.members[index];
             annotations.member = Some(member);
@@ -327,7 +327,7 @@ impl Perfetto {
         });
     }
 
-    /// The same within one annotation.
+    /// Writes CPU and fields of an end as one annotation.
     fn end_fields(&mut self, event: Kept<'_>) {
         let begin = self.wire.open(field::event::DEBUG_ANNOTATIONS);
         self.wire.piece(&self.ours[Ours::End as usize]);
@@ -343,7 +343,7 @@ impl Perfetto {
             }),
             Kind::Continue => self.event(SLICE_BEGIN, at, Some(name), |this| this.flag(Ours::Continued)),
             Kind::Cut => self.event(SLICE_END, at, None, |_| {}),
-            // A slice without an end is shown as one.
+            // Perfetto shows a slice without an end as unfinished.
             Kind::End | Kind::EndNotBelieved if event.is_none() => {}
             Kind::End | Kind::EndNotBelieved => self.event(SLICE_END, at, None, |this| {
                 if kind == Kind::EndNotBelieved {
@@ -372,11 +372,11 @@ impl Perfetto {
                 }
                 value => this.wire.fixed64(field::event::DOUBLE_COUNTER_VALUE, value.real().to_bits()),
             }),
-            // The instants at its ends have it.
+            // The instants at its ends contain the flow.
             More::Flow { .. } => {}
             More::Loss { end_ns, loss } => {
                 self.event(SLICE_BEGIN, at, None, |this| {
-                    // Neither is interned: they are of many.
+                    // Name and text are not interned: both vary too much.
                     this.wire.text(field::event::NAME, loss_name(loss).as_bytes());
                     this.wire.message(field::event::DEBUG_ANNOTATIONS, |wire| {
                         wire.text(field::annotation::NAME, b"what");
@@ -421,16 +421,16 @@ impl Perfetto {
 struct Annotations<'a> {
     wire: &'a mut Wire,
     fields: &'a Fields,
-    /// The number of the field that a value is, in the message that is open.
+    /// Field number of a value in the open message.
     kind: u64,
-    /// What a value is called; elements are called nothing.
+    /// Name of the value; none for elements.
     name: &'a Piece,
     is_shown: bool,
     member: Option<&'a Member>,
-    /// Messages that are open: where they begin, what a value is in the one around them, and whether they are written.
+    /// Open messages: begin, field number of values in the enclosing message, and whether they are written.
     open: Vec<(usize, u64, bool)>,
     elements: u32,
-    /// Elements that are not written.
+    /// Number of elements that are not written.
     more: u64,
 }
 
@@ -445,7 +445,7 @@ impl Annotations<'_> {
 
 impl Visitor for Annotations<'_> {
     fn name(&mut self, name: &str) {
-        // All names of metadata are known.
+        // All names in the metadata are known.
         self.name = self.fields.named(name);
     }
 

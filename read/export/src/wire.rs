@@ -1,33 +1,33 @@
-//! The wire format of protocol buffers: a tag (number of the field, kind of its value), then the value.
+//! The wire format of protocol buffers: a tag (field number and wire type), then the value.
 //!
-//! What is written is short, so that copies cost more than what they copy: values are put where they stay, with room behind them that is overwritten
-//! by what comes next.
+//! Values are so short that copying costs more than writing. They are written in place, with spare room after them that
+//! the next value overwrites.
 
-/// Kinds of values.
+/// Wire types.
 pub(crate) const VARINT: u64 = 0;
 const FIXED64: u64 = 1;
 pub(crate) const LENGTH: u64 = 2;
 
-/// The tag of a field with a number of less than 16, which has one byte.
+/// Returns the tag of a field whose number is less than 16; such a tag has one byte.
 pub(crate) const fn tag(field: u64, kind: u64) -> u8 {
     assert!(field < 16);
     (field << 3 | kind) as u8
 }
 
-/// Bytes of a length that is written before it is known.
+/// Bytes that are reserved for a length before it is known.
 pub(crate) const LENGTH_BYTES: usize = 2;
-/// Lengths that need more.
+/// Least length that needs more bytes.
 const LONG: usize = 1 << (7 * LENGTH_BYTES);
-/// The room that a varint is given: it has ten bytes at most.
+/// Room for a varint, which has at most ten bytes.
 const VARINT_ROOM: usize = 16;
-/// Bytes of what is written at once.
+/// Size of the room for `Wire::short`.
 pub(crate) const SHORT: usize = 64;
-/// Texts up to so long, with their names, have a length of one byte.
+/// Maximum length of a text that has, with its name, a length of one byte.
 const TEXT_SHORT: usize = 100;
-/// What the room grows by at least.
+/// Least growth of the room.
 const GROWTH: usize = 4096;
 
-/// Bytes that are written again and again.
+/// Bytes that are written repeatedly.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Piece([u8; 16], usize);
 
@@ -35,12 +35,12 @@ impl Piece {
     /// No bytes.
     pub(crate) const NONE: Piece = Piece([0; 16], 0);
 
-    /// A number, if it is one: 0 is that of nothing.
+    /// Encodes a number; 0 means none and gives no bytes.
     pub(crate) fn uint(field: u64, value: u64) -> Piece {
         Piece::default().and_uint(field, value)
     }
 
-    /// The same with another one behind it. There is room for two with numbers of 32 bits.
+    /// Appends another number. Two fields with 32-bit numbers fit.
     pub(crate) fn and_uint(mut self, field: u64, value: u64) -> Piece {
         if value > 0 {
             let mut wire = Wire::of(self.0[..self.1].to_vec());
@@ -51,39 +51,39 @@ impl Piece {
         self
     }
 
-    /// Puts it down; gives its length.
+    /// Writes the bytes into `room` and returns their number.
     #[inline(always)]
     pub(crate) fn put_at(&self, room: &mut [u8]) -> usize {
         room[..self.0.len()].copy_from_slice(&self.0);
-        // There is no more: nothing is beyond the room.
+        // The length is never greater; `min` shows the compiler that no access is out of bounds.
         self.1.min(self.0.len())
     }
 
-    /// Begins a message with it; gives where it ends. The length is not written.
+    /// Starts a message with these bytes and returns their end. The length of the message is left open.
     #[inline(always)]
     fn put(&self, room: &mut [u8; SHORT], kind: u64) -> usize {
         room[0] = (kind << 3 | LENGTH) as u8;
         room[2..2 + self.0.len()].copy_from_slice(&self.0);
-        // There is no more: nothing is beyond the room.
+        // The length is never greater; `min` shows the compiler that no access is out of bounds.
         2 + self.1.min(self.0.len())
     }
 }
 
-/// What is written, and room behind it.
+/// Written bytes, followed by spare room.
 #[derive(Debug, Default)]
 pub(crate) struct Wire {
     bytes: Vec<u8>,
     len: usize,
 }
 
-/// Writes a varint; gives its length.
+/// Writes a varint and returns its length.
 #[inline(always)]
 pub(crate) fn varint_at(room: &mut [u8], value: u64) -> usize {
     if value < 0x80 {
         room[0] = value as u8;
         return 1;
     }
-    // Groups of seven bits, each into a byte of its own: halves, quarters, eighths.
+    // Spreads groups of seven bits over bytes: first halves, then quarters, then eighths.
     let word = value & 0x0FFF_FFFF | (value & 0x00FF_FFFF_F000_0000) << 4;
     let word = word & 0x0000_3FFF_0000_3FFF | (word & 0x0FFF_C000_0FFF_C000) << 2;
     let word = word & 0x007F_007F_007F_007F | (word & 0x3F80_3F80_3F80_3F80) << 1;
@@ -102,7 +102,7 @@ pub(crate) fn varint_at(room: &mut [u8], value: u64) -> usize {
 }
 
 impl Wire {
-    /// Goes on behind bytes.
+    /// Continues after `bytes`.
     pub(crate) fn of(bytes: Vec<u8>) -> Wire {
         Wire { len: bytes.len(), bytes }
     }
@@ -116,7 +116,7 @@ impl Wire {
         &self.bytes[..self.len]
     }
 
-    /// Empties it. Its memory is kept, and is not written anew.
+    /// Empties the buffer. Its memory is kept and not zeroed again.
     pub(crate) fn clear(&mut self) {
         self.len = 0;
     }
@@ -145,13 +145,13 @@ impl Wire {
         self.len += piece.1;
     }
 
-    /// Where what comes next is written.
+    /// Returns the position of the next byte.
     #[inline(always)]
     pub(crate) fn position(&self) -> usize {
         self.len
     }
 
-    /// What has been written elsewhere.
+    /// Appends encoded bytes.
     pub(crate) fn raw(&mut self, bytes: &[u8]) {
         self.put(bytes);
     }
@@ -174,7 +174,7 @@ impl Wire {
         self.put(&value.to_le_bytes());
     }
 
-    /// Bytes, text or a message.
+    /// Writes a field of bytes, text or a message.
     #[inline(always)]
     pub(crate) fn bytes(&mut self, field: u64, bytes: &[u8]) {
         self.varint(field << 3 | LENGTH);
@@ -182,7 +182,7 @@ impl Wire {
         self.put(bytes);
     }
 
-    /// Text. What is not UTF-8 becomes U+FFFD.
+    /// Writes a text. Bytes that are not UTF-8 become U+FFFD.
     #[inline]
     pub(crate) fn text(&mut self, field: u64, text: &[u8]) {
         match std::str::from_utf8(text) {
@@ -191,7 +191,7 @@ impl Wire {
         }
     }
 
-    /// Writes something short at once: `fill` gives how much of the room it has taken.
+    /// Writes something short at once. `fill` returns how many bytes of the room it used.
     #[inline(always)]
     pub(crate) fn short(&mut self, fill: impl FnOnce(&mut [u8; SHORT]) -> usize) {
         let len = self.len;
@@ -203,7 +203,7 @@ impl Wire {
         }
     }
 
-    /// A message of a piece and a number. `kind` and `field` are numbers of less than 16, whose tags have one byte.
+    /// Writes a message of a piece and a number. `kind` and `field` are numbers less than 16, whose tags have one byte.
     #[inline(always)]
     pub(crate) fn named_uint(&mut self, kind: u64, name: &Piece, field: u64, value: u64) {
         self.short(|room| {
@@ -215,7 +215,7 @@ impl Wire {
         });
     }
 
-    /// A message of a piece and text, with such numbers.
+    /// Writes a message of a piece and a text. `kind` and `field` are numbers less than 16.
     #[inline(always)]
     pub(crate) fn named_text(&mut self, kind: u64, name: &Piece, field: u64, text: &[u8]) {
         if text.len() > TEXT_SHORT || std::str::from_utf8(text).is_err() {
@@ -234,7 +234,7 @@ impl Wire {
         self.put(text);
     }
 
-    /// A message that `fill` writes.
+    /// Writes a message; `fill` writes its contents.
     #[inline(always)]
     pub(crate) fn message(&mut self, field: u64, fill: impl FnOnce(&mut Wire)) {
         let begin = self.open(field);
@@ -242,7 +242,7 @@ impl Wire {
         self.close(begin);
     }
 
-    /// Begins a message; [`Wire::close`] needs what it gives.
+    /// Begins a message. Returns the argument for [`Wire::close`].
     #[inline(always)]
     pub(crate) fn open(&mut self, field: u64) -> usize {
         self.varint(field << 3 | LENGTH);
@@ -250,7 +250,7 @@ impl Wire {
         self.len
     }
 
-    /// Ends a message: writes its length.
+    /// Ends a message by writing its length.
     #[inline(always)]
     pub(crate) fn close(&mut self, begin: usize) {
         let length = self.len - begin;
@@ -261,7 +261,7 @@ impl Wire {
         self.bytes[begin - 1] = (length >> 7) as u8;
     }
 
-    /// The message is moved, so that its length has as many bytes as it needs.
+    /// Ends a long message: moves its contents, so that the length has as many bytes as it needs.
     #[cold]
     fn close_long(&mut self, begin: usize) {
         let mut length = [0; VARINT_ROOM];
@@ -278,7 +278,7 @@ impl Wire {
 mod tests {
     use super::*;
 
-    /// As the format says it: seven bits at a time.
+    /// Encodes a varint seven bits at a time, like the format's definition.
     fn varint_of(mut value: u64) -> Vec<u8> {
         let mut bytes = Vec::new();
         while value >= 0x80 {
@@ -307,7 +307,7 @@ mod tests {
     fn messages_have_their_length() {
         assert_eq!(written(|wire| wire.message(3, |wire| wire.uint(1, 5))), [0x1A, 0x82, 0, 8, 5]);
         assert_eq!(written(|wire| wire.text(2, b"a\xFF")), [0x12, 4, b'a', 0xEF, 0xBF, 0xBD]);
-        // Long ones within one another are moved.
+        // Long messages within one another are moved.
         for len in [LONG - 10, LONG, 1 << 21, 1 << 22] {
             let text = vec![b'x'; len];
             let bytes = written(|wire| {

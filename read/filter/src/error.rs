@@ -1,25 +1,25 @@
-//! What is wrong with a filter, and where.
+//! Errors in a filter, with their position.
 
 use std::fmt;
 
-/// Why a text is no filter, or not one of these events.
+/// Error: a text is not a filter, or not a filter of these events.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub struct FilterError {
-    /// From 1.
+    /// Line, from 1.
     pub line: usize,
-    /// In characters, from 1.
+    /// Column in characters, from 1.
     pub column: usize,
-    /// What is wrong there.
+    /// The error.
     pub what: String,
-    /// The line.
+    /// The text of the line.
     pub excerpt: String,
 }
 
-/// Characters of a line that are shown before and behind the place.
+/// Number of characters of a line that are shown before and after the position.
 const EXCERPT_CHARS: usize = 60;
 
 impl FilterError {
-    /// At a byte of the text.
+    /// Creates an error at a byte of the text.
     pub(crate) fn at(text: &str, offset: usize, what: impl Into<String>) -> FilterError {
         let before = text.get(..offset).unwrap_or(text);
         let line_start = before.rfind('\n').map_or(0, |at| at + 1);
@@ -33,7 +33,7 @@ impl FilterError {
 }
 
 impl fmt::Display for FilterError {
-    /// What is wrong, the line, and a caret below the place.
+    /// Writes the error, the line, and a caret below the position.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let FilterError { line, column, what, excerpt } = self;
         let start = (column - 1).saturating_sub(EXCERPT_CHARS);

@@ -1,4 +1,4 @@
-//! The language as a grammar: text in, [`super::syntax`] out.
+//! The grammar of the language: parses a text into [`super::syntax`].
 
 use winnow::combinator::{alt, opt, peek};
 use winnow::error::{ErrMode, ParserError};
@@ -10,16 +10,16 @@ use crate::error::FilterError;
 use crate::syntax::{Comparison, Expression, Literal, Name, Operand, Part};
 use crate::value::Operator;
 
-/// Bytes of a filter.
+/// Maximum size of a filter, in bytes.
 const SIZE_BYTES_MAX: usize = 64 << 10;
-/// Parentheses and `not` in one another.
+/// Maximum depth of nested parentheses and `not`.
 const DEPTH_MAX: u32 = 64;
-/// Different names.
+/// Maximum number of different names.
 const NAMES_MAX: usize = 256;
-/// Digits of a number; more than any has.
+/// Maximum number of digits of a number; more than any number has.
 const DIGITS_MAX: usize = 40;
 
-/// Names as they are found, each with where it stands first.
+/// Names so far, each with the position of its first occurrence.
 #[derive(Debug, Default)]
 struct State {
     depth: u32,
@@ -29,7 +29,7 @@ struct State {
 type Input<'a> = Stateful<LocatingSlice<&'a str>, State>;
 type Parsed<T> = Result<T, ErrMode<Wrong>>;
 
-/// What is wrong, and where.
+/// An error and its position.
 #[derive(Debug, Clone, Default)]
 struct Wrong {
     offset: usize,
@@ -48,7 +48,7 @@ impl<'a> ParserError<Input<'a>> for Wrong {
     }
 }
 
-/// Reads a filter: the expression, and its names with the places at which they stand first.
+/// Parses a filter. Returns the expression, and its names with the positions of their first occurrences.
 pub(crate) fn parse(text: &str) -> Result<(Expression, Vec<(Name, usize)>), FilterError> {
     if text.len() > SIZE_BYTES_MAX {
         return Err(FilterError::at(text, 0, format!("the filter is longer than {SIZE_BYTES_MAX} bytes")));
@@ -73,7 +73,7 @@ fn wrong<T>(offset: usize, what: impl Into<String>) -> Parsed<T> {
     Err(ErrMode::Cut(Wrong { offset, what: what.into() }))
 }
 
-/// Says what was expected here, and what is there.
+/// Returns the error that says what was expected at this position, and what is there.
 fn expected<T>(input: &Input<'_>, what: &str) -> Parsed<T> {
     let rest = input.input.as_ref();
     let word: String = rest.chars().take_while(|c| is_word_char(*c)).take(40).collect();
@@ -99,7 +99,7 @@ fn is_word_char(c: char) -> bool {
     c.is_alphanumeric() || c == '_' || c == '$'
 }
 
-/// A sign, if it comes next, and the blanks behind it.
+/// Parses a symbol and the blanks after it, if it is next.
 fn sign(input: &mut Input<'_>, sign: &'static str) -> Parsed<bool> {
     let found = opt(literal(sign)).parse_next(input)?.is_some();
     if found {
@@ -108,7 +108,7 @@ fn sign(input: &mut Input<'_>, sign: &'static str) -> Parsed<bool> {
     Ok(found)
 }
 
-/// A keyword, if it comes next.
+/// Parses a keyword, if it is next.
 fn keyword(input: &mut Input<'_>, word: &'static str) -> Parsed<bool> {
     let rest = input.input.as_ref();
     if rest.strip_prefix(word).is_none_or(|rest| rest.starts_with(is_word_char)) {
@@ -180,7 +180,7 @@ fn comparison(input: &mut Input<'_>) -> Parsed<Expression> {
     }
     match left {
         Operand::Name(_) | Operand::Literal(Literal::Boolean(_)) => {
-            // A sign that is none is told here, where it is known what could stand in its place.
+            // A wrong operator is reported here, where the valid ones are known.
             let next = input.input.as_ref().chars().next();
             if next.is_some_and(|c| "=<>!~+-*/%&|^".contains(c)) && !starts_connective(input.input.as_ref()) {
                 return expected(input, "a comparison (`==` `!=` `<` `<=` `>` `>=` `~`)");
@@ -213,7 +213,7 @@ fn operand(input: &mut Input<'_>) -> Parsed<Operand> {
     }
 }
 
-/// Text in quotes.
+/// Parses a text in quotes.
 fn text(input: &mut Input<'_>) -> Parsed<Vec<u8>> {
     let start = input.current_token_start();
     literal('"').void().parse_next(input)?;
@@ -229,7 +229,7 @@ fn text(input: &mut Input<'_>) -> Parsed<Vec<u8>> {
                 Some('r') => bytes.push(b'\r'),
                 Some('"') => bytes.push(b'"'),
                 Some('\\') => bytes.push(b'\\'),
-                // Of patterns.
+                // Escapes of patterns.
                 Some(c @ ('*' | '?')) => bytes.extend([b'\\', c as u8]),
                 Some('x') => {
                     let digits = opt(take_while(2, |c: char| c.is_ascii_hexdigit())).parse_next(input)?;
@@ -247,7 +247,7 @@ fn text(input: &mut Input<'_>) -> Parsed<Vec<u8>> {
     Ok(bytes)
 }
 
-/// What stands behind a number, and what it multiplies it by.
+/// Units of numbers, and their factors.
 const UNITS: [(&str, i128); 12] = [
     ("K", 1 << 10),
     ("M", 1 << 20),
@@ -331,7 +331,7 @@ fn number(input: &mut Input<'_>) -> Parsed<Literal> {
     }
 }
 
-/// A word, or any text between backquotes.
+/// Parses a word, or any text between backquotes.
 fn member(input: &mut Input<'_>) -> Parsed<String> {
     let start = input.current_token_start();
     if opt(literal('`')).parse_next(input)?.is_some() {
@@ -367,7 +367,7 @@ fn path(input: &mut Input<'_>) -> Parsed<Name> {
 }
 
 impl Name {
-    /// Reads `a.b[2]`. Here a part that is no word needs no backquotes, if it has no dot.
+    /// Parses `a.b[2]`. Here a part that is not a word needs no backquotes, unless it contains a dot.
     pub fn parse(text: &str) -> Name {
         let mut input = Input { input: LocatingSlice::new(text), state: State::default() };
         let found = path(&mut input).ok().filter(|_| input.input.as_ref().is_empty());

@@ -1,7 +1,8 @@
-//! The filter language: which events are wanted.
+//! The filter language, which selects events.
 //!
-//! The problem: a person asks for `bytes > 4096 and comm == "nginx"`, of events whose classes have different fields, in traces of millions. So names are
-//! looked up once for each event class, and what a class answers by itself is not asked again for each event.
+//! A filter such as `bytes > 4096 and comm == "nginx"` is applied to millions of events, whose classes have different
+//! fields. So names are looked up once for each event class, and parts that a class alone decides are not evaluated for
+//! each event.
 //!
 //! ```text
 //!   text ──▶ grammar ──▶ Filter (expression, names) ──▶ Test, one for each event class ──▶ Some(true), Some(false), None
@@ -12,25 +13,28 @@
 //! | --- | --- |
 //! | `a and b`, `a && b`; `a or b`, `a \|\| b`; `not a`, `!a`; `( )` | `not` binds closest, then `and`, then `or` |
 //! | `==` `!=` `<` `<=` `>` `>=` | comparison of two values: fields, or values as below |
-//! | `x ~ "lib*"` | text or label matches a pattern, in which `*` stands for any text and `?` for one character; `\*` is the star itself |
+//! | `x ~ "lib*"` | text or label matches a pattern, in which `*` stands for any text and `?` for one character; `\*` is a literal star |
 //! | `x` | a number other than 0, or `true` |
 //! | `10` `-3` `0x1f` `1_000` | whole numbers |
 //! | `64K` `16M` `1G` `1T` | powers of 1024 |
-//! | `500ns` `10us` `10ms` `1.5s` `2m` `1h` | durations, which are whole numbers of nanoseconds |
+//! | `500ns` `10us` `10ms` `1.5s` `2m` `1h` | durations, as whole numbers of nanoseconds |
 //! | `1.5` `1e-3` | floating-point numbers |
 //! | `"text"` | text; `\"` `\\` `\n` `\t` `\r` `\xFF` within |
 //! | `true` `false` | a number is true if it is not 0 |
-//! | `bytes` `a.b` `a[2]` `` `odd name` `` | a field, a member, an element, and a name that is no word |
+//! | `bytes` `a.b` `a[2]` `` `odd name` `` | a field, a member, an element, and a name that is not a word |
 //!
-//! Labels of enumerations are compared with text: `state == "READY"`. If a value has several labels, one that is equal is enough.
+//! Labels of enumerations are compared with text: `state == "READY"`. If a value has several labels, it is enough that
+//! one of them is equal.
 //!
 //! # Three values
-//! What an event does not have, and values of kinds that are not comparable, make a comparison *unknown*, and an event is wanted only if the
-//! whole is true. `not` of unknown is unknown: `not (bytes > 10)` does not match an event without `bytes`. `or` is true if one
-//! side is, and `and` is false if one side is, whatever the other.
+//! A comparison is *unknown* if an event lacks a field, or if the kinds of the values are not comparable. An event is
+//! selected only if the whole filter is true. `not` of unknown is unknown: `not (bytes > 10)` does not match an event
+//! without `bytes`. `or` is true if one side is true, and `and` is false if one side is false, whatever the other side
+//! is.
 //!
 //! # Cost
-//! Evaluation allocates nothing. A comparison costs the two values and one comparison; whole numbers are compared exactly with floating-point numbers.
+//! Evaluation allocates nothing. A comparison costs reading the two values and comparing them. Whole numbers are
+//! compared exactly with floating-point numbers.
 //!
 //! # Limits
 //! A filter has at most 64 KiB, 64 levels of parentheses and `not`, and 256 different names.

@@ -1,11 +1,11 @@
-//! A filter, bound to the fields of an event class and asked of its events.
+//! A filter, compiled for the fields of an event class and evaluated for its events.
 
 use crate::error::FilterError;
 use crate::grammar;
 use crate::syntax::{Comparison, Expression, Literal, Name, Operand};
 use crate::value::Value;
 
-/// Which events are wanted.
+/// A filter of events.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Filter {
     text: String,
@@ -13,71 +13,72 @@ pub struct Filter {
     names: Vec<(Name, usize)>,
 }
 
-/// What a name of a filter is to an event class.
+/// Meaning of a filter's name for an event class.
 #[derive(Debug, Clone)]
 pub enum Binding<'a> {
-    /// It has no such field.
+    /// The class does not have the field.
     Missing,
-    /// All of its events have this value.
+    /// All events of the class have this value.
     Constant(Value<'a>),
-    /// Its events have values of this kind, [`Fields`] says which.
+    /// A field of this kind; [`Fields`] returns its value for an event.
     Field(Kind),
 }
 
-/// What a field holds.
+/// Kind of a field's values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Kind {
     Number,
     Text,
     Enumeration,
-    /// One or the other.
+    /// Any of these, depending on the event.
     Any,
 }
 
 /// The values of an event.
 pub trait Fields<'a> {
-    /// The value of a name, by its index among [`Filter::names`]; `None` if this event has none.
+    /// Returns the value of a name, by its index in [`Filter::names`]; `None` if the event has none.
     fn value(&mut self, name: usize) -> Option<Value<'a>>;
 
-    /// The same of a [`Value::Integer`] that is found quickly; `None`: nothing is said by it.
+    /// Returns the value if it is a [`Value::Integer`] that can be read quickly. `None` does not mean that there is no
+    /// value.
     #[inline(always)]
     fn integer(&mut self, _: usize) -> Option<i128> {
         None
     }
 }
 
-/// A filter for the events of one class.
+/// A filter compiled for the events of one class.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Test {
-    /// All are wanted.
+    /// All events are selected.
     Always,
-    /// None is.
+    /// No event is selected.
     Never,
-    /// Their values decide.
+    /// The values of the event decide.
     Ask(Question),
 }
 
-/// What is asked of an event.
+/// The part of a filter that is evaluated for each event.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Question(Expression);
 
 impl Filter {
-    /// Reads a filter.
+    /// Parses a filter.
     ///
     /// # Errors
-    /// What is wrong, and where.
+    /// The text is not a filter; the error has its position.
     pub fn parse(text: &str) -> Result<Filter, FilterError> {
         let (expression, names) = grammar::parse(text)?;
         Ok(Filter { text: text.to_string(), expression, names })
     }
 
-    /// The names in it, each once.
+    /// Returns the names in the filter, each once.
     pub fn names(&self) -> impl ExactSizeIterator<Item = &Name> {
         self.names.iter().map(|(name, _)| name)
     }
 
-    /// Binds the names, by their indices, to what a class has.
+    /// Compiles the filter for a class. `bindings`: meaning of each name, by its index.
     pub fn compile<'a>(&self, bindings: &[Binding<'a>]) -> Test {
         match simplify(&self.expression, bindings) {
             Expression::Known(Some(true)) => Test::Always,
@@ -86,7 +87,7 @@ impl Filter {
         }
     }
 
-    /// The error that no event has the name with this index. `known` are the names that there are.
+    /// Returns the error that no event has the name with this index. `known`: the existing names.
     pub fn unknown<'n>(&self, name: usize, known: impl IntoIterator<Item = &'n str>) -> FilterError {
         let (name, offset) = &self.names[name];
         let name = name.to_string();
@@ -98,8 +99,8 @@ impl Filter {
         FilterError::at(&self.text, *offset, what)
     }
 
-    /// A comparison that no event can answer, because its sides are of different kinds in all of them. `kinds` gives the kinds that a
-    /// name has, by its index.
+    /// Returns the error for a comparison that is unknown for every event, because its sides never have comparable
+    /// kinds. `kinds`: returns the kinds that a name has, by its index.
     pub fn mismatch(&self, kinds: impl Fn(usize) -> Vec<Kind>) -> Option<FilterError> {
         let of = |operand: &Operand| match operand {
             Operand::Name(name) => kinds(*name),
@@ -138,7 +139,7 @@ impl Kind {
     }
 }
 
-/// `; NAME is the nearest`, or which names there are.
+/// Returns `; NAME is the nearest`, or a list of the existing names.
 fn nearest(name: &str, mut known: Vec<&str>) -> String {
     const NEAR: f64 = 0.4;
     const SHOWN_MAX: usize = 12;
@@ -168,7 +169,7 @@ impl Expression {
     }
 }
 
-/// What is left to ask.
+/// Returns the part of an expression that the bindings do not decide.
 fn simplify(expression: &Expression, bindings: &[Binding<'_>]) -> Expression {
     let known = |operands: &[&Operand], answer: &dyn Fn(&[Value<'_>]) -> Option<bool>| {
         let mut values = Vec::new();
@@ -185,7 +186,7 @@ fn simplify(expression: &Expression, bindings: &[Binding<'_>]) -> Expression {
         Some(Expression::Known(answer(&values)))
     };
     let found = match expression {
-        // Of `or`, what is true decides; of `and`, what is false.
+        // A true term decides `or`, a false term decides `and`.
         Expression::Or(terms) => return combine(terms, bindings, true, Expression::Or),
         Expression::And(terms) => return combine(terms, bindings, false, Expression::And),
         Expression::Not(inner) => {
@@ -198,7 +199,7 @@ fn simplify(expression: &Expression, bindings: &[Binding<'_>]) -> Expression {
         Expression::IsTrue(operand) => known(&[operand], &|values| values[0].is_true()),
         Expression::Matches(operand, pattern) => known(&[operand], &|values| values[0].matches(pattern)),
         Expression::Compare(Comparison { left, operator, right, .. }) => {
-            // A side that is missing decides, though the other is not known.
+            // A missing side decides, even if the other side is not known yet.
             match known(&[left], &|_| None).is_some_and(|_| is_missing(left, bindings)) || is_missing(right, bindings) {
                 true => Some(Expression::Known(None)),
                 false => known(&[left, right], &|values| values[0].compare(*operator, &values[1])),
@@ -237,14 +238,14 @@ fn combine(
 }
 
 impl Question {
-    /// What is true of an event; `None` is unknown, and the event is not wanted.
+    /// Evaluates the filter for an event. `None` is unknown: the event is not selected.
     pub fn ask<'a>(&'a self, fields: &mut impl Fields<'a>) -> Option<bool> {
         evaluate(&self.0, fields)
     }
 }
 
 impl Test {
-    /// Whether an event is wanted.
+    /// Whether an event is selected.
     pub fn wants<'a>(&'a self, fields: &mut impl Fields<'a>) -> bool {
         match self {
             Test::Always => true,
@@ -263,7 +264,7 @@ fn evaluate<'a>(expression: &'a Expression, fields: &mut impl Fields<'a>) -> Opt
         Expression::IsTrue(operand) => value(operand, fields)?.is_true(),
         Expression::Matches(operand, pattern) => value(operand, fields)?.matches(pattern),
         Expression::Compare(Comparison { left, operator, right, .. }) => {
-            // What most filters ask.
+            // The most frequent comparison.
             if let (Operand::Name(name), Operand::Literal(Literal::Integer(right))) = (left, right)
                 && let Some(left) = fields.integer(*name)
             {

@@ -1,27 +1,27 @@
-//! A filter as it is written.
+//! The syntax tree of a filter.
 
 use std::fmt;
 
 use crate::value::{Operator, Value};
 
-/// A name of a field: `a.b[2]`.
+/// Name of a field: `a.b[2]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Name {
-    /// At least one.
+    /// The parts, at least one.
     pub parts: Vec<Part>,
 }
 
 /// A part of a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Part {
-    /// Of a structure or variant.
+    /// Member of a structure or variant.
     Member(String),
-    /// Of an array.
+    /// Element of an array.
     Index(u64),
 }
 
 impl Name {
-    /// The name, if it has one part.
+    /// Returns the name if it has a single part.
     pub fn word(&self) -> Option<&str> {
         match self.parts.as_slice() {
             [Part::Member(word)] => Some(word),
@@ -39,11 +39,11 @@ impl fmt::Display for Name {
     }
 }
 
-/// A value that is written, or one of an event.
+/// A literal, or a value of the event.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Operand {
     Literal(Literal),
-    /// The index of a name.
+    /// Name, by its index.
     Name(usize),
 }
 
@@ -66,13 +66,13 @@ impl Literal {
     }
 }
 
-/// What is true, false or unknown of an event.
+/// An expression that is true, false or unknown for an event.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Expression {
     Or(Vec<Expression>),
     And(Vec<Expression>),
     Not(Box<Expression>),
-    /// Known without the event.
+    /// Decided without the event.
     Known(Option<bool>),
     IsTrue(Operand),
     Compare(Comparison),
@@ -84,6 +84,6 @@ pub(crate) struct Comparison {
     pub left: Operand,
     pub operator: Operator,
     pub right: Operand,
-    /// Where the operator stands.
+    /// Byte offset of the operator in the text.
     pub offset: usize,
 }

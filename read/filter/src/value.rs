@@ -1,4 +1,4 @@
-//! Values, and what is true of two of them.
+//! Values and comparisons of them.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
@@ -11,22 +11,22 @@ pub enum Value<'a> {
     Integer(i128),
     /// A floating-point number.
     Float(f64),
-    /// Text, which need not be UTF-8.
+    /// Text, not necessarily UTF-8.
     Text(Cow<'a, [u8]>),
     /// True or false.
     Boolean(bool),
-    /// A number that has labels.
+    /// An integer with labels.
     Enumeration(i128, &'a dyn Labels),
 }
 
 /// The labels of an enumeration.
 pub trait Labels: fmt::Debug {
-    /// Whether one of the labels of this number is it.
+    /// Whether `is_it` is true for one of the labels of this number.
     fn any(&self, number: i128, is_it: &mut dyn FnMut(&[u8]) -> bool) -> bool;
 }
 
 impl Value<'_> {
-    /// As an answer; `None` of text.
+    /// Returns the truth of the value; `None` for text.
     pub(crate) fn is_true(&self) -> Option<bool> {
         match self {
             Value::Integer(number) | Value::Enumeration(number, _) => Some(*number != 0),
@@ -36,7 +36,7 @@ impl Value<'_> {
         }
     }
 
-    /// Whether text, or one of the labels, matches; `None` of other values.
+    /// Whether the text, or one of the labels, matches; `None` for other values.
     pub(crate) fn matches(&self, pattern: &[u8]) -> Option<bool> {
         match self {
             Value::Text(text) => Some(matches(pattern, text)),
@@ -45,14 +45,14 @@ impl Value<'_> {
         }
     }
 
-    /// Whether the relation holds; `None` if the two are not comparable.
+    /// Whether the relation holds; `None` if the values are not comparable.
     pub(crate) fn compare(&self, operator: Operator, other: &Value<'_>) -> Option<bool> {
         let is_equality = matches!(operator, Operator::Equal | Operator::NotEqual);
         let equality = |is_equal: bool| is_equality.then_some(is_equal == (operator == Operator::Equal));
         match (self, other) {
             (Value::Text(text), Value::Enumeration(number, labels))
             | (Value::Enumeration(number, labels), Value::Text(text)) => {
-                // The order of labels means nothing.
+                // Labels have no order.
                 is_equality.then(|| equality(labels.any(*number, &mut |label| label == &**text)))?
             }
             (Value::Boolean(boolean), value) | (value, Value::Boolean(boolean)) => {
@@ -63,7 +63,7 @@ impl Value<'_> {
     }
 }
 
-/// Which relation of two values.
+/// A relation between two values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Operator {
     Equal,
@@ -75,7 +75,7 @@ pub(crate) enum Operator {
 }
 
 impl Operator {
-    /// Whether it holds of two values in this order. Without one (not a number) they are different, and that is all.
+    /// Whether the relation holds for values in this order. Without an order (NaN) only `NotEqual` holds.
     pub(crate) fn holds(self, order: Option<Ordering>) -> bool {
         match self {
             Operator::Equal => order == Some(Ordering::Equal),
@@ -88,7 +88,7 @@ impl Operator {
     }
 }
 
-/// `None` if the two are not comparable.
+/// Returns the order of two values; `None` if they are not comparable.
 fn order(left: &Value<'_>, right: &Value<'_>) -> Option<Option<Ordering>> {
     use Value::{Enumeration, Float, Integer, Text};
     Some(match (left, right) {
@@ -101,13 +101,13 @@ fn order(left: &Value<'_>, right: &Value<'_>) -> Option<Option<Ordering>> {
     })
 }
 
-/// Without rounding either.
+/// Compares without rounding either number.
 fn order_exactly(integer: i128, float: f64) -> Option<Ordering> {
     const BOUND: f64 = (1u128 << 126) as f64;
     if float.is_nan() {
         return None;
     }
-    // No event has a number beyond.
+    // Beyond the range of every integer in an event.
     if float.abs() >= BOUND {
         return Some(if float > 0.0 { Ordering::Less } else { Ordering::Greater });
     }
@@ -116,7 +116,8 @@ fn order_exactly(integer: i128, float: f64) -> Option<Ordering> {
     Some(integer.cmp(&(whole as i128)).then_with(fraction))
 }
 
-/// Whether a text matches a pattern: `*` is any text, `?` one character, and a backslash takes from what follows its meaning.
+/// Whether a text matches a pattern: `*` is any text, `?` one character, and a backslash makes the next character
+/// literal.
 ///
 /// Cost: O(pattern × text).
 pub fn matches(pattern: &[u8], text: &[u8]) -> bool {
@@ -146,7 +147,7 @@ pub fn matches(pattern: &[u8], text: &[u8]) -> bool {
     }
 }
 
-/// Bytes of the first character; 1 where it is not UTF-8.
+/// Returns the length of the first character in bytes; 1 if it is not UTF-8.
 fn character_len(text: &[u8]) -> usize {
     let len = match text[0] {
         0xc2..=0xdf => 2,

@@ -1,4 +1,4 @@
-//! The language: what it means, what is wrong with a text that is none of it, and a simple evaluation of random filters beside it.
+//! Tests of the language: its meaning, its errors, and random filters compared with a simple evaluation.
 
 use dormouse_filter::{Binding, Fields, Filter, Kind, Labels, Test, Value};
 use proptest::prelude::*;
@@ -18,7 +18,7 @@ impl Labels for Switch {
     }
 }
 
-/// The event that the tests ask of.
+/// Returns the values of the event that the tests filter.
 fn value(name: &str) -> Option<Value<'static>> {
     Some(match name {
         "n" => Value::Integer(5000),
@@ -48,7 +48,8 @@ impl<'a> Fields<'a> for Event<'_> {
     }
 }
 
-/// What a filter says, when its names are asked of the event, and when they are known of its class.
+/// Whether a filter selects the event. Names are first read from the event, then known from its class; both give the
+/// same result.
 fn wants(text: &str) -> bool {
     let filter = Filter::parse(text).unwrap_or_else(|error| panic!("{error}"));
     let names: Vec<String> = filter.names().map(ToString::to_string).collect();
@@ -111,7 +112,7 @@ fn what_is_not_true() {
         "nan < 1 or nan >= 1",
         "zero or flag and zero",
         "other == \"ON\"",
-        // Unknown, and so is what is not of it.
+        // Unknown, and so is the negation.
         "missing",
         "not missing",
         "missing == 1",
@@ -121,7 +122,7 @@ fn what_is_not_true() {
         "missing == 1 or zero",
         "missing == missing",
         "missing ~ \"*\"",
-        // Of different kinds.
+        // Values of different kinds.
         "n == \"5000\"",
         "not n == \"5000\"",
         "n ~ \"*\"",
@@ -192,7 +193,7 @@ fn names_that_no_event_has_are_told_with_the_nearest() {
     assert_eq!(Filter::parse("a == 1").unwrap().mismatch(|_| vec![Kind::Number, Kind::Text]), None);
 }
 
-/// A filter that is so simple that it cannot be wrong: numbers, and names that have one or none.
+/// A filter so simple that its evaluation is evidently right: numbers, and names with or without a value.
 #[derive(Debug, Clone)]
 enum Tree {
     Compare(Side, &'static str, Side),
@@ -283,7 +284,7 @@ impl<'a> Fields<'a> for Numbers<'_> {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whatever of the names is known of the class already.
+    /// Any of the names can be known from the class.
     #[test]
     fn random_filters_mean_what_they_say(
         tree in trees(),

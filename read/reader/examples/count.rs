@@ -1,4 +1,4 @@
-//! Counts the events of traces by class, by the headers of their records.
+//! Counts the events of traces by class, from the headers of their records.
 
 use std::path::PathBuf;
 

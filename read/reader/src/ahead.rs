@@ -1,9 +1,9 @@
-//! Chosen events of streams, which several threads look for ahead of the one that takes them in order.
+//! Selected events of streams, which several threads find ahead of the thread that takes them in order.
 //!
 //! ```text
-//!   stream ─▶ parts ─▶ threads: pass by what is not chosen, keep what is ─▶ blocks ─▶ Ahead: the stream's chosen events in order
+//!   stream ─▶ parts ─▶ threads: skip other events, keep selected ones ─▶ blocks ─▶ Ahead: the stream's selected events in order
 //! ```
-//! A part that is too large to be kept as a whole is read by the thread that takes the events.
+//! A part that is too large to be kept is read by the thread that takes the events.
 
 use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
@@ -16,44 +16,45 @@ use dormouse_ctf::{Event, Notice, StreamReader};
 use crate::extent::Window;
 use crate::traces::TraceFiles;
 
-/// Bytes of a part at least, and of all that are kept at a time.
+/// Least size of a part, and size of all parts that are kept at a time, in bytes.
 const PART_BYTES: u64 = 512 << 10;
 const KEPT_BYTES: u64 = 48 << 20;
-/// How much larger small events are when they are kept.
+/// Factor by which small events grow when they are kept.
 const KEPT_RATIO: u64 = 4;
 const HEADER_WINDOW_BYTES: usize = 512;
 
-/// A part that is to be read.
+/// A part to be read.
 struct Job<'c, 'f> {
     reader: StreamReader<'f, Window<'f>>,
     choice: &'c Choice<'f>,
-    /// What is found is put in here, which is empty, and goes there.
+    /// Empty memory for the result.
     found: Found<'f>,
     to: SyncSender<Found<'f>>,
 }
 
-/// What was found in a part.
+/// Events and notices that were found in a part.
 #[derive(Debug, Default)]
 struct Found<'f> {
     block: Block<'f>,
-    /// The number of the class of each event.
+    /// Number of the class of each event.
     numbers: Vec<usize>,
-    /// Before which event each was told.
+    /// Notices, each with the index of the event before which it occurred.
     notices: Vec<(usize, Notice)>,
-    /// Whether nothing behind it can be read.
+    /// Whether the stream cannot be read after this part.
     is_over: bool,
-    /// Of the window, to be used again as all this is: fresh memory costs more than what is done in it.
+    /// Memory of the window. It is reused, like the rest of this structure: fresh memory costs more than the work done
+    /// in it.
     memory: Vec<u8>,
 }
 
-/// Where the events of a part come from.
+/// Source of the events of a part.
 #[derive(Debug)]
 enum From<'c, 'f> {
     Thread(Receiver<Found<'f>>),
     Here(Box<ChosenOf<'c, 'f, Window<'f>>>),
 }
 
-/// The chosen events of a stream.
+/// The selected events of a stream.
 #[derive(Debug)]
 pub struct Ahead<'c, 'f> {
     files: &'f TraceFiles,
@@ -63,15 +64,16 @@ pub struct Ahead<'c, 'f> {
     jobs: Sender<Job<'c, 'f>>,
     parts: VecDeque<From<'c, 'f>>,
     part_bytes_max: u64,
-    /// The part at hand, the next event in it and the next notice.
+    /// The current part, and the indexes of the next event and the next notice in it.
     at: Found<'f>,
     next: (usize, usize),
     here: Option<Box<ChosenOf<'c, 'f, Window<'f>>>>,
 }
 
 impl TraceFiles {
-    /// The chosen events of each stream between two times, as [`StreamReader::within`] has it: those that `choice` chooses of the trace with its
-    /// index; where it gives none, no stream of the trace is read. Threads of the scope look for them; they end when all that this gives is gone.
+    /// Returns the selected events of each stream between two times, see [`StreamReader::within`]. `choice` returns the
+    /// selection for a trace, by its index; if it returns `None`, no stream of the trace is read. Threads of the scope
+    /// look for the events; they end when all returned values are dropped.
     pub fn chosen<'s, 'c, 'f>(
         &'f self,
         scope: &'s Scope<'s, '_>,
@@ -92,7 +94,7 @@ impl TraceFiles {
                     let job = waiting.lock().unwrap_or_else(PoisonError::into_inner).recv();
                     let Ok(job) = job else { break };
                     let to = job.to.clone();
-                    // Nobody may want it any more.
+                    // The receiver may have been dropped.
                     let _ = to.send(look_for(job));
                 }
             });
@@ -133,7 +135,7 @@ fn look_for<'f>(job: Job<'_, 'f>) -> Found<'f> {
 }
 
 impl<'f> Ahead<'_, 'f> {
-    /// Has somebody look for the events of the next part, and put them in here.
+    /// Has a thread look for the events of the next part, with `found` as memory for the result.
     fn order(&mut self, mut found: Found<'f>) {
         found.block.clear();
         found.numbers.clear();
@@ -149,7 +151,7 @@ impl<'f> Ahead<'_, 'f> {
         }
     }
 
-    /// Goes on with the next part; false if there is none.
+    /// Continues with the next part; false if there is none.
     fn next_part(&mut self) -> bool {
         if std::mem::take(&mut self.at.is_over) {
             return false;

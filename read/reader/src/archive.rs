@@ -1,4 +1,4 @@
-//! Finds the traces in an archive, whose files are read where they lie in it.
+//! Finds the traces in an archive. Their files are read in place.
 
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
@@ -10,17 +10,17 @@ use crate::extent::Extent;
 use crate::find::{Found, is_hidden, stream_name};
 use crate::spool::{Reading, unpacked};
 
-/// Files that an archive may have.
+/// Maximum number of files in an archive.
 const FILE_COUNT_MAX: usize = 1 << 20;
 
-/// Where a file of an archive lies, or why it is none.
+/// Location of a file in an archive, or the reason why it cannot be read.
 type File = Result<Extent, String>;
 
-/// The traces in an archive of this name.
+/// Returns the traces in an archive. `path`: its name, for messages.
 pub(crate) fn traces(archive: &Extent, path: &Path) -> Result<Vec<Found>, Error> {
     let mut dirs: BTreeMap<String, Vec<(String, File)>> = BTreeMap::new();
     let shown = path.display();
-    // What is wrong can be told in the bytes of the file.
+    // The error's text can contain bytes of the file.
     let failed = |error: std::io::Error| {
         let text: String = error.to_string().chars().take(200).flat_map(char::escape_debug).collect();
         Error(format!("cannot read the archive {shown}: {text}"))
@@ -86,7 +86,7 @@ pub(crate) fn traces(archive: &Extent, path: &Path) -> Result<Vec<Found>, Error>
     Ok(found)
 }
 
-/// The directory of a path, with a `/` at its end if it has a name, and the name of the file.
+/// Splits a path into its directory, with a `/` at its end unless it is empty, and the name of the file.
 fn split(path: &Path) -> (String, String) {
     let parts = path.components().filter(|part| matches!(part, Component::Normal(_)));
     let path: PathBuf = parts.collect();

@@ -1,30 +1,31 @@
-//! Between which times events are asked for.
+//! Limits of time for the selection of events.
 
 use dormouse_abi::class::matches;
 use dormouse_ctf::Event;
 
 use crate::TraceFiles;
 
-/// Between which times events are asked for.
+/// Limits of time for the selection of events.
 #[derive(Debug, Clone)]
 pub struct Bounds {
-    /// Nanoseconds since the epoch.
+    /// Earliest time, in nanoseconds since the epoch.
     pub first_ns: i64,
-    /// Nanoseconds since the epoch.
+    /// Latest time, in nanoseconds since the epoch.
     pub last_ns: i64,
-    /// What an event must match, before events are asked for.
+    /// Pattern of the first selected event, until it has occurred.
     from: Option<String>,
-    /// With what event it ends.
+    /// Pattern of the last selected event.
     upto: Option<String>,
     is_past: bool,
 }
 
 impl Bounds {
-    /// From the first to the last of these times; and of these events from the first on whose class matches `from`, to the next that matches `upto`.
+    /// Creates limits: from the first to the last of these times, and within them from the first event whose class
+    /// matches `from` to the next one that matches `upto`.
     pub fn new(files: &TraceFiles, (first_ns, last_ns): (i64, i64), from: Option<&str>, upto: Option<&str>) -> Bounds {
         let [from_owned, upto_owned] = [from, upto].map(|pattern| pattern.map(str::to_string));
         let mut bounds = Bounds { first_ns, last_ns, from: from_owned, upto: upto_owned, is_past: false };
-        // With the times of these events, packets before and behind are passed by their headers.
+        // With the times of these two events, packets before and after them are skipped by their headers.
         if let Some(ns) = from.and_then(|from| bounds.find(files, None, from)) {
             bounds.first_ns = ns;
         }
@@ -34,7 +35,7 @@ impl Bounds {
         bounds
     }
 
-    /// The time of the first event that matches, between these bounds and from the first on that matches `from`.
+    /// Returns the time of the first matching event within these limits, from the first event on that matches `from`.
     fn find(&self, files: &TraceFiles, mut from: Option<&str>, wanted: &str) -> Option<i64> {
         let mut events = files.events_within(self.first_ns, self.last_ns);
         while let Some(item) = events.next_event() {
@@ -50,7 +51,7 @@ impl Bounds {
         None
     }
 
-    /// Whether not all times are asked for.
+    /// Whether there are any limits.
     pub fn are_set(&self) -> bool {
         self.first_ns > i64::MIN
             || self.last_ns < i64::MAX
@@ -59,7 +60,7 @@ impl Bounds {
             || self.is_past
     }
 
-    /// Whether the next event is between them. Of an event without a time nobody can tell.
+    /// Whether the next event is within the limits. An event without a time is not, if there are limits of time.
     #[inline]
     pub fn have(&mut self, event: &Event<'_>) -> bool {
         !self.are_set() || self.are_around(event)
@@ -79,7 +80,7 @@ impl Bounds {
     }
 }
 
-/// Whether an event's class has a name that matches.
+/// Whether the name of an event's class matches.
 fn is_named(event: &Event<'_>, pattern: &str) -> bool {
     matches(pattern, &event.class.full_name)
 }

@@ -1,38 +1,38 @@
-//! How many events of each class there are, on several processors at once.
+//! Numbers of events by class, counted on several CPUs at once.
 
 use dormouse_ctf::ClassCounts;
 
 use crate::traces::TraceFiles;
 
-/// How many events of each class there are.
+/// Numbers of events by class.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Those that have events, most frequent first.
+    /// Classes that have events, the most frequent first.
     pub classes: Vec<ClassCount>,
-    /// What the streams say besides (damage, discarded events), one line each, in the order of the streams.
+    /// Notices of the streams (damage, discarded events), one line each, in the order of the streams.
     pub warnings: Vec<String>,
 }
 
-/// A class and its events.
+/// A class and its number of events.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClassCount {
-    /// Its name; of traces of Dormouse `provider:name`.
+    /// Name of the class; in traces of Dormouse `provider:name`.
     pub name: String,
-    /// In its trace.
+    /// Id of the class in its trace.
     pub id: u64,
-    /// How many.
+    /// Number of events.
     pub events: u64,
 }
 
 impl Counts {
-    /// Events of all classes.
+    /// Returns the number of events of all classes.
     pub fn events(&self) -> u64 {
         self.classes.iter().map(|class| class.events).sum()
     }
 }
 
 impl TraceFiles {
-    /// Counts the events of each class by the headers of their records, on as many threads as there are processors for.
+    /// Counts the events of each class from the headers of their records, on as many threads as there are CPUs.
     pub fn counts(&self) -> Counts {
         let (sums, parts) = self.in_parts((0..self.stream_count()).collect(), |counts, mut reader| {
             let (mut notices, end_bytes) = (Vec::new(), reader.end_bytes());
@@ -44,7 +44,7 @@ impl TraceFiles {
         let names: Vec<&str> = self.names().collect();
         let (mut warnings, mut over) = (Vec::new(), None);
         for (stream, (notices, is_over)) in parts {
-            // Behind a place where a stream cannot be read, there is nothing more to be said of it.
+            // After a place where a stream cannot be read, its further parts have nothing to report.
             if over != Some(stream) {
                 warnings.extend(notices.into_iter().map(|notice| format!("{}: {notice}", names[stream])));
                 over = is_over.then_some(stream);

@@ -1,4 +1,4 @@
-//! Where the bytes of a stream lie, and the window through which they are read.
+//! Location of a stream's bytes, and the window through which they are read.
 
 use std::fs::File;
 use std::io::ErrorKind;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use dormouse_ctf::Source;
 
-/// Least and most of one: a system call should be worth it, and the second-level cache should hold it.
+/// Range of window sizes: large enough to be worth a system call, small enough for the second-level cache.
 pub(crate) const WINDOW_BYTES: std::ops::RangeInclusive<usize> = 16 << 10..=128 << 10;
 
 /// A part of a file: a stream in a file of its own, or in an archive.
@@ -15,35 +15,35 @@ pub(crate) const WINDOW_BYTES: std::ops::RangeInclusive<usize> = 16 << 10..=128 
 pub struct Extent {
     file: Arc<File>,
     begin: u64,
-    /// Its length, when it was opened.
+    /// Its length when it was opened.
     pub size_bytes: u64,
 }
 
 impl Extent {
-    /// So many bytes from `begin` on.
+    /// Creates an extent of `size_bytes` bytes from `begin` on.
     pub fn new(file: Arc<File>, begin: u64, size_bytes: u64) -> Extent {
         Extent { file, begin, size_bytes }
     }
 
-    /// All of a file.
+    /// Creates an extent of a whole file.
     ///
     /// # Errors
-    /// Its length cannot be asked for.
+    /// The length of the file cannot be read.
     pub fn all(file: File) -> std::io::Result<Extent> {
         let size_bytes = file.metadata()?.len();
         Ok(Extent::new(Arc::new(file), 0, size_bytes))
     }
 
-    /// A part of it, if it is there as a whole.
+    /// Returns a part of the extent; `None` if it exceeds the extent.
     pub fn part(&self, begin: u64, size_bytes: u64) -> Option<Extent> {
         let is_there = begin.checked_add(size_bytes)? <= self.size_bytes;
         is_there.then(|| Extent { file: Arc::clone(&self.file), begin: self.begin + begin, size_bytes })
     }
 
-    /// Fills `bytes` with those from `offset` on, and gives how many there are.
+    /// Fills `bytes` from `offset` on, and returns the number of bytes that were read.
     ///
     /// # Errors
-    /// What the system says.
+    /// Reading failed.
     pub fn read_at(&self, bytes: &mut [u8], offset: u64) -> std::io::Result<usize> {
         let rest_bytes = usize::try_from(self.size_bytes.saturating_sub(offset)).unwrap_or(usize::MAX);
         let size_bytes = bytes.len().min(rest_bytes);
@@ -59,10 +59,10 @@ impl Extent {
         Ok(filled)
     }
 
-    /// All of it, if it is not longer than `len_max`.
+    /// Returns the contents, if they are not longer than `len_max`.
     ///
     /// # Errors
-    /// It is longer, or what the system says.
+    /// They are longer, or reading failed.
     pub fn read_all(&self, len_max: u64) -> std::io::Result<Vec<u8>> {
         if self.size_bytes > len_max {
             return Err(std::io::Error::new(ErrorKind::InvalidData, format!("it is longer than {len_max} bytes")));
@@ -73,10 +73,10 @@ impl Extent {
         Ok(bytes)
     }
 
-    /// Its first bytes, as many as there are of these.
+    /// Returns the first `N` bytes, or fewer if the extent is shorter.
     ///
     /// # Errors
-    /// What the system says.
+    /// Reading failed.
     pub fn start<const N: usize>(&self) -> std::io::Result<Vec<u8>> {
         let mut bytes = vec![0; N];
         let count = self.read_at(&mut bytes, 0)?;
@@ -84,24 +84,24 @@ impl Extent {
         Ok(bytes)
     }
 
-    /// A window of this size.
+    /// Returns a window of this size.
     pub fn window(&self, size_bytes: usize) -> Window<'_> {
         self.window_in(size_bytes, Vec::new())
     }
 
-    /// The same in memory of another.
+    /// Returns a window of this size that reuses the memory of another.
     pub(crate) fn window_in(&self, size_bytes: usize, mut memory: Vec<u8>) -> Window<'_> {
         if memory.len() > size_bytes {
-            // That was for one long record.
+            // The memory was grown for one long record.
             memory = Vec::new();
         }
         Window { extent: self, size_bytes, offset: 0, memory, len: 0 }
     }
 
-    /// Whether both hold the same.
+    /// Whether both have the same contents.
     ///
     /// # Errors
-    /// What the system says.
+    /// Reading failed.
     pub fn is_same(&self, other: &Extent) -> std::io::Result<bool> {
         if self.size_bytes != other.size_bytes {
             return Ok(false);
@@ -119,22 +119,23 @@ impl Extent {
     }
 }
 
-/// A stream of which a part is in memory. Not mapped: who reads from a mapping that its file has become too short for is killed (SIGBUS).
+/// A stream of which a part is in memory. It is not mapped: a process that reads a mapping beyond the end of a
+/// shortened file is killed (SIGBUS).
 #[derive(Debug)]
 pub struct Window<'a> {
     extent: &'a Extent,
-    /// Bytes that are read at a time.
+    /// Number of bytes that are read at a time.
     size_bytes: usize,
-    /// Where the part starts.
+    /// Offset of the part.
     offset: u64,
-    /// Its first bytes are the part; the others are of no account. It is filled with zeros where it has not been used before alone.
+    /// Buffer; its first `len` bytes are the part. Only memory that was not used before is filled with zeros.
     memory: Vec<u8>,
-    /// Bytes of the part.
+    /// Size of the part, in bytes.
     len: usize,
 }
 
 impl Window<'_> {
-    /// Its memory, for another.
+    /// Returns its memory, for another window.
     pub(crate) fn into_memory(self) -> Vec<u8> {
         self.memory
     }
@@ -144,7 +145,7 @@ impl Window<'_> {
         let size_bytes = self.size_bytes.max(size_bytes_min).min(rest_bytes.try_into().unwrap_or(usize::MAX));
         self.offset = offset;
         if self.memory.len() > self.size_bytes && size_bytes <= self.size_bytes {
-            // What one long record needed is given back.
+            // Memory for one long record is given back.
             self.memory = Vec::new();
         }
         if self.memory.len() < size_bytes {

@@ -1,4 +1,4 @@
-//! Finds the traces in directories, and what belongs to each.
+//! Finds the traces in directories, and the files of each.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -11,26 +11,26 @@ use rustix::process::{Resource, getrlimit, setrlimit};
 use crate::extent::Extent;
 use crate::spool::unpacked;
 
-/// Directories in directories in which traces are looked for.
+/// Maximum depth of directories in which traces are looked for.
 const DEPTH_MAX: usize = 32;
 
-/// What lies in the directory of a trace.
+/// The contents of a trace's directory.
 #[derive(Debug)]
 pub(crate) struct Found {
-    /// The directory, from the one that the user has named: empty, or with a `/` at its end.
+    /// Path relative to the directory that the user has named: empty, or with a `/` at its end.
     pub prefix: String,
-    /// Of the metadata, for messages.
+    /// Path of the metadata, for messages.
     pub path: PathBuf,
     pub metadata: Vec<u8>,
-    /// Files that can be streams, by name: where they lie, or why they are none.
+    /// Files that may be streams, by name: location, or reason why they are not.
     pub files: Vec<(String, Result<Extent, String>)>,
     /// Index files, by the name of their stream.
     pub indexes: Vec<(String, Extent)>,
-    /// Names that are passed over.
+    /// Names of other files, which are passed over.
     pub passed_over: Vec<String>,
 }
 
-/// Adds what is in a directory, whose name is `prefix`. A trace has no other traces in it.
+/// Adds the traces in a directory. `prefix`: its name. A trace does not contain other traces.
 pub(crate) fn find(dir: &Dir, prefix: &str, depth: usize, found: &mut Vec<Found>) -> Result<(), Error> {
     let names = dir.names().map_err(not_read(&dir.path))?;
     let is_file = |name: &str| names.iter().any(|other| other == name) && !dir.has_dir(OsStr::new(name));
@@ -83,17 +83,17 @@ fn trace(dir: &Dir, prefix: &str, metadata: &str) -> Result<Found, Error> {
     Ok(found)
 }
 
-/// What editors and file managers leave, and what a session keeps for itself.
+/// Files of editors and file managers, and private files of a session.
 pub(crate) fn is_hidden(name: &str) -> bool {
     name.starts_with('.')
 }
 
-/// The name of a stream whose file has this name, compressed perhaps.
+/// Returns the name of the stream in a file of this name, which may be compressed.
 pub(crate) fn stream_name(name: &str) -> &str {
     name.strip_suffix(".zst").unwrap_or(name)
 }
 
-/// They only help: what cannot be read is as if it were not there.
+/// Returns the index files. They are optional, so unreadable ones are ignored.
 fn indexes(dir: &Dir, name: &OsStr) -> Vec<(String, Extent)> {
     let Ok(below) = dir.open_below(name) else { return Vec::new() };
     let names = below.names().unwrap_or_default();
@@ -104,7 +104,8 @@ fn indexes(dir: &Dir, name: &OsStr) -> Vec<(String, Extent)> {
     names.into_iter().filter_map(index).collect()
 }
 
-/// Opens one of the files of a trace, which can be more than a process may have open by default. A process may raise that limit itself.
+/// Opens a file of a trace. A trace can have more files than a process may open by default, so the process raises its
+/// own limit if necessary.
 fn open_one_of_many(dir: &Dir, name: &OsStr) -> std::io::Result<File> {
     dir.read(name).or_else(|error| {
         let mut limit = getrlimit(Resource::Nofile);

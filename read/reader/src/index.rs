@@ -1,4 +1,4 @@
-//! Index files of LTTng, which say where the packets of a stream are. Hints, never believed.
+//! Index files of LTTng, which contain the locations of a stream's packets. They are hints and are never trusted.
 //!
 //! `index/NAME.idx` belongs to the stream `NAME`. All numbers are big-endian:
 //!
@@ -14,10 +14,10 @@ use dormouse_ctf::{PacketSpan, Source, StreamReader};
 const MAGIC: u32 = 0xC1F1_DCC1;
 const HEADER_BYTES: usize = 16;
 const ENTRY_BYTES: usize = 7 * 8;
-/// No version has longer ones.
+/// Maximum size of an entry; no version has longer ones.
 const ENTRY_BYTES_MAX: usize = 4096;
 
-/// An index file whose header is sound.
+/// An index file with a valid header.
 #[derive(Debug)]
 pub struct Index<I> {
     source: I,
@@ -25,21 +25,21 @@ pub struct Index<I> {
     count: u64,
 }
 
-/// Why an index is not used.
+/// Reason why an index is not used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum IndexError {
-    /// Its header is none of a version that is known.
+    /// Its header is not that of a known version.
     #[error("is no index of LTTng")]
     Header,
-    /// It is cut off, or its bytes cannot be had.
+    /// It is cut off, or cannot be read.
     #[error("cannot be read")]
     Unreadable,
-    /// What it says of a packet is not what is there.
+    /// Its description of a packet does not match the packet.
     #[error("does not say what is in its stream")]
     Wrong,
 }
 
-/// The size of an entry, from the header of an index.
+/// Returns the size of an entry from the header of an index.
 fn entry_bytes(header: &[u8; HEADER_BYTES]) -> Option<u64> {
     let (numbers, _) = header.as_chunks::<4>();
     let at = |index: usize| u32::from_be_bytes(numbers[index]);
@@ -65,7 +65,7 @@ impl<I: Source> Index<I> {
     /// Reads the header.
     ///
     /// # Errors
-    /// It is none.
+    /// The header is invalid or cannot be read.
     pub fn open(mut source: I) -> Result<Index<I>, IndexError> {
         let size_bytes = source.size_bytes();
         if size_bytes < HEADER_BYTES as u64 {
@@ -78,10 +78,10 @@ impl<I: Source> Index<I> {
         Ok(Index { source, entry_bytes, count })
     }
 
-    /// What it says of a packet.
+    /// Returns the entry of a packet.
     ///
     /// # Errors
-    /// It cannot be read.
+    /// The entry cannot be read.
     pub fn entry(&mut self, index: u64) -> Result<PacketSpan, IndexError> {
         if index >= self.count {
             return Err(IndexError::Unreadable);
@@ -91,12 +91,12 @@ impl<I: Source> Index<I> {
         bytes.first_chunk().map(span).ok_or(IndexError::Unreadable)
     }
 
-    /// Has a stream that nobody has read yet begin with the last packet which ends before the first time that is asked for, if the header there
-    /// says what the index says. Packets of a stream are in the order of time, so none before that one is asked for either; whatever else
-    /// the index says is not looked at.
+    /// Moves a stream that has not been read yet to the last packet that ends before `first_ns`, if that packet's
+    /// header matches the index. Packets of a stream are in the order of time, so no earlier packet is needed. Other
+    /// entries of the index are not checked.
     ///
     /// # Errors
-    /// It cannot be used, and the stream is as it was.
+    /// The index cannot be used; the stream has not moved.
     pub fn seek<S: Source>(&mut self, reader: &mut StreamReader<'_, S>, first_ns: i64) -> Result<(), IndexError> {
         let (mut low, mut high) = (0, self.count);
         while low < high {
@@ -105,7 +105,7 @@ impl<I: Source> Index<I> {
             let Some(end_ns) = reader.nanoseconds(end) else { return Ok(()) };
             if end_ns < first_ns { low = middle + 1 } else { high = middle }
         }
-        // The packets from here on are looked at one by one, so the one in front of them goes too.
+        // Packets from here on are examined one by one, so starting one packet earlier does no harm.
         let Some(last) = low.checked_sub(1) else { return Ok(()) };
         match reader.seek(last, &self.entry(last)?) {
             true => Ok(()),

@@ -1,4 +1,5 @@
-//! Opens traces, whoever has written them, and reads their streams: in order of time, or as fast as they can be read.
+//! Opens traces of Dormouse and of other tracers, and reads their streams: in the order of time, or as fast as
+//! possible.
 //!
 //! ```text
 //!   DIR/…/metadata, streams ─▶ find ─┐                            ┌─▶ Merge: events in order       view
@@ -6,23 +7,26 @@
 //!   stream.zst ─▶ spool (unnamed file) ─┘     Extent ─▶ Window ─▶ └─▶ counts: no order
 //! ```
 //!
-//! * A stream is a part of a file ([`extent`]), of which a window is in memory ([`Window`]): 16 to 128 KiB, all windows together 64 MiB where
-//!   streams are not too many, and as much as one record needs while one is longer. Nothing is mapped: a file that is shortened while it is
-//!   read is an error of its stream, and no SIGBUS. A packet may be of any size, for it is never in memory as a whole.
-//! * Archives are read where they lie if they are not compressed. What is compressed is unpacked into an unnamed file, in `TMPDIR`, up to half
-//!   of what is free there ([`spool`]).
-//! * What in a trace is no stream of it, or is one twice, is left out and said; what belongs there without being a stream is passed over, and
-//!   is in [`TraceFiles::notes`].
-//! * Index files (`index/*.idx` of LTTng) are used to find the place where a time begins, if the header of the packet there says the same
-//!   ([`index`]).
-//! * The order of events is that of [`dormouse_ctf::merge`]: time, then trace and stream in the order of [`TraceFiles::names`], then place.
+//! * A stream is a part of a file ([`extent`]), of which a window is in memory ([`Window`]): 16 to 128 KiB. All windows
+//!   together have 64 MiB unless there are too many streams; a window grows while a record is longer. Nothing is
+//!   mapped: shortening a file while it is read causes an error of its stream, not SIGBUS. A packet can have any size,
+//!   since it is never in memory as a whole.
+//! * Uncompressed archives are read in place. Compressed data is unpacked into an unnamed file in `TMPDIR`, up to half
+//!   of the free space there ([`spool`]).
+//! * Files in a trace that are not streams, or that repeat a stream, are left out and reported. Files that belong to a
+//!   trace without being streams are passed over, and listed in [`TraceFiles::notes`].
+//! * Index files (`index/*.idx` of LTTng) are used to find the packet at which a time begins, if the packet's header
+//!   matches the index ([`index`]).
+//! * Events are ordered as in [`dormouse_ctf::merge`]: by time, then by trace and stream in the order of
+//!   [`TraceFiles::names`], then by position.
 //!
-//! * Commands read in one loop, [`Reading`]: it tells events that are asked for from others, whose events are whose, what is wrong, and what was lost in the
-//!   time that is asked for.
+//! * Commands read in one loop, [`Reading`]: it separates selected events from others, tracks the writers of events,
+//!   and collects errors and the losses in the selected time.
 //!
 //! # Memory
-//! At most 64 MiB, and 1 MiB for each stream. Besides, metadata and what is counted; while a record is longer than a window, twice the record
-//! (16 MiB at most); and the window of a zstd frame while it is unpacked (32 MiB at most, 8 MiB as `zstd` writes it).
+//! At most 64 MiB, and 1 MiB for each stream. In addition: metadata and counts; while a record is longer than a window,
+//! twice the record (16 MiB at most); and the window of a zstd frame while it is unpacked (32 MiB at most, 8 MiB as
+//! `zstd` writes it).
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 

@@ -1,11 +1,11 @@
-//! What was lost in the time that is asked for.
+//! Losses within the selected time.
 
 use dormouse_ctf::StatedLosses;
 use dormouse_ctf::loss::{AT_AN_EDGE, DAMAGED};
 
 use crate::{Bounds, TraceFiles};
 
-/// The time that is asked for, and the losses that packets tell of: how many, and from when until when.
+/// The selected time, and the losses that packets report: number of events, and the times between which they were lost.
 #[derive(Debug)]
 pub(crate) struct LostWithin {
     first_ns: i64,
@@ -30,12 +30,13 @@ impl LostWithin {
         (self.first_ns, self.last_ns) == (i64::MIN, i64::MAX)
     }
 
-    /// A packet tells of events that were lost.
+    /// Adds a loss that a packet reports.
     pub(crate) fn lose(&mut self, count: u64, begin_ns: Option<i64>, end_ns: Option<i64>) {
         self.losses.push((count, begin_ns.unwrap_or(i64::MIN), end_ns.unwrap_or(i64::MAX)));
     }
 
-    /// How many events were lost in this time. Of others, which can be in it, `losses` take note.
+    /// Returns the number of events that were certainly lost in this time. Events that may have been lost in it are
+    /// added to `losses`.
     fn stated(&self, losses: &mut StatedLosses) -> u64 {
         let mut stated: u64 = 0;
         for (count, begin_ns, end_ns) in &self.losses {
@@ -48,7 +49,8 @@ impl LostWithin {
         stated
     }
 
-    /// What there is to say of losses, when all has been read, and how many events these are; `losses`: what state streams say of the whole trace.
+    /// Returns the report of losses, after everything was read, and the number of lost events. `losses`: losses of the
+    /// whole trace from state streams.
     pub(crate) fn told(&self, files: &TraceFiles, losses: StatedLosses, is_damaged: bool) -> (Option<String>, u64) {
         let mut losses = if self.is_whole() { losses } else { files.stated_losses().of_a_part() };
         if is_damaged {

@@ -1,10 +1,10 @@
-//! Streams cut into parts, which several threads read at once.
+//! Cuts streams into parts, which several threads read at once.
 //!
 //! ```text
-//!   streams ─▶ StreamReader::cut (headers of packets alone, one thread at a time) ─▶ parts of 1 MiB ─▶ as many threads as processors
+//!   streams ─▶ StreamReader::cut (only headers of packets, one thread at a time) ─▶ parts of 1 MiB ─▶ as many threads as CPUs
 //! ```
-//! One long stream keeps all processors busy as well as many short ones do. What threads find out of a part comes back in the order of streams
-//! and parts; what they only sum up they keep until the end.
+//! One long stream keeps all CPUs as busy as many short ones. Results of parts are returned in the order of streams and
+//! parts; sums are kept by each thread until the end.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -13,35 +13,36 @@ use dormouse_ctf::StreamReader;
 use crate::extent::Window;
 use crate::traces::TraceFiles;
 
-/// Bytes of a part: far more than finding where it ends costs, and few enough that nobody has to wait long for the last one.
+/// Size of a part in bytes: reading it costs far more than finding its end, and the last part does not keep the other
+/// threads waiting for long.
 const PART_BYTES: u64 = 1 << 20;
-/// Bytes that are read to find where the next packet is, most of which are not used.
+/// Number of bytes that are read to find the next packet, most of which are not used.
 const HEADER_WINDOW_BYTES: usize = 512;
 
-/// Parts of streams, for whoever takes the next one: several threads can, behind a lock. Together they hold what the streams hold.
+/// Parts of streams. Several threads can take the next part, under a lock. Together the parts hold the whole streams.
 #[derive(Debug)]
 pub struct Parts<'f> {
     files: &'f TraceFiles,
-    /// The first and the last time that is asked for.
+    /// First and last selected time.
     times: (i64, i64),
     streams: std::vec::IntoIter<usize>,
-    /// The one that is being cut, its number, and that of its next part.
+    /// The stream that is being cut, its number, and the number of its last part.
     cut: Option<(StreamReader<'f, Window<'f>>, usize, u32)>,
 }
 
 impl TraceFiles {
-    /// Cuts these streams, of which events between two times are asked for as by [`StreamReader::within`].
+    /// Cuts these streams into parts. `times`: the selected time, see [`StreamReader::within`].
     pub fn parts(&self, streams: Vec<usize>, times: (i64, i64)) -> Parts<'_> {
         Parts { files: self, times, streams: streams.into_iter(), cut: None }
     }
 
-    /// Bytes of a stream, by its number among the [`TraceFiles::names`].
+    /// Returns the size of a stream, by its number in [`TraceFiles::names`].
     pub fn stream_size_bytes(&self, index: usize) -> u64 {
         self.streams[index].extent.size_bytes
     }
 
-    /// Reads these streams, each by `read` in parts, on as many threads as there are processors for. Each thread has an `S` for what it sums up.
-    /// Gives these, and what was found in the parts with their streams, in order.
+    /// Reads these streams in parts, on as many threads as there are CPUs. `read` reads a part; each thread has its own
+    /// `S` for sums. Returns all `S`, and the results of the parts with the numbers of their streams, in order.
     pub(crate) fn in_parts<'f, S: Default + Send, P: Send>(
         &'f self,
         streams: Vec<usize>,
@@ -76,13 +77,13 @@ impl TraceFiles {
 /// A part of a stream.
 #[derive(Debug)]
 pub struct Part<'f> {
-    /// The stream, by its number among the [`TraceFiles::names`].
+    /// Number of the stream in [`TraceFiles::names`].
     pub stream: usize,
-    /// The index of its trace.
+    /// Index of its trace.
     pub trace: usize,
-    /// Which of the stream's parts.
+    /// Number of the part within the stream.
     pub number: u32,
-    /// Reads it.
+    /// Reader of the part.
     pub reader: StreamReader<'f, Window<'f>>,
 }
 

@@ -1,4 +1,4 @@
-//! The one loop in which traces are read: events that are asked for, events that are not, notices.
+//! The one loop in which traces are read: selected events, other events, notices.
 
 use dormouse_ctf::stream::Block;
 use dormouse_ctf::{Event, Notice, Problem, Selection, StateRecord, StatedLosses, StreamReader, Writers};
@@ -6,10 +6,10 @@ use dormouse_ctf::{Event, Notice, Problem, Selection, StateRecord, StatedLosses,
 use crate::lost::LostWithin;
 use crate::{Bounds, Events, TraceFiles};
 
-/// Warnings that are kept one by one.
+/// Maximum number of warnings that are kept one by one.
 const WARNINGS_MAX: usize = 1000;
 
-/// Reads events in the order of time, and takes note of what is wrong, and of what is lost.
+/// Reads events in the order of time, and collects errors and losses.
 #[derive(Debug)]
 pub struct Reading<'f> {
     files: &'f TraceFiles,
@@ -22,11 +22,11 @@ pub struct Reading<'f> {
     losses: StatedLosses,
     part: LostWithin,
     wrong: Wrong,
-    /// Which index files are of no use for finding the begin, one line each.
+    /// Index files that cannot be used to find the begin, one line each.
     pub index_notes: Vec<String>,
 }
 
-/// What is wrong with the traces, one line each, and how many lines more there would be.
+/// Errors of the traces, one line each, and the number of further ones.
 #[derive(Debug, Default)]
 struct Wrong {
     warnings: Vec<String>,
@@ -44,30 +44,30 @@ impl Wrong {
     }
 }
 
-/// What comes next.
+/// The next item.
 #[derive(Debug)]
 pub enum Item<'r> {
-    /// An event that is asked for; and whose events are whose.
+    /// A selected event, and the writers of events so far.
     Wanted(Event<'r>, &'r mut Writers),
-    /// An event that is not asked for.
+    /// An event that is not selected.
     Other(Event<'r>),
-    /// What is wrong or lost.
+    /// An error or a loss.
     Notice(Notice),
 }
 
-/// What there is to say when all has been read.
+/// The report after everything was read.
 #[derive(Debug)]
 pub struct Said {
-    /// What is damaged, left out or missing, one line each.
+    /// Damage, and files that are left out or missing, one line each.
     pub warnings: Vec<String>,
-    /// What was lost in the time that was asked for, if anything was.
+    /// Losses in the selected time, if there are any.
     pub losses: Option<String>,
-    /// How many events these are, as far as that is known.
+    /// Number of lost events, as far as it is known.
     pub events_lost: u64,
 }
 
 impl Said {
-    /// All of it as lines for people, what was lost last.
+    /// Returns the report as lines for people, losses last.
     pub fn lines(&self) -> impl Iterator<Item = String> {
         let warnings = self.warnings.iter().map(|line| format!("warning: {line}"));
         warnings.chain(self.losses.clone())
@@ -75,7 +75,7 @@ impl Said {
 }
 
 impl<'f> Reading<'f> {
-    /// Begins.
+    /// Starts reading.
     pub fn new(files: &'f TraceFiles, selection: Selection, bounds: Bounds) -> Reading<'f> {
         let (events, index_notes) = files.range(bounds.first_ns, bounds.last_ns);
         Reading {
@@ -93,42 +93,42 @@ impl<'f> Reading<'f> {
         }
     }
 
-    /// Keeps no more names of processes than take so many bytes; those that come later have none.
+    /// Limits the memory for names of processes to `bytes`. Names beyond it are not kept.
     pub fn limit_names(&mut self, bytes: usize) {
         self.writers.limit(bytes);
     }
 
-    /// Which events are asked for, by class and value.
+    /// Returns the selection of events by class and value.
     pub fn selection(&self) -> &Selection {
         &self.selection
     }
 
-    /// Which events are asked for, by time; as far as they have come.
+    /// Returns the selection of events by time, in its current state.
     pub fn bounds(&self) -> &Bounds {
         &self.bounds
     }
 
-    /// Name of a stream.
+    /// Returns the name of a stream.
     pub fn stream_name(&self, stream: usize) -> &'f str {
         self.names[stream]
     }
 
-    /// To where a stream has come, nanoseconds since the epoch.
+    /// Returns the time that a stream has reached, in nanoseconds since the epoch.
     pub fn time_ns(&self, stream: usize) -> Option<i64> {
         self.events.streams()[stream].time_ns()
     }
 
-    /// Bytes of all streams.
+    /// Returns the size of all streams, in bytes.
     pub fn size_bytes(&self) -> u64 {
         self.events.streams().iter().map(StreamReader::size_bytes).sum()
     }
 
-    /// How many of these have been read or passed over, by the packet.
+    /// Returns the number of bytes that were read or skipped, in whole packets.
     pub fn read_bytes(&self) -> u64 {
         self.size_bytes() - self.events.streams().iter().map(StreamReader::rest_bytes).sum::<u64>()
     }
 
-    /// What comes next; `None` at the end.
+    /// Returns the next item; `None` at the end.
     #[inline(always)]
     pub fn next_item(&mut self) -> Option<Item<'_>> {
         Some(match self.events.next_event()? {
@@ -150,34 +150,35 @@ impl<'f> Reading<'f> {
         })
     }
 
-    /// Where every event is asked for, keeps the next one, if it is one of a program. False: [`Reading::next_item`] gives what comes instead.
+    /// If all events are selected, keeps the next one, provided a program recorded it. Returns false otherwise: then
+    /// call [`Reading::next_item`].
     #[inline]
     pub fn keep_next(&mut self, block: &mut Block<'f>) -> bool {
         self.is_all && self.events.keep_next(block)
     }
 
-    /// Keeps the event that [`Reading::next_item`] has given last.
+    /// Keeps the event that [`Reading::next_item`] returned last.
     #[inline]
     pub fn keep(&self, block: &mut Block<'f>) {
         self.events.keep(block);
     }
 
-    /// Only what was lost from this time on is to be told.
+    /// Limits the report to losses from this time on.
     pub fn begins_with(&mut self, ns: i64) {
         self.part.begin_with(ns);
     }
 
-    /// Only what was lost up to this time is to be told.
+    /// Limits the report to losses up to this time.
     pub fn ends_with(&mut self, ns: i64) {
         self.part.end_with(ns);
     }
 
-    /// What traces ought to have, and have not, one line each; nothing, if only a part was asked for.
+    /// Returns the missing parts of the traces, one line each; nothing if only a part was selected.
     pub fn missing(&self) -> Vec<String> {
         if self.bounds.are_set() { Vec::new() } else { self.files.missing(&self.events) }
     }
 
-    /// What there is to say. `is_at_end`: all has been read, so that what is missing is known.
+    /// Returns the report. `is_at_end`: whether everything was read, so that missing parts are known.
     pub fn finish(self, is_at_end: bool) -> Said {
         let missing = if is_at_end { self.missing() } else { Vec::new() };
         let Wrong { warnings: wrong, more } = self.wrong;
@@ -189,7 +190,7 @@ impl<'f> Reading<'f> {
     }
 }
 
-/// What a session says of itself comes seldom.
+/// State records are rare.
 #[cold]
 fn note_state(event: &Event<'_>, losses: &mut StatedLosses, writers: &mut Writers) {
     if let Some(record) = StateRecord::decode(event) {

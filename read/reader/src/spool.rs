@@ -1,4 +1,4 @@
-//! Unpacks what is compressed into unnamed files, within bounds.
+//! Unpacks compressed data into unnamed files, within limits.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -8,24 +8,24 @@ use std::sync::Arc;
 use dormouse_directory::Error;
 use crate::extent::Extent;
 
-/// How compressed bytes begin.
+/// First bytes of compressed data.
 const GZIP: &[u8] = &[0x1F, 0x8B];
 const ZSTD: &[u8] = &[0x28, 0xB5, 0x2F, 0xFD];
-/// And those between zstd frames that are to be passed over: `x` is 0 to 15, then the length of what follows.
+/// Magic of skippable zstd frames, after a byte `0x5x` with `x` from 0 to 15. The length of the frame follows.
 const ZSTD_PASSED_OVER: &[u8] = &[0x2A, 0x4D, 0x18];
 
-/// The largest window that a frame may ask for: levels up to 19 ask for 8 MiB.
+/// Largest window that a frame may need. Levels up to 19 need 8 MiB.
 const ZSTD_WINDOW_BYTES_MAX: u64 = 32 << 20;
 
-/// Bytes that are unpacked at a time.
+/// Number of bytes that are unpacked at a time.
 const CHUNK_BYTES: usize = 128 << 10;
 
-/// Whether these are the first bytes of something that is compressed as a whole.
+/// Whether data with these first bytes is compressed as a whole.
 pub fn is_compressed(start: &[u8]) -> bool {
     start.starts_with(GZIP) || start.starts_with(ZSTD)
 }
 
-/// A file as it is, or what is in it if zstd has compressed it.
+/// Returns the file, or its unpacked contents if it was compressed by zstd.
 pub(crate) fn unpacked(extent: Extent, path: &Path) -> Result<Extent, Error> {
     match extent.start::<4>() {
         Ok(start) if start.starts_with(ZSTD) => spool(Reading { extent: &extent, offset: 0 }, path, bytes_max()),
@@ -33,16 +33,16 @@ pub(crate) fn unpacked(extent: Extent, path: &Path) -> Result<Extent, Error> {
     }
 }
 
-/// Half of what is free where unnamed files lie.
+/// Returns half of the free space where unnamed files are created.
 pub(crate) fn bytes_max() -> u64 {
     let free = rustix::fs::statvfs(std::env::temp_dir()).map(|stat| stat.f_bavail.saturating_mul(stat.f_frsize));
     free.unwrap_or(0) / 2
 }
 
-/// Writes everything that is read to an unnamed file, unpacked if it is compressed, up to `bytes_max`.
+/// Copies everything from `reader` to an unnamed file, unpacked if it is compressed, up to `bytes_max`.
 ///
 /// # Errors
-/// One line: it is more, it cannot be unpacked or written.
+/// One line: there is more data, or it cannot be unpacked or written.
 pub fn spool(reader: impl Read, path: &Path, bytes_max: u64) -> Result<Extent, Error> {
     let shown = path.display();
     let place = std::env::temp_dir();
@@ -103,7 +103,7 @@ impl std::io::Seek for Reading<'_> {
 
 type Frame<R> = ruzstd::decoding::StreamingDecoder<BufReader<R>, ruzstd::decoding::FrameDecoder>;
 
-/// What is in the zstd frames of a file, which are one behind the other.
+/// Contents of the zstd frames of a file, one after another.
 struct Frames<R: Read> {
     reader: Option<BufReader<R>>,
     frame: Option<Frame<R>>,
@@ -153,13 +153,13 @@ impl<R: Read> Read for Frames<R> {
     }
 }
 
-/// All of standard input, unpacked if it is compressed.
+/// Returns all of standard input, unpacked if it is compressed.
 pub(crate) fn standard_input() -> Result<Extent, Error> {
     let input = std::io::stdin();
     spool(input.lock(), Path::new("standard input"), bytes_max())
 }
 
-/// A file that a user has named, unpacked if it is compressed.
+/// Returns the contents of a file that a user has named, unpacked if it is compressed.
 pub(crate) fn file(path: &Path, file: File) -> Result<Extent, Error> {
     let failed = dormouse_directory::not_read(path);
     let extent = Extent::all(file).and_then(|extent| Ok((extent.start::<4>()?, extent)));

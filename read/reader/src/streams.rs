@@ -1,4 +1,4 @@
-//! Which files of a trace are its streams: each once, and nothing else.
+//! Determines the streams among the files of a trace, each once.
 
 use std::collections::HashMap;
 
@@ -12,16 +12,16 @@ use dormouse_directory::is_stream_name;
 pub(crate) struct Stream {
     /// Index of its trace.
     pub trace: usize,
-    /// Its file, from the directory that the user has named.
+    /// Name of its file, relative to the directory that the user has named.
     pub name: String,
     pub extent: Extent,
     /// Its index file.
     pub index: Option<Extent>,
-    /// Of one that is still written, how much of it is read.
+    /// For a stream that is still written, the number of bytes that are read.
     pub growing: Option<u64>,
 }
 
-/// A file that can be a stream.
+/// A file that may be a stream.
 struct Candidate {
     stream: Stream,
     /// Its name in the trace's directory.
@@ -31,7 +31,8 @@ struct Candidate {
     header: Vec<u8>,
 }
 
-/// The streams among the files of a trace: those of Dormouse sorted, the state stream first. What is none, and what is there twice, is said.
+/// Returns the streams among the files of a trace. Those of Dormouse are sorted, the state stream first. Files that are
+/// not streams, or that repeat one, are reported in `left_out`.
 pub(crate) fn of_trace(
     trace: &Trace,
     index: usize,
@@ -46,7 +47,7 @@ pub(crate) fn of_trace(
         let is_expected = own.is_some_and(|metadata| is_expected(metadata, &name));
         let full_name = format!("{prefix}{name}");
         match (first.identity, first.problem) {
-            // A stream without its header is damaged; a file that nobody has called a stream is none.
+            // A stream without its header is damaged; a file that nothing names as a stream is not one.
             (None, Some(problem @ (Problem::Header(_) | Problem::CutOff { .. }))) if !is_expected => {
                 left_out.push(format!("{full_name} is no stream: it {problem}; it is left out"));
                 continue;
@@ -58,7 +59,7 @@ pub(crate) fn of_trace(
     }
     match own {
         Some(metadata) => of_own(metadata, candidates, left_out),
-        // Without times nothing tells a stream that is there twice from two that are alike.
+        // Without times, a repeated stream cannot be distinguished from two equal ones.
         None if trace.class.clocks.is_empty() => candidates.into_iter().map(|candidate| candidate.stream).collect(),
         None => of_others(candidates, left_out),
     }
@@ -68,7 +69,7 @@ fn is_expected(metadata: &Metadata, name: &str) -> bool {
     name == "state" || is_stream_name(name) || metadata.totals.0.contains_key(name)
 }
 
-/// Keeps one file of each stream: that with the name which the session gives it, if it is there.
+/// Keeps one file of each stream: the one with the name that the session gave it, if it exists.
 fn of_own(metadata: &Metadata, candidates: Vec<Candidate>, left_out: &mut Vec<String>) -> Vec<Stream> {
     let keyed = candidates.into_iter().map(|candidate| {
         let name = candidate.name.as_str();
@@ -76,7 +77,7 @@ fn of_own(metadata: &Metadata, candidates: Vec<Candidate>, left_out: &mut Vec<St
             Some(totals) => Some(totals.identity()) == candidate.identity,
             None => !metadata.totals.is_closed() && is_stream_name(name),
         };
-        // The state stream first: a process has its name before its events of the same tick.
+        // The state stream comes first, so that a process has its name before its events of the same tick.
         ((name != "state", !is_own_name, number_in(name), name.to_string()), candidate)
     });
     let mut keyed: Vec<_> = keyed.collect();
@@ -94,7 +95,8 @@ fn of_own(metadata: &Metadata, candidates: Vec<Candidate>, left_out: &mut Vec<St
     streams
 }
 
-/// Others do not say which streams there were, and can have several files of one. Of those that are the same to the last byte, the first is kept.
+/// Other tracers do not list the streams of a trace, and can write several files for one. Of files with identical
+/// contents, the first one is kept.
 fn of_others(candidates: Vec<Candidate>, left_out: &mut Vec<String>) -> Vec<Stream> {
     let mut kept: Vec<(Vec<u8>, Stream)> = Vec::new();
     for Candidate { stream, header, identity, .. } in candidates {
@@ -112,7 +114,7 @@ fn same(first: &str, second: &str) -> String {
     format!("{first} and {second} are the same stream: {second} is left out")
 }
 
-/// `cpu_10` comes after `cpu_9`.
+/// Returns the number at the end of a name, so that `cpu_10` comes after `cpu_9`.
 fn number_in(name: &str) -> u32 {
     name.rsplit('_').next().and_then(|number| number.parse().ok()).unwrap_or(0)
 }

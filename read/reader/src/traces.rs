@@ -1,4 +1,4 @@
-//! Traces on disk, opened.
+//! Opens traces on disk.
 
 use std::path::Path;
 
@@ -11,13 +11,14 @@ use crate::index::Index;
 use crate::streams::Stream;
 use crate::{Error, archive, spool, streams};
 
-/// A trace on disk, opened; or several.
+/// One or several open traces on disk.
 #[derive(Debug, Default)]
 pub struct TraceFiles {
     traces: Vec<Trace>,
-    /// What is not read, because another file has the same stream, or it is no stream: one line each.
+    /// Files that are not read, because another file has the same stream, or because they are not streams: one line
+    /// each.
     pub left_out: Vec<String>,
-    /// What is passed over, because it belongs to a trace without being a stream of it: one line each.
+    /// Files that are passed over, because they belong to a trace without being streams: one line each.
     pub notes: Vec<String>,
     pub(crate) streams: Vec<Stream>,
 }
@@ -25,30 +26,30 @@ pub struct TraceFiles {
 /// The events of streams in their order.
 pub type Events<'a> = Merge<'a, Window<'a>>;
 
-/// Memory of the windows of all streams together, if they are not too many.
+/// Memory of the windows of all streams together, unless there are too many streams.
 const WINDOWS_BYTES: usize = 64 << 20;
 
-/// Bytes at both ends of a stream by which it is told from others.
+/// Number of bytes at both ends of a stream that identify it.
 const EDGE_BYTES: usize = 4 << 10;
 
-/// How often, and after what time, metadata are read that are amid a declaration.
+/// Number of attempts to read metadata that end within a declaration, and the time between two attempts.
 const ATTEMPTS: u32 = 25;
 const MOMENT: std::time::Duration = std::time::Duration::from_millis(20);
 
 impl TraceFiles {
-    /// Opens all files of a trace, or of all traces in the directories below; an archive (tar, which gzip or zstd may have compressed); or
-    /// `-`, an archive on standard input.
+    /// Opens all files of a trace, or of all traces in the directories below; an archive (tar, possibly compressed by
+    /// gzip or zstd); or `-`, an archive on standard input.
     ///
     /// # Errors
-    /// One line, and where metadata are wrong the place in their text.
+    /// One line. For invalid metadata it includes the position in their text.
     pub fn open(path: &Path) -> Result<TraceFiles, Error> {
         TraceFiles::open_all([path])
     }
 
-    /// As [`TraceFiles::open`], of several.
+    /// Opens several traces, see [`TraceFiles::open`].
     ///
     /// # Errors
-    /// That of the first that cannot be opened.
+    /// The first error of opening one of them.
     pub fn open_all<'p>(paths: impl IntoIterator<Item = &'p Path>) -> Result<TraceFiles, Error> {
         let mut files = TraceFiles::default();
         let paths: Vec<&Path> = paths.into_iter().collect();
@@ -65,7 +66,7 @@ impl TraceFiles {
                 return Err(no_trace(path, std::io::ErrorKind::NotFound.into()));
             }
             for mut found in found {
-                // Names of several are told apart by what the user has named.
+                // With several paths, the names of streams include the path that the user has given.
                 if paths.len() > 1 {
                     found.prefix = format!("{}/{}", path.display().to_string().trim_end_matches('/'), found.prefix);
                 }
@@ -75,11 +76,11 @@ impl TraceFiles {
         Ok(files)
     }
 
-    /// As [`TraceFiles::open`], of a trace that is still written: of the packets that are there now those that are whole. What these hold, metadata declare
-    /// that are read after the streams' sizes.
+    /// Opens a trace that is still written, see [`TraceFiles::open`]. It reads those packets that exist now and are
+    /// complete. Metadata are read after the sizes of streams, so they declare everything in these packets.
     ///
     /// # Errors
-    /// As those of [`TraceFiles::open`].
+    /// See [`TraceFiles::open`].
     pub fn open_growing(path: &Path) -> Result<TraceFiles, Error> {
         let before = TraceFiles::open_whole(path)?;
         let mut files = TraceFiles::open_whole(path)?;
@@ -90,13 +91,13 @@ impl TraceFiles {
         Ok(files)
     }
 
-    /// Opens a trace whose metadata may be amid a declaration.
+    /// Opens a trace whose metadata may end within a declaration.
     fn open_whole(path: &Path) -> Result<TraceFiles, Error> {
         for _ in 0..ATTEMPTS {
             if let Ok(files) = TraceFiles::open(path) {
                 return Ok(files);
             }
-            // A declaration is written at once: it is whole a moment later, and nobody tells.
+            // A declaration is written at once, so it is complete a moment later. There is no notification of that.
             std::thread::sleep(MOMENT);
         }
         TraceFiles::open(path)
@@ -124,7 +125,7 @@ impl TraceFiles {
         Ok(())
     }
 
-    /// Each trace by itself. What is left out and passed over is with the first.
+    /// Splits into single traces. `left_out` and `notes` go to the first one.
     pub fn each(mut self) -> Vec<TraceFiles> {
         let mut all: Vec<TraceFiles> = Vec::new();
         for trace in self.traces.drain(..) {
@@ -140,11 +141,11 @@ impl TraceFiles {
         all
     }
 
-    /// Shows what tells the streams from others of the same trace, wherever it lies: by name in its directory, length, and the first and the last
-    /// bytes.
+    /// Passes what identifies the streams to `show`, independent of the trace's path: name in the directory, length,
+    /// and the first and the last bytes.
     ///
     /// # Errors
-    /// What the system says.
+    /// Reading failed.
     pub fn show_edges(&self, show: &mut dyn FnMut(&[u8])) -> std::io::Result<()> {
         let name = |stream: &Stream| stream.name.rsplit('/').next().unwrap_or_default().to_owned();
         let mut streams: Vec<(String, &Stream)> = self.streams.iter().map(|stream| (name(stream), stream)).collect();
@@ -162,46 +163,47 @@ impl TraceFiles {
         Ok(())
     }
 
-    /// The trace of a stream.
+    /// Returns the trace of a stream.
     fn trace_of(&self, stream: &Stream) -> TraceRef<'_> {
         TraceRef::from(&self.traces[stream.trace])
     }
 
-    /// The traces.
+    /// Returns the traces.
     pub fn traces(&self) -> impl Iterator<Item = TraceRef<'_>> {
         self.traces.iter().map(TraceRef::from)
     }
 
-    /// Corrects the times of a trace, by its number among [`TraceFiles::described`].
+    /// Sets the correction of a trace's times, by its index in [`TraceFiles::described`].
     pub fn correct(&mut self, trace: usize, correction: Correction) {
         self.traces[trace].correction = Some(correction);
     }
 
-    /// What the metadata of each trace say.
+    /// Returns the metadata of each trace.
     pub fn described(&self) -> &[Trace] {
         &self.traces
     }
 
-    /// A reader of each stream, in the order of [`TraceFiles::names`], with the index of its trace.
+    /// Returns a reader of each stream, in the order of [`TraceFiles::names`], with the index of its trace.
     pub fn readers(&self) -> impl Iterator<Item = (usize, StreamReader<'_, Window<'_>>)> {
         self.streams.iter().enumerate().map(|(index, stream)| (stream.trace, self.reader(index)))
     }
 
-    /// Names of the streams, the state stream first.
+    /// Returns the names of the streams, the state stream first.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.streams.iter().map(|stream| stream.name.as_str())
     }
 
-    /// Whether a stream, by its number among the [`TraceFiles::names`], has what a session of Dormouse says of itself, and no event of a program.
+    /// Whether a stream, by its number in [`TraceFiles::names`], is the state stream of a Dormouse session, which has
+    /// no events of programs.
     pub fn is_state(&self, index: usize) -> bool {
         let stream = &self.streams[index];
         self.traces[stream.trace].own.is_some() && stream.name.rsplit('/').next() == Some("state")
     }
 
-    /// Writes the bytes of a stream, by its number among the [`TraceFiles::names`], as they are. Gives how many there are.
+    /// Writes the bytes of a stream, by its number in [`TraceFiles::names`], without change. Returns their number.
     ///
     /// # Errors
-    /// What the system says.
+    /// Reading or writing failed.
     ///
     /// # Panics
     /// There is no such stream.
@@ -218,7 +220,7 @@ impl TraceFiles {
         }
     }
 
-    /// How many streams there are.
+    /// Returns the number of streams.
     pub fn stream_count(&self) -> usize {
         self.streams.len()
     }
@@ -227,7 +229,7 @@ impl TraceFiles {
         (WINDOWS_BYTES / self.streams.len().max(1)).clamp(*WINDOW_BYTES.start(), *WINDOW_BYTES.end())
     }
 
-    /// One stream, by its number among the [`TraceFiles::names`].
+    /// Returns a reader of one stream, by its number in [`TraceFiles::names`].
     ///
     /// # Panics
     /// There is no such stream.
@@ -235,7 +237,7 @@ impl TraceFiles {
         self.reader_by(index, self.window_bytes())
     }
 
-    /// The same, by a window of this size.
+    /// Returns a reader of one stream with a window of this size.
     pub(crate) fn reader_by(&self, index: usize, window_bytes: usize) -> StreamReader<'_, Window<'_>> {
         let stream = &self.streams[index];
         let reader = StreamReader::of_source(self.trace_of(stream), index, stream.extent.window(window_bytes));
@@ -245,22 +247,22 @@ impl TraceFiles {
         }
     }
 
-    /// A window on a stream, in memory that another had.
+    /// Returns a window on a stream that reuses the memory of another.
     pub(crate) fn window_in(&self, index: usize, memory: Vec<u8>) -> Window<'_> {
         self.streams[index].extent.window_in(*WINDOW_BYTES.end(), memory)
     }
 
-    /// The events of all streams, which are numbered in the order of [`TraceFiles::names`].
+    /// Returns the events of all streams. Streams are numbered in the order of [`TraceFiles::names`].
     pub fn events(&self) -> Merge<'_, Window<'_>> {
         Merge::new(self.readers().map(|(_, reader)| reader))
     }
 
-    /// Those from the first to the last of these times, in nanoseconds since the epoch, see [`StreamReader::within`].
+    /// Returns the events between two times, in nanoseconds since the epoch, see [`StreamReader::within`].
     pub fn events_within(&self, first_ns: i64, last_ns: i64) -> Merge<'_, Window<'_>> {
         self.range(first_ns, last_ns).0
     }
 
-    /// The same; and which index files are of no use for finding their begin, one line each.
+    /// Returns the events between two times, and the index files that cannot be used to find the begin, one line each.
     pub fn range(&self, first_ns: i64, last_ns: i64) -> (Merge<'_, Window<'_>>, Vec<String>) {
         let mut notes = Vec::new();
         let readers: Vec<_> = (0..self.streams.len())
@@ -279,12 +281,12 @@ impl TraceFiles {
         (Merge::new(readers), notes)
     }
 
-    /// The time of the last event, see [`StreamReader::end_ns`].
+    /// Returns the time of the last event, see [`StreamReader::end_ns`].
     pub fn end_ns(&self) -> Option<i64> {
         self.readers().filter_map(|(_, reader)| reader.end_ns()).max()
     }
 
-    /// What the state streams say of losses, to their ends.
+    /// Returns the losses that the state streams report, up to their ends.
     pub fn stated_losses(&self) -> StatedLosses {
         let mut losses = StatedLosses::default();
         let readers = (0..self.streams.len()).filter(|index| self.is_state(*index)).map(|index| self.reader(index));
@@ -297,8 +299,8 @@ impl TraceFiles {
         losses
     }
 
-    /// What is missing in traces whose [`TraceFiles::events`] have been read to the end, one line each; nothing, if only those of some time
-    /// were asked for.
+    /// Returns the missing parts of traces whose [`TraceFiles::events`] were read to the end, one line each; nothing if
+    /// only a part of the time was selected.
     pub fn missing(&self, events: &Merge<'_, Window<'_>>) -> Vec<String> {
         if events.streams().iter().any(StreamReader::is_bounded) {
             return Vec::new();
@@ -306,10 +308,10 @@ impl TraceFiles {
         dormouse_ctf::stats::missing(self.traces(), self.names().zip(events.streams()))
     }
 
-    /// Reads all of it, on several threads.
+    /// Reads everything, on several threads.
     pub fn stats(&self) -> Stats {
         let traces: Vec<TraceRef<'_>> = self.traces().collect();
-        // Of most only the beginning is read here.
+        // Only the beginning of most streams is read here.
         let reader = |index: usize| self.reader_by(index, *WINDOW_BYTES.start());
         let streams = self.streams.iter().enumerate();
         let streams = streams.map(|(index, stream)| (stream.trace, stream.name.as_str(), reader(index)));
@@ -323,7 +325,7 @@ impl TraceFiles {
     }
 }
 
-/// A regular file that a user has named, which is no file of a trace's directory.
+/// Opens a regular file that a user has named, unless it is a file in a trace's directory.
 fn open_archive(path: &Path) -> Option<std::fs::File> {
     let is_file = std::fs::metadata(path).is_ok_and(|metadata| metadata.is_file());
     let is_in_trace = path.parent().is_some_and(|dir| dir.join("metadata").is_file());
@@ -342,7 +344,7 @@ mod tests {
 
     use super::*;
 
-    /// Text of every length, so that records stand across the ends of windows, and one that no window holds.
+    /// Texts of every length, so that records cross the ends of windows, and one that no window holds.
     #[test]
     fn windows_show_what_the_file_holds_until_it_is_shortened() {
         let mut trace = TraceBuilder::new();
@@ -373,7 +375,7 @@ mod tests {
             "cpu_0: packet 0 at byte 0 cannot be read: the file was shortened from {size_bytes} to 300000 bytes meanwhile"
         );
         assert_eq!(stats.warnings, [warning]);
-        // Each has 16 bytes of header, its text and a NUL.
+        // Each record has 16 bytes of header, its text and a NUL.
         assert_eq!(stats.events, (1..).take_while(|n| 80 + 17 * n + n * (n - 1) / 2 <= 300_000).count() as u64);
     }
 }

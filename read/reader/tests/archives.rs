@@ -1,4 +1,4 @@
-//! Traces in archives are read as they are.
+//! Traces in archives are read without change.
 
 use std::io::{Cursor, Write};
 use std::path::Path;
@@ -11,10 +11,10 @@ use dormouse_reader::{Counts, TraceFiles};
 use dormouse_testing::{Lack, skip};
 use dormouse_traces::TraceBuilder;
 
-/// Set for the process that is the test's own child.
+/// Set for the child process of the test.
 const ENV_CHILD: &str = "DORMOUSE_TEST_CHILD";
 
-/// A trace in `DIR/traces/one`.
+/// Writes a trace to `DIR/traces/one`.
 fn write(place: &Path) -> std::path::PathBuf {
     let mut builder = TraceBuilder::new();
     let class = builder.class("p", "e", &[("text", FieldType::scalar(Kind::Str))]);
@@ -31,7 +31,7 @@ fn write(place: &Path) -> std::path::PathBuf {
     place.join("traces")
 }
 
-/// Runs a program in a directory; false, and the test is skipped, where it lacks.
+/// Runs a program in a directory. If it is not installed, returns false, and the test is skipped.
 fn run(place: &Path, program: &'static str, arguments: &[&str]) -> bool {
     match Command::new(program).args(arguments).current_dir(place).stdin(Stdio::null()).status() {
         Ok(status) => {
@@ -65,7 +65,7 @@ fn archives_are_read_as_the_directory_is() {
             assert_eq!(counts(&place.join(name)), expected, "{name}");
         }
     }
-    // Two frames, one behind the other, and one that is to be passed over between them.
+    // Two frames, one after the other, with a skippable frame between them.
     if run(place, "tar", &["-cf", "b.tar", "./traces/one"]) && run(place, "zstd", &["-q", "b.tar"]) {
         assert_eq!(counts(&place.join("b.tar.zst")), expected);
         let tar = std::fs::read(place.join("b.tar")).unwrap();
@@ -83,7 +83,7 @@ fn archives_are_read_as_the_directory_is() {
         std::fs::write(place.join("e.tar.zst"), damaged).unwrap();
         let error = TraceFiles::open(&place.join("e.tar.zst")).unwrap_err().to_string();
         assert!(error.ends_with("its checksum is not that of what is in it"), "{error}");
-        // Streams and metadata that zstd has compressed one by one.
+        // Streams and metadata that were compressed by zstd one by one.
         assert!(run(&place.join("traces/one"), "zstd", &["-q", "--rm", "metadata", "cpu_0"]));
         assert_eq!(counts(&place.join("traces")), expected);
         assert!(run(place, "tar", &["-cf", "d.tar", "traces"]));
@@ -102,7 +102,7 @@ fn an_archive_on_standard_input_is_read() {
     if !run(place.path(), "tar", &["-czf", "a.tgz", "traces"]) {
         return;
     }
-    // A process has one standard input.
+    // A process has one standard input, so a child process reads it.
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "an_archive_on_standard_input_is_read", "--nocapture"])
         .env(ENV_CHILD, "1")
@@ -136,7 +136,7 @@ fn an_archive_that_is_cut_off_or_has_no_trace_says_so() {
     gzip.write_all(&tar).unwrap();
     let gzip = gzip.finish().unwrap();
     assert!(error("cut.tgz", &gzip[..gzip.len() / 2]).starts_with("cannot unpack "));
-    // A stream that ends with the archive is left out, and what is there is read.
+    // A stream that the end of the archive cuts off is left out, and the others are read.
     let cut = &tar[..tar.len() * 2 / 3 / 512 * 512];
     std::fs::write(at("cut.tar"), cut).unwrap();
     match TraceFiles::open(&at("cut.tar")) {

@@ -1,4 +1,4 @@
-//! Events that threads look for, against those of the streams read one after another.
+//! Selected events that threads find, compared with those of the streams read one after another.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use dormouse_ctf::{ClassRef, Scratch, Value};
 use dormouse_reader::TraceFiles;
 use dormouse_traces::TraceBuilder;
 
-/// What it is shown, one behind another.
+/// Records everything that it is shown, in order.
 #[derive(Default)]
 struct Seen(String);
 
@@ -38,7 +38,7 @@ impl Visitor for Seen {
     }
 }
 
-/// Everything that a stream gives: of events what a row has of them, one line each; between them notices.
+/// Returns everything that a stream gives: one line for each event with its properties, and one for each notice.
 fn read(mut events: impl Chosen, classes: &[(ClassRef<'_>, Projection)]) -> Vec<String> {
     let (mut lines, mut scratch) = (Vec::new(), Scratch::default());
     while let Some(next) = events.next() {
@@ -61,7 +61,8 @@ fn read(mut events: impl Chosen, classes: &[(ClassRef<'_>, Projection)]) -> Vec<
     lines
 }
 
-/// Three classes in turn on two processors, in packets of several KiB, of which one is damaged; one stream has a packet that is far larger than a part.
+/// Writes three classes in turn on two CPUs, in packets of several KiB, one of which is damaged. One stream has a
+/// packet that is far larger than a part.
 fn write(dir: &Path) {
     let mut builder = TraceBuilder::new();
     let number = ("n", FieldType::scalar(Kind::U64));

@@ -1,4 +1,4 @@
-//! What lies in the directory of a trace, and what is wrong with it.
+//! Files in the directory of a trace, and their errors.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::symlink;
@@ -10,10 +10,10 @@ use dormouse_ctf::{StreamReader, Value};
 use dormouse_reader::TraceFiles;
 use dormouse_traces::{Trace, TraceBuilder};
 
-/// Of each stream of events.
+/// Number of events in each stream, except the state stream.
 const EVENTS: u64 = 90;
 
-/// A closed trace: its state stream, and two streams of three packets each.
+/// Returns a closed trace: its state stream, and two streams of three packets each.
 fn trace() -> Trace {
     let mut builder = TraceBuilder::new();
     let class = builder.class("p", "e", &[("n", FieldType::scalar(Kind::U64))]);
@@ -54,7 +54,8 @@ fn written() -> (tempfile::TempDir, Trace) {
     (dir, trace)
 }
 
-/// Times of the events, ticks, and everything that is said: what is left out, notices, what is missing. `stats` says the same.
+/// Returns the times of the events in ticks, and all messages: files left out, notices, missing parts. Checks that
+/// `stats` gives the same.
 fn read(path: &Path) -> (Vec<u64>, Vec<String>) {
     let files = TraceFiles::open(path).unwrap();
     let names: Vec<String> = files.names().map(String::from).collect();
@@ -100,7 +101,7 @@ fn streams_that_are_missing_empty_truncated_or_doubled_are_said() {
     assert_eq!(read(dir.path()), (of_cpu(0), vec!["cpu_1 is missing: it held 90 events in 3 packets".into()]));
     std::fs::write(at("cpu_1"), b"").unwrap();
     assert_eq!(read(dir.path()), (of_cpu(0), vec!["cpu_1 is empty: it held 90 events in 3 packets".into()]));
-    // At the end of a packet nothing but the totals tells.
+    // At the end of a packet, only the totals show that events are missing.
     std::fs::write(at("cpu_1"), &trace.streams[2][..2 * 4096]).unwrap();
     let (times, said) = read(dir.path());
     assert_eq!(times.len() as u64, EVENTS + 60);
@@ -169,7 +170,7 @@ fn a_file_that_is_shortened_while_it_is_read_is_an_error_of_its_stream() {
     let files = TraceFiles::open(dir.path()).unwrap();
     let mut events = files.events();
     assert!(matches!(events.next_event(), Some(Ok(_))));
-    // Below what the windows hold already, so that they go to the file again.
+    // Shorter than what the windows hold already, so that they read the file again.
     let file = OpenOptions::new().write(true).open(dir.path().join("cpu_0")).unwrap();
     file.set_len(100).unwrap();
     let fresh = files.counts();
@@ -205,28 +206,28 @@ fn several_traces_and_parents_are_read_as_one() {
 fn metadata_of_512_mib_are_refused_without_being_read() {
     let (dir, _) = written();
     let metadata = OpenOptions::new().write(true).open(dir.path().join("metadata")).unwrap();
-    // A hole: neither the disk nor the memory has room for it to be read.
+    // A sparse file: neither the disk nor the memory could hold its contents.
     metadata.set_len(512 << 20).unwrap();
     let error = TraceFiles::open(dir.path()).unwrap_err().to_string();
     assert!(error.ends_with("metadata: it is longer than 67108864 bytes"), "{error}");
 }
 
-/// Numbers of the events of a time, and what is said of index files.
+/// Returns the timestamps of the events of a time, and the messages about index files.
 fn read_range(dir: &Path, begin: i64, end: i64) -> (Vec<u64>, Vec<String>) {
     let files = TraceFiles::open(dir).unwrap();
-    // The clock of the traces of tests begins then.
+    // Begin of the clock of the generated traces.
     let first_ns = 1_700_000_000 * 1_000_000_000;
     let (mut events, notes) = files.range(first_ns + begin, first_ns + end - 1);
     let mut times = Vec::new();
     while let Some(item) = events.next_event() {
         times.extend(item.ok().filter(|event| !event.is_state()).map(|event| event.timestamp));
     }
-    // What is not asked for is not missing.
+    // Parts that are not selected are not reported as missing.
     assert_eq!(files.missing(&events), [""; 0]);
     (times, notes)
 }
 
-/// What LTTng would write beside `cpu_0`.
+/// Returns the index that LTTng would write for `cpu_0`.
 fn index_of(bytes: &[u8]) -> Vec<u8> {
     let mut index = [0xC1F1_DCC1u32, 1, 1, 72].map(u32::to_be_bytes).concat();
     for offset in (0..bytes.len()).step_by(4096) {
@@ -248,7 +249,7 @@ fn an_index_helps_if_it_is_right_and_changes_nothing_if_it_is_wrong() {
     write(&right);
     assert_eq!(read_range(dir.path(), 230, 260), (expected.clone(), vec![]));
     assert_eq!(read_range(dir.path(), 0, 1000), (all(), vec![]));
-    // It is used: nobody comes to the first packet, behind which there would be no way.
+    // The index is used: the first packet is not read. Its size is invalid, so the packets after it could not be found.
     let mut bytes = trace.streams[1].clone();
     bytes[OFFSET_PACKET_SIZE - 8..][..16].fill(0xFF);
     std::fs::write(dir.path().join("cpu_0"), &bytes).unwrap();
@@ -264,7 +265,7 @@ fn an_index_helps_if_it_is_right_and_changes_nothing_if_it_is_wrong() {
     write(b"no index");
     let none = "the index of cpu_0 is no index of LTTng, and is passed over".to_string();
     assert_eq!(read_range(dir.path(), 230, 260), (expected.clone(), vec![none]));
-    // Times of its entries that are not in order lead somewhere else, but not to other events.
+    // If the times in its entries are not in order, reading starts elsewhere, but finds the same events.
     let mut random = 7u64;
     for _ in 0..500 {
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -276,7 +277,7 @@ fn an_index_helps_if_it_is_right_and_changes_nothing_if_it_is_wrong() {
     }
 }
 
-/// Of a trace that is still written what is whole is read, and nothing is said of the rest.
+/// Complete packets of a trace that is still written are read, and the rest is not reported.
 #[test]
 fn a_trace_that_grows_is_read_as_far_as_it_is_whole() {
     let (dir, trace) = written();
@@ -291,12 +292,12 @@ fn a_trace_that_grows_is_read_as_far_as_it_is_whole() {
         }
         count
     };
-    // Of three packets of a page each.
+    // Three packets of a page each.
     for (size_bytes, expected) in [(bytes.len(), 90), (bytes.len() - 1, 60), (4096 + 100, 30), (4095, 0), (0, 0)] {
         std::fs::write(&cpu, &bytes[..size_bytes]).unwrap();
         assert_eq!(count(&open()), expected + EVENTS, "{size_bytes} of {}", bytes.len());
     }
-    // What comes while it is open is not read.
+    // Data that is added while the trace is open is not read.
     std::fs::write(&cpu, &bytes[..4096]).unwrap();
     let files = open();
     std::fs::write(&cpu, bytes).unwrap();

@@ -1,4 +1,4 @@
-//! Memory is flat in the size of the trace.
+//! Memory does not grow with the size of the trace.
 
 use std::io::Write;
 use std::path::Path;
@@ -10,9 +10,9 @@ use dormouse_reader::TraceFiles;
 use dormouse_traces::TraceBuilder;
 
 const STREAMS: u64 = 3;
-/// 64 MiB, and 1 MiB a stream.
+/// 64 MiB, and 1 MiB for each stream.
 const BOUND_KIB: u64 = (64 + STREAMS) << 10;
-/// Set for the child, which is this program too: where the trace is, and how it is to be read.
+/// Set for the child process, which is the same program: path of the trace, and how to read it.
 const ENV: [&str; 2] = ["DORMOUSE_TEST_TRACE", "DORMOUSE_TEST_WHAT"];
 
 #[test]
@@ -24,7 +24,7 @@ fn peak_memory_is_below_its_bound_in_a_trace_that_is_larger() {
     let mut size_bytes = 0;
     let mut metadata = String::new();
     for cpu in 0..STREAMS {
-        // Each stream is written before the next is made. Its packets are as large as the test can make them.
+        // Each stream is written before the next one is made. Its packets are as large as the test can make them.
         let mut builder = TraceBuilder::new();
         let class = builder.class("p", "e", &[("text", FieldType::scalar(Kind::Str))]);
         for other in 0..cpu {

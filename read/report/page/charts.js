@@ -1,11 +1,11 @@
-// Pictures of distributions and of call trees, on canvases.
+// Charts of distributions and of call trees, on canvases.
 import { counted, duration, mark, plural, stepOf } from "./text.js";
 import { INK, heatColor } from "./colors.js";
 
 const SMALL = "11px system-ui, sans-serif";
 const BIN_OF_INSTANTS = 255;
 
-// A canvas of so many pixels of the page, with what it shows in words.
+// Returns a canvas of this size in CSS pixels, with a description for screen readers.
 export function canvas(width, height, label) {
   const made = document.createElement("canvas");
   const ratio = window.devicePixelRatio || 1;
@@ -30,7 +30,7 @@ function binsOf(cells) {
   return [Math.min(...bins), Math.max(...bins) + 1];
 }
 
-// Marks at powers of ten of a scale of durations from one bin to another.
+// Marks at the powers of ten of a scale of durations, from one bin to another.
 function* powers(report, low, high) {
   const [least, most] = [durationOf(report, low), durationOf(report, high)];
   for (let value = 10 ** Math.ceil(Math.log10(least)); value <= most; value *= 10) {
@@ -38,7 +38,7 @@ function* powers(report, low, high) {
   }
 }
 
-// How many have which duration.
+// Draws a histogram of durations.
 export function histogram(report, cells, [width, height], theme, color) {
   const [low, high] = binsOf(cells);
   const counts = new Array(high - low).fill(0);
@@ -47,7 +47,7 @@ export function histogram(report, cells, [width, height], theme, color) {
   const [made, pen] = canvas(width, height, `Histogram of durations, from ${duration(durationOf(report, low))} to ${duration(durationOf(report, high))}`);
   const [left, bottom, top] = [46, height - 22, 8];
   const wide = (width - left - 6) / counts.length;
-  // By the logarithm, so that few are seen beside many.
+  // Logarithmic, so that small counts are visible beside large ones.
   const tall = (count) => (count === 0 ? 0 : ((Math.log10(count) + 0.3) / (Math.log10(most) + 0.3)) * (bottom - top));
   pen.fillStyle = theme.quiet;
   for (let count = 1; count <= most; count *= 10) {
@@ -70,7 +70,8 @@ export function histogram(report, cells, [width, height], theme, color) {
   return { made, said };
 }
 
-// What share of the slices of two traces took how long, one over the other. `bins`: of each trace, bins with how many.
+// Draws the histograms of two traces over each other, as shares of their slices. `bins`: for each trace, bins with
+// counts.
 export function histogramOfTwo(report, bins, [width, height], theme, colors) {
   const all = bins.flat().map(([bin]) => bin);
   const [low, high] = [Math.min(...all), Math.max(...all) + 1];
@@ -83,7 +84,7 @@ export function histogramOfTwo(report, bins, [width, height], theme, colors) {
   const [made, pen] = canvas(width, height, `Histogram of durations in A and B, from ${duration(durationOf(report, low))} to ${duration(durationOf(report, high))}`);
   const [left, bottom, top] = [46, height - 22, 8];
   const wide = (width - left - 6) / (high - low);
-  // By the logarithm, so that little is seen beside much: down to a third of the least.
+  // Logarithmic, from a third of the least share on, so that small shares are visible beside large ones.
   const most = Math.max(...shares.flat());
   const least = Math.min(...shares.flat().filter((share) => share > 0)) / 3;
   const tall = (share) => (share === 0 ? 0 : (Math.log(share / least) / Math.log(most / least)) * (bottom - top));
@@ -99,7 +100,7 @@ export function histogramOfTwo(report, bins, [width, height], theme, colors) {
   pen.fillText(`${Number((100 * most).toPrecision(2))} %`, left - 5, top + 2);
   pen.fillStyle = colors[0];
   shares[0].forEach((share, index) => pen.fillRect(left + index * wide, bottom - tall(share), Math.max(1, wide - 1), tall(share)));
-  // The other as the line of its steps, which hides nothing.
+  // The second trace is drawn as a line of steps, which hides nothing.
   pen.fillStyle = pen.strokeStyle = colors[1];
   pen.globalAlpha = 0.3;
   shares[1].forEach((share, index) => pen.fillRect(left + index * wide, bottom - tall(share), Math.max(1, wide - 1), tall(share)));
@@ -124,7 +125,7 @@ export function histogramOfTwo(report, bins, [width, height], theme, colors) {
   return { made, said };
 }
 
-// Marks of an axis, which ends at `right`: texts that would lie on others are left out.
+// Draws the marks of an axis that ends at `right`. Texts that would overlap others are left out.
 function scale(pen, marks, y, right, theme) {
   pen.fillStyle = theme.quiet;
   pen.textAlign = "center";
@@ -139,7 +140,7 @@ function scale(pen, marks, y, right, theme) {
   }
 }
 
-// How durations went over time.
+// Draws durations over time.
 export function heatMap(report, cells, [width, height], theme) {
   const isInstants = cells.every((cell) => cell.bin === BIN_OF_INSTANTS);
   const [low, high] = isInstants ? [0, 1] : binsOf(cells);
@@ -180,7 +181,7 @@ export function heatMap(report, cells, [width, height], theme) {
   return { made, said, timeAt };
 }
 
-// Call trees: how wide a name is says how much time it has, and what is below it is nested in it.
+// Call trees: the width of a name is its time, and nested names are below it.
 export class Flame {
   constructor(report) {
     this.report = report;
@@ -199,7 +200,7 @@ export class Flame {
     return depth;
   }
 
-  // The way to a node, from the top.
+  // Returns the names from the top to a node.
   path(node) {
     const names = [];
     for (let at = node; at && at !== this.root; at = at.parent === 0 ? this.root : this.nodes[at.parent - 1]) names.unshift(at);
@@ -214,7 +215,7 @@ export class Flame {
     return `all slices, ${duration(this.root.total)}`;
   }
 
-  // A click goes in or out; `say` is told the node under the pointer, or that there is none.
+  // A click zooms in or out. `say` receives the node under the pointer, or undefined.
   listen(made, say, shown) {
     const nodeAt = (event) => {
       const box = made.getBoundingClientRect();

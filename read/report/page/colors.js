@@ -1,4 +1,5 @@
-// Colours. Those of names are Paul Tol's scheme "light", made to be told apart by colour-blind people, with dark text on them.
+// Colours. Names have those of Paul Tol's scheme "light", which colour-blind readers can distinguish, with dark text on
+// them.
 
 const NAMES = ["#77aadd", "#ee8866", "#eedd88", "#44bb99", "#ffaabb", "#99ddff", "#bbcc33", "#aaaa00", "#cccccc"];
 const SHADES = [0, 0.22, -0.18];
@@ -14,7 +15,7 @@ function mixed(color, share) {
 
 export const INK = "#16181d";
 
-// The colours of names: those with the most time differ most.
+// Returns the colours of names. Those with the most time differ most.
 export function colorsOf(report, isDark) {
   const order = [...new Set([...report.summary.map((row) => row.name), ...report.names.keys()])];
   const colors = new Array(report.names.length);
@@ -25,19 +26,19 @@ export function colorsOf(report, isDark) {
   return colors;
 }
 
-// What the style says: the same colours for canvases as for elements.
+// Returns the colours of the style sheet, so that canvases match elements.
 export function themeOf() {
   const style = getComputedStyle(document.documentElement);
   const color = (name) => style.getPropertyValue(`--${name}`).trim();
   return Object.fromEntries(["back", "band", "line", "text", "quiet", "accent", "loss", "faded"].map((name) => [name, color(name)]));
 }
 
-// From little to much: viridis, which rises in lightness for everybody.
+// From little to much: viridis, whose lightness rises steadily.
 const STOPS = ["#440154", "#482878", "#3e4989", "#31688e", "#26828e", "#1f9e89", "#35b779", "#6ece58", "#b5de2b", "#fde725"];
 
 export const heatColor = (share) => STOPS[Math.min(STOPS.length - 1, Math.floor(share * STOPS.length))];
 
-// Stripes, for what is lost.
+// Stripes for losses.
 export function stripes(context, color) {
   const tile = document.createElement("canvas");
   tile.width = tile.height = 8;
@@ -53,7 +54,7 @@ export function stripes(context, color) {
   return context.createPattern(tile, "repeat");
 }
 
-// From -1 to 1: blue, grey, orange of Paul Tol's scheme "light", which are told apart by everybody.
+// From -1 to 1: blue, grey and orange of Paul Tol's scheme "light", which colour-blind readers can distinguish.
 export function balance(share) {
   const [from, to] = [[221, 221, 221], share < 0 ? [0x77, 0xaa, 0xdd] : [0xee, 0x88, 0x66]];
   return `rgb(${from.map((part, index) => Math.round(part + (to[index] - part) * Math.min(1, Math.abs(share)))).join(",")})`;

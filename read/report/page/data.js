@@ -1,4 +1,4 @@
-// What the document holds, unpacked.
+// Unpacks the data in the document.
 
 const text = (id) => document.getElementById(id).textContent;
 
@@ -35,11 +35,11 @@ function numbers(bytes, from, out) {
 
 const COLUMNS = ["begin", "duration", "name", "count", "key", "fields", "other"];
 
-// Entries that are asked for have so much room behind those of the page. When it is full, what was asked for before is forgotten.
+// Room for requested entries after those of the page. When it is full, entries of earlier requests are dropped.
 const ROOM = 1 << 20;
 
-// The report: what the head says, and the columns of all rows. An entry is a position in the columns. `shown`: the rows that are drawn, which are those of
-// the page, or finer ones of a part of the time (`part`).
+// Returns the report: the head, and the columns of all rows. An entry is a position in the columns. `shown`: the rows
+// that are drawn, either those of the page or finer ones of a part of the time (`part`).
 export async function load() {
   const head = parse(await unpack(text("head")));
   const bytes = await unpack(text("rows"));
@@ -57,7 +57,7 @@ export async function load() {
 
 const entriesIn = (head) => head.rows.reduce((sum, row) => row.levels.reduce((sum, [, length]) => sum + length, sum), 0);
 
-// Puts the columns of rows behind what is there, and gives the rows.
+// Appends the columns of rows and returns the rows. If there is no room, it overwrites the entries of earlier requests.
 function put(report, head, bytes) {
   const total = entriesIn(head);
   if (report.used + total > report.begin.length) {
@@ -89,14 +89,14 @@ function put(report, head, bytes) {
   });
 }
 
-// Asks the program that has served the page.
+// Sends a request to the program that served the page.
 async function ask(what) {
   const response = await fetch(what, { cache: "no-store", redirect: "error" });
   if (!response.ok) throw new Error(`${response.status} ${(await response.text()).trim()}`);
   return new Uint8Array(await response.arrayBuffer());
 }
 
-// Rows of a part of the time, or with a key, as the program has them: the length of a head, the head, columns.
+// Requests rows of a part of the time, or with a key. The response is the length of a head, the head, and columns.
 export async function partOf(report, asked) {
   const bytes = await ask(`part?${new URLSearchParams(asked)}`);
   const length = 4 + new DataView(bytes.buffer).getUint32(0, true);
@@ -105,10 +105,10 @@ export async function partOf(report, asked) {
   return { resolution: parsed.resolution, counters: parsed.counters, rows: put(report, parsed, columns) };
 }
 
-// Has the program read what was recorded since.
+// Asks the program to read what was recorded since.
 export const again = () => ask("again");
 
-// The heat map of each row of the summary: bins of time and of duration, and how many.
+// Returns the heat map of each row of the summary: bins of time and duration, with counts.
 async function heat(head) {
   const bytes = await unpack(text("heat"));
   const sum = head.summary.reduce((sum, row) => sum + row.heat, 0);
@@ -129,7 +129,8 @@ async function heat(head) {
 const chunks = new Map();
 let starts;
 
-// The fields of an entry: for each of its events a name, and names with values. Nothing, if they are left out.
+// Returns the fields of an entry: for each of its events a name, and pairs of name and value; nothing if they are left
+// out.
 export async function fieldsOf(report, { at, row }) {
   const number = report.fields[at];
   if (number === 0) return [];
@@ -155,7 +156,7 @@ function eventsOf(item) {
 
 async function unpackChunk(report, chunk) {
   const bytes = await unpack(text("fields").substring(starts[chunk], starts[chunk + 1]));
-  // Sizes of all, then all of them: the sizes come to what is left.
+  // All sizes come first, then the fields. The sizes add up to the remaining bytes.
   const view = new DataView(bytes.buffer);
   const sizes = [];
   for (let at = 0, sum = 0; at + sum < bytes.length; at += 4) {

@@ -1,13 +1,13 @@
-// Two traces beside each other: what differs, how durations are distributed in both, and how much time call trees have in both.
+// The comparison of two traces: differences, distributions of durations, and time in call trees.
 import { button, counted, duration, element, plural } from "./text.js";
 import { Flame, histogramOfTwo } from "./charts.js";
 import { balance } from "./colors.js";
 
 const DIFFERENCES_SHOWN = 500;
-// Ratios from here on are told as such.
+// Ratios from here on are shown as a factor, not in percent.
 const TIMES = 10;
 
-// How much B is more than A.
+// Returns by how much B exceeds A.
 function change(ratio) {
   if (ratio >= TIMES) return `×${ratio.toPrecision(3)}`;
   const percent = 100 * (ratio - 1);
@@ -17,7 +17,7 @@ function change(ratio) {
 
 const isTold = (figure) => figure.verdict !== "cannot be told";
 
-// A difference with its interval, marked where that does not have 0 in it.
+// Shows a difference with its interval, highlighted if the interval excludes 0.
 function difference(figure) {
   if (!figure) return element("td", { text: "" });
   const { a, b, ratio, ci95 } = figure;
@@ -29,7 +29,8 @@ function difference(figure) {
 
 const rate = (value) => (value === null ? "" : value === 0 ? "0/s" : `${value >= 100 ? counted(Math.round(value)) : value.toPrecision(3)}/s`);
 
-// Call trees of both: how wide a name is says how much of a second it has in both together, and its colour in which it has more.
+// Call trees of both traces: the width of a name is its time per second in both together, its colour says which trace
+// has more.
 class FlameOfTwo extends Flame {
   constructor(diff) {
     const seconds = diff.durations_ns.map((ns) => Math.max(1, ns) / 1e9);
@@ -62,7 +63,7 @@ class FlameOfTwo extends Flame {
 }
 
 export class Diff {
-  // `shown`: has all of it drawn again.
+  // `shown`: draws the panel again.
   constructor(report, shown) {
     this.report = report;
     this.diff = report.diff;
@@ -77,7 +78,7 @@ export class Diff {
     const differ = diff.rows.filter((row) => row.figures.some(isTold)).length;
     const legend = element("p", {}, element("strong", { text: "A" }), ` ${this.report.title}, ${duration(diff.durations_ns[0])} · `, element("strong", { text: "B" }), ` ${diff.title}, ${duration(diff.durations_ns[1])}`);
     const said = element("p", { class: "quiet", text: `${counted(differ)} of ${plural(diff.rows.length, "class or name", "classes and names")} differ (▲ B is larger, ▼ smaller): the interval of 95 % does not have 0 in it. That which differs most comes first. Of 20 rows that do not differ, one is likely to seem so. Two recordings are compared: those of one program can differ by more.` });
-    // Beside one another, if there is room.
+    // Side by side, if there is room.
     const both = element("div", { class: "columns" }, this.table(), element("div", { id: "both" }, ...this.histogram(Math.min(width, 700), height, theme)));
     return [legend, said, both, ...this.trees(width, theme)];
   }

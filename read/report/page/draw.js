@@ -1,18 +1,18 @@
-// One frame of the timeline.
+// Draws one frame of the timeline.
 import { counted, duration, mark, plural, stepOf } from "./text.js";
 import { firstAfter, levelOf, pointAt, pointsOf } from "./rows.js";
 import { INK, stripes } from "./colors.js";
 
 export const AXIS = 24;
 const FONT = "11px system-ui, sans-serif";
-// Below this many pixels a slice is a mark without a border.
+// Slices below this width in pixels are marks without a border.
 const WIDE = 3;
-// Below this many a slice has no text.
+// Slices below this width in pixels have no text.
 const WIDE_FOR_TEXT = 28;
-// Texts in a frame: they cost the most, and nobody reads so many.
+// Maximum number of texts in a frame. They cost the most to draw, and more cannot be read.
 const TEXTS_MAX = 700;
 
-// Rectangles of one colour beside one another become one.
+// Merges adjacent rectangles of one colour.
 class Brush {
   constructor(pen) {
     this.pen = pen;
@@ -43,14 +43,14 @@ class Brush {
   }
 }
 
-// How wide texts are, as far as a frame has to know it: by their letters.
+// Approximate width of a letter, from which the width of texts is computed.
 let letter = 0;
 const fitting = (text, width) => {
   const letters = Math.floor(width / letter);
   return text.length <= letters ? text : letters < 3 ? "" : `${text.slice(0, letters - 1)}…`;
 };
 
-// `state`: report, view (begin, span in ns), bands, top, size, gutter, colours, selection and matches.
+// `state`: report, view (begin and span in nanoseconds), bands, top, size, gutter, colours, selection and matches.
 export function draw(pen, state) {
   const { report, theme, width, height, gutter, top, bands } = state;
   pen.font = FONT;
@@ -79,7 +79,7 @@ export function draw(pen, state) {
     }
   });
   grid(pen, state, plot, perPixel);
-  // From the first to the last that a thread or CPU has.
+  // From the first to the last item of a thread or CPU.
   pen.fillStyle = theme.band;
   for (const band of visible.filter((band) => band.rows.length)) {
     const x = Math.max(gutter, gutter + (band.begin - state.begin) / perPixel);
@@ -126,7 +126,7 @@ function entries(brush, state, row, y, perPixel, texts) {
       const column = Math.floor(x);
       if (column < free) continue;
       brush.column(column, color);
-      // A mark that can be seen, if there is room for it.
+      // A visible mark, if there is room for it.
       free = column + 1;
       continue;
     }
@@ -135,7 +135,7 @@ function entries(brush, state, row, y, perPixel, texts) {
     const shownEnd = Math.min(Math.round(end), edge + 1);
     const pen = brush.pen;
     if (pen.fillStyle !== color) pen.fillStyle = color;
-    // A pixel of the background parts neighbours.
+    // Neighbours are separated by a pixel of the background.
     pen.fillRect(shown, y, Math.max(1, shownEnd - shown - 1), brush.height);
     free = Math.floor(shownEnd);
     if (row.is_slices && shownEnd - shown > WIDE_FOR_TEXT && texts.length < TEXTS_MAX) {
@@ -147,7 +147,7 @@ function entries(brush, state, row, y, perPixel, texts) {
   brush.flush();
 }
 
-// A counter as steps, from its least value (or 0) up; where a step has several, the greatest is paler.
+// Draws a counter as steps, from its least value (or 0) up. If a step has several values, the greatest is drawn paler.
 function values(pen, state, band, perPixel) {
   const { report, theme, gutter } = state;
   const { least, greatest } = report.counters[band.counter];
@@ -208,7 +208,7 @@ function axis(pen, state, plot, perPixel) {
   pen.restore();
 }
 
-// Striped where events were lost: on the CPU, if it is known and shown, otherwise over all of them.
+// Draws losses as stripes: on the row of the CPU, if it is known and shown, else over all rows.
 function losses(pen, state, visible, perPixel) {
   const { report, theme, gutter, height } = state;
   if (!report.losses.length) return;
@@ -241,7 +241,7 @@ function losses(pen, state, visible, perPixel) {
   }
 }
 
-// What is pointed at, what is selected, and lines to others with its key.
+// Draws the hovered and the selected item, and lines to others with its key.
 function marked(pen, state, perPixel) {
   const { report, theme, gutter } = state;
   const place = ({ at, row }) => {
@@ -308,7 +308,7 @@ function labels(pen, state, visible) {
   }
 }
 
-// The whole time in one strip: how many events, what is lost, and what part is shown.
+// Draws the whole time in one strip: number of events, losses, and the visible part.
 export function drawOverview(pen, state, width, height) {
   const { report, theme } = state;
   pen.fillStyle = theme.back;
@@ -318,7 +318,7 @@ export function drawOverview(pen, state, width, height) {
   const bin = width / report.density.length;
   report.density.forEach((count, index) => {
     if (count === 0) return;
-    // By the root, so that little is seen beside much.
+    // By the square root, so that small counts are visible beside large ones.
     const tall = Math.max(1, Math.sqrt(count / most) * (height - 8));
     pen.fillRect(index * bin, height - tall, Math.max(1, bin - 0.4), tall);
   });

@@ -1,4 +1,4 @@
-// Puts the page together.
+// Assembles the page.
 import { counted, duration, element, plural } from "./text.js";
 import { again, load } from "./data.js";
 import { childrenOf, cpuLabel, neighbour, parentOf } from "./rows.js";
@@ -7,7 +7,7 @@ import { Panel, leftOut, tabsOf } from "./panel.js";
 
 const part = (id) => document.getElementById(id);
 
-// Losses that are told at the top one by one.
+// Maximum number of losses that are listed at the top.
 const LOSSES_TOLD = 3;
 
 const KEYS = [
@@ -22,7 +22,7 @@ function paint(theme) {
   document.documentElement.dataset.shown = theme ?? (darkness.matches ? "dark" : "light");
 }
 
-// What has to be known of a trace before a picture is believed; `before`: which one it is, if there are two.
+// Returns the notes that a reader must know before trusting the picture. `before`: name of the trace, if there are two.
 function notesOf({ losses: all, notes }, where, before) {
   const made = [];
   const losses = all.slice().sort((a, b) => b.events - a.events);
@@ -49,7 +49,7 @@ function notes(report) {
   return made;
 }
 
-// Whether two entries are one item: it can be there twice, in the page and in what was asked for.
+// Whether two entries are the same item, which can be both in the page and in a response.
 const isSame = (report, a, b) => ["begin", "duration", "name"].every((column) => report[column][a] === report[column][b]);
 
 async function start() {
@@ -71,7 +71,7 @@ async function start() {
       panel?.select(entry);
       part("said").textContent = entry ? describe(report, entry).join(", ") : "Nothing is selected";
     },
-    // Others with its key have come.
+    // Other items with its key have arrived.
     linked: () => panel?.tab === "item" && panel.show(),
     failed(error) {
       part("failed").hidden = false;
@@ -83,7 +83,7 @@ async function start() {
   const step = (forward, is) => {
     const { selected } = state;
     const time = selected ? report.begin[selected.at] : state.begin;
-    // The same item can be there twice: in the page, and in what was asked for.
+    // The same item can be both in the page and in a response.
     const same = (at) => selected && at !== selected.at && isSame(report, at, selected.at) && (at >= report.own || selected.at >= report.own);
     select(neighbour(report, state.isByCpu, time, selected ? selected.at : -1, forward, (at) => !same(at) && is(at)));
   };
@@ -192,7 +192,7 @@ async function start() {
   document.addEventListener("keydown", (event) => {
     const isTyping = event.target instanceof HTMLSelectElement || event.target instanceof HTMLInputElement;
     if (event.ctrlKey || event.metaKey || event.altKey || isTyping || keys.open) return;
-    // Where a panel has to be scrolled, its arrow keys do that.
+    // In a panel that scrolls, the arrow keys scroll.
     if (part("view").contains(event.target) && event.key.startsWith("Arrow")) return;
     const act = acts[event.key];
     if (act) act();
@@ -201,12 +201,12 @@ async function start() {
   });
 
   divide();
-  // For tests: what is shown, and how long each frame's script took, in milliseconds.
+  // For tests: the current state, and the time of each frame's script in milliseconds.
   window.dormouseReport = { report, timeline, panel, ready_ms: performance.now() - begun };
   document.documentElement.dataset.ready = "";
 }
 
-// The line between timeline and panel can be moved, by pointer and by keys.
+// Lets the line between timeline and panel be moved by pointer and keys.
 function divide() {
   const [divider, panel] = [part("divider"), part("panel")];
   const set = (height) => (panel.style.flexBasis = `${Math.max(60, Math.min(height, window.innerHeight - 220))}px`);

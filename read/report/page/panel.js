@@ -1,23 +1,23 @@
-// What is below the timeline: the selected item, tables, pictures.
+// The panel below the timeline: the selected item, tables, charts.
 import { button, clock, counted, duration, element, plural, since } from "./text.js";
 import { fieldsOf } from "./data.js";
 import { childrenOf, cpuLabel, find, parentOf, whoLabel } from "./rows.js";
 import { Flame, heatMap, histogram } from "./charts.js";
 import { Diff } from "./diff.js";
 
-// Rows of tables; children, and others with the same key, of an item.
+// Maximum numbers of rows of tables, and of an item's children and others with its key.
 const ROWS_MAX = 500;
 const CHILDREN_MAX = 12;
 const FLOW_SHOWN = 20;
 const SLOWEST_SHOWN = 100;
 
-// The views in the order of their keys; the last is there if two traces are compared.
+// The tabs in the order of their keys. The last one exists only if two traces are compared.
 const TABS = [["item", "Item"], ["summary", "Summary"], ["distribution", "Durations"], ["slowest", "Slowest"], ["trees", "Call trees"], ["about", "What is left out"], ["diff", "What differs"]];
 
 export const tabsOf = (report) => TABS.filter(([name]) => name !== "diff" || report.diff);
 
 export class Panel {
-  // `go`: what the panel has the timeline do.
+  // `go`: actions on the timeline.
   constructor(report, parts, go) {
     this.report = report;
     this.parts = parts;
@@ -80,12 +80,12 @@ export class Panel {
     const name = this.report.name[entry.at];
     const row = this.report.summary.findIndex((row) => row.name === name && row.is_slice === entry.row.is_slices);
     if (row >= 0) this.chosen = row;
-    // Whoever looks at a table goes on looking at it, but for clicks into the timeline.
+    // A table stays open when an item is selected, except by a click into the timeline.
     if (this.tab !== "slowest" && this.tab !== "summary") this.open(this.tab === "distribution" ? "distribution" : "item");
     else if (!this.isHeld) this.open("item");
   }
 
-  // Does something with the timeline that leaves the tab as it is.
+  // Runs an action on the timeline that leaves the tab as it is.
   held(act) {
     this.isHeld = true;
     act();
@@ -98,7 +98,7 @@ export class Panel {
     return [swatch, this.report.names[number]];
   }
 
-  // A list of names and values.
+  // Returns a list of names and values.
   list(pairs) {
     return element("dl", {}, ...pairs.flatMap(([name, value]) => [element("dt", { text: name }), element("dd", { text: value })]));
   }
@@ -215,7 +215,7 @@ export class Panel {
     return made;
   }
 
-  // Goes to the slowest of a row of the summary; of instants to the first.
+  // Goes to the slowest item of a row of the summary; for instants, to the first.
   choose(index) {
     this.chosen = index;
     const row = this.report.summary[index];
@@ -241,7 +241,7 @@ export class Panel {
       ? `${plural(row.count, "slice")}: half up to ${duration(row.p50)}, 90 of 100 up to ${duration(row.p90)}, 99 of 100 up to ${duration(row.p99)}, the longest ${duration(row.max)}`
       : plural(row.count, "instant") });
     const initial = said.textContent;
-    // Beside one another with what parts them and a bar to scroll by; otherwise below.
+    // Side by side, with space between them and a scroll bar; below each other if there is no room.
     const full = this.parts.view.clientWidth - 44;
     const width = full > 760 ? Math.floor((full - 36) / 2) : full;
     const height = Math.max(130, Math.min(320, this.parts.view.clientHeight - 116));
@@ -329,9 +329,9 @@ export class Panel {
   }
 }
 
-// What the pictures do not have, a line each.
+// Returns what the pictures leave out, a line each.
 export function leftOut({ left_out: left, is_served }) {
-  // What is merged in a page that is served is asked for when somebody zooms in.
+  // A served page fetches merged items when the user zooms in.
   const merged = Object.values(is_served ? {} : left.merged).reduce((sum, count) => sum + count, 0);
   return [
     merged && `${plural(merged, "item")} shorter than ${duration(left.resolution_ns)} are drawn as one with their neighbours`,

@@ -1,4 +1,4 @@
-// Which rows there are, where they lie, and what is in them at a time.
+// Rows, their positions, and the entries in them at a time.
 import { counted } from "./text.js";
 
 export const ROW = 18;
@@ -17,10 +17,10 @@ export function threadLabel(report, number) {
   return thread?.label ?? (thread && thread.tid !== null ? `thread ${thread.tid}` : "thread not known");
 }
 
-// What is no thread: slices that belong together by a key.
+// Whether it is a lane: slices that are matched by a key, not a thread.
 const isLane = (report, number) => typeof report.threads[number]?.label === "string";
 
-// A thread with its process.
+// Returns the label of a thread and its process.
 export function whoLabel(report, number) {
   const thread = report.threads[number];
   if (!thread) return "not known";
@@ -47,8 +47,8 @@ function groupBy(list, keyOf) {
 
 const first = (report, rows) => Math.min(...rows.map((row) => report.begin[row.levels[0].from]));
 
-// Bands from top to bottom: headers of processes; threads or CPUs with their rows. `closed`: processes whose threads are not shown; `scale`: how
-// much taller rows are than they have to be.
+// Returns bands from top to bottom: headers of processes, then threads or CPUs with their rows. `closed`: processes
+// whose threads are hidden; `scale`: factor for the height of rows.
 export function layout(report, isByCpu, closed, scale) {
   const bands = [];
   let y = 0;
@@ -87,7 +87,7 @@ export function layout(report, isByCpu, closed, scale) {
     const label = processLabel(report, process);
     threads.sort(([a, rowsOfA], [b, rowsOfB]) => isLane(report, a) - isLane(report, b) || first(report, rowsOfA) - first(report, rowsOfB));
     const count = threads.filter(([thread]) => !isLane(report, thread)).length;
-    // A process of one thread has no header of its own.
+    // A process with one thread has no header of its own.
     if (count === 1) {
       threads.forEach(([thread, rows], index) => put(index ? { label: threadLabel(report, thread), isNested: true } : { label, isProcess: true }, rows));
       counters(process);
@@ -103,10 +103,10 @@ export function layout(report, isByCpu, closed, scale) {
   return { bands, height: y };
 }
 
-// The points of a counter that are shown: those of a part of the time, if it has been fetched.
+// Returns the points of a counter: those of the fetched part of the time, if there is one.
 export const pointsOf = (report, counter) => (report.part?.counters?.[counter] ?? report.counters[counter]).points;
 
-// The last point up to a time, by its position; -1, if there is none.
+// Returns the index of the last point up to a time; -1 if there is none.
 export function pointAt(points, time) {
   let low = 0;
   let high = points.length;
@@ -118,7 +118,7 @@ export function pointAt(points, time) {
   return low - 1;
 }
 
-// The level of a row whose entries are just finer than this.
+// Returns the level of a row that is just finer than this resolution.
 export function levelOf(row, resolution) {
   let found = row.levels[0];
   for (const level of row.levels) {
@@ -127,7 +127,8 @@ export function levelOf(row, resolution) {
   return found;
 }
 
-// The first entry between two positions that ends after this time; `to`, if there is none. Entries of a row follow one another.
+// Returns the first entry between two positions that ends after this time; `to` if there is none. Entries of a row do
+// not overlap.
 export function firstAfter(report, from, to, time) {
   let low = from;
   let high = to;
@@ -139,7 +140,7 @@ export function firstAfter(report, from, to, time) {
   return low;
 }
 
-// The rows that have all that there is between two times: those that are shown, or those of the page.
+// Returns rows that are complete between two times: those that are shown, or those of the page.
 function rowsAround(report, begin, end) {
   const { part } = report;
   return !part || (part.begin <= begin && part.end >= end) ? report.shown : report.rows;
@@ -147,7 +148,7 @@ function rowsAround(report, begin, end) {
 
 const bases = (rows, isByCpu) => rows.filter((row) => row.is_cpu === isByCpu);
 
-// The entry before (`step` -1) or after (1) a time and position of which `is` is true.
+// Returns the entry before (`step` -1) or after (1) a time and position for which `is` is true.
 export function neighbour(report, isByCpu, time, position, step, is) {
   const rows = rowsAround(report, time, time);
   const found = neighbourIn(rows, report, isByCpu, time, position, step, is);
@@ -160,7 +161,7 @@ function neighbourIn(rows, report, isByCpu, time, position, step, is) {
   const isBefore = (a, b) => report.begin[a] < report.begin[b] || (report.begin[a] === report.begin[b] && a < b);
   for (const row of bases(rows, isByCpu)) {
     const { from, to } = row.levels[0];
-    // Within a row the order is that of begins: the nearest that fits is the one.
+    // Entries of a row are sorted by begin, so the nearest match is the first one.
     let low = from;
     let high = to;
     while (low < high) {
@@ -180,7 +181,7 @@ function neighbourIn(rows, report, isByCpu, time, position, step, is) {
   return best < 0 ? undefined : { at: best, row: bestRow };
 }
 
-// The entry of a grouping that begins at a time and has this name and duration.
+// Returns the entry of a grouping with this begin, duration and name.
 export function find(report, isByCpu, begin, duration, name) {
   const rows = report.shown === report.rows ? report.rows : [...report.shown, ...report.rows];
   for (const row of bases(rows, isByCpu)) {
@@ -199,11 +200,11 @@ export function find(report, isByCpu, begin, duration, name) {
   return undefined;
 }
 
-// Rows of slices of the same thread or CPU, the deepest first.
+// Returns the rows of slices of the same thread or CPU, the deepest first.
 const slicesBeside = (rows, row) =>
   rows.filter((other) => other.is_cpu === row.is_cpu && other.of === row.of && other.is_slices).sort((a, b) => b.depth - a.depth);
 
-// What an entry is nested in.
+// Returns the entry that encloses an entry.
 export function parentOf(report, { at, row }) {
   const end = report.begin[at] + report.duration[at];
   for (const above of slicesBeside(rowsAround(report, report.begin[at], end), row)) {
@@ -215,7 +216,7 @@ export function parentOf(report, { at, row }) {
   return undefined;
 }
 
-// What is nested in an entry: the first of them, and how many there are, single or merged.
+// Returns the first entries that are nested in an entry, and their number, single or merged.
 export function childrenOf(report, { at, row }, most) {
   const children = [];
   let count = 0;
@@ -233,7 +234,7 @@ export function childrenOf(report, { at, row }, most) {
   return { children: children.slice(0, most), count };
 }
 
-// Entries of rows with the same key, in the order of time.
+// Returns entries of rows with the same key, in the order of time.
 export function sameKey(rows, report, isByCpu, key, most) {
   const found = [];
   if (key === 0) return found;

@@ -1,4 +1,4 @@
-// Numbers, durations and times as text; elements that hold text. Nothing here makes elements of text.
+// Numbers, durations and times as text, and elements that hold text. Text is never parsed as HTML.
 
 export const counted = (number) => number.toLocaleString("en-US");
 
@@ -8,7 +8,7 @@ const UNITS = [["s", 1e9], ["ms", 1e6], ["µs", 1e3], ["ns", 1]];
 
 const unitOf = (ns) => UNITS.find(([, size]) => Math.abs(ns) >= size) ?? UNITS[3];
 
-// A duration in the unit in which it is easily read: 1.234 ms.
+// Returns a duration in a readable unit: 1.234 ms.
 export function duration(ns) {
   if (ns >= 60e9) {
     const minutes = Math.floor(ns / 60e9);
@@ -20,7 +20,7 @@ export function duration(ns) {
   return `${value.toFixed(digits)} ${name}`;
 }
 
-// The distance of marks on an axis, of 1, 2 or 5 times a power of ten, for about so many of them.
+// Returns the distance of about this many marks on an axis: 1, 2 or 5 times a power of ten.
 export function stepOf(span, marks) {
   const rough = span / Math.max(1, marks);
   const power = 10 ** Math.floor(Math.log10(rough));
@@ -28,7 +28,7 @@ export function stepOf(span, marks) {
   return Math.max(1, step);
 }
 
-// A mark of an axis: as many digits as tell it from its neighbours.
+// Returns the label of a mark, with enough digits to distinguish it from its neighbours.
 export function mark(ns, step) {
   if (ns === 0) return "0";
   const [name, size] = UNITS.find(([, unit]) => Math.abs(ns) >= unit && step * 1e4 >= unit) ?? unitOf(ns);
@@ -36,10 +36,10 @@ export function mark(ns, step) {
   return `${(ns / size).toFixed(digits)} ${name}`;
 }
 
-// A time of the trace: since its begin, in seconds to the nanosecond.
+// Returns a time since the begin of the trace, in seconds to the nanosecond.
 export const since = (ns) => `${(ns / 1e9).toFixed(9)} s`;
 
-// The same by the clock on the wall. `begin`: nanoseconds since the epoch, a BigInt.
+// Returns the wall-clock time. `begin`: nanoseconds since the epoch, a BigInt.
 export function clock(begin, ns) {
   const at = begin + BigInt(Math.round(ns));
   const second = 1000000000n;
@@ -51,7 +51,8 @@ export function clock(begin, ns) {
   return `${day} ${two(date.getHours())}:${two(date.getMinutes())}:${two(date.getSeconds())}.${String(rest).padStart(9, "0")}`;
 }
 
-// An element. Properties: `class`, `text`, `on…` handlers, everything else an attribute. Children: elements and texts.
+// Creates an element. Properties: `class`, `text`, `on…` handlers; all others are attributes. Children: elements and
+// texts.
 export function element(tag, properties = {}, ...children) {
   const made = document.createElement(tag);
   for (const [name, value] of Object.entries(properties)) {

@@ -1,22 +1,22 @@
-// The timeline: what part of it is shown, and what pointer and keys do with it.
+// The timeline: the visible part, and the actions of pointer and keys.
 import { counted, duration, plural, since } from "./text.js";
 import { HEADER, firstAfter, layout, levelOf, pointAt, pointsOf, sameKey, whoLabel, cpuLabel, find } from "./rows.js";
 import { partOf } from "./data.js";
 import { colorsOf, themeOf } from "./colors.js";
 import { AXIS, draw, drawOverview } from "./draw.js";
 
-// Nothing is shorter than what is shown at least.
+// Least visible span, in nanoseconds.
 const SPAN_MIN = 20;
-// What a key or a turn of the wheel changes.
+// Steps of zooming and panning, for a key or a turn of the wheel.
 const ZOOM = 1.25;
 const PAN = 0.12;
-// Pixels that a press may move and still be a click.
+// Pixels by which a press may move and still be a click.
 const CLICK = 4;
-// Lines to others with the same key.
+// Maximum number of lines to others with the same key.
 const FLOW_MAX = 200;
-// How much taller rows are drawn, if there is room.
+// Factors for the height of rows, if there is room.
 const SCALES = [1.8, 1.4];
-// Frames of which the times are kept.
+// Number of frames whose times are kept.
 const FRAMES_KEPT = 4096;
 
 export class Timeline {
@@ -40,7 +40,7 @@ export class Timeline {
     this.listen();
   }
 
-  // What is shown, for tests and for the panel.
+  // The visible part, for tests and for the panel.
   get view() {
     const { begin, span, isByCpu } = this.state;
     return { begin, span, isByCpu };
@@ -49,7 +49,7 @@ export class Timeline {
   arrange() {
     const of = (scale) => layout(this.report, this.state.isByCpu, this.closed, scale);
     const room = this.parts.scroller.clientHeight - AXIS - 8;
-    // Few rows are drawn taller.
+    // If there are few rows, they are drawn taller.
     const { bands, height } = SCALES.map(of).find(({ height }) => height <= room) ?? of(1);
     this.state.bands = bands;
     this.state.placed = new Map(bands.flatMap((band) => band.rows.map((placed) => [placed.row.index, placed])));
@@ -95,7 +95,7 @@ export class Timeline {
     });
   }
 
-  // Has the rows drawn that are fine enough: those of the page, or those of a part of the time, which are asked for.
+  // Chooses rows that are fine enough: those of the page, or those of a part of the time, which are requested.
   refine() {
     const { report, state } = this;
     const step = state.span / this.plot;
@@ -117,13 +117,13 @@ export class Timeline {
       this.isAsking = false;
       this.request();
     } catch (error) {
-      // It is not asked again before somebody moves: then the program may be there.
+      // The request is not repeated until the view moves: the program may be back by then.
       this.listener.failed(error);
       setTimeout(() => (this.isAsking = false), 1000);
     }
   }
 
-  // A part; what was selected may be among what was forgotten for it.
+  // Requests a part. The selected entry may be among those that are dropped for it.
   async asked(what) {
     const { report, state } = this;
     const { forgotten } = report;
@@ -201,7 +201,7 @@ export class Timeline {
     this.request();
   }
 
-  // Selects an entry; `reveals`: moves the timeline so that it is seen.
+  // Selects an entry. `reveals`: moves the timeline to make it visible.
   select(entry, reveals = false) {
     this.state.selected = entry;
     this.link(entry);
@@ -210,7 +210,7 @@ export class Timeline {
     this.request();
   }
 
-  // Finds others with the key of an entry. Those that the page has not are asked for.
+  // Finds others with the key of an entry. Those that the page lacks are requested.
   async link(entry) {
     const { report, state } = this;
     const key = entry ? report.key[entry.at] : 0;
@@ -250,7 +250,7 @@ export class Timeline {
     this.show(this.report.begin[at] + this.report.duration[at] / 2 - span / 2, span);
   }
 
-  // The entry at a place on the canvas.
+  // Returns the entry at a position on the canvas.
   hit(x, y) {
     const { state, report } = this;
     if (x < state.gutter || y < AXIS) return undefined;
@@ -349,7 +349,7 @@ export class Timeline {
     }, { passive: false });
   }
 
-  // Over the time the wheel zooms, over names and with Shift it scrolls, sideways it pans.
+  // The wheel zooms over the time; it scrolls over the names and with Shift; sideways it pans.
   wheel(event, x) {
     this.hide();
     if (x < this.state.gutter || (event.shiftKey && !event.deltaX)) return;
@@ -394,7 +394,7 @@ export class Timeline {
     tooltip.style.top = `${below + box.height > window.innerHeight ? event.clientY - box.height - 10 : below}px`;
   }
 
-  // What a tooltip says of a counter.
+  // Returns the tooltip of a counter.
   counterAt(x, y) {
     const { report, state } = this;
     const at = y - AXIS + state.top;
@@ -414,7 +414,7 @@ export class Timeline {
     }
   }
 
-  // True, if the key is one of its own.
+  // Whether the timeline has handled the key.
   key(event) {
     const at = this.pointer !== undefined && this.pointer > this.state.gutter ? this.timeAt(this.pointer) : undefined;
     const keys = {
@@ -440,7 +440,7 @@ export class Timeline {
   }
 }
 
-// The entry of rows that has these facts.
+// Returns the entry of rows with this begin, duration and name.
 function sameRow(rows, report, [begin, length, name]) {
   for (const row of rows) {
     const { from, to } = row.levels[0];
@@ -451,7 +451,7 @@ function sameRow(rows, report, [begin, length, name]) {
   return undefined;
 }
 
-// What a tooltip says of an entry.
+// Returns the tooltip of an entry.
 export function describe(report, { at, row }) {
   const name = report.names[report.name[at]];
   const many = report.count[at];

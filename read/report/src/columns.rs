@@ -1,8 +1,8 @@
-//! Entries as columns of LEB128 numbers: what is alike lies together, and compresses well.
+//! Entries as columns of LEB128 numbers: similar values are adjacent and compress well.
 
 use crate::levels::Entry;
 
-/// Begins (as differences), durations, names, counts, keys, fields (as differences with their sign at the end), others.
+/// Number of columns: begins (as differences), durations, names, counts, keys, fields (as zigzag differences), others.
 pub(crate) const COLUMNS: usize = 7;
 
 /// The columns of all rows.
@@ -18,7 +18,7 @@ pub(crate) fn put(mut value: u64, out: &mut Vec<u8>) {
 }
 
 impl Columns {
-    /// The entries of one level of a row.
+    /// Adds the entries of one level of a row.
     pub(crate) fn put(&mut self, entries: &[Entry]) {
         let (mut begin, mut fields) = (0, 0);
         for entry in entries {

@@ -1,6 +1,8 @@
-//! What differs between two traces: of each class and each name of slices how often it came, how long it took, and whether a difference can be told.
+//! Differences between two traces, for each event class and each name of slices: how often it occurred, how long it
+//! took, and whether a difference can be told.
 //!
-//! The figures and their intervals are those of `dormouse stats --diff` ([`dormouse_analysis::Diff`]): the first trace is A, the other B, and a figure is told as B/A.
+//! The figures and their intervals are those of `dormouse stats --diff` ([`dormouse_analysis::Diff`]): the first trace
+//! is A, the other B, and a ratio is B/A.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, HashMap};
@@ -13,19 +15,19 @@ use serde::Serialize;
 
 use crate::bins::{self, bin};
 
-/// What is compared of a trace besides its call trees.
+/// Data of a trace that is compared, except its call trees.
 #[derive(Debug, Default)]
 pub(crate) struct Samples {
-    /// Of all events that were read.
+    /// Times of the first and the last event that was read.
     span_ns: Option<(i64, i64)>,
-    /// By the class's place in memory.
+    /// Index into `classes`, by the address of the class.
     number_by_class: QuickMap<usize, usize>,
     classes: Vec<(String, Sample)>,
-    /// By the number of their name.
+    /// Durations of slices, by the number of their name.
     pairs: BTreeMap<u32, Durations>,
 }
 
-/// How long slices of a name took.
+/// Durations of the slices of one name.
 #[derive(Debug, Default)]
 struct Durations {
     sample: Sample,
@@ -33,7 +35,7 @@ struct Durations {
 }
 
 impl Samples {
-    /// The next event. `is_wanted`: it is counted; every other tells how long the trace is.
+    /// Takes the next event. `is_wanted`: whether it is counted; other events only extend the trace's duration.
     pub(crate) fn event(&mut self, event: &Event<'_>, is_wanted: bool) {
         if event.is_state() {
             return;
@@ -53,7 +55,7 @@ impl Samples {
         classes[*number].1.add(since_ns, None);
     }
 
-    /// A slice whose begin and end belong together.
+    /// Adds a slice with a trusted end.
     pub(crate) fn pair(&mut self, name: u32, begin_ns: i64, duration_ns: u64) {
         let since_ns = self.since_ns(begin_ns);
         let of_name = self.pairs.entry(name).or_default();
@@ -69,7 +71,7 @@ impl Samples {
         self.span_ns.map_or(0, |(begin, end)| end.abs_diff(begin))
     }
 
-    /// By what they are, and their text. Classes of one name are one.
+    /// Returns the samples by kind and name. Classes of the same name are merged.
     fn by_text(self, names: &[String]) -> BTreeMap<(bool, String), Durations> {
         let classes = self.classes.into_iter();
         let classes =
@@ -85,7 +87,7 @@ impl Samples {
     }
 }
 
-/// The other trace, as far as it is compared.
+/// The data of the other trace that is compared.
 #[derive(Debug, Default)]
 pub struct Beside {
     pub(crate) title: String,
@@ -99,32 +101,32 @@ pub struct Beside {
     pub(crate) nodes_left_out: u64,
 }
 
-/// Where the other trace has lost events.
+/// A loss in the other trace.
 #[derive(Debug, Serialize)]
 pub(crate) struct LostBeside {
-    /// Nanoseconds since the trace's begin.
+    /// Begin of the loss, in nanoseconds since the begin of the trace.
     pub begin: u64,
     pub end: u64,
     pub events: u64,
-    /// Who tells of it, or on which CPU it was.
+    /// CPU of the loss, or the stream that reports it.
     pub stream: String,
     pub text: String,
 }
 
-/// What differs in one class or name.
+/// The difference in one class or name of slices.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Difference {
-    /// Of the class, or of the slices.
+    /// Name of the class or of the slices.
     pub name: String,
-    /// Slices, not events of a class.
+    /// Whether it is about slices, not about events of a class.
     pub is_pair: bool,
-    /// Of the first trace and of the other.
+    /// Counts in the first trace and in the other.
     pub counts: [u64; 2],
-    /// As `dormouse stats --diff` tells them.
+    /// Figures as `dormouse stats --diff` reports them.
     pub figures: Vec<Figure>,
 }
 
-/// A difference with what is drawn of it: how many have which duration, in each trace.
+/// A difference and its histogram: the number of slices per bin of durations, in each trace.
 #[derive(Debug, Serialize)]
 struct Drawn {
     #[serde(flatten)]
@@ -132,10 +134,10 @@ struct Drawn {
     bins: [Vec<(u64, u64)>; 2],
 }
 
-/// Parent (0: none; plus 1), name, and counts and times of both traces.
+/// Parent (its index plus 1; 0 for none), name, and counts and total times in both traces.
 type Node = (u32, u32, [u64; 2], [u128; 2]);
 
-/// Two traces beside each other, as the page is told of them.
+/// The comparison of two traces, as the page receives it.
 #[derive(Debug, Serialize)]
 pub(crate) struct Compared {
     title: String,
@@ -143,18 +145,18 @@ pub(crate) struct Compared {
     notes: Vec<String>,
     losses: Vec<LostBeside>,
     events: u64,
-    /// How long each trace is, nanoseconds.
+    /// Duration of each trace, in nanoseconds.
     durations_ns: [u64; 2],
-    /// What differs most first.
+    /// Differences, the greatest first.
     rows: Vec<Drawn>,
-    /// Of the nodes.
+    /// Names that the nodes refer to.
     names: Vec<String>,
     nodes: Vec<Node>,
     nodes_left_out: u64,
 }
 
 impl Compared {
-    /// `names` and `nodes`: of the first trace.
+    /// Compares. `names` and `nodes`: those of the first trace.
     pub(crate) fn new(samples: Samples, names: &[String], nodes: &[bins::Node], other: Beside) -> Compared {
         let durations_ns = [&samples, &other.samples].map(Samples::duration_ns);
         let mut sides: BTreeMap<(bool, String), [Option<Durations>; 2]> = BTreeMap::new();
@@ -185,13 +187,13 @@ impl Compared {
         }
     }
 
-    /// What differs, without what is drawn.
+    /// Returns the differences without their histograms.
     pub(crate) fn differences(self) -> Vec<Difference> {
         self.rows.into_iter().map(|row| row.difference).collect()
     }
 }
 
-/// What differs most first: by the end of an interval that is nearest to no difference, and where none can be told by what is measured.
+/// Orders the greatest difference first: by the end of an interval that is nearer to 1, then by the measured ratio.
 fn by_difference(a: &Difference, b: &Difference) -> Ordering {
     let most = |of: fn(&Figure) -> f64, row: &Difference| row.figures.iter().map(of).fold(0.0, f64::max);
     let by = |of: fn(&Figure) -> f64| most(of, b).total_cmp(&most(of, a));
@@ -199,7 +201,7 @@ fn by_difference(a: &Difference, b: &Difference) -> Ordering {
     by(told).then(by(measured)).then(count(b).cmp(&count(a)))
 }
 
-/// How much a figure differs at least, as a logarithm; 0: that cannot be told.
+/// Returns the smallest difference that a figure's interval allows, as a logarithm; 0 if it cannot be told.
 fn told(figure: &Figure) -> f64 {
     match (figure.verdict, figure.ci95) {
         ("larger", Some([Some(low), _])) => low.ln(),
@@ -208,19 +210,19 @@ fn told(figure: &Figure) -> f64 {
     }
 }
 
-/// How much it differs in what is measured.
+/// Returns the measured difference, as a logarithm.
 fn measured(figure: &Figure) -> f64 {
     figure.ratio.filter(|ratio| *ratio > 0.0).map_or(0.0, |ratio| ratio.ln().abs())
 }
 
-/// Call trees of both as one: what is nested in the same is the same.
+/// Merges the call trees of both traces: nodes with the same path of names are one.
 fn trees(nodes: [&[bins::Node]; 2], names: [&[String]; 2]) -> (Vec<String>, Vec<Node>) {
     let mut all_names: Vec<String> = Vec::new();
     let mut number_by_name: HashMap<&str, u32> = HashMap::new();
     let mut all: Vec<Node> = Vec::new();
     let mut number_by_place: HashMap<(u32, u32), u32> = HashMap::new();
     for (side, (nodes, names)) in nodes.into_iter().zip(names).enumerate() {
-        // A node comes behind its parent.
+        // A node comes after its parent.
         let mut numbers: Vec<u32> = Vec::with_capacity(nodes.len());
         for &(parent, name, count, total, _) in nodes {
             let parent = if parent == 0 { 0 } else { numbers[parent as usize - 1] + 1 };
@@ -249,7 +251,7 @@ mod tests {
     fn trees_are_one_by_the_way_from_the_top() {
         let [a, b] = [["job", "step"], ["step", "job"]].map(|names| names.map(String::from));
         let of_a = [(0, 0, 2, 100, 50), (1, 1, 2, 50, 50)];
-        // The same under other numbers, and a step by itself.
+        // An equal path under other numbers, and a step at the top.
         let of_b = [(0, 0, 1, 5, 5), (0, 1, 4, 400, 100), (2, 0, 4, 300, 300)];
         let (names, nodes) = trees([&of_a, &of_b], [&a, &b]);
         assert_eq!(names, ["job", "step"]);

@@ -1,4 +1,4 @@
-//! What a report is made of.
+//! The contents of a report.
 
 use std::collections::HashMap;
 
@@ -12,94 +12,94 @@ use crate::compare::{Beside, Samples};
 use crate::counters::Counter;
 use crate::details::Details;
 
-/// What an item is.
+/// Kind of an item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// It has a begin and an end.
     Slice,
-    /// It has a time.
+    /// It has one time.
     Instant,
 }
 
-/// Something that happened in a thread.
+/// Something that happened on a thread.
 #[derive(Debug, Clone, Copy)]
 pub struct Item {
-    /// What it is.
+    /// Kind of the item.
     pub kind: Kind,
-    /// Nanoseconds since the epoch.
+    /// Time of its begin, in nanoseconds since the epoch.
     pub begin_ns: i64,
-    /// Of an instant 0.
+    /// Duration in nanoseconds; 0 for an instant.
     pub duration_ns: u64,
-    /// As [`Contents::add_name`] has numbered it.
+    /// Number of its name, from [`Contents::add_name`].
     pub name: u32,
-    /// As [`Contents::thread`] has numbered it.
+    /// Number of its thread, from [`Contents::thread`].
     pub thread: u32,
-    /// The CPU on which it began, as [`Contents::cpu`] has numbered it.
+    /// Number of the CPU on which it began, from [`Contents::cpu`].
     pub cpu: u32,
-    /// What items in other threads have in common with it; 0: nothing.
+    /// Key that it shares with items of other threads; 0 for none.
     pub key: u32,
-    /// As [`Contents::fields`] has numbered them, plus 1; 0: it has none.
+    /// Number of its fields, from [`Contents::fields`]; 0 for none.
     pub fields: u32,
 }
 
-/// A process, or one of the programs that it was.
+/// A process, or one of the programs that it ran.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Process {
-    /// What it calls itself.
+    /// Name of the process.
     pub name: String,
-    /// Its id as it sees it itself.
+    /// Process id in its own namespace.
     pub pid: Option<u64>,
 }
 
 /// A thread.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
 pub struct Thread {
-    /// Its process, as [`Contents::process`] has numbered it.
+    /// Number of its process, from [`Contents::process`].
     pub process: u32,
-    /// Its id.
+    /// Thread id.
     pub tid: Option<u64>,
-    /// What it is called, if it is no thread.
+    /// Label, if it is not a thread.
     pub label: Option<String>,
 }
 
-/// A CPU, `None`: not known which.
+/// A CPU; `None` if it is unknown.
 pub type Cpu = Option<u32>;
 
 /// A loss.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Loss {
-    /// Not before, nanoseconds since the epoch; `None`: not known.
+    /// Earliest time, in nanoseconds since the epoch; `None` if unknown.
     pub begin_ns: Option<i64>,
-    /// Not after.
+    /// Latest time, in nanoseconds since the epoch; `None` if unknown.
     pub end_ns: Option<i64>,
-    /// How many events; 0: not known.
+    /// Number of lost events; 0 if unknown.
     pub events: u64,
-    /// On which CPU, as [`Contents::cpu`] has numbered it.
+    /// Number of its CPU, from [`Contents::cpu`].
     pub cpu: Option<u32>,
-    /// The stream that tells of it.
+    /// The stream that reports it.
     pub stream: String,
-    /// What it tells.
+    /// Text of the report.
     pub text: String,
 }
 
-/// The fields of an item, as text: written by [`Fields::put`], read in the page.
+/// The fields of an item as text, written by [`Fields::put`] and read by the page.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Fields(pub(crate) Vec<u8>);
 
-/// Between parts of [`Fields`]; texts have none of these, because [`printable`] has removed them.
+/// Separators in [`Fields`]. Texts do not contain them, because [`printable`] has removed them.
 const FIELD: u8 = 0;
 const EVENT: u8 = 1;
-/// What one event has in a report.
+/// Maximum size of the fields of an item.
 const EVENT_BYTES_MAX: usize = 16 << 10;
 
 impl Fields {
-    /// Begins with the fields of an event.
+    /// Starts the fields of an event.
     pub fn event(&mut self, name: &str) {
         self.0.push(EVENT);
         self.0.extend(printable(name).as_bytes());
     }
 
-    /// An event with all its fields.
+    /// Adds an event with all its fields.
     pub(crate) fn of(&mut self, event: &Event<'_>, texts: &mut FieldTexts) {
         self.event(&event.class.full_name);
         for (name, value) in texts.of(event) {
@@ -107,12 +107,12 @@ impl Fields {
         }
     }
 
-    /// One field more, of the event at hand. What is long beyond reason is cut.
+    /// Adds a field to the event that was started last. A text that exceeds the limit is cut.
     pub fn put(&mut self, name: &str, value: &str) {
         for text in [name, value] {
             let room = EVENT_BYTES_MAX.saturating_sub(self.0.len());
             self.0.push(FIELD);
-            // Most are of this kind, and are not copied first.
+            // Most texts are printable ASCII and are added without a copy.
             if text.len() <= room && text.bytes().all(|byte| (b' '..=b'~').contains(&byte)) {
                 self.0.extend(text.as_bytes());
                 continue;
@@ -130,20 +130,20 @@ impl Fields {
     }
 }
 
-/// What is put into a report.
+/// The contents of a report.
 #[derive(Debug, Default)]
 pub struct Contents {
-    /// What the report is called: the trace's path.
+    /// Title of the report: the path of the trace.
     pub title: String,
-    /// Where it was recorded, and when: lines for people.
+    /// Where and when it was recorded, as lines of text.
     pub about: Vec<String>,
-    /// What is to be said at the top: losses, damage, what could not be paired. A line each.
+    /// Notes at the top of the page: losses, damage, events that could not be paired. One line each.
     pub notes: Vec<String>,
-    /// Events that were read.
+    /// Number of events that were read.
     pub events: u64,
-    /// Of the timeline that it was made of.
+    /// Counts of the timeline that it was made from.
     pub totals: Option<Totals>,
-    /// Whether more can be read later.
+    /// Whether the trace still grows.
     pub is_growing: bool,
     pub(crate) names: Vec<String>,
     pub(crate) processes: Vec<Process>,
@@ -152,10 +152,10 @@ pub struct Contents {
     pub(crate) items: Vec<Item>,
     pub(crate) losses: Vec<Loss>,
     pub(crate) counters: Vec<Counter>,
-    /// Of each counter; more are thrown together.
+    /// Maximum number of values for each counter; beyond it, values are merged.
     pub(crate) counter_values_max: Option<usize>,
     pub(crate) details: Details,
-    /// Of what is compared.
+    /// Data for the comparison.
     pub(crate) samples: Option<Samples>,
     pub(crate) beside: Option<Beside>,
     thread_numbers: HashMap<Thread, u32>,
@@ -163,37 +163,37 @@ pub struct Contents {
     loss_bytes: usize,
 }
 
-/// What an item takes while a page is made.
+/// Memory that is counted for an item while a page is made.
 const ITEM_BYTES: usize = 192;
-/// What a value of a counter takes.
+/// Memory that is counted for a value of a counter.
 const VALUE_BYTES: usize = 64;
 
 impl Contents {
-    /// What items, their fields, values of counters and losses take, about.
+    /// Returns the approximate memory in bytes of items, their fields, values of counters, and losses.
     pub fn memory_bytes(&self) -> usize {
         ITEM_BYTES * self.items.len() + self.details.memory_bytes() + VALUE_BYTES * self.value_count + self.loss_bytes
     }
 
-    /// One name more. Names are numbered as they come.
+    /// Adds a name and returns its number. Names are numbered in the order of addition.
     pub fn add_name(&mut self, name: &str) -> u32 {
         self.names.push(printable(name));
         self.names.len() as u32 - 1
     }
 
-    /// One process more.
+    /// Adds a process and returns its number.
     pub fn process(&mut self, process: Process) -> u32 {
         self.processes.push(Process { name: printable(&process.name), ..process });
         self.processes.len() as u32 - 1
     }
 
-    /// A process gets another name.
+    /// Renames a process.
     pub fn rename(&mut self, process: u32, name: &str) {
         if let Some(process) = self.processes.get_mut(process as usize) {
             process.name = printable(name);
         }
     }
 
-    /// The number of a thread.
+    /// Returns the number of a thread.
     pub fn thread(&mut self, thread: Thread) -> u32 {
         if let Some(number) = self.thread_numbers.get(&thread) {
             return *number;
@@ -204,7 +204,7 @@ impl Contents {
         number
     }
 
-    /// The number of a CPU.
+    /// Returns the number of a CPU.
     pub fn cpu(&mut self, cpu: Cpu) -> u32 {
         let known = self.cpus.iter().position(|known| *known == cpu);
         known.unwrap_or_else(|| {
@@ -213,23 +213,23 @@ impl Contents {
         }) as u32
     }
 
-    /// The number of an item's fields.
+    /// Adds the fields of an item and returns their number plus 1; 0 if there are too many.
     pub fn fields(&mut self, fields: &Fields) -> u32 {
         self.details.add(&fields.0)
     }
 
-    /// One item more.
+    /// Adds an item.
     pub fn item(&mut self, item: Item) {
         self.items.push(item);
     }
 
-    /// One counter more, of a process. Counters are numbered as they come.
+    /// Adds a counter of a process and returns its number. Counters are numbered in the order of addition.
     pub fn counter(&mut self, process: u32, name: &str) -> u32 {
         self.counters.push(Counter::new(process, printable(name)));
         self.counters.len() as u32 - 1
     }
 
-    /// A counter has this value from now on. Values come in the order of time.
+    /// Adds a value of a counter. Values must be added in the order of time.
     pub fn count(&mut self, counter: u32, ns: i64, value: f64) {
         if let Some(counter) = self.counters.get_mut(counter as usize) {
             counter.add(ns, value, self.counter_values_max.unwrap_or(usize::MAX));
@@ -237,7 +237,7 @@ impl Contents {
         }
     }
 
-    /// One loss more.
+    /// Adds a loss.
     pub fn loss(&mut self, loss: Loss) {
         self.loss_bytes += 2 * (size_of::<Loss>() + loss.stream.len() + loss.text.len());
         self.losses.push(Loss { stream: printable(&loss.stream), text: printable(&loss.text), ..loss });

@@ -1,22 +1,22 @@
-//! Values over time.
+//! Counters: values over time.
 
 use dormouse_ctf::time::since_ns;
 use serde::Serialize;
 
-/// Values from some time on, nanoseconds since the epoch: the least, the greatest and the last of them.
+/// Values of a step of time: its begin in nanoseconds since the epoch; the least, the greatest and the last value.
 pub(crate) type Values = (i64, f64, f64, f64);
 
 /// The values of a field.
 #[derive(Debug, Clone)]
 pub(crate) struct Counter {
-    /// Its process, as [`crate::Contents::process`] has numbered it.
+    /// Number of its process, from [`crate::Contents::process`].
     pub process: u32,
     pub name: String,
-    /// One by one, or as many as are in a step of time.
+    /// Single values, or merged values of steps of time.
     pub values: Vec<Values>,
-    /// Values that are not kept one by one.
+    /// Number of values that were merged into others.
     merged: u64,
-    /// Nanoseconds; 0: each value is kept.
+    /// Length of a step, in nanoseconds; 0 if no values are merged.
     step_ns: i64,
 }
 
@@ -25,7 +25,7 @@ impl Counter {
         Counter { process, name, values: Vec::new(), merged: 0, step_ns: 0 }
     }
 
-    /// One value more. At most about `values_max` are kept: then those in a step of time are one.
+    /// Adds a value. If there are more than `values_max`, those within a step of time are merged.
     pub(crate) fn add(&mut self, ns: i64, value: f64, values_max: usize) {
         self.put((ns, value, value, value));
         if self.values.len() <= values_max {
@@ -38,7 +38,7 @@ impl Counter {
         values.into_iter().for_each(|values| self.put(values));
     }
 
-    /// One that goes on from a time, with the value that holds there.
+    /// Returns a counter that continues at a time, with the value that holds then.
     pub(crate) fn around(&self, ns: i64) -> Counter {
         let at = self.values.partition_point(|values| values.0 <= ns).checked_sub(1);
         let values = at.and_then(|at| self.values.get(at)).map(|values| (values.0, values.3, values.3, values.3));
@@ -62,22 +62,23 @@ impl Counter {
     }
 }
 
-/// Values as the page draws them.
+/// The values of a counter, as the page draws them.
 #[derive(Debug, Serialize)]
 pub(crate) struct CounterHead<'c> {
     process: u32,
     name: &'c str,
-    /// Of all values.
+    /// Least and greatest of all values.
     least: f64,
     greatest: f64,
-    /// Since the report's begin, nanoseconds; the least, the greatest and the last of the values from then to the next.
+    /// Nanoseconds since the report's begin; the least, the greatest and the last value from then to the next point.
     points: Vec<(u64, f64, f64, f64)>,
-    /// Of a part of the time, values of others that are not told one by one.
+    /// Number of values in this part of the time that were merged into others.
     merged: u64,
 }
 
 impl Counter {
-    /// The values between two times (since `begin_ns`, nanoseconds), with the one that holds at the first, in at most about `points_max` steps.
+    /// Returns the values between two times (nanoseconds since `begin_ns`), including the one that holds at the first,
+    /// in at most about `points_max` steps.
     pub(crate) fn head(&self, begin_ns: i64, (from, to): (u64, u64), points_max: usize) -> CounterHead<'_> {
         let since = |(ns, ..): &Values| since_ns(*ns, begin_ns);
         let first = self.values.partition_point(|value| since(value) <= from).saturating_sub(1);
@@ -110,17 +111,17 @@ impl Counter {
     }
 }
 
-/// Of one counter, beyond which no page has pixels.
+/// Maximum number of points of a counter: more than a page has pixels.
 const POINTS_MAX: u64 = 20_000;
 
-/// Counters in a part of the time, with at most about so many points together.
+/// Returns counters in a part of the time, with about `points_max` points in all.
 pub(crate) fn heads(counters: &[Counter], begin_ns: i64, part: (u64, u64), points_max: u64) -> Vec<CounterHead<'_>> {
     let each = (points_max / counters.len().max(1) as u64).min(POINTS_MAX);
     counters.iter().map(|counter| counter.head(begin_ns, part, each as usize)).collect()
 }
 
 impl CounterHead<'_> {
-    /// Values that are not told one by one.
+    /// Returns the number of values that were merged into others.
     pub(crate) fn merged(&self) -> u64 {
         self.merged
     }
@@ -148,7 +149,7 @@ mod tests {
         assert!((5..=11).contains(&some.points.len()), "{}", some.points.len());
         assert_eq!(some.points.len() as u64 + some.merged, 1000);
         assert!(some.points.iter().all(|(_, least, greatest, _)| (*least, *greatest) == (0.0, 6.0)));
-        // The value that holds at the begin is that of the event before.
+        // The value that holds at the begin is that of the event before it.
         let part = counter.head(1000, (85, 100), 10);
         assert_eq!(part.points.iter().map(|point| point.0).collect::<Vec<_>>(), [80, 90, 100]);
         let empty = Counter::new(0, "n".into());

@@ -1,4 +1,4 @@
-//! Fields of items, compressed in chunks as they come, so that a page unpacks one when somebody clicks.
+//! Fields of items, compressed in chunks as they are added. The page unpacks a chunk when an item of it is clicked.
 
 use std::io::{Read, Write};
 
@@ -6,10 +6,10 @@ use flate2::Compression;
 use flate2::read::ZlibDecoder;
 use flate2::write::ZlibEncoder;
 
-/// Items in a chunk: many compress better, few are unpacked sooner.
+/// Items per chunk: large chunks compress better, small ones are unpacked faster.
 pub(crate) const CHUNK_ITEMS: usize = 512;
 
-/// All fields.
+/// The fields of all items.
 #[derive(Debug, Default)]
 pub(crate) struct Details {
     chunks: Vec<Box<[u8]>>,
@@ -18,7 +18,7 @@ pub(crate) struct Details {
     size_bytes: u64,
 }
 
-/// A chunk that is not full.
+/// A chunk that is being filled.
 #[derive(Debug, Default)]
 struct Chunk {
     sizes: Vec<u8>,
@@ -35,7 +35,7 @@ impl Chunk {
         self.sizes.len() / 4
     }
 
-    /// Sizes in the order of the items, then their bytes.
+    /// Closes the chunk: sizes in the order of the items, then their bytes.
     fn close(&mut self, level: Compression) -> Box<[u8]> {
         let packed = pack([self.sizes.as_slice(), &self.bytes], level);
         self.sizes.clear();
@@ -44,16 +44,16 @@ impl Chunk {
     }
 }
 
-/// Compresses, as the page's `DecompressionStream("deflate")` unpacks it.
+/// Compresses in the format that the page's `DecompressionStream("deflate")` reads.
 pub(crate) fn pack<'b>(parts: impl IntoIterator<Item = &'b [u8]>, level: Compression) -> Box<[u8]> {
     let mut encoder = ZlibEncoder::new(Vec::new(), level);
     let written = parts.into_iter().try_for_each(|part| encoder.write_all(part));
-    // Memory takes all that is written.
+    // Writing to memory does not fail.
     written.and_then(|()| encoder.finish()).unwrap_or_default().into()
 }
 
 impl Details {
-    /// Those of one item more; returns their number plus 1, or 0 if there is none left.
+    /// Adds the fields of an item. Returns their number plus 1, or 0 if numbers are used up.
     pub(crate) fn add(&mut self, bytes: &[u8]) -> u32 {
         if self.count >= u32::MAX - 1 {
             return 0;
@@ -74,7 +74,7 @@ impl Details {
         }
     }
 
-    /// What they take now.
+    /// Returns the memory that they take now, in bytes.
     pub(crate) fn memory_bytes(&self) -> usize {
         self.size_bytes as usize + self.open.bytes.len()
     }
@@ -83,20 +83,20 @@ impl Details {
         self.count
     }
 
-    /// What all of them take.
+    /// Closes the open chunk and returns the size of all chunks, in bytes.
     pub(crate) fn size_bytes(&mut self) -> u64 {
         self.close();
         self.size_bytes
     }
 
-    /// Chunks of those alone that are kept, and what numbers (plus 1) they have there.
+    /// Returns chunks of only the kept fields, and for each number its new number plus 1; 0 if it is not kept.
     pub(crate) fn kept(&mut self, is_kept: impl Fn(u32) -> bool) -> (Vec<Box<[u8]>>, Vec<u32>) {
         self.close();
         let (mut chunks, mut numbers, mut next) = (Vec::new(), Vec::with_capacity(self.count as usize), 0);
         let mut open = Chunk::default();
         for chunk in &self.chunks {
             let mut bytes = Vec::new();
-            // It was packed here.
+            // Unpacking does not fail: the chunk was packed here.
             let _ = ZlibDecoder::new(&chunk[..]).read_to_end(&mut bytes);
             let count = CHUNK_ITEMS.min(self.count as usize - numbers.len());
             let (sizes, mut rest) = bytes.split_at(4 * count);

@@ -1,4 +1,4 @@
-//! Makes a page of contents, no longer than it may be.
+//! Makes a page from contents, within a maximum size.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -18,66 +18,67 @@ use crate::levels::{self, Entry, Level};
 use crate::page::{Base64, Page, base64_size};
 use crate::summary::{self, BINS_AN_OCTAVE, Node, Row, Summary, TIME_BINS};
 
-/// Rows of a thread. What is nested deeper is counted.
+/// Maximum depth of a thread's rows. Slices that are nested deeper are counted.
 pub(crate) const DEPTH_OF_THREAD: usize = 128;
-/// Rows of a CPU.
+/// Maximum depth of a CPU's rows.
 pub(crate) const DEPTH_OF_CPU: usize = 32;
-/// Parts of the time in the picture of the whole.
+/// Number of bins in the overview of the whole time.
 pub(crate) const DENSITY_BINS: usize = 512;
-/// What of the room is for the timeline before fields get any, in hundredths; and when items have to be merged, which takes their fields from them.
+/// Percentage of the page's size that the timeline may take before fields are added. The second applies if items must
+/// be merged, which drops their fields.
 const TIMELINE_PERCENT: u64 = 60;
 const MERGED_PERCENT: u64 = 85;
-/// What an entry takes at least.
+/// Least size of an entry, in bytes.
 const ENTRY_BYTES_LEAST: u64 = 2;
 
-/// What of the room may be for counters, one part in so many; bytes of a point.
+/// Counters may take one part in this many of the page's size; bytes per point.
 const COUNTER_SHARE: u64 = 8;
 const POINT_BYTES: u64 = 16;
 
-/// What a page does not have of the contents, and has in its tables all the same.
+/// Items that a page does not draw; its tables still count them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct LeftOut {
-    /// Neighbours that are shorter are one, nanoseconds; 0: nothing is merged.
+    /// Resolution in nanoseconds: neighbours that are shorter are merged; 0 if none are.
     pub resolution_ns: u64,
-    /// By name: how many are drawn as one with others.
+    /// Number of merged items, by name.
     pub merged: BTreeMap<String, u64>,
-    /// Items whose fields are left out.
+    /// Number of items whose fields are left out.
     pub fields: u64,
-    /// Slices that are nested too deep to be drawn, by thread.
+    /// Number of slices that are nested too deep to be drawn, in rows of threads.
     pub too_deep: u64,
-    /// Slices that are beside too many others to be drawn, by CPU.
+    /// Number of slices that overlap too many others to be drawn, in rows of CPUs.
     pub too_many_on_cpu: u64,
-    /// Slices that are not in the call trees, which have too many nodes.
+    /// Number of slices that are missing in the call trees, which have too many nodes.
     pub call_trees: u64,
-    /// Values of counters that are drawn as one with their neighbours, by the least and the greatest of them.
+    /// Number of values of counters that are merged with neighbours into their least and greatest value.
     pub counter_values: u64,
 }
 
-/// What has been written.
+/// Description of a page that was written.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Written {
-    /// Length of the page.
+    /// Size of the page, in bytes.
     pub size_bytes: u64,
-    /// Events that were read.
+    /// Number of events that were read.
     pub events: u64,
-    /// Slices, all that the tables count.
+    /// Number of all slices, as in the tables.
     pub slices: u64,
-    /// Instants, all that the tables count.
+    /// Number of all instants, as in the tables.
     pub instants: u64,
-    /// What there was of the timeline.
+    /// Counts of the timeline.
     pub timeline: Option<Totals>,
-    /// What the page does not have.
+    /// Items that the page leaves out.
     pub left_out: LeftOut,
-    /// What differs from the other trace, that which differs most first.
+    /// Differences to the other trace, the greatest first.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub differences: Option<Vec<Difference>>,
 }
 
-/// A row, as the page is told of it.
+/// Description of a row for the page.
 #[derive(Debug, Serialize)]
 pub(crate) struct RowHead {
     is_cpu: bool,
-    /// The thread or CPU.
+    /// Number of the thread or CPU.
     of: u32,
     depth: usize,
     is_slices: bool,
@@ -85,17 +86,17 @@ pub(crate) struct RowHead {
     levels: Vec<(u64, usize)>,
 }
 
-/// What a page is told before its columns are unpacked.
+/// Data that the page reads before it unpacks columns.
 #[derive(Serialize)]
 struct Head<'c> {
     version: u32,
-    /// What is merged here, and fields, can be asked for.
+    /// Whether the page can request merged items and fields.
     is_served: bool,
     is_growing: bool,
     title: &'c str,
     about: &'c [String],
     notes: &'c [String],
-    /// Nanoseconds since the epoch, as text: no number of a script holds them.
+    /// Nanoseconds since the epoch, as text, since a number in JavaScript cannot hold them.
     begin_ns: String,
     span: u64,
     events: u64,
@@ -113,7 +114,7 @@ struct Head<'c> {
     time_bins: u64,
     bins_an_octave: u64,
     chunk_items: usize,
-    /// Letters of each chunk.
+    /// Number of base64 letters of each chunk.
     chunks: Vec<usize>,
     left_out: &'c LeftOut,
     diff: Option<&'c Compared>,
@@ -129,7 +130,7 @@ struct LossHead<'c> {
     text: &'c str,
 }
 
-/// A row, of a thread or of a CPU.
+/// Position of a row: thread or CPU, depth, and kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct RowPlace {
     pub is_cpu: bool,
@@ -138,23 +139,23 @@ pub(crate) struct RowPlace {
     pub kind: Kind,
 }
 
-/// A row with what is drawn in it.
+/// A row with its entries.
 #[derive(Debug)]
 pub(crate) struct RowOf {
     pub place: RowPlace,
     pub entries: Vec<Entry>,
 }
 
-/// Rows as they are written.
+/// Rows in the form that is written.
 pub(crate) struct Timeline {
     pub rows: Vec<RowHead>,
     pub packed: Box<[u8]>,
     pub columns: Vec<usize>,
 }
 
-/// What is drawn and told of a trace, besides what its names are.
+/// Everything that is drawn and listed of a trace, except its names.
 pub(crate) struct Picture {
-    /// Begin, nanoseconds since the epoch, and length.
+    /// Begin in nanoseconds since the epoch, and length in nanoseconds.
     pub span: (i64, u64),
     pub rows: Vec<RowOf>,
     pub summary: Summary,
@@ -162,7 +163,7 @@ pub(crate) struct Picture {
     pub slices: u64,
     pub instants: u64,
     pub left_out: LeftOut,
-    /// It asks for what it does not have, so that no fields are in it.
+    /// Whether the page is served: it requests what it lacks, and contains no fields.
     pub is_served: bool,
 }
 
@@ -170,13 +171,13 @@ impl Contents {
     /// Writes the page, of at most `size_max` bytes.
     ///
     /// # Errors
-    /// What writing comes to, and a maximum that is too small for any page of these contents.
+    /// Writing failed, or `size_max` is too small for any page of these contents.
     pub fn finish(mut self, size_max: u64, out: &mut impl Write) -> std::io::Result<Written> {
         let picture = self.picture();
         self.write(picture, size_max, out)
     }
 
-    /// All items.
+    /// Returns the picture of all items.
     fn picture(&self) -> Picture {
         let span = self.span();
         let mut left_out = LeftOut::default();
@@ -240,12 +241,12 @@ impl Contents {
             page.size_bytes() + blocks.into_iter().map(|len| base64_size(len) as u64).sum::<u64>()
         };
 
-        // The timeline first: as fine as there is room.
+        // First the timeline, at the finest resolution that fits.
         let fields_bytes = self.details.size_bytes();
         let room = if fields_bytes == 0 { size_max } else { size_max * TIMELINE_PERCENT / 100 };
         let entries = rows.iter().map(|row| row.entries.len() as u64).sum::<u64>();
         if is_served && entries * ENTRY_BYTES_LEAST > room {
-            // So many need not be packed to be known to be too many.
+            // With this many entries it is known to be too long without packing it.
             left_out.resolution_ns =
                 first_resolution(rows.iter(), entries * ENTRY_BYTES_LEAST / room.max(1)).max(left_out.resolution_ns);
             merge(&mut rows, &self.names, &mut left_out);
@@ -263,14 +264,14 @@ impl Contents {
             head_bytes = head(&mut timeline, &[], &left_out)?;
             resolution = resolution.saturating_mul(2);
         }
-        // Then the fields, those of the longest first.
+        // Then fields, those of the longest items first.
         let all = self.details.count() as usize;
         let by_length = if is_served { Vec::new() } else { by_length(&rows) };
         let mut count = by_length.len();
         loop {
             let left = size_max.saturating_sub(size(&head_bytes, &timeline));
             let fits = (left * 3 / 4).saturating_mul(all as u64) / fields_bytes.max(1);
-            // Less at each turn, so that it ends.
+            // Fewer in each round, so that the loop ends.
             count = if count == by_length.len() { count.min(fits as usize) } else { count.min(fits as usize) * 9 / 10 };
             let mut is_longest = vec![false; all];
             by_length[..count].iter().for_each(|number| is_longest[*number as usize] = true);
@@ -279,7 +280,7 @@ impl Contents {
                 false => self.details.kept(|number| is_longest[number as usize]),
             };
             left_out.fields = (all - count) as u64;
-            // Those that are asked for have the numbers that they have.
+            // A served page requests fields by their original numbers.
             let number = |fields: u32| match fields.checked_sub(1) {
                 Some(number) if !is_served => numbers[number as usize],
                 _ => fields,
@@ -309,7 +310,8 @@ impl Contents {
         }
     }
 
-    /// From the first item to the end of the last.
+    /// Returns begin and length of the time from the first item to the end of the last. Without items, losses give the
+    /// time.
     pub(crate) fn span(&self) -> (i64, u64) {
         let begin = self.items.iter().map(|item| item.begin_ns).min();
         let end = self.items.iter().map(|item| item.begin_ns.saturating_add_unsigned(item.duration_ns)).max();
@@ -330,7 +332,8 @@ impl Contents {
         bins
     }
 
-    /// The rows of all threads, or of all CPUs. `begin_ns`: the report's; `is_kept`: by the item's number.
+    /// Returns the rows of all threads or of all CPUs. `begin_ns`: begin of the report; `is_kept`: by number of the
+    /// item.
     fn rows(&self, order: &[u32], is_cpu: bool, is_kept: &[bool], begin_ns: i64, left_out: &mut u64) -> Vec<RowOf> {
         let item = |number: &u32| &self.items[*number as usize];
         let of = |number: &u32| if is_cpu { item(number).cpu } else { item(number).thread };
@@ -365,13 +368,13 @@ impl Contents {
         rows
     }
 
-    /// An item as it is drawn.
+    /// Returns an item as an entry of a row.
     fn entry(&self, number: u32, is_cpu: bool, begin_ns: i64, is_kept: bool) -> Entry {
         let item = &self.items[number as usize];
         let begin = item.begin_ns.abs_diff(begin_ns);
         Entry {
             begin,
-            // Of damaged times it can be more than is left.
+            // Damaged times can exceed the range.
             duration: item.duration_ns.min(u64::MAX - begin),
             name: item.name,
             count: 1,
@@ -384,7 +387,7 @@ impl Contents {
 }
 
 impl Contents {
-    /// What is compared of this one, if it is the other. Its items are not kept.
+    /// Returns the data that is compared if this is the other trace. Items are dropped.
     pub fn beside(self) -> Beside {
         let span = self.span();
         let order = order(&self.items, |item| item.thread);
@@ -413,13 +416,13 @@ impl Contents {
         }
     }
 
-    /// Puts another trace beside this one, which comes first.
+    /// Adds the other trace of a comparison. This trace is the first.
     pub fn compare(&mut self, other: Beside) {
         self.beside = Some(other);
     }
 }
 
-/// The items of each thread (or CPU) one after another, by their begins and then the longest first.
+/// Returns the items grouped by thread (or CPU), each group sorted by begin, longer items first.
 fn order(items: &[Item], of: impl Fn(&Item) -> u32) -> Vec<u32> {
     let mut order: Vec<u32> = (0..items.len() as u32).collect();
     order.sort_by_key(|number| {
@@ -430,7 +433,7 @@ fn order(items: &[Item], of: impl Fn(&Item) -> u32) -> Vec<u32> {
 }
 
 fn loss_head(loss: &Loss, span: (i64, u64)) -> LossHead<'_> {
-    // What lies before the first event is drawn at its time, and what lies behind the last at the end.
+    // A loss before the first event is drawn at that event, a loss after the last one at the end.
     let since = |ns: Option<i64>, without: u64| ns.map_or(without, |ns| since_ns(ns, span.0).min(span.1));
     LossHead {
         begin: since(loss.begin_ns, 0),
@@ -442,12 +445,12 @@ fn loss_head(loss: &Loss, span: (i64, u64)) -> LossHead<'_> {
     }
 }
 
-/// Makes the rows coarser.
+/// Merges the rows to the resolution in `left_out`, and counts merged items by name.
 fn merge(rows: &mut [RowOf], names: &[String], left_out: &mut LeftOut) {
     let mut counts = vec![0_u64; names.len()];
     for row in &mut *rows {
         row.entries = levels::merged(&row.entries, left_out.resolution_ns, true);
-        // What CPUs have is the same again.
+        // Rows of CPUs contain the same items again.
         for entry in row.entries.iter().filter(|entry| entry.count > 1 && !row.place.is_cpu) {
             counts[entry.name as usize] += u64::from(entry.count);
         }
@@ -456,14 +459,14 @@ fn merge(rows: &mut [RowOf], names: &[String], left_out: &mut LeftOut) {
     left_out.merged = merged.collect();
 }
 
-/// Rows with all their levels, packed. `fields`: what the fields' numbers become.
+/// Packs rows with all their levels. `fields`: converts numbers of fields.
 pub(crate) fn timeline(rows: &[RowOf], fields: impl Fn(u32) -> u32) -> Timeline {
     let (mut heads, mut columns) = (Vec::new(), Columns::default());
     for row in rows {
         let entries = row.entries.iter().map(|entry| Entry { fields: fields(entry.fields), ..*entry }).collect();
         let base = Level { resolution: 0, entries };
         let above = levels::above(&base.entries);
-        // Only single items have what is to be looked up.
+        // Merged entries have nothing to look up.
         let plain = |entry: &Entry| Entry { key: 0, fields: 0, other: 0, ..*entry };
         columns.put(&base.entries);
         above.iter().for_each(|level| columns.put(&level.entries.iter().map(plain).collect::<Vec<_>>()));
@@ -480,7 +483,7 @@ pub(crate) fn timeline(rows: &[RowOf], fields: impl Fn(u32) -> u32) -> Timeline 
     Timeline { rows: heads, packed: pack(parts, Compression::default()), columns: columns.sizes() }
 }
 
-/// The fields of entries that are not merged: of the slowest of their names, and then of the longest.
+/// Returns the fields of entries that are not merged: first those of the slowest of each name, then by length.
 fn by_length(rows: &[RowOf]) -> Vec<u32> {
     let entries =
         rows.iter().filter(|row| !row.place.is_cpu).flat_map(|row| &row.entries).filter(|entry| entry.fields > 0);
@@ -490,8 +493,8 @@ fn by_length(rows: &[RowOf]) -> Vec<u32> {
     by_length.into_iter().map(|(_, fields)| fields).collect()
 }
 
-/// Below which resolution it is not worth trying, if a timeline is so many times too long: entries come in bursts, so it is far below their mean
-/// distance.
+/// Returns a lower bound of the resolutions to try, for a timeline that is `times` times too long. Entries come in
+/// bursts, so it is far below their mean distance.
 pub(crate) fn first_resolution<'r>(rows: impl Iterator<Item = &'r RowOf>, times: u64) -> u64 {
     let (mut spans, mut entries) = (0_u128, 0_u128);
     for row in rows {

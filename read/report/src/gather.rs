@@ -1,4 +1,4 @@
-//! What a timeline consists of, as the contents of a report.
+//! Collects the items of a timeline into the contents of a report.
 
 use dormouse_analysis::timeline::{Begin, Counter, End, Flow, Instant, Loss, NameText, Sink, Totals, Track, What};
 use dormouse_ctf::Event;
@@ -8,19 +8,19 @@ use crate::compare::Samples;
 use crate::contents::{Contents, Fields, Item, Kind};
 use crate::scene::{Scene, key};
 
-/// Takes what a timeline hands out.
+/// A sink that collects the contents of a report.
 #[derive(Debug, Default)]
 pub struct Gather {
     scene: Scene,
     texts: FieldTexts,
     fields: Fields,
     is_bare: bool,
-    /// Bytes that the contents may have.
+    /// Maximum memory of the contents, in bytes.
     memory_bytes: Option<usize>,
     not_kept: u64,
 }
 
-/// What has begun.
+/// Data that is kept of the begin of a slice.
 #[derive(Debug)]
 pub struct Kept {
     fields: Vec<u8>,
@@ -28,35 +28,36 @@ pub struct Kept {
 }
 
 impl Gather {
-    /// Begins a report that is called so. `names`: those of the timeline.
+    /// Creates the sink for a report with this title. `names`: names of the timeline.
     pub fn new(title: &str, names: &[NameText]) -> Gather {
         Gather { scene: Scene::new(title, names), ..Gather::default() }
     }
 
-    /// Has what is needed to compare it with another trace taken note of. Then each event has to be shown by [`Gather::seen`] too.
+    /// Also collects the data for a comparison with another trace. Each event must then be shown to [`Gather::seen`]
+    /// too.
     pub fn compared(mut self) -> Gather {
         self.scene.contents.samples = Some(Samples::default());
         self
     }
 
-    /// Only what is compared is wanted: fields are passed over.
+    /// Collects without fields, for a trace that is only compared.
     pub fn without_fields(self) -> Gather {
         Gather { is_bare: true, ..self }
     }
 
-    /// The next event, before the timeline is shown it; `is_wanted`: it is asked for.
+    /// Takes the next event for the comparison, before the timeline is shown it. `is_wanted`: whether it is selected.
     pub fn seen(&mut self, event: &Event<'_>, is_wanted: bool) {
         if let Some(samples) = &mut self.scene.contents.samples {
             samples.event(event, is_wanted);
         }
     }
 
-    /// Keeps no more than about so many bytes. What comes then is counted, and told at the top of the page.
+    /// Limits the memory to about `bytes`. Further items are counted, and the page reports their number at the top.
     pub fn limit(&mut self, bytes: usize) {
         self.memory_bytes = Some(bytes);
     }
 
-    /// Whether one item more can be kept; one that cannot is counted.
+    /// Whether one more item can be kept. An item that cannot is counted.
     fn has_room(&mut self) -> bool {
         let Scene { contents, loss_bytes, .. } = &self.scene;
         let has_room = self.memory_bytes.is_none_or(|max| contents.memory_bytes() + loss_bytes < max);
@@ -64,14 +65,15 @@ impl Gather {
         has_room
     }
 
-    /// What the report is made of. `about`: where the trace was recorded; `notes`: what is to be said at the top.
+    /// Returns the contents of the report. `about`: where the trace was recorded; `notes`: notes for the top of the
+    /// page.
     pub fn finish(mut self, totals: &Totals, about: Vec<String>, notes: Vec<String>) -> Contents {
         let totals = Totals { items_not_kept: self.not_kept, ..*totals };
         self.scene.finish(&totals, about, notes);
         self.scene.contents
     }
 
-    /// Puts down an event, and says on which CPU it was.
+    /// Adds the fields of an event to the current ones, and returns the number of its CPU.
     fn put(&mut self, event: &Event<'_>, cpu: Option<u32>) -> u32 {
         if !self.is_bare {
             self.fields.of(event, &mut self.texts);
@@ -79,7 +81,7 @@ impl Gather {
         self.scene.cpu(event.stream, cpu)
     }
 
-    /// The number of the fields that have been put down.
+    /// Stores the current fields and returns their number.
     fn fields(&mut self) -> u32 {
         let fields = self.scene.contents.fields(&self.fields);
         self.fields.0.clear();
@@ -160,7 +162,7 @@ impl Sink for Gather {
         }
     }
 
-    /// Both of its ends are instants with the key of the slice.
+    /// Both ends of a flow are instants with the key of the slice.
     fn flow(&mut self, _: &Flow) {}
 
     fn loss(&mut self, loss: &Loss) {
@@ -170,11 +172,11 @@ impl Sink for Gather {
     }
 }
 
-/// What the fields of a slice say besides.
+/// Notes that are added to the fields of a slice.
 pub(crate) const NO_END: &str = "no end: it was open when the trace ended";
 pub(crate) const NOT_BELIEVED: &str = "events were lost between begin and end: the end can be that of another";
 
-/// What an instant has in common with the slice that it begins or ends.
+/// Returns the key that an instant shares with the slice that it begins or ends.
 pub(crate) fn key_of(what: &What) -> u32 {
     match what {
         What::Plain | What::EndAlone => 0,

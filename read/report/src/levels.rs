@@ -1,56 +1,57 @@
-//! Rows, and what they look like from farther away.
+//! Rows at several levels of detail.
 //!
 //! ```text
 //!   level 0    ▌▌ ▌▌▌   ████████  ▌▌▌▌ ▌      each item
-//!   level 1    ██ ███   ████████  ██████      at a coarser resolution: what is shorter and lies in one step of it is one entry
+//!   level 1    ██ ███   ████████  ██████      coarser resolution: shorter items within one step of it are one entry
 //!   level 2    ██████████████████ ██████
 //! ```
-//! A page draws that level whose resolution is just below its pixels, so a frame costs as much as it has pixels, however many items there are.
+//! A page draws the level whose resolution is just below its pixels. The cost of a frame depends on its pixels, not on
+//! the number of items.
 
-/// An item, or several that are merged, in a row.
+/// An item, or several merged items, in a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Entry {
-    /// Nanoseconds since the report's begin.
+    /// Begin, in nanoseconds since the report's begin.
     pub begin: u64,
-    /// Nanoseconds to the end of the last of them.
+    /// Nanoseconds from the begin to the end of the last item.
     pub duration: u64,
-    /// Of those that are merged, that with the most time.
+    /// Name of the item; for merged items, the name with the most time.
     pub name: u32,
-    /// How many are merged.
+    /// Number of items.
     pub count: u32,
     /// See [`crate::Item::key`].
     pub key: u32,
     /// See [`crate::Item::fields`].
     pub fields: u32,
-    /// Of a thread's row the CPU, of a CPU's row the thread; plus 1.
+    /// In a thread's row the CPU, in a CPU's row the thread; plus 1.
     pub other: u32,
-    /// It must not be merged: it is one of the slowest.
+    /// Whether it must not be merged, because it is one of the slowest.
     pub is_kept: bool,
 }
 
-/// Rows with fewer entries are drawn as they are.
+/// Rows with at most this many entries have no further levels.
 const ENTRIES_FEW: usize = 2048;
-/// From one level to the next.
+/// Factor between the resolutions of two levels.
 const STEP: u64 = 4;
 
 /// A row at one resolution.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Level {
-    /// Nanoseconds; what is merged is shorter. 0: nothing is merged.
+    /// Resolution in nanoseconds: shorter items are merged; 0 if none are.
     pub resolution: u64,
-    /// In the order of their begins.
+    /// Entries in the order of their begins.
     pub entries: Vec<Entry>,
 }
 
-/// Entries that are merged until one does not belong to them.
+/// Entries that are being merged, up to the first one that does not fit.
 #[derive(Debug)]
 struct Group {
     entry: Entry,
-    /// Time by name, the name of the most first found.
+    /// Time by name, in the order in which names occur.
     times: Vec<(u32, u64)>,
 }
 
-/// More names are not told apart within a group.
+/// Maximum number of names that are distinguished within a group.
 const NAMES_MAX: usize = 8;
 
 impl Group {
@@ -62,7 +63,7 @@ impl Group {
         let end = self.entry.begin + self.entry.duration;
         self.entry.duration = end.max(entry.begin + entry.duration) - self.entry.begin;
         self.entry.count = self.entry.count.saturating_add(entry.count);
-        // What is merged is none of them.
+        // A merged entry has no key, fields or CPU of its own.
         (self.entry.key, self.entry.fields, self.entry.other) = (0, 0, 0);
         let time = entry.duration.max(1);
         match self.times.iter().position(|(name, _)| *name == entry.name) {
@@ -79,12 +80,12 @@ impl Group {
     }
 }
 
-/// Merges the entries of a row as they come, in the order of time.
+/// Merges the entries of a row, which are pushed in the order of time.
 #[derive(Debug, Default)]
 pub(crate) struct Merger(Option<Group>);
 
 impl Merger {
-    /// The next entry; `spares`: whether it is left alone if it is to be kept.
+    /// Takes the next entry. `spares`: whether entries with `is_kept` are left alone.
     pub(crate) fn push(&mut self, entry: &Entry, resolution: u64, spares: bool, out: &mut Vec<Entry>) {
         let is_short = entry.duration < resolution && !(spares && entry.is_kept);
         match &mut self.0 {
@@ -100,13 +101,13 @@ impl Merger {
         }
     }
 
-    /// What comes next is not merged with what has come.
+    /// Ends the current group: later entries are not merged with earlier ones.
     pub(crate) fn finish(&mut self, out: &mut Vec<Entry>) {
         out.extend(self.0.take().map(Group::finish));
     }
 }
 
-/// The entries of a row at a resolution; `spares`: whether those that are kept are left alone.
+/// Returns the entries of a row at a resolution. `spares`: whether entries with `is_kept` are left alone.
 pub fn merged(entries: &[Entry], resolution: u64, spares: bool) -> Vec<Entry> {
     let (mut out, mut merger) = (Vec::new(), Merger::default());
     entries.iter().for_each(|entry| merger.push(entry, resolution, spares, &mut out));
@@ -114,7 +115,7 @@ pub fn merged(entries: &[Entry], resolution: u64, spares: bool) -> Vec<Entry> {
     out
 }
 
-/// The levels above the entries of a row, the finest first.
+/// Returns the coarser levels of a row, the finest first.
 pub fn above(entries: &[Entry]) -> Vec<Level> {
     let mut levels: Vec<Level> = Vec::new();
     let (Some(first), Some(last)) = (entries.first(), entries.last()) else { return levels };
@@ -126,19 +127,19 @@ pub fn above(entries: &[Entry]) -> Vec<Level> {
         if below.len() <= ENTRIES_FEW || resolution > span {
             return levels;
         }
-        // Damaged times can be as far apart as numbers go.
+        // Damaged times can be as far apart as the range allows.
         let Some(coarser) = resolution.checked_mul(STEP) else { return levels };
         resolution = coarser;
         let above = merged(below, resolution, false);
-        // What is hardly shorter is not worth its room.
+        // A level that is hardly shorter is not worth its size.
         if above.len() < below.len() * 3 / 4 {
             levels.push(Level { resolution, entries: above });
         }
     }
 }
 
-/// Puts intervals, which are sorted by their begins and then the longest first, at the least depths that are free: what is nested lies below
-/// what it is nested in. `None` where there is no depth left.
+/// Puts intervals at the least depth that is free, so that a nested interval is below the enclosing one. They must be
+/// sorted by begin, longer ones first. `None`: all depths are in use.
 pub(crate) fn depths(
     intervals: impl Iterator<Item = (i64, i64)>,
     depth_max: usize,
@@ -149,7 +150,7 @@ pub(crate) fn depths(
         if depth >= depth_max {
             return None;
         }
-        // One that takes no time still lies in its place.
+        // An interval without duration still occupies its place.
         let end = end.max(begin.saturating_add(1));
         if depth == ends.len() {
             ends.push(end)
@@ -179,7 +180,7 @@ mod tests {
         assert_eq!(super::merged(&kept, 100, true).len(), 5);
     }
 
-    /// However random a row is: each level has all items in fewer entries, and in the order of time.
+    /// In random rows, each level has all items in fewer entries, and in the order of time.
     #[test]
     fn levels_lose_no_item() {
         let mut random = dormouse_testing::random(7);

@@ -1,30 +1,34 @@
-//! A trace as one page of HTML that needs nothing else: no network, no server, no other file.
+//! A trace as one HTML page that needs nothing else: no network, no server, no other file.
 //!
-//! The problem: a person wants to see what happened, a trace has millions of events, and a browser can neither hold all of them as text nor draw
-//! millions of rectangles in a frame.
+//! A trace has millions of events. A browser can neither hold all of them as text nor draw millions of rectangles in a
+//! frame.
 //!
 //! ```text
 //!   events ─▶ Timeline ─▶ Gather ─▶ items (slices, instants)
 //!   items ─▶ rows, of threads and of CPUs ─▶ levels of detail ─▶ columns ─▶ deflate ─▶ base64 ─┐
 //!   items ─▶ summary: counts, times, percentiles, heat map, call trees, slowest ──────────────────────────────────────────┼─▶ page
-//!   fields of events ─▶ chunks, unpacked in the page when somebody clicks ────────────────────────────────────────────────┘
+//!   fields of events ─▶ chunks, unpacked in the page when an item is clicked ─────────────────────────────────────────────┘
 //! ```
 //!
-//! * [`Gather`]: takes what a timeline consists of.
-//! * [`Contents`]: what is put into a report. Tables and distributions are made of all of it.
-//! * [`levels`]: what a row looks like from farther away: neighbours that are too short to be seen apart become one.
-//! * [`Contents::finish`]: makes the page, no longer than it may be. What has no room is merged or left out, counted, and told in the page.
-//! * [`Contents::beside`], [`Contents::compare`]: another trace, and what differs.
-//! * [`page`]: script and style, as one each, with their hashes in the page's content policy.
+//! * [`Gather`]: collects the items of a timeline.
+//! * [`Contents`]: the contents of a report. Tables and distributions are made from all of them.
+//! * [`levels`]: rows at several levels of detail: neighbours that are too short to be distinguished are merged.
+//! * [`Contents::finish`]: makes the page, within a maximum size. Items that do not fit are merged or left out; the
+//!   page reports their number.
+//! * [`Contents::beside`], [`Contents::compare`]: another trace, and the differences.
+//! * [`page`]: bundles script and style, with their hashes in the page's content policy.
 //!
-//! * [`Survey`], [`Served`], [`serve`]: the same page on loopback, of a trace of any size: it asks for what it has no room for when it is looked at, and the trace is read again for it.
+//! * [`Survey`], [`Served`], [`serve`]: the same page on loopback, for a trace of any size. The page requests what it
+//!   lacks when it is looked at, and the trace is read again for each request.
 //!
 //! # Trust
-//! All texts of a trace are hostile. They are in the page only as base64, whose letters end no element, and the script puts them into the
-//! document as text alone. The content policy lets no other script run, and nothing be fetched.
+//! All texts of a trace are untrusted. The page contains them only as base64, which cannot end an element, and the
+//! script puts them into the document as text only. The content policy permits no other script, and no requests to
+//! other hosts.
 //!
 //! # Cost
-//! Memory of a report: 56 bytes for each item, and what its fields take when they are compressed. Of a page that is served: what it is given. In the page an item takes 36 bytes for each of two groupings.
+//! Memory of a report: 56 bytes for each item, and its compressed fields. Memory of a served page: as much as it is
+//! given. In the page an item takes 36 bytes for each of two groupings.
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 

@@ -1,6 +1,7 @@
-//! The page: one document with its style, its script and its data.
+//! The page: one document with its style, script and data.
 //!
-//! Script and style are modules in `page/`. They become one script and one style, whose hashes are all that the content policy permits.
+//! Script and style are modules in `page/`. They are bundled into one script and one style, and the content policy
+//! permits only their hashes.
 
 use std::io::Write;
 
@@ -8,10 +9,10 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use sha2::{Digest, Sha256};
 
-/// The document, with places for what is put into it.
+/// The document, with placeholders.
 const DOCUMENT: &str = include_str!("../page/index.html");
 const STYLE: &str = include_str!("../page/style.css");
-/// Each stands behind those that it uses.
+/// Modules, each after those that it imports.
 const MODULES: [(&str, &str); 10] = [
     ("text.js", include_str!("../page/text.js")),
     ("data.js", include_str!("../page/data.js")),
@@ -25,7 +26,7 @@ const MODULES: [(&str, &str); 10] = [
     ("main.js", include_str!("../page/main.js")),
 ];
 
-/// The modules as one: without imports, of which each names what stands before it.
+/// Returns the modules as one script. Imports are left out, since a module only imports from earlier ones.
 pub fn script() -> String {
     let mut script = String::new();
     for (name, text) in MODULES {
@@ -42,19 +43,20 @@ fn hash(text: &str) -> String {
     format!("'sha256-{}'", STANDARD.encode(Sha256::digest(text)))
 }
 
-/// What the page may do: run its script, have its style; and if it is served ask for more where it has come from.
+/// Returns the content policy: the page may run its script and use its style; if it is served, it may also send
+/// requests to its origin.
 pub(crate) fn policy(is_served: bool) -> String {
     let [script, style] = [format!("\n{}", script()), format!("\n{STYLE}")].map(|text| hash(&text));
     let connect = if is_served { " connect-src 'self';" } else { "" };
     format!("default-src 'none'; script-src {script}; style-src {style};{connect} base-uri 'none'; form-action 'none'")
 }
 
-/// Letters that so many bytes take.
+/// Returns the number of base64 letters for this many bytes.
 pub(crate) fn base64_size(size_bytes: usize) -> usize {
     size_bytes.div_ceil(3) * 4
 }
 
-/// Letters of a block, to be used again.
+/// Reusable buffer for the letters of a block.
 #[derive(Debug, Default)]
 pub(crate) struct Base64(String);
 
@@ -65,13 +67,13 @@ pub(crate) struct Page {
     behind: String,
 }
 
-/// Around each block of data.
+/// Text before, within and after the start of a block of data.
 const BLOCK: [&str; 3] = ["<script type=\"application/octet-stream\" id=\"", "\">", "</script>\n"];
 /// Names of the blocks.
 const BLOCKS: [&str; 4] = ["head", "rows", "heat", "fields"];
 
 impl Page {
-    /// `is_served`: it may ask for more where it has come from.
+    /// `is_served`: whether the page may send requests to its origin.
     pub(crate) fn new(is_served: bool) -> Page {
         let script = format!("\n{}", script());
         let style = format!("\n{STYLE}");
@@ -81,14 +83,14 @@ impl Page {
         Page { before: before.into(), behind: rest.replace("{script}", &script) }
     }
 
-    /// Of all but the letters of the blocks.
+    /// Returns the size of the page without the letters of the blocks.
     pub(crate) fn size_bytes(&self) -> u64 {
         let blocks: usize =
             BLOCKS.iter().map(|name| name.len() + BLOCK.iter().map(|part| part.len()).sum::<usize>()).sum();
         (self.before.len() + self.behind.len() + blocks) as u64
     }
 
-    /// Writes it with these blocks.
+    /// Writes the page with these blocks.
     pub(crate) fn write(
         &self,
         out: &mut impl Write,

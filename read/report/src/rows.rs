@@ -1,4 +1,4 @@
-//! Rows that are filled as items come, with no more entries than there is room for.
+//! Rows that are filled while items arrive, with a limited number of entries.
 
 use dormouse_analysis::QuickMap;
 
@@ -6,24 +6,24 @@ use crate::contents::Kind;
 use crate::finish::{RowOf, RowPlace, first_resolution};
 use crate::levels::{Entry, Merger, merged};
 
-/// A row that is filled.
+/// A row that is being filled.
 #[derive(Debug)]
 struct Row {
     row: RowOf,
     merger: Merger,
-    /// Begin of the entry before. The times of a damaged trace can go back: then the row is sorted at the end.
+    /// Begin of the previous entry. Times of a damaged trace can go back: the row is then sorted at the end.
     last: u64,
     is_sorted: bool,
 }
 
-/// Rows. When there are too many entries, neighbours that are shorter than some time become one in all of them.
+/// Rows with a common limit of entries. If there are too many, short neighbours are merged in all rows.
 #[derive(Debug, Default)]
 pub(crate) struct Rows {
     index: QuickMap<RowPlace, usize>,
     rows: Vec<Row>,
     count: usize,
     count_max: usize,
-    /// What is shorter is merged, nanoseconds; 0: nothing is.
+    /// Resolution in nanoseconds: shorter items are merged; 0 if none are.
     resolution: u64,
 }
 
@@ -32,7 +32,8 @@ impl Rows {
         Rows { count_max, ..Rows::default() }
     }
 
-    /// The next entry of a row, in the order of time. True: there are too many, see [`Rows::coarsen`].
+    /// Adds an entry to a row, in the order of time. Returns true if there are too many entries: then call
+    /// [`Rows::coarsen`].
     pub(crate) fn push(&mut self, place: RowPlace, entry: &Entry) -> bool {
         let rows = &mut self.rows;
         let index = *self.index.entry(place).or_insert_with(|| {
@@ -49,7 +50,7 @@ impl Rows {
         self.count >= self.count_max
     }
 
-    /// Merges until half of the room is free. `is_kept`: what is not merged all the same.
+    /// Merges entries until half of the room is free. `is_kept`: whether an entry must not be merged.
     pub(crate) fn coarsen(&mut self, is_kept: impl Fn(&Entry) -> bool) {
         while self.count > self.count_max / 2 && self.resolution < u64::MAX / 4 {
             self.resolution = match self.resolution {
@@ -66,7 +67,7 @@ impl Rows {
         }
     }
 
-    /// The rows in the order of threads and CPUs, and the resolution.
+    /// Returns the rows in the order of threads and CPUs, and the resolution.
     pub(crate) fn finish(self) -> (Vec<RowOf>, u64) {
         let finished = |Row { mut row, mut merger, is_sorted, .. }: Row| {
             merger.finish(&mut row.entries);
@@ -85,7 +86,8 @@ impl Rows {
 mod tests {
     use super::*;
 
-    /// However many come: each is in some entry, those that are kept by themselves, and there is no more room taken than there is.
+    /// With any number of items, each is in some entry, kept items are entries of their own, and the limit is never
+    /// exceeded.
     #[test]
     fn no_entry_is_lost_where_there_is_no_room() {
         let mut rows = Rows::new(1000);

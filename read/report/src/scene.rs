@@ -1,22 +1,22 @@
-//! Where the tracks of a timeline are in a report, and what is told of it besides its items.
+//! Places of a timeline's tracks in a report, and the data of a report other than its items.
 
 use dormouse_analysis::Number;
 use dormouse_analysis::timeline::{Counter, Loss, NameText, Totals, Track, TrackKind};
 
 use crate::contents::{self, Contents, Process, Thread};
 
-/// Where items of a track are.
+/// Place of a track's items.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Place {
     process: u32,
     pub thread: u32,
     pub is_lane: bool,
     pub counter: Option<u32>,
-    /// Of losses: the stream's number, and its name.
+    /// Number and name of the stream, for a track of losses.
     stream: Option<(u32, String)>,
 }
 
-/// On which CPU a stream's events were.
+/// CPU of a stream's events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum StreamCpu {
     #[default]
@@ -32,12 +32,12 @@ pub(crate) struct Scene {
     places: Vec<Place>,
     streams: Vec<StreamCpu>,
     losses: Vec<(u32, Loss)>,
-    /// What losses take.
+    /// Approximate memory of losses, in bytes.
     pub loss_bytes: usize,
 }
 
 impl Scene {
-    /// `names`: those of the timeline.
+    /// Creates a scene. `names`: names of the timeline.
     pub(crate) fn new(title: &str, names: &[NameText]) -> Scene {
         let mut scene = Scene::default();
         scene.contents.title = title.into();
@@ -47,7 +47,7 @@ impl Scene {
         scene
     }
 
-    /// Puts together what is told. `about`: where the trace was recorded; `notes`: what is to be said at the top.
+    /// Completes the contents. `about`: where the trace was recorded; `notes`: notes for the top of the page.
     pub(crate) fn finish(&mut self, totals: &Totals, about: Vec<String>, notes: Vec<String>) {
         for (stream, loss) in std::mem::take(&mut self.losses) {
             let place = self.places.get(loss.track as usize);
@@ -67,7 +67,7 @@ impl Scene {
         self.contents.totals = Some(*totals);
     }
 
-    /// The number of the CPU on which an event of a stream was.
+    /// Returns the number of the CPU of a stream's event.
     pub(crate) fn cpu(&mut self, stream: usize, cpu: Option<u32>) -> u32 {
         if self.streams.len() <= stream {
             self.streams.resize(stream + 1, StreamCpu::Unknown);
@@ -81,12 +81,12 @@ impl Scene {
         self.contents.cpu(cpu)
     }
 
-    /// That of a CPU that was there before.
+    /// Returns the number of a CPU that was seen before.
     pub(crate) fn known_cpu(&self, cpu: Option<u32>) -> u32 {
         self.contents.cpus.iter().position(|known| *known == cpu).unwrap_or(0) as u32
     }
 
-    /// Where a track is that has come.
+    /// Returns the place of a track that was announced.
     pub(crate) fn place(&self, track: u32) -> Option<&Place> {
         self.places.get(track as usize)
     }
@@ -97,7 +97,7 @@ impl Scene {
         Place { process, thread, is_lane, counter: None, stream: None }
     }
 
-    /// A track that is new, or that has another name.
+    /// Adds a track, or renames a process.
     pub(crate) fn track(&mut self, track: &Track<'_>) {
         let known = self.places.get(track.id as usize).cloned();
         let of_parent = track.parent.and_then(|parent| self.places.get(parent as usize)).map(|place| place.process);
@@ -142,25 +142,25 @@ impl Scene {
         self.places[id] = place;
     }
 
-    /// A counter has a value.
+    /// Adds a value of a counter.
     pub(crate) fn counter(&mut self, counter: &Counter) {
         if let Some((number, value)) = self.counted(counter) {
             self.contents.count(number, counter.ns, value);
         }
     }
 
-    /// The number of a counter, and its value, if a page can have it.
+    /// Returns the number of a counter and its value, if a page can show it.
     pub(crate) fn counted(&self, counter: &Counter) -> Option<(u32, f64)> {
         let number = self.place(counter.track)?.counter?;
         let value = match counter.value {
             Number::Whole(value) => value as f64,
             Number::Real(value) => value,
         };
-        // JSON has no word for what is no number.
+        // JSON cannot express infinity and NaN.
         value.is_finite().then_some((number, value))
     }
 
-    /// Events were lost.
+    /// Adds a loss.
     pub(crate) fn loss(&mut self, loss: &Loss) {
         let place = self.place(loss.track).and_then(|place| place.stream.as_ref());
         let stream = place.map_or(0, |(stream, _)| *stream);
@@ -169,7 +169,7 @@ impl Scene {
     }
 }
 
-/// What a person has to know of the pairs before the picture is believed.
+/// Returns notes about pairs that a reader must know before trusting the picture.
 fn told(totals: &Totals) -> impl Iterator<Item = String> + use<> {
     let lines = [
         (totals.slices_unfinished, "have no end, and are drawn to the end of the trace", "begin", "begins"),
@@ -208,7 +208,7 @@ fn told(totals: &Totals) -> impl Iterator<Item = String> + use<> {
     })
 }
 
-/// Of a slice whose key fits into a column.
+/// Returns the key of a slice; 0 if it does not fit into the column.
 pub(crate) fn key(id: u64) -> u32 {
     u32::try_from(id).unwrap_or(0)
 }

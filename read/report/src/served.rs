@@ -1,7 +1,8 @@
-//! A page that asks for what it shows, of a trace that is read again for it.
+//! A page that requests what it shows, from a trace that is read again for it.
 //!
-//! The page itself is a report without fields whose short neighbours are one, as far as [`PAGE_BYTES`] make that necessary. When somebody zooms in so far that
-//! these could be told apart, the page asks for a part of the time; when somebody clicks, for fields.
+//! The page itself is a report without fields. Short neighbours are merged as far as [`PAGE_BYTES`] require. When the
+//! user zooms in so far that they could be distinguished, the page requests a part of the time; on a click, it requests
+//! fields.
 
 use std::collections::{HashMap, HashSet};
 
@@ -19,74 +20,76 @@ use crate::levels::{self, Entry};
 use crate::rows::Rows;
 use crate::survey::{CpuRows, Drawn, Held, Surveyed, instant};
 
-/// Of a page on loopback: it comes at once, and is taken apart within a second.
+/// Maximum size of a page on loopback: it loads at once, and is unpacked within a second.
 pub const PAGE_BYTES: u64 = 8 << 20;
-/// Entries of a part of the time. If it has more, neighbours that cannot be told apart there are one.
+/// Maximum number of entries for a part of the time. If it has more, neighbours that cannot be distinguished are
+/// merged.
 const ENTRIES_MAX: usize = 200_000;
-/// Items with one key that are given.
+/// Maximum number of items that are returned for a key.
 const KEY_ITEMS_MAX: usize = 1000;
 
-/// Takes an event, and whether it is asked for.
+/// Takes an event, and whether it is selected.
 pub type Show<'s> = &'s mut dyn FnMut(&Event<'_>, bool);
 
 /// Reads a trace again.
 pub trait Source: Send + Sync {
-    /// Shows the events from one time to another (nanoseconds since the epoch) in their order, as they were shown at first; others may come too.
+    /// Shows all events between two times (nanoseconds since the epoch), in the order of the first reading. It may also
+    /// show others.
     ///
     /// # Errors
     /// The trace cannot be read any more.
     fn read(&self, first_ns: i64, last_ns: i64, show: Show<'_>) -> Result<(), String>;
 }
 
-/// What a page asks for. Times are nanoseconds since the report's begin.
+/// A request of the page for items. Times are nanoseconds since the report's begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part {
     /// Items between two times.
     Time {
-        /// From here.
+        /// Begin of the part.
         begin: u64,
-        /// To here.
+        /// End of the part.
         end: u64,
-        /// Whether by CPU.
+        /// Whether rows of CPUs are requested, not of threads.
         is_cpu: bool,
-        /// What is shorter cannot be seen apart, nanoseconds.
+        /// Resolution in nanoseconds: shorter items cannot be distinguished.
         step: u64,
     },
     /// Items with this key.
     Key {
         /// The key.
         key: u32,
-        /// Whether by CPU.
+        /// Whether rows of CPUs are requested, not of threads.
         is_cpu: bool,
-        /// Of an item that has it.
+        /// Begin of an item with this key.
         begin: u64,
-        /// Of the same.
+        /// End of that item.
         end: u64,
     },
 }
 
-/// An item whose fields are asked for.
+/// A request of the page for the fields of an item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Asked {
-    /// As the page numbers it.
+    /// Number of its thread.
     pub thread: u32,
-    /// As the page numbers it.
+    /// Number of its name.
     pub name: u32,
-    /// A slice, not an instant.
+    /// Whether it is a slice, not an instant.
     pub is_slice: bool,
-    /// Nanoseconds since the report's begin.
+    /// Begin, in nanoseconds since the report's begin.
     pub begin: u64,
-    /// Nanoseconds.
+    /// Duration, in nanoseconds.
     pub duration: u64,
 }
 
-/// What was surveyed, with the page that asks for more.
+/// A surveyed trace, with the page and the means to answer its requests.
 pub struct Served {
     surveyed: Surveyed,
     source: Box<dyn Source>,
     index: HashMap<RowPlace, usize>,
     page: Vec<u8>,
-    /// What the page has.
+    /// Description of the page.
     pub written: Written,
 }
 
@@ -96,7 +99,7 @@ impl std::fmt::Debug for Served {
     }
 }
 
-/// What stands before the columns of an answer.
+/// Header before the columns of a response.
 #[derive(Serialize)]
 struct Head<'t> {
     resolution: u64,
@@ -106,10 +109,10 @@ struct Head<'t> {
 }
 
 impl Served {
-    /// Makes the page, of at most `page_bytes` ([`PAGE_BYTES`]).
+    /// Creates the page, of at most `page_bytes` (see [`PAGE_BYTES`]).
     ///
     /// # Errors
-    /// As [`crate::Contents::finish`]: there are too many names, processes, threads or losses for a page.
+    /// [`crate::Contents::finish`] fails: there are too many names, processes, threads or losses for a page.
     pub fn new(mut surveyed: Surveyed, source: Box<dyn Source>, page_bytes: u64) -> std::io::Result<Served> {
         let picture = surveyed.picture();
         let mut page = Vec::new();
@@ -118,20 +121,20 @@ impl Served {
         Ok(Served { surveyed, source, index, page, written })
     }
 
-    /// The page.
+    /// Returns the page.
     pub fn page(&self) -> &[u8] {
         &self.page
     }
 
-    /// Below which length items are not kept, but read again, nanoseconds; 0: all are kept.
+    /// Returns the length in nanoseconds below which items are not kept, but read again; 0 if all are kept.
     pub fn resolution(&self) -> u64 {
         self.surveyed.resolution
     }
 
-    /// Shows a sink what happened between two times. It begins with what the rows of CPUs were at its checkpoint.
+    /// Shows a sink the events between two times. Its rows of CPUs start in the state of the checkpoint.
     fn again(&self, (first_ns, last_ns): (i64, i64), sink: &mut impl AgainSink) -> Result<(), String> {
         let checkpoints = &self.surveyed.checkpoints;
-        // The first is before all events.
+        // The first checkpoint is before all events.
         let at = checkpoints.partition_point(|checkpoint| checkpoint.ns <= first_ns).saturating_sub(1);
         let Some(checkpoint) = checkpoints.get(at) else { return Ok(()) };
         *sink.cpu_rows() = checkpoint.cpu_rows.clone();
@@ -142,12 +145,12 @@ impl Served {
         })
     }
 
-    /// A time since the epoch.
+    /// Converts a time since the report's begin to one since the epoch.
     fn ns(&self, since: u64) -> i64 {
         self.surveyed.begin_ns.saturating_add_unsigned(since)
     }
 
-    /// The fields of an item, as the page takes them apart; `None`: there is no such item.
+    /// Returns the fields of an item in the form that the page parses; `None` if there is no such item.
     ///
     /// # Errors
     /// The trace cannot be read any more.
@@ -168,7 +171,8 @@ impl Served {
         Ok(Some(fields.0))
     }
 
-    /// The rows of the page, in its order, with what is asked for: the length of a head, the head, columns; both compressed.
+    /// Returns all rows of the page, in its order, with the requested items: the length of the header, the header, and
+    /// the columns; the last two are compressed.
     ///
     /// # Errors
     /// The trace cannot be read any more.
@@ -182,7 +186,8 @@ impl Served {
     fn of_time(&self, begin: u64, end: u64, is_cpu: bool, step: u64) -> Result<Vec<u8>, String> {
         let Surveyed { rows, resolution, span, scene, begin_ns, .. } = &self.surveyed;
         let (begin, end) = (begin.min(*span), end.min(*span));
-        // What is merged is shorter than the resolution: it begins and ends within so much time around.
+        // Merged items are shorter than the resolution. So those of this part begin and end within the resolution
+        // around it.
         let is_again = *resolution > 0 && step < *resolution;
         let kept = rows.iter().map(|row| match row.place.is_cpu == is_cpu {
             true => within(&row.entries, begin, end),
@@ -223,7 +228,7 @@ impl Served {
             true => Vec::new(),
             false => counters::heads(counters, *begin_ns, (begin, end), ENTRIES_MAX as u64),
         };
-        // Of what is not read again the resolution is that of what is kept.
+        // If nothing is read again, the resolution is that of the kept entries.
         let merged = if is_again { merged } else { merged.max(*resolution) };
         Ok(packed(merged, &all, &counters))
     }
@@ -240,7 +245,7 @@ impl Served {
         }
         if *resolution > 0 && key > 0 {
             let mut sink = KeySink { served: self, cpu_rows: CpuRows::default(), is_cpu, key, found: &mut found };
-            // A short slice is around its instants, the instants of a long one at its ends.
+            // A short slice is near its instants; the instants of a long slice are at its ends.
             let around = |at: u64| (self.ns(at.saturating_sub(*resolution)), self.ns(at.saturating_add(*resolution)));
             self.again(around(begin), &mut sink)?;
             let slices: HashSet<(u64, u64)> =
@@ -265,7 +270,8 @@ impl Served {
     }
 }
 
-/// The entries of a row that lie in a part of the time. Neither begins nor ends are out of order, because they do not overlap.
+/// Returns the entries of a row within a part of the time. Begins and ends are both sorted, because entries do not
+/// overlap.
 fn within(entries: &[Entry], begin: u64, end: u64) -> &[Entry] {
     let from = entries.partition_point(|entry| entry.begin.saturating_add(entry.duration) < begin);
     let count = entries[from..].partition_point(|entry| entry.begin <= end);
@@ -275,17 +281,17 @@ fn within(entries: &[Entry], begin: u64, end: u64) -> &[Entry] {
 fn packed(resolution: u64, rows: &[RowOf], counters: &[CounterHead<'_>]) -> Vec<u8> {
     let timeline = timeline(rows, |fields| fields);
     let head = Head { resolution, rows: &timeline.rows, columns: &timeline.columns, counters };
-    // Numbers and truth values are JSON whatever they are.
+    // Numbers and booleans can always be written as JSON.
     let head = pack([serde_json::to_vec(&head).unwrap_or_default().as_slice()], flate2::Compression::fast());
     [&(head.len() as u32).to_le_bytes()[..], &head, &timeline.packed].concat()
 }
 
-/// Takes what a timeline hands out once more.
+/// A sink for a timeline that is read again.
 trait AgainSink: Sink<Kept = Held> {
     fn cpu_rows(&mut self) -> &mut CpuRows;
 }
 
-/// What every sink here does with what it does not need; and how items are drawn.
+/// Implements the sinks below: items are drawn as in the first reading, and the rest is ignored.
 macro_rules! drawn_again {
     ($sink:ident) => {
         impl AgainSink for $sink<'_> {
@@ -326,13 +332,13 @@ macro_rules! drawn_again {
     };
 }
 
-/// Takes the short items of a part of the time.
+/// Collects the short items of a part of the time.
 struct PartSink<'s> {
     served: &'s Served,
     cpu_rows: CpuRows,
     is_cpu: bool,
     times: (u64, u64),
-    /// By row: what is kept, and comes when it is its turn.
+    /// Kept entries that are not yet pushed, by row.
     waiting: Vec<std::vec::IntoIter<Entry>>,
     rows: Rows,
     counters: Vec<counters::Counter>,
@@ -351,7 +357,7 @@ impl PartSink<'_> {
         self.push(place, &entry);
     }
 
-    /// What is kept of a row has its turn up to this time.
+    /// Pushes the kept entries of a row up to this time.
     fn wait(&mut self, row: usize, until: u64) {
         let place = self.served.surveyed.rows[row].place;
         while let Some(entry) = self.waiting[row].as_slice().first().filter(|entry| entry.begin <= until).copied() {
@@ -375,7 +381,7 @@ impl PartSink<'_> {
 
 drawn_again!(PartSink);
 
-/// Takes items with a key.
+/// Collects items with a key.
 struct KeySink<'s> {
     served: &'s Served,
     cpu_rows: CpuRows,
@@ -404,11 +410,11 @@ struct Found<'s> {
     end: Option<Fields>,
 }
 
-/// The same, of the time from one checkpoint on.
+/// A sink that finds the events of an item from one checkpoint on.
 struct FoundSink<'f, 's> {
     found: &'f mut Found<'s>,
     cpu_rows: CpuRows,
-    /// What is asked for is at this time or later.
+    /// Time before which an end does not count.
     ns: i64,
 }
 

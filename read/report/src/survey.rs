@@ -1,13 +1,14 @@
-//! A trace as a page asks for it, in memory that does not grow with the trace.
+//! Reads a trace for a page that requests data, in memory that does not grow with the trace.
 //!
 //! ```text
-//!   events ─▶ Timeline ─▶ rows (short neighbours are one), tables, checkpoints ─▶ Served
-//!                                                                                   │ a part of the time, fields
-//!   events from a checkpoint on ─▶ Timeline as it was there ─▶ what is asked for ◀──┘
+//!   events ─▶ Timeline ─▶ rows (short neighbours are merged), tables, checkpoints ─▶ Served
+//!                                                                                     │ a part of the time, fields
+//!   events from a checkpoint on ─▶ Timeline as it was there ─▶ requested items ◀──────┘
 //! ```
-//! Rows keep each item that is longer than their resolution, which grows when there is no more room. What is shorter begins and ends within so much
-//! time, so that it is found again by reading a little more than the part of the time that is asked for. A checkpoint is the timeline as it was at some event, so that what is read
-//! again is paired, nested and numbered as it was at first.
+//! Rows keep each item that is longer than their resolution, which grows when memory is used up. Shorter items begin
+//! and end within that time, so they are found again by reading a little more than the requested part of the time. A
+//! checkpoint is the state of the timeline at some event, so that items are paired, nested and numbered as in the first
+//! reading.
 
 use dormouse_analysis::timeline::{
     self, Begin, Counter, End, Flow, Instant, Loss, Lost, Sink, Timeline, Totals, Track,
@@ -22,30 +23,31 @@ use crate::rows::Rows;
 use crate::scene::{Scene, key};
 use crate::summary::Running;
 
-/// Memory that is given, if nothing else is said.
+/// Default memory of a survey.
 pub const MEMORY_BYTES: u64 = 512 << 20;
-/// With less no trace can be read.
+/// Minimum memory of a survey; no trace can be read with less.
 pub const MEMORY_BYTES_MIN: u64 = 64 << 20;
-/// What an entry takes while its row grows.
+/// Memory that is counted for an entry while its row grows.
 const ENTRY_BYTES: u64 = 80;
-/// Of the memory, one part in so many is for entries; for checkpoints; for the values of counters; for losses that are told one by one.
+/// Shares of the memory, as one part in this many: for entries, checkpoints, values of counters, and losses that are
+/// listed one by one.
 const ENTRIES_SHARE: u64 = 3;
 const CHECKPOINTS_SHARE: u64 = 8;
 const COUNTERS_SHARE: u64 = 16;
 const LOSSES_SHARE: u64 = 16;
 const VALUE_BYTES: u64 = 64;
-/// Events from one checkpoint to the next, as long as there is room.
+/// Number of events between two checkpoints while memory lasts.
 const CHECKPOINT_EVENTS: u64 = 1 << 16;
 
-/// What is kept of the begin of a slice.
+/// Data that is kept of the begin of a slice.
 #[derive(Debug, Clone, Copy)]
 pub struct Held {
     cpu: u32,
-    /// In which of the rows of its CPU it is.
+    /// Row of its CPU that it occupies; `None` if all are occupied.
     cpu_depth: Option<u32>,
 }
 
-/// Which rows of CPUs have an open slice: a bit for each.
+/// Rows that are occupied by an open slice, as a bit set for each CPU.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct CpuRows(Vec<u32>);
 
@@ -68,19 +70,19 @@ impl CpuRows {
         }
     }
 
-    /// A slice begins.
+    /// Begins a slice.
     pub(crate) fn begin(&mut self, cpu: u32) -> Held {
         Held { cpu, cpu_depth: self.take(cpu) }
     }
 
-    /// A slice ends: how it is drawn by thread and by CPU. `begin_ns`: the report's.
+    /// Ends a slice and returns its entries by thread and by CPU. `begin_ns`: begin of the report.
     pub(crate) fn slice(&mut self, scene: &Scene, begin_ns: i64, end: &End<'_>, held: &Held) -> Drawn {
         self.give(held);
         let Some(place) = scene.place(end.track) else { return [None, None] };
         let begin = since(end.begin_ns, begin_ns);
         let entry = |other: u32| Entry {
             begin,
-            // Of damaged times it can be more than is left.
+            // Damaged times can exceed the range.
             duration: end.ns.abs_diff(end.begin_ns).min(u64::MAX - begin),
             name: end.name,
             count: 1,
@@ -96,15 +98,15 @@ impl CpuRows {
     }
 }
 
-/// Nanoseconds since the report's begin. What a damaged trace has before its first event is there.
+/// Returns nanoseconds since the report's begin; 0 for times of a damaged trace that are before it.
 fn since(ns: i64, begin_ns: i64) -> u64 {
     if ns < begin_ns { 0 } else { ns.abs_diff(begin_ns) }
 }
 
-/// An item with its rows, of its thread and of its CPU; `None`: there are too many.
+/// An item with its row, by thread and by CPU; `None` if there are too many rows.
 pub(crate) type Drawn = [Option<(RowPlace, Entry)>; 2];
 
-/// How an instant is drawn.
+/// Returns the entries of an instant.
 pub(crate) fn instant(scene: &Scene, begin_ns: i64, instant: &Instant<'_>, cpu: u32) -> Drawn {
     let Some(place) = scene.place(instant.track) else { return [None, None] };
     let (begin, key) = (since(instant.ns, begin_ns), key_of(&instant.what));
@@ -115,16 +117,16 @@ pub(crate) fn instant(scene: &Scene, begin_ns: i64, instant: &Instant<'_>, cpu: 
     [Some((row(false, place.thread), entry(cpu))), Some((row(true, cpu), entry(place.thread)))]
 }
 
-/// From where a trace can be read again.
+/// A point from which a trace can be read again.
 #[derive(Debug)]
 pub(crate) struct Checkpoint {
-    /// No event before this time is still to come.
+    /// All events that follow have this time or a later one.
     pub ns: i64,
     pub timeline: timeline::Checkpoint<Held>,
     pub cpu_rows: CpuRows,
 }
 
-/// Reads a trace once, as far as it is there.
+/// The first reading of a trace, up to its current end.
 #[derive(Debug)]
 pub struct Survey {
     timeline: Timeline<Held>,
@@ -132,13 +134,13 @@ pub struct Survey {
     checkpoints: Vec<Checkpoint>,
     checkpoints_bytes: u64,
     checkpoints_bytes_max: u64,
-    /// Events from one checkpoint to the next; and since the last.
+    /// Number of events between two checkpoints, and since the last one.
     spacing: u64,
     since: u64,
     last_ns: i64,
 }
 
-/// What has been surveyed.
+/// The result of a survey.
 #[derive(Debug)]
 pub struct Surveyed {
     pub(crate) scene: Scene,
@@ -154,7 +156,7 @@ pub struct Surveyed {
     left_out: LeftOut,
 }
 
-/// Takes what the timeline hands out.
+/// Collects the items of the timeline.
 #[derive(Debug)]
 struct Overview {
     scene: Scene,
@@ -162,7 +164,7 @@ struct Overview {
     running: Running,
     cpu_rows: CpuRows,
     begin_ns: Option<i64>,
-    /// Since then.
+    /// End of the last item, in nanoseconds since `begin_ns`.
     end: u64,
     slices: u64,
     instants: u64,
@@ -173,7 +175,8 @@ struct Overview {
 }
 
 impl Survey {
-    /// Begins. `timeline`: before its first event; `memory_bytes`: what may be taken, besides what the reader takes.
+    /// Starts a survey. `timeline`: before its first event; `memory_bytes`: limit of the memory, not counting the
+    /// reader's.
     pub fn new(title: &str, timeline: Timeline<Held>, memory_bytes: u64) -> Survey {
         let mut scene = Scene::new(title, timeline.names());
         let values = memory_bytes / COUNTERS_SHARE / VALUE_BYTES / 64;
@@ -206,7 +209,7 @@ impl Survey {
         survey
     }
 
-    /// The next event; `is_wanted`: it is asked for.
+    /// Takes the next event. `is_wanted`: whether it is selected.
     pub fn event(&mut self, event: &Event<'_>, is_wanted: bool) {
         if let Some(ns) = event.time_ns.filter(|_| !event.is_state()) {
             self.since += 1;
@@ -221,19 +224,19 @@ impl Survey {
         }
     }
 
-    /// A notice. `time_ns`: to where its stream has come.
+    /// Takes a notice. `time_ns`: the time that its stream has reached.
     pub fn notice(&mut self, notice: &Notice, time_ns: Option<i64>) {
         self.timeline.notice(notice, time_ns, &mut self.overview);
     }
 
-    /// Before an event of this time.
+    /// Adds a checkpoint before an event of this time.
     fn check(&mut self, ns: i64) {
         self.since = 0;
         let (timeline, cpu_rows) = (self.timeline.checkpoint(), self.overview.cpu_rows.clone());
         self.checkpoints_bytes += timeline.size_bytes() as u64;
         self.checkpoints.push(Checkpoint { ns, timeline, cpu_rows });
         while self.checkpoints_bytes > self.checkpoints_bytes_max && self.checkpoints.len() > 2 {
-            // Every second one goes; the first stays.
+            // Every second checkpoint is removed; the first one stays.
             let mut number = 0;
             self.checkpoints.retain(|_| {
                 number += 1;
@@ -245,7 +248,7 @@ impl Survey {
         }
     }
 
-    /// The end of the trace, as far as it is there. Gives how much there was.
+    /// Ends the survey at the current end of the trace, and returns it with the timeline's counts.
     pub fn finish(mut self) -> (Surveyed, Totals) {
         let lost = self.timeline.lost();
         let totals = self.timeline.finish(&mut self.overview);
@@ -277,7 +280,8 @@ impl Survey {
 }
 
 impl Surveyed {
-    /// What is told besides. `about`: where the trace was recorded; `notes`: what is to be said at the top; `is_growing`: whether more can be read later.
+    /// Adds the remaining data. `about`: where the trace was recorded; `notes`: notes for the top of the page;
+    /// `is_growing`: whether the trace still grows.
     pub fn told(mut self, totals: &Totals, about: Vec<String>, notes: Vec<String>, is_growing: bool) -> Surveyed {
         self.scene.finish(totals, about, notes);
         self.scene.contents.is_growing = is_growing;
@@ -285,7 +289,7 @@ impl Surveyed {
         self
     }
 
-    /// What the page shows.
+    /// Returns the picture that the page shows.
     pub(crate) fn picture(&mut self) -> Picture {
         let rows = self.rows.iter().map(|row| RowOf { place: row.place, entries: row.entries.clone() }).collect();
         let (summary, density) = std::mem::take(&mut self.running).finish(self.span, DENSITY_BINS);
@@ -355,7 +359,7 @@ impl Sink for Overview {
         self.scene.counter(counter);
     }
 
-    /// Both of its ends are instants with the key of the slice.
+    /// Both ends of a flow are instants with the key of the slice.
     fn flow(&mut self, _: &Flow) {}
 
     fn loss(&mut self, loss: &Loss) {

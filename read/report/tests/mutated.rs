@@ -1,4 +1,4 @@
-//! Reports of traces whose bytes were changed.
+//! Reports of traces with changed bytes.
 
 use std::sync::Arc;
 
@@ -9,9 +9,9 @@ use dormouse_report::{Asked, Gather, Held, Kept, PAGE_BYTES, Part, Served, Show,
 use dormouse_testing::mutations::{Seed, alone};
 use dormouse_traces::TraceBuilder;
 
-/// Memory of a process that makes them.
+/// Memory of a process that makes reports, in KiB.
 const DATA_KIB: u64 = 96 << 10;
-/// What is kept of a trace at most.
+/// Maximum memory for the data of a trace, in bytes.
 const LIMIT_BYTES: usize = 1 << 20;
 
 /// Slices that nest, overlap and have a key, with fields of several kinds, counters and a loss.
@@ -39,7 +39,7 @@ fn builder() -> TraceBuilder {
     builder
 }
 
-/// What has been mutated, to be read again.
+/// A mutated trace that can be read several times.
 struct Mutated {
     trace: Trace,
     streams: Vec<Vec<u8>>,
@@ -52,7 +52,7 @@ impl Mutated {
     }
 }
 
-/// The same, as long as it is served.
+/// A mutated trace as the source of a served report.
 struct Again(Arc<Mutated>);
 
 impl Source for Again {
@@ -68,7 +68,7 @@ impl Source for Again {
     }
 }
 
-/// Whatever is read, there is a page of it, no longer than it may be; and one that is served, which answers whatever is asked.
+/// Every trace that can be read gives a page within the size limit, and a served page that answers every request.
 #[test]
 fn mutated_traces_are_reported() {
     let Some((first, count)) = alone("mutated_traces_are_reported", 300, DATA_KIB) else { return };
@@ -77,7 +77,7 @@ fn mutated_traces_are_reported() {
     for seed in first..first + count {
         let _seed = Seed(seed);
         let (metadata, streams) = whole.mutated(&mut dormouse_testing::random(seed));
-        // Metadata that are none are refused before anything is read.
+        // Unreadable metadata are rejected before anything else is read.
         let Ok(trace) = Trace::decode(&metadata) else { continue };
         let mutated = Arc::new(Mutated { trace, streams });
         let keyed = Options {
@@ -101,12 +101,12 @@ fn mutated_traces_are_reported() {
             pages += 1;
         }
     }
-    // One alone need not be readable.
+    // A single trace may be unreadable.
     assert!(count < 100 || events > 10 * count && pages > count / 2, "{events} events of {pages} pages");
     assert!(count < 100 || found > 10, "fields of {found} items");
 }
 
-/// Gives how many events there were.
+/// Makes a report and returns its number of events.
 fn report(mutated: &Mutated, mut timeline: Timeline<Kept>, seed: u64, script_ends: &mut Option<usize>) -> u64 {
     timeline.limit(LIMIT_BYTES);
     let mut gather = Gather::new("mutated", timeline.names());
@@ -133,10 +133,10 @@ fn report(mutated: &Mutated, mut timeline: Timeline<Kept>, seed: u64, script_end
     totals.events
 }
 
-/// The same; and how many items have fields.
+/// Makes a served report and returns its number of events. `found`: incremented for each item that has fields.
 fn serve(mutated: &Arc<Mutated>, mut timeline: Timeline<Held>, seed: u64, found: &mut u64) -> u64 {
     timeline.limit(LIMIT_BYTES);
-    // Room for some of the entries alone.
+    // Room for only some of the entries.
     let mut survey = Survey::new("mutated", timeline, 64 << 10);
     let mut read = mutated.merge();
     while let Some(next) = read.next_event() {

@@ -1,29 +1,29 @@
-//! Straight lines between bounds.
+//! Straight lines within bounds.
 
 use dormouse_ctf::Correction;
 
-/// A time here, and one beside that it is not earlier than, or not later.
+/// A time of the clock here, at which the clock beside shows at least, or at most, `beside_ns`.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Bound {
     pub here_ns: i64,
     pub beside_ns: i64,
 }
 
-/// Clocks that run apart by more than this are no clocks.
+/// Greatest drift between two clocks, as a part of 1. Lines with more are not considered.
 const DRIFT_MAX: f64 = 1e-3;
-/// What rounding adds to each time: both are whole nanoseconds.
+/// Error of a bound by rounding, in nanoseconds: both of its times are whole nanoseconds.
 const ROUNDING_NS: f64 = 2.0;
 
-/// The line in the middle of those that bounds allow.
+/// The line in the middle of those that the bounds allow.
 #[derive(Debug, Clone)]
 pub(super) struct Fit {
     pub line: Line,
-    /// The farthest lines, as [`Line::later`] has them.
+    /// Corners of the polygon of allowed lines, in the form of [`Line::later`].
     corners: Vec<[f64; 2]>,
 }
 
 impl Fit {
-    /// Nanoseconds by which the line can be wrong at a time here.
+    /// Returns the greatest error of the line at a time, in nanoseconds. `at`: nanoseconds since the begin of the span.
     pub(super) fn error_ns(&self, at: f64) -> f64 {
         let share = at / self.line.length();
         let apart = |side: usize, corner: &[f64; 2]| corner[side] - self.line.later[side];
@@ -32,7 +32,8 @@ impl Fit {
     }
 }
 
-/// How much later it is beside than here: so much at the begin of a span, and at its end.
+/// Time beside minus time here, in nanoseconds, over a span of time here. It is `base_ns + later[0]` at the begin of
+/// the span, `base_ns + later[1]` at its end, and changes evenly in between.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Line {
     span: (i64, i64),
@@ -49,24 +50,24 @@ impl Line {
         (self.later[1] - self.later[0]) / self.length()
     }
 
-    /// Nanoseconds beside for each one here.
+    /// Returns the nanoseconds that pass beside for each nanosecond here.
     pub(super) fn slope(&self) -> f64 {
         1.0 + self.drift()
     }
 
-    /// `None`: 64 bits do not hold the offset.
+    /// Returns the line as a correction; `None` if 64 bits do not hold the offset.
     pub(super) fn correction(&self) -> Option<Correction> {
         let offset_ns = i64::try_from(self.base_ns + self.later[0].round() as i128).ok()?;
         Some(Correction::new(self.span.0, offset_ns, self.drift()))
     }
 
-    /// The begin and the end of the span, from the begin of another line's, to which this one leads.
+    /// Returns the begin and the end of the span as times beside, relative to the begin of the span of `outer`.
     pub(super) fn ends_in(&self, outer: &Line) -> [f64; 2] {
         let from = |here_ns: i64| (i128::from(here_ns) + self.base_ns - i128::from(outer.span.0)) as f64;
         [from(self.span.0) + self.later[0], from(self.span.1) + self.later[1]]
     }
 
-    /// This one, and behind it another.
+    /// Returns the composition: this line, then `outer`.
     pub(super) fn then(&self, outer: &Line) -> Line {
         let ends = self.ends_in(outer);
         let later = [0, 1].map(|side| self.later[side] + outer.later[0] + outer.drift() * ends[side]);
@@ -78,10 +79,10 @@ fn length((begin, end): (i64, i64)) -> f64 {
     ((i128::from(end) - i128::from(begin)) as f64).max(1.0)
 }
 
-/// A half of the plane of lines, which have `u` at the begin of the span and `v` at its end: `a * u + b * v >= c`.
+/// A half-plane of lines, which have `u` at the begin of the span and `v` at its end: `a * u + b * v >= c`.
 type Half = [f64; 3];
 
-/// What of a polygon is in a half of the plane.
+/// Returns the part of a polygon that lies in a half-plane.
 fn cut(polygon: &[[f64; 2]], [a, b, c]: Half) -> Vec<[f64; 2]> {
     let side = |[u, v]: [f64; 2]| a * u + b * v - c;
     let mut rest = Vec::with_capacity(polygon.len() + 1);
@@ -99,7 +100,8 @@ fn cut(polygon: &[[f64; 2]], [a, b, c]: Half) -> Vec<[f64; 2]> {
     rest
 }
 
-/// The line in the middle of all that are at least and at most as late as the bounds say, over a span of time here; `None` if there is none.
+/// Returns the line in the middle of all lines that meet both kinds of bounds over a span of time here; `None` if no
+/// line does.
 pub(super) fn fit(at_least: &[Bound], at_most: &[Bound], span: (i64, i64)) -> Option<Fit> {
     let difference = |bound: &Bound| i128::from(bound.beside_ns) - i128::from(bound.here_ns);
     let base_ns = difference(at_least.first()?);

@@ -1,15 +1,16 @@
-//! Clocks of several hosts brought together, by messages that went from one to the other.
+//! Aligns the clocks of several hosts by the messages that they exchanged.
 //!
 //! ```text
-//!   send and receive events of one key ──▶ Messages ──▶ of each two traces ──▶ fit: straight lines that no message contradicts
+//!   send and receive events of one key ──▶ Messages ──▶ per pair of traces ──▶ fit: straight lines that no message contradicts
 //!                                                                                  the middle one ──▶ Correction, and its error
 //! ```
-//! No message is received before it was sent. So each that goes to the other host says that its clock is not earlier than so much, and each
-//! that comes back that it is not later. Where both clocks run evenly, one against the other is a straight line between these bounds; of all
-//! such lines the one in the middle is taken, and the farthest from it is the error. It is a bound, not an estimate. (Duda, Harrus, Haddad,
-//! Bernard: "Estimating global time in distributed systems", 1987.)
+//! No message is received before it was sent. So each message to the other host gives a lower bound of its clock, and
+//! each message back gives an upper bound. If both clocks run evenly, one as a function of the other is a straight line
+//! between these bounds. The line in the middle of all such lines is taken, and the distance to the farthest one is the
+//! error. It is a bound, not an estimate. (Duda, Harrus, Haddad, Bernard: "Estimating global time in distributed
+//! systems", 1987.)
 //!
-//! A host that has no messages with the first one is corrected by way of others, whose errors add up.
+//! A host that exchanged no messages with the first one is corrected through other hosts, whose errors add up.
 
 mod fit;
 mod stored;
@@ -26,23 +27,24 @@ pub use stored::{File, Stored, name, uuid};
 
 use fit::{Bound, Fit, fit};
 
-/// Messages that are followed at a time: sent and not yet received, or the other way round.
+/// Maximum number of messages of which one end has been seen and the other has not. Further ends are counted, not
+/// followed.
 const OPEN_MAX: usize = 1 << 20;
-/// Bounds that are kept of each two traces: of each slice of the time the tightest.
+/// Maximum number of bounds that are kept per direction of two traces: the tightest of each slice of time.
 const SLICES: usize = 1 << 12;
 
-/// What sends a message, and what receives it.
+/// The event classes that send and receive messages.
 #[derive(Debug, Clone)]
 pub struct MessageClasses {
     /// Pattern of the classes that send.
     pub send: String,
     /// Pattern of the classes that receive.
     pub receive: String,
-    /// Fields that both have, and that no two messages have in common.
+    /// Fields that both have, and whose values are unique to a message.
     pub key: Vec<String>,
 }
 
-/// An end of a message: the trace, and its time.
+/// One end of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct End {
     trace: usize,
@@ -58,21 +60,21 @@ pub struct Messages {
     fields: Vec<usize>,
     key: Vec<u8>,
     open: HashMap<Box<[u8]>, End>,
-    /// By the trace that has sent, and the one that has received.
+    /// Tightest messages, by sending trace and receiving trace.
     between: HashMap<(usize, usize), Tightest>,
-    /// Of each trace: its first and its last event.
+    /// Times of the first and the last event of each trace.
     spans: Vec<Option<(i64, i64)>>,
-    /// Ends that are not followed, because there are too many whose other end is not known.
+    /// Number of ends that are not followed, because too many others wait for their other end.
     pub not_followed: u64,
 }
 
-/// Messages of one direction, those that say most.
+/// The messages of one direction that give the tightest bounds.
 #[derive(Debug, Default)]
 struct Tightest {
     count: u64,
-    /// By the slice of the time in which it was sent: when sent, when received, with the least between.
+    /// Times of sending and receiving of the quickest message, by the slice of time in which it was sent.
     by_slice: HashMap<i64, (i64, i64)>,
-    /// A slice is so many nanoseconds, as a power of 2.
+    /// Base-2 logarithm of the length of a slice, in nanoseconds.
     slice_bits: u32,
 }
 
@@ -97,25 +99,25 @@ impl Tightest {
     }
 }
 
-/// What the times of a trace are corrected by.
+/// The correction of a trace's times.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Corrected {
     /// Index of the trace.
     pub trace: usize,
-    /// Its messages with the trace beside, to it and from it.
+    /// Numbers of messages from the trace `beside` to it, and from it to `beside`.
     pub messages: [u64; 2],
-    /// The trace by way of which it is corrected.
+    /// Index of the trace through which it is corrected.
     pub beside: usize,
-    /// Makes its times those of the first trace.
+    /// Converts its times to those of the first trace.
     pub correction: Correction,
-    /// Nanoseconds by which a corrected time of the trace can be wrong at most, if both clocks run evenly.
+    /// Greatest error of a corrected time, in nanoseconds, if both clocks run evenly.
     pub error_ns: u64,
 }
 
-/// Why a trace cannot be corrected.
+/// Reason why a trace cannot be corrected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Unfit {
-    /// No messages, or one way alone.
+    /// There are no messages, or only in one direction.
     #[error("has no messages in both directions with a trace whose times are known")]
     OneWay,
     /// The bounds contradict each other.
@@ -129,10 +131,10 @@ pub enum Unfit {
 }
 
 impl Messages {
-    /// Of no events yet.
+    /// Creates an empty set of messages.
     ///
     /// # Errors
-    /// What the traces have not, and what is the nearest.
+    /// The traces lack a class or field that `classes` names; the text names the nearest.
     pub fn new(classes: MessageClasses, traces: &[&Trace]) -> Result<Messages, String> {
         let schema = Schema::of(traces);
         for pattern in [&classes.send, &classes.receive] {
@@ -151,7 +153,7 @@ impl Messages {
         Messages { classes, picker, fields, key, open, between, spans, not_followed: 0 }
     }
 
-    /// Takes an event of a trace. Their order is of no account. `is_asked`: whether it can be one that sends or receives.
+    /// Takes an event of a trace, in any order. `is_asked`: whether it may be a send or receive event.
     pub fn event(&mut self, trace: usize, event: &Event<'_>, is_asked: bool) {
         let Some(ns) = event.time_ns else { return };
         if self.spans.len() <= trace {
@@ -181,7 +183,7 @@ impl Messages {
                     self.between.entry((from.trace, to.trace)).or_default().add(from.ns, to.ns);
                 }
             }
-            // The same key once more: whose other end comes is not known, so the last one counts.
+            // The key was used again: its earlier end has no known counterpart, so the later one replaces it.
             Some(_) => {
                 self.open.insert(self.key.as_slice().into(), end);
             }
@@ -192,17 +194,17 @@ impl Messages {
         }
     }
 
-    /// How many ends of messages there are whose other end was not found.
+    /// Returns the number of ends of messages whose other end was not found.
     pub fn open_count(&self) -> usize {
         self.open.len()
     }
 
-    /// What the times of all traces but the first are corrected by; `trace_count` are there.
+    /// Returns the corrections of all traces but the first. `trace_count`: number of traces.
     pub fn corrections(&self, trace_count: usize) -> Vec<Result<Corrected, Unfit>> {
-        // The way of each to the first one.
+        // Lines that lead from each trace to the first one.
         let mut ways: Vec<Vec<Fit>> = vec![Vec::new(); trace_count];
         let mut results: Vec<_> = (1..trace_count).map(|_| Err(Unfit::OneWay)).collect();
-        // Those that are nearest to the first come first; of equally near ways, the one with the least error.
+        // Breadth-first from the first trace. Of ways with equally many steps, the one with the least error is taken.
         let mut reached = vec![0];
         while !reached.is_empty() {
             let mut next = Vec::new();
@@ -240,7 +242,8 @@ impl Messages {
         results
     }
 
-    /// What comes of a way to the first trace, unless that is too far. Errors are worst at one end of the span: each is convex.
+    /// Returns the correction along a way to the first trace; `None` if its offset does not fit into 64 bits. Errors
+    /// are convex, so the greatest is at an end of the span.
     fn corrected(&self, trace: usize, beside: usize, way: &[Fit]) -> Option<Corrected> {
         let mut line = way[0].line;
         let mut errors = [way[0].error_ns(0.0), way[0].error_ns(line.length())];
@@ -255,12 +258,13 @@ impl Messages {
         Some(Corrected { trace, messages, beside, correction: line.correction()?, error_ns })
     }
 
-    /// The line from the times of a trace to those of the trace beside.
+    /// Returns the line from the times of a trace to those of the trace `beside`.
     fn fit(&self, beside: usize, trace: usize) -> Result<Fit, Unfit> {
         let there = self.between.get(&(beside, trace)).ok_or(Unfit::OneWay)?;
         let back = self.between.get(&(trace, beside)).ok_or(Unfit::OneWay)?;
         let span = self.spans.get(trace).copied().flatten().ok_or(Unfit::OneWay)?;
-        // What was sent beside is received here: here it is at least so late beside.
+        // A message from `beside`: at the time here when it is received, the clock beside shows at least the time of
+        // sending.
         let at_least = there.by_slice.values().map(|(sent, received)| Bound { here_ns: *received, beside_ns: *sent });
         let at_most = back.by_slice.values().map(|(sent, received)| Bound { here_ns: *sent, beside_ns: *received });
         fit(&at_least.collect::<Vec<_>>(), &at_most.collect::<Vec<_>>(), span).ok_or(Unfit::Contradiction)

@@ -1,4 +1,4 @@
-//! Corrections in a file.
+//! Corrections stored in a file.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -6,35 +6,36 @@ use std::path::Path;
 use dormouse_ctf::{Correction, Trace};
 use serde::{Deserialize, Serialize};
 
-/// The file.
+/// Contents of the file.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct File {
-    /// Of each trace that is corrected.
+    /// Corrections, one for each corrected trace.
     pub clocks: Vec<Stored>,
 }
 
-/// A correction.
+/// The correction of one trace.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Stored {
     /// The UUID in the trace's metadata.
     pub trace: String,
-    /// As [`Correction::at_ns`].
+    /// See [`Correction::at_ns`].
     pub at_ns: i64,
-    /// As [`Correction::offset_ns`].
+    /// See [`Correction::offset_ns`].
     pub offset_ns: i64,
-    /// In parts of 1.
+    /// Drift, as a part of 1.
     pub drift: f64,
-    /// Nanoseconds by which a corrected time can be wrong at most.
+    /// Greatest error of a corrected time, in nanoseconds.
     pub error_ns: u64,
 }
 
 impl File {
-    /// Corrections of those of these traces that the file has: the index of each, and a line that says how well.
+    /// Returns the corrections of those traces that the file knows: index of the trace, correction, and a line of text
+    /// that says how precise it is.
     ///
     /// # Errors
-    /// It cannot be read, or is no such file; or it has none of these traces.
+    /// The file cannot be read, is not a file of clocks, or has none of these traces.
     pub fn read(path: &Path, traces: &[Trace]) -> Result<Vec<(usize, Correction, String)>, String> {
         let shown = path.display();
         let remedy = "`dormouse clocks A B --messages SEND..RECEIVE --key FIELD -o FILE` writes such a file";
@@ -64,25 +65,25 @@ impl File {
 }
 
 impl Stored {
-    /// Of a trace.
+    /// Creates the entry of a trace.
     pub fn new(trace: String, correction: &Correction, error_ns: u64) -> Stored {
         let Correction { at_ns, offset_ns, .. } = *correction;
         Stored { trace, at_ns, offset_ns, drift: correction.drift(), error_ns }
     }
 
-    /// `None`: no clock has such a drift.
+    /// Returns the correction; `None` if no clock has this drift.
     pub fn correction(&self) -> Option<Correction> {
         (self.drift.abs() < 1.0).then(|| Correction::new(self.at_ns, self.offset_ns, self.drift))
     }
 }
 
-/// A trace, by host and the begin of its UUID.
+/// Returns a trace's host and the begin of its UUID.
 pub fn name(trace: &Trace) -> String {
     let host = trace.class.env_text("hostname").filter(|host| !host.is_empty()).unwrap_or("a host without name");
     uuid(trace).map_or_else(|| host.into(), |uuid| format!("{host} ({})", &uuid[..8]))
 }
 
-/// The UUID in a trace's metadata, as text.
+/// Returns the UUID in a trace's metadata, as text.
 pub fn uuid(trace: &Trace) -> Option<String> {
     let bytes = trace.class.uuid?;
     Some(bytes.iter().enumerate().fold(String::new(), |mut text, (index, byte)| {

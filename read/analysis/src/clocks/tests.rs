@@ -1,15 +1,16 @@
 use super::*;
 use dormouse_testing::random;
 
-/// Begin of what the hosts do, nanoseconds since the epoch.
+/// Begin of the simulated time, in nanoseconds since the epoch.
 const BEGIN_NS: i64 = 1_700_000_000_000_000_000;
 
-/// A host's clock at a time: of a host that is `offset_ns` behind at the begin, and runs slow by `drift`.
+/// Returns what a host's clock shows. It is `offset_ns` behind at the begin, and slow by `drift`.
 fn clock(true_ns: i64, offset_ns: i64, drift: f64) -> i64 {
     true_ns - offset_ns - ((true_ns - BEGIN_NS) as f64 * drift).round() as i64
 }
 
-/// Messages between hosts, whose clocks have these offsets and drifts, that take from `least_ns` to forty times as long.
+/// Returns messages between hosts whose clocks have these offsets and drifts. They take from `least_ns` to forty times
+/// as long.
 fn messages(
     hosts: &[(i64, f64)],
     pairs: &[(usize, usize)],
@@ -83,7 +84,7 @@ fn what_cannot_be_is_told() {
     assert_eq!(messages.corrections(2), [Err(Unfit::OneWay)]);
     messages.between.entry((1, 0)).or_default().add(2_000_000, 2_000_500);
     assert!(messages.corrections(2)[0].is_ok());
-    // Back before it was sent, whatever the clock: no way there takes less than nothing.
+    // A message arrives before it was sent, whatever the clock: no message takes negative time.
     messages.between.entry((1, 0)).or_default().add(1_900_000, 1_890_000);
     assert_eq!(messages.corrections(2), [Err(Unfit::Contradiction)]);
 }

@@ -1,4 +1,4 @@
-//! A trace as a picture shows it: tracks, and what is on them, in one pass over the events in the order of time.
+//! A trace as a timeline: tracks and the items on them, built in one pass over the events in the order of time.
 //!
 //! ```text
 //!   events ──▶ Kind of the class ──▶ begins or ends ──▶ Begin, End      on the track of the thread, or (Pairs) on a lane
@@ -7,14 +7,15 @@
 //!   notices ──▶ losses ──▶ Pairs                             ──▶ Loss
 //! ```
 //!
-//! What is a slice says a table (`rules`): names such as `X_begin` and `X_end`, if the trace has both classes. Slices of a thread are paired by thread
-//! and name; each is as deep as slices are open on its track. They need not lie in one another: one can end while others are open that have begun
-//! within it ([`End::above`]). Slices with a key are on lanes of their process, on which none overlap, and their events are instants of their threads
-//! too. If they begin on one thread and end on another, there is a [`Flow`].
+//! A table (`rules`) defines slices: by names such as `X_begin` and `X_end`, if the trace has both classes. Slices of a
+//! thread are paired by thread and name; the depth of each is the number of slices that are open on its track. They
+//! need not be nested: one can end while others that began within it are open ([`End::above`]). Slices with a key are
+//! on lanes of their process, on which none overlap, and their events are also instants of their threads. If a slice
+//! begins on one thread and ends on another, there is a [`Flow`].
 //!
 //! # Memory
-//! As that of pairs, of tracks (2^20), of lanes (4,096 of one name and process), of depth (4,096), and what [`Timeline::limit`] says. What is beyond
-//! is counted.
+//! Bounded like that of pairs, by the limits of tracks (2^20), lanes (4,096 of one name and process) and depth (4,096),
+//! and by [`Timeline::limit`]. Anything beyond is counted.
 
 mod room;
 mod rules;
@@ -39,166 +40,169 @@ use room::Room;
 use rules::{Bound, Part, Role};
 use tracks::{Begun, Ended, Slice, Tracks};
 
-/// What is asked for besides what the table of rules says.
+/// Options that add to the table of rules.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
-    /// Patterns of classes that begin and that end; what they match, the table says nothing of.
+    /// Patterns of the classes that begin, and of those that end, a slice. The table of rules does not apply to classes
+    /// that match.
     pub pairs: Vec<(String, String)>,
-    /// What both ends of these have in common: fields, `pid`, `tid`, `cpu`. Without any: the thread.
+    /// Key that both ends of these share: fields, `pid`, `tid`, `cpu`. If empty, they are matched by thread.
     pub key: Vec<String>,
-    /// Patterns of classes, and a field of them whose values are drawn.
+    /// Patterns of classes, and a field of these classes whose values are drawn.
     pub counters: Vec<(String, String)>,
 }
 
 /// The begin of a slice.
 #[derive(Debug)]
 pub struct Begin<'a> {
-    /// From 1 on.
+    /// Number of the slice, from 1 on.
     pub id: u64,
-    /// On which it is.
+    /// Track of the slice.
     pub track: u32,
-    /// By its index among [`Timeline::names`].
+    /// Index of the name in [`Timeline::names`].
     pub name: u32,
-    /// How many slices it lies in.
+    /// Number of slices that enclose it.
     pub depth: u32,
-    /// Nanoseconds since the epoch.
+    /// Time in nanoseconds since the epoch.
     pub ns: i64,
-    /// On which the event is.
+    /// CPU of the event.
     pub cpu: Option<u32>,
-    /// Whose fields it has.
+    /// The event.
     pub event: &'a Event<'a>,
 }
 
 /// The end of a slice.
 #[derive(Debug)]
 pub struct End<'a> {
-    /// Of the slice.
+    /// Number of the slice.
     pub id: u64,
-    /// That of the begin.
+    /// Track of the slice.
     pub track: u32,
-    /// That of the begin.
+    /// Index of the slice's name.
     pub name: u32,
-    /// That of the begin.
+    /// Depth of the slice at its begin.
     pub depth: u32,
-    /// Nanoseconds since the epoch.
+    /// Time of the begin, in nanoseconds since the epoch.
     pub begin_ns: i64,
-    /// Nanoseconds since the epoch; of a slice that is open at the end of the trace the time of the last event.
+    /// Time of the end, in nanoseconds since the epoch. For a slice that is open at the end of the trace, the time of
+    /// the last event.
     pub ns: i64,
-    /// How many slices are still open that have begun on the track within this one.
+    /// Number of slices that began on the track within this one and are still open.
     pub above: u32,
-    /// False: events were lost between begin and end, so that the end can be that of another slice.
+    /// False if events were lost between begin and end: the end may then belong to another slice.
     pub is_believed: bool,
-    /// On which the event is.
+    /// CPU of the event.
     pub cpu: Option<u32>,
-    /// Whose fields it has; `None`: the slice is open at the end of the trace.
+    /// The event; `None` if the slice is open at the end of the trace.
     pub event: Option<&'a Event<'a>>,
 }
 
 /// An event that is neither begin nor end of a slice on its track.
 #[derive(Debug)]
 pub struct Instant<'a> {
-    /// Of the thread, of the CPU where the thread is not known, or of the trace.
+    /// Track of the thread; if it is unknown, of the process, the CPU or the trace.
     pub track: u32,
-    /// Of the class.
+    /// Index of the class's name.
     pub name: u32,
-    /// Nanoseconds since the epoch.
+    /// Time in nanoseconds since the epoch.
     pub ns: i64,
-    /// On which it is.
+    /// CPU of the event.
     pub cpu: Option<u32>,
-    /// Whose fields it has.
+    /// The event.
     pub event: &'a Event<'a>,
-    /// What it is besides.
+    /// Part that the event plays in a slice.
     pub what: What,
 }
 
-/// What an instant is besides.
+/// Part that an instant plays in a slice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum What {
-    /// Nothing.
+    /// None.
     Plain,
-    /// It ends something that has begun before the trace, or whose begin was lost.
+    /// End of something that began before the trace, or whose begin was lost.
     EndAlone,
-    /// It begins a slice of a lane, with this id.
+    /// Begin of the slice on a lane with this number.
     Begins(u64),
-    /// It ends a slice of a lane on the thread on which it has begun.
+    /// End of a slice on a lane, on the thread that began it.
     Ends(u64),
-    /// It ends a slice of a lane that has begun on another thread.
+    /// End of a slice on a lane, on another thread than the one that began it.
     EndsElsewhere(u64),
 }
 
-/// From one track to another.
+/// An arrow from one track to another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Flow {
-    /// Of the slice.
+    /// Number of the slice.
     pub id: u64,
-    /// That of the slice.
+    /// Index of the slice's name.
     pub name: u32,
-    /// Track, and nanoseconds since the epoch.
+    /// Track of the begin, and its time in nanoseconds since the epoch.
     pub from: (u32, i64),
-    /// Track, and nanoseconds since the epoch.
+    /// Track of the end, and its time in nanoseconds since the epoch.
     pub to: (u32, i64),
 }
 
-/// A value of a counter from now on.
+/// A new value of a counter.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Counter {
-    /// Of the counter.
+    /// Track of the counter.
     pub track: u32,
-    /// Nanoseconds since the epoch.
+    /// Time in nanoseconds since the epoch.
     pub ns: i64,
     /// The value.
     pub value: Number,
 }
 
-/// Events were lost.
+/// A loss of events.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Loss {
-    /// Of the stream.
+    /// Track of the stream's losses.
     pub track: u32,
-    /// Not before, nanoseconds since the epoch.
+    /// Earliest time of the loss, in nanoseconds since the epoch.
     pub begin_ns: i64,
-    /// Not after, nanoseconds since the epoch.
+    /// Latest time of the loss, in nanoseconds since the epoch.
     pub end_ns: i64,
-    /// How many events, where that is known.
+    /// Number of lost events, if known.
     pub count: Option<u64>,
-    /// What the stream says.
+    /// The notice as text.
     pub text: String,
 }
 
-/// Is handed what a timeline consists of, in the order of the events. Losses come when they are known, which is behind their begin.
+/// Receives the items of a timeline, in the order of the events. A loss is passed when it becomes known, which is after
+/// its begin.
 pub trait Sink {
-    /// What is kept of a begin until its end comes.
+    /// Data that is kept of a begin until its end.
     type Kept;
 
-    /// Memory that it has beside its own size.
+    /// Returns the memory in bytes that the kept data occupies beyond its own size.
     fn kept_bytes(_: &Self::Kept) -> usize {
         0
     }
 
-    /// A track that is new, or that has another name.
+    /// Called for a track that is new, or that has a new name.
     fn track(&mut self, track: &Track<'_>);
-    /// A slice begins.
+    /// Called when a slice begins.
     fn begin(&mut self, begin: &Begin<'_>) -> Self::Kept;
-    /// It ends.
+    /// Called when a slice ends.
     fn end(&mut self, end: &End<'_>, kept: Self::Kept);
-    /// Something happened.
+    /// Called for an instant.
     fn instant(&mut self, instant: &Instant<'_>);
-    /// A counter has a value.
+    /// Called when a counter has a value.
     fn counter(&mut self, counter: &Counter);
-    /// Something went on elsewhere; comes before the instant at its end.
+    /// Called when a slice ends on another track than it began on, before the instant of its end.
     fn flow(&mut self, flow: &Flow);
-    /// Events were lost.
+    /// Called when events were lost.
     fn loss(&mut self, loss: &Loss);
 }
 
-/// How much there was.
+/// Counts of a timeline.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Totals {
-    /// Events, but for the session owner's.
+    /// Events, except those of the session owner.
     pub events: u64,
     /// Slices with a begin and an end.
     pub slices: u64,
-    /// Slices that are open at the end.
+    /// Slices that are open at the end of the trace.
     pub slices_unfinished: u64,
     /// Instants.
     pub instants: u64,
@@ -206,40 +210,42 @@ pub struct Totals {
     pub counter_values: u64,
     /// Slices that begin on one thread and end on another.
     pub flows: u64,
-    /// Places at which events were lost.
+    /// Losses.
     pub losses: u64,
-    /// Events that were lost there, as far as they are counted.
+    /// Events that were lost in them, as far as they are counted.
     pub events_lost: u64,
-    /// Ends without a begin: instants.
+    /// Ends without a begin; they are instants.
     pub ends_unpaired: u64,
-    /// Slices between whose ends events can have been lost.
+    /// Slices during which events can have been lost.
     pub slices_across_losses: u64,
-    /// Begins and ends that do not say what they belong to: instants.
+    /// Begins and ends that do not have their key; they are instants.
     pub events_without_key: u64,
-    /// Begins that were not followed, because too many slices were open: instants.
+    /// Begins that were not followed, because too many slices were open; they are instants.
     pub begins_not_followed: u64,
-    /// Slices that an export shows up to the end of another alone, because too many overlap.
+    /// Slices that an export shortens to the end of another one, because too many overlap.
     pub slices_cut: u64,
-    /// Events that an export of spans has not, because they lie in none.
+    /// Events that an export of spans leaves out, because they are not within a span.
     pub events_outside: u64,
-    /// Events without a time, which are nowhere.
+    /// Events without a time; they are on no track.
     pub events_without_time: u64,
-    /// Events of threads, processes and CPUs for whose tracks there was no memory: they are on the track of their process, or on the first one.
+    /// Events of threads, processes and CPUs whose tracks had no memory; they are on the track of their process, or on
+    /// the first one.
     pub events_on_other_tracks: u64,
-    /// Names of processes for which there was no memory.
+    /// Names of processes that were not kept, for want of memory.
     pub names_not_kept: u64,
-    /// Slices for whose stacks an export of stacks had no memory: their time is that of what they are in, or of nothing.
+    /// Slices whose stacks an export of stacks did not keep, for want of memory. Their time counts for the enclosing
+    /// slice, or for none.
     pub slices_without_stack: u64,
-    /// Slices and instants that a report has not, not in its tables either, because they have no room in its memory.
+    /// Slices and instants that a report leaves out, also from its tables, for want of memory.
     pub items_not_kept: u64,
 }
 
-/// A slice of a lane, which waits for its end.
+/// A slice on a lane that waits for its end.
 #[derive(Debug, Clone)]
 struct Open<K> {
     id: u64,
     track: u32,
-    /// The number of the lane, and the track of the event.
+    /// Number of the lane, and track of the event that began the slice.
     lane: u32,
     from: u32,
     kept: K,
@@ -250,13 +256,14 @@ struct Stream {
     name: String,
     trace: usize,
     last_ns: Option<i64>,
-    /// Since when, and what it says.
+    /// Time since which the stream is halted, and the notice as text.
     halted: Option<(i64, String)>,
-    /// The track of the event before, with what it says of its writer.
+    /// Writer of the last event, as the event's context has it, and its track.
     last: Option<((u32, u32), u32)>,
 }
 
-/// A timeline as far as it has come. It is to be shown all events of the traces in the order of time, and all notices where they come.
+/// A timeline in progress. The caller must show it all events of the traces in the order of time, and each notice at
+/// its place among them.
 #[derive(Debug)]
 pub struct Timeline<K> {
     bound: Arc<Bound>,
@@ -265,17 +272,17 @@ pub struct Timeline<K> {
     streams: Vec<Stream>,
     tracks: Tracks<K>,
     writers: Writers,
-    /// By trace and the session's number of the process.
+    /// Process id, by trace and the session's number of the process.
     joined: HashMap<(usize, u32), u32>,
-    /// Of lanes; those of threads are on their tracks.
+    /// Slices on lanes. Slices of threads are on their tracks.
     pairs: Pairs<Box<[u8]>, Open<K>>,
     slices: u64,
     last_ns: i64,
     totals: Totals,
     key: Vec<u8>,
-    /// For slices that are open.
+    /// Memory for open slices.
     room: Room,
-    /// Of [`Bound::kind_by_class`].
+    /// Recent lookups in [`Bound::kind_by_class`].
     recent: Recent,
 }
 
@@ -284,12 +291,12 @@ fn size_of_kept<S: Sink>(_: &S, kept: &S::Kept) -> usize {
     S::kept_bytes(kept)
 }
 
-/// What is kept of a process that a session tells of.
+/// Memory that is counted for a process that a session reports.
 const PROCESS_BYTES: usize = 96;
-/// What a sink has of a slice that is open, and writes of it at the end.
+/// Memory that is counted for what a sink keeps of an open slice and writes of it at the end.
 const SINK_BYTES: usize = 256;
 
-/// Where an event is.
+/// Time and track of an event.
 #[derive(Clone, Copy)]
 struct Place {
     trace: usize,
@@ -300,10 +307,10 @@ struct Place {
 }
 
 impl<K> Timeline<K> {
-    /// Begins. `streams`: their names, and which of the traces each is of.
+    /// Creates a timeline. `streams`: the name of each stream, and the index of its trace.
     ///
     /// # Errors
-    /// What the traces have not, and what is the nearest.
+    /// The traces lack something that the options name; the text names the nearest.
     pub fn new<'s>(
         options: &Options,
         traces: &[&Trace],
@@ -331,20 +338,22 @@ impl<K> Timeline<K> {
         })
     }
 
-    /// Has it keep no more than so many bytes: half of it of open slices, three eighths of tracks, the rest of names of processes. Begins beyond it are
-    /// not followed, and the events of tracks beyond it are on others. It is to be called before the first event.
+    /// Limits memory to `bytes`: half of it for open slices, three eighths for tracks, the rest for names of processes.
+    /// Begins beyond the limit are not followed, and events whose tracks are beyond it are put on other tracks. Call it
+    /// before the first event.
     pub fn limit(&mut self, bytes: usize) {
         self.room = Room::new(bytes / 2);
         self.tracks.limit(bytes / 8 * 3);
         self.writers.limit(bytes / 8);
     }
 
-    /// All names that items can have: they have them by their index.
+    /// Returns all names of items, which refer to them by index.
     pub fn names(&self) -> &[NameText] {
         &self.bound.names
     }
 
-    /// The next event, if it is not one that is asked for: it only says how far the time has come, and whose later events are.
+    /// Takes the next event without making an item of it. It advances the time; a state record also updates writers and
+    /// names of processes.
     pub fn pass(&mut self, event: &Event<'_>, sink: &mut impl Sink<Kept = K>) {
         if let Some(record) = StateRecord::decode(event) {
             return self.state(event, &record, sink);
@@ -361,11 +370,12 @@ impl<K> Timeline<K> {
         }
     }
 
-    /// The next event, if it is of a thread that has been seen, and of a class that needs no look at its fields; false: it is to be given to
+    /// Takes the next event on a fast path. This works if the event has the same writer as the stream's previous event,
+    /// and its class needs no fields. Returns false otherwise: the caller must then pass the event to
     /// [`Timeline::event`].
     ///
-    /// Most events are such. As long as what is called here is compiled into the caller, nothing of the event is put together that a sink does not ask
-    /// for.
+    /// Most events take this path. The functions that it calls must stay inlined into the caller, so that properties of
+    /// the event that the sink does not use are not computed.
     #[inline(always)]
     pub fn quick(&mut self, event: &Event<'_>, sink: &mut impl Sink<Kept = K>) -> bool {
         let (Some(ns), Some(who), false) = (event.time_ns, event.context, event.is_state()) else { return false };
@@ -411,7 +421,7 @@ impl<K> Timeline<K> {
         true
     }
 
-    /// The next event.
+    /// Takes the next event.
     pub fn event(&mut self, event: &Event<'_>, sink: &mut impl Sink<Kept = K>) {
         self.pass(event, sink);
         if event.is_state() {
@@ -447,7 +457,7 @@ impl<K> Timeline<K> {
         }
     }
 
-    /// Where an event is.
+    /// Returns the time and the track of an event.
     #[inline]
     fn place(&mut self, event: &Event<'_>, ns: i64, sink: &mut impl Sink<Kept = K>) -> Place {
         let stream = &self.streams[event.stream];
@@ -483,7 +493,7 @@ impl<K> Timeline<K> {
             (None, None, None) => at(None, TrackKind::Trace, ""),
         };
         let has_thread = writer.tid.is_some();
-        // Each event of a thread without a track is counted.
+        // The writer is remembered only if it has a track, so that each event of a thread without a track is counted.
         let is_elsewhere = std::mem::take(&mut self.tracks.is_elsewhere);
         self.totals.events_on_other_tracks += u64::from(is_elsewhere);
         let known = event.context.filter(|_| has_thread && !is_elsewhere);
@@ -504,7 +514,7 @@ impl<K> Timeline<K> {
         }
     }
 
-    /// Reads the key of an event; false: it has none.
+    /// Reads the key of an event; false if it lacks a part.
     fn read_key(&mut self, index: usize, role: Role, event: &Event<'_>) -> bool {
         let bytes = &mut self.key;
         bytes.clear();
@@ -526,7 +536,7 @@ impl<K> Timeline<K> {
         true
     }
 
-    /// Whether an event says what it belongs to.
+    /// Whether the event has its key.
     #[inline]
     fn has_key(&mut self, role: Role, place: &Place, event: &Event<'_>) -> bool {
         let has_key = role.key.map_or(place.has_thread, |index| self.read_key(index, role, event));
@@ -534,7 +544,7 @@ impl<K> Timeline<K> {
         has_key
     }
 
-    /// Gives what the event is besides, if it is not the begin of a slice on its own track.
+    /// Begins a slice. Returns the event's role as an instant; `None` if it began a slice on its own track.
     #[inline]
     fn begin(&mut self, event: &Event<'_>, role: Role, place: &Place, sink: &mut impl Sink<Kept = K>) -> Option<What> {
         if let Some(only) = role.only
@@ -584,10 +594,10 @@ impl<K> Timeline<K> {
         kept
     }
 
-    /// What one slice more takes while it is open; of slices with a key, of those with the one at hand.
+    /// Returns the memory that is counted for one more open slice; if it has a key, for the current key.
     #[inline]
     fn open_bytes(&self, has_key: bool) -> usize {
-        // A vector has room for twice as much, a map for more.
+        // A growing vector has up to twice the capacity that it needs, a map more.
         let keyed = 3 * size_of::<(Box<[u8]>, Vec<(i64, Open<K>)>, (i64, Open<K>))>() + 32;
         SINK_BYTES + 2 * size_of::<Slice<K>>() + if has_key { keyed + self.key.len() } else { 0 }
     }
@@ -597,7 +607,7 @@ impl<K> Timeline<K> {
         self.room.give(self.open_bytes(has_key) + S::kept_bytes(kept));
     }
 
-    /// A lane without an open slice, and its number.
+    /// Takes a lane without an open slice. Returns its track and its number.
     fn lane(&mut self, role: Role, place: &Place, sink: &mut impl Sink<Kept = K>) -> Option<(u32, u32)> {
         let parent = self.tracks.parent(place.track).or(Some(place.track));
         let number = self.tracks.take_lane(parent, role.pair)?;
@@ -606,7 +616,7 @@ impl<K> Timeline<K> {
         Some((self.tracks.at(place.trace, parent, kind, announce), number))
     }
 
-    /// Gives what the event is besides, if it is not the end of a slice on its own track.
+    /// Ends a slice. Returns the event's role as an instant; `None` if it ended a slice on its own track.
     #[inline]
     fn end(&mut self, event: &Event<'_>, role: Role, place: &Place, sink: &mut impl Sink<Kept = K>) -> Option<What> {
         if !self.has_key(role, place, event) {
@@ -633,7 +643,7 @@ impl<K> Timeline<K> {
         let Open { id, track, lane, from, kept } = pair.kept;
         let (begin_ns, is_believed) = (pair.begin_ns, pair.is_believed);
         self.ended(sink, &kept, true);
-        // It is there until here.
+        // The slice is on its track until here.
         let Ended { slice: Slice { name, .. }, depth, above } = self.tracks.end(track, |slice| slice.id == id)?;
         sink.end(&End { id, track, name, depth, begin_ns, ns, above, is_believed, cpu, event: Some(event) }, kept);
         self.tracks.give_lane(self.tracks.parent(track), role.pair, lane);
@@ -665,7 +675,7 @@ impl<K> Timeline<K> {
         }
     }
 
-    /// A notice. `time_ns`: to where its stream has come.
+    /// Takes a notice. `time_ns`: the time that its stream has reached.
     pub fn notice(&mut self, notice: &Notice, time_ns: Option<i64>, sink: &mut impl Sink<Kept = K>) {
         let stream = &mut self.streams[notice.stream];
         let since_ns = stream.last_ns;
@@ -707,7 +717,7 @@ impl<K> Timeline<K> {
         sink.loss(&Loss { track, begin_ns, end_ns: end_ns.max(begin_ns), count, text });
     }
 
-    /// The end of the trace: hands out the ends of what is open.
+    /// Ends the timeline: passes on the ends of open slices.
     pub fn finish(mut self, sink: &mut impl Sink<Kept = K>) -> Totals {
         for stream in 0..self.streams.len() {
             if let Some((since_ns, text)) = self.streams[stream].halted.take() {
@@ -718,7 +728,7 @@ impl<K> Timeline<K> {
         let mut keyed: HashMap<u64, (i64, K)> =
             keyed.map(|(begin_ns, open)| (open.id, (begin_ns, open.kept))).collect();
         let mut open: Vec<(u32, u64)> = self.tracks.open().collect();
-        // The innermost ends first.
+        // The innermost slice ends first.
         open.sort_by_key(|(_, id)| std::cmp::Reverse(*id));
         for (track, id) in open {
             let ended = self.tracks.end(track, |slice| slice.id == id);
@@ -739,19 +749,19 @@ impl<K> Timeline<K> {
     }
 }
 
-/// A timeline as it was when it had come to some time, to be gone on with from there once more. What was lost is not in it.
+/// The state of a timeline at some time, from which it can be resumed. It does not include losses.
 #[derive(Debug)]
 pub struct Checkpoint<K>(Timeline<K>);
 
-/// When events were lost, of all that a timeline was shown.
+/// Time ranges of all losses that a timeline was shown.
 #[derive(Debug, Clone, Default)]
 pub struct Lost(KnownLosses);
 
-/// What a checkpoint has of a track, an open slice or a process, about.
+/// Approximate size of a track, an open slice or a process in a checkpoint.
 const CHECKPOINT_PART_BYTES: usize = 128;
 
 impl<K: Clone> Timeline<K> {
-    /// To go on from here once more. It is to be taken where the next event is later than the last.
+    /// Returns a checkpoint. Call it only where the next event is later than the last.
     pub fn checkpoint(&self) -> Checkpoint<K> {
         let unhalted = |stream: &Stream| Stream { halted: None, ..stream.clone() };
         Checkpoint(Timeline {
@@ -769,21 +779,22 @@ impl<K: Clone> Timeline<K> {
         })
     }
 
-    /// When events were lost.
+    /// Returns the time ranges in which events were lost.
     pub fn lost(&self) -> Lost {
         Lost(self.pairs.losses())
     }
 }
 
 impl<K: Clone> Checkpoint<K> {
-    /// Goes on from there: with the events from its time on, of the same traces. `lost`: what the timeline knew at its end, so that notices need not be shown.
+    /// Returns a timeline that continues from the checkpoint with the events of the same traces from its time on.
+    /// `lost`: losses that the first pass found; with them, notices need not be shown again.
     pub fn resumed(&self, lost: &Lost) -> Timeline<K> {
         let Checkpoint(timeline) = self;
         let Checkpoint(copy) = timeline.checkpoint();
         Timeline { conditions: self.0.bound.selections(), pairs: copy.pairs.with_losses(&lost.0), ..copy }
     }
 
-    /// About what it takes.
+    /// Returns its approximate size.
     pub fn size_bytes(&self) -> usize {
         let Checkpoint(Timeline { tracks, pairs, writers, joined, streams, .. }) = self;
         let parts = tracks.count() + pairs.open_count() + writers.count() + joined.len() + streams.len();
@@ -791,5 +802,6 @@ impl<K: Clone> Checkpoint<K> {
     }
 }
 
-/// What has a key can begin in one trace and end in another: losses of all of them count.
+/// Domain of losses for slices with a key. They can begin in one trace and end in another, so losses of all traces
+/// count.
 const KEYED: usize = usize::MAX;

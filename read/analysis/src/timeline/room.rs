@@ -1,10 +1,10 @@
-//! How much memory tracks and open slices may have.
+//! Memory limits for tracks and open slices.
 
-/// Memory that is left. What has been taken is given back by whoever has taken it.
+/// Remaining memory. The code that takes memory gives it back.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Room {
     left_bytes: usize,
-    /// Taken beyond what there was: what has no fixed size is known only when it is there.
+    /// Bytes that were taken beyond the limit: the size of some data is known only after it was allocated.
     beyond_bytes: usize,
 }
 
@@ -13,7 +13,7 @@ impl Room {
         Room { left_bytes: bytes, beyond_bytes: 0 }
     }
 
-    /// Takes memory; false: there is not so much.
+    /// Takes memory; returns false if there is not enough.
     #[inline]
     pub(super) fn take(&mut self, bytes: usize) -> bool {
         let has_room = self.left_bytes >= bytes;
@@ -21,7 +21,7 @@ impl Room {
         has_room
     }
 
-    /// Takes what is there already.
+    /// Takes memory that is already in use, beyond the limit if necessary.
     #[inline]
     pub(super) fn force(&mut self, bytes: usize) {
         self.beyond_bytes += bytes.saturating_sub(self.left_bytes);

@@ -1,4 +1,4 @@
-//! What is a slice: which events begin something, and which end it.
+//! Rules that say which events begin and end slices.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -12,14 +12,14 @@ use crate::pick::Picker;
 use crate::query::{Latency, Measure, Query};
 use crate::schema::Schema;
 
-/// Names that belong together. `*` is the same text in all three.
+/// A rule: names of classes that belong together. `*` stands for the same text in all three.
 struct Rule {
     begin: &'static str,
     end: &'static str,
     name: &'static str,
-    /// Fields that both have; without any, the thread.
+    /// Fields that both have; if empty, they are matched by thread.
     key: &'static [&'static str],
-    /// Begins of which this is not true begin nothing.
+    /// Condition that the begin must meet; other events begin nothing.
     only: Option<&'static str>,
 }
 
@@ -37,9 +37,10 @@ const fn held(
     Rule { begin, end, name, key, only: Some(only) }
 }
 
-/// A class is what the first rule without a key says in which it and the class of the other end are, and what the first rule with a key says.
+/// A class takes its role from the first rule without a key that matches both it and a class for the other end, and
+/// another role from the first such rule with a key.
 const RULES: [Rule; 23] = [
-    // System calls, as LTTng and perf call them.
+    // System calls, as LTTng and perf name them.
     nested("syscall_entry_*", "syscall_exit_*", "syscall_*"),
     nested("compat_syscall_entry_*", "compat_syscall_exit_*", "compat_syscall_*"),
     nested("syscalls:sys_enter_*", "syscalls:sys_exit_*", "syscalls:sys_*"),
@@ -56,10 +57,11 @@ const RULES: [Rule; 23] = [
     nested("*_start", "*_end", "*"),
     nested("*:in", "*:out", "*"),
     nested("*_in", "*_out", "*"),
-    // A thread that waits for a mutex, as LTTng's pthread wrapper says it.
+    // A thread that waits for a mutex, as LTTng's pthread wrapper records it.
     nested("*_req", "*_acq", "*"),
-    // The functions of libc, which `dormouse record --libc` traces: how long something is held, by whichever thread.
-    // Who waits for a condition gives the mutex back meanwhile, and has it again when the time is over.
+    // Functions of libc, traced by `dormouse record --libc`: how long a mutex is held or a file is open, by any thread.
+    // A thread that waits for a condition releases the mutex meanwhile, and holds it again after the wait, also after a
+    // time-out.
     held("libc:mutex_lock", "libc:mutex_unlock", "libc:mutex held", MUTEX, IS_HELD),
     held("libc:mutex_trylock", "libc:mutex_unlock", "libc:mutex held", MUTEX, IS_HELD),
     held("libc:cond_wait_end", "libc:cond_wait_begin", "libc:mutex held", MUTEX, IS_HELD),
@@ -69,27 +71,27 @@ const RULES: [Rule; 23] = [
 ];
 
 const MUTEX: &[&str] = &["pid", "mutex"];
-/// -110 is that the time of a wait is over (ETIMEDOUT).
+/// -110 is `ETIMEDOUT`: the wait timed out, and the mutex is held.
 const IS_HELD: &str = "result == 0 or result == -110";
 const FILE: &[&str] = &["pid", "fd"];
 const IS_OPEN: &str = "fd >= 0";
 
-/// Classes that begin and end what has one name.
+/// Classes that begin and end slices of one name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SliceRule {
-    /// Of what begins and ends.
+    /// Name of the slices.
     pub name: String,
-    /// Names of classes.
+    /// Names of the classes that begin them.
     pub begins: Vec<String>,
-    /// Names of classes.
+    /// Names of the classes that end them.
     pub ends: Vec<String>,
-    /// Fields that both have; without any, the thread.
+    /// Fields that both have; if empty, they are matched by thread.
     pub key: &'static [&'static str],
-    /// Begins of which this is not true begin nothing.
+    /// Condition that the begin must meet; other events begin nothing.
     pub only: Option<&'static str>,
 }
 
-/// What the names of the classes of a trace say of slices.
+/// Returns the slices that the names of a trace's classes define.
 pub fn slice_rules(trace: TraceRef<'_>) -> Vec<SliceRule> {
     let classes: Vec<_> = ClassRef::all(trace).filter(|class| !class.is_state()).collect();
     let names: BTreeSet<&str> = classes.iter().map(|class| class.class.full_name.as_str()).collect();
@@ -111,12 +113,13 @@ pub fn slice_rules(trace: TraceRef<'_>) -> Vec<SliceRule> {
     found
 }
 
-/// The rules that say something of a class.
+/// Returns the rules that apply to a class.
 fn rules_of<'n>(class: &ClassRef<'n>, names: &BTreeSet<&str>) -> impl Iterator<Item = (usize, &'n str, bool)> {
     [false, true].into_iter().filter_map(|has_key| rule_of(class, names, has_key))
 }
 
-/// The first rule with a key, or without one, that says something of a class, by its index, with what `*` stands for and whether the class begins.
+/// Returns the first rule, with or without a key, that applies to a class: its index, the text that `*` stands for, and
+/// whether the class begins.
 fn rule_of<'n>(class: &ClassRef<'n>, names: &BTreeSet<&str>, has_key: bool) -> Option<(usize, &'n str, bool)> {
     let full_name = class.class.full_name.as_str();
     let has = |part: &str| matches!(part, "pid" | "tid" | "cpu") || class.field(&Name::parse(part)).is_some();
@@ -126,7 +129,7 @@ fn rule_of<'n>(class: &ClassRef<'n>, names: &BTreeSet<&str>, has_key: bool) -> O
             None => (star(rule.end, full_name)?, false),
         };
         let other = if is_begin { rule.end } else { rule.begin };
-        // An end without a `*` ends all begins of the rule.
+        // An end without `*` ends the slices of all begins of the rule.
         let is_there = match is_begin || rule.end.contains('*') {
             true => names.contains(other.replace('*', text).as_str()),
             false => names.iter().any(|name| star(other, name).is_some()),
@@ -135,55 +138,55 @@ fn rule_of<'n>(class: &ClassRef<'n>, names: &BTreeSet<&str>, has_key: bool) -> O
     })
 }
 
-/// Where a part of a key is.
+/// A part of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Part {
     Cpu,
     Pid,
     Tid,
-    /// By the picker's index.
+    /// Field, by its index in the picker.
     Field(usize),
 }
 
-/// A key: what events that belong together have in common.
+/// A key that the events of a slice share.
 #[derive(Debug)]
 pub(super) struct KeyOf {
     pub parts: Vec<Part>,
 }
 
-/// What an event of a class does.
+/// Role of a class in slices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Role {
-    /// What belongs together has the same; an index of names.
+    /// Index of a name that both ends share.
     pub pair: u32,
-    /// Of the slice.
+    /// Index of the slice's name.
     pub name: u32,
     pub is_begin: bool,
-    /// By index; `None`: the thread.
+    /// Index of the key; `None` if the ends are matched by thread.
     pub key: Option<usize>,
-    /// By the index of a condition.
+    /// Index of the condition.
     pub only: Option<usize>,
 }
 
-/// A name that items have.
+/// A name of items.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NameText {
-    /// The name.
+    /// The full name.
     pub text: String,
-    /// What stands before its first colon: the provider; empty if there is none.
+    /// Text before the first colon, which is the provider; empty without a colon.
     pub category: String,
 }
 
-/// What is known of a class.
+/// Properties of an event class.
 #[derive(Debug, Default)]
 pub(super) struct Kind {
-    /// Of the class.
+    /// Index of the class's name.
     pub name: u32,
-    /// Those that end something first.
+    /// Roles of the class, ends before begins.
     pub roles: Vec<Role>,
-    /// Index of the picker, and the name of the counter.
+    /// Index in the picker and name of each counter.
     pub counters: Vec<(usize, u32)>,
-    /// Whether fields are needed.
+    /// Whether fields of the event are needed.
     pub is_picked: bool,
 }
 
@@ -191,7 +194,7 @@ pub(super) struct Kind {
 #[derive(Debug, Default)]
 pub(super) struct Bound {
     pub names: Vec<NameText>,
-    /// By the address of the class, which stays where it is as long as its trace.
+    /// Index of the kind, by the address of the class, which does not move during the life of its trace.
     pub kind_by_class: QuickMap<usize, usize>,
     pub kinds: Vec<Kind>,
     pub keys: Vec<KeyOf>,
@@ -199,7 +202,7 @@ pub(super) struct Bound {
     known: HashMap<String, u32>,
 }
 
-/// What `*` stands for in a pattern that has at most one.
+/// Returns the text that `*` stands for, in a pattern that has at most one.
 fn star<'n>(pattern: &str, name: &'n str) -> Option<&'n str> {
     let Some((before, behind)) = pattern.split_once('*') else { return (pattern == name).then_some("") };
     name.strip_prefix(before)?.strip_suffix(behind).filter(|text| !text.is_empty())
@@ -207,7 +210,7 @@ fn star<'n>(pattern: &str, name: &'n str) -> Option<&'n str> {
 
 impl Bound {
     /// # Errors
-    /// What the traces have not, and what is the nearest.
+    /// The traces lack something that the options name; the text names the nearest.
     pub(super) fn new(options: &Options, traces: &[&Trace], picker: &mut Picker) -> Result<Bound, String> {
         check(options, traces)?;
         let mut bound = Bound::default();
@@ -215,7 +218,7 @@ impl Bound {
         for trace in traces {
             let classes: Vec<_> = ClassRef::all(TraceRef::from(*trace)).filter(|class| !class.is_state()).collect();
             let names = classes.iter().map(|class| class.class.full_name.as_str());
-            // What is given is no other end of anything.
+            // Classes of the given pairs are not the other end of any rule.
             let is_given = |name: &&str| options.pairs.iter().any(|(a, b)| matches(a, name) || matches(b, name));
             let names: BTreeSet<&str> = names.filter(|name| !is_given(name)).collect();
             for class in &classes {
@@ -227,7 +230,7 @@ impl Bound {
         Ok(bound)
     }
 
-    /// The conditions, to be asked of events.
+    /// Returns the conditions as selections that can be applied to events.
     pub(super) fn selections(&self) -> Vec<Selection> {
         self.conditions.iter().map(|filter| Selection::unchecked(Vec::new(), vec![filter.clone()])).collect()
     }
@@ -263,7 +266,7 @@ impl Bound {
         Kind { name, roles, counters, is_picked }
     }
 
-    /// What a rule says of a class.
+    /// Creates the role that a rule gives a class.
     fn role(&mut self, (at, text, is_begin): (usize, &str, bool), picker: &mut Picker) -> Role {
         let rule = &RULES[at];
         let pair = self.name(&rule.name.replace('*', text));
@@ -307,7 +310,7 @@ impl Bound {
     }
 }
 
-/// Whether the traces have what is asked for.
+/// Checks that the traces have what the options need.
 fn check(options: &Options, traces: &[&Trace]) -> Result<(), String> {
     for (begin, end) in &options.pairs {
         let latency = Latency { begin: begin.clone(), end: end.clone(), key: options.key.clone(), slowest: 0 };

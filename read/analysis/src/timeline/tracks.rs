@@ -1,14 +1,14 @@
-//! What items are on: processes, threads, CPUs, lanes, counters, losses.
+//! The tracks of items: processes, threads, CPUs, lanes, counters, losses.
 
 use std::collections::{BTreeSet, HashMap};
 
 use super::room::Room;
 
-/// What a track is.
+/// Kind of a track.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[allow(missing_docs)]
 pub enum TrackKind {
-    /// What has neither process nor CPU.
+    /// Items without process and CPU.
     Trace,
     Process {
         pid: u64,
@@ -21,59 +21,59 @@ pub enum TrackKind {
     Cpu {
         cpu: u32,
     },
-    /// Slices that belong together by a key, of one name. Those that overlap are on lanes of different numbers.
+    /// Slices of one name that are matched by a key. Slices that overlap are on lanes with different numbers.
     Lane {
         name: u32,
         number: u32,
     },
-    /// The values of a field.
+    /// Values of a field.
     Counter {
         name: u32,
     },
-    /// Where a stream has lost events.
+    /// Losses of a stream.
     Losses {
         stream: u32,
     },
 }
 
-/// A track. It comes before the first item that is on it, and once more when it gets another name.
+/// A track. It is announced before its first item, and again when its name changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Track<'a> {
-    /// From 0 on, without gaps.
+    /// Number of the track, from 0 on, without gaps.
     pub id: u32,
-    /// The process or CPU that it belongs to, which has come before.
+    /// Track of the process or CPU that it belongs to, which is announced earlier.
     pub parent: Option<u32>,
-    /// Of which trace, by its index.
+    /// Index of the trace.
     pub trace: usize,
-    /// What it is.
+    /// Kind of the track.
     pub kind: TrackKind,
-    /// Of a process what it calls itself, of lanes and counters their name, of losses the stream; empty if there is none.
+    /// Name of the process, lane or counter; for losses, of the stream; empty if there is none.
     pub name: &'a str,
 }
 
-/// Tracks that are told apart. What is beyond is on the track of its trace.
+/// Maximum number of tracks. Items of further ones are put on the parent's track, or on the first track.
 const TRACKS_MAX: usize = 1 << 20;
-/// Lanes of one name and process.
+/// Maximum number of lanes of one name and process.
 const LANES_MAX: u32 = 4096;
-/// Slices in one another on one track.
+/// Maximum number of nested slices on a track.
 pub(super) const DEPTH_MAX: usize = 4096;
 
 type Place = (usize, Option<u32>, TrackKind);
 
-/// A slice that is open.
+/// An open slice.
 #[derive(Debug, Clone)]
 pub(super) struct Slice<K> {
-    /// 0: it has ended before those in it.
+    /// Number of the slice; 0 once it has ended while slices that began within it are open.
     pub id: u64,
     pub name: u32,
-    /// Its begin, where the thread says what belongs together.
+    /// Its begin, if its ends are matched by thread.
     pub begin: Option<Begun<K>>,
 }
 
-/// A begin that waits for the end of the same thread.
+/// A begin that waits for an end on the same thread.
 #[derive(Debug, Clone)]
 pub(super) struct Begun<K> {
-    /// What a rule calls it.
+    /// Index of the name that both ends share.
     pub pair: u32,
     pub ns: i64,
     pub kept: K,
@@ -83,16 +83,16 @@ pub(super) struct Begun<K> {
 #[derive(Debug)]
 pub(super) struct Ended<K> {
     pub slice: Slice<K>,
-    /// How many slices it lay in, and how many are open that have begun within it.
+    /// Number of slices that enclosed it, and number of slices that began within it and are still open.
     pub depth: u32,
     pub above: u32,
 }
 
-/// What a track holds at the moment.
+/// Current state of a track.
 #[derive(Debug, Clone)]
 struct State<K> {
     parent: Option<u32>,
-    /// The slices that are open, outermost first.
+    /// Open slices, outermost first.
     open: Vec<Slice<K>>,
 }
 
@@ -100,11 +100,11 @@ struct State<K> {
 pub(super) struct Tracks<K> {
     ids: HashMap<Place, u32>,
     states: Vec<State<K>>,
-    /// Lanes without an open slice, by parent and name, and how many lanes there are.
+    /// Numbers of lanes without an open slice, and the number of lanes, by parent and name.
     lanes: HashMap<(Option<u32>, u32), (BTreeSet<u32>, u32)>,
-    /// For tracks.
+    /// Memory for tracks.
     room: Room,
-    /// Whether a track was asked for that there is no room for, since this was last set.
+    /// Set when a track was asked for that there was no room for. The caller clears it.
     pub is_elsewhere: bool,
 }
 
@@ -115,15 +115,15 @@ impl<K> Default for Tracks<K> {
     }
 }
 
-/// What a track takes, here and in a sink.
+/// Memory that is counted for a track, here and in a sink.
 const TRACK_BYTES: usize = 512;
-/// There are so many whatever the limit is.
+/// Number of tracks that are created whatever the memory limit is.
 const TRACKS_MIN: usize = 16;
-/// Slices for which a track keeps memory when none is open.
+/// Number of slices whose memory a track keeps when none is open.
 const OPEN_KEPT: usize = 64;
 
 impl<K> Tracks<K> {
-    /// The track at a place. `announce` is called with one that is new.
+    /// Returns the track of a place. `announce` is called if it is new.
     pub(super) fn at(&mut self, trace: usize, parent: Option<u32>, kind: TrackKind, announce: impl FnOnce(u32)) -> u32 {
         let place = (trace, parent, kind);
         if let Some(id) = self.ids.get(&place) {
@@ -145,7 +145,7 @@ impl<K> Tracks<K> {
         self.room = Room::new(bytes);
     }
 
-    /// That of a process, if it is there.
+    /// Returns the track of a process, if there is one.
     pub(super) fn process(&self, trace: usize, pid: u64) -> Option<u32> {
         self.ids.get(&(trace, None, TrackKind::Process { pid })).copied()
     }
@@ -154,20 +154,20 @@ impl<K> Tracks<K> {
         self.states[track as usize].parent
     }
 
-    /// How deep a slice is that begins now; `None`: too many are open.
+    /// Returns the depth of a slice that would begin now; `None` if too many are open.
     #[inline]
     pub(super) fn depth(&self, track: u32) -> Option<u32> {
         let depth = self.states[track as usize].open.len();
         (depth < DEPTH_MAX).then_some(depth as u32)
     }
 
-    /// A slice begins, if there is a [`Tracks::depth`] for it.
+    /// Begins a slice; only if [`Tracks::depth`] returned a depth.
     #[inline]
     pub(super) fn begin(&mut self, track: u32, slice: Slice<K>) {
         self.states[track as usize].open.push(slice);
     }
 
-    /// Ends the innermost slice of a track of which this is so.
+    /// Ends the innermost open slice of a track for which `is_it` is true.
     #[inline]
     pub(super) fn end(&mut self, track: u32, is_it: impl Fn(&Slice<K>) -> bool) -> Option<Ended<K>> {
         let open = &mut self.states[track as usize].open;
@@ -184,13 +184,13 @@ impl<K> Tracks<K> {
         Some(Ended { slice, depth: index as u32, above })
     }
 
-    /// How many tracks there are.
+    /// Returns the number of tracks.
     pub(super) fn count(&self) -> usize {
         self.states.len()
     }
 
-    /// Ends the innermost slice of a track, if it is one of this pair, and nothing that has ended before lies below it. Gives how many slices it lay in,
-    /// its number, its name and its begin.
+    /// Ends the innermost slice of a track, if it belongs to this pair and the slice below it, if any, has not ended.
+    /// Returns its depth, number, name and begin.
     #[inline(always)]
     pub(super) fn end_innermost(&mut self, track: u32, pair: u32) -> Option<(u32, u64, u32, Begun<K>)> {
         let open = &mut self.states.get_mut(track as usize)?.open;
@@ -204,7 +204,7 @@ impl<K> Tracks<K> {
         Some((depth, slice.id, slice.name, slice.begin?))
     }
 
-    /// Those whose ends have not come, with their tracks.
+    /// Returns the open slices with their tracks.
     pub(super) fn open(&self) -> impl Iterator<Item = (u32, u64)> {
         let states = (0..).zip(&self.states);
         states.flat_map(|(track, state)| {
@@ -212,7 +212,7 @@ impl<K> Tracks<K> {
         })
     }
 
-    /// The number of a lane without an open slice; `None`: there are too many.
+    /// Takes a lane without an open slice and returns its number; `None` if there are too many.
     pub(super) fn take_lane(&mut self, parent: Option<u32>, name: u32) -> Option<u32> {
         let (free, count) = self.lanes.entry((parent, name)).or_default();
         free.pop_first().or_else(|| {

@@ -1,4 +1,4 @@
-//! Timelines in the formats of other tools, read by these tools' own definitions, and of hostile traces.
+//! Exports of timelines, and of hostile traces, checked by the definitions of the tools that read them.
 
 mod speedscope;
 
@@ -16,7 +16,7 @@ use dormouse_testing::{Lack, is_installed, skip};
 use dormouse_traces::TraceBuilder;
 use serde_json::{Value as Json, json};
 
-/// Since when the clock of these traces counts.
+/// Epoch of the traces' clock, in nanoseconds since the Unix epoch.
 const EPOCH_NS: u64 = 1_700_000_000 * 1_000_000_000;
 
 /// Exports a trace in batches of a few operations.
@@ -26,7 +26,7 @@ fn export_of(format: Format, options: &Options, trace: &Trace, streams: &[Vec<u8
     let mut exporter = Exporter::new(format, options, &[trace], of_stream, EPOCH_NS as i64).unwrap();
     let readers = streams.iter().enumerate().map(|(index, bytes)| StreamReader::new(trace, index, bytes.as_slice()));
     let (mut events, mut batch, mut encoders) = (Merge::new(readers), Batch::default(), Vec::new());
-    // As of several threads.
+    // Several encoders, like those of several threads.
     encoders.extend((0..2).filter_map(|_| exporter.encoder()));
     let mut out = Vec::new();
     encoders.iter().take(1).for_each(|encoder| encoder.begin(&mut out));
@@ -37,7 +37,7 @@ fn export_of(format: Format, options: &Options, trace: &Trace, streams: &[Vec<u8
         batch.clear();
     };
     loop {
-        // Some are kept first, as where all are wanted.
+        // Some events are kept first, as when all are selected.
         if batch.block.len() % 2 == 1 && events.keep_next(&mut batch.block) {
             exporter.take(&mut batch);
         }
@@ -65,7 +65,7 @@ fn export(format: Format, options: &Options, trace: &dormouse_traces::Trace) -> 
     export_of(format, options, &Trace::decode(trace.metadata.as_bytes()).unwrap(), &trace.streams)
 }
 
-/// Requests that nest, overlap and go from thread to thread, with fields of all kinds, a counter and a loss.
+/// Requests that nest, overlap and move from thread to thread, with fields of all kinds, a counter and a loss.
 fn builder() -> TraceBuilder {
     let mut builder = TraceBuilder::new();
     let s = FieldType::scalar;
@@ -125,13 +125,14 @@ fn options() -> Options {
     }
 }
 
-/// Definitions of a format: the package that has them, and a module of it.
+/// Definitions of a format: a package, and a module of it.
 type Definitions = (&'static str, &'static str);
 
 const PERFETTO: Definitions = ("perfetto", "perfetto.protos.perfetto.trace.perfetto_trace_pb2");
 const OTLP: Definitions = ("opentelemetry-proto", "opentelemetry.proto.collector.trace.v1.trace_service_pb2");
 
-/// An interpreter with definitions, in an environment of its own beside what cargo builds; `None` counts the test as skipped.
+/// Returns an interpreter with the definitions, in an environment of its own within cargo's target directory; `None`
+/// counts the test as skipped.
 fn python((package, module): Definitions) -> Option<PathBuf> {
     static PYTHONS: Mutex<BTreeMap<&str, Option<PathBuf>>> = Mutex::new(BTreeMap::new());
     let runs =
@@ -158,7 +159,7 @@ fn python((package, module): Definitions) -> Option<PathBuf> {
     python
 }
 
-/// What the definitions say of an export, as a script puts it.
+/// Returns what a script reads of an export with these definitions.
 fn read_by(definitions: Definitions, script: &str, bytes: &[u8]) -> Option<Json> {
     let python = python(definitions)?;
     let dir = tempfile::tempdir().unwrap();
@@ -178,7 +179,7 @@ fn otlp(bytes: &[u8]) -> Option<Json> {
     read_by(OTLP, "read_otlp.py", bytes)
 }
 
-/// Track, name, begin and end from the trace's begin on, depth.
+/// Returns track, name, begin and end since the trace's begin, and depth of each slice.
 fn slices(found: &Json) -> Vec<(String, String, u64, Option<u64>, u64)> {
     let ns = |json: &Json| json.as_u64().map(|ns| ns - EPOCH_NS);
     let text = |json: &Json| json.as_str().unwrap().to_string();
@@ -243,7 +244,7 @@ fn perfetto_reads_what_the_timeline_has() {
     assert_eq!(totals, expected);
 }
 
-/// What Chrome's format says that an event of each kind has, besides `ph`, `pid` and `tid`.
+/// Keys that an event of each kind has in Chrome's format, besides `ph`, `pid` and `tid`.
 const KEYS: [(&str, &[&str]); 8] = [
     ("B", &["ts", "name", "cat", "args"]),
     ("E", &["ts"]),
@@ -255,7 +256,7 @@ const KEYS: [(&str, &[&str]); 8] = [
     ("M", &["name", "args"]),
 ];
 
-/// The events of an export, each of which has what it has to have; begins and ends are balanced.
+/// Returns the events of an export. Checks that each has its keys, and that begins and ends are balanced.
 fn chrome(bytes: &[u8]) -> Vec<Json> {
     let whole: Json = serde_json::from_slice(bytes).unwrap_or_else(|error| panic!("{error}"));
     let Json::Array(events) = whole["traceEvents"].clone() else { panic!("no array") };
@@ -319,7 +320,8 @@ fn stacks_have_their_own_time() {
     let (bytes, _) = export(Format::Folded, &options(), &builder().finish());
     let mut lines: Vec<&str> = std::str::from_utf8(&bytes).unwrap().lines().collect();
     lines.sort();
-    // A query that begins in a request and ends behind it is on its own from there on. That across the loss has no time.
+    // A query that begins in a request and ends after it is alone from the request's end on. The query during the loss
+    // has no time.
     assert_eq!(
         lines,
         [
@@ -330,7 +332,7 @@ fn stacks_have_their_own_time() {
     );
 }
 
-/// inferno has a licence that is no one's here, so it is a program that is run where it is installed.
+/// The licence of inferno does not allow a dependency on it, so the test runs the program if it is installed.
 #[test]
 fn stacks_are_a_flame_graph() {
     const PROGRAM: &str = "inferno-flamegraph";
@@ -370,7 +372,7 @@ fn spans_have_parents_attributes_and_events() {
     for inner in [query, job, id("db:query", 3000)] {
         assert_eq!((&inner["parent"], &inner["trace"]), (&request["id"], &request["trace"]));
     }
-    // It ends behind the one in which it has begun, and is one span.
+    // It ends after the slice in which it began, and is one span.
     assert_eq!(id("db:query", 3000)["end"], EPOCH_NS + 5000);
     assert_eq!(job["end"], EPOCH_NS + 4500);
     assert_eq!(query["events"], json!([["net:queue", EPOCH_NS + 1600, {"cpu": 0, "len": -3}]]));
@@ -406,7 +408,7 @@ fn spans_are_of_the_trace_that_their_fields_say() {
     builder.event(stream, 2, 1, 1, inner[0], &[]);
     (0..200).for_each(|index| builder.event(stream, 3 + index, 1, 1, event, &[]));
     builder.event(stream, 300, 1, 1, inner[1], &[]);
-    // What is no identifier is no identifier, and of another trace nothing is a parent.
+    // Invalid identifiers are ignored, and the parent of a span is not taken from another trace.
     builder.event(stream, 301, 1, 1, request[0], &ids(&[b'1'; 32], 0, b"xyz"));
     builder.event(stream, 302, 1, 1, request[1], &ids(b"", 0, b""));
     builder.event(stream, 303, 1, 1, request[1], &ids(b"", 0, b""));
@@ -425,7 +427,8 @@ fn spans_are_of_the_trace_that_their_fields_say() {
     assert_ne!(other["id"], "0000000000000000");
 }
 
-/// So many slices of a thread; `order` says which of two classes begins or ends at each event.
+/// Returns a trace of `count` events of a thread. `order`: which of two classes an event belongs to, and whether it is
+/// the end.
 fn many(count: u64, order: impl Fn(u64) -> (usize, usize)) -> dormouse_traces::Trace {
     let mut builder = TraceBuilder::new();
     let classes =
@@ -438,7 +441,7 @@ fn many(count: u64, order: impl Fn(u64) -> (usize, usize)) -> dormouse_traces::T
     builder.finish()
 }
 
-/// How many lines Chrome's format has, and the others' sizes.
+/// Returns the number of lines in Chrome's format and the sizes of the other exports.
 fn sizes(trace: &dormouse_traces::Trace) -> ([usize; 3], Totals) {
     let (chrome_bytes, totals) = export(Format::Chrome, &Options::default(), trace);
     chrome(&chrome_bytes);
@@ -461,30 +464,31 @@ fn what_is_nested_deep_is_written_once() {
         ..Totals::default()
     };
     assert_eq!(totals, expected);
-    // Besides events: head, process, and what stands around them.
+    // Besides events, there are the head, the process, and the enclosing lines.
     assert!((count as usize..count as usize + 10).contains(&lines), "{lines} lines");
     assert!(perfetto < 64 * count as usize, "{perfetto} bytes");
-    // A line for each depth, with a frame for each slice that it lies in.
+    // One line for each depth, with one frame for each enclosing slice.
     assert!(folded < 4096 * 4096 * "app:a;".len(), "{folded} bytes");
 }
 
 #[test]
 fn what_overlaps_is_written_a_bounded_number_of_times() {
-    // 1000 of one class, 1000 of another in them; then the ends of the first, each of which is around all of the others.
+    // 1000 slices of one class, and within them 1000 of another; then the ends of the first, each of which encloses all
+    // of the others.
     let order = |index: u64| [(0, 0), (1, 0), (0, 1), (1, 1)][(index / 1000 % 4) as usize];
     let count = 16_000;
     let ([lines, perfetto, _], totals) = sizes(&many(count, order));
     assert_eq!((totals.events, totals.slices, totals.instants), (count, count / 2, 0));
     assert_eq!(totals.slices_cut, 4 * (1000 - 32));
-    // An end is written with a cut and a begin for each of 32.
+    // An end is written with a cut and a begin for each of 32 slices.
     assert!(lines < 66 * count as usize, "{lines} lines");
     assert!(perfetto < 66 * 40 * count as usize, "{perfetto} bytes");
 }
 
-/// Memory of a process that exports them, and reads again what is written.
+/// Memory in KiB of a process that exports them, and reads the output again.
 const MUTATED_KIB: u64 = 128 << 10;
 
-/// Bytes of packets are changed. Whatever is read, the export is one that others can read.
+/// Exports traces in which bytes of packets were changed. All exports can be read.
 #[test]
 fn mutated_traces_are_exported() {
     let Some((first, count)) = alone("mutated_traces_are_exported", 300, MUTATED_KIB) else { return };
@@ -493,7 +497,7 @@ fn mutated_traces_are_exported() {
     for seed in first..first + count {
         let _seed = Seed(seed);
         let (metadata, streams) = whole.mutated(&mut dormouse_testing::random(seed));
-        // Metadata that are none are refused before anything is exported.
+        // Unreadable metadata are rejected before anything is exported.
         let Ok(described) = Trace::decode(&metadata) else { continue };
         for format in [Format::Perfetto, Format::Chrome, Format::Folded, Format::Otlp] {
             // Names of classes can have changed.
@@ -518,12 +522,12 @@ fn mutated_traces_are_exported() {
                 }
             }
         }
-        // Those of the others take longer to start than all the rest.
+        // Starting the readers of the other formats takes longer than everything else.
         if seed % (count / 15).max(20) == 0 && !perfetto_bytes.is_empty() {
             perfetto(&perfetto_bytes);
             otlp(&otlp_bytes);
         }
     }
-    // One alone need not be readable.
+    // A single trace may be unreadable.
     assert!(count < 100 || events > 10 * count, "{events} events of {count} traces");
 }

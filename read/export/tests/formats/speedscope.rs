@@ -1,4 +1,4 @@
-//! What speedscope makes of an export: its own page reads it, in a browser, and is asked to save what it has read.
+//! Checks exports with speedscope: its own page reads them in a browser, and saves what it has read.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -11,7 +11,7 @@ use super::*;
 
 const PACKAGE: &str = "speedscope@1.25.0";
 
-/// What the page gets before its own scripts: what it complains of is kept, and what it saves is no download.
+/// Script that runs before the page's own ones: it records warnings, and catches what the page saves.
 const PREPARE: &str = r#"
     window.warnings = [];
     const warn = console.warn;
@@ -20,14 +20,15 @@ const PREPARE: &str = r#"
     URL.createObjectURL = (blob) => { blob.text().then((text) => { window.saved = text; }); return "about:blank"; };
     HTMLAnchorElement.prototype.click = () => {};
 "#;
-/// It has read a file or says why not.
+/// Condition: a file was read, or reading has failed.
 const IS_READ: &str =
     "window.failed || document.title.endsWith(' - speedscope') || document.body.innerText.includes('went wrong')";
-/// It is asked to save until it has something to be saved.
+/// Condition: there is something saved; asks the page to save until then.
 const IS_SAVED: &str =
     "window.saved || (window.dispatchEvent(new KeyboardEvent('keydown', { key: 's', ctrlKey: true })), window.saved)";
 
-/// Its page, installed beside what cargo builds; `None` counts the test as skipped.
+/// Returns the path of speedscope's page, which is installed within cargo's target directory; `None` counts the test as
+/// skipped.
 fn page() -> Option<&'static Path> {
     static PAGE: OnceLock<Option<PathBuf>> = OnceLock::new();
     let make = || {
@@ -55,16 +56,16 @@ fn page() -> Option<&'static Path> {
 struct Read {
     profiles: Vec<Json>,
     frames: Vec<String>,
-    /// What it warned of.
+    /// Warnings of the page.
     warnings: Vec<String>,
 }
 
-/// What it reads; an error of the page is a failure.
+/// Returns what speedscope reads; an error of the page is a failure.
 fn read(name: &str, bytes: &[u8]) -> Option<Read> {
     let (page, program) = (page()?, browser::program()?);
     let dir = tempfile::tempdir().unwrap();
     let script = dir.path().join("profile.js");
-    // Its command passes a file on like this.
+    // The speedscope command passes a file on in this form.
     let encode = format!("speedscope.loadFileFromBase64({}, btoa(\"", json!(name));
     let bytes: String = bytes.iter().map(|byte| format!("\\x{byte:02x}")).collect();
     std::fs::write(&script, format!("{encode}{bytes}\"));")).unwrap();
@@ -85,11 +86,11 @@ fn texts(array: &Json, text: impl Fn(&Json) -> &Json) -> Vec<String> {
     array.as_array().unwrap().iter().map(|one| text(one).as_str().unwrap().to_owned()).collect()
 }
 
-/// A slice of a profile: depth, name without fields, begin and end in nanoseconds from the first one on.
+/// A slice of a profile: depth, name without fields, begin and end in nanoseconds since the first one.
 type Slice = (usize, String, i64, i64);
 
 impl Read {
-    /// Each profile with its slices, as they begin. Of those that take no time it saves none.
+    /// Returns each profile with its slices in the order of begins. speedscope saves no slices without a duration.
     fn slices(&self) -> Vec<(String, Vec<Slice>)> {
         let of_profile = |profile: &Json| {
             let unit_ns = if profile["unit"] == "microseconds" { 1000.0 } else { 1.0 };
@@ -113,13 +114,14 @@ impl Read {
         self.profiles.iter().map(of_profile).collect()
     }
 
-    /// What it warned of, but that the end of a slice has other fields than its begin: then it takes those of the begin.
+    /// Returns the warnings, except those of ends whose fields differ from those of the begin: speedscope then takes
+    /// those of the begin.
     fn serious_warnings(&self) -> Vec<&String> {
         self.warnings.iter().filter(|warning| !warning.contains("was on the top of the stack. Ending")).collect()
     }
 }
 
-/// Folded stacks of slices, each of which begins like this; sorted.
+/// Returns sorted folded stacks of slices, each of which starts with `begin`.
 fn folded(begin: &str, slices: &[Slice]) -> Vec<String> {
     let mut own_ns = BTreeMap::<String, i64>::new();
     let mut stacks = vec![begin.to_owned()];
@@ -164,7 +166,7 @@ fn it_reads_what_the_timeline_has() {
         read.slices(),
         [
             profile("web (pid 7, tid 7)", &thread),
-            // An end, which takes no time.
+            // An end, which has no duration.
             profile("web (pid 7, tid 9)", &[]),
             profile("web (pid 7), job:in..job:out (tid 4194307)", &[slice(0, "job:in", 0, 1800)]),
             profile("a;b <script>\u{7} (pid 8, tid 8)", &[slice(0, "db:query", 0, 2000)]),
@@ -184,8 +186,8 @@ fn it_reads_folded_stacks() {
     assert_eq!((folded("", slices), &read.profiles[0]["endValue"]), (lines(&bytes), &json!(4000)));
 }
 
-/// Slices within slices, some of which overlap, and slices of a lane, by a clock that stands still for a few events: what speedscope says that each stack took by itself, from
-/// Chrome's format, is what our stacks have.
+/// With nested and overlapping slices, slices on a lane, and a clock that stands still for a few events, speedscope's
+/// own time of each stack, read from Chrome's format, equals that of the folded stacks.
 #[test]
 fn times_of_a_coarse_clock_are_those_of_stacks() {
     let mut builder = TraceBuilder::new();
@@ -203,7 +205,7 @@ fn times_of_a_coarse_clock_are_those_of_stacks() {
                 open.push(random(classes.len()));
                 classes[open[open.len() - 1]][0]
             } else {
-                // Seldom one that is not the innermost.
+                // Rarely one that is not the innermost.
                 let index = if random(10) == 0 { random(open.len()) } else { open.len() - 1 };
                 classes[open.remove(index)][1]
             };

@@ -1,30 +1,30 @@
-//! Requests and answers of HTTP/1.1, one for each connection, and no more of it than a page needs.
+//! Requests and responses of HTTP/1.1, one per connection, limited to what a page needs.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-/// A request's line and headers are not longer.
+/// Maximum size of a request's line and headers.
 const HEAD_BYTES_MAX: usize = 8 << 10;
 const HEADERS_MAX: usize = 64;
-/// A request has come by then, or nobody waits for it any longer.
+/// Time within which a request must arrive.
 const REQUEST_PATIENCE: Duration = Duration::from_secs(5);
-/// Nothing of an answer is taken for so long: then whoever asked is gone.
+/// Time after which a response that makes no progress is abandoned: the client is gone.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(20);
 
-/// What was asked for.
+/// A request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Request {
     /// Path and query.
     pub target: String,
 }
 
-/// What is answered.
+/// A response.
 #[derive(Debug)]
 pub(super) struct Answer {
     pub status: &'static str,
     pub kind: &'static str,
-    /// Of a page.
+    /// Content policy, for a page.
     pub policy: Option<String>,
     pub location: Option<String>,
     pub body: Vec<u8>,
@@ -40,7 +40,7 @@ impl Answer {
         Answer { status: "200 OK", kind: "application/octet-stream", policy: None, location: None, body }
     }
 
-    /// Nothing of it may be kept, shown within another page, or read by one.
+    /// Returns the header. It forbids caches, framing, and access by other pages.
     fn head(&self) -> String {
         let policy = self.policy.as_deref().unwrap_or("default-src 'none'");
         let mut head = format!(
@@ -60,10 +60,10 @@ impl Answer {
     }
 }
 
-/// Takes a request apart; `port`: where it has come in.
+/// Parses a request. `port`: the server's port.
 ///
 /// # Errors
-/// What is answered instead.
+/// The response that rejects the request.
 pub(super) fn parse(head: &[u8], port: u16) -> Result<Request, Answer> {
     let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
     let mut request = httparse::Request::new(&mut headers);
@@ -78,7 +78,7 @@ pub(super) fn parse(head: &[u8], port: u16) -> Result<Request, Answer> {
         let of_name = request.headers.iter().filter(|header| header.name.eq_ignore_ascii_case(name));
         of_name.map(|header| header.value).collect::<Vec<_>>()
     };
-    // A page of elsewhere whose name has come to mean this machine asks for its own name.
+    // Against DNS rebinding: a foreign page whose name resolves to this machine sends its own name as host.
     let hosts = [format!("127.0.0.1:{port}"), format!("localhost:{port}")];
     let is_ours = |value: &[u8], prefix: &str| {
         hosts.iter().any(|host| value.strip_prefix(prefix.as_bytes()).is_some_and(|rest| rest == host.as_bytes()))
@@ -98,7 +98,7 @@ pub(super) fn parse(head: &[u8], port: u16) -> Result<Request, Answer> {
     Ok(Request { target: target.into() })
 }
 
-/// Reads a request's line and headers; `None` if they do not come.
+/// Reads a request's line and headers; `None` if they do not arrive in time.
 pub(super) fn receive(stream: &mut TcpStream) -> Option<Vec<u8>> {
     let deadline = Instant::now() + REQUEST_PATIENCE;
     let mut head = Vec::new();
@@ -116,7 +116,7 @@ pub(super) fn receive(stream: &mut TcpStream) -> Option<Vec<u8>> {
     }
 }
 
-/// Writes an answer.
+/// Writes a response.
 pub(super) fn answer(stream: &mut TcpStream, answer: &Answer) -> std::io::Result<()> {
     stream.set_write_timeout(Some(ANSWER_PATIENCE))?;
     stream.write_all(answer.head().as_bytes())?;

@@ -1,18 +1,19 @@
-//! A report on loopback: the page, and what it asks for.
+//! Serves a report on loopback: the page, and the data that it requests.
 //!
 //! ```text
 //!   GET /ONE-TIME/        once ─▶ 303 to /TOKEN/
 //!   GET /TOKEN/           the page
 //!   GET /TOKEN/part?…     items of a part of the time, or with a key      [`Served::part`]
 //!   GET /TOKEN/fields?…   the fields of one item                          [`Served::fields`]
-//!   GET /TOKEN/again      has the trace read once more, if it still grows
+//!   GET /TOKEN/again      reads the trace again, if it still grows
 //! ```
 //!
 //! # Trust
-//! Every user and every page of a browser on this machine can connect. Both tokens are 128 random bits. The first stands in the command line of whatever opens
-//! the browser, where other users can read it: it works once, and who comes too late with it is told so. The second is in the browser alone. Requests with
-//! another name of the host (a page of elsewhere whose name was made to mean this machine), from other pages, by other methods, with a body, or too long are refused before the token is
-//! looked at. A connection has one request, which has to come within 5 s, and no more than 32 are open.
+//! Every user and every browser page on this machine can connect. Both tokens are 128 random bits. The first one is in
+//! the command line of the program that opens the browser, where other users can read it: it works once, and a later
+//! client gets an error. The second one is only in the browser. Requests with a foreign host name (DNS rebinding), from
+//! other pages, with other methods, with a body, or with too long a header are rejected before the token is checked. A
+//! connection has one request, which must arrive within 5 s, and at most 32 connections are open.
 
 mod http;
 
@@ -30,22 +31,22 @@ use crate::page::policy;
 use crate::{Asked, Part, Served};
 use http::{Answer, answer, parse, receive};
 
-/// Connections at a time. A browser opens six, and a few that it does not use.
+/// Maximum number of connections. A browser opens six, and a few that it does not use.
 const CONNECTIONS_MAX: u32 = 32;
 
-/// Reads what has come since.
+/// Reads the trace again, with what was added since.
 pub type Again = Box<dyn Fn() -> Result<Served, String> + Send + Sync>;
 
-/// Why it has ended.
+/// Reason why the server ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ended {
-    /// It was to end.
+    /// It was stopped.
     Stopped,
-    /// Nobody asked for anything for as long as was said.
+    /// There was no request for the idle time.
     Idle,
 }
 
-/// A report that waits for a browser.
+/// A report that waits for requests.
 #[derive(Debug)]
 pub struct Server {
     listener: TcpListener,
@@ -56,7 +57,7 @@ pub struct Server {
 struct State {
     served: RwLock<Arc<Served>>,
     again: Option<Again>,
-    /// One reading at a time.
+    /// Held while the trace is read again.
     is_reading: Mutex<()>,
     one_time: String,
     is_used: AtomicBool,
@@ -67,35 +68,35 @@ struct State {
 }
 
 impl std::fmt::Debug for State {
-    /// Without the tokens.
+    /// Does not show the tokens.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("State").finish_non_exhaustive()
     }
 }
 
-/// 128 random bits.
+/// Returns 128 random bits in hexadecimal.
 fn token() -> std::io::Result<String> {
     let mut bytes = [0_u8; 16];
-    // As few as these come at once, or not at all.
+    // So few bytes are never returned in part.
     if getrandom(&mut bytes, GetRandomFlags::empty())? != bytes.len() {
         return Err(std::io::Error::other("the system has no random numbers"));
     }
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// Takes as long whatever is different.
+/// Compares in time that does not depend on the position of a difference.
 fn is_same(a: &str, b: &str) -> bool {
     a.len() == b.len() && a.bytes().zip(b.bytes()).fold(0, |all, (a, b)| all | (a ^ b)) == 0
 }
 
 impl Server {
-    /// Begins to listen on 127.0.0.1; `port` 0: one that is free. `again`: of a trace that grows.
+    /// Listens on 127.0.0.1. `port` 0 picks a free one. `again`: reads the trace again, if it grows.
     ///
     /// # Errors
-    /// The port is in use, or may not be used.
+    /// The port is in use or not permitted.
     pub fn new(port: u16, served: Served, again: Option<Again>) -> std::io::Result<Server> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port))?;
-        // What is gone when it is taken is not waited for.
+        // `accept` must not block if a connection is gone by the time it is called.
         listener.set_nonblocking(true)?;
         let port = listener.local_addr()?.port();
         let state = State {
@@ -112,15 +113,15 @@ impl Server {
         Ok(Server { listener, port, state: Arc::new(state) })
     }
 
-    /// What a browser is to open. It works once.
+    /// Returns the address for the browser. It works once.
     pub fn url(&self) -> String {
         format!("http://127.0.0.1:{}/{}/", self.port, self.state.one_time)
     }
 
-    /// Answers until `stop` can be read, or nobody has asked for so long.
+    /// Serves until `stop` is readable, or until there was no request for the time `idle`.
     ///
     /// # Errors
-    /// The system's, when it is waited for connections.
+    /// Waiting for connections failed.
     pub fn run(&self, stop: impl AsFd, idle: Option<Duration>) -> std::io::Result<Ended> {
         loop {
             let left = match idle {
@@ -147,7 +148,7 @@ impl Server {
         }
     }
 
-    /// How long nobody has asked.
+    /// Returns the time since the last request.
     fn idle(&self) -> Duration {
         let asked = self.state.asked.lock().map_or_else(|poisoned| *poisoned.into_inner(), |asked| *asked);
         asked.elapsed()
@@ -155,7 +156,8 @@ impl Server {
 
     fn connected(&self, mut stream: TcpStream) {
         let (state, port) = (Arc::clone(&self.state), self.port);
-        // One that is too many is closed. The count is of threads that run; whoever sees an old one is off by one connection.
+        // A connection above the limit is closed. The count is one of running threads; a stale value is off by a few
+        // connections.
         if state.connections.fetch_add(1, Ordering::Relaxed) >= CONNECTIONS_MAX {
             state.connections.fetch_sub(1, Ordering::Relaxed);
             return;
@@ -163,10 +165,11 @@ impl Server {
         let counted = Arc::clone(&state);
         let work = move || {
             let _ = stream.set_nonblocking(false);
-            // A browser connects before it asks: who asks after the end is not answered, so that the page says that nobody is there.
+            // A browser connects before it sends a request. A request that arrives after the end gets no response, so
+            // that the page reports that the server is gone.
             if let Some(head) = receive(&mut stream).filter(|_| !state.is_ended.load(Ordering::Relaxed)) {
                 let given = parse(&head, port).map_or_else(|refused| refused, |request| state.answer(&request.target));
-                // Whoever is gone needs no answer.
+                // Failure means that the client is gone.
                 let _ = answer(&mut stream, &given);
             }
             state.connections.fetch_sub(1, Ordering::Relaxed);
@@ -248,7 +251,7 @@ impl State {
 
     fn again(&self) -> Answer {
         let Some(again) = &self.again else { return Answer::refused("404 Not Found", "there is nothing here") };
-        // Who asks while it is read waits for the same.
+        // Requests during a reading wait, and then read again.
         let Ok(_reading) = self.is_reading.lock() else {
             return Answer::refused("500 Internal Server Error", "reading has failed");
         };
@@ -268,7 +271,7 @@ fn failed(why: &str) -> Answer {
     Answer::refused("500 Internal Server Error", why)
 }
 
-/// `a=1&b=2`; `None` for anything else.
+/// Parses `a=1&b=2`; `None` for anything else.
 fn numbers(query: &str) -> Option<BTreeMap<&str, u64>> {
     let pair = |pair: &'_ str| {
         let (name, number) = pair.split_once('=')?;
@@ -278,7 +281,7 @@ fn numbers(query: &str) -> Option<BTreeMap<&str, u64>> {
     let mut numbers = BTreeMap::new();
     for text in query.split('&') {
         let (len, number) = pair(text)?;
-        // One that is there twice is a mistake.
+        // A name that occurs twice is an error.
         if numbers.insert(&text[..len], number).is_some() {
             return None;
         }

@@ -1,4 +1,4 @@
-//! Tables and distributions, of all items, whatever the timeline has room for.
+//! Tables and distributions of all items, independent of the timeline's size.
 
 mod running;
 
@@ -13,49 +13,49 @@ use serde::Serialize;
 use crate::columns;
 use crate::contents::{Item, Kind};
 
-/// The slowest of a name that are told, and that are never merged.
+/// Number of slowest slices that are listed for a name, and that are never merged.
 pub(crate) const SLOWEST: usize = 20;
-/// Parts of the time in a heat map.
+/// Number of steps of time in a heat map.
 pub(crate) const TIME_BINS: u64 = 160;
-/// Instants have no duration.
+/// Bin of instants, which have no duration.
 const BIN_OF_INSTANTS: u64 = 255;
-/// Call trees have no more nodes.
+/// Maximum number of nodes in call trees.
 const NODES_MAX: usize = 20_000;
 
-/// What is told of a name.
+/// Figures of a name.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Row {
     pub name: u32,
     pub is_slice: bool,
     pub count: u64,
     pub total: u128,
-    /// Without what is nested in it.
+    /// Time without nested slices.
     pub own: u128,
-    /// The half, nine tenths and 99 hundredths are not longer.
+    /// Median, 90th and 99th percentile of the durations.
     pub p50: u64,
     pub p90: u64,
     pub p99: u64,
     pub max: u64,
-    /// Begin, duration, thread.
+    /// Begin, duration and thread of the slowest ones.
     pub slowest: Vec<(u64, u64, u32)>,
-    /// Entries of the heat map.
+    /// Number of entries in the heat map.
     pub heat: usize,
 }
 
-/// Of all names, those with the most time first.
+/// Summary of all names, those with the most time first.
 #[derive(Debug, Default)]
 pub(crate) struct Summary {
     pub rows: Vec<Row>,
     pub nodes: Vec<Node>,
-    /// Slices whose callers or names are not told apart in call trees.
+    /// Number of slices that are missing in the call trees.
     pub nodes_left_out: u64,
-    /// By row: bins (as differences) and counts, in LEB128.
+    /// Heat maps in the order of rows: bins (as differences) and counts, in LEB128.
     pub heat: Vec<u8>,
-    /// Items that are among the slowest.
+    /// Numbers of the items that are among the slowest.
     pub kept: Vec<u32>,
 }
 
-/// A slice that is open in the call tree.
+/// An open slice in the call tree.
 #[derive(Debug)]
 struct Open {
     item: u32,
@@ -75,7 +75,7 @@ pub(crate) struct Trees {
 }
 
 impl Trees {
-    /// A thread's next slice, in the order of begins, the longest first.
+    /// Adds a slice of the current thread. Slices must come in the order of begins, longer ones first.
     fn slice(&mut self, number: u32, item: &Item, items: &[Item]) {
         let end = item.begin_ns.saturating_add_unsigned(item.duration_ns);
         while let Some(open) = self.open.last()
@@ -129,13 +129,13 @@ impl Trees {
     }
 }
 
-/// The value that has a rank: so much of a hundred is not above it.
+/// Returns the least value that `percent` % of the values do not exceed.
 fn percentile(sorted: &[u64], percent: u64) -> u64 {
     let rank = (sorted.len() as u64 * percent).div_ceil(100).max(1) - 1;
     sorted.get(rank as usize).copied().unwrap_or_default()
 }
 
-/// What a name has gathered.
+/// Data of a name while the summary is made.
 #[derive(Default)]
 struct Gathered {
     durations: Vec<u64>,
@@ -143,7 +143,7 @@ struct Gathered {
     slowest: BinaryHeap<Reverse<(u64, Reverse<i64>, u32)>>,
 }
 
-/// Makes the summary. `order`: items by thread, begin, and the longest first. `span`: begin and length.
+/// Makes the summary. `order`: items by thread and begin, longer ones first. `span`: begin and length of the time.
 pub(crate) fn of(items: &[Item], order: &[u32], span: (i64, u64)) -> Summary {
     let mut names: HashMap<(u32, Kind), Gathered> = HashMap::new();
     let mut trees = Trees::default();
@@ -203,7 +203,7 @@ pub(crate) fn of(items: &[Item], order: &[u32], span: (i64, u64)) -> Summary {
     put_together(rows, trees)
 }
 
-/// Rows with their heat maps and with what is never merged, those with the most time first.
+/// Returns rows, heat maps and kept items, those with the most time first.
 fn put_together(mut rows: Vec<(Row, BTreeMap<u64, u64>, Vec<u32>)>, trees: Trees) -> Summary {
     rows.sort_by_key(|(row, ..)| (Reverse(row.total), Reverse(row.count), row.name, row.is_slice));
     let mut summary = Summary { nodes: trees.nodes, nodes_left_out: trees.left_out, ..Summary::default() };
@@ -239,7 +239,7 @@ mod tests {
         assert_eq!(summary.rows[1].slowest, [(20, 40, 1), (10, 30, 0), (50, 20, 0)]);
     }
 
-    /// Slices of keys need not be nested: none takes time from what it only overlaps.
+    /// Slices with a key need not be nested: none takes time from a slice that it only overlaps.
     #[test]
     fn what_overlaps_is_no_child() {
         let items = [slice(0, 100, 0, 0), slice(50, 100, 1, 0), slice(100, 10, 2, 0)];
@@ -260,7 +260,7 @@ mod tests {
         let items: Vec<Item> = (0..1000).map(|n| slice(n * 7, (n % 50) as u64, 0, 0)).collect();
         let order: Vec<u32> = (0..1000).collect();
         let summary = of(&items, &order, (0, 7000));
-        // Small numbers all of them but differences between times.
+        // All numbers are small, except for differences between times.
         let (mut counts, mut values, mut value, mut shift) = (0, Vec::new(), 0_u64, 0);
         for byte in &summary.heat {
             value |= u64::from(byte & 0x7f) << shift;

@@ -1,4 +1,4 @@
-//! The same tables of items that are not kept: as they come, in the order of their ends.
+//! Tables of items that are not kept: items are added as they occur, in the order of their ends.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -8,12 +8,12 @@ use dormouse_analysis::{Distribution, Number, QuickMap};
 use super::{BIN_OF_INSTANTS, Row, SLOWEST, Summary, TIME_BINS, Trees, bin, put_together};
 use crate::levels::Entry;
 
-/// Parts of the time before it is known how long that is: as it passes, two of them become one.
+/// Number of steps of time. Since the duration is unknown at first, pairs of steps are merged as time passes.
 const PARTS: u64 = 4096;
-/// So many of these are one in heat maps.
+/// Number of these steps in a step of a heat map.
 const PARTS_OF_HEAT: u64 = 4;
 
-/// What a name has.
+/// Data of a name.
 #[derive(Debug, Default)]
 struct OfName {
     count: u64,
@@ -21,32 +21,32 @@ struct OfName {
     own: u128,
     max: u64,
     durations: Distribution,
-    /// By part of the time and bin of the duration.
+    /// Counts, by step of time and bin of the duration.
     heat: QuickMap<u64, u64>,
-    /// Duration, begin, thread.
+    /// Duration, begin and thread of the slowest ones.
     slowest: BinaryHeap<Reverse<(u64, Reverse<u64>, u32)>>,
 }
 
-/// A slice that has not ended.
+/// An open slice.
 #[derive(Debug)]
 struct OpenSlice {
     id: u64,
     node: Option<u32>,
-    /// Of those in it that have ended.
+    /// Time of the slices nested in it that have ended, in nanoseconds.
     nested: u64,
 }
 
-/// Tables as far as items have come. Percentiles are those of a sketch.
+/// Tables of the items so far. Percentiles are computed by a sketch.
 #[derive(Debug)]
 pub(crate) struct Running {
-    /// By name, slices and instants apart.
+    /// Data by name and by whether it is a slice.
     names: BTreeMap<(u32, bool), OfName>,
-    /// How long a part of the time is, nanoseconds.
+    /// Length of a step of time, in nanoseconds.
     part_ns: u64,
-    /// Items by part of the time.
+    /// Number of items by step of time.
     density: Vec<u32>,
     trees: Trees,
-    /// By track, the outermost first.
+    /// Open slices by track, the outermost first.
     open: QuickMap<u32, Vec<OpenSlice>>,
 }
 
@@ -58,7 +58,7 @@ impl Default for Running {
 }
 
 impl Running {
-    /// A slice begins on a track.
+    /// Adds the begin of a slice on a track.
     pub(crate) fn begin(&mut self, track: u32, id: u64, name: u32) {
         let open = self.open.entry(track).or_default();
         let parent = open.last().map_or(Some(0), |open| open.node.map(|node| node + 1));
@@ -66,12 +66,12 @@ impl Running {
         open.push(OpenSlice { id, node, nested: 0 });
     }
 
-    /// It ends. `begin`: since the report's begin.
+    /// Adds the end of a slice. `begin`: nanoseconds since the report's begin.
     pub(crate) fn end(&mut self, (track, id): (u32, u64), name: u32, thread: u32, begin: u64, duration: u64) {
         let Some(open) = self.open.get_mut(&track) else { return };
         let Some(at) = open.iter().rposition(|open| open.id == id) else { return };
         let OpenSlice { node, nested, .. } = open.remove(at);
-        // One that ends behind what it has begun in is no part of that.
+        // Its time counts for the open slice directly around it, not for a slice that has already ended.
         if let Some(around) = at.checked_sub(1).and_then(|at| open.get_mut(at)) {
             around.nested = around.nested.saturating_add(duration);
         }
@@ -96,7 +96,7 @@ impl Running {
         }
     }
 
-    /// An instant.
+    /// Adds an instant.
     pub(crate) fn instant(&mut self, name: u32, begin: u64) {
         self.item(name, false, begin, BIN_OF_INSTANTS);
     }
@@ -128,7 +128,7 @@ impl Running {
         }
     }
 
-    /// Whether it is among the slowest of its name so far.
+    /// Whether a slice is among the slowest of its name so far.
     pub(crate) fn is_slow(&self, entry: &Entry) -> bool {
         let of_name = self.names.get(&(entry.name, true));
         let least = of_name.and_then(|of_name| of_name.slowest.peek());
@@ -138,9 +138,10 @@ impl Running {
             })
     }
 
-    /// The tables, and how many items are in each of so many parts of the time, which is so long.
+    /// Returns the tables, and the number of items in each of `density_bins` bins of the time. `span`: length of the
+    /// time.
     pub(crate) fn finish(self, span: u64, density_bins: usize) -> (Summary, Vec<u32>) {
-        // Where the middle of a part lies.
+        // Returns the bin that contains the middle of a step.
         let at = |part: u64, part_ns: u64, bins: u64| {
             let middle = u128::from(part) * u128::from(part_ns) + u128::from(part_ns / 2);
             (middle * u128::from(bins) / u128::from(span.max(1))).min(u128::from(bins) - 1) as u64

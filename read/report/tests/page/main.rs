@@ -1,6 +1,6 @@
-//! A report of made-up contents, as a browser shows it: clicks, keys, sizes, hostile names.
+//! Reports of made-up contents in a browser: clicks, keys, sizes, hostile names.
 //!
-//! Without Chromium the tests that need it are skipped. The pages stay in `target/tmp`, to be looked at.
+//! Tests that need Chromium are skipped without it. The pages stay in `target/tmp` for inspection.
 
 mod served;
 
@@ -10,10 +10,10 @@ use dormouse_report::{Contents, Fields, Item, Kind, Loss, Process, Thread, Writt
 use dormouse_testing::browser::{self, Browser};
 use serde_json::{Value, json};
 
-/// What would run if anything did.
+/// A name that would run a script if it were not treated as text.
 const HOSTILE: &str = "</script><img src=x onerror=\"window.hacked=1\"><script>window.hacked=1</script>";
 
-/// Makes contents: a thread that has so many requests with queries in them, and instants; another with none.
+/// Makes contents: one thread has requests with nested queries, and instants; the other one has none.
 struct Maker {
     contents: Contents,
     names: [u32; 4],
@@ -44,7 +44,8 @@ impl Maker {
         self.contents.events += 1;
     }
 
-    /// A request of 100 µs every 200 µs with two queries in it, that of number 5 ten times as long in the other thread, with the same key.
+    /// Adds requests of 100 µs, one every 200 µs, with two nested queries. Request 5 takes ten times as long on the
+    /// other thread, with the same key.
     fn requests(&mut self, count: i64) {
         for number in 0..count {
             let begin = 1_700_000_000_000_000_000 + number * 200_000;
@@ -82,7 +83,7 @@ impl Maker {
     }
 }
 
-/// A page of so many requests with a loss.
+/// Makes a page of `count` requests with a loss.
 fn made(name: &str, count: i64, size_max: u64) -> (PathBuf, Written) {
     let mut maker = Maker::new();
     maker.requests(count);
@@ -94,7 +95,7 @@ fn open(browser: &mut Browser, page: &std::path::Path, width: u32) {
     browser.emulate(width, 900, "light");
     browser.open(page);
     browser.wait("document.documentElement.dataset.ready === ''");
-    // The second of two frames from now on has all that was asked for.
+    // The second of the two next frames shows everything that was requested.
     drawn(browser);
 }
 
@@ -102,7 +103,7 @@ fn drawn(browser: &mut Browser) {
     browser.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(1))))");
 }
 
-/// The place on the screen of an entry that has this name, the first or the longest.
+/// Returns the position on the screen of the first or the longest entry with this name.
 fn place(browser: &mut Browser, name: &str) -> (f64, f64) {
     let script = format!(
         "(() => {{ const {{ report, timeline }} = dormouseReport, {{ state }} = timeline;
@@ -149,7 +150,7 @@ fn clicks_and_keys_go_from_one_item_to_the_next() {
     assert_eq!(browser.evaluate(SELECTED), json!(["app:request", 200_000]));
     browser.press("[");
     assert_eq!(browser.evaluate(SELECTED), json!(["app:request", 0]));
-    // The longest of a name, and from there to the other with its key.
+    // Selects the longest item of a name, then the other item with its key.
     browser.press("Escape");
     assert_eq!(browser.evaluate(SELECTED), Value::Null);
     browser.press("2");
@@ -160,7 +161,7 @@ fn clicks_and_keys_go_from_one_item_to_the_next() {
     assert_eq!(browser.evaluate(SELECTED), json!([HOSTILE, 1_005_000]));
     browser.press("k");
     assert_eq!(browser.evaluate(SELECTED), json!(["app:request", 1_000_000]));
-    // By CPU the same is selected.
+    // The selection stays when rows are grouped by CPU.
     browser.press("g");
     assert_eq!(browser.evaluate(SELECTED), json!(["app:request", 1_000_000]));
     assert_eq!(browser.evaluate("dormouseReport.timeline.view.isByCpu"), true);
@@ -217,7 +218,7 @@ fn clicks_and_keys_go_from_one_item_to_the_next() {
     assert_eq!(requests.len(), 1, "only the page itself is loaded: {requests:?}");
 }
 
-/// What does not fit: wider than the page, buttons outside of it or without a name, canvases without size.
+/// Layout errors: a page wider than its window, buttons outside of it or without a name, canvases without size.
 const FAULTS: &str = "(() => { const faults = [];
   if (document.documentElement.scrollWidth > innerWidth) faults.push('page is wider than the window');
   if (document.documentElement.scrollHeight > innerHeight) faults.push('page is higher than the window');
@@ -254,7 +255,7 @@ fn a_page_fits_windows_and_says_what_is_lost() {
     assert_eq!(browser.script_errors(), [""; 0]);
 }
 
-/// However much there is: the page is no longer than it may be, and tells and counts what it does not have.
+/// However many items there are, the page stays within its size limit, and reports what it leaves out.
 #[test]
 fn what_has_no_room_is_merged_and_counted() {
     let (whole_page, whole) = made("whole.html", 20_000, 24 << 20);
@@ -287,7 +288,8 @@ fn what_has_no_room_is_merged_and_counted() {
     assert_eq!(browser.script_errors(), [""; 0]);
 }
 
-/// Times are printed and not asserted: how long a frame's script takes while one zooms and pans. `DORMOUSE_FRAMES`: requests, of four items each.
+/// Prints, without asserting, how long a frame's script takes while zooming and panning. `DORMOUSE_FRAMES`: number of
+/// requests, of four items each.
 #[test]
 fn frames_are_measured() {
     let Some(program) = browser::program() else { return };

@@ -1,4 +1,4 @@
-//! The same contents on loopback: what a browser asks for, and what nobody gets.
+//! Serves the page on loopback: the requests of a browser, and requests that are rejected.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 
 use super::{HOSTILE, SELECTED, drawn};
 
-/// A server that answers until it is dropped.
+/// A server that runs until it is dropped.
 struct Running {
     url: String,
     stop: Option<UnixStream>,
@@ -47,11 +47,11 @@ impl Running {
         self.url.rsplit('/').nth(1).unwrap()
     }
 
-    /// Sends bytes as they are, and gives what comes.
+    /// Sends bytes as they are, and returns the response.
     fn send(&self, request: &[u8]) -> Vec<u8> {
         let mut stream = TcpStream::connect(self.host()).unwrap();
         let mut answer = Vec::new();
-        // It can be refused before all of it is sent, and then the connection is reset.
+        // The server can reject a request before all of it is sent, and then resets the connection.
         if stream.write_all(request).is_ok() {
             let _ = stream.read_to_end(&mut answer);
         }
@@ -74,12 +74,13 @@ impl Drop for Running {
     }
 }
 
-/// Room for all entries of these traces, and for some of them.
+/// Memory for all entries of these traces, and for only some of them.
 const MUCH: u64 = 1 << 30;
 const LITTLE: u64 = 1 << 20;
 
-/// Writes a trace: every 200 µs a request of 100 µs with two queries in it, and a tick, in thread 7; of number 5 a message to thread 8, which comes 1 ms later. A
-/// request of the process goes on through all of it in thread 8. Three events are lost between.
+/// Writes a trace: every 200 µs a request of 100 µs with two nested queries, and a tick, on thread 7. Request 5 sends a
+/// message to thread 8, which receives it 1 ms later. On thread 8, one request of the process lasts for the whole time.
+/// Three events are lost in between.
 fn write(dir: &Path, count: u64) {
     let mut builder = TraceBuilder::new();
     let fields = [("id", FieldType::scalar(Kind::U64)), (HOSTILE, FieldType::scalar(Kind::Str))];
@@ -117,7 +118,7 @@ fn write(dir: &Path, count: u64) {
     builder.finish().write(dir);
 }
 
-/// A trace that is read again.
+/// A trace that can be read again.
 struct Files(Arc<TraceFiles>);
 
 impl Files {
@@ -144,7 +145,7 @@ impl Source for Files {
 fn files(count: u64) -> Arc<TraceFiles> {
     let dir = tempfile::tempdir().unwrap();
     write(dir.path(), count);
-    // What is open can be read, whatever becomes of its name.
+    // Open files can be read even after their directory is removed.
     Arc::new(TraceFiles::open(dir.path()).unwrap())
 }
 
@@ -170,7 +171,7 @@ fn served(files: &Arc<TraceFiles>, memory_bytes: u64, page_bytes: u64, is_growin
     Served::new(surveyed, Box::new(source), page_bytes).unwrap()
 }
 
-/// Its page has so little room that neighbours are merged, and so little memory that they are read again.
+/// A report with so small a page that neighbours are merged, and so little memory that they are read again.
 fn small(count: u64, is_growing: bool) -> Served {
     let files = files(count);
     let size = |count| served(&self::files(count), MUCH, 24 << 20, false).written.size_bytes;
@@ -205,7 +206,7 @@ fn nothing_is_served_beyond_the_token() {
             assert_eq!(status(&target), "404", "{target}");
         }
     }
-    // None of these has used it up, but the one with an empty query, which is the same address.
+    // None of these has used up the address, except the one with an empty query, which is the same address.
     let running = Running::new(served(&files(10), MUCH, 1 << 20, false), None);
     let host = running.host().to_owned();
     let one_time = running.one_time().to_owned();
@@ -226,14 +227,14 @@ fn nothing_is_served_beyond_the_token() {
         let is_refused = answer.is_empty() || answer.starts_with("HTTP/1.1 4");
         assert!(is_refused && !answer.contains("Location"), "{request:.60}: {answer}");
     }
-    // Whoever says nothing keeps nobody waiting.
+    // Silent connections do not block others.
     let _silent: Vec<TcpStream> = (0..8).map(|_| TcpStream::connect(&host).unwrap()).collect();
 
     let (head, body) = running.get(&format!("/{one_time}/"));
     assert!(head.starts_with("HTTP/1.1 303 ") && !body.starts_with(b"<"), "{head}");
     let target = head.lines().find_map(|line| line.strip_prefix("Location: ")).unwrap().to_owned();
     assert!(target.len() == 34 && !target.contains(&one_time), "{target}");
-    // Once.
+    // It works once.
     let (again, _) = running.get(&format!("/{one_time}/"));
     assert!(again.starts_with("HTTP/1.1 410 ") && !again.contains("Location"), "{again}");
 
@@ -288,7 +289,7 @@ fn a_connection_of_before_the_end_is_not_answered_after_it() {
     let (begin, rest) = request.as_bytes().split_at(9);
     let mut early = TcpStream::connect(running.host()).unwrap();
     early.write_all(begin).unwrap();
-    // Connections are taken one after another: the first is, when the second has its answer.
+    // Connections are accepted in order: the first one was accepted when the second has its response.
     assert!(running.get("/").0.contains("404"));
     drop(running);
     let mut answer = Vec::new();
@@ -298,10 +299,11 @@ fn a_connection_of_before_the_end_is_not_answered_after_it() {
     assert_eq!(answer, b"");
 }
 
-/// What an answer has: of each row whether it is by CPU, of what, how deep, and whether of slices; and its entries, begin, duration, name, count, key and other.
+/// Rows of a response, each with: whether it is of a CPU, its thread or CPU, depth, and whether it has slices; and the
+/// begin, duration, name, count, key and other of each entry.
 type Rows = Vec<([u64; 4], Vec<[u64; 6]>)>;
 
-/// Takes an answer apart; gives the resolution too.
+/// Parses a response; returns its resolution and rows.
 fn taken(bytes: &[u8]) -> (u64, Rows) {
     let length = u32::from_le_bytes(bytes[..4].try_into().unwrap()) as usize;
     let unpacked = |bytes: &[u8]| {
@@ -359,7 +361,7 @@ fn taken(bytes: &[u8]) -> (u64, Rows) {
     (head["resolution"].as_u64().unwrap(), head["rows"].as_array().unwrap().iter().map(row).collect())
 }
 
-/// However little memory there is: what is read again is what would have been kept.
+/// With little memory, items that are read again are the same as those that much memory keeps.
 #[test]
 fn what_is_read_again_is_what_there_was() {
     let files = files(20_000);
@@ -395,7 +397,7 @@ fn what_is_read_again_is_what_there_was() {
         }
     }
     assert!(items > 300, "{items}");
-    // The message: its slice, and both of its events, from each of them.
+    // The message: its slice and both of its events, starting from each of them.
     let of_key = |served: &Served, begin, end, is_cpu| {
         let (_, rows) = taken(&served.part(Part::Time { begin, end, is_cpu, step }).unwrap());
         let key = rows.iter().flat_map(|(_, entries)| entries).map(|entry| entry[4]).max().unwrap() as u32;
@@ -409,11 +411,11 @@ fn what_is_read_again_is_what_there_was() {
             assert_eq!(of_key(served, begin, end, true), expected);
         }
     }
-    // A request that lies around the time is part of it, besides the one that goes on through all.
+    // A request that encloses the part belongs to it, like the one that lasts for the whole time.
     let part = Part::Time { begin: 295_000, end: 296_000, is_cpu: false, step };
     let (_, rows) = taken(&little.part(part).unwrap());
     assert_eq!(rows.iter().map(|(_, entries)| entries.len()).sum::<usize>(), 2);
-    // All of it at once has more than is sent: neighbours are one, and none is missing.
+    // A request for everything exceeds the limit: neighbours are merged, and no item is missing.
     let all = Part::Time { begin: 0, end: u64::MAX, is_cpu: false, step: 1 };
     let (_, rows) = taken(&little.part(all).unwrap());
     assert_eq!(rows.iter().flat_map(|(_, entries)| entries).map(|entry| entry[3]).sum::<u64>(), 80_004);
@@ -440,7 +442,7 @@ fn a_browser_asks_for_what_it_shows() {
         std::fs::write(&picture, STANDARD.decode(browser.picture("png")).unwrap()).unwrap();
     }
     assert!(browser.evaluate(resolution).as_u64() > Some(2_000_000 / 1500), "{}", browser.evaluate(resolution));
-    // What is merged is not left out: it is fetched.
+    // Merged items are not reported as left out, since they are fetched.
     let notes = browser.evaluate("document.getElementById('notes').textContent");
     assert!(!notes.as_str().unwrap().contains("drawn as one"), "{notes}");
     browser.evaluate("dormouseReport.timeline.show(1000 * 200000, 10 * 200000 - 1)");
@@ -450,7 +452,7 @@ fn a_browser_asks_for_what_it_shows() {
         if (report.count[at] !== 1) return 'merged';
         if (report.begin[at] + report.duration[at] >= state.begin && report.begin[at] <= state.begin + state.span) sum++; }
       return sum; })()";
-    // Ten requests with two queries and a tick each, and what goes on through all.
+    // Ten requests with two queries and a tick each, and the request that lasts for the whole time.
     assert_eq!(browser.evaluate(seen), 41);
     let (x, y) = browser.evaluate("(() => { const { report, timeline } = dormouseReport, { state } = timeline;
        for (const [index, { y, height }] of state.placed) { const row = report.shown[index];
@@ -467,18 +469,18 @@ fn a_browser_asks_for_what_it_shows() {
     assert_eq!(browser.evaluate(SELECTED), json!(["app:request", 1000 * 200_000]));
     browser.press("c");
     assert_eq!(browser.evaluate(SELECTED), json!(["app:query", 1000 * 200_000 + 40_000]));
-    // Among the slowest a message is in the page; what has its key is asked for.
+    // One of the slowest messages is in the page; other items with its key are requested.
     browser.press("4");
     browser.evaluate("document.querySelector('#view tbody tr:nth-child(2) button').click()");
     assert_eq!(browser.evaluate(SELECTED), json!(["msg:sent", 1_005_000]));
     browser.wait("dormouseReport.timeline.state.flow.length === 3");
     browser.press("k");
     assert_eq!(browser.evaluate(SELECTED), json!(["msg:received", 2_005_000]));
-    // So often that what was asked for before has to be forgotten: what is selected stays.
+    // Requests until older ones are dropped: the selected item stays.
     let fetch = "(async () => { const { report, timeline } = dormouseReport; for (let turn = 0; turn < 20; turn++) await timeline.asked({ begin: 0, end: 4000000000, step: 1, cpu: 0 }); return report.forgotten; })()";
     assert!(browser.evaluate(fetch).as_u64() > Some(0));
     assert_eq!(browser.evaluate(SELECTED), json!(["msg:received", 2_005_000]));
-    // By CPU, elsewhere.
+    // Grouped by CPU, at other times.
     browser.press("g");
     for turn in [1, 7, 3] {
         browser.evaluate(&format!("dormouseReport.timeline.show({turn} * 90000000, 5000000)"));
@@ -486,7 +488,7 @@ fn a_browser_asks_for_what_it_shows() {
     }
     assert_eq!(browser.script_errors(), [""; 0]);
     assert_eq!(browser.evaluate("[window.hacked ?? null, document.images.length]"), json!([null, 0]));
-    // Read on: the page comes again, with what is there now.
+    // Reads on: the page reloads with the current contents.
     browser.loads(|browser| drop(browser.evaluate("document.getElementById('again').click()")));
     browser.wait("document.documentElement.dataset.ready === '' && document.getElementById('again').hidden");
     let host = running.host().to_owned();
@@ -495,7 +497,7 @@ fn a_browser_asks_for_what_it_shows() {
         "{:?}",
         browser.requests()
     );
-    // The program ends: the page says so when it needs it.
+    // The program ends: the page reports it at its next request.
     drop(running);
     browser.press("4");
     browser.evaluate("document.querySelector('#view tbody tr:nth-child(2) button').click()");
