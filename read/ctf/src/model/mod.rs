@@ -18,9 +18,9 @@ pub use role::{Role, Roles};
 pub struct TraceClass {
     /// UUID of the trace, which packets can repeat.
     pub uuid: Option<[u8; 16]>,
-    /// The environment, in its order.
+    /// Environment, in order.
     pub env: Vec<(String, EnvValue)>,
-    /// The clocks, which fields name by their index.
+    /// Clocks. Fields refer to them by index.
     pub clocks: Vec<ClockClass>,
     /// Structure at the start of a packet.
     pub packet_header: Option<Struct>,
