@@ -14,7 +14,7 @@ pub(super) struct Piece {
     more: Box<[Chunk]>,
 }
 
-/// Bytes, and how many of them are text.
+/// Bytes, and the number of them that are text.
 #[derive(Debug, Clone, Copy, Default)]
 struct Chunk([u8; CHUNK_BYTES], usize);
 

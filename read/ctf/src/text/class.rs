@@ -3,8 +3,7 @@
 //! ```text
 //!   ") lair http:request: "   context of the packet   ", { vpid = " 12 ", vtid = " 13 " }, { id = " 7 ", path = " "/x" " }\n"
 //!         title              │                             piece    value  piece  …                                  last
-//!   └─────── Known: most events of a class repeat the text of the previous one, except the digits of the time
-//!   ─────────┘
+//!   └─────── Known: most events of a class repeat the text of the previous one, except the digits of the time ─────────┘
 //! ```
 
 use std::sync::Arc;

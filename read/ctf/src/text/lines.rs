@@ -11,7 +11,7 @@ use crate::stream::Event;
 /// Format of the lines.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LineFormat {
-    /// An object in each line.
+    /// One JSON object on each line.
     Json,
     /// `name=value` pairs.
     Logfmt,
