@@ -63,8 +63,8 @@ impl Output {
         AutoStream::new(self, choice)
     }
 
-    /// Prints text of a trace in whole lines. On a terminal, characters that move the cursor are escaped; elsewhere,
-    /// the text is written unchanged.
+    /// Prints text of a trace in whole lines. On a terminal, characters that move the cursor are replaced;
+    /// elsewhere, the text is written unchanged.
     ///
     /// # Errors
     /// None; [`Output::finish`] returns them.
@@ -130,7 +130,7 @@ fn unless_closed(result: std::io::Result<()>) -> std::io::Result<()> {
     result.or_else(|error| if error.kind() == ErrorKind::BrokenPipe { Ok(()) } else { Err(error) })
 }
 
-/// Returns text of several lines with all characters escaped that move the cursor, except line ends.
+/// Returns text of several lines in which all characters that move the cursor are replaced, except line ends.
 pub fn printable_lines(text: &str) -> String {
     text.split('\n').map(printable).collect::<Vec<_>>().join("\n")
 }

@@ -136,7 +136,7 @@ impl Metadata {
     /// Decodes the content of a metadata file: text, or text in packets of either byte order (clause 7.1).
     ///
     /// # Errors
-    /// Those of [`Metadata::parse`], and errors of packets and of bytes that are not text.
+    /// Errors of [`Metadata::parse`], of packets, and of bytes that are not text.
     pub fn decode(bytes: &[u8]) -> Result<Metadata, MetadataError> {
         Metadata::parse(&text_of(bytes)?)
     }

@@ -100,7 +100,7 @@ impl Class {
         members
     }
 
-    /// Returns the names of the fields and their parts, in the form `a.b`, then those of contexts.
+    /// Returns the names of the fields and their parts, in the form `a.b`, then the names of contexts.
     pub fn names(&self) -> Vec<String> {
         let (fields, contexts): (Vec<_>, Vec<_>) =
             self.members().into_iter().partition(|member| member.scope == Scope::Fields);

@@ -45,7 +45,7 @@ fn record_size_bytes(rest: &[u8], classes: &Classes, memory: &mut Memory) -> Res
 /// is as for [`count_records`] and begins at `timestamp_begin`.
 ///
 /// # Errors
-/// Those of [`count_records`], for records up to that one.
+/// Errors of [`count_records`], for records up to that one.
 pub fn first_record_since(
     page: &[u8],
     content_size_bytes: usize,

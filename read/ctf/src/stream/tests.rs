@@ -167,7 +167,7 @@ fn packets_that_do_not_belong_here_are_told_of_once_and_left_out() {
     assert_eq!(read(&metadata, &odd), ((0..5).collect(), vec![at]));
 }
 
-/// A source that returns no more bytes than requested, and checks the range of the last request.
+/// A source that returns no more bytes than requested, and keeps only those of the last request.
 #[derive(Debug)]
 struct Stingy<'a> {
     bytes: &'a [u8],

@@ -421,7 +421,7 @@ impl<'j> Fields<'j> {
                 return options.fail("a variant has at least one option");
             }
             taken.sort_unstable();
-            // After sorting, an overlapping range overlaps a neighbour, or the range before it with the highest end.
+            // The ranges are sorted, so it suffices to compare each with the earlier range that has the highest end.
             let mut last: Option<((i128, i128), usize)> = None;
             for (bounds, index) in taken {
                 if let Some((before, of)) = last

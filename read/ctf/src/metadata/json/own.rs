@@ -43,7 +43,7 @@ pub(super) fn read(fragments: &[Json], class: &TraceClass) -> Checked<Metadata> 
         })?;
     }
 
-    // The environment has been read already, so it is left out of the comparison.
+    // The environment and the clock have been read already, so they are left out of the comparison.
     let comparable = |json: &Json| match json {
         Json::Object(properties) => {
             Json::Object(properties.iter().filter(|(name, _)| name != "environment").cloned().collect())
