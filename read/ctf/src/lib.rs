@@ -7,7 +7,7 @@
 //!
 //! ```text
 //!   ClassDecl ─▶ metadata::write ─▶ text ─▶ grammar ─▶ syntax ─▶ resolve ─▶ model ─▶ plan
-//!                                                         └────▶ own (Dormouse's only)      │
+//!                                                         └────▶ own (Dormouse's only)     │
 //!   pages as programs fill them ─────────────────▶ stream files ──▶ StreamReader ◀─────────┘
 //!   StateRecord ─▶ PacketWriter ─────────────────▶                       ├─▶ Merge ─▶ text::Formatter
 //!                                                                        └─▶ Stats

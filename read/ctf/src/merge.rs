@@ -5,8 +5,8 @@
 //!
 //! ```text
 //!                    first: stream 2                 A tree of losers: each inner node holds the stream that lost its match there. The
-//!                           │                         winner moved up. When the first stream has advanced to its next event, it is
-//!                    ┌── 0 loses ──┐                  compared only with the losers on its path: one comparison a level, no moves.
+//!                          │                         winner moved up. When the first stream has advanced to its next event, it is
+//!                   ┌── 0 loses ──┐                  compared only with the losers on its path: one comparison a level, no moves.
 //!              ┌ 1 loses ┐   ┌ 3 loses ┐
 //!              0         1   2         3
 //! ```
