@@ -1,7 +1,7 @@
 //! Chosen fields of records. They are found once by name and then read by position, without the other fields.
 //!
 //! ```text
-//!   names ─▶ Guide ─▶ steps to the field ─┬─▶ Pick: the value of one field, at any position        filters, groups, keys
+//!   names ─▶ Guide ─▶ steps to the field ─┬─▶ Pick: the value of one field, at any position         filters, groups, keys
 //!            (once for each class)        └─▶ Projection: members, each for a visitor of its own    columns
 //! ```
 //! Steps go directly to constant positions. Fields in between are skipped by the same operations as whole records, and

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   text ─▶ value (JSON) ─▶ node (values with positions) ─▶ resolve, fields ─▶ model
-//!                                                         └─▶ own (Dormouse's only)
+//!                                                       └─▶ own (Dormouse's only)
 //!   ClassDecl ─▶ write ─▶ value ─▶ text
 //!   model ─▶ translate ─▶ value ─▶ text
 //! ```
