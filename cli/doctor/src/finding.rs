@@ -1,23 +1,23 @@
-//! What the facts mean, and what to do.
+//! Findings: the meaning of facts, and their remedies.
 
 use serde::Serialize;
 
 use crate::tracing::{Patching, Tracing};
 
-/// How much a fact matters.
+/// Severity of a fact.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mark {
-    /// Nothing to do.
+    /// Nothing needs to be done.
     Ok,
-    /// To be known when figures are read.
+    /// Matters for the interpretation of figures.
     Note,
-    /// Figures suffer, or tracing does.
+    /// Figures or tracing are impaired.
     Warning,
 }
 
 impl Mark {
-    /// For people.
+    /// Returns the name for people.
     pub fn name(self) -> &'static str {
         match self {
             Mark::Ok => "ok",
@@ -27,31 +27,31 @@ impl Mark {
     }
 }
 
-/// One fact, judged.
+/// A judged fact.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// What it is about.
+    /// Group of the fact.
     pub group: &'static str,
-    /// Its name.
+    /// Name of the fact.
     pub fact: String,
-    /// How much it matters.
+    /// Severity.
     pub mark: Mark,
-    /// What was found; starts with `not told: ` where nothing was.
+    /// Value of the fact; starts with `not told: ` if it could not be read.
     pub value: String,
-    /// What it means.
+    /// Meaning of the value.
     pub meaning: String,
-    /// What to do.
+    /// Remedy, if there is one.
     pub remedy: Option<String>,
-    /// Whether nothing can be traced, or dormant events are not patched.
+    /// Whether it prevents all tracing or the patching of dormant events.
     pub prevents_tracing: bool,
 }
 
-/// Findings, as they are made.
+/// A list of findings under construction.
 #[derive(Default)]
 pub struct Findings(pub Vec<Finding>);
 
 impl Findings {
-    /// Adds one that does not prevent tracing. An empty remedy is none.
+    /// Adds a finding that does not prevent tracing. An empty `remedy` means that there is none.
     pub fn add(
         &mut self,
         group: &'static str,
@@ -72,7 +72,7 @@ impl Findings {
         });
     }
 
-    /// Adds what was tried: its meaning where it works and where it does not, and the remedy where it does not.
+    /// Adds the result of a trial, with the meanings of success and failure, and the remedy for a failure.
     fn add_tried(&mut self, fact: &str, tried: &Result<(), String>, [works, fails]: [&str; 2], remedy: &str) {
         match tried {
             Ok(()) => self.add(TRACING, fact, Mark::Ok, "available", works, ""),
@@ -80,7 +80,7 @@ impl Findings {
         }
     }
 
-    /// The last one added prevents tracing.
+    /// Sets whether the last finding prevents tracing.
     fn prevents(&mut self, prevents: bool) {
         if let Some(last) = self.0.last_mut() {
             last.prevents_tracing = prevents;
@@ -88,15 +88,15 @@ impl Findings {
     }
 }
 
-/// Whether programs can be traced here, with patched sites.
+/// Whether programs can be traced on this machine with patched sites.
 pub fn tracing_works(findings: &[Finding]) -> bool {
     !findings.iter().any(|finding| finding.prevents_tracing)
 }
 
-/// The group of what tracing needs.
+/// Group of the facts that tracing depends on.
 const TRACING: &str = "tracing";
 
-/// Judges what tracing needs.
+/// Judges the facts that tracing depends on.
 pub fn diagnose(tracing: &Tracing, findings: &mut Findings) {
     let writer = tracing.patching.as_ref().map_or("", |patching| patching.writer.as_str());
     let is_patched = !matches!(writer, "" | "none");
@@ -182,7 +182,7 @@ mod tests {
             }),
             ("membarrier", false, |tracing| tracing.membarrier = Err("no".into())),
             ("socket directory", false, |tracing| tracing.sockets = Err("no".into())),
-            // Slower, but it works.
+            // Tracing without it is slower, but works.
             ("restartable sequences", true, |tracing| tracing.rseq = Err("no".into())),
         ];
         for (fact, works, plant) in plants {

@@ -1,14 +1,14 @@
-//! Whether programs can be traced on this machine, and if not, why and what to do.
+//! Checks whether programs can be traced on this machine, and if not, gives reasons and remedies.
 //!
 //! ```text
-//!   Tracing::read ── each is tried in the calling process ──▶ what works, or why not ── diagnose ──▶ Finding: value, mark, meaning, remedy
+//!   Tracing::read ── each is tried in the calling process ──▶ works, or why not ── diagnose ──▶ Finding: value, mark, meaning, remedy
 //! ```
-//! A finding that prevents tracing, or makes dormant events read a variable in place of being one instruction, says so:
-//! [`Finding::prevents_tracing`].
+//! [`Finding::prevents_tracing`] is set if a fact prevents tracing, or if because of it dormant events read a variable
+//! instead of being a single instruction.
 //!
 //! # Limits
-//! What is tried is tried with the environment, limits and `prctl` settings of the caller: a traced program that has others may find
-//! something else.
+//! The trials use the environment, limits and `prctl` settings of the caller. A traced program with other settings can
+//! get other results.
 
 mod finding;
 mod print;

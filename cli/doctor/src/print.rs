@@ -1,4 +1,4 @@
-//! Findings as text for people.
+//! Prints findings as text for people.
 
 use std::io::{Result, Write};
 
@@ -6,10 +6,10 @@ use dormouse_terminal::style::{BAD, BOLD, GOOD, KNOW, wrap};
 
 use crate::finding::{Finding, Mark, tracing_works};
 
-/// Prints findings by group, each with its meaning and its remedy, and at the end whether programs can be traced.
+/// Prints findings by group, each with its meaning and its remedy, and finally whether programs can be traced.
 ///
 /// # Errors
-/// Those of `out`.
+/// Returns errors of `out`.
 pub fn print_findings(out: &mut impl Write, findings: &[Finding]) -> Result<()> {
     let mut group = None;
     for finding in findings {
@@ -24,7 +24,7 @@ pub fn print_findings(out: &mut impl Write, findings: &[Finding]) -> Result<()> 
             Mark::Warning => BAD,
         };
         let mark = finding.mark.name();
-        // Wrapped without colour, so that its bytes do not count.
+        // The text is wrapped without colour, because escape sequences would count as columns.
         let text = wrap(&format!("{}: {}", finding.fact, finding.value), &format!("  {mark:7}  "));
         let rest = text.get(2 + mark.len()..).unwrap_or_default();
         writeln!(out, "  {style}{mark}{style:#}{rest}")?;

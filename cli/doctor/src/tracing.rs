@@ -1,4 +1,4 @@
-//! What tracing needs of the machine, each tried in the calling process.
+//! The mechanisms of the machine that tracing needs. Each is tried in the calling process.
 
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 
@@ -6,36 +6,36 @@ use dormouse_imv::{StaticKey, Writer};
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 use rustix::thread::MembarrierQuery;
 
-/// The mechanisms that events go by: each works, or why it does not.
+/// Mechanisms that events depend on, each with its failure if it does not work.
 #[derive(Debug)]
 pub struct Tracing {
-    /// How sites are patched.
+    /// Method by which sites are patched.
     pub patching: Result<Patching, String>,
     /// Restartable sequences, registered by libc.
     pub rseq: Result<(), String>,
-    /// `membarrier` by expedited command that serialises cores, which patching needs.
+    /// The expedited `membarrier` command that serialises cores, which patching needs.
     pub membarrier: Result<(), String>,
-    /// The directory in which programs listen.
+    /// Directory in which programs listen.
     pub sockets: Result<(), String>,
 }
 
-/// How sites are patched.
+/// Method by which sites are patched.
 #[derive(Debug)]
 pub struct Patching {
-    /// `mprotect`, `procmem` or `none`.
+    /// Name of the method: `mprotect`, `procmem` or `none`.
     pub writer: String,
-    /// Why that way.
+    /// Reason for this method.
     pub reason: String,
 }
 
 impl Tracing {
-    /// Tries all of it.
+    /// Tries all mechanisms.
     pub fn read() -> Tracing {
         Tracing { patching: patching(), rseq: rseq(), membarrier: membarrier(), sockets: sockets() }
     }
 }
 
-/// A site of this program is armed and disarmed again.
+/// Arms and disarms a site of this program.
 fn patching() -> Result<Patching, String> {
     static KEY: StaticKey = StaticKey::new();
     fn gate() -> bool {
@@ -85,7 +85,8 @@ fn membarrier() -> Result<(), String> {
     Err("the kernel offers no PRIVATE_EXPEDITED_SYNC_CORE (older than Linux 4.16)".into())
 }
 
-/// As a traced program does it: a directory of this user that nobody else can write to, and in which files can be made.
+/// Checks the socket directory as a traced program does: it must belong to this user, only this user may write to it,
+/// and files can be created in it.
 fn sockets() -> Result<(), String> {
     let dir = dormouse_control::socket_dir();
     let shown = dir.display();

@@ -1,12 +1,12 @@
-//! What Dormouse's commands share: `dormouse` itself, and `dormouse-lab`, `dormouse-vring` and `dormouse-pages`, which `dormouse lab`,
-//! `dormouse vring` and `dormouse pages` run.
+//! Code that Dormouse's commands share: `dormouse` itself, and `dormouse-lab`, `dormouse-vring` and `dormouse-pages`,
+//! which run as `dormouse lab`, `dormouse vring` and `dormouse pages`.
 //!
 //! ```text
 //!   arguments ──▶ main ──▶ the command ──▶ Output, say, report ──▶ standard output, standard error, exit code
 //!                   └─ --write-texts DIR ──▶ manual pages, completions        (for `cargo xtask install`)
 //! ```
 
-// They panic when nobody reads: `Output` does not.
+// The print macros panic if standard output is closed. `Output` does not.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod output;
@@ -26,13 +26,14 @@ pub use output::{Output, printable_lines, report, say};
 #[cfg(feature = "quantities")]
 pub use size::{parse_duration, parse_size};
 
-/// The end of each command's help.
+/// Text at the end of each command's help.
 pub const EXIT_CODES: &str = "\
 Exit code: 0; 2 on an error, which is one line on standard error; others as each command's help says. A reader that closes standard \
 output early (`dormouse view TRACE | head`) is no error. If standard output cannot be written for another reason, such as a full disk, \
 the command does the rest of its work and exits with 2.";
 
-/// Parses the arguments and runs the command. `complete` adds to the command what only its help, its errors and its texts need.
+/// Parses the arguments and runs the command. `complete` adds the parts of the command that only help, errors and texts
+/// need.
 pub fn main<A: Parser>(
     complete: impl FnOnce(clap::Command) -> clap::Command,
     run: impl FnOnce(A, &mut Output) -> Result<u8>,
@@ -47,7 +48,7 @@ pub fn main<A: Parser>(
                 let mut error = complete(A::command()).try_get_matches_from(&arguments).err().unwrap_or(error);
                 suggestions::leave_out_far(&mut error);
                 let printed = error.print();
-                // Help that was asked for, and the version.
+                // Requested help, and the version.
                 if !error.use_stderr() {
                     out.note(printed);
                 }

@@ -1,8 +1,8 @@
-//! What a command prints: the one place that knows what a closed or a full standard output means.
+//! Standard output of a command, with the handling of a closed or full standard output.
 //!
-//! A reader that has seen enough (`head`) closes its pipe. That is no error: what is left is not printed, nothing is said, the command does all that
-//! it would have done, and exits with the same code. Any other failure, such as a full disk, is an error of the command. It is told at the end, when
-//! the rest is done.
+//! A reader that has seen enough (`head`) closes its pipe. This is not an error: the rest of the output is dropped
+//! silently, and the command does all of its work and exits with the same code. Any other failure, such as a full disk,
+//! is an error of the command. It is reported at the end, after the rest of the work.
 
 use std::fs::File;
 use std::io::{ErrorKind, IsTerminal, StdoutLock, Write};
@@ -12,7 +12,7 @@ use anyhow::Context;
 use dormouse_abi::text::printable;
 use serde::Serialize;
 
-/// Standard output, or a file in its place. Writing to it never fails; [`Output::finish`] tells whether it has.
+/// Standard output, or a file in its place. Writes never fail; [`Output::finish`] returns the first error.
 pub struct Output {
     stream: Stream,
     name: String,
@@ -35,38 +35,39 @@ impl Stream {
 }
 
 impl Output {
-    /// Locks it.
+    /// Locks standard output.
     #[expect(clippy::new_without_default, reason = "it locks standard output: that is to be seen where it is done")]
     pub fn new() -> Output {
         let stream = Stream::Standard(std::io::stdout().lock());
         Output { stream, name: "standard output".into(), written_bytes: 0, error: None }
     }
 
-    /// The same for a file, which errors call by this name. It is not buffered: what is written should be chunks.
+    /// Returns an output to a file, which errors call `name`. It is unbuffered, so callers should write large pieces.
     pub fn to_file(file: File, name: String) -> Output {
         Output { stream: Stream::File(file), name, written_bytes: 0, error: None }
     }
 
-    /// Bytes that have arrived.
+    /// Returns the number of bytes that were written successfully.
     pub fn written_bytes(&self) -> u64 {
         self.written_bytes
     }
 
-    /// Whether nothing that is written arrives any more.
+    /// Whether all further output will be dropped.
     pub fn is_over(&self) -> bool {
         self.error.is_some()
     }
 
-    /// For text with colour, which arrives on a terminal and without `NO_COLOR` alone.
+    /// Returns a stream for coloured text. Colours are kept only on a terminal and without `NO_COLOR`.
     pub fn styled(&mut self) -> AutoStream<&mut (dyn Write + 'static)> {
         let choice = AutoStream::choice(&std::io::stdout());
         AutoStream::new(self, choice)
     }
 
-    /// Prints text of a trace, in whole lines. On a terminal nothing in it moves the cursor; elsewhere it arrives as it is.
+    /// Prints text of a trace in whole lines. On a terminal, characters that move the cursor are replaced;
+    /// elsewhere, the text is written unchanged.
     ///
     /// # Errors
-    /// None; [`Output::finish`] tells them.
+    /// None; [`Output::finish`] returns them.
     pub fn lines(&mut self, text: &[u8]) -> std::io::Result<()> {
         let is_terminal = match &self.stream {
             Stream::Standard(stream) => stream.is_terminal(),
@@ -82,21 +83,23 @@ impl Output {
     /// Prints a value as JSON.
     ///
     /// # Errors
-    /// It has a map whose keys are no text.
+    /// Returns an error if the value has a map whose keys are not text.
     pub fn json(&mut self, value: &impl Serialize) -> anyhow::Result<()> {
         let text = serde_json::to_string_pretty(value)?;
         Ok(writeln!(self, "{text}")?)
     }
 
-    /// Whatever else has written to standard output came to this.
+    /// Records the result of other code that wrote to standard output.
     pub fn note(&mut self, result: std::io::Result<()>) {
         if let Err(error) = result {
             self.error.get_or_insert(error);
         }
     }
 
+    /// Flushes the output.
+    ///
     /// # Errors
-    /// When something could not be written although somebody reads.
+    /// Returns an error if something could not be written, unless the reader closed the output.
     pub fn finish(mut self) -> anyhow::Result<()> {
         self.flush()?;
         let Output { name, error, .. } = self;
@@ -127,12 +130,13 @@ fn unless_closed(result: std::io::Result<()>) -> std::io::Result<()> {
     result.or_else(|error| if error.kind() == ErrorKind::BrokenPipe { Ok(()) } else { Err(error) })
 }
 
-/// Text of several lines, in which nothing moves the cursor but the ends of lines.
+/// Returns text of several lines in which all characters that move the cursor are replaced, except line ends.
 pub fn printable_lines(text: &str) -> String {
     text.split('\n').map(printable).collect::<Vec<_>>().join("\n")
 }
 
-/// Prints a line on standard error, or several. Programs may have chosen names in it. Where that fails, there is no other place to report it.
+/// Prints one or more lines on standard error. They can contain names that programs chose. Errors are ignored, because
+/// there is no other place to report them.
 pub fn say(line: impl std::fmt::Display) {
     let _ = writeln!(std::io::stderr(), "dormouse: {}", printable_lines(&line.to_string()));
 }
@@ -140,7 +144,7 @@ pub fn say(line: impl std::fmt::Display) {
 /// Prints a report on standard error, because standard output belongs to the command that is run.
 ///
 /// # Errors
-/// When it could not be written although somebody reads.
+/// Returns an error if the report could not be written, unless the reader closed standard error.
 pub fn report(text: &str) -> anyhow::Result<()> {
     unless_closed(std::io::stderr().write_all(text.as_bytes())).context("cannot write to standard error")
 }

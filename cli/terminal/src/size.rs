@@ -1,11 +1,11 @@
-//! Sizes and durations as they are written on a command line.
+//! Parsers for sizes and durations on a command line.
 
 use std::time::Duration;
 
-/// Reads a size such as `64K`, `16M` or `1G` (powers of 1024).
+/// Parses a size such as `64K`, `16M` or `1G` (powers of 1024).
 ///
 /// # Errors
-/// One line.
+/// Returns a message of one line.
 pub fn parse_size(text: &str) -> Result<u64, String> {
     let trimmed = text.trim().trim_end_matches(['b', 'B']).trim_end_matches("i");
     let (digits, shift) = match trimmed.chars().last() {
@@ -18,10 +18,10 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
     number.checked_shl(shift).filter(|size| size >> shift == number).ok_or(format!("`{text}` is too large"))
 }
 
-/// Reads a duration such as `500us`, `10ms`, `1.5s` or `2m`.
+/// Parses a duration such as `500us`, `10ms`, `1.5s` or `2m`.
 ///
 /// # Errors
-/// One line.
+/// Returns a message of one line.
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
     let found = text.parse::<jiff::SignedDuration>().ok().and_then(|duration| duration.try_into().ok());
     found.ok_or_else(|| format!("`{text}` is not a duration; write 500ms, 1.5s or 2m"))

@@ -1,18 +1,18 @@
-//! What is suggested where a name is wrong.
+//! Suggestions for mistyped names.
 
 use clap::Error;
 use clap::error::{ContextKind, ContextValue};
 
-/// Where a wrong name stands in an error, and what is suggested in its place.
+/// Kinds of error context: a wrong name, and the suggestion for it.
 const PAIRS: [(ContextKind, ContextKind); 3] = [
     (ContextKind::InvalidSubcommand, ContextKind::SuggestedSubcommand),
     (ContextKind::InvalidArg, ContextKind::SuggestedArg),
     (ContextKind::InvalidValue, ContextKind::SuggestedValue),
 ];
 
-/// Takes suggestions out of an error that share some letters with what was written, and no more: `disarm` for `histogram`.
+/// Removes suggestions that only share some letters with the written name, such as `disarm` for `histogram`.
 pub(crate) fn leave_out_far(error: &mut Error) {
-    // No path of a trace begins with two dashes.
+    // Removes the tip to write `--` before the value: no path of a trace begins with two dashes.
     error.remove(ContextKind::Suggested);
     for (wrong, suggested) in PAIRS {
         let Some(ContextValue::String(written)) = error.get(wrong).cloned() else { continue };
@@ -23,7 +23,7 @@ pub(crate) fn leave_out_far(error: &mut Error) {
                     error.insert(suggested, ContextValue::Strings(near));
                 }
             }
-            // The usage has it too.
+            // The usage contains the suggestion too.
             Some(ContextValue::String(name)) if !is_near(&written, &name) => {
                 error.remove(ContextKind::Usage);
             }
@@ -35,7 +35,7 @@ pub(crate) fn leave_out_far(error: &mut Error) {
     }
 }
 
-/// Whether half of the letters are right, or one is the beginning of the other.
+/// Whether at least half of the letters match, or one name is a prefix of the other.
 fn is_near(written: &str, name: &str) -> bool {
     let (written, name) = (written.trim_start_matches('-'), name.trim_start_matches('-'));
     let written = written.split_once('=').map_or(written, |(name, _)| name);

@@ -1,4 +1,5 @@
-//! Manual pages and completions, made of a command's own description, so that they tell what the command takes.
+//! Manual pages and completions. They are generated from the command's own description, so that they match what it
+//! accepts.
 
 use std::fs;
 use std::path::Path;
@@ -7,17 +8,17 @@ use anyhow::{Context, Result};
 use clap::Command;
 use clap_complete::Shell;
 
-/// The option by which `cargo xtask install` asks a command for its texts. It stands alone, with a directory.
+/// Option by which `cargo xtask install` requests a command's texts. It is the only option, followed by a directory.
 pub(crate) const OPTION: &str = "--write-texts";
 
-/// The shells, with the directory of a prefix in which each looks for the completions of a command.
+/// Shells, each with the directory below a prefix in which it looks for completions.
 const SHELLS: [(Shell, &str); 3] = [
     (Shell::Bash, "share/bash-completion/completions"),
     (Shell::Zsh, "share/zsh/site-functions"),
     (Shell::Fish, "share/fish/vendor_completions.d"),
 ];
 
-/// Writes pages and completions to where they belong below a prefix.
+/// Writes manual pages and completions to their directories below a prefix.
 pub(crate) fn write(command: Command, prefix: &Path) -> Result<()> {
     let dir = |name: &str| {
         let dir = prefix.join(name);
@@ -29,7 +30,7 @@ pub(crate) fn write(command: Command, prefix: &Path) -> Result<()> {
         let dir = dir(place)?;
         let file = clap_complete::generate_to(shell, &mut command.clone(), &name, &dir);
         let file = file.with_context(|| format!("cannot write to {}", dir.display()))?;
-        // Bash looks for a file that is called as the command is.
+        // Bash looks for a file with the name of the command.
         if shell == Shell::Bash {
             let named = dir.join(&name);
             fs::rename(&file, &named).with_context(|| format!("cannot write {}", named.display()))?;
@@ -45,8 +46,8 @@ pub(crate) fn write(command: Command, prefix: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A manual page whose section of what stands below the help (`EXTRA`) keeps its examples and tables, which are the lines that begin with
-/// blanks, as they are.
+/// Returns a manual page in which the section of the text after the help (`EXTRA`) keeps the layout of its examples and
+/// tables. These are the lines that begin with blanks.
 fn laid_out(page: &str) -> String {
     let (mut text, mut is_extra, mut is_kept) = (String::new(), false, false);
     for line in page.lines() {
@@ -63,7 +64,8 @@ fn laid_out(page: &str) -> String {
     text
 }
 
-/// A manual page whose other characters are groff's escapes: what groff takes its input for depends on how it is called.
+/// Returns a manual page in ASCII, with other characters as groff escapes. The encoding that groff assumes depends on
+/// how it is called.
 fn in_ascii(page: &str) -> String {
     let ascii = |c: char| if c.is_ascii() { c.to_string() } else { format!("\\[u{:04X}]", u32::from(c)) };
     page.chars().map(ascii).collect()

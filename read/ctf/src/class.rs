@@ -1,4 +1,4 @@
-//! The event classes of a trace of Dormouse by their ids, and the model of such a trace.
+//! Event classes of a Dormouse trace by id, and the model of such a trace.
 
 use std::sync::Arc;
 
@@ -14,15 +14,15 @@ pub use crate::plan::Class;
 use crate::plan::{Plan, StreamPlan};
 use crate::state::StateRecord;
 
-/// Classes by id, with the plan by which their records are read. Ids up to [`CLASS_ID_MAX`] belong to programs, those above to the state
-/// stream.
+/// Event classes by id, with the plan that reads their records. Ids up to [`CLASS_ID_MAX`] belong to programs, ids
+/// above it to the state stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Classes {
     kind: RecordKind,
-    /// Its streams are those of programs and of the session owner, in this order.
+    /// Plan with two streams: the stream of programs, then the stream of the session owner.
     plan: Plan,
-    /// Bytes of a record of an event class, its header (the compact one, if there are two) included, by id; 0 where that depends on
-    /// the values, and where there is no class.
+    /// Size of an event record by class id, in bytes, including its header (the compact header where there are two). 0
+    /// if the size depends on the values, or if there is no such class.
     record_sizes: Vec<u32>,
 }
 
@@ -33,12 +33,12 @@ impl Default for Classes {
 }
 
 impl Classes {
-    /// The classes that every trace has: those of the state stream. Its event records have context.
+    /// Returns the classes that every trace has, which are those of the state stream, for event records with context.
     pub fn new() -> Classes {
         Classes::of_records(RecordKind::Ids)
     }
 
-    /// The same of a trace whose event records are of this kind.
+    /// Returns the classes that every trace has, for event records of this kind.
     pub fn of_records(kind: RecordKind) -> Classes {
         let mut classes = Classes::empty(kind);
         for (id, decl) in StateRecord::classes() {
@@ -51,12 +51,12 @@ impl Classes {
         Classes { kind, plan: own_plan(kind), record_sizes: Vec::new() }
     }
 
-    /// What headers event records have.
+    /// Kind of the event records, which determines their headers.
     pub fn record_kind(&self) -> RecordKind {
         self.kind
     }
 
-    /// How packets and records are read.
+    /// Plan that reads packets and records.
     pub(crate) fn plan(&self) -> &Plan {
         &self.plan
     }
@@ -73,7 +73,7 @@ impl Classes {
         declared(self) == declared(&Classes::new())
     }
 
-    /// Adds a class. Returns whether the id was free; a class that is there already stays.
+    /// Adds a class. Returns whether the id was free; an existing class is not replaced.
     pub fn insert(&mut self, id: u16, decl: ClassDecl) -> bool {
         let stream = &mut self.plan.streams[usize::from(id > CLASS_ID_MAX)];
         let event = EventClass { id: id.into(), name: decl.full_name(), context: None, fields: Some(fields_of(&decl)) };
@@ -87,24 +87,24 @@ impl Classes {
         is_free
     }
 
-    /// The class with this id in a stream with this `stream_id`.
+    /// Returns the class with this id in the stream with this `stream_id`.
     pub fn get(&self, stream_id: u32, id: u16) -> Option<&Class> {
         self.plan.stream(stream_id.into())?.class(id.into())
     }
 
-    /// Bytes of a record of the event class with this id, its header (the compact one) included, where that is all that there is to
-    /// know.
+    /// Returns the size of a record of this event class, in bytes, including its header (the compact one), if the size
+    /// is constant.
     #[inline(always)]
     pub(crate) fn record_size_bytes(&self, id: u16) -> Option<usize> {
         self.record_sizes.get(id as usize).map(|size| *size as usize).filter(|size| *size != 0)
     }
 
-    /// How records of programs are read.
+    /// Plan of the stream of programs.
     pub(crate) fn of_events(&self) -> &StreamPlan {
         self.streams()[0]
     }
 
-    /// The classes of programs, by rising id.
+    /// Returns the classes of programs, by rising id.
     pub fn events(&self) -> impl Iterator<Item = &Class> {
         self.of_events().classes()
     }
@@ -143,14 +143,14 @@ fn structure(members: impl IntoIterator<Item = (&'static str, FieldClass)>) -> S
     Struct { align_bits: 8, members: members.into_iter().map(member).collect() }
 }
 
-/// `dormouse_abi::page`, as the metadata describe it.
+/// The packet header of `dormouse_abi::page`, as the metadata describe it.
 fn packet_header() -> Struct {
     let uuid =
         FieldClass::Array { element: Arc::new(number(8)), length: Length::Fixed(16), is_text: false, align_bits: 1 };
     structure([("magic", number(32)), ("uuid", uuid), ("stream_id", number(32)), ("stream_instance_id", number(32))])
 }
 
-/// `dormouse_abi::record`, as the metadata describe it.
+/// A stream of `dormouse_abi::record`, as the metadata describe it.
 fn stream(id: u32, kind: RecordKind) -> StreamClass {
     let packet_context = structure([
         ("cpu_id", number(32)),
@@ -196,7 +196,7 @@ fn compact_header() -> Struct {
     structure([("id", tag), ("v", variant)])
 }
 
-/// The fields of a class: each sequence behind its count.
+/// The fields of a class. The count of a sequence precedes the sequence.
 fn fields_of(decl: &ClassDecl) -> Struct {
     let mut members = Vec::new();
     for (name, FieldType { kind, sequence }) in &decl.fields {
@@ -246,7 +246,8 @@ mod tests {
         assert_eq!(classes.events().count(), 1);
     }
 
-    /// The plan of our classes is made without their text: from it the same follows.
+    /// The plan of Dormouse's classes is built without metadata text. The plan that follows from the text must be
+    /// equal.
     #[test]
     fn the_text_describes_what_is_read() {
         let every = Kind::ALL.iter().map(|kind| FieldType::scalar(*kind));

@@ -1,15 +1,15 @@
-//! Maps whose keys are small, and looked up for every event.
+//! Hash maps with small keys that are looked up for every event.
 //!
-//! A multiplication to 128 bits, folded, of the key and a number that is drawn for each map: whoever makes a trace does not know which of its keys
-//! collide. It costs less than the standard library's hash, and is not as strong.
+//! The hash is a folded 128-bit product of the key and a random seed of the map, so a trace cannot be made in advance
+//! to have colliding keys. It is cheaper than the standard library's hash, and weaker.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
 
-/// A map with a quick hash.
+/// A hash map with a fast hash.
 pub type QuickMap<K, V> = HashMap<K, V, Seed>;
 
-/// The number that is drawn.
+/// Random seed of a map.
 #[derive(Debug, Clone, Copy)]
 pub struct Seed(u64);
 
@@ -28,14 +28,14 @@ impl BuildHasher for Seed {
     }
 }
 
-/// What has been hashed.
+/// State of the hash.
 #[derive(Debug, Clone, Copy)]
 pub struct Folded {
     state: u64,
     seed: u64,
 }
 
-/// Digits of pi, so that a number of few bits multiplies to one of many.
+/// Digits of pi. They turn a key with few set bits into a multiplicand with many.
 const PI: u64 = 0x243F_6A88_85A3_08D3;
 
 impl Folded {
@@ -49,7 +49,7 @@ impl Folded {
 impl Hasher for Folded {
     #[inline]
     fn finish(&self) -> u64 {
-        // The map takes the highest bits besides the lowest.
+        // The map uses the highest bits as well as the lowest ones.
         self.state ^ self.state.rotate_left(32)
     }
 
@@ -83,7 +83,7 @@ impl Hasher for Folded {
     }
 }
 
-/// Places of a [`QuickMap`] that were asked for last, by an address: most events are of few classes.
+/// Cache of recently looked-up indices, by address. It works because most events belong to few classes.
 #[derive(Debug, Clone)]
 pub struct Recent(Box<[(usize, u32); RECENT]>);
 
@@ -96,10 +96,10 @@ impl Default for Recent {
 }
 
 impl Recent {
-    /// What an address (not 0) stands for; `find` looks it up, where it was not asked for lately.
+    /// Returns the index for an address (not 0). Calls `find` if the address is not in the cache.
     #[inline(always)]
     pub fn get(&mut self, address: usize, find: impl FnOnce() -> Option<u32>) -> Option<u32> {
-        // Addresses of classes are apart by a constant.
+        // Addresses of classes differ by a multiple of a constant, so they are hashed.
         let place = (address as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (64 - RECENT.trailing_zeros());
         let recent = &mut self.0[place as usize % RECENT];
         if recent.0 != address {
@@ -120,9 +120,10 @@ mod tests {
         let seed = Seed::default();
         let keys = (0..300u32).flat_map(|track| (0..300u32).map(move |name| (track, name)));
         let hashes: Vec<u64> = keys.map(|key| seed.hash_one(key)).collect();
-        // A product folds to that of another key once in a while.
+        // Two products occasionally fold to the same hash.
         assert!(hashes.iter().collect::<HashSet<_>>().len() > hashes.len() - 20);
-        // Of the buckets of a map about as many are used as by chance (1 - 1/e of them, 63 %), by the lowest bits and by the highest.
+        // The used share of a map's buckets must be about that of random hashes (1 - 1/e, 63 %), by the lowest bits and
+        // by the highest.
         for bits in [|hash: &u64| hash & 0xFFFF, |hash: &u64| hash >> 48] {
             let used = hashes.iter().take(1 << 16).map(bits).collect::<HashSet<_>>().len();
             assert!((30_000..55_000).contains(&used), "{used} of 65,536");

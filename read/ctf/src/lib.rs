@@ -1,13 +1,13 @@
-//! CTF 1.8 and CTF 2, bytes in and bytes out: writes the metadata and the state packets of Dormouse, reads the traces of anybody.
+//! CTF 1.8 and CTF 2 in memory: writes Dormouse's metadata and state packets, and reads traces of any tracer.
 //!
-//! The problem: a page that traced programs fill goes to disk as it is, so the bytes *are* the trace and nobody
-//! formats them again. What is left is to describe them (the metadata, a text in TSDL or JSON) so that tools which nobody here
-//! wrote can read them, and to read them back without trusting them: a stream may be cut off, damaged or forged. Who can read by a
-//! description can read what others have described.
+//! A page that a traced program fills goes to disk unchanged, so its bytes *are* the trace and are never formatted
+//! again. Two tasks remain: to describe these bytes (the metadata, a text in TSDL or JSON) so that other tools can read
+//! them, and to read them back without trusting them, because a stream can be truncated, damaged or forged. The reader
+//! works from the description, so it also reads traces that other tracers have described.
 //!
 //! ```text
 //!   ClassDecl ─▶ metadata::write ─▶ text ─▶ grammar ─▶ syntax ─▶ resolve ─▶ model ─▶ plan
-//!                                                         └────▶ own (what only ours say)  │
+//!                                                         └────▶ own (Dormouse's only)     │
 //!   pages as programs fill them ─────────────────▶ stream files ──▶ StreamReader ◀─────────┘
 //!   StateRecord ─▶ PacketWriter ─────────────────▶                       ├─▶ Merge ─▶ text::Formatter
 //!                                                                        └─▶ Stats
@@ -18,48 +18,53 @@
 //!                                         content_size            packet_size
 //! ```
 //!
-//! * [`metadata`]: writes TSDL and the JSON of CTF 2, and reads anybody's; errors have their place.
-//! * [`model`]: what metadata say, independent of their text.
-//! * [`plan`]: what is compiled from a model: headers by a table of constant places, fixed records by their size, others by a program.
-//! * [`trace`]: a trace of anybody, ready to be read.
+//! * [`metadata`]: writes TSDL and the JSON of CTF 2, and reads both from any tracer. Errors carry their position.
+//! * [`model`]: the content of the metadata, independent of their syntax.
+//! * [`plan`]: the compiled form of a model. Headers are read by a table of constant offsets, fixed-size records by
+//!   their size, other records by a program.
+//! * [`trace`]: a trace of any tracer, ready to be read.
 //! * [`stream`]: packets and events of one stream.
-//! * [`merge`]: events of all streams in the order of time. Reading their files is `dormouse-reader`'s.
-//! * [`select`]: which events are wanted, and who wrote them.
-//! * [`text`]: an event as `babeltrace2` prints it, for people, and as JSON, CSV and logfmt.
-//! * [`stats`]: what whole traces hold, without merging them.
-//! * [`time`]: clocks, and dates.
-//! * [`hash`]: maps that are asked for every event.
+//! * [`merge`]: events of all streams in time order. Their files are read by `dormouse-reader`.
+//! * [`select`]: selection of events, and the writers of events.
+//! * [`text`]: events in the format of `babeltrace2`, in a format for people, and as JSON, CSV and logfmt.
+//! * [`stats`]: statistics of whole traces, without merging them.
+//! * [`time`]: clocks and dates.
+//! * [`hash`]: hash maps for lookups on every event.
 //!
-//! Of Dormouse's traces alone:
+//! Only for Dormouse's traces:
 //!
-//! * [`class`]: the event classes by their ids.
-//! * [`value`]: what a field holds, borrowed from the stream.
+//! * [`class`]: event classes by id.
+//! * [`value`]: values of fields, borrowed from the stream.
 //! * [`packet`]: the packet header, and a writer of the state stream's packets.
 //! * [`state`]: the records of the state stream, which the session owner writes.
-//! * [`loss`]: what is lost.
-//! * [`totals`]: what streams held when the trace was closed.
+//! * [`loss`]: lost events.
+//! * [`totals`]: the numbers of events and packets in each stream when the trace was closed.
 //!
 //! # Hostile bytes
-//! Every decoder is total. A length or count is compared with the bytes that are there before it is believed, nothing is
-//! allocated by the size that a stream claims, and what is wrong becomes a [`stream::Notice`]: reading goes on at
-//! the next packet wherever the sizes can still be trusted. What no decoder can see, that a stream is not there or ends too early,
-//! shows where the metadata say what the streams hold ([`totals`]). Metadata are bounded too: braces, structures and
-//! arrays in one another (64), the fields that structures by name can multiply to, and those of all classes together (2^21), as each class of events has
-//! the contexts of its stream for itself. Of elements without size, for which no byte pays, a record has at most 1,024.
+//! Every decoder is total. A length or count is compared with the available bytes before it is used, no allocation
+//! depends on a size that a stream claims, and each fault becomes a [`stream::Notice`]. Reading continues at the next
+//! packet as long as the sizes can be trusted. A decoder cannot see that a stream is missing or ends too early; this is
+//! found by comparison with the metadata, if they have [`totals`]. Metadata are bounded too: nested braces, structures
+//! and arrays (64 levels), the fields that named structures can expand to, and the fields of all classes together
+//! (2^21), because each event class has its own copy of its stream's contexts. Elements of size zero, which need no
+//! bytes, are limited to 1,024 a record.
 //!
 //! # Limits
-//! * Of CTF 2 no extension is known, and floating-point numbers have at most 64 bits (`metadata::json` has all limits).
-//! * Fields of payloads that are mapped to a clock do not set the time. Headers give at most four lengths and tags to other fields.
-//! * Field names that occur twice in a class, or are no C identifiers, or would be words of TSDL (`Bool`), get a `_` where
-//!   that is needed: one careless program must not make the metadata of a whole session unreadable.
-//! * Ticks become nanoseconds as in `babeltrace2`, with its rounding ([`time::Scale::epoch_ns`]); events are ordered by nanoseconds.
+//! * No extensions of CTF 2 are supported, and floating-point numbers have at most 64 bits (`metadata::json` lists all
+//!   limits).
+//! * Payload fields that are mapped to a clock do not set the time. A header can give at most four lengths and tags to
+//!   other fields.
+//! * A field name that occurs twice in a class, is not a C identifier, or is a word of TSDL (`Bool`) gets a `_` where
+//!   it is needed, so that one careless program does not make the metadata of a whole session unreadable.
+//! * Ticks are converted to nanoseconds as in `babeltrace2`, with its rounding ([`time::Scale::epoch_ns`]). Events are
+//!   ordered by nanoseconds.
 //!
 //! # Source
 //! Common Trace Format 1.8.3, <https://diamon.org/ctf/v1.8.3/>: clause 4 (types), 5 (packet header and context),
 //! 6 (event header and context), 7 (TSDL), 8 (clocks). Common Trace Format 2, CTF2-SPEC-2.0, <https://diamon.org/ctf/>. JSON text
 //! sequences: RFC 7464.
 #![forbid(unsafe_code)]
-// Who calls says what there is to say.
+// Output is left to the programs that use this crate.
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 pub mod class;
@@ -82,7 +87,7 @@ pub mod value;
 
 #[cfg(test)]
 extern crate self as dormouse_ctf;
-/// A crate for tests, which depends on this one: in this one's own tests it is of the same types.
+/// The test crate depends on this crate. Included as a module, it uses the types of the crate under test.
 #[cfg(test)]
 #[path = "../../../tests/traces/src/lib.rs"]
 pub mod testing;
@@ -104,7 +109,7 @@ pub use totals::{StreamTotals, Totals};
 pub use trace::Trace;
 pub use value::{Sequence, Value};
 
-/// Little-endian reads at an offset that the caller has checked.
+/// Little-endian reads at an offset that the caller has already checked.
 pub(crate) mod bytes {
     pub fn array<const N: usize>(bytes: &[u8], offset: usize) -> [u8; N] {
         let mut array = [0; N];

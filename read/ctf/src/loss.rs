@@ -1,8 +1,8 @@
-//! What is lost, and what can be lost without anybody having counted it.
+//! Lost events, and causes that can have lost events without counting them.
 //!
-//! Some causes have a count of events: no page was free, a disk was full. Of others only the occasions are known: a packet that is not valid,
-//! a program that could not join. "N lost" is said where all causes are of the first kind, "at least N lost because …" elsewhere, and "unknown how many
-//! lost because …" where none was counted.
+//! Some causes count events: no page was free, a disk was full. Other causes count only occasions: an invalid packet, a
+//! program that could not join. "N lost" is printed if every cause counts events, "at least N lost because …"
+//! otherwise, and "unknown how many lost because …" if no event was counted.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,14 +11,14 @@ use serde::{Serialize, Serializer};
 
 use crate::state::StateRecord;
 
-/// Why events are not in a trace.
+/// A reason why events are missing from a trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Cause {
-    /// No page was free, or they were larger than a page. Packets state most of them.
+    /// No page was free, or the event was larger than a page. Packets state most of these losses.
     NoPage,
     /// A write to the trace failed.
     WriteFailed,
-    /// The trace is as large as it may become.
+    /// The trace has reached its maximum size.
     DiskMax,
     /// A program asked to join and was refused.
     ProgramRefused,
@@ -26,21 +26,21 @@ pub enum Cause {
     ClassRefused,
     /// A packet failed a check.
     PacketRefused,
-    /// A word that says where events are was written over by a program.
+    /// A program overwrote a word that says where events are.
     Scribbled,
-    /// A thread ended, or the session did, between the beginning and the end of its write.
+    /// A thread or the session ended during a write.
     AmidWrite,
     /// A program did not confirm that it has left when the session ended.
     NotDetached,
-    /// Memory of the session is no more: its file was truncated, or the file's disk is full.
+    /// Memory of the session is gone: its file was truncated, or the file's disk is full.
     MemoryGone,
-    /// The owner was killed, and not all that it left was found.
+    /// The owner was killed, and not everything that it left was found.
     OwnerKilled,
-    /// The session owner could not do its work to the end.
+    /// The session owner could not complete its work.
     Unfinished,
 }
 
-/// Cause, its name for programs, whether its count is one of events, and what people read.
+/// The table of causes: the cause, its machine-readable name, whether it counts events, and the text for people.
 const CAUSES: [(Cause, &str, bool, &str); 12] = [
     (Cause::NoPage, "no_page", true, "no page was free, nor could a packet be written that says so"),
     (Cause::WriteFailed, "write_failed", true, "the trace could not be written"),
@@ -62,10 +62,10 @@ const CAUSES: [(Cause, &str, bool, &str); 12] = [
 ];
 
 impl Cause {
-    /// How many there are.
+    /// Number of causes.
     pub const COUNT: usize = CAUSES.len();
 
-    /// All of them, each at the place that its number is.
+    /// Returns all causes, each at the index that is its number.
     pub fn all() -> [Cause; Cause::COUNT] {
         CAUSES.map(|(cause, ..)| cause)
     }
@@ -74,17 +74,17 @@ impl Cause {
         &CAUSES[self as usize]
     }
 
-    /// For programs.
+    /// Machine-readable name of the cause.
     pub fn name(self) -> &'static str {
         self.row().1
     }
 
-    /// Whether a count of this cause is one of events.
+    /// Whether this cause counts events. Otherwise it counts occasions.
     pub fn is_counted(self) -> bool {
         self.row().2
     }
 
-    /// For people: what has happened.
+    /// Text for people that says what happened.
     pub fn text(self) -> &'static str {
         self.row().3
     }
@@ -96,13 +96,13 @@ impl Serialize for Cause {
     }
 }
 
-/// What a session has lost, by cause.
+/// Losses of a session, by cause.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
 pub struct Losses(BTreeMap<Cause, u64>);
 
 impl Losses {
-    /// Counts `count` events or occasions more.
+    /// Adds `count` events or occasions.
     pub fn add(&mut self, cause: Cause, count: u64) {
         if count > 0 {
             let sum = self.0.entry(cause).or_default();
@@ -110,28 +110,28 @@ impl Losses {
         }
     }
 
-    /// Adds all that others have counted.
+    /// Adds the counts of `others`.
     pub fn extend(&mut self, others: &Losses) {
         others.0.iter().for_each(|(cause, count)| self.add(*cause, *count));
     }
 
-    /// Events or occasions.
+    /// Number of events or occasions with this cause.
     pub fn of(&self, cause: Cause) -> u64 {
         self.0.get(&cause).copied().unwrap_or(0)
     }
 
-    /// Events that are known to be lost.
+    /// Number of events that are known to be lost.
     pub fn lost(&self) -> u64 {
         let counted = self.0.iter().filter(|(cause, _)| cause.is_counted());
         counted.fold(0, |sum: u64, (_, count)| sum.saturating_add(*count))
     }
 
-    /// Whether no more than these can be lost.
+    /// Whether the number of lost events is known exactly.
     pub fn is_exact(&self) -> bool {
         self.uncounted().next().is_none()
     }
 
-    /// Whether events are lost, or may be.
+    /// Whether events are lost or may be lost.
     pub fn is_any(&self) -> bool {
         !self.0.is_empty()
     }
@@ -140,15 +140,15 @@ impl Losses {
         self.0.iter().filter(|(cause, _)| !cause.is_counted()).map(|(cause, count)| (*cause, *count))
     }
 
-    /// What the state stream tells of causes whose counts no packet has: all but [`Cause::NoPage`], of which the caller knows what
-    /// packets state.
+    /// Returns the state-stream records for causes whose counts are not in packets: all but [`Cause::NoPage`], whose
+    /// count the caller knows from the packets.
     pub fn records(&self) -> impl Iterator<Item = StateRecord<'static>> + use<'_> {
         self.0.iter().filter(|(cause, _)| **cause != Cause::NoPage).map(|(cause, count)| cause.record(*count))
     }
 }
 
 impl Cause {
-    /// As the state stream tells it.
+    /// Returns the state-stream record for this cause.
     pub fn record(self, count: u64) -> StateRecord<'static> {
         let reason = self.text();
         if self.is_counted() {
@@ -165,19 +165,19 @@ impl fmt::Display for Losses {
     }
 }
 
-/// Why nobody knows what else was lost, as a reader finds out by itself.
+/// Reason for an unknown number of losses, which a reader finds by itself: the trace is incomplete or damaged.
 pub const DAMAGED: &str = "parts of the trace are missing or damaged";
-/// The same of a trace without an end.
+/// Reason for an unknown number of losses: the trace has no end.
 pub const NOT_CLOSED: &str = "the trace was not closed: its session is live or was killed";
 
-/// The same where only a part of the time is looked at.
+/// Reason for an unknown number of losses: only a part of the time is read.
 pub const AT_AN_EDGE: &str = "events were lost at the edge of this time, in it or not";
-/// The same where the sum of what was counted is not known.
+/// Reason for an unknown number of losses: the sum of the counts overflows.
 const TOO_MANY: &str = "they are more than 64 bits count";
-/// The same of those whose time nobody knows.
+/// Reason for an unknown number of losses: the times of the losses are unknown.
 const AT_UNKNOWN_TIMES: &str = "events were lost at times that nobody knows";
 
-/// How many were lost: `7`, `at least 7`, or `unknown`.
+/// Number of lost events in words: `7`, `at least 7`, or `unknown`.
 pub fn how_many(lost: u64, is_exact: bool) -> String {
     match (is_exact, lost) {
         (true, _) => lost.to_string(),
@@ -186,7 +186,8 @@ pub fn how_many(lost: u64, is_exact: bool) -> String {
     }
 }
 
-/// `0 lost`, or `unknown how many lost because packets were not valid and were left out (2)`. A count of 0 is none.
+/// Losses in words: `0 lost`, or `unknown how many lost because packets were not valid and were left out (2)`. A count
+/// of 0 is not printed.
 fn told<'a>(lost: u64, uncounted: impl Iterator<Item = (&'a str, u64)>) -> String {
     let cause = |(text, count): (&str, u64)| if count > 0 { format!("{text} ({count})") } else { text.to_string() };
     let causes: Vec<String> = uncounted.map(cause).collect();
@@ -195,26 +196,26 @@ fn told<'a>(lost: u64, uncounted: impl Iterator<Item = (&'a str, u64)>) -> Strin
     how_many(lost, causes.is_empty()) + unit + &because
 }
 
-/// What a trace says of its losses, as a reader finds it: causes are texts here, because later versions may have others.
+/// Losses that a trace states, as a reader finds them. Causes are texts, because later versions may have other causes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct StatedLosses {
-    /// Events that no packet states.
+    /// Lost events that no packet states.
     pub unstated: u64,
-    /// What loses events that nobody counts.
+    /// Causes that lose events without counting them.
     pub uncounted: Vec<Uncounted>,
 }
 
-/// Something that can have lost events which nobody has counted.
+/// A cause that can have lost events without counting them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Uncounted {
-    /// What it is.
+    /// Text of the cause.
     pub cause: String,
-    /// How many times; 0 where that is not known.
+    /// Number of occasions; 0 if it is not known.
     pub count: u64,
 }
 
 impl StatedLosses {
-    /// Takes note of a record of the state stream.
+    /// Adds what a record of the state stream says of losses.
     pub fn note(&mut self, record: &StateRecord<'_>) {
         match record {
             StateRecord::Lost { count, .. } => self.unstated = self.unstated.saturating_add(*count),
@@ -224,7 +225,7 @@ impl StatedLosses {
         }
     }
 
-    /// One cause more.
+    /// Adds `count` occasions of a cause.
     pub fn add(&mut self, cause: &str, count: u64) {
         match self.uncounted.iter_mut().find(|known| known.cause == cause) {
             Some(known) => known.count = known.count.saturating_add(count),
@@ -232,7 +233,8 @@ impl StatedLosses {
         }
     }
 
-    /// The same for a part of the time: what has no time can have been lost in it.
+    /// Converts the losses of a trace to those of a part of its time. Losses without a time may or may not belong to
+    /// the part.
     #[must_use]
     pub fn of_a_part(mut self) -> StatedLosses {
         let unstated = std::mem::take(&mut self.unstated);
@@ -242,7 +244,8 @@ impl StatedLosses {
         self
     }
 
-    /// All events that are known to be lost, with those that packets state. A sum that 64 bits do not hold is the most that they do, and more can be lost.
+    /// Returns the number of events that are known to be lost, including those that packets state. If the sum
+    /// overflows, returns `u64::MAX` and notes that more events can be lost.
     pub fn sum(&mut self, stated: impl IntoIterator<Item = u64>) -> u64 {
         let sum = stated.into_iter().fold(self.unstated, u64::saturating_add);
         if sum == u64::MAX {
@@ -251,7 +254,7 @@ impl StatedLosses {
         sum
     }
 
-    /// In words, with this sum.
+    /// The losses in words, with this sum.
     pub fn told(&self, sum: u64) -> String {
         told(sum, self.uncounted.iter().map(|known| (known.cause.as_str(), known.count)))
     }
@@ -286,7 +289,7 @@ mod tests {
             losses.to_string(),
             "at least 7 lost because packets were not valid and were left out (2) and programs have not confirmed that they left (1)"
         );
-        // What is written is what a reader says.
+        // A reader of the written records reports the same losses.
         let mut stated = StatedLosses::default();
         losses.records().for_each(|record| stated.note(&record));
         let sum = stated.sum([losses.of(Cause::NoPage)]);

@@ -1,43 +1,46 @@
-//! Events of all streams in the order of time.
+//! Merges the events of all streams in time order.
 //!
-//! The order is total: events come by their time in nanoseconds since the epoch, then by the number of their stream (a trace's streams have
-//! numbers that follow one another), then by their place in it. Events of streams without a clock come before all others.
+//! The order is total: by time in nanoseconds since the epoch, then by stream number (the streams of a trace are
+//! numbered consecutively), then by position in the stream. Events of streams without a clock precede all others.
 //!
 //! ```text
-//!                    first: stream 2                 A tree of losers: each node holds the stream that lost there against the one
-//!                          │                         which went on up. When the first stream has gone on to its next event, it plays
-//!                   ┌── 0 loses ──┐                  against those on its way alone: one comparison a level, no moves.
+//!                    first: stream 2                 A tree of losers: each inner node holds the stream that lost its match there. The
+//!                          │                         winner moved up. When the first stream has advanced to its next event, it is
+//!                   ┌── 0 loses ──┐                  compared only with the losers on its path: one comparison a level, no moves.
 //!              ┌ 1 loses ┐   ┌ 3 loses ┐
 //!              0         1   2         3
 //! ```
 
 use crate::stream::{Block, Event, Notice, Source, StreamReader};
 
-/// The next event of a stream: whether there is none, its time, its stream.
+/// Sort key of a stream's next event: whether the stream is at its end, the time, the stream number.
 type Key = (bool, i64, usize);
 
-/// Merges streams, of one trace or several, by time. A notice comes when its place in the stream is reached, before the stream's next event.
+/// Merges the streams of one or more traces by time. A notice is returned at its position in the stream, before the
+/// stream's next event.
 ///
-/// Cost: one event of each stream is held; one comparison an event while a stream has the first events, O(log streams) otherwise.
+/// Cost: one event of each stream is held. An event takes one comparison while one stream stays first, and O(log
+/// streams) otherwise.
 #[derive(Debug)]
 pub struct Merge<'a, S = &'a [u8]> {
     streams: Vec<StreamReader<'a, S>>,
-    /// Of each stream, as far as it is known.
+    /// Key of each stream, for streams that have been read.
     keys: Vec<Key>,
-    /// The loser of each node from 1 on; the children of node `n` are `2 n` and `2 n + 1`, and stream `s` is node `count + s`.
+    /// Loser at each node, from index 1. The children of node `n` are `2 n` and `2 n + 1`, and stream `s` is node
+    /// `count + s`.
     losers: Vec<usize>,
-    /// The stream that has the next event, and is asked for the one behind it first of all.
+    /// Stream with the next event. It is the first one to be advanced.
     first: usize,
-    /// No other stream has an earlier one.
+    /// Lowest key of the other streams.
     second: Key,
-    /// What [`Merge::keep_next`] has come to and not kept.
+    /// Result that [`Merge::keep_next`] reached and did not keep.
     pending: Option<Option<Result<usize, Notice>>>,
-    /// Streams whose first event is not known yet; `None` when the tree is made.
+    /// Streams whose first event has not been read; `None` once the tree is built.
     unread: Option<std::ops::Range<usize>>,
 }
 
 impl<'a, S: Source> Merge<'a, S> {
-    /// Merges these streams.
+    /// Returns a merge of these streams.
     pub fn new(streams: impl IntoIterator<Item = StreamReader<'a, S>>) -> Merge<'a, S> {
         let streams: Vec<_> = streams.into_iter().collect();
         let count = streams.len();
@@ -46,12 +49,12 @@ impl<'a, S: Source> Merge<'a, S> {
         Merge { streams, keys, losers: vec![0; count], first: 0, second: (true, 0, 0), pending: None, unread }
     }
 
-    /// The streams, read as far as the merge has come.
+    /// Returns the streams, read up to the current position of the merge.
     pub fn streams(&self) -> &[StreamReader<'a, S>] {
         &self.streams
     }
 
-    /// Goes to the next event of a stream.
+    /// Advances a stream to its next event and updates its key.
     fn advance_stream(&mut self, index: usize) -> Result<(), Notice> {
         let stream = &mut self.streams[index];
         self.keys[index] = match stream.advance() {
@@ -62,7 +65,7 @@ impl<'a, S: Source> Merge<'a, S> {
         Ok(())
     }
 
-    /// Makes the tree, from its leaves up.
+    /// Builds the tree from the leaves up.
     fn make_tree(&mut self) {
         let count = self.streams.len();
         let mut winners: Vec<usize> = vec![0; count];
@@ -71,12 +74,12 @@ impl<'a, S: Source> Merge<'a, S> {
             let (a, b) = (winners[2 * node], winners[2 * node + 1]);
             (winners[node], self.losers[node]) = if self.keys[a] < self.keys[b] { (a, b) } else { (b, a) };
         }
-        // Of one stream alone there is no node, and it is the leaf 1.
+        // A single stream has no inner node: it is leaf 1.
         self.first = winners.get(1).copied().unwrap_or(0);
         self.find_second();
     }
 
-    /// The second lost against the first, wherever they met.
+    /// Finds the second-lowest key, which is among the losers on the path of the first stream.
     fn find_second(&mut self) {
         let mut node = (self.streams.len() + self.first) / 2;
         self.second = (true, i64::MAX, usize::MAX);
@@ -86,7 +89,7 @@ impl<'a, S: Source> Merge<'a, S> {
         }
     }
 
-    /// Has the stream that was the first play for its new place.
+    /// Replays the matches on the path of the stream that was first, with its new key.
     fn replay(&mut self) {
         let mut winner = self.first;
         let mut node = (self.streams.len() + winner) / 2;
@@ -100,7 +103,7 @@ impl<'a, S: Source> Merge<'a, S> {
         self.find_second();
     }
 
-    /// Goes to the next event, and gives the stream that has it; `None` at the end.
+    /// Advances to the next event and returns its stream; `None` at the end.
     #[inline]
     fn advance(&mut self) -> Option<Result<usize, Notice>> {
         if let Some(unread) = self.unread.take() {
@@ -132,7 +135,8 @@ impl<'a, S: Source> Merge<'a, S> {
         }
     }
 
-    /// Keeps the next event, if it is one of a program. False: [`Merge::next_event`] gives what comes instead.
+    /// Keeps the next event in `block` if a program wrote it. Otherwise returns false, and [`Merge::next_event`]
+    /// returns the event or notice.
     #[inline]
     pub fn keep_next(&mut self, block: &mut Block<'a>) -> bool {
         match self.advance_from_pending() {
@@ -147,7 +151,7 @@ impl<'a, S: Source> Merge<'a, S> {
         }
     }
 
-    /// Keeps the event that [`Merge::next_event`] has given last.
+    /// Keeps the event that [`Merge::next_event`] returned last.
     #[inline]
     pub fn keep(&self, block: &mut Block<'a>) {
         if let Some(stream) = self.streams.get(self.first) {
@@ -155,7 +159,8 @@ impl<'a, S: Source> Merge<'a, S> {
         }
     }
 
-    /// The next event or notice, and `None` at the end. Where the streams are slices, the merge is an iterator too.
+    /// Returns the next event or notice, or `None` at the end. If the streams are slices, the merge also is an
+    /// iterator.
     #[inline(always)]
     pub fn next_event(&mut self) -> Option<Result<Event<'_>, Notice>> {
         match self.advance_from_pending()? {
@@ -182,7 +187,7 @@ mod tests {
     use proptest::collection::vec;
     use proptest::prelude::*;
 
-    /// Time, processor, and place in the stream.
+    /// Time, CPU, and position in the stream.
     type Place = (u64, u32, u32);
 
     fn merged(times: &[Vec<u64>]) -> Vec<Place> {

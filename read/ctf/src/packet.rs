@@ -1,4 +1,4 @@
-//! The packet header, and a writer of the state stream's packets.
+//! The packet header, and a writer for packets of the state stream.
 
 use dormouse_abi::page::*;
 use dormouse_abi::record::head_word;
@@ -6,55 +6,55 @@ use dormouse_abi::record::head_word;
 use crate::bytes::{array, u32_at, u64_at};
 use crate::state::StateRecord;
 
-/// Header and context of a packet (clause 5), which are also the header of a page.
+/// Header and context of a packet (clause 5). A page begins with the same bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PacketHeader {
-    /// The trace's identity.
+    /// UUID of the trace.
     pub uuid: [u8; 16],
     /// [`STREAM_EVENTS`] or [`STREAM_STATE`].
     pub stream_id: u32,
-    /// Which of the streams with that `stream_id`.
+    /// Number of the stream among those with this `stream_id`.
     pub stream_instance_id: u32,
-    /// The processor, or [`CPU_UNKNOWN`].
+    /// CPU, or [`CPU_UNKNOWN`].
     pub cpu_id: u32,
-    /// No record is older, ticks.
+    /// Lower bound of the records' times, in ticks.
     pub timestamp_begin: u64,
-    /// No record is younger, ticks.
+    /// Upper bound of the records' times, in ticks.
     pub timestamp_end: u64,
-    /// Header and records.
+    /// Size of header and records, in bytes.
     pub content_size_bytes: u64,
-    /// Content and padding.
+    /// Size of content and padding, in bytes.
     pub packet_size_bytes: u64,
-    /// Counts the stream's packets.
+    /// Sequence number of the packet in its stream.
     pub packet_seq_num: u64,
-    /// Events that the stream has lost since its beginning.
+    /// Number of events that the stream has lost since its beginning.
     pub events_discarded: u64,
 }
 
-/// Why bytes are no packet header.
+/// A reason why bytes are not a packet header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum HeaderError {
-    /// Fewer than [`HEADER_SIZE_BYTES`].
+    /// There are fewer than [`HEADER_SIZE_BYTES`] bytes.
     #[error("is shorter than its header")]
     Short,
-    /// Another magic.
+    /// The magic is wrong.
     #[error("does not start with the magic of CTF but with {0:#010x}")]
     Magic(u32),
-    /// A size that is no whole number of bytes.
+    /// A size is not a whole number of bytes.
     #[error("has a size of {0} bits, which is no whole number of bytes")]
     Bits(u64),
-    /// Not header ≤ content ≤ packet.
+    /// The sizes do not satisfy header ≤ content ≤ packet.
     #[error("claims {content_size_bytes} bytes of content in {packet_size_bytes} bytes")]
     Sizes {
-        /// `content_size`.
+        /// Value of `content_size`.
         content_size_bytes: u64,
-        /// `packet_size`.
+        /// Value of `packet_size`.
         packet_size_bytes: u64,
     },
 }
 
 impl PacketHeader {
-    /// The header as a packet starts with it. Sizes of 2^61 bytes and more do not fit a header.
+    /// Encodes the header. Sizes of 2^61 bytes and more do not fit.
     pub fn encode(&self) -> [u8; HEADER_SIZE_BYTES] {
         let mut header = [0; HEADER_SIZE_BYTES];
         let mut put = |offset: usize, bytes: &[u8]| header[offset..offset + bytes.len()].copy_from_slice(bytes);
@@ -106,7 +106,7 @@ impl PacketHeader {
         })
     }
 
-    /// That of a stream's first packet, before it has ended.
+    /// Returns the header of a stream's first packet, before the packet is complete.
     pub fn first(uuid: [u8; 16], stream_id: u32, stream_instance_id: u32, cpu_id: u32) -> PacketHeader {
         PacketHeader {
             uuid,
@@ -122,11 +122,12 @@ impl PacketHeader {
         }
     }
 
-    /// Ends a packet: room for the header, then its records, whose first and last time `span` is. Pads it to `size_bytes_min`, writes the
-    /// header, and becomes that of the next. An empty packet spans no time and stands where the one before ended.
+    /// Completes a packet, which consists of room for the header and of records. `span` holds the times of the first
+    /// and the last record. Pads the packet to `size_bytes_min`, writes its header, and turns this header into that of
+    /// the next packet. An empty packet has both times equal to the end of the previous packet.
     ///
     /// # Panics
-    /// The packet is shorter than a header.
+    /// Panics if the packet is shorter than a header.
     pub fn end(&mut self, packet: &mut Vec<u8>, span: Option<(u64, u64)>, size_bytes_min: usize) {
         (self.timestamp_begin, self.timestamp_end) = span.unwrap_or((self.timestamp_end, self.timestamp_end));
         self.content_size_bytes = packet.len() as u64;
@@ -137,23 +138,23 @@ impl PacketHeader {
     }
 }
 
-/// Writes the packets of the state stream, one after another. A packet grows with its records and has no padding.
+/// Writes the packets of the state stream one after another. A packet grows with its records and has no padding.
 #[derive(Debug, Clone)]
 pub struct PacketWriter {
     header: PacketHeader,
-    /// Room for the header, then the records of the packet at hand.
+    /// Current packet: room for the header, then the records.
     content: Vec<u8>,
-    /// Time of the first and the last record of the packet at hand.
+    /// Times of the first and the last record of the current packet.
     span: Option<(u64, u64)>,
 }
 
 impl PacketWriter {
-    /// Starts the stream.
+    /// Returns a writer at the start of the stream.
     pub fn state(uuid: [u8; 16]) -> PacketWriter {
         PacketWriter::at(PacketHeader::first(uuid, STREAM_STATE, 0, CPU_UNKNOWN))
     }
 
-    /// Goes on behind the packet with this header.
+    /// Returns a writer that continues after the packet with this header.
     pub fn behind(last: &PacketHeader) -> PacketWriter {
         PacketWriter::at(PacketHeader { packet_seq_num: last.packet_seq_num.wrapping_add(1), ..*last })
     }
@@ -162,14 +163,14 @@ impl PacketWriter {
         PacketWriter { header, content: vec![0; HEADER_SIZE_BYTES], span: None }
     }
 
-    /// Appends a record. `timestamp` in ticks; timestamps of a stream must not decrease.
+    /// Appends a record. `timestamp` is in ticks; timestamps of a stream must not decrease.
     pub fn push(&mut self, timestamp: u64, record: &StateRecord<'_>) {
         self.span = Some((self.span.map_or(timestamp, |(begin, _)| begin), timestamp));
         self.content.extend(head_word(record.id(), timestamp).to_le_bytes());
         record.encode(&mut self.content);
     }
 
-    /// Ends the packet at hand and starts the next.
+    /// Ends the current packet, returns it, and starts the next one.
     pub fn finish(&mut self) -> Vec<u8> {
         let mut packet = std::mem::replace(&mut self.content, vec![0; HEADER_SIZE_BYTES]);
         self.header.end(&mut packet, self.span.take(), 0);

@@ -1,14 +1,14 @@
-//! The records of the state stream, which the session owner writes: whose events these are, and what was lost.
+//! Records of the state stream, which the session owner writes: the processes of the session, and lost events.
 
 use dormouse_abi::class::{CLASS_ID_MAX, ClassDecl, FieldType, Kind};
 
 use crate::value::Value;
 
-/// What a field of these records may be.
+/// A type that a field of these records can have.
 trait Field<'a>: Sized {
     const KIND: Kind;
     fn put(&self, out: &mut Vec<u8>);
-    /// `None`: the value is of another kind, or text that is not UTF-8.
+    /// Returns `None` if the value is of another kind, or is text that is not UTF-8.
     fn take(value: Value<'a>) -> Option<Self>;
 }
 
@@ -34,7 +34,7 @@ impl Field<'_> for u64 {
 
 impl<'a> Field<'a> for &'a str {
     const KIND: Kind = Kind::Str;
-    /// Text ends at its first NUL.
+    /// Writes the text up to its first NUL.
     fn put(&self, out: &mut Vec<u8>) {
         out.extend(self.bytes().take_while(|byte| *byte != 0));
         out.push(0);
@@ -44,8 +44,9 @@ impl<'a> Field<'a> for &'a str {
     }
 }
 
-/// The records: the enumeration, the classes in the metadata, and both directions of each, from one table. A record is its number, which
-/// is its class's id above [`CLASS_ID_MAX`], the class's name, and the fields in their order.
+/// Defines the records from one table: the enumeration, the classes for the metadata, the encoder and the decoder. A
+/// row consists of the record's number, which is its class's id minus [`CLASS_ID_MAX`], the class's name, and the
+/// fields in order.
 macro_rules! records {
     ($(
         $(#[$about:meta])*
@@ -63,12 +64,13 @@ macro_rules! records {
                 CLASS_ID_MAX + match self { $(StateRecord::$record { .. } => $number,)* }
             }
 
-            /// Appends the fields.
+            /// Appends the encoded fields.
             pub(crate) fn encode(&self, out: &mut Vec<u8>) {
                 match self { $(StateRecord::$record { $($field),* } => { $($field.put(out);)* })* }
             }
 
-            /// The record of the class `id` with these fields; `None` for every other class, and where text is not UTF-8.
+            /// Returns the record of class `id` with these fields; `None` for any other class, or if a text is not
+            /// UTF-8.
             pub(crate) fn of_fields(id: u16, mut fields: impl Iterator<Item = Value<'a>>) -> Option<StateRecord<'a>> {
                 Some(match id.checked_sub(CLASS_ID_MAX)? {
                     $($number => StateRecord::$record { $($field: Field::take(fields.next()?)?,)* },)*
@@ -76,7 +78,7 @@ macro_rules! records {
                 })
             }
 
-            /// Ids and declarations of the state stream's classes.
+            /// Returns ids and declarations of the state stream's classes.
             pub(crate) fn classes() -> Vec<(u16, ClassDecl)> {
                 vec![$(class($number, $name, &[$((stringify!($field), <$type as Field<'_>>::KIND)),*])),*]
             }
@@ -85,89 +87,90 @@ macro_rules! records {
 }
 
 records! {
-    /// A program joined the session, or became another by `exec`.
+    /// A program joined the session, or became another program by `exec`.
     1 => Process "process" {
-        /// The session's number for the process.
+        /// Number of the process in the session.
         process: u32,
-        /// Its id as the session owner sees it.
+        /// Process id as the session owner sees it.
         pid: u32,
-        /// Its id as it sees it itself, and as its events carry it.
+        /// Process id as the process itself sees it, which its events carry.
         vpid: u32,
-        /// What it calls itself, as `ps` shows it.
+        /// Name that the process gave itself, as `ps` shows it.
         name: &'a str,
         /// Path of the executable.
         program: &'a str,
-        /// The command line.
+        /// Command line.
         command_line: &'a str,
     },
-    /// Events were lost that no packet could state, for want of disk space for example.
+    /// Events were lost that no packet could state, for example for want of disk space.
     2 => Lost "lost" {
-        /// Why.
+        /// Reason.
         reason: &'a str,
-        /// How many events.
+        /// Number of events.
         count: u64,
     },
-    /// How the session was set up.
+    /// Configuration of the session.
     3 => Session "session" {
         /// `discard` or `overwrite`.
         mode: &'a str,
-        /// Memory of all pages.
+        /// Size of all pages, in bytes.
         budget_bytes: u64,
-        /// Bytes of a page.
+        /// Size of a page, in bytes.
         page_size_bytes: u64,
-        /// The command that was traced, or empty.
+        /// Command that was traced, or empty.
         command_line: &'a str,
     },
-    /// How many of all lost events were of one class: a part of what packets and [`StateRecord::Lost`] state, nothing on top.
+    /// Number of lost events of one class. It is a part of the losses that packets and [`StateRecord::Lost`] state, not
+    /// in addition to them.
     4 => LostClass "lost_class" {
-        /// `provider:name`, or `(other classes)` for those that have no count of their own.
+        /// `provider:name`, or `(other classes)` for classes without a count of their own.
         class: &'a str,
-        /// How many events.
+        /// Number of events.
         count: u64,
     },
-    /// The trace is a snapshot of a session that went on.
+    /// The trace is a snapshot of a session that continued.
     5 => Snapshot "snapshot" {
-        /// Who asked for it.
+        /// Trigger of the snapshot.
         trigger: &'a str,
-        /// Pages that were overwritten before they could be copied.
+        /// Number of pages that were overwritten before they could be copied.
         pages_missed: u64,
-        /// Pages that were not valid.
+        /// Number of pages that were not valid.
         pages_refused: u64,
     },
-    /// The trace was salvaged from what a session has left whose owner was killed.
+    /// The trace was salvaged from a session whose owner was killed.
     6 => Salvage "salvage" {
-        /// Where its memory was found, or why it was not.
+        /// Place where the session's memory was found, or the reason why it was not found.
         memory: &'a str,
-        /// What could not be had; empty if all was.
+        /// Parts that could not be recovered; empty if nothing is missing.
         missing: &'a str,
-        /// Packets that are neither on disk nor in the memory, but behind which there are others.
+        /// Number of packets that are neither on disk nor in memory, although later packets are.
         packets_missing: u64,
-        /// Packets that were not valid, or not to their end.
+        /// Number of packets that were invalid, wholly or from some point on.
         packets_refused: u64,
-        /// Pages that programs that lived on have overwritten before they could be copied.
+        /// Number of pages that surviving programs overwrote before they could be copied.
         pages_missed: u64,
     },
-    /// Events of a class are not in the trace, and nobody has counted them.
+    /// Events of a class are not in the trace, and were not counted.
     7 => ClassRefused "class_refused" {
-        /// `provider:name`, or in parentheses what classes.
+        /// `provider:name`, or a description of the classes in parentheses.
         class: &'a str,
         /// Path of the executable that announced it.
         program: &'a str,
-        /// Why the session owner refused it, and what to do.
+        /// Reason for the refusal, and what to do about it.
         reason: &'a str,
     },
-    /// A program calls itself otherwise than before.
+    /// A program changed its name.
     8 => ProcessName "process_name" {
-        /// The session's number for the process.
+        /// Number of the process in the session.
         process: u32,
-        /// As in [`StateRecord::Process`].
+        /// Name that the process gave itself, as in [`StateRecord::Process`].
         name: &'a str,
     },
-    /// Something has happened that can lose events, and nobody has counted these.
+    /// Something happened that can lose events, and they were not counted.
     9 => LossPossible "loss_possible" {
-        /// What.
+        /// Cause.
         cause: &'a str,
-        /// How many times.
+        /// Number of occasions.
         count: u64,
     },
 }

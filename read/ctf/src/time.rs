@@ -1,11 +1,11 @@
 //! The clock of a trace, and dates.
 
-/// The clock that all timestamps of a trace come from (clause 8).
+/// The clock of all timestamps in a trace (clause 8).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Clock {
-    /// An identifier, such as `monotonic` or `tsc`; other characters become `_`.
+    /// Name: an identifier, such as `monotonic` or `tsc`. Other characters become `_`.
     pub name: String,
-    /// For people.
+    /// Description for people.
     pub description: String,
     /// Ticks per second, not 0.
     pub frequency_hz: u64,
@@ -16,12 +16,12 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// Nanoseconds since the epoch, see [`Scale::epoch_ns`].
+    /// Converts ticks to nanoseconds since the epoch, see [`Scale::epoch_ns`].
     pub fn epoch_ns(&self, timestamp: u64) -> i64 {
         self.scale().epoch_ns(timestamp)
     }
 
-    /// How its ticks become nanoseconds.
+    /// Returns the conversion from ticks to nanoseconds.
     pub fn scale(&self) -> Scale {
         let hz = self.frequency_hz.max(1);
         let offset_s = i128::from(self.offset_s) + i128::from(self.offset_cycles / hz);
@@ -30,33 +30,33 @@ impl Clock {
     }
 }
 
-/// What the times of a trace are corrected by, so that they are those of another host: at `at_ns` they become later by `offset_ns`, and by `drift`
-/// more for each nanosecond from there on.
+/// A correction that converts the times of a trace to another host's clock. It adds `offset_ns` at `at_ns`, and `drift`
+/// more for each nanosecond after that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Correction {
-    /// Nanoseconds since the epoch, by the trace's own clock.
+    /// Reference time, in nanoseconds since the epoch by the trace's own clock.
     pub at_ns: i64,
-    /// Negative where the trace's clock is fast.
+    /// Offset at `at_ns`, in nanoseconds; negative if the trace's clock is fast.
     pub offset_ns: i64,
-    /// In parts of 2^60, so that a year's error by rounding is below a nanosecond.
+    /// Drift in units of 2^-60, so that the rounding error over a year is below a nanosecond.
     pub drift: i64,
 }
 
-/// Bits behind the point of [`Correction::drift`].
+/// Number of fractional bits in [`Correction::drift`].
 const DRIFT_BITS: u32 = 60;
 
 impl Correction {
-    /// Of a drift in parts of 1: nanoseconds by which times become later each nanosecond.
+    /// Returns a correction with a drift in nanoseconds per nanosecond, which is added to times.
     pub fn new(at_ns: i64, offset_ns: i64, drift: f64) -> Correction {
         Correction { at_ns, offset_ns, drift: (drift * (1u64 << DRIFT_BITS) as f64).round() as i64 }
     }
 
-    /// The drift in parts of 1.
+    /// Drift, in nanoseconds per nanosecond.
     pub fn drift(&self) -> f64 {
         self.drift as f64 / (1u64 << DRIFT_BITS) as f64
     }
 
-    /// The time of the other host. What an `i64` cannot hold becomes the nearest that it can.
+    /// Converts a time to the other host's clock. The result saturates at the bounds of an `i64`.
     pub fn corrected_ns(&self, ns: i64) -> i64 {
         let scale =
             Scale { frequency_hz: 1_000_000_000, offset_ns: 0, at_ns: 0, drift: 0, plain_ns: None }.corrected(self);
@@ -64,24 +64,24 @@ impl Correction {
     }
 }
 
-/// How ticks of a clock become nanoseconds.
+/// Conversion of clock ticks to nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Scale {
     frequency_hz: u64,
-    /// That of a correction included.
+    /// Offset, including that of a correction.
     offset_ns: i128,
-    /// As [`Correction`] has them, but that the time is one whose offset is corrected.
+    /// Reference time and drift of the [`Correction`]. This reference time includes the correction's offset.
     at_ns: i64,
     drift: i64,
-    /// The offset, where there is no drift, and no time below [`PLAIN_NS`] is beyond an `i64` with it.
+    /// Offset, if there is no drift and the offset added to any time below [`PLAIN_NS`] fits an `i64`.
     plain_ns: Option<i64>,
 }
 
-/// Times that most clocks do not come to: more than 146 years.
+/// Bound that times of most clocks do not reach: more than 146 years.
 const PLAIN_NS: i64 = 1 << 62;
 
 impl Scale {
-    /// The same, corrected.
+    /// Returns this conversion with a correction applied.
     pub(crate) fn corrected(self, correction: &Correction) -> Scale {
         let Correction { at_ns, offset_ns, drift } = *correction;
         let offset_ns = self.offset_ns + i128::from(offset_ns);
@@ -93,7 +93,7 @@ impl Scale {
         Scale { plain_ns: offset_ns.filter(|_| self.drift == 0), ..self }
     }
 
-    /// The drift added.
+    /// Adds the drift.
     #[inline]
     fn drifted(&self, ns: i128) -> i128 {
         match self.drift {
@@ -102,18 +102,18 @@ impl Scale {
         }
     }
 
-    /// The nearest that an `i64` can hold, the drift added.
+    /// Adds the drift, and saturates at the bounds of an `i64`.
     #[inline]
     fn within(&self, ns: i128) -> i64 {
         self.drifted(ns).clamp(i64::MIN.into(), i64::MAX.into()) as i64
     }
 
-    /// Nanoseconds since the epoch, where an `i64` can hold them: not before the end of 1677, not after April 2262.
+    /// Returns nanoseconds since the epoch if they fit an `i64`: not before the end of 1677, not after April 2262.
     pub fn held_ns(&self, timestamp: u64) -> Option<i64> {
         self.exact_ns(timestamp).and_then(|ns| i64::try_from(ns).ok())
     }
 
-    /// `None`: more than 64 bits of nanoseconds behind tick 0.
+    /// Returns `None` if the ticks since tick 0 exceed 64 bits of nanoseconds.
     fn exact_ns(&self, timestamp: u64) -> Option<i128> {
         let ns = match self.frequency_hz {
             1_000_000_000 => timestamp,
@@ -122,7 +122,8 @@ impl Scale {
         Some(self.drifted(self.offset_ns + i128::from(ns)))
     }
 
-    /// The last tick whose time an `i64` can hold, or would, were it not too early; `None`: all are too late.
+    /// Returns the last tick whose time is not too late for an `i64`; times that are too early count as earlier ones.
+    /// `None` if all times are too late.
     pub(crate) fn last_held(&self) -> Option<u64> {
         let is_late = |ticks: u64| self.exact_ns(ticks).is_none_or(|ns| ns > i64::MAX.into());
         if is_late(0) {
@@ -133,12 +134,12 @@ impl Scale {
         Some(bits.fold(0, |held, bit| if is_late(held | bit) { held } else { held | bit }))
     }
 
-    /// Nanoseconds since the epoch. Times that an `i64` cannot hold ([`Scale::held_ns`]) become the nearest that it can; readers of streams give no
-    /// event such a time.
+    /// Returns nanoseconds since the epoch. A time that does not fit an `i64` ([`Scale::held_ns`]) saturates; readers
+    /// of streams do not give events such times.
     ///
-    /// Unless the clock runs at 1 GHz this is a division in `f64`, exactly as in `babeltrace2`, so that both print the same
-    /// digits. It never decreases with `timestamp`, and is rounded down but for the error of `f64`, which is at most 1.5 ns
-    /// for each 52 days (2^52 ns) that the clock has run.
+    /// Unless the clock runs at 1 GHz, this is a division in `f64`, exactly as in `babeltrace2`, so that both print the
+    /// same digits. The result never decreases with `timestamp`. It is rounded down except for the error of `f64`,
+    /// which is at most 1.5 ns for each 52 days (2^52 ns) that the clock has run.
     #[inline]
     pub fn epoch_ns(&self, timestamp: u64) -> i64 {
         let ns = duration_ns(timestamp, self.frequency_hz);
@@ -149,7 +150,7 @@ impl Scale {
     }
 }
 
-/// Nanoseconds from a time to another; 0 if that is earlier.
+/// Nanoseconds from `begin_ns` to `ns`; 0 if `ns` is earlier.
 pub fn since_ns(ns: i64, begin_ns: i64) -> u64 {
     if ns > begin_ns { ns.abs_diff(begin_ns) } else { 0 }
 }
@@ -157,7 +158,7 @@ pub fn since_ns(ns: i64, begin_ns: i64) -> u64 {
 fn duration_ns(ticks: u64, frequency_hz: u64) -> u64 {
     match frequency_hz {
         1_000_000_000 => ticks,
-        // Signed numbers become floating-point ones, and these become whole ones, by one instruction.
+        // Conversions between signed integers and floating-point numbers take one instruction each.
         hz if (ticks | hz) >> 63 == 0 => {
             let ns = 1e9 * ticks as i64 as f64 / hz as i64 as f64;
             if ns < PLAIN_NS as f64 { ns as i64 as u64 } else { ns as u64 }
@@ -166,19 +167,19 @@ fn duration_ns(ticks: u64, frequency_hz: u64) -> u64 {
     }
 }
 
-/// `2026-11-21`, from seconds since the epoch.
+/// Formats seconds since the epoch as a date, for example `2026-11-21`.
 pub fn utc_date(epoch_s: i64) -> String {
     let Civil { year, month, day, .. } = Civil::new(epoch_s);
     format!("{year:04}-{month:02}-{day:02}")
 }
 
-/// `20261121T140305+0000`, as `trace_creation_datetime` in `env` has it, from seconds since the epoch.
+/// Formats seconds since the epoch as `20261121T140305+0000`, the form of `trace_creation_datetime` in `env`.
 pub(crate) fn utc_datetime(epoch_s: i64) -> String {
     let Civil { year, month, day, hour, minute, second } = Civil::new(epoch_s);
     format!("{year:04}{month:02}{day:02}T{hour:02}{minute:02}{second:02}+0000")
 }
 
-/// A date with its time.
+/// A date and time of day.
 pub(crate) struct Civil {
     pub(crate) year: i64,
     pub(crate) month: i64,
@@ -189,8 +190,8 @@ pub(crate) struct Civil {
 }
 
 impl Civil {
-    /// Proleptic Gregorian date and time. Source: H. Hinnant, "chrono-Compatible Low-Level Date Algorithms",
-    /// `civil_from_days`: years begin in March, eras have 400 years.
+    /// Returns the proleptic Gregorian date and time. Source: H. Hinnant, "chrono-Compatible Low-Level Date
+    /// Algorithms", `civil_from_days`: years begin in March, eras have 400 years.
     pub(crate) fn new(epoch_s: i64) -> Civil {
         let days = epoch_s.div_euclid(86_400) + 719_468;
         let second_of_day = epoch_s.rem_euclid(86_400);

@@ -1,4 +1,4 @@
-//! What the streams of a trace held when the session closed it, so that a reader notices what is missing.
+//! Totals of a trace's streams when the session closed it, by which a reader notices missing data.
 //!
 //! The totals are entries of `env` in the metadata, one for each stream that has packets, named after its file:
 //!
@@ -6,29 +6,29 @@
 //! totals_cpu_1 = "id 0, instance 1: 10939 events in 46 packets, 0 lost";
 //! ```
 //!
-//! Other readers show them with the rest of the environment. They are written last, when every stream is complete. So a trace without them
-//! was not closed: its session is live, or was killed.
+//! Other readers show them with the rest of the environment. They are written last, when every stream is complete, so a
+//! trace without them was not closed: its session is live, or was killed.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// What one stream held.
+/// Totals of one stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct StreamTotals {
-    /// Of its packets.
+    /// `stream_id` of its packets.
     pub stream_id: u32,
-    /// Of its packets.
+    /// `stream_instance_id` of its packets.
     pub stream_instance_id: u32,
-    /// Records.
+    /// Number of event records.
     pub events: u64,
-    /// Packets, those without records included.
+    /// Number of packets, including those without records.
     pub packets: u64,
     /// `events_discarded` of the last packet.
     pub events_discarded: u64,
 }
 
 impl StreamTotals {
-    /// `stream_id` and `stream_instance_id`.
+    /// Returns `stream_id` and `stream_instance_id`.
     pub fn identity(&self) -> (u32, u32) {
         (self.stream_id, self.stream_instance_id)
     }
@@ -54,7 +54,7 @@ fn count(events: u64, packets: u64) -> String {
 }
 
 impl fmt::Display for StreamTotals {
-    /// As it stands in the metadata.
+    /// Writes the text of the metadata entry.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let StreamTotals { stream_id, stream_instance_id, events, packets, events_discarded } = self;
         write!(
@@ -64,25 +64,26 @@ impl fmt::Display for StreamTotals {
     }
 }
 
-/// The totals of a trace by the names of its files. Empty: the trace was not closed. A trace that was has at least a state stream.
+/// Totals of a trace by file name. They are empty if the trace was not closed; a closed trace has at least a state
+/// stream.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Totals(pub BTreeMap<String, StreamTotals>);
 
-/// How the names of the entries begin.
+/// Prefix of the entries' names.
 const PREFIX: &str = "totals_";
 
 impl Totals {
-    /// Whether the session has ended the trace and said what is in it.
+    /// Whether the session closed the trace and wrote its totals.
     pub fn is_closed(&self) -> bool {
         !self.0.is_empty()
     }
 
-    /// Names and texts of the entries.
+    /// Returns names and texts of the entries.
     pub(crate) fn entries(&self) -> impl Iterator<Item = (String, String)> {
         self.0.iter().map(|(name, totals)| (format!("{PREFIX}{name}"), totals.to_string()))
     }
 
-    /// Adds an entry of `env`, if it is one of these. False: it is, but of another form.
+    /// Adds an entry of `env` if it is one of these. Returns false if it is one but is malformed.
     pub(crate) fn read(&mut self, name: &str, text: &str) -> bool {
         let Some(name) = name.strip_prefix(PREFIX) else { return true };
         let totals = StreamTotals::parse(text);
@@ -90,8 +91,9 @@ impl Totals {
         totals.is_some()
     }
 
-    /// Compares them with streams that have been read to their ends: each one's file, its bytes, and what it holds. One line for each
-    /// stream that is missing, or that does not have what it had. Nothing, where the trace was not closed.
+    /// Compares the totals with streams that were read to the end: for each, its file name, its size in bytes, and its
+    /// content. Returns one line for each stream that is missing, differs from its totals, or has none, and no lines if
+    /// the trace was not closed.
     pub fn compare<'a>(
         &self,
         streams: impl IntoIterator<Item = (&'a str, (u64, Option<StreamTotals>))>,

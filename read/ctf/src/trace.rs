@@ -1,4 +1,4 @@
-//! A trace of anybody, as far as its metadata describe it.
+//! A trace of any tracer, as its metadata describe it.
 
 use crate::metadata::{Described, Format, Metadata, MetadataError, MetadataOptions, in_ctf2};
 use crate::model::{EnvValue, TraceClass};
@@ -6,29 +6,29 @@ use crate::plan::Plan;
 use crate::stream::TraceRef;
 use crate::time::{Clock, Correction};
 
-/// A trace of anybody: its metadata, and the plan by which its streams are read.
+/// A trace of any tracer: its metadata, and the plan that reads its streams.
 #[derive(Debug)]
 pub struct Trace {
-    /// What the metadata say.
+    /// Model of the metadata.
     pub class: TraceClass,
-    /// What those of Dormouse say besides.
+    /// Additional metadata that only Dormouse's traces have.
     pub own: Option<Metadata>,
-    /// What its times are corrected by, if they are.
+    /// Correction of the trace's times, if there is one.
     pub correction: Option<Correction>,
     plan: Plan,
     clocks: Vec<Clock>,
-    /// Host, and process if the trace is of one alone.
+    /// Host name, and the process if the trace is of a single one.
     origin: Option<String>,
 }
 
 impl Trace {
-    /// Reads the bytes of a metadata file.
+    /// Decodes the content of a metadata file.
     ///
     /// # Errors
-    /// What is wrong, and where.
+    /// Returns the fault and its position.
     pub fn decode(bytes: &[u8]) -> Result<Trace, MetadataError> {
         let Described { class, own } = Described::decode(bytes)?;
-        // The plan of ours comes with their classes.
+        // The plan of a Dormouse trace is part of its classes.
         let plan = if own.is_some() { Ok(Plan::default()) } else { Plan::new(&class) };
         let plan = plan.map_err(|error| MetadataError::Unreadable(error.to_string()))?;
         let clock = |clock: &crate::model::ClockClass| Clock {
@@ -44,10 +44,10 @@ impl Trace {
 }
 
 impl Trace {
-    /// The metadata in CTF 2. The streams are the same in both.
+    /// Returns the metadata in CTF 2. The streams are the same in both formats.
     ///
     /// # Errors
-    /// What of them CTF 2 has no words for.
+    /// Returns what CTF 2 cannot express.
     pub fn in_ctf2(&self) -> Result<String, String> {
         let text = match &self.own {
             Some(own) => {
@@ -56,13 +56,13 @@ impl Trace {
             }
             None => in_ctf2(&self.class)?,
         };
-        // A name that CTF 1.8 has twice, for one, is known as a fault there.
+        // Decoding finds faults that CTF 1.8 tolerates, for example a duplicate name.
         Trace::decode(text.as_bytes()).map_err(|error| error.to_string())?;
         Ok(text)
     }
 }
 
-/// `host`, `host:process:(7)`, or what there is of it.
+/// Returns `host`, `host:process:(7)`, or those parts that are known.
 fn origin(class: &TraceClass) -> Option<String> {
     let text = |name| class.env_text(name).map(str::to_string);
     let vpid = class.env.iter().find_map(|(name, value)| match value {

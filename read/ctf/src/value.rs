@@ -1,4 +1,4 @@
-//! What a field holds, borrowed from the stream.
+//! Values of fields, borrowed from the stream.
 
 use dormouse_abi::class::{FieldType, Kind};
 
@@ -27,7 +27,7 @@ pub enum Value<'a> {
     Sequence(Sequence<'a>),
 }
 
-/// A counted sequence of scalars, as the bytes of a stream.
+/// A counted sequence of scalars, as raw bytes of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sequence<'a> {
     kind: Kind,
@@ -35,9 +35,10 @@ pub struct Sequence<'a> {
 }
 
 impl<'a> Sequence<'a> {
-    /// A sequence of the elements in `bytes`, little-endian and packed. Bytes beyond the last whole element are left out.
+    /// Returns a sequence of the elements in `bytes`, little-endian and packed. Bytes after the last whole element are
+    /// dropped.
     ///
-    /// Returns `None` for [`Kind::Str`] and [`Kind::Bytes`], of which there are no sequences.
+    /// Returns `None` for [`Kind::Str`] and [`Kind::Bytes`], which cannot be elements of sequences.
     pub fn new(kind: Kind, bytes: &'a [u8]) -> Option<Sequence<'a>> {
         if matches!(kind, Kind::Str | Kind::Bytes) {
             return None;
@@ -51,12 +52,12 @@ impl<'a> Sequence<'a> {
         self.kind
     }
 
-    /// How many elements.
+    /// Number of elements.
     pub fn count(&self) -> usize {
         self.bytes.len() / self.kind.element_size_bytes()
     }
 
-    /// The elements.
+    /// Returns the elements.
     pub fn iter(&self) -> impl Iterator<Item = Value<'a>> + use<'a> {
         let kind = self.kind;
         self.bytes.chunks_exact(kind.element_size_bytes()).map(move |element| Value::scalar(kind, element))
@@ -64,7 +65,8 @@ impl<'a> Sequence<'a> {
 }
 
 impl<'a> Value<'a> {
-    /// The value in exactly the bytes that the plan has found for it; those of a sequence are the elements.
+    /// Decodes a value from exactly the bytes that the plan found for it; for a sequence, these are the bytes of its
+    /// elements.
     pub(crate) fn decode(field_type: FieldType, bytes: &'a [u8]) -> Value<'a> {
         match field_type {
             FieldType { kind, sequence: true } => Value::Sequence(Sequence { kind, bytes }),
@@ -76,7 +78,7 @@ impl<'a> Value<'a> {
 
     fn scalar(kind: Kind, bytes: &'a [u8]) -> Value<'a> {
         match kind {
-            // Text and byte slices are no elements (`FieldType::from_u8` refuses such sequences); their bytes would be.
+            // Text and byte slices cannot be elements (`FieldType::from_u8` refuses such sequences); their bytes can.
             Kind::U8 | Kind::Str | Kind::Bytes => Value::U8(bytes[0]),
             Kind::U16 => Value::U16(u16::from_le_bytes(array(bytes, 0))),
             Kind::U32 => Value::U32(u32::from_le_bytes(array(bytes, 0))),

@@ -1,4 +1,5 @@
-//! What `babeltrace2`, which nobody here wrote, reads from our traces is what we read: the same lines, byte for byte.
+//! Checks that `babeltrace2`, an independent reader, prints Dormouse's traces exactly as this crate does, byte for
+//! byte.
 //!
 //! Without `babeltrace2` the tests are skipped.
 
@@ -13,7 +14,7 @@ use dormouse_ctf::text::{ClockFormat, Formatter};
 use dormouse_ctf::{Problem, Sequence, StateRecord, Value};
 use dormouse_traces::{Trace, TraceBuilder};
 
-/// Writes the trace as a directory.
+/// Writes the trace to a directory.
 fn store(trace: &Trace, directory: &Path) {
     std::fs::write(directory.join("metadata"), &trace.metadata).unwrap();
     for (index, bytes) in trace.streams.iter().enumerate() {
@@ -21,7 +22,7 @@ fn store(trace: &Trace, directory: &Path) {
     }
 }
 
-/// What `babeltrace2` prints for a trace: output and error output. `None` if it is not installed.
+/// Returns output and error output of `babeltrace2` for a trace, or `None` if it is not installed.
 fn babeltrace2(trace: &Trace, zone: &str, arguments: &[&str]) -> Option<(Vec<u8>, String)> {
     let directory = tempfile::tempdir().unwrap();
     store(trace, directory.path());
@@ -41,7 +42,7 @@ fn babeltrace2(trace: &Trace, zone: &str, arguments: &[&str]) -> Option<(Vec<u8>
     }
 }
 
-/// Our lines, and the number of events that were lost.
+/// Returns this crate's lines, and the number of lost events.
 fn view(trace: &Trace, clock_format: ClockFormat, utc_offset_s: i32) -> (Vec<u8>, u64) {
     let metadata = trace.parse();
     let mut formatter = Formatter::new(clock_format, |_| utc_offset_s);
@@ -58,7 +59,7 @@ fn view(trace: &Trace, clock_format: ClockFormat, utc_offset_s: i32) -> (Vec<u8>
     (out, lost)
 }
 
-/// The first line that differs says more than two whole texts.
+/// Compares line by line, because the first difference is easier to read than two whole texts.
 fn assert_same_lines(ours: &[u8], theirs: &[u8]) {
     for (ours, theirs) in lines(ours).into_iter().zip(lines(theirs)) {
         assert_eq!(ours, theirs);
@@ -70,7 +71,8 @@ fn lines(text: &[u8]) -> Vec<String> {
     text.split(|byte| *byte == b'\n').map(|line| String::from_utf8_lossy(line).into_owned()).collect()
 }
 
-/// Every kind, sequences of every kind, hard names and texts, several streams, and 48 bits that wrap within a packet.
+/// A trace with every kind, sequences of every kind, difficult names and texts, several streams, and 48-bit times that
+/// wrap within a packet.
 fn everything(kind: RecordKind) -> TraceBuilder {
     let mut trace = TraceBuilder::of_records(kind);
     let scalars: Vec<_> = Kind::ALL.iter().map(|kind| (format!("{kind:?}"), FieldType::scalar(*kind))).collect();
@@ -86,7 +88,8 @@ fn everything(kind: RecordKind) -> TraceBuilder {
     let sequence_class = trace.class("every", "sequence", &as_str(&sequences));
     let keywords = ["string", "event", "int", "struct", "stream", "_x", "__y", "id", "enum", "uint8_t", "packet"];
     let keyword_class = trace.class("struct", "event", &keywords.map(|name| (name, FieldType::scalar(Kind::U8))));
-    // Names that our metadata change so that they stay readable: doubled, taken by a count, words of TSDL, no names.
+    // Names that the metadata writer must change: duplicates, names that collide with a count, words of TSDL, and texts
+    // that are not identifiers.
     let hard_names = ["Bool", "Complex", "Imaginary", "a", "a", "_b_length", "c d", "9", "", "ü"];
     let mut hard_fields = hard_names.map(|name| (name, FieldType::scalar(Kind::U8))).to_vec();
     hard_fields.push(("b", FieldType::scalar(Kind::Bytes)));
@@ -166,7 +169,7 @@ fn lines_agree_without_context() {
     lines_agree(RecordKind::Compact);
 }
 
-/// Gaps around 2^32 ticks, within a packet and from one to the next, and ids around the last compact one.
+/// Covers gaps around 2^32 ticks, within a packet and between packets, and ids around the last compact one.
 #[test]
 fn compact_and_extended_records_agree() {
     let mut trace = TraceBuilder::of_records(RecordKind::Compact);
@@ -189,7 +192,7 @@ fn compact_and_extended_records_agree() {
     let Some((theirs, errors)) = babeltrace2(&trace, "UTC", &[]) else { return };
     assert_same_lines(&view(&trace, ClockFormat::TimeOfDay, 0).0, &theirs);
     assert_eq!(errors, "");
-    // The times are those that were written, by both accounts.
+    // Both readers return the times that were written.
     let metadata = trace.parse();
     for event in trace.readers(&metadata) {
         let event = event.unwrap();
@@ -228,7 +231,7 @@ fn discarded_events_agree() {
     let (ours, lost) = view(&trace, ClockFormat::TimeOfDay, 0);
     assert_same_lines(&ours, &theirs);
     assert_eq!(lost, 21);
-    // What the first packet tells may be older than the stream's first packet, so babeltrace2 gives no figure for it.
+    // Losses in the first packet may be older than the stream's first packet, so babeltrace2 prints no number for it.
     for part in ["Tracer may have discarded events", "Tracer discarded 5 events", "Tracer discarded 12 events"] {
         assert!(errors.contains(part), "{errors}");
     }
@@ -236,7 +239,7 @@ fn discarded_events_agree() {
     let mut formatter = Formatter::new(ClockFormat::TimeOfDay, |_| 0);
     let warnings: Vec<_> =
         trace.readers(&metadata).filter_map(Result::err).map(|notice| formatter.warning(&notice, "cpu0")).collect();
-    // Ours name the same spans of time.
+    // This crate's warnings have the same time ranges.
     for warning in &warnings {
         let span = &warning[warning.find('[').unwrap()..];
         assert!(errors.contains(span), "{span} {errors}");
@@ -246,7 +249,7 @@ fn discarded_events_agree() {
 
 #[test]
 fn a_clock_of_another_frequency_agrees() {
-    // More cycles than a second has, and a negative offset, are for readers to add up.
+    // Offsets with more cycles than a second has, and negative offsets, must be added up by the reader.
     for (offset_s, offset_cycles) in
         [(1_600_000_000, 1_234_567_890), (1_600_000_000, 9_234_567_890), (-3, 10_000_000_000)]
     {
@@ -272,7 +275,7 @@ fn clock_agrees(offset_s: i64, offset_cycles: u64) {
     });
     let class = trace.class("p", "e", &[]);
     let stream = trace.stream(0);
-    // The first ticks, a machine that has been up for minutes, and one for months: beyond what a double holds exactly.
+    // The first ticks, an uptime of minutes, and an uptime of months, which exceeds what a double holds exactly.
     for begin in [0u64, 1 << 40, 1 << 55] {
         for n in 0..700 {
             trace.event(stream, begin + n * n * n * 1_117, 1, 1, class, &[]);

@@ -1,4 +1,4 @@
-//! Streams against an oracle: what was written is read, and bytes that nobody wrote are survived.
+//! Property tests of streams: what was written is read back, and arbitrary bytes cause no panic.
 
 use dormouse_abi::class::{ClassDecl, FieldType, Kind};
 use dormouse_abi::page::{HEADER_SIZE_BYTES, STREAM_EVENTS};
@@ -13,7 +13,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
 
-/// A value that owns its bytes: those that a record holds, without count or NUL.
+/// A value that owns its bytes as a record holds them, without count or NUL.
 #[derive(Debug, Clone)]
 struct Owned {
     field_type: FieldType,
@@ -33,12 +33,12 @@ impl Owned {
     }
 }
 
-/// One step of building a stream.
+/// A step in building a stream.
 #[derive(Debug, Clone)]
 enum Operation {
-    /// Ticks since the event before, vpid, vtid, which class, material for its values.
+    /// Adds an event: ticks since the previous event, vpid, vtid, choice of class, raw material for its values.
     Event(u64, u32, u32, Index, Vec<Vec<u8>>),
-    /// Ends the packet with padding and lost events.
+    /// Ends the packet, with this minimum size and this number of lost events.
     Packet(usize, u64),
 }
 
@@ -52,7 +52,7 @@ fn kinds() -> impl Strategy<Value = RecordKind> {
 }
 
 fn operations() -> impl Strategy<Value = Vec<Operation>> {
-    // Times of a packet may span 46 bits; the sum of 40 such steps wraps 48 bits often enough.
+    // The times of a packet may span 46 bits. The sum of 40 of these steps wraps 48 bits often enough.
     let ticks = prop_oneof![0..5u64, 0..(1u64 << 40), (1u64 << 32) - 2..(1u64 << 32) + 2];
     let material = vec(vec(any::<u8>(), 0..40), 1..5);
     let event = (ticks, any::<u32>(), any::<u32>(), any::<Index>(), material);
@@ -65,7 +65,7 @@ fn operations() -> impl Strategy<Value = Vec<Operation>> {
     )
 }
 
-/// The value of a field made from `material`, whatever that is.
+/// Makes the value of a field from `material`, which can be any bytes.
 fn owned(field_type: FieldType, material: &[u8]) -> Owned {
     let size = field_type.kind.element_size_bytes();
     let bytes = match field_type {
@@ -78,7 +78,7 @@ fn owned(field_type: FieldType, material: &[u8]) -> Owned {
     Owned { field_type, bytes }
 }
 
-/// Values as text: NaN is not equal to itself, but it is printed as itself.
+/// Formats values as text, because NaN does not equal itself but is printed the same.
 fn printed<'a>(fields: impl IntoIterator<Item = (&'a str, Value<'a>)>) -> String {
     fields.into_iter().map(|(name, value)| format!("{name}={value:?};")).collect()
 }
@@ -90,9 +90,9 @@ proptest! {
     fn what_is_written_is_read(
         classes in vec(vec(field_types(), 0..6), 1..5),
         kind in kinds(),
-        // Ids around the last compact one, too.
+        // Includes ids around the last compact one.
         id_first in prop_oneof![Just(0u16), 250..260u16],
-        // Of times that 64 bits of nanoseconds since 1970 hold.
+        // Only times that fit 64 bits of nanoseconds since 1970.
         start in prop_oneof![0..1u64 << 20, (1u64 << 48) - (1 << 20)..1 << 48, any::<u64>().prop_map(|n| n >> 2)],
         operations in operations(),
     ) {
@@ -143,7 +143,7 @@ proptest! {
                 }
                 Err(notice) => match notice.problem {
                     Problem::Discarded { count, .. } => discarded += count,
-                    // A packet without events stands where the one before ended, the first one at 0.
+                    // An empty packet has the end time of the previous packet, or 0 if it is the first.
                     problem => prop_assert!(false, "{problem}"),
                 },
             }
@@ -153,7 +153,8 @@ proptest! {
         let stats = Stats::collect(&metadata, &[("state", &trace.streams[0]), ("events", &trace.streams[1])]);
         prop_assert_eq!((stats.events, stats.events_lost), (found.len() as u64, lost));
         prop_assert_eq!(stats.classes.iter().map(|class| class.bytes).sum::<u64>(), size_bytes as u64);
-        // Counting page by page, without believing the headers, gives the same; and the first record since any of them is that.
+        // Counting page by page without trusting the headers gives the same result, and the search for the first record
+        // since each event finds that event.
         let (mut rest, mut counted) = (&trace.streams[1][..], 0);
         while !rest.is_empty() {
             let header = PacketHeader::decode(rest).unwrap();
@@ -197,7 +198,7 @@ proptest! {
         content in 0..600usize,
     ) {
         let (_, metadata) = sample(kind);
-        // Ids that exist get deeper into the records than random ones.
+        // Existing ids reach more of the decoder than random ones.
         let mut records = records;
         for (index, id) in ids.into_iter().enumerate() {
             if let Some(head) = records.get_mut(index * 20..index * 20 + 2) {
@@ -221,7 +222,7 @@ proptest! {
         let (trace, metadata) = sample(kind);
         let mut bytes = bytes;
         if magic {
-            // Magic and uuid of the trace, so that the rest of the header is looked at.
+            // With the trace's magic and UUID, the rest of the header is checked too.
             let len = bytes.len().min(20);
             bytes[..len].copy_from_slice(&trace.streams[1][..len]);
         }
@@ -249,7 +250,7 @@ proptest! {
             let _ = Metadata::decode(&[&magic, noise.as_bytes()].concat());
         }
         let _ = Metadata::parse(&format!("/* CTF 1.8 */\n{noise}"));
-        // A comment is not part of the metadata, whatever it says.
+        // Comments are ignored, whatever their content.
         let comment = noise.replace("*/", "");
         prop_assert_eq!(Metadata::parse(&format!("{}\n/* {comment} */", trace.metadata)), Ok(metadata));
     }
@@ -276,7 +277,7 @@ proptest! {
     }
 }
 
-/// A trace of four classes and three packets, the last one without padding.
+/// Returns a trace of four classes and three packets, the last one without padding.
 fn sample(kind: RecordKind) -> (Trace, Metadata) {
     let mut trace = TraceBuilder::of_records(kind);
     let scalar = FieldType::scalar;
@@ -303,7 +304,7 @@ fn sample(kind: RecordKind) -> (Trace, Metadata) {
     (trace, metadata)
 }
 
-/// Everything that reads a stream comes to an end, and times do not decrease unless a notice has said so.
+/// Checks that all readers of a stream terminate, and that times do not decrease unless a notice reports it.
 fn survive(metadata: &Metadata, bytes: &[u8]) -> Result<(), TestCaseError> {
     let mut formatter = Formatter::new(ClockFormat::DateTime, |_| -3600);
     let (mut out, mut last, mut payload) = (vec![], 0, 0);
@@ -330,7 +331,7 @@ fn survive(metadata: &Metadata, bytes: &[u8]) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// A packet of records as they come, whatever rule they follow.
+/// Returns a packet of these records without checking them.
 fn packet_of(records: &[&[u8]], begin: u64, end: u64) -> Vec<u8> {
     let mut packet = EventWriter::new(sample(RecordKind::Compact).1.options.uuid, STREAM_EVENTS, 0, 0).finish(0, 0);
     let mut header = PacketHeader::decode(&packet).unwrap();
@@ -359,13 +360,13 @@ fn records_without_context_have_the_times_that_they_were_written_at() {
     let begin = 7 * half + 9;
     let records: [(&[u8], u16, u64); 8] = [
         (&compact_header(0, begin), ids[0], begin),
-        // The last moment that is not ambiguous: it is before `begin` by its low half.
+        // The latest unambiguous time: by its low half, it is before `begin`.
         (&compact_header(254, begin + half - 1), ids[1], begin + half - 1),
         (&compact_header(0, begin + half), ids[0], begin + half),
         (&extended_header(255, begin + half), ids[2], begin + half),
         (&extended_header(300, begin + 5 * half), ids[3], begin + 5 * half),
         (&compact_header(0, begin + 5 * half + 1), ids[0], begin + 5 * half + 1),
-        // An id that a compact record could have had.
+        // An extended record with an id that would fit a compact one.
         (&extended_header(254, begin + 6 * half + 1), ids[1], begin + 6 * half + 1),
         (&compact_header(0, begin + 6 * half + 1), ids[0], begin + 6 * half + 1),
     ];
@@ -375,7 +376,7 @@ fn records_without_context_have_the_times_that_they_were_written_at() {
         .map(|event| event.map(|event| (event.class.id, event.timestamp)).unwrap())
         .collect();
     assert_eq!(found, records.map(|(_, id, timestamp)| (u64::from(id), timestamp)));
-    // Without the records before it, each is found, and with its time as the packet's begin the rest reads the same.
+    // Each record is found without the ones before it. If its time is the packet's begin, the rest reads the same.
     let classes = &metadata.classes;
     let mut offset = HEADER_SIZE_BYTES;
     for (index, (bytes_of_one, _, timestamp)) in records.into_iter().enumerate() {
@@ -389,7 +390,7 @@ fn records_without_context_have_the_times_that_they_were_written_at() {
     }
     assert_eq!(first_record_since(&packet, packet.len(), classes, begin, begin + 7 * half), Ok(None));
 
-    // A full time that goes back is damage.
+    // A full time that decreases is damage.
     let packet = packet_of(&[&extended_header(300, begin + 4), &extended_header(300, begin + 3)], begin, begin + 9);
     let problems: Vec<_> = StreamReader::new(&metadata, 0, &packet).filter_map(Result::err).collect();
     let record_offset_bytes = (HEADER_SIZE_BYTES + EXTENDED_HEADER_SIZE_BYTES) as u64;

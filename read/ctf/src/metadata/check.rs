@@ -1,10 +1,10 @@
-//! What a reader relies on beyond the grammar: fields by whose names packets and records are found.
+//! Checks that go beyond the grammar: fields that a reader finds by name in packets and records.
 
 use super::error::{Checked, fail};
 use super::syntax::At;
 use crate::model::{FieldClass, Length, Struct, TraceClass};
 
-/// Fields of a packet's header and context that say something to a reader.
+/// Fields of a packet's header and context that a reader uses.
 const NUMBERS: [&str; 9] = [
     "magic",
     "stream_id",

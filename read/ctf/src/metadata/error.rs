@@ -1,44 +1,44 @@
-//! What is wrong with metadata, and where.
+//! Errors in metadata, with their position.
 
 use std::fmt;
 
 use super::syntax::At;
 
-/// Why text is not metadata that this crate reads.
+/// A reason why a text is not metadata that this crate reads.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum MetadataError {
-    /// The text ends within a declaration that starts on this line.
+    /// The text ends within a declaration.
     #[error("the declaration on line {line} is cut off; take the text from that line on away to read the rest")]
     CutOff {
-        /// Where, from 1.
+        /// Line on which the declaration starts, from 1.
         line: usize,
     },
-    /// The text is wrong at one place.
+    /// The text has an error at a known position.
     #[error("{0}")]
     Text(Box<TextError>),
-    /// Anything else.
+    /// Any other error.
     #[error("{0}")]
     Unreadable(String),
 }
 
-/// What is wrong at one place of the text.
+/// An error at a position of the text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TextError {
-    /// From 1.
+    /// Line, from 1.
     pub line: usize,
-    /// In characters, from 1.
+    /// Column in characters, from 1.
     pub column: usize,
-    /// What is wrong there.
+    /// Description of the error.
     pub what: String,
-    /// The line.
+    /// Text of the line.
     pub excerpt: String,
 }
 
-/// Characters of a line that are shown before and behind the place.
+/// Maximum number of characters shown on each side of the position.
 const EXCERPT_CHARS: usize = 70;
 
 impl fmt::Display for TextError {
-    /// What is wrong, the line, and a caret below the place.
+    /// Writes the error, the line, and a caret below the position.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let TextError { line, column, what, excerpt } = self;
         let start = (column - 1).saturating_sub(EXCERPT_CHARS);
@@ -47,7 +47,7 @@ impl fmt::Display for TextError {
     }
 }
 
-/// Tabs and the like are one column wide.
+/// Replaces control characters such as tabs by a space, so that each is one column wide.
 fn blank_control(c: char) -> char {
     if c.is_control() { ' ' } else { c }
 }
@@ -66,13 +66,13 @@ impl MetadataError {
     }
 }
 
-/// The line of a place, from 1.
+/// Returns the line of an offset, from 1.
 pub(super) fn line_of(text: &str, offset: usize) -> usize {
     let before = text.as_bytes().get(..offset).unwrap_or(text.as_bytes());
     before.iter().filter(|byte| **byte == b'\n').count() + 1
 }
 
-/// A failure, and where.
+/// An error and its position.
 pub(super) type Failure = (At, String);
 pub(super) type Checked<T> = Result<T, Failure>;
 

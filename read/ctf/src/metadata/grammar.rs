@@ -1,4 +1,4 @@
-//! TSDL (clause 7) as a grammar: text in, [`super::syntax`] out.
+//! The grammar of TSDL (clause 7). It parses a text into the tree of [`super::syntax`].
 
 use std::borrow::Cow;
 
@@ -11,16 +11,16 @@ use winnow::token::{any, literal, take_till, take_until, take_while};
 use super::error::{MetadataError, line_of};
 use super::syntax::*;
 
-/// Braces within braces.
+/// Maximum depth of nested braces.
 const DEPTH_MAX: u32 = 64;
 
-/// The text, and how many braces are open.
+/// Text, with the number of open braces.
 type Input<'a> = Stateful<LocatingSlice<&'a str>, u32>;
 type Parsed<T> = Result<T, ErrMode<Wrong>>;
-/// A field's name, and where it stands.
+/// Name of a field, and its position.
 type Name<'a> = (At, &'a str);
 
-/// What is wrong, and where.
+/// A parse error and its position.
 #[derive(Debug, Clone, Default)]
 struct Wrong {
     offset: usize,
@@ -39,7 +39,7 @@ impl<'a> ParserError<Input<'a>> for Wrong {
     }
 }
 
-/// All declarations of a text.
+/// Parses all declarations of a text.
 pub(super) fn parse(text: &str) -> Result<Vec<Declaration<'_>>, MetadataError> {
     let mut input = Input { input: LocatingSlice::new(text), state: 0 };
     let mut declarations = Vec::new();
@@ -62,7 +62,7 @@ pub(super) fn parse(text: &str) -> Result<Vec<Declaration<'_>>, MetadataError> {
     }
 }
 
-/// Whether no semicolon ends the declaration at the start of this text.
+/// Whether the declaration at the start of this text lacks its final semicolon.
 fn is_cut_off(mut text: &str) -> bool {
     let mut depth = 0u32;
     loop {
@@ -79,7 +79,7 @@ fn is_cut_off(mut text: &str) -> bool {
                     text = behind;
                     continue;
                 }
-                // A text that does not end in its line is wrong, unless that is the last one.
+                // A literal must end on its line. Only on the last line can it be cut off.
                 None => return !text.contains('\n'),
             },
             Some('{') => depth += 1,
@@ -92,7 +92,7 @@ fn is_cut_off(mut text: &str) -> bool {
     }
 }
 
-/// What follows the literal whose first quote has been passed, if it ends in its line.
+/// Returns the text after a literal whose opening quote has been passed, if the literal ends on its line.
 fn behind_literal(text: &str, quote: char) -> Option<&str> {
     let mut chars = text.chars();
     loop {
@@ -120,7 +120,7 @@ fn expected<T>(input: &Input<'_>, what: &str) -> Parsed<T> {
     wrong(input, format!("expected {what}, {found}"))
 }
 
-/// White space and comments.
+/// Skips white space and comments.
 fn blank(input: &mut Input<'_>) -> Parsed<()> {
     loop {
         take_while(0.., |c: char| c.is_whitespace()).void().parse_next(input)?;
@@ -137,7 +137,7 @@ fn blank(input: &mut Input<'_>) -> Parsed<()> {
     }
 }
 
-/// A sign, if it comes next.
+/// Parses `sign` if it is next. Returns whether it was there.
 fn sign(sign: &'static str) -> impl for<'a> FnMut(&mut Input<'a>) -> Parsed<bool> {
     move |input| opt(terminated(literal(sign), blank)).map(|found| found.is_some()).parse_next(input)
 }
@@ -146,7 +146,7 @@ fn expect(input: &mut Input<'_>, text: &'static str) -> Parsed<()> {
     if sign(text)(input)? { Ok(()) } else { expected(input, &format!("`{text}`")) }
 }
 
-/// Words that name types; with one of them, or several, an alias can be declared.
+/// Words that name types. An alias can be declared for one or more of them.
 const TYPE_WORDS: [&str; 12] = [
     "char",
     "double",
@@ -161,7 +161,7 @@ const TYPE_WORDS: [&str; 12] = [
     "_Complex",
     "_Imaginary",
 ];
-/// Other words that are no names.
+/// Other words that cannot be names.
 const KEYWORDS: [&str; 16] = [
     "align",
     "callsite",
@@ -181,7 +181,7 @@ const KEYWORDS: [&str; 16] = [
     "variant",
 ];
 
-/// That a word is a name, and none of those with a meaning of their own.
+/// Checks that a word is a name and not a word of the language.
 fn name<'a>((at, word): Name<'a>, has_type_words: bool) -> Parsed<Name<'a>> {
     if KEYWORDS.contains(&word) || !has_type_words && TYPE_WORDS.contains(&word) {
         return Err(ErrMode::Cut(Wrong {
@@ -192,7 +192,7 @@ fn name<'a>((at, word): Name<'a>, has_type_words: bool) -> Parsed<Name<'a>> {
     Ok((at, word))
 }
 
-/// An identifier, if one comes next.
+/// Parses an identifier if one is next.
 fn word<'a>(input: &mut Input<'a>) -> Parsed<&'a str> {
     let first = take_while(1, |c: char| c.is_ascii_alphabetic() || c == '_');
     let rest = take_while(0.., |c: char| c.is_ascii_alphanumeric() || c == '_');
@@ -203,7 +203,7 @@ fn next_word<'a>(input: &mut Input<'a>) -> Parsed<Option<&'a str>> {
     opt(peek(word)).parse_next(input)
 }
 
-/// Identifiers with dots between.
+/// Parses identifiers that are separated by dots.
 fn path<'a>(input: &mut Input<'a>, what: &str) -> Parsed<Cow<'a, str>> {
     let Some(first) = opt(word).parse_next(input)? else { return expected(input, what) };
     let mut path = Cow::Borrowed(first);
@@ -220,7 +220,7 @@ fn at(input: &Input<'_>) -> At {
     At(input.current_token_start())
 }
 
-/// What stands between braces; the first of them has been read.
+/// Parses the content of braces up to the closing brace. The opening brace has been read.
 fn in_braces<'a, T>(input: &mut Input<'a>, mut one: impl FnMut(&mut Input<'a>) -> Parsed<T>) -> Parsed<Vec<T>> {
     if input.state == DEPTH_MAX {
         return wrong(input, format!("more than {DEPTH_MAX} braces are open"));
@@ -249,7 +249,7 @@ fn declaration<'a>(input: &mut Input<'a>) -> Parsed<Declaration<'a>> {
             None => return expected(input, "a declaration (trace, env, clock, stream, event, typealias, …)"),
         },
     };
-    // By the grammar several definitions can stand behind one another.
+    // The grammar permits consecutive definitions without a semicolon between them.
     let is_definition = matches!(declaration, Declaration::Type(TypeDeclaration::Definition(_)));
     if !is_definition || !matches!(next_word(input)?, Some("struct" | "variant" | "enum")) {
         expect(input, ";")?;
@@ -257,7 +257,7 @@ fn declaration<'a>(input: &mut Input<'a>) -> Parsed<Declaration<'a>> {
     Ok(declaration)
 }
 
-/// `typealias`, `typedef`, or the definition of a structure, variant or enumeration; without its semicolon.
+/// Parses `typealias`, `typedef`, or the definition of a structure, variant or enumeration, without its semicolon.
 fn type_declaration<'a>(input: &mut Input<'a>) -> Parsed<Option<TypeDeclaration<'a>>> {
     Ok(match next_word(input)? {
         Some("typealias") => {
@@ -278,7 +278,7 @@ fn type_declaration<'a>(input: &mut Input<'a>) -> Parsed<Option<TypeDeclaration<
     })
 }
 
-/// The name that an alias gives: words and asterisks, or a tag such as `struct x`.
+/// Parses the name that an alias declares: words and asterisks, or a tag such as `struct x`.
 fn type_name(input: &mut Input<'_>) -> Parsed<String> {
     let (mut all, mut last) = (String::new(), None);
     loop {
@@ -322,7 +322,7 @@ fn entry<'a>(input: &mut Input<'a>) -> Parsed<Entry<'a>> {
     Ok(entry)
 }
 
-/// `key = value;` alone, as in `integer { … }`.
+/// Parses one `key = value;`, as in `integer { … }`.
 fn assignment<'a>(input: &mut Input<'a>) -> Parsed<Assignment<'a>> {
     let entry_at = at(input);
     let key = path(input, "a key or `}`")?;
@@ -341,7 +341,7 @@ fn value<'a>(input: &mut Input<'a>) -> Parsed<Value<'a>> {
     }
 }
 
-/// A whole number as in C.
+/// Parses an integer in C syntax.
 fn number(input: &mut Input<'_>) -> Parsed<i128> {
     let start = *input;
     let is_negative = opt(terminated(alt((literal("-"), literal("+"))), blank)).parse_next(input)? == Some("-");
@@ -359,7 +359,8 @@ fn number(input: &mut Input<'_>) -> Parsed<i128> {
     }
 }
 
-/// A string literal, or a character's, with the escapes of C. What they give need not be UTF-8; then the replacement character stands for it.
+/// Parses a string or character literal with C escapes. Bytes that are not UTF-8 are replaced by the replacement
+/// character.
 fn string(input: &mut Input<'_>) -> Parsed<String> {
     let start = *input;
     let quote = any.parse_next(input)?;
@@ -370,7 +371,7 @@ fn string(input: &mut Input<'_>) -> Parsed<String> {
         match opt(any).parse_next(input)? {
             Some(end) if end == quote => break,
             Some('\\') => escape(input, &mut out)?,
-            // A literal is of one line.
+            // A literal cannot span lines.
             _ => return wrong(&start, "this text does not end in its line"),
         }
     }
@@ -379,7 +380,7 @@ fn string(input: &mut Input<'_>) -> Parsed<String> {
 }
 
 fn escape(input: &mut Input<'_>, out: &mut Vec<u8>) -> Parsed<()> {
-    // Three digits of either base can be more than a byte; its low bits count then.
+    // Three digits of either base can exceed a byte. Only the low eight bits count.
     let byte = |base| move |digits: &str| u32::from_str_radix(digits, base).unwrap_or(0) as u8;
     let octal = take_while(1..=3, '0'..='7').map(byte(8));
     let hexadecimal = preceded(literal("x"), take_while(1..=3, |c: char| c.is_ascii_hexdigit())).map(byte(16));
@@ -401,7 +402,7 @@ fn escape(input: &mut Input<'_>, out: &mut Vec<u8>) -> Parsed<()> {
     any.void().parse_next(input)
 }
 
-/// A type, and, where a field's name follows the words of its type, that name.
+/// Parses a type and, if `has_name` is set and a field's name follows the words of the type, that name.
 fn type_of<'a>(input: &mut Input<'a>, has_name: bool) -> Parsed<(Type<'a>, Option<Name<'a>>)> {
     while opt(peek(word)).parse_next(input)? == Some("const") {
         word.parse_next(input)?;
@@ -423,7 +424,7 @@ fn type_of<'a>(input: &mut Input<'a>, has_name: bool) -> Parsed<(Type<'a>, Optio
     Ok((Type { at: type_at, kind }, None))
 }
 
-/// The words of a type's name; the last is a field's name, if there is to be one.
+/// Parses the words of a type's name. If `has_name` is set, the last word is the field's name.
 fn words<'a>(input: &mut Input<'a>, has_name: bool) -> Parsed<(Cow<'a, str>, Option<Name<'a>>)> {
     let mut last = (at(input), word.parse_next(input)?);
     let mut words = Cow::Borrowed("");
@@ -445,7 +446,7 @@ fn words<'a>(input: &mut Input<'a>, has_name: bool) -> Parsed<(Cow<'a, str>, Opt
         while sign("*")(input)? {
             push(&mut words, "*");
         }
-        // The name behind the asterisks.
+        // The name after the asterisks.
         let behind_at = at(input);
         let behind = if has_name && is_pointer { opt(word).parse_next(input)? } else { None };
         return Ok((words, behind.map(|word| name((behind_at, word), false)).transpose()?));
@@ -464,7 +465,7 @@ fn properties<'a>(input: &mut Input<'a>, are_needed: bool) -> Parsed<Vec<Assignm
     if are_needed { expected(input, "`{`") } else { Ok(Vec::new()) }
 }
 
-/// The word that has been looked at, and a name, if one follows.
+/// Skips the keyword that was peeked, and parses a name if one follows.
 fn keyword_and_tag<'a>(input: &mut Input<'a>) -> Parsed<Option<&'a str>> {
     word.parse_next(input)?;
     let tag_at = at(input);
@@ -495,7 +496,7 @@ fn variant<'a>(input: &mut Input<'a>) -> Parsed<TypeKind<'a>> {
     let own_name = keyword_and_tag(input)?;
     let tag = if sign("<")(input)? {
         let (tag_at, tag) = (at(input), path(input, "the name of a tag")?);
-        // Names of scopes are words of the language, but never alone.
+        // Absolute paths contain words of the language, but never as the whole path.
         if !tag.contains('.') {
             name((tag_at, &tag), false)?;
         }
@@ -560,7 +561,7 @@ fn member<'a>(input: &mut Input<'a>) -> Parsed<Member<'a>> {
             let Some(declaration) = type_declaration(input)? else { return expected(input, "a field") };
             Member::Type(declaration)
         }
-        // A definition without a field is one for later.
+        // A definition without a field only declares the type.
         Some("struct" | "variant" | "enum") => {
             let definition = type_of(input, false)?.0;
             if input.input.as_ref().starts_with(';') {
@@ -579,13 +580,13 @@ fn member<'a>(input: &mut Input<'a>) -> Parsed<Member<'a>> {
     Ok(member)
 }
 
-/// A type, and the fields or names that are of it.
+/// Parses a type and the fields or names that have this type.
 fn fields<'a>(input: &mut Input<'a>) -> Parsed<(Type<'a>, Vec<Declarator<'a>>)> {
     let (class, name) = type_of(input, true)?;
     Ok((class, declarators(input, name)?))
 }
 
-/// Names with their lengths, of which the first may have been read.
+/// Parses names with their lengths. The first name may already have been read.
 fn declarators<'a>(input: &mut Input<'a>, mut first: Option<Name<'a>>) -> Parsed<Vec<Declarator<'a>>> {
     let mut declarators = Vec::new();
     loop {
@@ -608,7 +609,7 @@ fn declarators<'a>(input: &mut Input<'a>, mut first: Option<Name<'a>>) -> Parsed
     }
 }
 
-/// `[3]`, `[length]`; a failure to find the bracket ends the list of them.
+/// Parses `[3]` or `[length]`. A missing bracket ends the caller's list of lengths.
 fn length<'a>(input: &mut Input<'a>) -> Parsed<(At, Length<'a>)> {
     terminated(literal("["), blank).void().parse_next(input)?;
     let length_at = at(input);

@@ -1,12 +1,13 @@
-//! The metadata: a text that says how the streams are laid out, in TSDL (CTF 1.8, clause 7) or in JSON (CTF 2, `json`).
+//! Metadata: the text that describes the layout of the streams, in TSDL (CTF 1.8, clause 7) or in JSON (CTF 2, `json`).
 //!
-//! The text grows while a session runs: the preamble comes first, and a block is appended for every event class before the
-//! first record that uses it is written. Three kinds of declaration depend on the session (`env`, `clock`, `event`), and the
-//! header of event records is one of two; all
-//! others are fixed by `dormouse-abi`, and the reader insists on them, because nothing here could read another layout.
+//! The text grows while a session runs. It starts with the preamble, and a block is appended for every event class
+//! before the first record of that class is written. Three kinds of declaration depend on the session (`env`, `clock`,
+//! `event`), and there are two possible headers of event records. All others are fixed by `dormouse-abi`, and the
+//! reader requires them, because it cannot read another layout.
 //!
-//! As in other tracers' metadata a field `x` is declared as `_x`, so that names such as `int` or `event` do not collide with
-//! TSDL's own; readers take the underscore off again. The count of a sequence `x` is a field of its own, `__x_length`.
+//! As in other tracers' metadata, a field `x` is declared as `_x`, so that names such as `int` or `event` do not
+//! collide with words of TSDL. Readers remove the underscore again. The count of a sequence `x` is a separate field,
+//! `__x_length`.
 
 mod check;
 mod error;
@@ -30,7 +31,7 @@ use dormouse_abi::class::ClassDecl;
 use dormouse_abi::record::RecordKind;
 pub use error::{MetadataError, TextError};
 
-/// The format of metadata; the streams are the same in both.
+/// Format of metadata. The streams are the same in both formats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Format {
     /// CTF 1.8: text in TSDL.
@@ -41,7 +42,7 @@ pub enum Format {
 }
 
 impl Format {
-    /// As the command line has it.
+    /// Name of the format on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Format::Ctf18 => "ctf1.8",
@@ -49,7 +50,7 @@ impl Format {
         }
     }
 
-    /// The block that declares a class, see [`Metadata::class`].
+    /// Returns the block that declares a class, see [`Metadata::class`].
     pub fn class(self, id: u16, decl: &ClassDecl) -> String {
         match self {
             Format::Ctf18 => write::event(dormouse_abi::page::STREAM_EVENTS, id, decl),
@@ -57,56 +58,56 @@ impl Format {
         }
     }
 
-    /// That of a text.
+    /// Detects the format of a text.
     fn of(text: &str) -> Format {
         if text.starts_with(json::SEPARATOR) { Format::Ctf2 } else { Format::Ctf18 }
     }
 }
 
-/// What the preamble says of the session.
+/// Options of the preamble, which describe the session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MetadataOptions {
-    /// The trace's identity, as in every packet.
+    /// UUID of the trace, as in every packet.
     pub uuid: [u8; 16],
-    /// Name of the machine.
+    /// Name of the host.
     pub hostname: String,
-    /// The clock.
+    /// Clock of the timestamps.
     pub clock: Clock,
     /// Major and minor version of Dormouse.
     pub tracer_version: (u32, u32),
-    /// When the session began, seconds since the epoch.
+    /// Start of the session, in seconds since the epoch.
     pub start_time_s: i64,
-    /// What headers the records of programs have.
+    /// Kind of the programs' records, which determines their headers.
     pub record_kind: RecordKind,
-    /// What the text is written in.
+    /// Format of the text.
     pub format: Format,
 }
 
-/// Metadata as they are written or as they have been read.
+/// Metadata, to be written or as read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Metadata {
-    /// What the preamble says.
+    /// Options of the preamble.
     pub options: MetadataOptions,
-    /// The classes that are declared.
+    /// Declared event classes.
     pub classes: Classes,
-    /// What the streams hold, if the trace is closed.
+    /// Totals of the streams; empty if the trace is not closed.
     pub totals: Totals,
 }
 
 impl Metadata {
-    /// Metadata without classes but those of the state stream.
+    /// Returns metadata with only the classes of the state stream.
     pub fn new(options: MetadataOptions) -> Metadata {
         let classes = Classes::of_records(options.record_kind);
         Metadata { options, classes, totals: Totals::default() }
     }
 
-    /// All of the text.
+    /// Returns the whole text.
     pub fn text(&self) -> String {
         let classes = self.classes.events().filter_map(|class| Some((class.id as u16, class.decl.as_ref()?)));
         classes.fold(self.preamble(), |text, (id, decl)| text + &self.options.format.class(id, decl))
     }
 
-    /// The beginning of the text, up to the first class of a program.
+    /// Returns the start of the text, up to the first class of a program.
     pub fn preamble(&self) -> String {
         match self.options.format {
             Format::Ctf18 => write::preamble(self),
@@ -114,16 +115,16 @@ impl Metadata {
         }
     }
 
-    /// The block of CTF 1.8 that declares a class, to be appended before the first record with this id. Ids of programs end at
-    /// [`CLASS_ID_MAX`](dormouse_abi::class::CLASS_ID_MAX).
+    /// Returns the block of CTF 1.8 that declares a class. It must be appended before the first record with this id.
+    /// Ids of programs end at [`CLASS_ID_MAX`](dormouse_abi::class::CLASS_ID_MAX).
     pub fn class(id: u16, decl: &ClassDecl) -> String {
         Format::Ctf18.class(id, decl)
     }
 
-    /// Reads the text back.
+    /// Parses metadata that Dormouse has written.
     ///
     /// # Errors
-    /// [`MetadataError`] for every text that [`Metadata::preamble`] and [`Metadata::class`] cannot have written; comments,
+    /// [`MetadataError`] for a text that [`Metadata::preamble`] and [`Metadata::class`] cannot have written. Comments,
     /// white space and further entries of `env` and `clock` are accepted.
     pub fn parse(text: &str) -> Result<Metadata, MetadataError> {
         match Format::of(text) {
@@ -132,37 +133,37 @@ impl Metadata {
         }
     }
 
-    /// Reads the bytes of a metadata file: text, or text in packets of either byte order (clause 7.1).
+    /// Decodes the content of a metadata file: text, or text in packets of either byte order (clause 7.1).
     ///
     /// # Errors
-    /// As [`Metadata::parse`], and those of packets and of bytes that are no text.
+    /// Errors of [`Metadata::parse`], of packets, and of bytes that are not text.
     pub fn decode(bytes: &[u8]) -> Result<Metadata, MetadataError> {
         Metadata::parse(&text_of(bytes)?)
     }
 }
 
-/// Metadata of anybody, read.
+/// Metadata of any tracer.
 #[derive(Debug)]
 pub struct Described {
-    /// What they say.
+    /// Model of the metadata.
     pub class: TraceClass,
-    /// What they say besides, if they are ours.
+    /// Additional content, if Dormouse wrote the metadata.
     pub own: Option<Metadata>,
 }
 
 impl Described {
-    /// Reads the bytes of a metadata file of anybody: text, or text in packets of either byte order (clause 7.1).
+    /// Decodes the content of any tracer's metadata file: text, or text in packets of either byte order (clause 7.1).
     ///
     /// # Errors
-    /// What is wrong, and where.
+    /// Returns the error and its position.
     pub fn decode(bytes: &[u8]) -> Result<Described, MetadataError> {
         Described::parse(&text_of(bytes)?)
     }
 
-    /// Reads the text of anybody's metadata.
+    /// Parses the metadata text of any tracer.
     ///
     /// # Errors
-    /// What is wrong, and where.
+    /// Returns the error and its position.
     pub fn parse(text: &str) -> Result<Described, MetadataError> {
         if Format::of(text) == Format::Ctf2 {
             return json::describe(text);
@@ -173,12 +174,12 @@ impl Described {
     }
 }
 
-/// Anybody's metadata in CTF 2, for the same streams; or what of them it has no words for.
+/// Converts metadata of any tracer to CTF 2 for the same streams, or returns what CTF 2 cannot express.
 pub(crate) fn in_ctf2(class: &TraceClass) -> Result<String, String> {
     json::translate(class)
 }
 
-/// The text of a metadata file.
+/// Returns the text of a metadata file.
 fn text_of(bytes: &[u8]) -> Result<Cow<'_, str>, MetadataError> {
     let not_text = |error: std::str::Utf8Error| {
         let offset_bytes = error.valid_up_to();
@@ -207,7 +208,7 @@ mod tests {
         ClassDecl { provider: "p".into(), name: "every".into(), fields }
     }
 
-    /// The line that says what is wrong, and where.
+    /// The first line of the message, which has the error and its position.
     fn said(error: &MetadataError) -> String {
         error.to_string().lines().next().unwrap_or_default().to_string()
     }
@@ -367,13 +368,13 @@ mod tests {
         let line = text[..text.find("\tdomain").unwrap()].lines().count() + 1;
         assert_eq!(twice("\tdomain", "\t/* ü */ hostname = \"b\";\n\tdomain"), is(line, 10, "hostname", "env"));
         assert_eq!(twice("\tdomain", "\tx = 1; x = 1;\n\tdomain"), is(line, 9, "x", "env"));
-        // Two blocks have the keys of one.
+        // Keys in two blocks collide like those in one block.
         assert_eq!(twice("\nclock {", "\nenv { domain = 1; };\nclock {"), is(line + 8, 7, "domain", "env"));
         let clock = text[..text.find("\tfreq").unwrap()].lines().count() + 1;
         assert_eq!(twice("\tfreq", "\tfreq = 7;\n\tfreq"), is(clock + 1, 2, "freq", "clock"));
     }
 
-    /// Metadata in packets whose contents are at most `size_bytes` long.
+    /// Splits metadata into packets whose contents are at most `size_bytes` long.
     fn in_packets(text: &[u8], size_bytes: usize, number: fn(u32) -> [u8; 4]) -> Vec<u8> {
         let packet = |part: &[u8]| {
             let mut packet = [&number(0x75D1_1D57)[..], &[7; 16], &number(0)].concat();

@@ -1,6 +1,8 @@
-//! Recognises the metadata that this crate writes, and reads from them what the model does not tell: options, kinds of fields, totals.
+//! Recognises metadata that this crate wrote, and reads from them what the model lacks: options, kinds of fields,
+//! totals.
 //!
-//! `env`, `clock` and `event` are understood; all other declarations must be those that a preamble with the same options has.
+//! `env`, `clock` and `event` are interpreted. All other declarations must equal those of a preamble with the same
+//! options.
 
 use dormouse_abi::class::{CLASS_ID_MAX, ClassDecl, FIELD_COUNT_MAX, FieldType, Kind};
 use dormouse_abi::page::{STREAM_EVENTS, STREAM_STATE};
@@ -15,7 +17,7 @@ use crate::class::Classes;
 use crate::time::Clock;
 use crate::totals::Totals;
 
-/// Whether a text says that it is ours. Then it has to be.
+/// Whether a text claims to be written by Dormouse. Then it must be.
 pub(super) fn is_own(declarations: &[Declaration<'_>]) -> bool {
     let says_so = |entry: &Entry<'_>| {
         matches!(entry, Entry::Value(assignment) if assignment.key == "tracer_name"
@@ -24,7 +26,7 @@ pub(super) fn is_own(declarations: &[Declaration<'_>]) -> bool {
     blocks(declarations, "env").any(|block| block.entries.iter().any(says_so))
 }
 
-/// Reads metadata of ours.
+/// Reads metadata that Dormouse has written.
 pub(super) fn read(text: &str, declarations: &[Declaration<'_>]) -> Result<Metadata, MetadataError> {
     recognise(text, declarations).map_err(|(at, what)| MetadataError::at(text, at.0, what))
 }
@@ -48,7 +50,7 @@ fn recognise(text: &str, declarations: &[Declaration<'_>]) -> Checked<Metadata> 
         Some(first) => Ok((first.at, Entries::new(blocks(declarations, keyword))?)),
         None => foreign(At(0), format!("there is no {keyword} declaration")),
     };
-    // Whichever of the two it is, what it has to look like is compared below.
+    // Only the kind of header is detected here. Its exact form is compared below.
     let is_variant = |entry: &Entry<'_>| match entry {
         Entry::Class(_, _, Type { kind: TypeKind::Struct { members: Some(members), .. }, .. }) => members
             .iter()
@@ -141,7 +143,7 @@ fn number<T: TryFrom<i128>>((at, entries): &Found<'_>, key: &str) -> Checked<T> 
     }
 }
 
-/// `event { name = "provider:name"; id = 7; stream_id = 0; fields := struct { … } align(8); }`
+/// Parses `event { name = "provider:name"; id = 7; stream_id = 0; fields := struct { … } align(8); }`.
 fn event(block: &Block<'_>) -> Option<(u16, ClassDecl)> {
     let [Entry::Value(name), Entry::Value(id), Entry::Value(stream_id), Entry::Class(_, fields_key, fields)] =
         block.entries.as_slice()
@@ -173,7 +175,7 @@ fn fields_of(mut members: &[Member<'_>]) -> Option<Vec<(String, FieldType)>> {
         let (class, name, length) = field(member)?;
         members = rest;
         let (name, field_type) = match (&class.kind, rest.first().and_then(field)) {
-            // A count, and what it counts.
+            // A count, followed by its sequence.
             (TypeKind::Named(word), Some((element, name, Some(count))))
                 if word == "uint32_t" && count == name_of_count(name) =>
             {
@@ -208,7 +210,7 @@ fn member_name<'a>(member: &'a Member<'_>) -> Option<&'a str> {
     field(member).map(|(_, name, _)| name)
 }
 
-/// Type, name, and the field that has the length.
+/// Returns type, name, and the field that holds the length.
 fn field<'a>(member: &'a Member<'_>) -> Option<(&'a Type<'a>, &'a str, Option<&'a str>)> {
     let Member::Fields(class, declarators) = member else { return None };
     let [declarator] = declarators.as_slice() else { return None };

@@ -1,19 +1,20 @@
-//! Metadata in packets (clause 7.1), the form that some tracers store and send them in: each packet has a header and a part of the text.
+//! Metadata in packets (clause 7.1), a form that some tracers store and send. Each packet has a header and a part of
+//! the text.
 
 use super::MetadataError;
 
-/// What a packet begins with, in the writer's byte order.
+/// Magic at the start of a packet, in the writer's byte order.
 const MAGIC: u32 = 0x75D1_1D57;
-/// Magic, uuid, checksum, two sizes in bits, three schemes, two numbers of the version.
+/// Size of a packet header: magic, uuid, checksum, two sizes in bits, three schemes, two version numbers.
 const HEADER_SIZE_BYTES: usize = 37;
 const OFFSET_UUID: usize = 4;
 const OFFSET_CONTENT_SIZE: usize = 24;
 const OFFSET_PACKET_SIZE: usize = 28;
-/// Compression, encryption, checksum: 0 is none.
+/// Offset of the schemes for compression, encryption and checksum; 0 means none.
 const OFFSET_SCHEMES: usize = 32;
 const OFFSET_VERSION: usize = 35;
 
-/// The text without the headers and the padding; `None` where `bytes` are no packets.
+/// Returns the text without headers and padding, or `None` if `bytes` do not begin with a packet.
 pub(super) fn text(bytes: &[u8]) -> Result<Option<Vec<u8>>, MetadataError> {
     let number: fn([u8; 4]) -> u32 = match bytes.first_chunk() {
         Some(magic) if u32::from_le_bytes(*magic) == MAGIC => u32::from_le_bytes,
@@ -32,7 +33,8 @@ pub(super) fn text(bytes: &[u8]) -> Result<Option<Vec<u8>>, MetadataError> {
     Ok(Some(text))
 }
 
-/// What the packet at the start of `rest` holds, and what is behind it. The first packet of all is at the start of `bytes`.
+/// Returns the content of the packet at the start of `rest`, and the rest after it. `bytes` starts with the first
+/// packet.
 fn packet<'a>(bytes: &[u8], rest: &'a [u8], number: fn([u8; 4]) -> u32) -> Result<(&'a [u8], &'a [u8]), &'static str> {
     let header: &[u8; HEADER_SIZE_BYTES] = rest.first_chunk().ok_or("is cut off within its header")?;
     let number_at = |offset| number(crate::bytes::array(header, offset));

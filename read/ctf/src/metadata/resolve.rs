@@ -1,4 +1,4 @@
-//! From the tree of the text to the model: names are looked up in their scopes, and everything is checked.
+//! Converts the tree of the text to the model. Names are looked up in their scopes, and everything is checked.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -8,12 +8,12 @@ use super::syntax::{Assignment, At, Block, Declaration, Entry, Value};
 use super::types::Types;
 use crate::model::{ByteOrder, ClockClass, EnvValue, EventClass, Scope, StreamClass, Struct, TraceClass};
 
-/// The model of a text's declarations.
+/// Returns the model of a text's declarations.
 pub(super) fn resolve(text: &str, declarations: &[Declaration<'_>]) -> Result<TraceClass, MetadataError> {
     resolved(text, declarations).map_err(|(at, what)| MetadataError::at(text, at.0, what))
 }
 
-/// The blocks with this keyword.
+/// Returns the blocks with this keyword.
 fn blocks<'a>(
     declarations: &'a [Declaration<'a>],
     keyword: &'static str,
@@ -51,7 +51,7 @@ fn resolved(text: &str, declarations: &[Declaration<'_>]) -> Checked<TraceClass>
     let mut names = HashSet::new();
     for block in blocks(declarations, "clock") {
         let clock = clock(block)?;
-        // babeltrace2's writer declares a clock once for each class of streams.
+        // babeltrace2's writer declares a clock once for each stream class.
         if names.insert(clock.name.clone()) {
             trace.clocks.push(clock);
         }
@@ -125,13 +125,13 @@ fn env(declarations: &[Declaration<'_>]) -> Checked<Vec<(String, EnvValue)>> {
             Value::Word(word) => EnvValue::Text(word.to_string()),
             Value::Number(number) => match i64::try_from(*number) {
                 Ok(number) => EnvValue::Number(number),
-                // As babeltrace2, which has 64 bits for it.
+                // An unsigned 64-bit number wraps, as in babeltrace2.
                 Err(_) if *number > 0 => EnvValue::Number(*number as u64 as i64),
                 Err(_) => return fail(at, "this number has more than 64 bits"),
             },
         })
     };
-    // Some write a key twice; the last value counts.
+    // Some writers repeat a key. The last value counts.
     let mut env: Vec<(String, EnvValue)> = Vec::new();
     let mut places: HashMap<&str, usize> = HashMap::new();
     for block in blocks(declarations, "env") {
@@ -182,7 +182,7 @@ fn clock(block: &Block<'_>) -> Checked<ClockClass> {
 fn stream<'a>(block: &'a Block<'a>, types: &mut Types<'a>, packet_header: Option<&Struct>) -> Checked<StreamClass> {
     let mut stream = StreamClass { id: Entries::new([block])?.id("id")?.unwrap_or(0), ..StreamClass::default() };
     types.open();
-    // Scopes can refer to those before them, in whatever order they are declared.
+    // Scopes can refer to the ones read before them, in whatever order they are declared.
     for entry in &block.entries {
         if let Entry::Type(declaration) = entry {
             types.declare(declaration)?;
@@ -269,7 +269,7 @@ fn event<'a>(
     Ok(event)
 }
 
-/// The `name = value;` entries of all blocks of one kind, in their order.
+/// The `name = value;` entries of all blocks of one kind, in order.
 pub(super) struct Entries<'a>(Vec<(&'a str, (At, &'a Value<'a>))>);
 
 impl<'a> Entries<'a> {
@@ -359,7 +359,7 @@ fn optional_uuid(entries: &Entries<'_>) -> Checked<Option<[u8; 16]>> {
     uuid(text).map_or_else(|| fail(at, "this is no uuid: 32 hexadecimal digits"), |uuid| Ok(Some(uuid)))
 }
 
-/// 32 digits, with dashes anywhere.
+/// Parses 32 hexadecimal digits, with dashes anywhere.
 pub(super) fn uuid(text: &str) -> Option<[u8; 16]> {
     let digits: String = text.chars().filter(|c| *c != '-').collect();
     let is_hexadecimal = digits.len() == 32 && digits.bytes().all(|byte| byte.is_ascii_hexdigit());

@@ -6,7 +6,7 @@ use super::error::{Checked, fail};
 use super::syntax::{Assignment, At, Value};
 use crate::model::{Base, ByteOrder, ClockClass, Float, Integer};
 
-/// The properties of an integer.
+/// Parses the properties of an integer.
 pub(super) fn integer(
     native: ByteOrder,
     clocks: &[ClockClass],
@@ -38,7 +38,7 @@ pub(super) fn integer(
                 integer.clock = clock;
             }
             ("align" | "map", _) => return fail(value_at, "this value is of another kind"),
-            // Others have keys of their own.
+            // The remaining keys have their own checks of values.
             _ => {}
         }
     }
@@ -51,7 +51,7 @@ pub(super) fn integer(
     Ok(integer)
 }
 
-/// The properties of a floating-point number.
+/// Parses the properties of a floating-point number.
 pub(super) fn float(native: ByteOrder, at: At, properties: &[Assignment<'_>]) -> Checked<Float> {
     let mut float = Float { size_bits: 0, align_bits: 0, byte_order: native, is_reversed: false };
     let (mut exponent, mut mantissa) = (0, 0);
@@ -84,7 +84,7 @@ fn byte_order_of(native: ByteOrder, at: At, value: &Value<'_>) -> Checked<ByteOr
     }
 }
 
-/// `true`, `1`, `TRUE` and their opposites.
+/// Parses `true`, `TRUE`, `1` and their opposites.
 pub(super) fn flag(at: At, value: &Value<'_>) -> Checked<bool> {
     match value {
         Value::Number(number @ (0 | 1)) => Ok(*number == 1),
@@ -101,7 +101,7 @@ pub(super) fn align_of(at: At, number: i128) -> Checked<u64> {
     }
 }
 
-/// Whether it is one of characters.
+/// Whether the encoding is one of characters.
 pub(super) fn encoding(property: &Assignment<'_>) -> Checked<bool> {
     let word = match &property.value {
         Value::Word(word) => word.as_ref(),

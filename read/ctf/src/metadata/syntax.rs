@@ -1,8 +1,9 @@
-//! The text of metadata as a tree, before anything is looked up.
+//! Syntax tree of metadata text, before names are looked up.
 
 use std::borrow::Cow;
 
-/// Where something stands: its offset in the text. Trees that differ in places alone are equal.
+/// Position as an offset in the text. All positions compare equal, so that trees that differ only in positions are
+/// equal.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct At(pub usize);
 
@@ -12,7 +13,7 @@ impl PartialEq for At {
     }
 }
 
-/// A declaration outside of all others.
+/// A top-level declaration.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Declaration<'a> {
     /// `env { … };`
@@ -20,7 +21,7 @@ pub(super) enum Declaration<'a> {
     Type(TypeDeclaration<'a>),
 }
 
-/// What a keyword has in its braces.
+/// A keyword and the content of its braces.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Block<'a> {
     pub at: At,
@@ -49,7 +50,7 @@ pub(super) struct Assignment<'a> {
 pub(super) enum Value<'a> {
     Number(i128),
     Text(String),
-    /// A name, or several with dots between.
+    /// A name, or several names separated by dots.
     Word(Cow<'a, str>),
 }
 
@@ -89,11 +90,11 @@ pub(super) enum TypeKind<'a> {
         container: Option<Box<Type<'a>>>,
         labels: Option<Vec<Label<'a>>>,
     },
-    /// Words with a space between.
+    /// Words separated by single spaces.
     Named(Cow<'a, str>),
 }
 
-/// What stands in the braces of a structure or a variant.
+/// A member in the braces of a structure or variant.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Member<'a> {
     Fields(Type<'a>, Vec<Declarator<'a>>),
@@ -118,6 +119,6 @@ pub(super) enum Length<'a> {
 pub(super) struct Label<'a> {
     pub at: At,
     pub name: Cow<'a, str>,
-    /// The first and the last value, where they are given.
+    /// First and last value, if they are given.
     pub range: Option<(i128, i128)>,
 }

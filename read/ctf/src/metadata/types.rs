@@ -1,4 +1,4 @@
-//! Types of the text: names in their scopes, and fields that say something about others.
+//! Types in the text: names in their scopes, and fields that refer to other fields.
 
 use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
@@ -9,41 +9,42 @@ use super::scalars::{align_of, encoding, float, integer};
 use super::syntax::{At, Declarator, Length, Member, Type, TypeDeclaration, TypeKind};
 use crate::model::{self, ByteOrder, ClockClass, FieldClass, FieldPath, Integer, Label, Range, Scope, Struct};
 
-/// A name's meaning.
+/// Meaning of a name.
 #[derive(Debug, Clone)]
 pub(super) enum Named<'a> {
     Class(Arc<FieldClass>),
     /// A structure or a variant.
     Tree(&'a Type<'a>),
-    /// An array of so many.
+    /// An array with these lengths.
     Array(&'a Type<'a>, &'a [(At, Length<'a>)]),
 }
 
-/// Fields that text of no length can declare, by structures that hold one another several times.
+/// Minimum budget of fields, to which the length of the text is added. The budget bounds structures that contain one
+/// another several times.
 const FIELD_COUNT_MIN: usize = 1 << 20;
-/// Structures in structures, by name.
+/// Maximum depth of nested structures.
 const DEPTH_MAX: usize = 64;
-/// Arrays in arrays, structures between them or not.
+/// Maximum depth of nested arrays, with or without structures between them.
 const ARRAYS_MAX: usize = 64;
-/// Names that are compared with one that is looked for at the price of a field.
+/// Number of name comparisons that cost as much of the budget as one field.
 pub(super) const NAMES_PER_FIELD: usize = 64;
 
-/// Names of types in nested scopes, and where in a structure the reader is.
+/// Names of types in nested scopes, and the reader's position within structures.
 pub(super) struct Types<'a> {
     byte_order: ByteOrder,
     clocks: Vec<ClockClass>,
-    /// Each name with the place of its declaration, before which it is none.
+    /// Names of each scope, with the position of the declaration. A name is not visible before it.
     scopes: Vec<HashMap<String, (At, Named<'a>)>>,
-    /// Fields that may yet be made.
+    /// Number of fields that may still be created.
     budget: Cell<usize>,
-    /// Arrays around the field at hand.
+    /// Number of arrays around the current field.
     arrays: usize,
     root: Scope,
-    /// The structures around the field at hand, the outermost first.
+    /// Structures and variants around the current field, outermost first.
     levels: Vec<Level>,
 }
 
-/// A structure that is being read, or a variant.
+/// A structure or variant that is being read.
 struct Level {
     is_variant: bool,
     members: Vec<model::Member>,
@@ -51,7 +52,7 @@ struct Level {
 
 type Before<'b> = [(Scope, Option<&'b Struct>)];
 
-/// Names by which scopes can be told from everywhere.
+/// Prefixes of absolute paths, by scope.
 const SCOPES: [(&str, Scope); 6] = [
     ("trace.packet.header.", Scope::PacketHeader),
     ("stream.packet.context.", Scope::PacketContext),
@@ -88,7 +89,7 @@ impl<'a> Types<'a> {
         }
     }
 
-    /// Takes note of a name for later.
+    /// Adds the names that a declaration defines.
     pub(super) fn declare(&mut self, declaration: &'a TypeDeclaration<'a>) -> Checked<()> {
         match declaration {
             TypeDeclaration::Alias(original, name_at, name) => {
@@ -116,7 +117,7 @@ impl<'a> Types<'a> {
         }
     }
 
-    /// Takes note of the name that a structure, variant or enumeration has in itself, if it has one.
+    /// Adds the name of a structure, variant or enumeration, if the definition has one. Returns whether it has.
     pub(super) fn define(&mut self, definition: &'a Type<'a>) -> Checked<bool> {
         let name = match &definition.kind {
             TypeKind::Struct { name: Some(name), members: Some(_), .. } => format!("struct {name}"),
@@ -129,7 +130,8 @@ impl<'a> Types<'a> {
         Ok(true)
     }
 
-    /// Numbers and texts are understood where they are named. What structures hold can depend on where they are used.
+    /// Scalars are resolved at their declaration. Structures and variants are not, because their content can depend on
+    /// the place of use.
     fn named(&mut self, original: &'a Type<'a>) -> Checked<Named<'a>> {
         Ok(match &original.kind {
             TypeKind::Struct { .. } | TypeKind::Variant { .. } => {
@@ -141,7 +143,7 @@ impl<'a> Types<'a> {
         })
     }
 
-    /// Whether a class can be one, whether or not a field is of it: only the fields that it refers to are not looked for.
+    /// Checks a type whether or not a field uses it. Only its references to other fields are not resolved.
     fn check(&mut self, class: &'a Type<'a>) -> Checked<()> {
         match &class.kind {
             TypeKind::Struct { members: Some(members), align, .. } => {
@@ -182,7 +184,7 @@ impl<'a> Types<'a> {
         Ok(())
     }
 
-    /// That a field's name is not a type's.
+    /// Checks that a field's name is not the name of a type.
     fn check_name(&self, declarator: &Declarator<'_>) -> Checked<()> {
         match self.find(declarator.at, &declarator.name) {
             Ok(_) => fail(declarator.at, format!("`{}` is the name of a type", declarator.name)),
@@ -196,7 +198,7 @@ impl<'a> Types<'a> {
         found.map_or_else(|| fail(at, format!("there is no type `{name}` before this")), |(_, named)| Ok(named.clone()))
     }
 
-    /// The structure of a scope, behind those that its fields may refer to.
+    /// Resolves the structure of a scope. Its fields may refer to the scopes in `before`.
     pub(super) fn root(&mut self, root: Scope, class: &'a Type<'a>, before: &Before<'_>) -> Checked<Struct> {
         self.root = root;
         self.levels.clear();
@@ -206,7 +208,7 @@ impl<'a> Types<'a> {
         }
     }
 
-    /// The class of a field with this name.
+    /// Resolves the class of a field with this name.
     fn class(&mut self, class: &'a Type<'a>, field: &str, before: &Before<'_>) -> Checked<Arc<FieldClass>> {
         self.charge(class.at, 1)?;
         if self.levels.len() >= DEPTH_MAX {
@@ -255,7 +257,7 @@ impl<'a> Types<'a> {
             Named::Class(class) => Ok(class),
             Named::Array(original, lengths) => self.array(original, lengths, "", before),
             Named::Tree(tree) => match &tree.kind {
-                // Structures by name in one another would have no end otherwise.
+                // Names are followed only once: named structures that refer to one another could recurse without end.
                 TypeKind::Struct { members: Some(_), .. } | TypeKind::Variant { options: Some(_), .. } => {
                     Ok(Arc::new(self.compound(tree, tag, before)?))
                 }
@@ -295,7 +297,7 @@ impl<'a> Types<'a> {
         }
     }
 
-    /// A structure or a variant with its braces.
+    /// Resolves a structure or variant that has braces.
     fn compound(&mut self, class: &'a Type<'a>, tag: Option<(At, &str)>, before: &Before<'_>) -> Checked<FieldClass> {
         match &class.kind {
             TypeKind::Struct { members: Some(members), align, .. } => {
@@ -343,7 +345,7 @@ impl<'a> Types<'a> {
                 Member::Fields(class, declarators) => {
                     for (index, declarator) in declarators.iter().enumerate() {
                         let name = declarator.name.as_ref();
-                        // The first underscore of a field's name is no part of it.
+                        // The first underscore of a field's name is not part of it.
                         let shown = if is_variant { name } else { name.strip_prefix('_').unwrap_or(name) };
                         if !names.insert(shown) {
                             return fail(declarator.at, format!("there is a field `{shown}` already"));
@@ -381,7 +383,7 @@ impl<'a> Types<'a> {
         Ok(model::Member { name: declarator.name.to_string(), class })
     }
 
-    /// Arrays of a class, one in another; without a length the class itself.
+    /// Builds nested arrays of a class, or the class itself if there are no lengths.
     fn array(
         &mut self,
         class: &'a Type<'a>,
@@ -389,7 +391,7 @@ impl<'a> Types<'a> {
         field: &str,
         before: &Before<'_>,
     ) -> Checked<Arc<FieldClass>> {
-        // What another field says is looked up from here, not from within the elements.
+        // References to length fields are resolved from here, not from within the elements.
         let mut found = Vec::new();
         for (at, length) in lengths {
             found.push(match length {
@@ -417,8 +419,8 @@ impl<'a> Types<'a> {
         Ok(class)
     }
 
-    /// Finds the field that a path names: from the innermost structure outwards, or, by the name of
-    /// a scope, in one that is read before.
+    /// Finds the field that a path names: from the innermost structure outwards or, with the prefix of a scope, in that
+    /// scope.
     fn reference(&self, at: At, path: &str, before: &Before<'_>) -> Checked<(FieldPath, Integer)> {
         let mut compared = 0;
         let absolute = SCOPES.iter().find_map(|(prefix, scope)| Some((*scope, path.strip_prefix(prefix)?)));
@@ -439,17 +441,17 @@ impl<'a> Types<'a> {
         }
     }
 
-    /// The field below the structure that is the last of so many around.
+    /// Finds a field by its path below the structure at nesting depth `count`.
     fn in_levels(&self, path: &str, count: usize, compared: &mut usize) -> Option<(FieldPath, Arc<FieldClass>)> {
         let level = self.levels.get(count - 1).filter(|level| !level.is_variant)?;
         let (mut indices, class) = descend(&level.members, path, compared)?;
-        // The member that each structure around is at comes behind those that it has.
+        // In each enclosing structure, the current member's index is the number of members before it.
         let mut around: Vec<usize> = self.levels[..count - 1].iter().map(|level| level.members.len()).collect();
         around.append(&mut indices);
         Some((FieldPath { scope: self.root, path: around }, class))
     }
 
-    /// A class of numbers or texts.
+    /// Resolves a class of numbers or texts.
     pub(super) fn scalar(&mut self, class: &'a Type<'a>) -> Checked<FieldClass> {
         match &class.kind {
             TypeKind::Integer(properties) => {
@@ -499,7 +501,7 @@ impl<'a> Types<'a> {
         }
     }
 
-    /// Times whose clock is not said are those of the only clock there is; if there is none, of one in nanoseconds.
+    /// Assigns a clock to times that do not name one: the only clock, or nanoseconds if there is no clock.
     fn with_clock(&mut self, at: At, field: &str, class: Arc<FieldClass>) -> Checked<Arc<FieldClass>> {
         let is_time = match self.root {
             Scope::EventHeader => field == "timestamp",
@@ -527,7 +529,7 @@ impl<'a> Types<'a> {
         }
     }
 
-    /// The clock of a stream's times: that of the first field which has one.
+    /// Returns the clock of a stream's times, which is that of the first field with a clock.
     pub(super) fn clock_of_stream(&self, stream: &model::StreamClass) -> Option<usize> {
         let scopes = [&stream.packet_context, &stream.event_header, &stream.event_context];
         let of_events = stream.events.iter().flat_map(|event| [&event.context, &event.fields]);
@@ -540,7 +542,7 @@ fn fixed_length(at: At, number: i128) -> Checked<u64> {
     u32::try_from(number).map(u64::from).or_else(|_| fail(at, "an array has 0 to 2^32 - 1 elements"))
 }
 
-/// That numbers of elements are some. Whether the fields that say others are there depends on where they are used.
+/// Checks that constant lengths are valid. Whether length fields exist depends on the place of use.
 fn check_lengths(declarator: &Declarator<'_>) -> Checked<()> {
     declarator.lengths.iter().try_for_each(|(at, length)| match length {
         Length::Number(number) => fixed_length(*at, *number).map(drop),
@@ -554,7 +556,7 @@ fn clock_of(class: &FieldClass) -> Option<usize> {
         FieldClass::Struct(structure) => structure.members.iter().find_map(|member| clock_of(&member.class)),
         FieldClass::Variant(variant) => variant.options.iter().find_map(|option| clock_of(&option.class)),
         FieldClass::Array { element, .. } => clock_of(element),
-        // CTF 1.8 has none of the last two.
+        // CTF 1.8 does not have the last two classes.
         FieldClass::Float(_) | FieldClass::Text(_) | FieldClass::Blob { .. } | FieldClass::Optional(_) => None,
     }
 }
@@ -568,7 +570,7 @@ fn in_scope(
     Some((FieldPath { scope: scope.0, path: indices }, class))
 }
 
-/// A member of a structure's structures; `compared` counts the names that are looked at.
+/// Finds a member by its path through nested structures. Adds the number of compared names to `compared`.
 fn descend(mut members: &[model::Member], path: &str, compared: &mut usize) -> Option<(Vec<usize>, Arc<FieldClass>)> {
     let mut indices = Vec::new();
     let mut parts = path.split('.').peekable();
@@ -590,7 +592,7 @@ fn is_text(integer: &Integer) -> bool {
     integer.is_character && integer.size_bits == 8 && integer.align_bits == 8
 }
 
-/// A class that has members.
+/// Returns the class as a structure, if it is one.
 fn structure(class: &FieldClass) -> Option<&Struct> {
     if let FieldClass::Struct(structure) = class { Some(structure) } else { None }
 }

@@ -1,4 +1,4 @@
-//! Writes TSDL.
+//! Writer of TSDL.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -14,7 +14,7 @@ use crate::time::utc_datetime;
 /// First line of metadata (clause 7).
 pub(super) const FIRST_LINE: &str = "/* CTF 1.8 */";
 
-/// The name of a kind's type. `Str` has none: TSDL names that type itself.
+/// Name of a kind's type. `Str` needs no alias, because TSDL itself names that type.
 pub(super) fn type_name(kind: Kind) -> &'static str {
     match kind {
         Kind::U8 => "uint8_t",
@@ -34,7 +34,7 @@ pub(super) fn type_name(kind: Kind) -> &'static str {
     }
 }
 
-/// Header of records with context and of the state stream: `dormouse_abi::record` in TSDL.
+/// Header of records with context and of state-stream records: `dormouse_abi::record` in TSDL.
 const EVENT_HEADER: &str = "\
 \tevent.header := struct {
 \t\tuint16_t id;
@@ -42,7 +42,7 @@ const EVENT_HEADER: &str = "\
 \t} align(8);
 ";
 
-/// The context behind it.
+/// Context after that header.
 const EVENT_CONTEXT: &str = "\
 \tevent.context := struct {
 \t\tuint32_t vpid;
@@ -50,7 +50,7 @@ const EVENT_CONTEXT: &str = "\
 \t} align(8);
 ";
 
-/// Header of records without context, in the way of LTTng's compact one.
+/// Header of records without context, similar to LTTng's compact header.
 const COMPACT_EVENT_HEADER: &str = "\
 \tevent.header := struct {
 \t\tenum : uint8_t { compact = 0 ... 254, extended = 255 } id;
@@ -165,7 +165,7 @@ stream {{
     out
 }
 
-/// A type of timestamps.
+/// Returns the alias of a timestamp type.
 fn clock_alias(size_bits: u32, clock_name: &str) -> String {
     format!(
         "typealias integer {{ size = {size_bits}; signed = false; align = 8; map = clock.{clock_name}.value; }} := uint{size_bits}_clock_t;\n"
@@ -198,10 +198,11 @@ fn put_counted(out: &mut String, kind: Kind, name: &str) {
     put(out, format_args!("\t\tuint32_t __{name}_length;\n\t\t{} _{name}[__{name}_length];\n", type_name(kind)));
 }
 
-/// Words of TSDL that start with an underscore, without it: the one in front of a field's name would make it one of them.
+/// Words of TSDL that start with an underscore, without it. The underscore in front of a field's name would turn the
+/// name into such a word.
 const RESERVED: [&str; 3] = ["Bool", "Complex", "Imaginary"];
 
-/// Names of the fields: C identifiers that differ from one another and from the names of the counts.
+/// Returns names for the fields: C identifiers that differ from one another and from the names of the counts.
 pub(super) fn field_names(decl: &ClassDecl) -> Vec<String> {
     let mut taken = BTreeSet::new();
     let name_of = |(name, field_type): &(String, FieldType)| {
@@ -221,7 +222,7 @@ pub(super) fn field_names(decl: &ClassDecl) -> Vec<String> {
     decl.fields.iter().map(name_of).collect()
 }
 
-/// The nearest C identifier.
+/// Converts a name to the nearest C identifier.
 pub(super) fn identifier(name: &str) -> String {
     let mut name: String = name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
     if name.chars().next().is_none_or(|first| first.is_ascii_digit()) {
@@ -230,7 +231,7 @@ pub(super) fn identifier(name: &str) -> String {
     name
 }
 
-/// A TSDL string literal. Its escapes are those of C; a NUL would end the string for readers, so it is left out.
+/// Returns a TSDL string literal with C escapes. NUL is left out, because it would end the string for readers.
 fn quoted(text: &str) -> String {
     let mut out = String::from("\"");
     for c in text.chars() {
@@ -245,7 +246,7 @@ fn quoted(text: &str) -> String {
     out
 }
 
-/// As RFC 9562 writes it.
+/// Formats a UUID as in RFC 9562.
 fn uuid_text(uuid: &[u8; 16]) -> String {
     let mut out = String::new();
     for (index, byte) in uuid.iter().enumerate() {

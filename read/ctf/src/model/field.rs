@@ -1,19 +1,19 @@
-//! Classes of fields (clause 4).
+//! Field classes (clause 4).
 
 use std::sync::Arc;
 
 use super::role::Roles;
 
-/// Which byte of a number comes first.
+/// Byte order of a number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ByteOrder {
-    /// The lowest.
+    /// The lowest byte is first.
     Little,
-    /// The highest.
+    /// The highest byte is first.
     Big,
 }
 
-/// How a number is shown.
+/// Number base for display.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[allow(missing_docs)]
 pub enum Base {
@@ -23,14 +23,14 @@ pub enum Base {
     Hexadecimal,
 }
 
-/// A class of fields.
+/// A field class.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum FieldClass {
     Integer(Integer),
     Float(Float),
     Text(Text),
-    /// So many bytes; `is_uuid`: those of the trace's identity, in a packet's header.
+    /// A number of bytes. If `is_uuid` is set, they are the trace's UUID in a packet header.
     Blob {
         length: Length,
         is_uuid: bool,
@@ -38,69 +38,69 @@ pub enum FieldClass {
     Struct(Struct),
     Variant(Variant),
     Optional(Optional),
-    /// So many elements, one behind the other. Those of an array of characters are text.
+    /// A number of consecutive elements. An array of characters is text.
     Array {
         element: Arc<FieldClass>,
         length: Length,
         is_text: bool,
-        /// At least; a power of two.
+        /// Minimum alignment, in bits; a power of two.
         align_bits: u64,
     },
 }
 
 impl FieldClass {
-    /// The alignment of its first bit, in bits; not 0.
+    /// Alignment of the first bit, in bits; not 0.
     pub fn align_bits(&self) -> u64 {
         match self {
             FieldClass::Integer(integer) => integer.align_bits,
             FieldClass::Float(float) => float.align_bits,
             FieldClass::Text(_) | FieldClass::Blob { .. } => 8,
             FieldClass::Struct(structure) => structure.align_bits,
-            // That of the option is found when it is known which one it is.
+            // The option's own alignment is applied once the option is known.
             FieldClass::Variant(_) | FieldClass::Optional(_) => 1,
             FieldClass::Array { element, align_bits, .. } => element.align_bits().max(*align_bits),
         }
     }
 }
 
-/// How many elements there are.
+/// Number of elements.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Length {
-    /// So many.
+    /// A constant number.
     Fixed(u64),
-    /// As many as another field says.
+    /// The value of another field.
     Field(FieldPath),
 }
 
-/// A class of whole numbers, which an enumeration names.
+/// A class of integers, or an enumeration of integers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Integer {
-    /// 1 to 64; of a number of variable length 64.
+    /// Size, 1 to 64 bits; 64 for a number of variable length.
     pub size_bits: u32,
-    /// A power of two.
+    /// Alignment, in bits; a power of two.
     pub align_bits: u64,
-    /// Of the bytes.
+    /// Byte order.
     pub byte_order: ByteOrder,
-    /// Whether the highest bit is the sign.
+    /// Whether the number is signed.
     pub is_signed: bool,
-    /// How it is shown.
+    /// Number base for display.
     pub base: Base,
-    /// Whether its values are characters.
+    /// Whether the values are characters.
     pub is_character: bool,
-    /// The clock of which it has low bits.
+    /// Clock whose low bits the number holds.
     pub clock: Option<usize>,
-    /// The labels of an enumeration, in their order; of a bit map the flags, whose ranges are those of bits.
+    /// Labels of an enumeration, in order; of a bit map, its flags, whose ranges are ranges of bits.
     pub labels: Option<Arc<[Label]>>,
-    /// How its bits lie.
+    /// Order of the bits.
     pub coding: Coding,
-    /// What its value is.
+    /// Meaning of the value.
     pub meaning: Meaning,
-    /// What it says of packets and records; `None`: what its name says (CTF 1.8).
+    /// Roles of the number in packets and records; `None`: its name determines its role (CTF 1.8).
     pub roles: Option<Roles>,
 }
 
 impl Integer {
-    /// An unsigned number.
+    /// Returns an unsigned integer class.
     pub fn new(size_bits: u32, align_bits: u64, byte_order: ByteOrder) -> Integer {
         Integer {
             size_bits,
@@ -118,29 +118,29 @@ impl Integer {
     }
 }
 
-/// How a number's bits lie.
+/// Order of a number's bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Coding {
     /// The first bit is the lowest of a little-endian number, and the highest of a big-endian one.
     Plain,
-    /// The other way round.
+    /// The reverse of `Plain`.
     Reversed,
     /// LEB128: seven bits in each byte, the lowest first; all bytes but the last have their highest bit set.
     Variable,
 }
 
-/// What the value of a whole number is.
+/// Meaning of an integer value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Meaning {
     Number,
-    /// False if it is 0.
+    /// A boolean, which is false if the number is 0.
     Boolean,
-    /// Bits, of which some can have names.
+    /// A bit map, whose bits can have names.
     Bits,
 }
 
-/// Which bytes are a character.
+/// Character encoding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Encoding {
@@ -150,7 +150,7 @@ pub enum Encoding {
 }
 
 impl Encoding {
-    /// Bytes of a code unit.
+    /// Size of a code unit, in bytes.
     pub fn unit_size_bytes(self) -> usize {
         match self {
             Encoding::Utf8 => 1,
@@ -160,77 +160,77 @@ impl Encoding {
     }
 }
 
-/// A class of text, which ends with its first NUL.
+/// A class of text. Text ends at its first NUL.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Text {
-    /// Of the bytes.
+    /// Character encoding.
     pub encoding: Encoding,
-    /// How many bytes there are, whatever is behind the NUL; `None`: up to the NUL, which is there.
+    /// Size in bytes, including what follows the NUL; `None`: the text extends to its NUL, which must be there.
     pub length: Option<Length>,
 }
 
 impl Text {
-    /// Bytes up to a NUL.
+    /// UTF-8 text that is terminated by a NUL.
     pub const TERMINATED: Text = Text { encoding: Encoding::Utf8, length: None };
 }
 
-/// A name for some values of an enumeration.
+/// A name for values of an enumeration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Label {
-    /// The name.
+    /// Name.
     pub name: String,
-    /// The values.
+    /// Values.
     pub range: Range,
 }
 
-/// Whole numbers from the first to the last, both included. Of signed numbers the bits are those of an `i64`.
+/// A range of integers, both ends included. Signed values are compared as `i64`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Range {
-    /// Lowest and highest.
+    /// Lowest and highest value.
     pub bounds: (i128, i128),
 }
 
 impl Range {
-    /// Whether it has this value, which is an `i64` if it is signed and a `u64` otherwise.
+    /// Whether the range contains this value. The bits are those of an `i64` if it is signed, otherwise of a `u64`.
     pub fn contains(&self, value: u64, is_signed: bool) -> bool {
         let value = if is_signed { i128::from(value as i64) } else { i128::from(value) };
         self.bounds.0 <= value && value <= self.bounds.1
     }
 }
 
-/// A class of floating-point numbers of IEEE 754.
+/// A class of IEEE 754 floating-point numbers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Float {
-    /// 16, 32 or 64.
+    /// Size in bits: 16, 32 or 64.
     pub size_bits: u32,
-    /// A power of two.
+    /// Alignment, in bits; a power of two.
     pub align_bits: u64,
-    /// Of the bytes.
+    /// Byte order.
     pub byte_order: ByteOrder,
-    /// Whether its bits lie the other way round ([`Coding::Reversed`]).
+    /// Whether its bits are in reverse order ([`Coding::Reversed`]).
     pub is_reversed: bool,
 }
 
-/// Fields one behind the other.
+/// Consecutive fields.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Struct {
-    /// A power of two, at least those of the members.
+    /// Alignment, in bits; a power of two, at least the largest alignment of a member.
     pub align_bits: u64,
-    /// The members.
+    /// Members.
     pub members: Vec<Member>,
 }
 
 /// A member of a structure.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Member {
-    /// Its name as TSDL has it: one that begins with an underscore has another one in front.
+    /// Name as in TSDL: a name that begins with an underscore has another one in front of it.
     pub name: String,
-    /// Its class. Several fields can have the same.
+    /// Field class, which several members can share.
     pub class: Arc<FieldClass>,
 }
 
 impl Member {
-    /// The name as it is shown: writers put an underscore before names so that these do not collide with words of TSDL.
+    /// Name for display, without the underscore that writers prepend so that names do not collide with words of TSDL.
     pub fn shown_name(&self) -> &str {
         shown_name(&self.name)
     }
@@ -240,42 +240,42 @@ pub(crate) fn shown_name(name: &str) -> &str {
     name.strip_prefix('_').unwrap_or(name)
 }
 
-/// One of several fields; another field says which.
+/// One of several fields, selected by the value of another field.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Variant {
-    /// The other field.
+    /// Field that selects the option.
     pub tag: FieldPath,
-    /// Whether that is signed.
+    /// Whether the tag is signed.
     pub is_tag_signed: bool,
-    /// The fields.
+    /// Options.
     pub options: Vec<Option_>,
 }
 
-/// A field that is there or not; another field says which.
+/// A field that is present or absent, depending on the value of another field.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Optional {
-    /// The other field.
+    /// Field that selects.
     pub selector: FieldPath,
-    /// Whether that is signed.
+    /// Whether the selector is signed.
     pub is_selector_signed: bool,
-    /// The values of the selector with which it is there.
+    /// Values of the selector for which the field is present.
     pub ranges: Vec<Range>,
-    /// Its class.
+    /// Class of the field.
     pub class: Arc<FieldClass>,
 }
 
-/// A field that a variant can be.
+/// An option of a variant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Option_ {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// The values of the tag with which the variant is this field.
+    /// Values of the tag that select this option.
     pub ranges: Vec<Range>,
-    /// Its class.
+    /// Class of the field.
     pub class: Arc<FieldClass>,
 }
 
-/// One of the structures that packets and event records are made of, in the order in which they are read.
+/// The structures that packets and event records are made of, in reading order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[allow(missing_docs)]
 pub enum Scope {
@@ -287,11 +287,11 @@ pub enum Scope {
     Fields,
 }
 
-/// Where a field is: its scope, and which member of each structure or option of each variant leads to it.
+/// Location of a field: its scope, and the index of the member or option at each level.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct FieldPath {
-    /// Where the path begins.
+    /// Scope in which the path begins.
     pub scope: Scope,
-    /// Indices.
+    /// Index at each level.
     pub path: Vec<usize>,
 }

@@ -1,6 +1,7 @@
-//! What a trace's metadata say, whatever they are written in: classes of fields, events, streams and clocks.
+//! Content of a trace's metadata, independent of their syntax: classes of fields, events, streams and clocks.
 //!
-//! The texts of CTF 1.8 and of CTF 2 ([`crate::metadata`]) become this model, and [`crate::plan`] compiles it. Neither knows the other.
+//! The metadata of CTF 1.8 and of CTF 2 ([`crate::metadata`]) are both converted to this model, and [`crate::plan`]
+//! compiles it. Neither module depends on the other.
 
 mod field;
 mod role;
@@ -12,23 +13,23 @@ pub use field::{
 };
 pub use role::{Role, Roles};
 
-/// All that the metadata say.
+/// Content of the metadata.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct TraceClass {
-    /// The trace's identity, which packets can repeat.
+    /// UUID of the trace, which packets can repeat.
     pub uuid: Option<[u8; 16]>,
-    /// The environment, in its order.
+    /// Environment, in order.
     pub env: Vec<(String, EnvValue)>,
-    /// The clocks, which fields name by their index.
+    /// Clocks. Fields refer to them by index.
     pub clocks: Vec<ClockClass>,
-    /// What a packet begins with.
+    /// Structure at the start of a packet.
     pub packet_header: Option<Struct>,
-    /// The classes of streams, by rising id.
+    /// Stream classes, by rising id.
     pub streams: Vec<StreamClass>,
 }
 
 impl TraceClass {
-    /// A text of the environment.
+    /// Returns the text value of an environment entry.
     pub fn env_text(&self, name: &str) -> Option<&str> {
         match self.env.iter().find(|(key, _)| key == name)? {
             (_, EnvValue::Text(text)) => Some(text),
@@ -37,7 +38,7 @@ impl TraceClass {
     }
 }
 
-/// A value of the environment.
+/// A value of an environment entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum EnvValue {
@@ -48,9 +49,9 @@ pub enum EnvValue {
 /// A clock (clause 8).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClockClass {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// For people.
+    /// Description for people.
     pub description: String,
     /// Ticks per second, not 0.
     pub frequency_hz: u64,
@@ -58,36 +59,36 @@ pub struct ClockClass {
     pub offset_s: i64,
     /// Ticks to add to `offset_s`.
     pub offset_cycles: u64,
-    /// Whether the origin is the Unix epoch by the metadata's own words.
+    /// Whether the metadata say that the origin is the Unix epoch.
     pub is_absolute: bool,
 }
 
-/// A class of streams.
+/// A stream class.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct StreamClass {
-    /// What `stream_id` in packet headers names it by.
+    /// Id by which `stream_id` in packet headers refers to the class.
     pub id: u64,
-    /// What follows a packet's header.
+    /// Structure after the packet header.
     pub packet_context: Option<Struct>,
-    /// What an event record begins with.
+    /// Structure at the start of each event record.
     pub event_header: Option<Struct>,
-    /// What follows it in each.
+    /// Structure after the event header in each event record.
     pub event_context: Option<Struct>,
-    /// The clock of its times.
+    /// Clock of the timestamps.
     pub clock: Option<usize>,
-    /// The classes of its events, by rising id.
+    /// Event classes, by rising id.
     pub events: Vec<EventClass>,
 }
 
-/// A class of events.
+/// An event class.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EventClass {
-    /// What the headers of its records name it by.
+    /// Id by which record headers refer to the class.
     pub id: u64,
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// The context that its events alone have.
+    /// Context that only events of this class have.
     pub context: Option<Struct>,
-    /// What they say.
+    /// Payload fields.
     pub fields: Option<Struct>,
 }

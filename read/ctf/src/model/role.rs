@@ -1,6 +1,6 @@
-//! What a number says to whoever reads packets and records.
+//! Roles of numbers in packets and records.
 
-/// What a number says to whoever reads packets and records.
+/// Role of a number in packets and records: how a reader uses its value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Role {
@@ -14,30 +14,30 @@ pub enum Role {
     PacketSize,
     PacketSeqNum,
     EventsDiscarded,
-    /// Of an event's class.
+    /// Id of an event's class.
     ClassId,
 }
 
-/// Any of them together.
+/// A set of roles.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Roles(u16);
 
 impl Roles {
-    /// None.
+    /// The empty set.
     pub const NONE: Roles = Roles(0);
 
-    /// Those and this one.
+    /// Returns this set with `role` added.
     pub const fn with(self, role: Role) -> Roles {
         Roles(self.0 | 1 << role as u16)
     }
 
-    /// Whether this one is among them.
+    /// Whether the set contains `role`.
     #[inline(always)]
     pub const fn has(self, role: Role) -> bool {
         self.0 & 1 << role as u16 != 0
     }
 
-    /// Whether there are none but these.
+    /// Whether all roles of this set are in `others`.
     pub const fn is_within(self, others: Roles) -> bool {
         self.0 & !others.0 == 0
     }

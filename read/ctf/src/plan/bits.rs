@@ -1,31 +1,32 @@
-//! Whole numbers at any bit (clause 4.1.5): of little-endian ones the lowest bits of a byte come first, of big-endian ones the highest.
+//! Integers at any bit position (clause 4.1.5). Little-endian integers start with the lowest bit of a byte, big-endian
+//! ones with the highest.
 
 use crate::model::ByteOrder;
 
-/// Why bytes are no field.
+/// A reason why bytes are not a field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum FieldError {
-    /// They end within it.
+    /// The bytes end within the field.
     #[error("is cut off")]
     Cut,
-    /// Text without its NUL.
+    /// The text has no NUL.
     #[error("is text that does not end")]
     Unterminated,
-    /// It claims more elements than there are bytes for.
+    /// The field claims more elements than there are bytes for.
     #[error("claims {0} elements, more than the packet holds")]
     Count(u64),
-    /// It is a variant whose tag has a value that names no option.
+    /// The field is a variant whose tag selects no option.
     #[error("is a variant whose tag has the value {0}, which is none of its options")]
     Tag(i128),
-    /// It is a number of variable length that has more than 64 bits.
+    /// The field is a variable-length number of more than 64 bits.
     #[error("is a number of more than 64 bits")]
     TooLong,
-    /// Its elements have no size, and they are too many.
+    /// The field has too many elements of size zero.
     #[error("has too many elements without size")]
     Endless,
 }
 
-/// Reads a number of `size_bits` (1 to 64) that starts at a bit of `bytes` and ends within.
+/// Reads a number of `size_bits` (1 to 64) that starts at `bit` and lies within `bytes`.
 #[inline(always)]
 pub(super) fn read(bytes: &[u8], bit: u64, size_bits: u32, order: ByteOrder) -> u64 {
     let (offset, shift) = ((bit / 8) as usize, (bit % 8) as u32);
@@ -52,41 +53,41 @@ fn read_slowly(bytes: &[u8], bit: u64, size_bits: u32, order: ByteOrder) -> u64 
     number as u64 & mask(size_bits)
 }
 
-/// Bytes that 64 bits have in LEB128.
+/// Maximum size of a 64-bit number in LEB128, in bytes.
 const LEB128_SIZE_BYTES_MAX: u64 = 10;
 
-/// The number with its `size_bits` bits in the opposite order.
+/// Reverses the lowest `size_bits` bits of the number.
 #[inline(always)]
 pub(super) fn reversed(number: u64, size_bits: u32) -> u64 {
     number.reverse_bits() >> (64 - size_bits)
 }
 
-/// So many low bits.
+/// Returns a mask of the `size_bits` lowest bits.
 #[inline(always)]
 pub(crate) fn mask(size_bits: u32) -> u64 {
     u64::MAX >> (64 - size_bits)
 }
 
-/// The number, its highest bit being the sign, as an `i64`.
+/// Extends the sign of a number of `size_bits` to an `i64`.
 #[inline(always)]
 pub(crate) fn extend_sign(number: u64, size_bits: u32) -> u64 {
     let unused = 64 - size_bits;
     ((number << unused) as i64 >> unused) as u64
 }
 
-/// Where a reader is. Positions are in bits, from the packet's start.
+/// Position of a bit-wise reader. Positions are in bits from the packet's start.
 #[derive(Debug, Clone)]
 pub(crate) struct Cursor<'a> {
     bytes: &'a [u8],
-    /// Where `bytes` start, a multiple of 8.
+    /// Position of the first byte of `bytes`; a multiple of 8.
     base: u64,
     pub position: u64,
-    /// Where what may be read ends, within `bytes`.
+    /// End of the readable part of `bytes`.
     end: u64,
 }
 
 impl<'a> Cursor<'a> {
-    /// Reads from `position` on. `bytes` start at the position `base`, and nothing is read from `end` on.
+    /// Returns a cursor at `position`. `bytes` start at position `base`, and nothing at or after `end` is read.
     #[inline(always)]
     pub(crate) fn new(bytes: &'a [u8], base: u64, position: u64, end: u64) -> Cursor<'a> {
         Cursor { bytes, base, position, end: end.min(base + 8 * bytes.len() as u64) }
@@ -96,7 +97,7 @@ impl<'a> Cursor<'a> {
         self.end.saturating_sub(self.position)
     }
 
-    /// Whether the reader has been aligned beyond the end.
+    /// Whether an alignment has moved the cursor beyond the end.
     #[inline(always)]
     pub(super) fn is_beyond(&self) -> bool {
         self.position > self.end
@@ -104,7 +105,7 @@ impl<'a> Cursor<'a> {
 
     #[inline(always)]
     pub(crate) fn align(&mut self, align_bits: u64) {
-        // A power of two: no division.
+        // Alignments are powers of two, so no division is needed.
         self.position = (self.position + (align_bits - 1)) & !(align_bits - 1);
     }
 
@@ -117,7 +118,7 @@ impl<'a> Cursor<'a> {
         Ok(())
     }
 
-    /// The bits of a number.
+    /// Reads the bits of a number.
     #[inline(always)]
     pub(super) fn number(&mut self, size_bits: u32, order: ByteOrder) -> Result<u64, FieldError> {
         let bit = self.position - self.base;
@@ -125,14 +126,14 @@ impl<'a> Cursor<'a> {
         Ok(read(self.bytes, bit, size_bits, order))
     }
 
-    /// The bits of a little-endian number with this alignment.
+    /// Reads a little-endian number with this alignment.
     #[inline(always)]
     pub(crate) fn word_at(&mut self, align_bits: u64, size_bits: u32) -> Option<u64> {
         self.align(align_bits);
         self.number(size_bits, ByteOrder::Little).ok()
     }
 
-    /// A number in LEB128, and how many bits its bytes have.
+    /// Reads a LEB128 number. Returns the value and the number of its bits.
     pub(super) fn leb128(&mut self, is_signed: bool) -> Result<(u64, u32), FieldError> {
         let bytes = self.byte_slice((self.rest() / 8).min(LEB128_SIZE_BYTES_MAX)).ok_or(FieldError::Cut)?;
         let last = bytes.iter().position(|byte| byte & 0x80 == 0);
@@ -149,7 +150,7 @@ impl<'a> Cursor<'a> {
         Ok((value.map_err(|_| FieldError::TooLong)?, size_bits))
     }
 
-    /// Text up to its NUL, which is passed. Its code units have so many bytes.
+    /// Reads text with code units of `unit_size_bytes` up to its NUL, and skips the NUL.
     pub(super) fn wide_text(&mut self, unit_size_bytes: usize) -> Result<&'a [u8], FieldError> {
         let rest = self.byte_slice(self.rest() / 8).ok_or(FieldError::Unterminated)?;
         let end = rest.chunks_exact(unit_size_bytes).position(|unit| unit.iter().all(|byte| *byte == 0));
@@ -158,14 +159,14 @@ impl<'a> Cursor<'a> {
         Ok(&rest[..len])
     }
 
-    /// So many bytes, which are passed.
+    /// Reads `count` bytes.
     pub(super) fn take_bytes(&mut self, count: u64) -> Result<&'a [u8], FieldError> {
         let bytes = self.byte_slice(count).ok_or(FieldError::Count(count))?;
         self.position += 8 * count;
         Ok(bytes)
     }
 
-    /// Text up to its NUL, which is passed.
+    /// Reads text up to its NUL, and skips the NUL.
     #[inline(always)]
     pub(crate) fn text(&mut self) -> Result<&'a [u8], FieldError> {
         let rest = self.byte_slice(self.rest() / 8).ok_or(FieldError::Unterminated)?;
@@ -174,40 +175,40 @@ impl<'a> Cursor<'a> {
         Ok(text)
     }
 
-    /// All bytes from here on, which can be more than may be read.
+    /// Returns all bytes from the cursor on, which can extend beyond the readable part.
     #[inline(always)]
     pub(super) fn tail(&self) -> &'a [u8] {
         let offset = (self.position - self.base) / 8;
         self.bytes.get(offset as usize..).unwrap_or_default()
     }
 
-    /// From the next whole byte on.
+    /// Returns a byte-wise reader from the next whole byte on.
     #[inline(always)]
     pub(super) fn at_byte(&self) -> Option<AtByte<'a>> {
         let offset = self.position.checked_sub(self.base)?.div_ceil(8) as usize;
         Some(AtByte { bytes: self.bytes, offset, base: self.base, end: self.end })
     }
 
-    /// The 64 bits from the byte on in which the reader is, if there are so many.
+    /// Returns the 64 bits from the current byte on, if there are that many.
     #[inline(always)]
     pub(super) fn word(&self) -> Option<u64> {
         self.tail().first_chunk().map(|bytes| u64::from_le_bytes(*bytes))
     }
 
-    /// So many bytes from here on, without passing them; `None` if there are fewer.
+    /// Returns the next `count` bytes without advancing, or `None` if there are fewer.
     pub(super) fn byte_slice(&self, count: u64) -> Option<&'a [u8]> {
         let offset = (self.position.checked_sub(self.base)? / 8) as usize;
         (count <= self.rest() / 8).then(|| self.bytes.get(offset..offset + count as usize))?
     }
 
-    /// The bytes between two positions that have been read.
+    /// Returns the bytes between two positions that have been read.
     pub(crate) fn between(&self, begin: u64, end: u64) -> &'a [u8] {
         let index = |position: u64| (position.saturating_sub(self.base) / 8) as usize;
         self.bytes.get(index(begin)..index(end)).unwrap_or_default()
     }
 }
 
-/// Where a reader of whole bytes is.
+/// Position of a byte-wise reader.
 #[derive(Debug)]
 pub(super) struct AtByte<'a> {
     bytes: &'a [u8],
@@ -217,25 +218,25 @@ pub(super) struct AtByte<'a> {
 }
 
 impl<'a> AtByte<'a> {
-    /// The 64 bits from here on, if there are so many.
+    /// Returns the next 64 bits, if there are that many.
     #[inline(always)]
     pub(super) fn word(&self) -> Option<u64> {
         Some(u64::from_le_bytes(*self.bytes.get(self.offset..)?.first_chunk()?))
     }
 
-    /// All bytes, and between which of them, whole ones, may be read.
+    /// Returns all bytes, and the bounds of the readable whole bytes among them.
     #[inline(always)]
     pub(super) fn whole_bytes(&self) -> (&'a [u8], usize, usize) {
         (self.bytes, self.offset, (self.end.saturating_sub(self.base) / 8) as usize)
     }
 
-    /// In bits, as a [`Cursor`] has it.
+    /// Returns the position in bits, as a [`Cursor`] has it.
     #[inline(always)]
     pub(super) fn position(&self) -> u64 {
         self.base + 8 * self.offset as u64
     }
 
-    /// Passes so many bytes, what is in them ending at `end`, if that may be read.
+    /// Advances by `count` bytes if `end`, the end of their content in bits, is within the readable part.
     #[inline(always)]
     pub(super) fn pass(&mut self, count: u64, end: u64) -> Option<()> {
         let is_there = end <= self.end;
@@ -250,7 +251,7 @@ impl<'a> AtByte<'a> {
 mod tests {
     use super::*;
 
-    /// A bit at a time, as the clause has it.
+    /// Reads a number bit by bit, as the clause defines it.
     fn oracle(bytes: &[u8], bit: u64, size_bits: u32, order: ByteOrder) -> u64 {
         (0..u64::from(size_bits)).fold(0, |number, index| {
             let (byte, at) = (bytes[((bit + index) / 8) as usize], (bit + index) % 8);

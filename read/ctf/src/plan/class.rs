@@ -14,17 +14,17 @@ use crate::model::{EventClass, Scope, Struct};
 /// An event class with its id.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Class {
-    /// The id that records carry.
+    /// Id in the records.
     pub id: u64,
-    /// Its name; of Dormouse's traces `provider:name`.
+    /// Name; `provider:name` in Dormouse's traces.
     pub full_name: String,
-    /// Names and kinds of the fields, in traces of Dormouse.
+    /// Names and kinds of the fields, in Dormouse's traces.
     pub decl: Option<Box<ClassDecl>>,
     pub(crate) event_context: Option<StructNode>,
     pub(crate) own_context: Option<StructNode>,
     pub(crate) fields: Option<StructNode>,
     program: Box<[Operation]>,
-    /// Bits of contexts and fields, where no value changes that.
+    /// Size of contexts and fields in bits, if it is constant.
     fixed_size_bits: Option<u64>,
 }
 
@@ -56,7 +56,7 @@ impl Class {
         }
     }
 
-    /// The structures that records have, in their order.
+    /// Returns the structures of a record, in order.
     pub(super) fn structures(&self) -> impl Iterator<Item = (Scope, &StructNode)> {
         let all = [
             (Scope::EventContext, &self.event_context),
@@ -70,8 +70,8 @@ impl Class {
         self.fixed_size_bits
     }
 
-    /// Which field it is at which a record's fields cannot be read, its index being from 0, and why. Counts of Dormouse's sequences are
-    /// one with what they count.
+    /// Returns the index of the first field that cannot be read, from 0, and the reason. In Dormouse's traces, the
+    /// count of a sequence has no index of its own.
     #[cold]
     pub(super) fn failure(&self, cursor: &mut Cursor<'_>, memory: &mut Memory) -> Option<(usize, FieldError)> {
         memory.begin();
@@ -85,7 +85,7 @@ impl Class {
         let mut index = 0;
         for (at, member) in fields.members.iter().enumerate() {
             if let Err(error) = member.node.walk(cursor, memory, &mut Blind) {
-                // Elements that end early are as many too many.
+                // An array that is cut off is reported as having too many elements.
                 let error = match (&member.node, error) {
                     (Node::Array { count, .. }, FieldError::Cut) => FieldError::Count(count.get(memory)),
                     (_, error) => error,
@@ -99,7 +99,7 @@ impl Class {
 }
 
 impl StructNode {
-    /// Whether a member is the count of the sequence that follows.
+    /// Whether a member is the count of the sequence that follows it.
     pub(crate) fn is_count(&self, index: usize) -> bool {
         let slot = match &self.members[index].node {
             Node::Integer(integer) => integer.slot,
@@ -112,25 +112,28 @@ impl StructNode {
     }
 }
 
-/// Classes by id, found quickly where ids are small.
+/// Event classes by id, with fast lookup of small ids.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct ClassTable {
     classes: Vec<Arc<Class>>,
-    /// Bits of contexts and fields of each, or [`VARIABLE`]: in one place, because every record asks.
+    /// Size of each class's contexts and fields in bits, or [`VARIABLE`]. The sizes are kept together because every
+    /// record needs one.
     sizes: Vec<u64>,
-    /// By id.
+    /// Classes by id.
     dense: Vec<Dense>,
-    /// By id, the bytes of contexts and fields of the plain ones, or [`u32::MAX`]: apart and small, because the next record's place waits for it.
+    /// Size in bytes of contexts and fields of plain records, by id, or [`u32::MAX`]. This table is separate and small,
+    /// because the position of the next record depends on it.
     steps_bytes: Vec<u32>,
     sparse: BTreeMap<u64, u32>,
 }
 
-/// What every record asks of its class, in one place.
+/// Properties of a class that every record needs, kept together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Dense {
-    /// Index of the class plus 1; 0 if there is none.
+    /// Index of the class plus 1; 0 if there is no class.
     number: u32,
-    /// Bits of contexts and fields; [`Dense::NOT_PLAIN`] without a class, or where that is not one number below it.
+    /// Size of contexts and fields in bits; [`Dense::NOT_PLAIN`] if there is no class, or if the size is not constant
+    /// or not below that value.
     size_bits: u32,
 }
 
@@ -139,14 +142,14 @@ impl Dense {
     const NONE: Dense = Dense { number: 0, size_bits: Dense::NOT_PLAIN };
 }
 
-/// The size of records that have not all the same.
+/// Size of records of variable size.
 const VARIABLE: u64 = u64::MAX;
 
-/// Ids below are always in the dense table.
+/// Ids below this bound are always in the dense table.
 const DENSE_MIN: u64 = 1024;
 
 impl ClassTable {
-    /// Adds a class, unless there is one with its id.
+    /// Adds a class, unless its id is taken. Returns whether it was added.
     pub(super) fn insert(&mut self, class: Class) -> bool {
         let id = class.id;
         if self.index(id).is_some() {
@@ -171,12 +174,12 @@ impl ClassTable {
     #[inline(always)]
     pub(super) fn index(&self, id: u64) -> Option<usize> {
         let dense = self.dense.get(id as usize).map(|dense| dense.number).filter(|number| *number != 0);
-        // The bound was lower when some were inserted.
+        // A class can be in the sparse table because the bound was lower when it was inserted.
         let number = dense.or_else(|| if self.sparse.is_empty() { None } else { self.sparse.get(&id).copied() })?;
         Some(number as usize - 1)
     }
 
-    /// Passes over contexts and fields of a record of the class with this index.
+    /// Skips contexts and fields of a record of the class with this index.
     #[inline(always)]
     pub(super) fn pass(&self, index: usize, cursor: &mut Cursor<'_>, memory: &mut Memory) -> Result<(), FieldError> {
         match self.sizes[index] {
@@ -188,21 +191,21 @@ impl ClassTable {
         }
     }
 
-    /// The index of the class with this id, and the bits of contexts and fields that all its records have; `None` of some classes, and of all whose
-    /// records have not all one size.
+    /// Returns the index of the class with this id and the constant size of contexts and fields in bits. `None` for
+    /// classes with records of variable size, and for some others.
     #[inline(always)]
     pub(super) fn plain(&self, id: u64) -> Option<(usize, u64)> {
         let Dense { number, size_bits } = *self.dense.get(id as usize)?;
         (size_bits != Dense::NOT_PLAIN).then(|| (number as usize - 1, size_bits.into()))
     }
 
-    /// Bytes, the last of which may be used in part, of contexts and fields, where [`ClassTable::plain`] has them.
+    /// Returns the size of contexts and fields in bytes, rounded up, where [`ClassTable::plain`] has one.
     #[inline(always)]
     pub(super) fn step_bytes(&self, id: u64) -> Option<u64> {
         self.steps_bytes.get(id as usize).filter(|step| **step != u32::MAX).map(|step| (*step).into())
     }
 
-    /// Those that [`ClassTable::plain`] may know.
+    /// Returns the ids that [`ClassTable::plain`] can know.
     pub(super) fn dense_ids(&self) -> std::ops::Range<u64> {
         0..self.dense.len() as u64
     }

@@ -1,4 +1,4 @@
-//! Headers of event records: which class, and when.
+//! Headers of event records: class and time.
 
 use super::bits::{Cursor, FieldError, mask, read};
 use super::node::{IntegerNode, Node, StructNode};
@@ -6,13 +6,13 @@ use super::program::Known;
 use super::walk::{Group, Memory, Visitor};
 use crate::model::{ByteOrder, Coding, Role};
 
-/// A record's time, as its header has it.
+/// Time of a record as its header has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Time {
-    /// It has none.
+    /// The header has no time.
     #[default]
     None,
-    /// So many low bits of it, fewer than 64.
+    /// The low bits of the time, and their number, which is below 64.
     Low(u64, u32),
     Full(u64),
 }
@@ -22,7 +22,7 @@ impl Time {
         if size_bits == 64 { Time::Full(value) } else { Time::Low(value, size_bits) }
     }
 
-    /// The time, that of the record before being `before`; `None` if there is none.
+    /// Returns the time of a record after one at `before`, or `None` if there is none.
     #[inline(always)]
     pub(crate) fn after(self, before: u64) -> Option<u64> {
         match self {
@@ -33,7 +33,7 @@ impl Time {
     }
 }
 
-/// The first time at or after `before` whose low `bits` bits are `low`.
+/// Returns the first time at or after `before` whose low `bits` bits are `low`.
 #[inline(always)]
 fn extend(before: u64, low: u64, bits: u32) -> Option<u64> {
     let span = 1u64 << bits;
@@ -41,26 +41,26 @@ fn extend(before: u64, low: u64, bits: u32) -> Option<u64> {
     if timestamp >= before { Some(timestamp) } else { timestamp.checked_add(span) }
 }
 
-/// What a header says.
+/// Content of a record header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Said {
     pub id: u64,
     pub time: Time,
 }
 
-/// A number at a constant place of a header.
+/// A number at a constant position of a header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Place {
-    /// From the header's first byte.
+    /// Offset from the header's first byte, in bits.
     bit: u32,
     size_bits: u32,
     order: ByteOrder,
-    /// Whether it is in the header's first 64 bits, as a little-endian word has them.
+    /// Whether the number is in the header's first 64 bits and little-endian.
     is_in_word: bool,
 }
 
 impl Place {
-    /// `word`: the header's first 64 bits, if there are so many.
+    /// Reads the number. `word` is the header's first 64 bits, if there are that many.
     #[inline(always)]
     fn get(&self, header: &[u8], word: Option<u64>) -> u64 {
         match word {
@@ -70,7 +70,7 @@ impl Place {
     }
 }
 
-/// Where a header has what is looked for, and where it ends.
+/// Positions of id and time in a header, and its size.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Layout {
     size_bits: u64,
@@ -78,19 +78,20 @@ pub(super) struct Layout {
     time: Option<Place>,
 }
 
-/// Finds the id and the time of a record.
+/// Reader for the id and the time of a record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Head {
-    /// Everything is at one place, or, by the value of a tag, at one of several.
+    /// All positions are constant, or depend on the value of one tag.
     Table { align_bits: u64, tag: Option<Place>, rows: Vec<((u64, u64), Layout)>, short: Option<Short> },
-    /// The structure is read.
+    /// The whole structure must be read.
     Structure,
 }
 
-/// The header that most records have, if all that it says is in one word: records that have another one are read by the table.
+/// The form of header that most records have, if its content is in one word. Records with another header are read by
+/// the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Short {
-    /// Where the tag is, and between what values it is.
+    /// Position of the tag, and the range of its values.
     pub tag: Part,
     pub bounds: (u64, u64),
     pub id: Part,
@@ -99,7 +100,7 @@ pub(super) struct Short {
     pub size_bits: u64,
 }
 
-/// Bits of a word.
+/// A part of a word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Part {
     pub shift: u32,
@@ -116,7 +117,7 @@ impl Part {
         word >> self.shift & self.mask
     }
 
-    /// Its bits of the word.
+    /// Returns the mask of this part within the word.
     pub(super) fn in_place(self) -> u64 {
         self.mask << self.shift
     }
@@ -130,7 +131,7 @@ impl Short {
         Some(Short {
             tag: tag.map_or(Some(nothing), Part::new)?,
             bounds: *bounds,
-            // Without an id the tag is it.
+            // Without an id, the tag is the id.
             id: layout.id.as_ref().or(tag).map_or(Some(nothing), Part::new)?,
             time: Part::new(time)?,
             time_bits: time.size_bits,
@@ -138,7 +139,7 @@ impl Short {
         })
     }
 
-    /// What the header says whose first 64 bits these are, if it is one of these.
+    /// Returns the content of the header with these first 64 bits, if it has this form.
     #[inline(always)]
     pub(super) fn said(&self, word: u64) -> Option<Said> {
         let tag = self.tag.get(word);
@@ -147,7 +148,7 @@ impl Short {
     }
 }
 
-/// No header has a larger table.
+/// Maximum size of a header that is read by a table, in bits.
 const SIZE_BITS_MAX: u64 = 1 << 12;
 
 impl Head {
@@ -159,13 +160,13 @@ impl Head {
         head
     }
 
-    /// The header that most records have, if it is a short one.
+    /// Returns the short form of the header, if there is one.
     #[inline(always)]
     pub(super) fn short(&self) -> Option<&Short> {
         if let Head::Table { short, .. } = self { short.as_ref() } else { None }
     }
 
-    /// What is known of the position behind a header.
+    /// Returns the known alignment of the position after a header.
     pub(super) fn known_behind(&self) -> Known {
         match self {
             Head::Table { align_bits, rows, .. } => match rows.as_slice() {
@@ -177,7 +178,8 @@ impl Head {
         }
     }
 
-    /// The sizes of a record's header by the ids whose records have such, in bytes; of the ids that are in the tag.
+    /// Returns the size in bytes of the first header form for this id. If there is a tag, only forms whose id is the
+    /// tag are considered.
     pub(super) fn smallest_size_bytes(&self, id: u64) -> Option<u64> {
         let Head::Table { tag, rows, .. } = self else { return None };
         let row = rows
@@ -186,7 +188,7 @@ impl Head {
         row.map(|(_, layout)| layout.size_bits / 8)
     }
 
-    /// Reads the header at the cursor, and passes it.
+    /// Reads the header at the cursor and advances past it.
     #[inline(always)]
     pub(super) fn read(
         &self,
@@ -216,7 +218,7 @@ impl Head {
     }
 }
 
-/// The table of a header whose numbers are at constant places, behind at most one tag.
+/// Returns the table of a header whose numbers are at constant positions after at most one tag.
 fn table(header: &StructNode) -> Option<Head> {
     let align_bits = header.align_bits;
     if !align_bits.is_multiple_of(8) && !header.members.is_empty() {
@@ -234,7 +236,7 @@ fn table(header: &StructNode) -> Option<Head> {
                 let mut rows = Vec::new();
                 for option in options {
                     let Node::Struct(structure) = &option.node else { return None };
-                    // The id is the tag, unless the option has one.
+                    // The tag is the id, unless the option has an id.
                     let mut row = Layout { id: None, ..layout.clone() };
                     add(structure, &mut row, align_bits)?;
                     if row.id.is_none() && layout.id != Some(place) {
@@ -252,7 +254,7 @@ fn table(header: &StructNode) -> Option<Head> {
                 if let Node::Integer(integer) = node
                     && let (Some(slot), false) = (integer.slot, integer.is_signed)
                 {
-                    // One that outlasts the header is to be read.
+                    // A tag that is used after the header must be read into its slot.
                     if tag.is_some() || (slot as usize) < super::node::OUTER_COUNT {
                         return None;
                     }
@@ -277,7 +279,7 @@ fn add(structure: &StructNode, layout: &mut Layout, align_bits: u64) -> Option<(
     })
 }
 
-/// Goes on to the next place that a field may be at, if that is the same wherever the header is.
+/// Pads the layout to the field's alignment, if the result does not depend on the position of the header.
 fn pad(field_align_bits: u64, layout: &mut Layout, align_bits: u64) -> Option<()> {
     if field_align_bits > align_bits {
         return None;
@@ -307,10 +309,10 @@ fn scalar(node: &Node, layout: &mut Layout, align_bits: u64) -> Option<Place> {
     Some(place)
 }
 
-/// The last id and the last time that a header shows.
+/// Last id and last time that a header has.
 struct Found {
     said: Said,
-    /// Of the number of variable length that comes next.
+    /// Size of the next variable-length number, in bits.
     variable_bits: u32,
 }
 

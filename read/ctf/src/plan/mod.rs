@@ -1,8 +1,9 @@
-//! What is compiled once from a trace's model, so that each record costs as little as it can.
+//! Plans that are compiled once from a trace's model, to make reading of records cheap.
 //!
-//! A record's header is found by a table of constant places, if it has such (`head`); a class whose records all have one size is passed
-//! by that size, others by a short program (`program`); and a tree says what the fields are (`node`), for whoever looks at them
-//! (`walk`). Records that are only counted, or left out, are passed by size alone (`skim`). What another field says (a length, the option of a variant) goes through a slot.
+//! A record's header is read by a table of constant positions if it has them (`head`). A class with records of constant
+//! size is skipped by that size, another class by a short program (`program`). A tree describes the fields (`node`) for
+//! visitors (`walk`). Records that are only counted or left out are skipped by size (`skim`). The value of a field that
+//! determines another field (a length, the option of a variant) is kept in a slot.
 
 mod bits;
 mod class;
@@ -38,7 +39,7 @@ use program::{Known, fixed_size, program};
 
 use crate::model::{EventClass, Role, Scope, StreamClass, Struct, TraceClass};
 
-/// The values of headers that fields refer to.
+/// Values of header fields that other fields refer to.
 pub(crate) type Outer = [u64; OUTER_COUNT];
 
 /// A compiled trace.
@@ -48,7 +49,7 @@ pub struct Plan {
     pub(crate) streams: Vec<StreamPlan>,
 }
 
-/// A compiled class of streams.
+/// A compiled stream class.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct StreamPlan {
     pub id: u64,
@@ -58,7 +59,7 @@ pub(crate) struct StreamPlan {
     event_header: StructNode,
     head: Head,
     event_context: Option<Struct>,
-    /// Where `vpid` and `vtid` are, in bits from the beginning of the contexts.
+    /// Offsets of `vpid` and `vtid`, in bits from the beginning of the contexts.
     who: Option<(u64, u64)>,
     outer: Slots,
     classes: ClassTable,
@@ -70,29 +71,29 @@ impl std::fmt::Debug for StreamPlan {
     }
 }
 
-/// Why bytes are no record.
+/// A reason why bytes are not a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Failure {
     Header,
     UnknownClass(u64),
-    /// By index.
+    /// Field that cannot be read, by index.
     Field(usize, FieldError),
 }
 
-/// Records that have a short header and a class whose records have all one size. Nothing but a word's load, and that of a size, stands between one
-/// record's place and the next one's.
+/// Iterator over plain records, which have a short header and a class with records of constant size. One record's
+/// position depends on the previous one's only through the loads of a header word and a size.
 #[derive(Debug)]
 pub(crate) struct PlainRecords<'p> {
     short: &'p Short,
     classes: &'p ClassTable,
     at: AtByte<'p>,
-    /// Of the record before: bytes behind the header, and all bytes. Where the next record has as many, the processor goes on by these, which it has
-    /// guessed, and need not wait for the size of this one.
+    /// Size of the previous record: bytes after its header, and total bytes. If the next record has the same size, the
+    /// CPU predicts the branch and continues with this size, without waiting for the load.
     last: (u64, u64),
 }
 
 impl PlainRecords<'_> {
-    /// The next record; `None` if it is no plain one, or not there as a whole.
+    /// Returns the next record, or `None` if it is not plain or not complete.
     #[inline(always)]
     pub(crate) fn next(&mut self) -> Option<Record> {
         let Said { id, time } = self.short.said(self.at.word()?)?;
@@ -100,7 +101,7 @@ impl PlainRecords<'_> {
         let (class, size_bits) = self.classes.plain(id)?;
         let body = self.at.position() + self.short.size_bits;
         let end = body + size_bits;
-        // By a branch in both cases: a selected value would have to be waited for.
+        // Both cases are branches, because a conditional move would have to wait for the loaded size.
         if step_bytes == self.last.0 {
             self.at.pass(self.last.1, end)?;
         } else {
@@ -112,13 +113,13 @@ impl PlainRecords<'_> {
     }
 }
 
-/// A record that has been measured. Positions are in bits from the packet's start.
+/// A measured record. Positions are in bits from the packet's start.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Record {
-    /// Of the class.
+    /// Index of the class.
     pub class: usize,
     pub time: Time,
-    /// Where the contexts begin.
+    /// Start of the contexts.
     pub body: u64,
     pub end: u64,
 }
@@ -127,7 +128,7 @@ impl Plan {
     /// Compiles a trace.
     ///
     /// # Errors
-    /// More fields than any tracer has, or more of headers that say lengths of other fields.
+    /// Returns an error if there are too many fields, or too many header fields that determine other fields.
     pub fn new(trace: &TraceClass) -> Result<Plan, PlanError> {
         check_size(trace)?;
         let header = trace.packet_header.as_ref();
@@ -142,7 +143,7 @@ impl Plan {
         Ok(Plan { packet_header: packet_header(header), streams })
     }
 
-    /// Bytes that the header and the context of a packet have at least.
+    /// Returns the minimum size of a packet's header and context, in bytes.
     pub(crate) fn header_size_bytes_min(&self) -> u64 {
         let size = |structure: Option<&StructNode>| {
             fixed_size(&program(structure, Known { modulus: 64, rest: 0 })).unwrap_or(0)
@@ -151,7 +152,7 @@ impl Plan {
         (size(self.packet_header.as_ref()) + contexts.min().unwrap_or(0)) / 8
     }
 
-    /// The stream whose packets have contexts such as those of all others.
+    /// Returns a stream if all streams have the same packet context.
     pub(crate) fn any_stream(&self) -> Option<&StreamPlan> {
         let first = self.streams.first()?;
         self.streams.iter().all(|stream| stream.packet_context == first.packet_context).then_some(first)
@@ -162,13 +163,13 @@ impl Plan {
     }
 }
 
-/// The tree of packet headers is the same for all streams. What they say that streams need is asked of it once more, by its stream.
+/// Returns the tree of packet headers, which all streams share. A stream reads the header again to fill its own slots.
 fn packet_header(header: Option<&Struct>) -> Option<StructNode> {
     header.map(|header| Slots::default().with([header]).node(Scope::PacketHeader, header, None))
 }
 
 impl StreamPlan {
-    /// A stream without events.
+    /// Returns a stream without event classes.
     pub(crate) fn new(packet_header: Option<&Struct>, stream: &StreamClass) -> Result<StreamPlan, PlanError> {
         let header = stream.event_header.as_ref();
         let of_events = stream
@@ -203,7 +204,7 @@ impl StreamPlan {
         })
     }
 
-    /// Adds a class. Returns whether the id was free; a class that is there already stays.
+    /// Adds a class. Returns whether the id was free; an existing class is not replaced.
     pub(crate) fn insert(&mut self, event: &EventClass, decl: Option<ClassDecl>) -> bool {
         let context = self.event_context.as_ref();
         let known = self.head.known_behind();
@@ -226,7 +227,7 @@ impl StreamPlan {
         self.classes.index(id)
     }
 
-    /// What is known of the position behind a record's header.
+    /// Returns the known alignment of the position after a record's header.
     fn known_behind_head(&self) -> Known {
         self.head.known_behind()
     }
@@ -235,7 +236,7 @@ impl StreamPlan {
         self.classes.by_id()
     }
 
-    /// Bytes of the records of a class that have the smallest header, where that is all that there is to know.
+    /// Returns the size in bytes of a class's records with the smallest header, if it is constant.
     pub(crate) fn record_size_bytes(&self, id: u64) -> Option<u64> {
         let class = self.class(id)?;
         Some(self.head.smallest_size_bytes(id)? + class.fixed_size_bits()? / 8)
@@ -248,7 +249,7 @@ impl StreamPlan {
         Ok((said.id, said.time))
     }
 
-    /// The records from the cursor on, as long as they are plain.
+    /// Returns an iterator over the plain records from the cursor on.
     #[inline(always)]
     pub(crate) fn plain_records<'p>(&'p self, cursor: &Cursor<'p>) -> Option<PlainRecords<'p>> {
         Some(PlainRecords {
@@ -259,12 +260,12 @@ impl StreamPlan {
         })
     }
 
-    /// Measures the record at the cursor, and passes it.
+    /// Measures the record at the cursor and advances past it.
     #[inline(always)]
     pub(crate) fn record(&self, cursor: &mut Cursor<'_>, memory: &mut Memory) -> Result<Record, Failure> {
         let (id, time) = self.head(cursor, memory)?;
         let body = cursor.position;
-        // What has no size can be aligned beyond all that there is.
+        // A structure of size zero can be aligned beyond the end.
         if cursor.is_beyond() {
             return Err(Failure::Header);
         }
@@ -280,7 +281,7 @@ impl StreamPlan {
         }
     }
 
-    /// `vpid` and `vtid` of a record whose contexts begin at the cursor.
+    /// Returns `vpid` and `vtid` of the record whose contexts begin at the cursor.
     #[inline(always)]
     pub(crate) fn who(&self, cursor: &Cursor<'_>) -> Option<(u32, u32)> {
         let (vpid, vtid) = self.who?;
@@ -292,7 +293,7 @@ impl StreamPlan {
         Some((at(vpid)? as u32, at(vtid)? as u32))
     }
 
-    /// Whether every packet says when it begins, wholly: then its records can be read without the packets before it.
+    /// Whether every packet has its complete begin time, so that its records can be read without earlier packets.
     pub(crate) fn begins_wholly(&self) -> bool {
         let members = self.packet_context.iter().flat_map(|context| &context.members);
         members.into_iter().any(|member| match &member.node {
@@ -306,7 +307,8 @@ impl StreamPlan {
     }
 }
 
-/// Where a context has the two ids of who it is that writes, if all records have them at one place: little-endian, of 32 bits.
+/// Returns the offsets of the writer's two ids in a context, if they are constant and the ids are little-endian numbers
+/// of 32 bits.
 fn who(context: &Struct, known: Known) -> Option<(u64, u64)> {
     let slots = Slots::default().with([context]);
     let place = |name: &str| {

@@ -1,4 +1,5 @@
-//! A field class with what it refers to found: where another field says a length or an option, its value is in a slot.
+//! Field classes with resolved references. The value of a field that determines a length or an option is kept in a
+//! slot.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -9,14 +10,15 @@ use crate::model::{
     Range, Role, Roles, Scope, Struct, Text, TraceClass, shown_name,
 };
 
-/// Slots that keep their values from a packet's header to its records, and from a record's header to its fields.
+/// Number of slots that keep their values from a packet's header to its records, and from a record's header to its
+/// fields.
 pub(super) const OUTER_COUNT: usize = 4;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Node {
     Integer(Arc<IntegerNode>),
     Float(Float),
-    /// Without a count it ends with its NUL.
+    /// Text. Without a count, it ends with its NUL.
     Text {
         encoding: Encoding,
         count: Option<Count>,
@@ -45,29 +47,30 @@ pub(crate) enum Node {
     },
 }
 
-/// A whole number.
+/// An integer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IntegerNode {
-    /// 1 to 64; of a number of variable length 64.
+    /// Size, 1 to 64 bits; 64 for a number of variable length.
     pub size_bits: u32,
     pub(super) align_bits: u64,
     pub(super) order: ByteOrder,
     pub(super) coding: Coding,
     /// Whether values are those of an `i64`.
     pub is_signed: bool,
-    /// How it is shown.
+    /// Number base for display.
     pub base: Base,
-    /// What its value is.
+    /// Meaning of the value.
     pub meaning: Meaning,
-    /// Of an enumeration; the flags of a bit map.
+    /// Labels of an enumeration, or flags of a bit map.
     pub labels: Option<Arc<[Label]>>,
     pub(super) slot: Option<u32>,
-    /// Whether it is a time of the stream's clock.
+    /// Whether the number is a time of the stream's clock.
     pub(super) is_time: bool,
     pub(crate) roles: Roles,
 }
 
-/// The roles of a field by its name in a scope, as CTF 1.8 has them; `is_outermost`: directly there.
+/// Returns the roles of a field by its name in a scope, as in CTF 1.8. `is_outermost` says that the field is a direct
+/// member.
 pub(crate) fn roles_of(scope: Scope, is_outermost: bool, name: &str) -> Roles {
     let role = match (scope, is_outermost, name) {
         (Scope::PacketHeader, true, "magic") => Role::Magic,
@@ -94,7 +97,7 @@ pub(crate) struct StructNode {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct MemberNode {
-    /// The name as it is shown.
+    /// Name for display.
     pub(crate) shown: Box<str>,
     pub(crate) node: Node,
 }
@@ -112,27 +115,28 @@ pub(crate) enum Count {
     Slot(u32),
 }
 
-/// The slots of fields that others refer to.
+/// Slots of fields that others refer to.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Slots {
     of: HashMap<FieldPath, u32>,
 }
 
-/// Fields of a plan. The headers of packets are there for each class of streams, and contexts for each class of events.
+/// Maximum number of fields of a plan. Packet headers count once for each stream class, and contexts once for each
+/// event class.
 const FIELDS_MAX: u64 = 1 << 21;
 
-/// Why metadata have no plan.
+/// A reason why metadata cannot be compiled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
-    /// More fields of headers than any tracer has say something about others.
+    /// Too many header fields determine other fields.
     #[error("more than {OUTER_COUNT} fields of headers say lengths or options of other fields")]
     References,
-    /// They have too many fields.
+    /// There are too many fields.
     #[error("headers, contexts and payloads of all classes have more than {FIELDS_MAX} fields")]
     Fields,
 }
 
-/// That the plans of these streams are not too large.
+/// Checks that the plans of these streams are not too large.
 pub(super) fn check_size(trace: &TraceClass) -> Result<(), PlanError> {
     let count = |structure: &Option<Struct>| structure.as_ref().map_or(0, field_count);
     let header = count(&trace.packet_header);
@@ -163,7 +167,7 @@ fn field_count_of(class: &FieldClass) -> u64 {
 }
 
 impl Slots {
-    /// Gives a slot to each field of headers that `structures`, which are read later, refer to.
+    /// Assigns a slot to each header field that the later `structures` refer to.
     pub(super) fn outer<'a>(structures: impl IntoIterator<Item = (Scope, &'a Struct)>) -> Result<Slots, PlanError> {
         let mut slots = Slots::default();
         for (scope, structure) in structures {
@@ -176,7 +180,7 @@ impl Slots {
         if slots.of.len() <= OUTER_COUNT { Ok(slots) } else { Err(PlanError::References) }
     }
 
-    /// Those, and one for each field that fields which are read together with it refer to.
+    /// Returns these slots, with one more for each field that `structures` refer to.
     pub(super) fn with<'a>(&self, structures: impl IntoIterator<Item = &'a Struct>) -> Slots {
         let mut slots = self.clone();
         let mut next = OUTER_COUNT as u32;
@@ -192,17 +196,18 @@ impl Slots {
     }
 
     fn get(&self, path: &FieldPath) -> u32 {
-        // Every reference has been given one.
+        // Every reference has a slot.
         self.of.get(path).copied().unwrap_or(0)
     }
 
-    /// The tree of a scope.
+    /// Returns the tree of a scope.
     pub(super) fn node(&self, scope: Scope, structure: &Struct, clock: Option<usize>) -> StructNode {
         Builder { slots: self, clock, name: "", path: FieldPath { scope, path: Vec::new() } }.structure(structure)
     }
 }
 
-/// What is read together: headers and contexts of packets, headers of records, and the rest of these.
+/// Returns the stage in which a scope is read: packet headers and contexts, then record headers, then the rest of the
+/// records.
 fn stage(scope: Scope) -> u8 {
     match scope {
         Scope::PacketHeader | Scope::PacketContext => 0,
@@ -241,7 +246,7 @@ fn references_of(class: &FieldClass, note: &mut impl FnMut(&FieldPath)) {
 struct Builder<'a> {
     slots: &'a Slots,
     clock: Option<usize>,
-    /// Of the field at hand.
+    /// Path of the current field.
     path: FieldPath,
     name: &'a str,
 }
@@ -323,7 +328,7 @@ impl<'a> Builder<'a> {
 }
 
 impl IntegerNode {
-    /// What a value is called: by the first label of an enumeration, by all flags of a bit map.
+    /// Returns the name of a value: the first label of an enumeration, or all flags of a bit map.
     pub fn label(&self, value: u64) -> Option<Cow<'_, str>> {
         let mut labels = self.labels_of(value);
         let first = labels.next()?;
@@ -333,7 +338,7 @@ impl IntegerNode {
         }
     }
 
-    /// The labels that a value has: of a bit map those of its bits.
+    /// Returns the labels of a value; for a bit map, those of its bits.
     pub fn labels_of(&self, value: u64) -> impl Iterator<Item = &str> {
         let is_so = move |label: &&Label| match self.meaning {
             Meaning::Bits => (0..64).any(|bit| value >> bit & 1 == 1 && label.range.contains(bit, false)),
@@ -342,17 +347,18 @@ impl IntegerNode {
         self.labels.iter().flat_map(|labels| labels.iter()).filter(is_so).map(|label| label.name.as_str())
     }
 
-    /// The low bits of a time that it has. One of variable length had `variable_bits`.
+    /// Returns the number of low bits of a time that the number has. `variable_bits` is the size of a variable-length
+    /// number.
     pub(super) fn time_bits(&self, variable_bits: u32) -> u32 {
         if self.coding == Coding::Variable { variable_bits.min(64) } else { self.size_bits }
     }
 
-    /// Whether it has 64 bits, always.
+    /// Whether the number always has 64 bits.
     pub(super) fn is_whole_word(&self) -> bool {
         self.size_bits == u64::BITS && self.coding != Coding::Variable
     }
 
-    /// Alignment and size, if it is a plain little-endian number to which nothing refers.
+    /// Returns alignment and size, if the number is a plain little-endian one that no field refers to.
     pub(crate) fn word(&self) -> Option<(u64, u32)> {
         (self.is_little_endian() && self.slot.is_none()).then_some((self.align_bits, self.size_bits))
     }

@@ -1,4 +1,4 @@
-//! What a packet's header and context say to whoever reads the stream.
+//! Content of a packet's header and context that a reader of the stream uses.
 
 use super::bits::{Cursor, FieldError};
 use super::node::IntegerNode;
@@ -6,7 +6,7 @@ use super::walk::{Blind, Group, Memory, Visitor};
 use super::{Outer, Plan, StreamPlan};
 use crate::model::{Role, Roles};
 
-/// Numbers of header and context, where there are such.
+/// Numbers of header and context, where they are present.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct PacketFields {
     pub magic: Option<u64>,
@@ -20,27 +20,27 @@ pub(crate) struct PacketFields {
     pub timestamp_end_bits: u32,
     pub content_size_bits: Option<u64>,
     pub packet_size_bits: Option<u64>,
-    /// It, and `events_discarded`, count on from 0 behind the last number that their bits hold.
+    /// Sequence number. Like `events_discarded`, it wraps to 0 at the size of its field.
     pub packet_seq_num: Option<u64>,
     pub packet_seq_num_bits: u32,
     pub events_discarded: Option<u64>,
     pub events_discarded_bits: u32,
 }
 
-/// The bytes of `uuid`, as far as there are some.
+/// The bytes of `uuid` that are present.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Uuid {
     pub bytes: [u8; 16],
     pub count: usize,
 }
 
-/// Takes the numbers by their roles.
+/// Visitor that collects the numbers by their roles.
 #[derive(Default)]
 struct Taker {
     fields: PacketFields,
     is_uuid: bool,
     depth: u32,
-    /// Of the number of variable length that comes next.
+    /// Size of the next variable-length number, in bits.
     variable_bits: u32,
 }
 
@@ -107,13 +107,13 @@ impl Visitor for Taker {
     }
 }
 
-/// A packet's header, read.
+/// Result of reading a packet's header and context.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PacketStart {
     pub fields: PacketFields,
-    /// Where the header ends, and where the context begins, in bits.
+    /// End of the header and start of the context, in bits.
     pub context: u64,
-    /// Where the context ends, and the records begin.
+    /// End of the context and start of the records, in bits.
     pub end: u64,
     pub outer: Outer,
 }
@@ -131,11 +131,11 @@ impl Plan {
 }
 
 impl StreamPlan {
-    /// Reads the context behind a header that said `fields`, of the packet at the start of `bytes`.
+    /// Reads the context of the packet at the start of `bytes`. `fields` is the content of its header.
     pub(crate) fn packet_context(&self, bytes: &[u8], fields: PacketFields) -> Result<PacketStart, FieldError> {
         let (mut memory, mut taker) = (Memory::default(), Taker { fields, ..Taker::default() });
         let mut cursor = Cursor::new(bytes, 0, 0, u64::MAX);
-        // What the context refers to in the header is read once more, into the slots of this stream.
+        // Header fields that the context refers to are read again into the slots of this stream.
         if let Some(header) = &self.packet_header {
             header.walk(&mut cursor, &mut memory, &mut Blind)?;
         }

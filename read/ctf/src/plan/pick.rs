@@ -1,11 +1,11 @@
-//! Chosen fields of records: found once by their names, and then read by their places, without the others.
+//! Chosen fields of records. They are found once by name and then read by position, without the other fields.
 //!
 //! ```text
-//!   names ─▶ Guide ─▶ steps to the field ─┬─▶ Pick: the value of one field, wherever it is          filters, groups, keys
+//!   names ─▶ Guide ─▶ steps to the field ─┬─▶ Pick: the value of one field, at any position         filters, groups, keys
 //!            (once for each class)        └─▶ Projection: members, each for a visitor of its own    columns
 //! ```
-//! What lies at a constant place is gone to at once; what lies between is passed by the same operations as whole records; what lies behind the last
-//! chosen field is not looked at.
+//! Steps go directly to constant positions. Fields in between are skipped by the same operations as whole records, and
+//! fields after the last chosen one are not read.
 
 use std::borrow::Cow;
 
@@ -23,20 +23,20 @@ use crate::model::{ByteOrder, Encoding, Range, Scope};
 /// A step on the way to a field.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Step {
-    /// Goes to so many bits behind the beginning of the contexts.
+    /// Sets the position to an offset from the beginning of the contexts, in bits.
     At(u64),
     Pass(Box<[Operation]>),
-    /// Of the values that a tag has for options, it has one of the last, and none of those before.
+    /// Requires that the tag's value is in the last of these ranges and in none of the earlier ones.
     Option {
         slot: u32,
         is_signed: bool,
         ranges: Box<[Vec<Range>]>,
     },
-    /// The array has an element with this index.
+    /// Requires that the array has an element with this index.
     Element(Count, u64),
 }
 
-/// Whether the way to a field, or the field itself, can depend on what other fields say.
+/// Whether the position or the value of a field can depend on other fields.
 fn is_told(steps: &[Step], node: &Node) -> bool {
     let is_plain = match node {
         Node::Integer(_) | Node::Float(_) => true,
@@ -47,7 +47,7 @@ fn is_told(steps: &[Step], node: &Node) -> bool {
     !is_plain || !steps.iter().all(|step| matches!(step, Step::At(_)))
 }
 
-/// Takes the steps; false if this record has no such field.
+/// Takes the steps. Returns false if this record does not have the field.
 #[inline]
 fn go(steps: &[Step], begin: u64, cursor: &mut Cursor<'_>, memory: &mut Memory) -> Result<bool, FieldError> {
     for step in steps {
@@ -67,11 +67,11 @@ fn go(steps: &[Step], begin: u64, cursor: &mut Cursor<'_>, memory: &mut Memory) 
     Ok(true)
 }
 
-/// Finds the steps.
+/// Finder of the steps.
 struct Guide {
-    /// What is passed since the last step.
+    /// Operations that skip the fields since the last step.
     gap: Assembler,
-    /// How far the end of the last step is from the beginning, where that is constant.
+    /// Offset of the end of the last step, if it is constant.
     from_begin: Option<u64>,
     steps: Vec<Step>,
 }
@@ -93,7 +93,7 @@ impl Guide {
         self.arrive();
     }
 
-    /// Goes behind a field that was shown.
+    /// Continues after a field that was visited.
     fn leave(&mut self, node: &Node) {
         let mut shown = Assembler::new(self.gap.known());
         shown.node(node);
@@ -145,20 +145,21 @@ impl Guide {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pick {
     steps: Box<[Step]>,
-    /// As [`word`] has it.
+    /// Offset and size of a plain number, see [`word`].
     word: Option<(u64, u32)>,
     node: Node,
-    /// Whether other fields say where it is, or how long.
+    /// Whether the position or length of the field depends on other fields.
     is_told: bool,
 }
 
-/// How many bits a field is behind the beginning of the contexts, and how many it has, if that is all there is to know of a number.
+/// Returns offset from the beginning of the contexts and size, in bits, if the field is a plain number at a constant
+/// position.
 fn word(steps: &[Step], node: &Node) -> Option<(u64, u32)> {
     let ([Step::At(bits)], Node::Integer(integer)) = (steps, node) else { return None };
     integer.word().map(|(_, size_bits)| (*bits, size_bits))
 }
 
-/// Reads such a number.
+/// Reads a plain number.
 #[inline(always)]
 fn number(
     begin: u64,
@@ -171,10 +172,10 @@ fn number(
     Ok(if integer.is_signed { extend_sign(value, size_bits) } else { value })
 }
 
-/// The value of a field.
+/// Value of a field.
 #[derive(Debug, Clone)]
 pub enum Picked<'a> {
-    /// A whole number; an `i64`, if it is signed.
+    /// An integer; its bits are those of an `i64` if it is signed.
     Integer(u64, &'a IntegerNode),
     /// A floating-point number.
     Float(f64),
@@ -183,7 +184,7 @@ pub enum Picked<'a> {
 }
 
 impl StreamPlan {
-    /// Finds a field, and what it holds; `None`: it has parts, and no value of its own.
+    /// Finds a field and the kind of its value (`None` for a compound without a value of its own).
     pub(crate) fn pick(&self, class: &Class, scope: Scope, parts: &[Part]) -> Option<(Pick, Option<Kind>)> {
         let mut guide = Guide::new(self.known_behind_head());
         for (at, structure) in class.structures() {
@@ -197,7 +198,7 @@ impl StreamPlan {
                 Node::Integer(integer) if integer.labels.is_some() => Some(Kind::Enumeration),
                 Node::Integer(_) | Node::Float(_) => Some(Kind::Number),
                 Node::Text { .. } | Node::Array { is_text: true, .. } => Some(Kind::Text),
-                // What another field says.
+                // The kind depends on the value of another field.
                 Node::Variant { .. } | Node::Optional { .. } => Some(Kind::Any),
                 Node::Struct(_) | Node::Array { .. } | Node::Blob { .. } => None,
             };
@@ -210,17 +211,17 @@ impl StreamPlan {
 }
 
 impl Pick {
-    /// Whether the memory has to know what the record's header says, and no other record.
+    /// Whether the memory must hold the values of this record's header, and no values of other records.
     pub(crate) fn is_told(&self) -> bool {
         self.is_told
     }
 
-    /// What it is.
+    /// Returns the description of the field.
     pub fn field(&self) -> FieldRef<'_> {
         FieldRef(&self.node)
     }
 
-    /// Shows it, if the record whose contexts begin at the cursor has it.
+    /// Visits the field, if the record whose contexts begin at the cursor has it.
     pub(crate) fn show(
         &self,
         cursor: &mut Cursor<'_>,
@@ -231,14 +232,15 @@ impl Pick {
         if is_there { self.node.walk(cursor, memory, visitor) } else { Ok(()) }
     }
 
-    /// Its value, if it is a number that is read without a step.
+    /// Returns the value, if it is a number at a constant position.
     #[inline(always)]
     pub(crate) fn number(&self, cursor: &mut Cursor<'_>) -> Option<(u64, &IntegerNode)> {
         let (Some(word), Node::Integer(integer)) = (self.word, &self.node) else { return None };
         Some((number(cursor.position, word, integer, cursor).ok()?, integer))
     }
 
-    /// Reads it from a record of the class for which it was made, whose contexts begin at the cursor.
+    /// Reads the field from a record whose contexts begin at the cursor. The record must be of the class for which the
+    /// pick was made.
     pub(crate) fn read<'p, 'a: 'p>(&'p self, cursor: &mut Cursor<'a>, memory: &mut Memory) -> Option<Picked<'p>> {
         go(&self.steps, cursor.position, cursor, memory).ok()?.then(|| leaf(&self.node, cursor, memory))?
     }
@@ -269,25 +271,25 @@ fn leaf<'p, 'a: 'p>(node: &'p Node, cursor: &mut Cursor<'a>, memory: &mut Memory
 /// A chosen member.
 #[derive(Debug, Clone)]
 struct Projected {
-    /// From the end of the one before.
+    /// Steps from the end of the previous chosen member.
     steps: Box<[Step]>,
-    /// As [`word`] has it.
+    /// Offset and size of a plain number, see [`word`].
     word: Option<(u64, u32)>,
-    /// The index of its visitor.
+    /// Index of its visitor.
     visitor: usize,
     node: Node,
 }
 
-/// Some members of a class, each with the visitor that it is shown to.
+/// Some members of a class, each with its visitor.
 #[derive(Debug, Clone, Default)]
 pub struct Projection {
     members: Box<[Projected]>,
-    /// Whether other fields say where one of them is, or how long.
+    /// Whether the position or length of a member depends on other fields.
     is_told: bool,
 }
 
 impl Projection {
-    /// `chosen`: for each member, in the order in which records have them, the index of its visitor.
+    /// Returns a projection. `chosen` has the index of the visitor for each member, in the order of the records.
     pub(crate) fn new(plan: &StreamPlan, class: &Class, chosen: &[Option<usize>]) -> Projection {
         let mut guide = Guide::new(plan.known_behind_head());
         let (mut chosen, mut members) = (chosen.iter(), Vec::new());
@@ -309,12 +311,12 @@ impl Projection {
         Projection { members: members.into(), is_told }
     }
 
-    /// Whether the memory has to know what the record's header says, and no other record.
+    /// Whether the memory must hold the values of this record's header, and no values of other records.
     pub(crate) fn is_told(&self) -> bool {
         self.is_told
     }
 
-    /// Shows the members of the record whose contexts begin at the cursor.
+    /// Visits the members of the record whose contexts begin at the cursor.
     #[inline]
     pub(crate) fn show<V: Visitor>(
         &self,
@@ -338,7 +340,7 @@ impl Projection {
         Ok(())
     }
 
-    /// Shows the members to one visitor; `tell` is called before each with the index that was chosen for it.
+    /// Visits the members with one visitor. `tell` is called before each one with its chosen index.
     #[inline(always)]
     pub(crate) fn show_in_turn<V: Visitor>(
         &self,
@@ -350,7 +352,7 @@ impl Projection {
         let begin = cursor.position;
         for Projected { steps, word, visitor: index, node } in &self.members {
             tell(visitor, *index);
-            // What most fields are does not need a call.
+            // The most frequent kinds of field are read without a call.
             match (node, word) {
                 (Node::Integer(integer), Some(word)) => {
                     visitor.integer(number(begin, *word, integer, cursor)?, integer)

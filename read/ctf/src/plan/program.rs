@@ -1,4 +1,4 @@
-//! How far a record's fields go, without looking at more of them than that needs.
+//! Programs that find the end of a record's fields while reading as little as possible.
 
 use super::bits::{Cursor, FieldError};
 use super::node::{Count, IntegerNode, Node, StructNode};
@@ -9,22 +9,22 @@ use crate::model::{Coding, Range};
 pub(super) enum Operation {
     Skip(u64),
     Align(u64),
-    /// A number that others need.
+    /// Reads a number that other fields depend on.
     Read(Box<IntegerNode>),
     Text,
-    /// Text whose code units have so many bytes.
+    /// Skips text with code units of this many bytes.
     WideText(usize),
-    /// Elements of a size that no value changes.
+    /// Skips elements of a constant size.
     Elements(u32, u64),
     Repeat(Count, u64, Box<[Operation]>),
     Variant(u32, bool, Box<[Choice]>),
     Optional(u32, bool, Box<Choice>),
 }
 
-/// Values of a tag, and what is read where it has one of them.
+/// Values of a tag, and the operations for them.
 type Choice = (Vec<Range>, Box<[Operation]>);
 
-/// What is known of a position: that it is so many bits more than a multiple of a power of two.
+/// Knowledge about a position: its remainder modulo a power of two.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Known {
     pub modulus: u64,
@@ -40,22 +40,22 @@ impl Known {
     }
 }
 
-/// Puts operations together: what follows one another and has a known size is one step.
+/// Assembles operations. Consecutive parts of known size become one step.
 pub(super) struct Assembler {
     operations: Vec<Operation>,
     known: Known,
-    /// Whether it is only asked for a size, if there is one that no value changes.
+    /// Whether only a constant size is wanted.
     is_probe: bool,
 }
 
-/// The operations for structures that are read one behind the other, from a position of which something is known.
+/// Returns the operations for consecutive structures that start at a position of known alignment.
 pub(super) fn program<'a>(structures: impl IntoIterator<Item = &'a StructNode>, known: Known) -> Box<[Operation]> {
     let mut assembler = Assembler::new(known);
     structures.into_iter().for_each(|structure| assembler.structure(structure));
     assembler.finish()
 }
 
-/// Bits of all fields, where no value changes that.
+/// Returns the size of all fields in bits, if it is constant.
 pub(super) fn fixed_size(operations: &[Operation]) -> Option<u64> {
     match operations {
         [] => Some(0),
@@ -69,7 +69,8 @@ impl Assembler {
         Assembler { operations: Vec::new(), known, is_probe: false }
     }
 
-    /// Bits of a field at a multiple of its alignment, where no value changes that. Each field below is looked at once.
+    /// Returns the size in bits of a field at a multiple of its alignment, if it is constant. Each contained field is
+    /// visited once.
     fn probe(node: &Node, align_bits: u64) -> Option<u64> {
         let known = Known { modulus: align_bits, rest: 0 };
         let mut probe = Assembler { operations: Vec::new(), known, is_probe: true };
@@ -77,7 +78,7 @@ impl Assembler {
         fixed_size(&probe.operations)
     }
 
-    /// What is known of the position that it has come to.
+    /// Returns what is known of the current position.
     pub(super) fn known(&self) -> Known {
         self.known
     }
@@ -139,7 +140,7 @@ impl Assembler {
                 self.elements(*count, 8);
             }
             Node::Struct(structure) => self.structure(structure),
-            // Its size is not one, whatever is in it.
+            // Marks the size as not constant, independent of the content.
             Node::Variant { .. } | Node::Optional { .. } if self.is_probe => self.operations.push(Operation::Text),
             Node::Variant { slot, is_tag_signed, options } => {
                 let known = self.known;
@@ -163,10 +164,10 @@ impl Assembler {
         }
     }
 
-    /// So many elements of one size.
+    /// Adds elements of one size.
     fn elements(&mut self, count: Count, size_bits: u64) {
         match count {
-            // An array that no packet can hold is found to be cut off.
+            // The size saturates. An array that large does not fit a packet, and is reported as cut off.
             Count::Fixed(count) => self.skip(size_bits.saturating_mul(count).min(1 << 62)),
             Count::Slot(slot) => {
                 let lowest_bit = size_bits & size_bits.wrapping_neg();
@@ -183,9 +184,9 @@ impl Assembler {
         let size_bits = size_bits.filter(|size| size.is_multiple_of(element_align_bits));
         match (size_bits, count) {
             (Some(size @ 1..), _) => self.elements(count, size),
-            // That is not one.
+            // Marks the size as not constant.
             _ if self.is_probe => self.operations.push(Operation::Text),
-            // What has no size is counted one by one, as whoever shows it has to.
+            // Elements without a constant size are counted one by one, as a visitor must count them.
             _ => {
                 let mut any = Assembler::new(Known::NOTHING);
                 any.node(element);
@@ -196,7 +197,7 @@ impl Assembler {
     }
 }
 
-/// Passes over what the operations describe.
+/// Skips what the operations describe.
 pub(super) fn run(operations: &[Operation], cursor: &mut Cursor<'_>, memory: &mut Memory) -> Result<(), FieldError> {
     for operation in operations {
         match operation {
@@ -213,7 +214,7 @@ pub(super) fn run(operations: &[Operation], cursor: &mut Cursor<'_>, memory: &mu
             }
             Operation::Elements(slot, size_bits) => {
                 let count = memory.slot(*slot);
-                // Division instead of multiplication: the count is not trusted, so the product might not fit.
+                // Compares by division: the count is not trusted, so the product might overflow.
                 if count > cursor.rest() / size_bits {
                     return Err(FieldError::Count(count));
                 }

@@ -1,4 +1,4 @@
-//! What the fields of a class are.
+//! Description of the fields of a class.
 
 use dormouse_abi::class::FieldType;
 
@@ -11,21 +11,21 @@ use crate::model::Scope;
 pub struct MemberRef<'a> {
     /// [`Scope::EventContext`], [`Scope::OwnContext`] or [`Scope::Fields`].
     pub scope: Scope,
-    /// Its name as it is shown.
+    /// Name for display.
     pub name: &'a str,
-    /// What it is.
+    /// Description of the field.
     pub field: FieldRef<'a>,
-    /// What the program has declared, in traces of Dormouse.
+    /// Declared type, in Dormouse's traces.
     pub declared: Option<FieldType>,
-    /// Whether it is the count of the sequence that follows, which a tracer has added.
+    /// Whether it is the count of the sequence that follows, added by a tracer.
     pub is_count: bool,
 }
 
-/// A field as it is compiled.
+/// A compiled field.
 #[derive(Debug, Clone, Copy)]
 pub struct FieldRef<'a>(pub(super) &'a Node);
 
-/// What a field is.
+/// Shape of a field.
 #[derive(Debug, Clone)]
 #[allow(missing_docs)]
 pub enum Shape<'a> {
@@ -36,16 +36,16 @@ pub enum Shape<'a> {
     Text,
     Blob,
     Struct(Vec<(&'a str, FieldRef<'a>)>),
-    /// There or not.
+    /// A field that can be absent.
     Optional(FieldRef<'a>),
-    /// One of these.
+    /// One of these fields.
     Variant(Vec<(&'a str, FieldRef<'a>)>),
-    /// Elements of this.
+    /// Elements of this class.
     Array(FieldRef<'a>),
 }
 
 impl<'a> FieldRef<'a> {
-    /// What it is; of structures and variants the fields, of arrays the element.
+    /// Returns the shape of the field, with the fields of a structure or variant, or the element of an array.
     pub fn shape(self) -> Shape<'a> {
         match self.0 {
             Node::Integer(integer) => Shape::Integer(integer),
@@ -63,7 +63,7 @@ impl<'a> FieldRef<'a> {
         }
     }
 
-    /// Adds the names of the field and of its parts, but for elements, which have none.
+    /// Adds the names of the field and of its parts. Elements have no names.
     fn put_names(self, name: String, names: &mut Vec<String>) {
         let parts = match self.shape() {
             Shape::Struct(parts) | Shape::Variant(parts) => parts,
@@ -78,7 +78,7 @@ impl<'a> FieldRef<'a> {
 }
 
 impl Class {
-    /// The members of contexts and fields, in the order in which records have them.
+    /// Returns the members of contexts and fields, in the order of the records.
     pub fn members(&self) -> Vec<MemberRef<'_>> {
         let mut declared = self.decl.iter().flat_map(|decl| &decl.fields);
         let mut members = Vec::new();
@@ -100,7 +100,7 @@ impl Class {
         members
     }
 
-    /// The names of the fields and of their parts, `a.b`, then those of contexts.
+    /// Returns the names of the fields and their parts, in the form `a.b`, then the names of contexts.
     pub fn names(&self) -> Vec<String> {
         let (fields, contexts): (Vec<_>, Vec<_>) =
             self.members().into_iter().partition(|member| member.scope == Scope::Fields);
@@ -111,7 +111,7 @@ impl Class {
         names
     }
 
-    /// The names of the fields, then those of contexts: of the class's own, then of all events' ones.
+    /// Returns the names of the fields, then of the class's own context, then of the common event context.
     pub fn member_names(&self) -> impl Iterator<Item = &str> {
         let mut structures: Vec<_> = self.structures().collect();
         structures.reverse();

@@ -1,22 +1,23 @@
-//! Plain records that are only counted, or left out: of each no more is asked than where it ends, and whether its time is in order.
+//! Plain records that are only counted or left out. Only their end and the order of their times are checked.
 
 use std::cell::Cell;
 
 use super::bits::Cursor;
 use super::{PlainRecords, StreamPlan};
 
-/// What is known of records of one id.
+/// Knowledge about the records of one id.
 pub(crate) trait Skimming {
-    /// Whole bytes of contexts and fields; [`NOT_PLAIN`] where records have not all so many, or are not to be passed.
+    /// Returns the size of contexts and fields in bytes; [`NOT_PLAIN`] if it is not constant, or if the records must
+    /// not be skipped.
     fn step_bytes(&self) -> usize;
 
     fn count(&self);
 }
 
-/// Of records that end the loop.
+/// Size of records that end the loop.
 pub(crate) const NOT_PLAIN: usize = usize::MAX;
 
-/// Records of one id that are counted.
+/// Counter of the records of one id.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Tally {
     step_bytes: usize,
@@ -35,23 +36,23 @@ impl Skimming for Tally {
     }
 }
 
-/// Records that have been passed.
+/// Result of skipping records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Skimmed {
     pub events: u64,
-    /// Behind the last of them, in bits from the packet's start.
+    /// End of the last record, in bits from the packet's start.
     pub end: u64,
-    /// Of the last.
+    /// Time of the last record.
     pub timestamp: u64,
 }
 
 impl StreamPlan {
-    /// Nothing counted yet, by id.
+    /// Returns counters at zero, by id.
     pub(crate) fn tallies(&self) -> Vec<Tally> {
         self.steps_bytes().map(|step_bytes| Tally { step_bytes, events: Cell::new(0) }).collect()
     }
 
-    /// By id, see [`Skimming::step_bytes`].
+    /// Returns sizes by id, see [`Skimming::step_bytes`].
     pub(crate) fn steps_bytes(&self) -> impl Iterator<Item = usize> {
         self.classes.dense_ids().map(|id| {
             let size_bits =
@@ -60,8 +61,8 @@ impl StreamPlan {
         })
     }
 
-    /// Passes the records from the cursor on, and counts them, as long as they are plain, whole, and of times that follow one another without a carry into the bits
-    /// that a short header has not. `before`: the time of the record before.
+    /// Skips and counts records from the cursor on, as long as they are plain and complete, and their times increase
+    /// without a carry into the bits that a short header lacks. `before` is the time of the previous record.
     #[inline(always)]
     pub(crate) fn skim(
         &self,
@@ -77,14 +78,15 @@ impl StreamPlan {
         let high = before & !time_max;
         let tags = short.bounds.1.min(short.tag.mask).checked_sub(short.bounds.0);
         let (Some(tags), Some(time_span)) = (tags, timestamp_end.checked_sub(high)) else { return nothing };
-        // All but the id stays where it is in the word.
+        // Tag and time are compared at their places in the word, without shifts.
         let (tag_mask, tag_first) = (short.tag.in_place(), short.bounds.0 << short.tag.shift);
         let tag_span = tags << short.tag.shift;
         let (time_mask, time_end) = (short.time.in_place(), time_span.min(time_max) << short.time.shift);
         let header_bytes = short.size_bits as usize / 8;
         let mut time = (before & time_max) << short.time.shift;
         let (mut offset, mut events) = (begin, 0);
-        // Of the record before: bytes behind its header, and all bytes, see `PlainRecords`. Before the first one: no record, which would not fit.
+        // Size of the previous record: bytes after its header, and total bytes, see `PlainRecords`. The initial value
+        // stands for no record, and would not fit.
         let mut last = (NOT_PLAIN, end + 1);
         while let Some(word) = bytes.get(offset..).and_then(|bytes| bytes.first_chunk()) {
             let word = u64::from_le_bytes(*word);

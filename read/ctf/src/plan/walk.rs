@@ -1,4 +1,4 @@
-//! Reads fields one after another, and hands each to a visitor.
+//! Reads fields one after another and passes each to a visitor.
 
 use std::borrow::Cow;
 
@@ -6,47 +6,49 @@ use super::bits::{Cursor, FieldError, extend_sign, reversed};
 use super::node::{Count, IntegerNode, MemberNode, Node, OUTER_COUNT, OptionNode, StructNode};
 use crate::model::{ByteOrder, Coding, Encoding, Float, Range, Role, Roles};
 
-/// Elements without size (structures without members, for example) that one record may have: no byte of a stream pays for them.
+/// Maximum number of elements of size zero in a record (structures without members, for example). They take no bytes of
+/// the stream.
 const EMPTY_COUNT_MAX: u64 = 1 << 10;
 
-/// What lies in brackets.
+/// A group of fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Group {
     Struct,
     Variant,
     Array,
-    /// A field that could be missing, and is there.
+    /// An optional field that is present.
     Optional,
 }
 
-/// Is shown the fields of a structure in their order.
+/// Visitor for the fields of a structure, in order.
 pub trait Visitor {
-    /// The next field has this name.
+    /// Announces the name of the next field.
     fn name(&mut self, name: &str);
-    /// The next field is the option of a variant that has this name.
+    /// Announces that the next field is the option of a variant, with this name.
     fn option(&mut self, _name: &str) {}
-    /// The next field is the element with this index.
+    /// Announces that the next field is the element with this index.
     fn element(&mut self, index: u64);
-    /// A whole number; an `i64`, if it is signed.
+    /// Visits an integer, whose bits are those of an `i64` if it is signed.
     fn integer(&mut self, value: u64, class: &IntegerNode);
-    /// A floating-point number.
+    /// Visits a floating-point number.
     fn float(&mut self, value: f64);
-    /// The next number, of variable length, has been read from bytes with so many bits of it.
+    /// Announces that the next number has variable length and was encoded in this many bits.
     fn variable(&mut self, _size_bits: u32) {}
-    /// Text, or an array of characters up to its first NUL; what is neither ASCII nor UTF-8 in the stream comes as UTF-8.
+    /// Visits text, or an array of characters up to its first NUL. Other encodings than ASCII and UTF-8 are converted
+    /// to UTF-8.
     fn text(&mut self, text: &[u8]);
-    /// Bytes; `is_uuid`: of the trace's identity.
+    /// Visits bytes. `is_uuid` says that they are the trace's UUID.
     fn blob(&mut self, _bytes: &[u8], _is_uuid: bool) {}
-    /// In place of a field that is not there.
+    /// Stands for an absent field.
     fn absent(&mut self) {}
-    /// The fields that come until it is closed belong together.
+    /// Opens a group. The following fields belong to it until it is closed.
     fn open(&mut self, group: Group);
-    /// Closes the group that was opened last.
+    /// Closes the last opened group.
     fn close(&mut self, group: Group);
 }
 
-/// Values that say something about fields which come later.
+/// Values that later fields depend on.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Memory {
     slots: Vec<u64>,
@@ -54,12 +56,12 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    /// One that begins with the values that outlast a structure.
+    /// Returns a memory with the values of the outer slots.
     pub(crate) fn with_outer(outer: &[u64; OUTER_COUNT]) -> Memory {
         Memory { slots: outer.to_vec(), ..Memory::default() }
     }
 
-    /// As a new one, in the same memory.
+    /// Resets the memory to these values of the outer slots.
     pub(crate) fn restart(&mut self, outer: &[u64; OUTER_COUNT]) {
         self.slots.clear();
         self.slots.extend_from_slice(outer);
@@ -85,12 +87,13 @@ impl Memory {
         self.slots[index] = value;
     }
 
-    /// A record's header begins.
+    /// Starts a record's header.
     pub(super) fn begin_header(&mut self) {
         self.empty = 0;
     }
 
-    /// A record's contexts and fields begin. What the record before said is forgotten, as it is where a record is shown alone.
+    /// Starts a record's contexts and fields. The values of the previous record are cleared, so that the result is the
+    /// same as for a record that is read alone.
     pub(crate) fn begin(&mut self) {
         self.empty = 0;
         if let Some(own) = self.slots.get_mut(OUTER_COUNT..) {
@@ -104,7 +107,7 @@ impl Memory {
     }
 }
 
-/// The first time not before `time` whose low bits are these; a whole time is what it is.
+/// Returns the first time at or after `time` with these low bits. A full 64-bit time is returned unchanged.
 pub(crate) fn advance(time: u64, low: u64, size_bits: u32) -> u64 {
     if size_bits >= 64 {
         return low;
@@ -128,13 +131,13 @@ impl IntegerNode {
         self.coding == Coding::Variable
     }
 
-    /// Reads it and takes note of it.
+    /// Reads the number and stores it in its slot.
     #[inline(always)]
     pub(crate) fn read(&self, cursor: &mut Cursor<'_>, memory: &mut Memory) -> Result<u64, FieldError> {
         Ok(self.read_bits(cursor, memory)?.0)
     }
 
-    /// The same, and how many bits were read.
+    /// Reads the number like `read`. Also returns the number of bits that were read.
     #[inline(always)]
     fn read_bits(&self, cursor: &mut Cursor<'_>, memory: &mut Memory) -> Result<(u64, u32), FieldError> {
         cursor.align(self.align_bits);
@@ -168,7 +171,7 @@ pub(super) fn float(float: &Float, cursor: &mut Cursor<'_>) -> Result<f64, Field
     })
 }
 
-/// binary16 of IEEE 754: a sign, 5 bits of exponent, 10 of significand.
+/// Converts IEEE 754 binary16: a sign, 5 bits of exponent, 10 of significand.
 fn half(bits: u64) -> f64 {
     let (exponent, significand) = (bits >> 10 & 0x1F, (bits & 0x3FF) as f64 / 1024.0);
     let magnitude = match exponent {
@@ -180,7 +183,7 @@ fn half(bits: u64) -> f64 {
     if bits >> 15 & 1 == 1 { -magnitude } else { magnitude }
 }
 
-/// Text up to its first NUL, in UTF-8. What is no character becomes U+FFFD.
+/// Returns text up to its first NUL, in UTF-8. Invalid characters become U+FFFD.
 fn decoded(bytes: &[u8], encoding: Encoding) -> Cow<'_, [u8]> {
     let wide: String = match encoding {
         Encoding::Utf8 => {
@@ -207,7 +210,7 @@ fn decoded(bytes: &[u8], encoding: Encoding) -> Cow<'_, [u8]> {
     Cow::Owned(wide.into_bytes())
 }
 
-/// Text that ends with its NUL, or has so many bytes.
+/// Reads text that ends with its NUL, or that has `count` bytes.
 pub(super) fn text<'a>(
     encoding: Encoding,
     count: Option<Count>,
@@ -224,7 +227,7 @@ pub(super) fn text<'a>(
 }
 
 impl StructNode {
-    /// Shows the members.
+    /// Visits the members.
     pub(crate) fn walk(
         &self,
         cursor: &mut Cursor<'_>,
@@ -241,7 +244,7 @@ impl StructNode {
 }
 
 impl StructNode {
-    /// Shows the members but for those that only say where packets and records are.
+    /// Visits the members except those that only describe packets and records.
     pub(crate) fn walk_shown(
         &self,
         cursor: &mut Cursor<'_>,
@@ -350,7 +353,7 @@ impl Count {
     }
 }
 
-/// Is shown fields and does not look.
+/// A visitor that ignores all fields.
 pub(crate) struct Blind;
 
 impl Visitor for Blind {

@@ -1,8 +1,8 @@
-//! An event class where it is declared, and what its names mean.
+//! An event class with its declaration, and the meaning of names for it.
 //!
-//! A name is looked up in this order: `event`, `time`, `cpu`, `pid`, `tid`, `process` (or `comm`); the event's fields; its contexts; then `vpid`,
-//! `vtid`, `procname` and `cpu_id`, which mean the same as `pid`, `tid`, `process` and `cpu` where the trace has none of its own. `fields.x` and
-//! `context.x` are looked up there alone.
+//! A name is looked up in this order: `event`, `time`, `cpu`, `pid`, `tid`, `process` (or `comm`); the event's fields;
+//! its contexts; then `vpid`, `vtid`, `procname` and `cpu_id`, which are synonyms of `pid`, `tid`, `process` and `cpu`
+//! if the trace has no fields with these names. `fields.x` and `context.x` are looked up only there.
 
 use dormouse_abi::class::CLASS_ID_MAX;
 use dormouse_filter::{Kind, Name, Part};
@@ -11,7 +11,7 @@ use crate::model::Scope;
 use crate::plan::{Class, Pick, Projection, StreamPlan};
 use crate::stream::{Event, TraceRef};
 
-/// An event class where it is declared.
+/// An event class with its declaration.
 #[derive(Debug, Clone, Copy)]
 pub struct ClassRef<'a> {
     /// Names and fields.
@@ -25,18 +25,18 @@ const CONTEXTS: &[Scope] = &[Scope::OwnContext, Scope::EventContext];
 const ALL: &[Scope] = &[Scope::Fields, Scope::OwnContext, Scope::EventContext];
 
 impl<'a> ClassRef<'a> {
-    /// All classes of a trace.
+    /// Returns all classes of a trace.
     pub fn all(trace: TraceRef<'a>) -> impl Iterator<Item = ClassRef<'a>> {
         let of = move |plan: &'a StreamPlan| plan.classes().map(move |class| ClassRef { class, trace, plan });
         trace.plan.streams.iter().flat_map(of)
     }
 
-    /// That of an event.
+    /// Returns the class of an event.
     pub fn of(event: &Event<'a>) -> ClassRef<'a> {
         ClassRef { class: event.class, trace: event.trace(), plan: event.plan() }
     }
 
-    /// Whether its events are the session owner's, in the state stream of a trace of Dormouse.
+    /// Whether its events are the session owner's, in the state stream of a Dormouse trace.
     pub fn is_state(&self) -> bool {
         self.trace.is_own() && self.class.id > CLASS_ID_MAX.into()
     }
@@ -50,8 +50,8 @@ impl<'a> ClassRef<'a> {
         std::ptr::from_ref(self.class).addr()
     }
 
-    /// A field or context, and what it holds (`None`: it has parts, and no value of its own): the field's if both have the name, unless it begins
-    /// with `fields.` or `context.`.
+    /// Finds a field or context and the kind of its value (`None` for a compound without a value of its own). A field
+    /// takes precedence over a context of the same name, unless the name begins with `fields.` or `context.`.
     pub fn field(&self, name: &Name) -> Option<(Pick, Option<Kind>)> {
         let (scopes, parts) = match name.parts.as_slice() {
             [Part::Member(scope), rest @ ..] if scope == "fields" && !rest.is_empty() => (FIELDS, rest),
@@ -61,7 +61,8 @@ impl<'a> ClassRef<'a> {
         scopes.iter().find_map(|scope| self.plan.pick(self.class, *scope, parts))
     }
 
-    /// Compiles a choice of members: for each of [`Class::members`] the index of the visitor that is shown it, if any.
+    /// Compiles a choice of members. `chosen` has, for each of [`Class::members`], the index of the visitor that
+    /// receives it, if any.
     pub fn project(&self, chosen: &[Option<usize>]) -> Projection {
         Projection::new(self.plan, self.class, chosen)
     }

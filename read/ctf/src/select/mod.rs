@@ -1,12 +1,12 @@
-//! Which events are wanted: patterns of class names and filters, bound to the classes of traces.
+//! Selection of events: patterns of class names and filters, bound to the classes of traces.
 //!
 //! ```text
-//!   Filter ──┐                       ┌─▶ nothing: all of the class's events are wanted, or none
+//!   Filter ──┐                       ┌─▶ constant: all of the class's events are wanted, or none
 //!            ├─▶ Bound, by class ────┤
-//!   Class ───┘                       └─▶ Test over places of the class's records (`plan::Pick`)
+//!   Class ───┘                       └─▶ Test on fields of the class's records (`plan::Pick`)
 //! ```
 //!
-//! What names mean says [`ClassRef`].
+//! [`ClassRef`] describes the meaning of names.
 
 mod class;
 mod writers;
@@ -24,10 +24,10 @@ use crate::model::Meaning;
 use crate::plan::{IntegerNode, Pick, Picked};
 use crate::stream::{Event, EventFields, Scratch, TraceRef};
 
-/// Names that are known though no field is called so.
+/// Names that are known even if no field has them.
 const WELL_KNOWN: [&str; 7] = ["event", "time", "cpu", "pid", "tid", "process", "comm"];
 
-/// Where the value of a name is.
+/// Location of a name's value.
 #[derive(Debug, Clone, PartialEq)]
 enum Place {
     Event,
@@ -39,32 +39,32 @@ enum Place {
     Field(Pick),
 }
 
-/// Which events are wanted.
+/// A selection of events.
 #[derive(Debug)]
 pub struct Selection {
     patterns: Vec<String>,
     filters: Vec<Filter>,
-    /// By the address of the class, which stays where it is as long as its trace.
+    /// Bindings, by address of the class. A class does not move during the life of its trace.
     bound: QuickMap<usize, Bound>,
-    /// The class of the event before.
+    /// Class of the previous event and the result for it, if the result does not depend on the event.
     last: Option<(usize, bool)>,
     scratch: Scratch,
 }
 
-/// What is asked of the events of a class.
+/// Condition on the events of a class.
 #[derive(Debug)]
 enum Bound {
     All,
     None,
     Ask {
         tests: Vec<(Test, Vec<Option<Place>>)>,
-        /// Whether they ask who wrote an event.
+        /// Whether a test refers to the writer of an event.
         is_of_writer: bool,
     },
 }
 
 impl ClassRef<'_> {
-    /// Whether the name means something here.
+    /// Whether the name has a meaning for this class.
     pub fn has(&self, name: &Name) -> bool {
         self.find(name).is_some()
     }
@@ -121,10 +121,12 @@ impl ClassRef<'_> {
 }
 
 impl Selection {
-    /// Events whose class has a name that one of the patterns matches (any, if there are none), and of which all filters are true.
+    /// Selects events whose class name matches one of the patterns (any name, if there are no patterns), and for which
+    /// all filters are true.
     ///
     /// # Errors
-    /// No class of these traces has what a filter names, or the kinds of what it compares are never the same.
+    /// Returns an error if no class of these traces has a name that a filter uses, or if the kinds that it compares are
+    /// never equal.
     pub fn new<'a>(
         patterns: Vec<String>,
         filters: Vec<Filter>,
@@ -148,29 +150,30 @@ impl Selection {
         Ok(Selection::unchecked(patterns, filters))
     }
 
-    /// The same for traces of which classes can still come that have what the filters name.
+    /// Returns a selection without these checks, for traces to which classes with the filters' names can still be
+    /// added.
     pub fn unchecked(patterns: Vec<String>, filters: Vec<Filter>) -> Selection {
         Selection { patterns, filters, bound: QuickMap::default(), last: None, scratch: Scratch::default() }
     }
 
-    /// Whether events of a class can be wanted.
+    /// Whether events of a class can be selected.
     pub fn may_want(&self, class: &ClassRef<'_>) -> bool {
         !matches!(class.bind(&self.patterns, &self.filters), Bound::None)
     }
 
-    /// Whether every event is wanted.
+    /// Whether every event is selected.
     #[inline]
     pub fn is_all(&self) -> bool {
         self.patterns.is_empty() && self.filters.is_empty()
     }
 
-    /// Whether an event is wanted.
+    /// Whether an event is selected.
     #[inline]
     pub fn wants(&mut self, event: &Event<'_>, writers: &mut Writers) -> bool {
         self.is_all() || self.wants_fields(&ClassRef::of(event), &event.body(), writers)
     }
 
-    /// The same of an event's fields, and its class.
+    /// Whether an event with this class and these fields is selected.
     pub fn wants_fields(&mut self, class: &ClassRef<'_>, event: &EventFields<'_>, writers: &mut Writers) -> bool {
         let key = class.key();
         if let Some((last, answer)) = self.last
@@ -198,10 +201,10 @@ impl Selection {
     }
 }
 
-/// The values of an event.
+/// Values of an event for a filter.
 struct Values<'a, 's> {
     event: &'a EventFields<'a>,
-    /// Of the class.
+    /// Name of the class.
     name: &'a [u8],
     writer: Writer<'a>,
     places: &'a [Option<Place>],

@@ -1,7 +1,7 @@
-//! Who wrote an event: process and thread, and what the process calls itself.
+//! Writers of events: process, thread, and the name that the process gave itself.
 //!
-//! Contexts say it (`vpid`, `vtid`, `procname`; of the kernel `pid`, `tid`), the environment of a trace of one process, or the state stream of a
-//! trace of Dormouse.
+//! The writer is found in contexts (`vpid`, `vtid`, `procname`; in kernel traces `pid`, `tid`), in the environment of a
+//! trace of one process, or in the state stream of a Dormouse trace.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -15,28 +15,28 @@ use crate::plan::{Pick, Picked};
 use crate::state::StateRecord;
 use crate::stream::{Event, EventFields, Scratch, TraceRef};
 
-/// Who wrote an event.
+/// Writer of an event.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Writer<'a> {
-    /// Of the process, as it sees it itself where the trace has that.
+    /// Process id; the one that the process itself sees, if the trace has it.
     pub pid: Option<u64>,
-    /// Of the thread.
+    /// Thread id.
     pub tid: Option<u64>,
-    /// Of the process; need not be UTF-8.
+    /// Name of the process; it need not be UTF-8.
     pub name: Option<Cow<'a, [u8]>>,
 }
 
-/// Who wrote events, as far as the events before them say.
+/// Writers of events, as known from the events so far.
 #[derive(Debug, Default)]
 pub struct Writers {
-    /// By the address of the class.
+    /// Locations of writer fields, by address of the class.
     places: QuickMap<usize, Places>,
-    /// By trace and id, as the process sees it.
+    /// Names of processes, by trace and by the id that the process itself sees.
     names: QuickMap<(usize, u64), Box<str>>,
-    /// Ids by trace and the session's number of the process.
+    /// Process ids, by trace and by the process's number in the session.
     ids: HashMap<(usize, u32), u64>,
     scratch: Scratch,
-    /// Bytes that names and ids may have more.
+    /// Number of bytes by which names and ids may still grow; `None` means no limit.
     room_bytes: Option<usize>,
     names_not_kept: u64,
 }
@@ -55,16 +55,16 @@ impl Clone for Writers {
     }
 }
 
-/// What a name has besides its text.
+/// Overhead of a name besides its text, in bytes.
 const NAME_BYTES: usize = 128;
 
-/// Where the records of a class say who wrote them.
+/// Locations of the writer in the records of a class.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Places {
     pid: Option<Pick>,
     tid: Option<Pick>,
     name: Option<Pick>,
-    /// What the environment says.
+    /// Process id from the environment.
     env_pid: Option<u64>,
     env_name: Option<Box<str>>,
     is_own: bool,
@@ -108,18 +108,18 @@ impl Places {
     }
 }
 
-/// One for each trace.
+/// Returns a key that identifies a trace.
 fn key(trace: TraceRef<'_>) -> usize {
     std::ptr::from_ref(trace.plan).addr()
 }
 
 impl Writers {
-    /// Processes that are known.
+    /// Returns the number of known processes.
     pub fn count(&self) -> usize {
         self.names.len() + self.ids.len()
     }
 
-    /// Goes on with the same traces, which have been opened anew.
+    /// Continues with the same traces after they were reopened. Each pair has the old and the new trace.
     pub fn reopened<'a>(&mut self, pairs: impl Iterator<Item = (TraceRef<'a>, TraceRef<'a>)>) {
         let now: HashMap<usize, usize> = pairs.map(|(before, now)| (key(before), key(now))).collect();
         let at = |trace: usize| now.get(&trace).copied();
@@ -130,17 +130,17 @@ impl Writers {
         self.ids = ids.filter_map(|((trace, process), pid)| Some(((at(trace)?, process), pid))).collect();
     }
 
-    /// Keeps no more names than take so many bytes.
+    /// Limits the memory for names to `bytes`.
     pub fn limit(&mut self, bytes: usize) {
         self.room_bytes = Some(bytes);
     }
 
-    /// How many names there was no memory for.
+    /// Returns the number of names that were not kept for want of memory.
     pub fn names_not_kept(&self) -> u64 {
         self.names_not_kept
     }
 
-    /// Takes note of what the state stream says.
+    /// Updates the names from a record of the state stream.
     pub fn note(&mut self, event: &Event<'_>, record: &StateRecord<'_>) {
         let trace = key(event.trace());
         let (id, name) = match *record {
@@ -161,7 +161,7 @@ impl Writers {
                     *room = room.saturating_add(before.unwrap_or(0)).saturating_sub(NAME_BYTES + name.len());
                 }
             }
-            // A name that is not its own is worse than none.
+            // A missing name is better than a wrong one.
             false => {
                 let before = self.names.remove(&key).map_or(0, |name| NAME_BYTES + name.len());
                 self.room_bytes = self.room_bytes.map(|room| room.saturating_add(before));
@@ -170,18 +170,18 @@ impl Writers {
         }
     }
 
-    /// Whether a name can be kept, in place of the one that is known.
+    /// Whether a name can be kept in place of the known one.
     fn has_room(&self, key: &(usize, u64), name: &str) -> bool {
         let before = || self.names.get(key).map_or(0, |name| NAME_BYTES + name.len());
         self.room_bytes.is_none_or(|room| room.saturating_add(before()) >= NAME_BYTES + name.len())
     }
 
-    /// Who wrote an event.
+    /// Returns the writer of an event.
     pub fn of<'a>(&'a mut self, event: &Event<'a>) -> Writer<'a> {
         self.of_fields(&ClassRef::of(event), &event.body())
     }
 
-    /// The same of an event's fields, and its class.
+    /// Returns the writer of an event with this class and these fields.
     pub fn of_fields<'a>(&'a mut self, class: &ClassRef<'_>, event: &EventFields<'a>) -> Writer<'a> {
         let places = self.places.entry(class.key()).or_insert_with(|| Places::of(class));
         let scratch = &mut self.scratch;

@@ -1,4 +1,5 @@
-//! What state streams say, and what is found in the parts of the others, whoever reads these.
+//! Collects the content of state streams, and the results for parts of the other streams, which several threads can
+//! read.
 
 use std::collections::BTreeMap;
 
@@ -13,13 +14,13 @@ use crate::state::StateRecord;
 use crate::stream::{Notice, Problem, Source, StreamReader, TraceRef};
 use crate::totals::StreamTotals;
 
-/// What the session owner has said of traces. It knows whose events are, and puts together what has been counted.
+/// Content of the state streams of traces. It assigns events to processes and combines the counts.
 pub struct Collector<'a> {
     traces: Vec<TraceRef<'a>>,
     streams: Vec<Stream<'a>>,
-    /// By trace, when the session owner has said something.
+    /// Times of the session owner's records, by trace.
     state_times: Vec<Vec<u64>>,
-    /// With their places in the order of time, see [`Collector::place`].
+    /// Warnings with their positions in time order, see [`Collector::place`].
     warnings: Vec<((usize, usize), String)>,
     is_damaged: bool,
     state_events: u64,
@@ -34,25 +35,25 @@ pub struct Collector<'a> {
 /// Ticks, and nanoseconds since the epoch.
 type Time = (u64, Option<i64>);
 
-/// A stream, and what was found in it.
+/// A stream and its results.
 struct Stream<'a> {
     name: &'a str,
     trace: usize,
     size_bytes: u64,
     is_state: bool,
     totals: Option<StreamTotals>,
-    /// Of the last event so far.
+    /// Time of the last event so far.
     last: Option<Time>,
-    /// Whether nothing can be read behind what has been read.
+    /// Whether the rest of the stream cannot be read.
     is_over: bool,
 }
 
-/// What is found in a part of a stream, besides what can be summed up.
+/// Result for a part of a stream, besides the sums.
 #[derive(Debug, Default)]
 pub struct Part {
-    /// With the time of the event before, and where the stream is.
+    /// Notices, each with the time of the previous event and the current time of the stream.
     notices: Vec<(Notice, Option<Time>, Option<i64>)>,
-    /// Of the first and the last event.
+    /// Times of the first and the last event, in ticks.
     ticks: Option<(u64, u64)>,
     span_ns: Option<(i64, i64)>,
     totals: Option<StreamTotals>,
@@ -66,7 +67,8 @@ impl std::fmt::Debug for Collector<'_> {
 }
 
 impl<'a> Collector<'a> {
-    /// Reads the state streams among these: the index of the trace, a name for warnings, a reader that has not read.
+    /// Reads the state streams among these streams. Each stream has the index of its trace, a name for warnings, and an
+    /// unread reader.
     pub fn new<S: Source>(
         traces: &[TraceRef<'a>],
         streams: impl IntoIterator<Item = (usize, &'a str, StreamReader<'a, S>)>,
@@ -109,12 +111,12 @@ impl<'a> Collector<'a> {
         collector
     }
 
-    /// The streams that are to be counted, by index.
+    /// Returns the indices of the streams that must be counted.
     pub fn others(&self) -> impl Iterator<Item = usize> + use<'_, 'a> {
         (0..self.streams.len()).filter(|index| !self.streams[*index].is_state)
     }
 
-    /// Takes the records of the session owner in the order of time.
+    /// Processes the records of the session owner in time order.
     fn read_state<S: Source>(&mut self, trace: usize, mut streams: Vec<(usize, StreamReader<'a, S>)>) {
         loop {
             let times = streams.iter_mut().enumerate().filter_map(|(at, (index, reader))| {
@@ -130,18 +132,19 @@ impl<'a> Collector<'a> {
         }
     }
 
-    /// Where something belongs that is told of a stream behind an event of this time: behind what the session owner has said until then.
-    /// `u64::MAX`: all that it has said so far.
+    /// Returns the sort position of a message about a stream after an event at `before`: after the records that the
+    /// session owner had written until then. `u64::MAX` means after all of its records so far.
     fn place(&self, trace: usize, before: Option<u64>) -> (usize, usize) {
         let said = before.map_or(0, |before| self.state_times[trace].partition_point(|time| *time <= before) + 1);
         (trace, said)
     }
 
-    /// `before`: the ticks of the event before; `around_ns`: the same, and where the stream is.
+    /// Records a notice. `before` is the time of the previous event in ticks; `around_ns` holds the same time and the
+    /// current time of the stream, in nanoseconds.
     fn note(&mut self, stream: usize, notice: &Notice, before: Option<u64>, around_ns: (Option<i64>, Option<i64>)) {
         let Stream { name, trace, .. } = self.streams[stream];
         self.places.note(name, notice, around_ns);
-        // Counted by the reader.
+        // The reader counts discarded events.
         if !matches!(notice.problem, Problem::Discarded { .. }) {
             self.warnings.push((self.place(trace, before), format!("{name}: {notice}")));
             self.is_damaged = true;
@@ -167,7 +170,7 @@ impl<'a> Collector<'a> {
                     *tally.cpus.entry(cpu_id).or_default() += events;
                 }
             }
-            // What comes next is no record that is at hand as a whole: the next packet, the next window, damage.
+            // The rest needs the slow path: the next packet, the next window, or damage.
             match reader.count_next() {
                 Some(Ok(counted)) => {
                     let first = part.ticks.map_or(counted.timestamp, |(first, _)| first);
@@ -190,7 +193,7 @@ impl<'a> Collector<'a> {
         part
     }
 
-    /// Takes what was found in a part, those of a stream in their order.
+    /// Adds the result for a part. The parts of a stream must be added in order.
     fn take(&mut self, index: usize, part: Part) {
         if self.streams[index].is_over {
             return;
@@ -210,7 +213,7 @@ impl<'a> Collector<'a> {
         }
     }
 
-    /// Takes the record of the session owner that a stream has come to.
+    /// Processes the session owner's record at the current position of a stream.
     fn state_record<S: Source>(&mut self, index: usize, ticks: u64, stream: &mut StreamReader<'a, S>) {
         if !matches!(stream.count_next(), Some(Ok(_))) {
             return;
@@ -248,7 +251,7 @@ impl<'a> Collector<'a> {
         }
     }
 
-    /// Puts together what was counted: of each stream that was, the parts in their order.
+    /// Combines the counts. `parts` must have the parts of each stream in order.
     pub fn finish(mut self, tally: Tally<'a>, parts: Vec<(usize, Part)>) -> Stats {
         let mut span_ns: Option<(i64, i64)> = None;
         for (index, part) in parts {
@@ -258,7 +261,7 @@ impl<'a> Collector<'a> {
             }
             self.take(index, part);
         }
-        // Stable: what is told at one place stays in the order of the streams.
+        // The sort is stable: messages at one position stay in the order of the streams.
         self.warnings.sort_by_key(|(place, _)| *place);
         let mut classes: BTreeMap<(u64, &str), (u64, u64)> = BTreeMap::new();
         for (plan, counts) in &tally.classes {
@@ -275,10 +278,10 @@ impl<'a> Collector<'a> {
             bytes,
         };
         let mut classes: Vec<_> = classes.into_iter().map(row).collect();
-        // Stable: those of one count stay in the order of their ids.
+        // The sort is stable: classes with equal counts stay in the order of their ids.
         classes.sort_by_key(|class| std::cmp::Reverse(class.count));
         let mut lost_by_class: Vec<_> = self.lost.into_iter().map(|(name, count)| LostStats { name, count }).collect();
-        // Stable: those of one count stay in the order of their names.
+        // The sort is stable: classes with equal counts stay in the order of their names.
         lost_by_class.sort_by_key(|lost| std::cmp::Reverse(lost.count));
         let mut processes = self.processes.finish(&tally.rows, &tally.nameless, self.has_processes);
         if self.has_processes {
@@ -318,7 +321,7 @@ impl<'a> Collector<'a> {
             span,
             events_per_s: seconds.map(|seconds| events as f64 / seconds),
             classes,
-            // CPU_UNKNOWN is the largest number, so it comes last.
+            // CPU_UNKNOWN is the largest number, so it is last.
             cpus: tally
                 .cpus
                 .into_iter()

@@ -1,9 +1,10 @@
-//! What is missing.
+//! Missing streams and events.
 
 use crate::stream::{Source, StreamReader, TraceRef};
 use crate::totals::StreamTotals;
 
-/// What is missing in traces of Dormouse whose streams, each with its name, have been read to their ends: one line each.
+/// Returns one line for each thing that is missing in Dormouse's traces. The streams, each with its name, must have
+/// been read to their ends.
 pub fn missing<'a, 'b, S: Source + 'b>(
     traces: impl IntoIterator<Item = TraceRef<'a>>,
     streams: impl IntoIterator<Item = (&'b str, &'b StreamReader<'a, S>)>,
@@ -17,7 +18,7 @@ where
     )
 }
 
-/// The same of streams by name and trace, with the bytes that each has and what was read in it.
+/// Returns the same lines for streams with name, trace, size in bytes, and the totals that were read.
 pub(super) fn of_totals<'a, 'b>(
     traces: impl IntoIterator<Item = TraceRef<'a>>,
     streams: impl IntoIterator<Item = (&'b str, TraceRef<'a>, (u64, Option<StreamTotals>))>,
@@ -27,7 +28,7 @@ pub(super) fn of_totals<'a, 'b>(
     for metadata in traces.into_iter().filter_map(|trace| trace.own()) {
         let is_of_trace = |trace: &TraceRef<'a>| trace.own().is_some_and(|own| std::ptr::eq(own, metadata));
         let of_trace: Vec<_> = streams.iter().filter(|(_, trace, _)| is_of_trace(trace)).collect();
-        // The names of the totals are those of files in the trace's directory.
+        // Totals use the names of files in the trace's directory.
         let prefix = of_trace.first().and_then(|(name, ..)| name.rfind('/')).map_or("", |at| &of_trace[0].0[..=at]);
         let found = of_trace.iter().map(|(name, _, found)| (name.strip_prefix(prefix).unwrap_or(name), *found));
         lines.extend(metadata.totals.compare(found).into_iter().map(|line| format!("{prefix}{line}")));

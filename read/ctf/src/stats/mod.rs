@@ -1,4 +1,4 @@
-//! What a whole trace holds.
+//! Statistics of whole traces.
 
 mod collect;
 mod missing;
@@ -23,58 +23,58 @@ pub use missing::missing;
 pub use places::{LossPlace, LossPlaces};
 pub use tally::Tally;
 
-/// What a whole trace holds. Events are those of programs, if not said otherwise.
+/// Statistics of a whole trace. Events are those of programs, unless noted otherwise.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Stats {
-    /// Events recorded.
+    /// Number of recorded events.
     pub events: u64,
-    /// Events of the session owner itself, in the state stream: who joined, what was lost.
+    /// Number of events of the session owner in the state stream: joined processes, losses.
     pub state_events: u64,
-    /// Events lost: what packets tell, and what the session owner has stated besides.
+    /// Number of lost events, as stated by packets and additionally by the session owner.
     pub events_lost: u64,
-    /// Where packets say that events were lost.
+    /// Places where packets report lost events.
     pub loss_places: LossPlaces,
-    /// What can have lost more events, which nobody has counted; empty: no other event is lost.
+    /// Causes that can have lost more events without counting them. If it is empty, no other event is lost.
     pub loss_possible: Vec<Uncounted>,
-    /// Of these, what the session owner has told of single classes, most first. Together at most as many as `events_lost`, if
-    /// programs were honest: those that a program had no time to assign (it was killed) and those that did not fit on the disk are
-    /// not among them.
+    /// Lost events by class as the session owner states them, highest count first. They are part of `events_lost`;
+    /// their sum does not exceed it if programs were honest. Losses that a killed program could not assign, and events
+    /// that did not fit on the disk, are not included.
     pub lost_by_class: Vec<LostStats>,
-    /// Classes whose events are not in the trace, and not among `events_lost`: the session owner refused them.
+    /// Classes that the session owner refused. Their events are not in the trace, and not part of `events_lost`.
     pub classes_refused: Vec<Refusal>,
-    /// Packets of all streams.
+    /// Number of packets in all streams.
     pub packets: u64,
-    /// Bytes of all streams, padding included.
+    /// Size of all streams in bytes, including padding.
     pub bytes: u64,
-    /// Threads that have at least one event; `None` where records do not tell.
+    /// Number of threads with at least one event; `None` if records do not identify threads.
     pub threads: Option<u64>,
     /// Time from the first to the last event; `None` without events.
     pub span: Option<Span>,
-    /// Events in a second of `span`; `None` where that has no length.
+    /// Events per second of `span`; `None` if its duration is zero.
     pub events_per_s: Option<f64>,
-    /// Event classes that have at least one event, most frequent first.
+    /// Event classes with at least one event, most frequent first.
     pub classes: Vec<ClassStats>,
-    /// Processors that have at least one event, unknown ones last.
+    /// CPUs with at least one event; the unknown CPU is last.
     pub cpus: Vec<CpuStats>,
-    /// Programs, most busy first, or in the order of joining where records do not tell whose they are.
+    /// Programs, busiest first, or in the order of joining if records do not identify processes.
     pub processes: Vec<ProcessStats>,
-    /// Whether it is one of Dormouse; others do not say what is in them.
+    /// Whether Dormouse wrote the trace. Other traces do not state their content.
     #[serde(skip)]
     pub is_own: bool,
-    /// Whether the session has closed the trace, and said what is in it. Where it has not, nobody can tell whether a stream is missing.
+    /// Whether the session closed the trace and wrote its totals. Without them, a missing stream cannot be detected.
     pub is_closed: bool,
-    /// What is wrong with the trace, one line each.
+    /// Faults of the trace, one line each.
     pub warnings: Vec<String>,
 }
 
 /// Time from the first to the last event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Span {
-    /// The first event, nanoseconds since the epoch.
+    /// Time of the first event, in nanoseconds since the epoch.
     pub begin_ns: i64,
-    /// The last event, nanoseconds since the epoch.
+    /// Time of the last event, in nanoseconds since the epoch.
     pub end_ns: i64,
-    /// The time between them, nanoseconds.
+    /// Difference of the two times, in nanoseconds.
     pub duration_ns: u64,
 }
 
@@ -83,11 +83,11 @@ pub struct Span {
 pub struct ClassStats {
     /// `provider:name`.
     pub name: String,
-    /// The id in this trace.
+    /// Id of the class in this trace.
     pub id: u64,
-    /// How many.
+    /// Number of events.
     pub count: u64,
-    /// Bytes of their records, headers included.
+    /// Size of their records in bytes, including headers.
     pub bytes: u64,
 }
 
@@ -96,18 +96,18 @@ pub struct ClassStats {
 pub struct LostStats {
     /// `provider:name`, or `(other classes)`.
     pub name: String,
-    /// How many.
+    /// Number of events.
     pub count: u64,
 }
 
-/// A class, or several, whose events are not in the trace: the session owner refused them.
+/// One or more classes that the session owner refused. Their events are not in the trace.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Refusal {
-    /// `provider:name`, or in parentheses what classes.
+    /// `provider:name`, or a description of the classes in parentheses.
     pub name: String,
     /// Path of the executable that announced it.
     pub program: String,
-    /// Why, and what to do.
+    /// Reason for the refusal, and what to do about it.
     pub reason: String,
 }
 
@@ -117,27 +117,27 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// Events of one processor.
+/// Events of one CPU.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct CpuStats {
-    /// The processor; `"unknown"` in JSON where the writer did not know it.
+    /// CPU; `"unknown"` in JSON if the writer did not know it.
     #[serde(serialize_with = "serialize_cpu")]
     pub cpu: Option<u32>,
-    /// How many.
+    /// Number of events.
     pub count: u64,
 }
 
-/// Events of one program. A process that has become another program by `exec` has several entries; what it did before it
-/// joined the session counts with the first. One that has changed its name has one, with the last.
+/// Events of one program. A process that became another program by `exec` has several entries; its events before it
+/// joined the session count for the first one. A process that changed its name has one entry with the last name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ProcessStats {
-    /// Its id as it sees it itself.
+    /// Process id as the process itself sees it.
     pub vpid: u32,
-    /// What it calls itself, as `ps` shows it; empty where the session owner has not named it.
+    /// Name that the process gave itself, as `ps` shows it; empty if the session owner has not stated it.
     pub name: String,
-    /// Path of the executable; empty where the session owner has not named it.
+    /// Path of the executable; empty if the session owner has not stated it.
     pub program: String,
-    /// How many; `None` where records do not tell.
+    /// Number of events; `None` if records do not identify processes.
     pub count: Option<u64>,
 }
 
@@ -149,16 +149,17 @@ fn serialize_cpu<S: Serializer>(cpu: &Option<u32>, serializer: S) -> Result<S::O
 }
 
 impl Stats {
-    /// Reads the streams of a trace, each with a name for the warnings.
+    /// Reads the streams of a trace. Each stream has a name for the warnings.
     ///
-    /// Processes are told apart by `vpid`, so processes of several containers that share one count as one program after
-    /// another.
+    /// Processes are distinguished by `vpid`. Processes in several containers with the same `vpid` count as one process
+    /// that becomes one program after another.
     pub fn collect(metadata: &Metadata, streams: &[(&str, &[u8])]) -> Stats {
         let streams = streams.iter().map(|(name, bytes)| (0, *name, *bytes));
         Stats::of_traces(&[TraceRef::from(metadata)], streams)
     }
 
-    /// As [`Stats::collect`], of traces of anybody, whose streams come piece by piece. A stream has the index of its trace.
+    /// Reads the streams of several traces of any tracer piece by piece, like [`Stats::collect`]. Each stream has the
+    /// index of its trace.
     pub fn of_traces<'a, S: Source + Clone>(
         traces: &[TraceRef<'a>],
         streams: impl IntoIterator<Item = (usize, &'a str, S)>,

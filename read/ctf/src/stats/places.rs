@@ -1,38 +1,39 @@
-//! Where events were lost.
+//! Places where events were lost.
 
 use serde::Serialize;
 
 use crate::stream::{Notice, Problem};
 
-/// Losses that are told one by one.
+/// Maximum number of losses that are listed individually.
 const PLACES_MAX: usize = 1000;
 
-/// A loss that packets of a stream tell of.
+/// A loss that the packets of a stream report.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct LossPlace {
-    /// The stream.
+    /// Name of the stream.
     pub stream: String,
-    /// Not before, nanoseconds since the epoch; `None` where that is not known.
+    /// Lower bound of the time, in nanoseconds since the epoch; `None` if it is unknown.
     pub begin_ns: Option<i64>,
-    /// Not after, nanoseconds since the epoch; `None` where that is not known.
+    /// Upper bound of the time, in nanoseconds since the epoch; `None` if it is unknown.
     pub end_ns: Option<i64>,
-    /// Events that were dropped.
+    /// Number of dropped events.
     pub events: u64,
-    /// Packets that are not there: overwritten, or lost on the way. What they held is not counted.
+    /// Number of missing packets, which were overwritten or lost later. Their events are not counted.
     pub packets: u64,
 }
 
-/// Where events were lost.
+/// Places where events were lost.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct LossPlaces {
-    /// The first of them that streams tell of.
+    /// The first losses that the streams report.
     pub places: Vec<LossPlace>,
-    /// How many there are beyond these.
+    /// Number of further losses.
     pub more: u64,
 }
 
 impl LossPlaces {
-    /// Takes note of what a stream says of a loss. `around_ns`: of the event before and the packet behind, for packets that are missing.
+    /// Adds the loss of a notice, if it is one. For missing packets, `around_ns` holds the times of the previous event
+    /// and of the packet after them.
     pub fn note(&mut self, stream: &str, notice: &Notice, around_ns: (Option<i64>, Option<i64>)) {
         let (begin_ns, end_ns, events, packets) = match notice.problem {
             Problem::Discarded { count, begin_ns, end_ns } => (begin_ns, end_ns, count, 0),
@@ -48,7 +49,7 @@ impl LossPlaces {
         }
     }
 
-    /// The same in the order of time.
+    /// Sorts the losses by time.
     pub fn sorted(mut self) -> LossPlaces {
         self.places.sort_by_key(|place| place.begin_ns);
         self

@@ -1,27 +1,27 @@
-//! Which program an event is of.
+//! Assignment of events to programs.
 
 use std::collections::HashMap;
 
 use super::ProcessStats;
 
-/// When a program joined: trace, and ticks of its clock.
+/// Time at which a program joined: trace, and ticks of its clock.
 pub(super) type When = (usize, u64);
 
-/// Which program a `vpid` is at any time. Made of what the session owner says, before events are counted.
+/// Program of each `vpid` at any time. It is built from the session owner's records before events are counted.
 #[derive(Default)]
 pub(super) struct Processes {
-    /// One for each program that joined.
+    /// One row for each program that joined.
     rows: Vec<ProcessStats>,
-    /// When they joined, and their rows.
+    /// Times of joining and rows, by `vpid`.
     joins: HashMap<u32, Vec<(When, usize)>>,
-    /// By the session's number.
+    /// Rows by the process's number in the session.
     joined: HashMap<u32, usize>,
 }
 
 impl Processes {
     pub(super) fn join(&mut self, when: When, process: u32, vpid: u32, name: &str, program: &str) {
         let joins = self.joins.entry(vpid).or_default();
-        // One without a name becomes another.
+        // A row without a name is completed instead of adding another one.
         let nameless = joins.last().map(|(_, row)| *row).filter(|row| self.rows[*row].program.is_empty());
         let row = nameless.unwrap_or(self.rows.len());
         if row == self.rows.len() {
@@ -38,8 +38,9 @@ impl Processes {
         }
     }
 
-    /// The row of a process at some time, and until when in that trace it is. A process that had events before it had a name (a `vfork`
-    /// child on its way to `exec`) has the row of its first name for these too. `None`: the session owner has not named it.
+    /// Returns the row of a process at a time, and the time in that trace until which it is valid. Events before a
+    /// process got its name (a `vfork` child before its `exec`) belong to the row of its first name. `None` if the
+    /// session owner has not named the process.
     pub(super) fn row_at(&self, vpid: u32, when: When) -> (Option<usize>, u64) {
         let Some(joins) = self.joins.get(&vpid) else { return (None, u64::MAX) };
         let next = joins.partition_point(|(joined, _)| *joined <= when);
@@ -48,8 +49,8 @@ impl Processes {
         (joins.get(next.saturating_sub(1)).map(|(_, row)| *row), until)
     }
 
-    /// With the events of each row, and of processes that have none. Programs of the same process that are called the same are one.
-    /// `has_counts`: whether records tell whose they are.
+    /// Returns the rows with their counts, and rows for unnamed processes. Programs of one process with the same name
+    /// are combined. `has_counts` says whether records identify processes.
     pub(super) fn finish(
         mut self,
         counts: &HashMap<usize, u64>,

@@ -1,4 +1,4 @@
-//! What a trace holds, for people.
+//! Statistics of a trace as a table for people.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use super::Stats;
 use crate::loss::{Uncounted, how_many};
 
 impl fmt::Display for Stats {
-    /// A table for people: columns aligned, no colour.
+    /// Writes a table for people, with aligned columns and without colour.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let duration = self.span.map_or(0.0, |span| span.duration_ns as f64 / 1e9);
         match self.is_own {
@@ -60,7 +60,7 @@ impl fmt::Display for Stats {
         });
         let who = format!("{:width$}  PROGRAM", "NAME");
         let heads = ["EVENTS", "VPID", &who];
-        // Whose events they are is not recorded, so there is no column for it.
+        // If records do not identify processes, there is no column of counts.
         table(f, if self.threads.is_some() { &heads } else { &heads[1..] }, rows.collect())?;
         for refusal in &self.classes_refused {
             writeln!(f, "\n{}", printable(&refusal.to_string()))?;
@@ -73,13 +73,13 @@ impl fmt::Display for Stats {
     }
 }
 
-/// Seconds since the epoch, as `dormouse view --clock seconds` prints them.
+/// Formats a time as seconds since the epoch, like `dormouse view --clock seconds`.
 fn seconds(ns: Option<i64>) -> String {
     let shown = |ns: i64| format!("{}.{:09}", ns.div_euclid(1_000_000_000), ns.rem_euclid(1_000_000_000));
     ns.map_or("unknown".into(), shown)
 }
 
-/// Columns to the right, but for the last one.
+/// Writes a table. All columns but the last are right-aligned.
 fn table(f: &mut fmt::Formatter<'_>, heads: &[&str], rows: Vec<Vec<String>>) -> fmt::Result {
     if rows.is_empty() {
         return Ok(());

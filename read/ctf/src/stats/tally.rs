@@ -1,4 +1,4 @@
-//! What is counted of events in any order: by one thread, or by several, whose sums are added up.
+//! Counts of events that do not depend on their order. Several threads can count, and their sums are added.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -6,15 +6,15 @@ use super::processes::{Processes, When};
 use crate::plan::StreamPlan;
 use crate::stream::{Counted, Passed};
 
-/// What is counted of events in any order.
+/// Counts of events that do not depend on their order.
 #[derive(Default)]
 pub struct Tally<'a> {
-    /// Events and bytes, by stream class (its plan's place in memory) and index of the class.
+    /// Number of events and bytes, by stream class (its plan) and index of the class.
     pub(super) classes: Vec<(&'a StreamPlan, Vec<(u64, u64)>)>,
     pub(super) cpus: BTreeMap<u32, u64>,
-    /// By row of [`Processes`].
+    /// Number of events by row of [`Processes`].
     pub(super) rows: HashMap<usize, u64>,
-    /// By `vpid`, of processes without a row.
+    /// Number of events by `vpid`, for processes without a row.
     pub(super) nameless: HashMap<u32, u64>,
     pub(super) threads: HashSet<(u32, u32)>,
     recent: Recent,
@@ -26,25 +26,26 @@ impl std::fmt::Debug for Tally<'_> {
     }
 }
 
-/// Threads that have had events a short time ago: each thread has one place, of which it is driven by others.
+/// Direct-mapped cache of threads that recently had events. A thread has one possible slot, from which other threads
+/// evict it.
 #[derive(Default)]
 struct Recent(Vec<Thread>);
 
 const RECENT_COUNT: usize = 64;
 
-/// Events of a thread while it is the same program.
+/// Events of a thread while its process runs one program.
 #[derive(Clone, Copy, Default)]
 struct Thread {
     /// `vpid` and `vtid`.
     who: (u32, u32),
     row: Option<usize>,
-    /// Since and until when it is, in ticks.
+    /// Begin and end of the time for which `row` is valid, in ticks.
     times: (u64, u64),
     count: u64,
 }
 
 impl<'a> Tally<'a> {
-    /// Adds what another thread has counted. Neither has a part at hand.
+    /// Adds the counts of another thread. Neither tally may have an open part.
     pub fn add(&mut self, other: Tally<'a>) {
         for (plan, counts) in other.classes {
             let sums = self.of(plan);
@@ -56,7 +57,7 @@ impl<'a> Tally<'a> {
         self.threads.extend(other.threads);
     }
 
-    /// Those of the classes of a stream.
+    /// Returns the counts of a stream's classes.
     fn of(&mut self, plan: &'a StreamPlan) -> &mut Vec<(u64, u64)> {
         let index = self.classes.iter().position(|(known, _)| std::ptr::eq(*known, plan)).unwrap_or_else(|| {
             self.classes.push((plan, vec![(0, 0); plan.class_count()]));
@@ -65,7 +66,7 @@ impl<'a> Tally<'a> {
         &mut self.classes[index].1
     }
 
-    /// What counts records of one packet.
+    /// Returns a counter for the records of one packet.
     pub(super) fn packet<'t>(
         &'t mut self,
         plan: &'a StreamPlan,
@@ -94,7 +95,7 @@ impl<'a> Tally<'a> {
         *self.cpus.entry(counted.cpu_id).or_default() += 1;
     }
 
-    /// Ends a part: what is to come is of other times.
+    /// Ends a part. The next part has other times, so the cached threads are flushed.
     pub(super) fn end_part(&mut self) {
         let Tally { rows, nameless, threads, recent, .. } = self;
         recent.0.drain(..).for_each(|thread| thread.put(rows, nameless, threads));
@@ -114,7 +115,7 @@ impl Thread {
     }
 }
 
-/// Whose events they are.
+/// Counts of events by program.
 struct Whose<'t> {
     rows: &'t mut HashMap<usize, u64>,
     nameless: &'t mut HashMap<u32, u64>,
@@ -144,7 +145,7 @@ impl Whose<'_> {
     }
 }
 
-/// Counts records of one packet.
+/// Counts the records of one packet.
 pub(super) struct PacketTally<'t, 'a> {
     plan: &'a StreamPlan,
     classes: &'t mut [(u64, u64)],

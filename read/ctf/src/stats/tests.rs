@@ -195,7 +195,7 @@ fn what_came_before_the_name_counts_with_it() {
     assert_eq!(processes, [ProcessStats { vpid: 7, name: "cc1".into(), program: "/bin/cc1".into(), count: Some(2) }]);
 }
 
-/// Events of several processes, which become others, in packets of which some are missing and one is damaged.
+/// Several processes that become other programs, in packets of which some are missing and one is damaged.
 #[test]
 fn parts_that_several_count_give_what_the_whole_gives() {
     let mut trace = TraceBuilder::new();
@@ -222,7 +222,7 @@ fn parts_that_several_count_give_what_the_whole_gives() {
     let trace = trace.finish();
     let metadata = trace.parse();
     let mut streams: Vec<Vec<u8>> = trace.streams.clone();
-    // A packet less, and a record that is none.
+    // One packet is removed, and one record is overwritten with invalid bytes.
     streams[1].drain(4096..8192);
     streams[2][4096 + 90..4096 + 94].fill(0xFF);
     let named: Vec<_> = ["state", "cpu_0", "cpu_1"].into_iter().zip(streams.iter().map(Vec::as_slice)).collect();

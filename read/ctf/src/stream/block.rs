@@ -1,4 +1,4 @@
-//! Events that are kept while their streams are read on, for another thread to look at.
+//! Events that are kept while reading of their streams continues, so that another thread can process them.
 
 use super::event::{Body, PacketStartRef};
 use super::trace::TraceRef;
@@ -6,20 +6,20 @@ use super::{Current, Event, EventFields, Source, StreamReader};
 use crate::plan::{Class, Cursor, Outer, Record, StreamPlan};
 use crate::time::Scale;
 
-/// Events in an order, copied out of their streams.
+/// A sequence of events, copied out of their streams.
 #[derive(Debug, Default)]
 pub struct Block<'a> {
-    /// Contexts and fields of the events, headers and contexts of packets.
+    /// Contexts and fields of the events, and headers and contexts of the packets.
     bytes: Vec<u8>,
     packets: Vec<Packet<'a>>,
-    /// Each is another than the one before.
+    /// Values of header fields. Consecutive elements differ.
     outers: Vec<Outer>,
     events: Vec<Kept>,
-    /// By stream, its packet that came last: its number in the stream, and its place among the packets.
+    /// Sequence number and index in `packets` of the last packet, by stream.
     last: Vec<Option<(u64, u32)>>,
 }
 
-/// What events of a packet have in common.
+/// Properties that the events of a packet share.
 #[derive(Debug)]
 struct Packet<'a> {
     stream: usize,
@@ -28,25 +28,25 @@ struct Packet<'a> {
     cpu_id: u32,
     scale: Option<Scale>,
     index: u64,
-    /// Of header and context, in the block.
+    /// Range of header and context in the block's bytes.
     bytes: (usize, usize),
     context: u64,
     outer: Outer,
 }
 
-/// Small, because another thread's processor has to fetch it.
+/// An event in a block. The structure is small because another thread's CPU must fetch it.
 #[derive(Debug)]
 struct Kept {
-    /// Indices of its packet, its class, and what headers say that outlasts them.
+    /// Indices of its packet, its class, and its values of header fields.
     packet: u32,
     class: u32,
     outer: u32,
     timestamp: u64,
-    /// Of no account without a clock.
+    /// Time in nanoseconds since the epoch. Meaningless without a clock.
     time_ns: i64,
-    /// In the block.
+    /// Offset of the event in the block's bytes.
     offset: usize,
-    /// In bits, from the packet's start; of the record, of its contexts and fields, and where it ends.
+    /// Start of the record, start of its contexts, and end, in bits from the packet's start.
     record: u64,
     begin: u64,
     end: u64,
@@ -59,43 +59,43 @@ impl Kept {
     }
 }
 
-/// What a reader knows of an event.
+/// A reader's knowledge about an event.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Measured {
     pub record: Record,
-    /// Where the record begins, in bits from the packet's start.
+    /// Start of the record, in bits from the packet's start.
     pub begin: u64,
     pub timestamp: u64,
-    /// Where it is known, and then of no account without a clock.
+    /// Time in nanoseconds since the epoch; `None` if it has not been computed yet. Meaningless without a clock.
     pub time_ns: Option<i64>,
     pub outer: Outer,
 }
 
-/// What can be read behind an event's last byte, so that numbers are read a word at a time.
+/// Readable bytes after an event's last byte, which allow reading numbers a word at a time.
 const PADDING: [u8; 8] = [0; 8];
 
 impl<'a> Block<'a> {
-    /// How many events there are.
+    /// Returns the number of events.
     pub fn len(&self) -> usize {
         self.events.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no events.
     pub fn is_empty(&self) -> bool {
         self.events.is_empty()
     }
 
-    /// Bytes that are kept for them.
+    /// Returns the number of bytes that are kept for the events.
     pub fn size_bytes(&self) -> usize {
         self.bytes.len()
     }
 
-    /// The time of the last event that has one.
+    /// Returns the time of the last event that has one.
     pub fn last_ns(&self) -> Option<i64> {
         self.events.iter().rev().find_map(|event| self.time_of(event))
     }
 
-    /// Empties it. Its memory is kept.
+    /// Removes all events and keeps the memory.
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.packets.clear();
@@ -104,19 +104,19 @@ impl<'a> Block<'a> {
         self.last.clear();
     }
 
-    /// The events.
+    /// Returns the events.
     #[inline]
     pub fn events(&self) -> impl Iterator<Item = Event<'_>> {
         self.events.iter().filter_map(|kept| self.event(kept))
     }
 
-    /// One of them, by its index.
+    /// Returns an event by its index.
     #[inline(always)]
     pub fn get(&self, index: usize) -> Option<Event<'_>> {
         self.event(self.events.get(index)?)
     }
 
-    /// The class of one of them, and its fields.
+    /// Returns an event's class and fields, by its index.
     #[inline(always)]
     pub fn fields(&self, index: usize) -> Option<(&'a Class, EventFields<'_>)> {
         let kept = self.events.get(index)?;
@@ -136,7 +136,7 @@ impl<'a> Block<'a> {
         Some(Body { bytes: self.bytes.get(kept.offset..)?, begin: kept.begin, end: kept.end, outer })
     }
 
-    /// Its time in nanoseconds since the epoch, if it has one.
+    /// Returns the time of an event in nanoseconds since the epoch, if it has one.
     #[inline(always)]
     pub fn time_ns(&self, index: usize) -> Option<i64> {
         self.time_of(self.events.get(index)?)
@@ -147,21 +147,22 @@ impl<'a> Block<'a> {
         self.packets.get(kept.packet as usize)?.scale.map(|_| kept.time_ns)
     }
 
-    /// Adds an event of a packet whose place is known; `body`: from the byte in which its contexts and fields begin, at least up to its end.
+    /// Adds an event of the packet with this index. `body` starts at the byte in which the contexts begin, and extends
+    /// at least to the event's end.
     #[inline(never)]
     pub(super) fn push(&mut self, packet: u32, event: Measured, body: &[u8]) {
         let Measured { record, begin, timestamp, time_ns, outer } = event;
         let size_bytes = (record.end - record.body / 8 * 8).div_ceil(8) as usize;
         let offset = self.bytes.len();
         match body.get(..size_bytes + PADDING.len()) {
-            // What follows it serves as well.
+            // The bytes that follow the event serve as padding.
             Some(body) => self.bytes.extend_from_slice(body),
             None => {
                 self.bytes.extend_from_slice(body.get(..size_bytes).unwrap_or(body));
                 self.bytes.extend_from_slice(&PADDING);
             }
         }
-        // Number by number: both at once would have to wait until both are written.
+        // Compares number by number: a combined load of two would wait until both stores are complete.
         let is_same =
             |last: &Outer| last.iter().zip(outer).fold(0, |differ, (last, next)| differ | (*last ^ next)) == 0;
         if !self.outers.last().is_some_and(is_same) {
@@ -210,7 +211,7 @@ impl<'a> Block<'a> {
 }
 
 impl<'a, S: Source> StreamReader<'a, S> {
-    /// Keeps the event that the reader has come to, whose time this is, if it is known.
+    /// Keeps the reader's current event. `time_ns` is its time, if it is known.
     #[inline]
     pub(crate) fn keep(&self, block: &mut Block<'a>, time_ns: Option<i64>) {
         let Some(current) = &self.current else { return };
@@ -220,7 +221,7 @@ impl<'a, S: Source> StreamReader<'a, S> {
         block.push(packet, event, self.source.fetched(current.body_offset()));
     }
 
-    /// The place of the packet that the reader stands in among those of the block, which has it from now on.
+    /// Returns the index of the reader's current packet in the block, and adds the packet if it is new.
     #[inline]
     pub(super) fn packet_in(&self, block: &mut Block<'a>, plan: &'a StreamPlan, cpu_id: u32) -> u32 {
         match block.last.get(self.stream) {
@@ -296,7 +297,7 @@ mod tests {
                 is_over = merge.next_event().is_none();
                 if !is_over {
                     merge.keep(&mut block);
-                    // One that has seen no other event.
+                    // A formatter that has seen no other event.
                     merge.keep(&mut alone);
                     Formatter::new(format, |_| 0).block(&alone, alone_ns, &mut lines);
                     alone_ns = alone.last_ns();

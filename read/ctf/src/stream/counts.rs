@@ -1,4 +1,4 @@
-//! How many events of each class there are: in all, or in each interval of time.
+//! Counts of events by class: in total, or for each interval of time.
 
 use super::notice::Notice;
 use super::records::{At, Next, Passed, Way};
@@ -6,20 +6,21 @@ use super::{Current, Source, StreamReader};
 use crate::hash::QuickMap;
 use crate::plan::{Class, Memory, StreamPlan, Tally};
 
-/// How many events of each class a stream has. Of the records the headers are read, and what tells where they end.
+/// Number of events of each class in a stream. Only record headers are read, and fields that determine where a record
+/// ends.
 #[derive(Debug, Clone, Default)]
 pub struct ClassCounts<'a> {
     of_plans: Vec<PlanCounts<'a>>,
 }
 
-/// Those of a class of streams.
+/// Counts for one stream class.
 #[derive(Debug, Clone)]
 struct PlanCounts<'a> {
-    /// Known by its place in memory.
+    /// Plan of the stream class; compared by address.
     plan: &'a StreamPlan,
-    /// By index of the class.
+    /// Counts by index of the class.
     counts: Vec<u64>,
-    /// By id, of plain records, which are counted apart while a stream is read.
+    /// Counts of plain records by id, which are kept apart while a stream is read.
     tallies: Vec<Tally>,
 }
 
@@ -38,14 +39,14 @@ impl<'a> ClassCounts<'a> {
         }
     }
 
-    /// Adds those of another stream.
+    /// Adds the counts of another stream.
     pub fn add(&mut self, other: &ClassCounts<'a>) {
         for PlanCounts { plan, counts, .. } in &other.of_plans {
             self.of(plan).counts.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
         }
     }
 
-    /// Adds what was counted apart.
+    /// Adds the counts of plain records to the other counts.
     fn settle(&mut self) {
         for PlanCounts { plan, counts, tallies } in &mut self.of_plans {
             for (id, tally) in tallies.iter().enumerate().filter(|(_, tally)| tally.events.get() > 0) {
@@ -55,7 +56,7 @@ impl<'a> ClassCounts<'a> {
         }
     }
 
-    /// Calls `give` with each class that has events, and its count, and forgets them.
+    /// Passes each class that has events to `give` with its count, and resets the counts.
     fn take(&mut self, mut give: impl FnMut(&'a StreamPlan, usize, u64)) {
         self.settle();
         for PlanCounts { plan, counts, .. } in &mut self.of_plans {
@@ -65,7 +66,7 @@ impl<'a> ClassCounts<'a> {
         }
     }
 
-    /// Classes that have events, each with its count.
+    /// Returns the classes that have events, with their counts.
     pub fn iter(&self) -> impl Iterator<Item = (&'a Class, u64)> + use<'a, '_> {
         let of_plan = |PlanCounts { plan, counts, .. }: &'_ PlanCounts<'a>| {
             let (plan, counts) = (*plan, counts.clone());
@@ -79,24 +80,25 @@ impl<'a> ClassCounts<'a> {
     }
 }
 
-/// How many events of each class there are in each interval of time.
+/// Number of events of each class in each interval of time.
 #[derive(Debug, Clone, Default)]
 pub struct IntervalCounts<'a> {
     length_ns: Option<i64>,
-    /// Of one interval: packets are mostly within one.
+    /// Counts of the current interval. Most packets lie within one interval.
     at_hand: (Option<i64>, ClassCounts<'a>),
-    /// By begin of the interval, and by the class's place among its plan's.
+    /// Counts by begin of the interval, index of the plan, and index of the class.
     others: QuickMap<(Option<i64>, usize, usize), u64>,
     plans: Vec<&'a StreamPlan>,
 }
 
 impl<'a> IntervalCounts<'a> {
-    /// Intervals of so many nanoseconds, 1 or more, one of which begins with the epoch; `None`: all times are one.
+    /// Returns counts for intervals of this length in nanoseconds, at least 1. One interval begins at the epoch. `None`
+    /// means a single interval for all times.
     pub fn new(length_ns: Option<i64>) -> IntervalCounts<'a> {
         IntervalCounts { length_ns: length_ns.map(|ns| ns.max(1)), ..IntervalCounts::default() }
     }
 
-    /// The begin of the interval of a time.
+    /// Returns the begin of the interval that contains a time.
     #[inline(always)]
     fn begin(&self, time_ns: Option<i64>) -> Option<i64> {
         let (length_ns, time_ns) = (self.length_ns?, time_ns?);
@@ -110,7 +112,7 @@ impl<'a> IntervalCounts<'a> {
         })
     }
 
-    /// The counts of this interval, in which more are to come.
+    /// Returns the counts of an interval and makes it the current one.
     fn of(&mut self, begin: Option<i64>) -> &mut ClassCounts<'a> {
         if self.at_hand.0 != begin {
             self.put();
@@ -119,7 +121,7 @@ impl<'a> IntervalCounts<'a> {
         &mut self.at_hand.1
     }
 
-    /// Puts away what is at hand.
+    /// Adds the counts of the current interval to the others.
     fn put(&mut self) {
         let (begin, mut counts) = std::mem::take(&mut self.at_hand);
         counts.take(|plan, class, count| {
@@ -129,18 +131,18 @@ impl<'a> IntervalCounts<'a> {
         self.at_hand.1 = counts;
     }
 
-    /// How many counts there are.
+    /// Returns the number of counts.
     pub fn len(&self) -> usize {
         self.others.len()
     }
 
-    /// Whether there is none.
+    /// Whether there are no counts.
     pub fn is_empty(&self) -> bool {
         self.others.is_empty()
     }
 
-    /// Gives the counts, and forgets them: the interval's begin, in nanoseconds since the epoch (`None`: of all times, or without a clock), the class,
-    /// and its events. None is given twice.
+    /// Returns and removes the counts: the begin of the interval in nanoseconds since the epoch (`None` for all times,
+    /// or without a clock), the class, and the number of its events. Each combination occurs once.
     pub fn take(&mut self) -> impl Iterator<Item = (Option<i64>, &'a Class, u64)> {
         let plans = &self.plans;
         self.others.drain().map(|((begin, plan, class), count)| (begin, plans[plan].class_at(class), count))
@@ -148,7 +150,7 @@ impl<'a> IntervalCounts<'a> {
 }
 
 impl<'a, S: Source> StreamReader<'a, S> {
-    /// Reads the stream to its end and counts its events by class and interval of time. What is wrong with it is passed to `told`.
+    /// Reads the stream to its end and counts its events by class and interval of time. Notices are passed to `told`.
     pub fn count_intervals(&mut self, counts: &mut IntervalCounts<'a>, mut told: impl FnMut(Notice)) {
         loop {
             self.count_in_packet(counts);
@@ -164,7 +166,7 @@ impl<'a, S: Source> StreamReader<'a, S> {
         counts.put();
     }
 
-    /// Counts the records that are in memory already, as long as there is nothing to be said of them.
+    /// Counts the records that are already in memory, up to the first one that causes a notice.
     fn count_in_packet(&mut self, counts: &mut IntervalCounts<'a>) {
         let Some(packet) = self.packet else { return };
         // Times do not decrease from here to the packet's end.
@@ -180,11 +182,11 @@ impl<'a, S: Source> StreamReader<'a, S> {
         });
     }
 
-    /// Reads the stream to its end and counts its events by class. What is wrong with it is passed to `told`.
+    /// Reads the stream to its end and counts its events by class. Notices are passed to `told`.
     pub fn count_classes(&mut self, counts: &mut ClassCounts<'a>, mut told: impl FnMut(Notice)) {
         loop {
             self.count_fast(counts);
-            // What comes next is no record that is at hand as a whole: the next packet, the next window, damage.
+            // The rest needs the slow path: the next packet, the next window, or damage.
             match self.advance() {
                 Some(Ok(_)) => counts.of_current(self.current.as_ref()),
                 Some(Err(notice)) => told(notice),
@@ -194,7 +196,7 @@ impl<'a, S: Source> StreamReader<'a, S> {
         counts.settle();
     }
 
-    /// Counts the records that are in memory already, as long as there is nothing to be said of them.
+    /// Counts the records that are already in memory, up to the first one that causes a notice.
     fn count_fast(&mut self, counts: &mut ClassCounts<'a>) {
         if let Some(packet) = self.packet {
             let PlanCounts { counts, tallies, .. } = counts.of(packet.plan);
@@ -203,7 +205,7 @@ impl<'a, S: Source> StreamReader<'a, S> {
     }
 }
 
-/// They are counted.
+/// Counter of passed records.
 struct Counted<'c> {
     counts: &'c mut [u64],
     tallies: &'c [Tally],

@@ -12,19 +12,19 @@ use crate::value::Value;
 /// An event, borrowed from its stream.
 #[derive(Debug, Clone, Copy)]
 pub struct Event<'a> {
-    /// The stream, as [`StreamReader::new`](crate::StreamReader::new) was told.
+    /// Number of the stream that [`StreamReader::new`](crate::StreamReader::new) was given.
     pub stream: usize,
-    /// Ticks of the stream's clock.
+    /// Time in ticks of the stream's clock.
     pub timestamp: u64,
-    /// The same in nanoseconds since the epoch, if the stream has a clock.
+    /// Time in nanoseconds since the epoch, if the stream has a clock.
     pub time_ns: Option<i64>,
     /// Names and fields.
     pub class: &'a Class,
-    /// The packet's processor, or `CPU_UNKNOWN`.
+    /// CPU of the packet, or `CPU_UNKNOWN`.
     pub cpu_id: u32,
     /// `vpid` and `vtid`; `None` in the state stream, and in traces whose records do not have them.
     pub context: Option<(u32, u32)>,
-    /// Bytes of the record, header included.
+    /// Size of the record in bytes, including its header.
     pub size_bytes: usize,
     pub(super) trace: TraceRef<'a>,
     pub(super) plan: &'a StreamPlan,
@@ -33,28 +33,29 @@ pub struct Event<'a> {
     pub(super) packet: PacketStartRef<'a>,
 }
 
-/// What an event's fields say of one another while they are shown; to be used again, because it takes memory.
+/// Values that later fields of an event depend on. It should be reused, because it allocates memory.
 #[derive(Debug, Default)]
 pub struct Scratch(pub(super) Memory);
 
-/// Contexts and fields of a record. Positions are in bits, from the packet's start.
+/// Contexts and fields of a record. Positions are in bits from the packet's start.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Body<'a> {
-    /// From the byte on in which they begin, and what is behind them.
+    /// Bytes from the one in which the contexts begin, including bytes after the record.
     pub bytes: &'a [u8],
     pub begin: u64,
     pub end: u64,
     pub outer: Outer,
 }
 
-/// Contexts and fields of an event, and what a row has of it besides: an [`Event`] without what has to be looked up for it.
+/// Contexts and fields of an event, with the properties that a table row needs: an [`Event`] without the costly
+/// lookups.
 #[derive(Debug, Clone, Copy)]
 pub struct EventFields<'a> {
-    /// As [`Event::time_ns`].
+    /// Same as [`Event::time_ns`].
     pub time_ns: Option<i64>,
-    /// As [`Event::cpu_id`].
+    /// Same as [`Event::cpu_id`].
     pub cpu_id: u32,
-    /// As [`Event::size_bytes`].
+    /// Same as [`Event::size_bytes`].
     pub size_bytes: usize,
     pub(super) body: Body<'a>,
 }
@@ -62,22 +63,22 @@ pub struct EventFields<'a> {
 /// Header and context of a packet.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PacketStartRef<'a> {
-    /// Of the stream.
+    /// Index of the packet in its stream.
     pub index: u64,
     pub bytes: &'a [u8],
-    /// Where the context begins, in bits.
+    /// Start of the context, in bits.
     pub context: u64,
     pub outer: Outer,
 }
 
 impl<'a> Event<'a> {
-    /// Whether it is the session owner's, in the state stream of a trace of Dormouse.
+    /// Whether the session owner wrote the event, in the state stream of a Dormouse trace.
     #[inline]
     pub fn is_state(&self) -> bool {
         self.trace.is_own() && self.class.id > CLASS_ID_MAX.into()
     }
 
-    /// The trace that it is of.
+    /// Returns the event's trace.
     pub fn trace(&self) -> TraceRef<'a> {
         self.trace
     }
@@ -86,7 +87,7 @@ impl<'a> Event<'a> {
         self.plan
     }
 
-    /// The value of a field, which was found for the event's class; `None` if this event has none.
+    /// Returns the value of a field, or `None` if this event does not have it. The pick must be for the event's class.
     pub fn pick<'p>(&self, pick: &'p Pick, scratch: &mut Scratch) -> Option<Picked<'p>>
     where
         'a: 'p,
@@ -94,29 +95,29 @@ impl<'a> Event<'a> {
         self.body().pick(pick, scratch)
     }
 
-    /// Its contexts and fields alone.
+    /// Returns only the contexts and fields.
     #[inline]
     pub fn body(&self) -> EventFields<'a> {
         let Event { time_ns, cpu_id, size_bytes, body, .. } = *self;
         EventFields { time_ns, cpu_id, size_bytes, body }
     }
 
-    /// What is written before the events of its trace: where it was recorded.
+    /// Returns the origin that is printed before the events of the trace.
     pub(crate) fn origin(&self) -> Option<&'a str> {
         self.trace.origin()
     }
 
-    /// Which packet of its stream it is in, from 0.
+    /// Index of the packet in its stream, from 0.
     pub(crate) fn packet_index(&self) -> u64 {
         self.packet.index
     }
 
-    /// The index of its class in the plan.
+    /// Returns the index of the class in the plan.
     pub(crate) fn class_index(&self) -> usize {
         self.class_index
     }
 
-    /// What reads its contexts and fields, one behind another.
+    /// Returns a cursor at the contexts, and a memory that is ready for them.
     #[inline(always)]
     pub(crate) fn begin_fields<'s>(&self, scratch: &'s mut Scratch) -> (Cursor<'a>, &'s mut Memory) {
         scratch.0.restart(&self.body.outer);
@@ -128,18 +129,18 @@ impl<'a> Event<'a> {
         self.body.cursor()
     }
 
-    /// Shows the packet's context to a visitor; false if there is none.
+    /// Visits the packet's context. Returns false if there is none.
     pub fn visit_packet_context(&self, visitor: &mut impl Visitor) -> bool {
         let Some(context) = self.plan.packet_context.as_ref().filter(|context| context.has_shown()) else {
             return false;
         };
         let mut cursor = Cursor::new(self.packet.bytes, 0, self.packet.context, u64::MAX);
-        // It has been read before, so it can be.
+        // The context has been read before, so it can be read.
         let _ = context.walk_shown(&mut cursor, &mut Memory::with_outer(&self.packet.outer), visitor);
         true
     }
 
-    /// Shows contexts and fields to a visitor: each structure in brackets, in the order in which they are written.
+    /// Visits contexts and fields, each structure as a group, in the order of the record.
     pub fn visit(&self, scratch: &mut Scratch, visitor: &mut impl Visitor) {
         scratch.0.restart(&self.body.outer);
         let mut cursor = self.cursor();
@@ -152,7 +153,8 @@ impl<'a> Event<'a> {
         }
     }
 
-    /// Names and values of the fields, in their order. Of traces of Dormouse only: fields of others can be more than these values.
+    /// Returns names and values of the fields, in order. Only for Dormouse's traces; fields of other traces can have
+    /// values that [`Value`] cannot hold.
     pub fn fields(&self) -> impl Iterator<Item = (&'a str, Value<'a>)> + use<'a> {
         let mut fields = Vec::new();
         let (Some(decl), Some(structure)) = (&self.class.decl, &self.class.fields) else { return fields.into_iter() };
@@ -187,7 +189,7 @@ impl<'a> Body<'a> {
 }
 
 impl<'a> EventFields<'a> {
-    /// The value of a field, which was found for the event's class; `None` if this event has none.
+    /// Returns the value of a field, or `None` if this event does not have it. The pick must be for the event's class.
     #[inline]
     pub fn pick<'p>(&self, pick: &'p Pick, scratch: &mut Scratch) -> Option<Picked<'p>>
     where
@@ -199,16 +201,16 @@ impl<'a> EventFields<'a> {
         pick.read(&mut self.body.cursor(), &mut scratch.0)
     }
 
-    /// As [`EventFields::pick`], of whole numbers at a constant place.
+    /// Returns an integer at a constant position, like [`EventFields::pick`].
     #[inline(always)]
     pub(crate) fn number<'p>(&self, pick: &'p Pick) -> Option<(u64, &'p IntegerNode)> {
         pick.number(&mut self.body.cursor())
     }
 
-    /// Shows chosen members of contexts and fields, each to its visitor.
+    /// Visits chosen members of contexts and fields, each with its own visitor.
     ///
     /// # Errors
-    /// The projection is that of another class.
+    /// Returns an error if the projection belongs to another class.
     #[inline]
     pub fn project<V: Visitor>(
         &self,
@@ -222,10 +224,11 @@ impl<'a> EventFields<'a> {
         projection.show(&mut self.body.cursor(), &mut scratch.0, visitors)
     }
 
-    /// Shows chosen members of contexts and fields to one visitor; `tell` is called before each with the index that was chosen for it.
+    /// Visits chosen members of contexts and fields with one visitor. `tell` is called before each one with its chosen
+    /// index.
     ///
     /// # Errors
-    /// The projection is that of another class.
+    /// Returns an error if the projection belongs to another class.
     #[inline(always)]
     pub fn project_in_turn<V: Visitor>(
         &self,
@@ -240,10 +243,10 @@ impl<'a> EventFields<'a> {
         projection.show_in_turn(&mut self.body.cursor(), &mut scratch.0, visitor, tell)
     }
 
-    /// Shows a field, which was found for the event's class, to a visitor; nothing, if this event has none.
+    /// Visits a field, if this event has it. The pick must be for the event's class.
     ///
     /// # Errors
-    /// It is that of another class.
+    /// Returns an error if the pick belongs to another class.
     pub fn show(&self, pick: &Pick, scratch: &mut Scratch, visitor: &mut impl Visitor) -> Result<(), FieldError> {
         scratch.0.restart(&self.body.outer);
         pick.show(&mut self.body.cursor(), &mut scratch.0, visitor)
@@ -251,7 +254,7 @@ impl<'a> EventFields<'a> {
 }
 
 impl<'a> StateRecord<'a> {
-    /// Reads an event of the state stream; `None` for every other event, and where text is not UTF-8.
+    /// Decodes an event of the state stream; `None` for any other event, or if a text is not UTF-8.
     #[inline]
     pub fn decode(event: &Event<'a>) -> Option<StateRecord<'a>> {
         if event.is_state() { StateRecord::decode_state(event) } else { None }

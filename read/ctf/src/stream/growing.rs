@@ -1,11 +1,11 @@
-//! Streams that somebody still writes: read as far as they are there, and later from there on.
+//! Streams that are still being written. They are read up to their current end, and later continued from there.
 
 use super::notice::Problem;
 use super::{Opened, Packet, Source, StreamReader};
 use crate::plan::Memory;
 use crate::totals::StreamTotals;
 
-/// How far a stream has been read.
+/// Position in a stream up to which it has been read.
 #[derive(Debug, Clone)]
 pub struct Position {
     next: (u64, u64),
@@ -22,9 +22,9 @@ pub struct Position {
 #[derive(Debug, Clone)]
 struct Inside {
     at: (u64, u64),
-    /// Header and context.
+    /// Bytes of header and context.
     header: Vec<u8>,
-    /// Of the next record, in bits from the packet's start.
+    /// Position of the next record, in bits from the packet's start.
     position: u64,
     end: u64,
     timestamp_end: u64,
@@ -34,19 +34,20 @@ struct Inside {
 }
 
 impl Position {
-    /// As [`StreamTotals::events_discarded`].
+    /// Number of discarded events, see [`StreamTotals::events_discarded`].
     pub fn events_discarded(&self) -> u64 {
         self.totals.events_discarded
     }
 
-    /// Whether nothing that comes later is read: it is damaged there, or behind the time that is asked for.
+    /// Whether nothing more will be read, because the stream is damaged or has passed the requested time.
     pub fn is_over(&self) -> bool {
         self.is_over
     }
 }
 
 impl<'a, S: Source> StreamReader<'a, S> {
-    /// Ends before the first packet that is not whole within so many bytes: it is still being written.
+    /// Ends the reader before the first packet that is not complete within `size_bytes`, because it is still being
+    /// written.
     #[must_use]
     pub fn growing(mut self, size_bytes: u64) -> StreamReader<'a, S> {
         self.end = self.end.min(size_bytes);
@@ -54,9 +55,9 @@ impl<'a, S: Source> StreamReader<'a, S> {
         self
     }
 
-    /// How far it has been read: to its end, or to the event that it has come to, which is still to come.
+    /// Returns the position of the reader: its end, or the current event, which will be read again.
     pub fn position(&self) -> Position {
-        // Its time is what it will be taken for again: no time before it is left to be told.
+        // The time stays that of the current event. Reading the event again results in the same time.
         let ahead = self.current.as_ref();
         let inside = self.packet.as_ref().map(|packet| Inside {
             at: self.at,
@@ -81,7 +82,7 @@ impl<'a, S: Source> StreamReader<'a, S> {
         }
     }
 
-    /// Goes on where another reader of the same stream has come to.
+    /// Continues at the position of another reader of the same stream.
     #[must_use]
     pub fn resumed(mut self, position: &Position) -> StreamReader<'a, S> {
         let Position { next, time, last, size_bytes_last, discarded_most, totals, is_over, inside } = position.clone();
@@ -115,7 +116,7 @@ impl<'a, S: Source> StreamReader<'a, S> {
         match self.next_header().and_then(|(_, start)| self.sizes(&start)) {
             Ok((_, packet_size_bytes)) => packet_size_bytes <= self.end - self.next.0,
             Err(Problem::CutOff { .. }) => false,
-            // What is wrong is told when it is opened.
+            // Faults are reported when the packet is opened.
             Err(_) => true,
         }
     }

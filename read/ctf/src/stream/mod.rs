@@ -1,25 +1,25 @@
 //! Packets and events of one stream.
 //!
-//! A stream is read from front to back. What is wrong with it comes as a [`Notice`] between the events, at the place where
-//! it was found; then reading goes on with the next record or packet that can be trusted:
+//! A stream is read from front to back. A fault is returned as a [`Notice`] between the events, at the place where it
+//! was found. Then reading continues with the next record or packet that can be trusted:
 //!
-//! | what | reading goes on |
+//! | fault | reading continues |
 //! | --- | --- |
 //! | gap, loss, packets out of order | with this packet |
-//! | record damaged, or outside the packet's time, or of a time beyond what 64 bits of nanoseconds hold | with the next packet |
-//! | packet that begins beyond what they hold | not at all |
-//! | packet of another trace or stream | with the next packet that belongs here |
-//! | header damaged, and a size leads to a header of this trace | there: the size that the header claims, or that of the packet before |
+//! | record damaged, outside the packet's time, or with a time that does not fit 64 bits of nanoseconds | with the next packet |
+//! | packet whose begin time does not fit them | not at all |
+//! | packet of another trace or stream | with the next packet that belongs to the stream |
+//! | header damaged, but a size leads to a header of this trace | at that header: the size is the one that the header claims, or that of the previous packet |
 //! | header damaged otherwise, packet cut off, bytes that cannot be read | not at all |
 //!
-//! The bytes are a slice, or come from a file piece by piece ([`Source`]).
+//! The bytes are a slice, or are read from a file piece by piece ([`Source`]).
 //!
-//! * `packets`: from one packet to the next: headers, what is left out, what is skipped.
-//! * `records`: from one record to the next; counting, which looks at headers of records alone.
-//! * `block`: events that are kept while their streams are read on.
-//! * `growing`: streams that somebody still writes.
-//! * `part`: packets of a stream that are read by themselves, so that several threads can read one stream.
-//! * `range`: which packets and events are of a time that was asked for.
+//! * `packets`: steps from one packet to the next: headers, foreign packets, packets outside the requested time.
+//! * `records`: steps from one record to the next, and counting, which only reads the headers of records.
+//! * `block`: events that are kept while reading of their streams continues.
+//! * `growing`: streams that are still being written.
+//! * `part`: parts of a stream that are read separately, so that several threads can read one stream.
+//! * `range`: selection of packets and events by time.
 
 mod block;
 mod counts;
@@ -57,46 +57,47 @@ use crate::time::Scale;
 use crate::totals::StreamTotals;
 use event::{Body, PacketStartRef};
 
-/// What a reader stands in.
+/// The packet that is being read.
 #[derive(Debug, Clone, Copy)]
 struct Packet<'a> {
     plan: &'a StreamPlan,
-    /// Of the packet, from the stream's start.
+    /// Offset of the packet from the stream's start.
     offset: u64,
-    /// Of the next record, in bits from the packet's start.
+    /// Position of the next record, in bits from the packet's start.
     position: u64,
-    /// Where the content ends, or what is there of it.
+    /// End of the content, or of its available part.
     end: u64,
     timestamp_end: u64,
     cpu_id: u32,
-    /// Whether some of its events can be outside the time that was asked for, or before what 64 bits of nanoseconds hold.
+    /// Whether some of its events can be outside the requested time, or before the times that 64 bits of nanoseconds
+    /// hold.
     is_partly: bool,
-    /// Bytes that are there, and bytes that there should be, if that is not the same.
+    /// Number of available bytes and of expected bytes, if they differ.
     cut_bytes: Option<(u64, u64)>,
 }
 
-/// The record that a reader has come to.
+/// The current record of a reader.
 #[derive(Debug, Clone, Copy)]
 struct Current<'a> {
     plan: &'a StreamPlan,
     record: Record,
     timestamp: u64,
-    /// Where it begins, in bits from the packet's start.
+    /// Start of the record, in bits from the packet's start.
     begin: u64,
     packet_offset: u64,
     cpu_id: u32,
 }
 
-/// What counts of an event.
+/// Properties of an event for counting.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Counted<'a> {
     pub plan: &'a StreamPlan,
-    /// Index of its class.
+    /// Index of the class.
     pub class: usize,
     pub timestamp: u64,
     pub size_bytes: u64,
     pub cpu_id: u32,
-    /// Where its contexts begin: a byte of the stream, and a bit of the packet.
+    /// Start of the contexts: the byte of the stream, and the bit of the packet.
     body: (u64, u64),
 }
 
@@ -109,67 +110,68 @@ struct Opened {
     outer: Outer,
 }
 
-/// What can be said of a stream by its first packet that belongs to the trace.
+/// Description of a stream by its first packet that belongs to the trace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FirstPacket {
     /// `stream_id` and `stream_instance_id`; `None` if there is no such packet.
     pub identity: Option<(u32, u32)>,
-    /// Header and context.
+    /// Bytes of header and context.
     pub header: Vec<u8>,
-    /// The first that is wrong up to there.
+    /// First fault up to that packet.
     pub problem: Option<Problem>,
 }
 
-/// Events of one stream with the notices between them: an iterator where the stream is a slice, otherwise by way of
-/// [`crate::Merge`].
+/// Reader of the events of one stream, with notices between them. It is an iterator if the stream is a slice; otherwise
+/// it is read through [`crate::Merge`].
 #[derive(Debug, Clone)]
 pub struct StreamReader<'a, S = &'a [u8]> {
     trace: TraceRef<'a>,
     stream: usize,
     source: S,
-    /// Nothing is read from here on.
+    /// Offset at which reading ends.
     end: u64,
     /// Offset and index of the packet after the current one.
     next: (u64, u64),
-    /// Of the current one, or of the one that just failed.
+    /// Offset and index of the current packet, or of the one that just failed.
     at: (u64, u64),
     packet: Option<Packet<'a>>,
     current: Option<Current<'a>>,
-    /// Whether `current` is still to be gone to.
+    /// Whether `current` has been read ahead and not yet returned.
     is_ahead: bool,
     memory: Memory,
-    /// Time of the record before, ticks.
+    /// Time of the previous record, in ticks.
     time: u64,
     scale: Option<Scale>,
-    /// The last tick that has a time by `scale`; `None`: not even the first has one.
+    /// Last tick whose time `scale` can represent; `None` if it cannot represent any.
     last_held: Option<u64>,
-    /// The last packet that was opened.
+    /// The last opened packet.
     last: Option<Opened>,
-    /// The most that a packet of another tracer has counted of discarded events.
+    /// Highest count of discarded events in a packet of another tracer.
     discarded_most: Option<u64>,
-    /// Size of the last packet whose header was sound.
+    /// Size of the last packet with a valid header, in bytes.
     size_bytes_last: u64,
-    /// First and last time that is asked for, nanoseconds since the epoch.
+    /// First and last requested time, in nanoseconds since the epoch.
     bounds: Option<(i64, i64)>,
-    /// Where the stream ends for now, if it still grows.
+    /// Current end of the stream, if it still grows.
     growing: Option<u64>,
-    /// Its header and context, where the stream is no slice.
+    /// Header and context of the current packet, if the stream is not a slice.
     header: Vec<u8>,
-    /// So far; without the stream's identity, which `last` has.
+    /// Totals so far, without the stream's identity, which `last` has.
     totals: StreamTotals,
-    /// Notices about the header of the current packet, last one first.
+    /// Notices about the header of the current packet, in reverse order.
     notices: Vec<Problem>,
-    /// Whether packets say that they begin later than they do.
+    /// Whether packets can have a begin time that is later than their first event.
     do_packets_begin_late: bool,
 }
 
 impl<'a> StreamReader<'a> {
-    /// Reads the bytes of a stream file. `stream` is a number of the caller's choice, which events and notices carry.
+    /// Returns a reader of a stream file's bytes. Events and notices carry the number `stream`, which the caller
+    /// chooses.
     pub fn new(trace: impl Into<TraceRef<'a>>, stream: usize, bytes: &'a [u8]) -> StreamReader<'a> {
         StreamReader::of_source(trace, stream, bytes)
     }
 
-    /// As [`StreamReader::event`], for as long as the slice.
+    /// Returns the current event like [`StreamReader::event`], with the lifetime of the slice.
     pub(crate) fn event_of_slice(&self) -> Option<Event<'a>> {
         let (bytes, current) = (self.source, self.current?);
         let at = |offset: u64| bytes.get(offset as usize..).unwrap_or_default();
@@ -178,14 +180,14 @@ impl<'a> StreamReader<'a> {
 }
 
 impl Current<'_> {
-    /// The byte of the stream in which contexts and fields begin.
+    /// Returns the offset in the stream of the byte in which the contexts begin.
     fn body_offset(&self) -> u64 {
         self.packet_offset + self.record.body / 8
     }
 }
 
 impl<'a, S: Source> StreamReader<'a, S> {
-    /// As [`StreamReader::new`], of bytes that come piece by piece.
+    /// Returns a reader of bytes that are read piece by piece, like [`StreamReader::new`].
     pub fn of_source(trace: impl Into<TraceRef<'a>>, stream: usize, source: S) -> StreamReader<'a, S> {
         let trace = trace.into();
         StreamReader {
@@ -214,16 +216,16 @@ impl<'a, S: Source> StreamReader<'a, S> {
         }
     }
 
-    /// Bytes of the stream.
+    /// Returns the size of the stream, in bytes.
     pub fn size_bytes(&self) -> u64 {
         self.source.size_bytes()
     }
 
-    /// What can be said of a stream by its first packet that belongs to the trace.
+    /// Describes a stream by its first packet that belongs to the trace.
     pub fn first_packet(trace: impl Into<TraceRef<'a>>, source: S) -> FirstPacket {
         let mut reader = StreamReader::of_source(trace, 0, source);
         let mut problem = None;
-        // What is wrong with packets further behind is told by whoever reads them.
+        // Faults of later packets are reported when these are read.
         while reader.last.is_none()
             && let Some(opened) = reader.open()
         {
@@ -233,7 +235,7 @@ impl<'a, S: Source> StreamReader<'a, S> {
         FirstPacket { identity, header: reader.header, problem }
     }
 
-    /// What the stream held as far as it has been read; `None` before the first packet.
+    /// Returns the totals of the part that has been read; `None` before the first packet.
     pub fn totals(&self) -> Option<StreamTotals> {
         let Opened { stream_id, fields, .. } = self.last?;
         let stream_instance_id = fields.stream_instance_id.unwrap_or(0) as u32;
@@ -245,12 +247,12 @@ impl<'a, S: Source> StreamReader<'a, S> {
         Notice { stream: self.stream, packet, offset_bytes, problem }
     }
 
-    /// The trace.
+    /// Returns the trace.
     pub fn trace(&self) -> TraceRef<'a> {
         self.trace
     }
 
-    /// Goes to the next event, and says what counts of it.
+    /// Advances to the next event and returns its properties for counting.
     #[inline(always)]
     pub(crate) fn count_next(&mut self) -> Option<Result<Counted<'a>, Notice>> {
         if !std::mem::take(&mut self.is_ahead) {
@@ -270,14 +272,14 @@ impl<'a, S: Source> StreamReader<'a, S> {
         }))
     }
 
-    /// `vpid` and `vtid` of the event that [`StreamReader::count_next`] has come to.
+    /// Returns `vpid` and `vtid` of the event to which [`StreamReader::count_next`] advanced.
     #[inline(always)]
     pub(crate) fn who(&self, counted: &Counted<'a>) -> Option<(u32, u32)> {
         let (offset, body) = counted.body;
         counted.plan.who(&Cursor::new(self.source.fetched(offset), body / 8 * 8, body, u64::MAX))
     }
 
-    /// The time of the next event, ticks, without passing it; notices are passed to `told`.
+    /// Returns the time of the next event in ticks without consuming the event. Notices are passed to `told`.
     pub(crate) fn look_ahead(&mut self, mut told: impl FnMut(Notice)) -> Option<u64> {
         while !self.is_ahead {
             match self.advance()? {
@@ -288,33 +290,33 @@ impl<'a, S: Source> StreamReader<'a, S> {
         self.current.map(|current| current.timestamp)
     }
 
-    /// Whether its first event is one of the session owner. Goes there; notices up to it are passed to `told`.
+    /// Whether the first event is the session owner's. Reads ahead to it; notices are passed to `told`.
     pub(crate) fn is_state(&mut self, told: impl FnMut(Notice)) -> bool {
         self.trace.is_own() && self.look_ahead(told).is_some() && self.is_at_state()
     }
 
-    /// The number that it was given.
+    /// Returns the number that the stream was given.
     pub(crate) fn stream(&self) -> usize {
         self.stream
     }
 
-    /// Of the packet that it stands in: its stream class, and its processor.
+    /// Returns stream class and CPU of the current packet.
     pub(crate) fn packet_at_hand(&self) -> Option<(&'a StreamPlan, u32)> {
         self.packet.map(|packet| (packet.plan, packet.cpu_id))
     }
 
-    /// Whether the event that it has come to is one of the session owner.
+    /// Whether the current event is the session owner's.
     #[inline]
     pub(crate) fn is_at_state(&self) -> bool {
         self.trace.is_own() && self.current.is_some_and(|current| current.plan.id == u64::from(STREAM_STATE))
     }
 
-    /// Whether its records say whose they are.
+    /// Whether the trace's records identify their processes.
     pub(crate) fn has_who(&self) -> bool {
         self.trace.plan.streams.iter().any(StreamPlan::has_who)
     }
 
-    /// Takes the clock of the streams of a class for that of the ticks from here on.
+    /// Sets the conversion of ticks to that of a stream class's clock.
     fn set_scale(&mut self, plan: &StreamPlan) {
         let scale = self.trace.scale(plan.clock);
         if self.scale != scale {
@@ -323,7 +325,8 @@ impl<'a, S: Source> StreamReader<'a, S> {
         }
     }
 
-    /// What is wrong with the record that the reader has come to, if its time is before what 64 bits of nanoseconds hold: then the packet is left.
+    /// If the time of the current record is before the times that 64 bits of nanoseconds hold, leaves the packet and
+    /// returns the fault.
     fn beyond(&mut self, time: u64) -> Option<Problem> {
         let packet = self.packet.as_mut().filter(|_| self.scale.is_some_and(|scale| scale.held_ns(time).is_none()))?;
         packet.position = packet.end;
@@ -333,17 +336,17 @@ impl<'a, S: Source> StreamReader<'a, S> {
         Some(Problem::Record { record_offset_bytes, error })
     }
 
-    /// Nanoseconds since the epoch of ticks of the stream's clock.
+    /// Converts ticks of the stream's clock to nanoseconds since the epoch.
     pub(crate) fn epoch_ns(&self, ticks: u64) -> Option<i64> {
         self.scale.map(|scale| scale.epoch_ns(ticks))
     }
 
-    /// The time of the event that the reader has come to, in nanoseconds since the epoch; `None` without a clock.
+    /// Returns the time of the current event in nanoseconds since the epoch; `None` without a clock.
     pub fn time_ns(&self) -> Option<i64> {
         self.scale.map(|scale| scale.epoch_ns(self.time))
     }
 
-    /// Goes to the next event, and gives its time; `None` at the end.
+    /// Advances to the next event and returns its time in ticks; `None` at the end.
     pub(crate) fn advance(&mut self) -> Option<Result<u64, Notice>> {
         self.current = None;
         loop {
@@ -377,22 +380,23 @@ impl<'a, S: Source> StreamReader<'a, S> {
         }
     }
 
-    /// The event that [`StreamReader::advance`] has come to.
-    // An event is large. Where it is made it need not be moved, nor made as a whole if not all of it is looked at.
+    /// Returns the event to which [`StreamReader::advance`] advanced.
+    // Inlined because an event is large: it need not be moved, and unused fields need not be computed.
     #[inline(always)]
     pub(crate) fn event(&self) -> Option<Event<'_>> {
         let current = self.current.as_ref()?;
         Some(self.event_in(current, self.source.fetched(current.body_offset()), &self.header))
     }
 
-    /// The event, whose contexts and fields begin in the first byte of `body`, and its packet with the first of `packet`.
+    /// Returns the event. `body` starts with the byte in which the contexts begin, and `packet` with the packet's first
+    /// byte.
     #[inline(always)]
     fn event_in<'b>(&self, current: &Current<'b>, body: &'b [u8], packet: &'b [u8]) -> Event<'b>
     where
         'a: 'b,
     {
         let Current { plan, record, timestamp, begin, cpu_id, .. } = *current;
-        // What is behind its end is not looked at; but numbers are read a word at a time.
+        // The bytes extend beyond the event's end, because numbers are read a word at a time.
         let bytes = body;
         let (context, outer) = self.last.map_or((0, Outer::default()), |opened| (opened.context, opened.outer));
         Event {
@@ -416,7 +420,7 @@ fn unreadable(error: std::io::Error) -> Problem {
     Problem::Unreadable(error.kind())
 }
 
-/// `bytes` are all that is there from `offset` on.
+/// Returns the fault of a shortened file. `bytes` are all that are available from `offset` on.
 fn shortened(offset: u64, bytes: &[u8], expected_bytes: u64) -> Problem {
     Problem::Shortened { present_bytes: offset + bytes.len() as u64, expected_bytes }
 }

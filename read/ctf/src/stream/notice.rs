@@ -1,37 +1,37 @@
-//! What a stream says besides its events.
+//! Faults and losses that a stream reports besides its events.
 
 use crate::packet::HeaderError;
 use crate::plan::{Failure, FieldError};
 use crate::time::Clock;
 
-/// Why bytes are no record, or no record of their packet.
+/// A reason why bytes are not a record, or not a record of their packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum RecordError {
     /// The content ends within the record's header.
     #[error("a record's header is cut off")]
     HeaderCut,
-    /// No class has this id.
+    /// The metadata declare no class with this id.
     #[error("a record has the class id {0}, which the metadata do not declare")]
     UnknownClass(u64),
-    /// A field, by its index from 0, is none.
+    /// A field, given by its index from 0, cannot be read.
     #[error("field {0} of a record {1}")]
     Field(usize, FieldError),
-    /// A full timestamp is earlier than that of the record before, or than `timestamp_begin`.
+    /// A full timestamp is earlier than the previous record's, or earlier than `timestamp_begin`.
     #[error("a record is older than the one before")]
     Older,
-    /// The time is beyond the packet's `timestamp_end`.
+    /// The time is after the packet's `timestamp_end`.
     #[error("a record is younger than the packet's end")]
     Younger,
-    /// Nanoseconds since 1970 of 64 bits do not hold the time.
+    /// The time does not fit 64 bits of nanoseconds since 1970.
     #[error("the time of a record {0}")]
     Beyond(ClockSaid),
 }
 
-/// A clock that gives a time which nanoseconds since 1970 of 64 bits do not hold.
+/// A clock with a time that does not fit 64 bits of nanoseconds since 1970.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("by the clock `{}`, whose offset is {offset_s} s, is outside of the years 1678 to 2262, which are all that can be read; is that offset right?", self.name())]
 pub struct ClockSaid {
-    /// The first bytes of the name.
+    /// First bytes of the name.
     name: [u8; 24],
     offset_s: i64,
 }
@@ -50,120 +50,122 @@ impl ClockSaid {
     }
 }
 
-/// What a stream says besides its events.
+/// A fault or a loss in a stream, and its position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("packet {packet} at byte {offset_bytes} {problem}")]
 pub struct Notice {
-    /// The stream, as [`StreamReader::new`](crate::StreamReader::new) was told.
+    /// Number of the stream that [`StreamReader::new`](crate::StreamReader::new) was given.
     pub stream: usize,
-    /// Which packet of the stream, from 0.
+    /// Index of the packet in the stream, from 0.
     pub packet: u64,
-    /// Where the packet starts.
+    /// Offset of the packet in the stream, in bytes.
     pub offset_bytes: u64,
-    /// What it is.
+    /// Fault or loss.
     pub problem: Problem,
 }
 
-/// What a [`Notice`] is about.
+/// A fault or a loss.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Problem {
-    /// Events were dropped since the packet before. Not damage: the tracer says so itself.
+    /// Events were dropped since the previous packet. This is not damage, because the tracer itself reports it.
     #[error("tells of {count} discarded events")]
     Discarded {
-        /// How many.
+        /// Number of dropped events.
         count: u64,
-        /// End of the packet before, or begin of the first, nanoseconds since the epoch; of a stream with a clock.
+        /// End of the previous packet, or begin of the first one, in nanoseconds since the epoch; `None` without a
+        /// clock.
         begin_ns: Option<i64>,
-        /// End of this packet, nanoseconds since the epoch.
+        /// End of this packet, in nanoseconds since the epoch.
         end_ns: Option<i64>,
     },
     /// Packets are missing before this one.
     #[error("has number {found} where {expected} was expected")]
     SequenceGap {
-        /// One more than the packet before.
+        /// Number after that of the previous packet.
         expected: u64,
-        /// `packet_seq_num`.
+        /// Value of `packet_seq_num`.
         found: u64,
     },
-    /// `events_discarded` is lower than in the packet before.
+    /// `events_discarded` is lower than in the previous packet.
     #[error("counts fewer discarded events than the packet before")]
     DiscardedDecreases,
-    /// The packet begins before the one in front of it ends.
+    /// The packet begins before the previous one ends.
     #[error("begins before the packet in front of it ends")]
     Overlap,
-    /// The stream ends within the packet. What was complete has been read.
+    /// The stream ends within the packet. Its complete records have been read.
     #[error("is cut off: {present_bytes} of {expected_bytes} bytes")]
     CutOff {
-        /// Bytes there.
+        /// Number of available bytes.
         present_bytes: u64,
-        /// `packet_size`, or the header's size where even that is cut off.
+        /// Value of `packet_size`, or the header's size if the header itself is cut off.
         expected_bytes: u64,
     },
-    /// No packet header.
+    /// The bytes are not a packet header.
     #[error("{0}")]
     Header(#[from] HeaderError),
-    /// The metadata declare several streams, and none with the packet's stream id.
+    /// The metadata declare several streams, but none with the packet's stream id.
     #[error("is of a stream that the metadata do not declare")]
     NoStream,
-    /// A packet is said to be of another trace than the metadata, which is not one of Dormouse. It is read all the same.
+    /// The packet and the metadata have different UUIDs, and the trace is not Dormouse's. The packet is read
+    /// nevertheless.
     #[error("has another uuid than the metadata, and is read as if it belonged to them")]
     OtherUuid,
-    /// A field of its header or context is none.
+    /// A field of the header or context cannot be read.
     #[error("has a header of which a field {0}")]
     HeaderField(FieldError),
-    /// Packets that do not belong here, one behind the other. Their sizes are sound, so reading goes on behind them.
+    /// Consecutive packets do not belong to this stream. Their sizes are valid, so reading continues after them.
     #[error("{why}; {}", left_out(*count))]
     LeftOut {
-        /// Why.
+        /// Reason for the first packet.
         why: Foreign,
-        /// How many, the first included.
+        /// Number of packets, including the first.
         count: u64,
     },
-    /// The file has become shorter since it was opened. What was read before has been given.
+    /// The file was shortened after it was opened. Events that were read before remain valid.
     #[error("cannot be read: the file was shortened from {expected_bytes} to {present_bytes} bytes meanwhile")]
     Shortened {
-        /// Bytes there.
+        /// Number of available bytes.
         present_bytes: u64,
-        /// Bytes that were there when it was opened.
+        /// Number of bytes when the file was opened.
         expected_bytes: u64,
     },
-    /// The bytes cannot be had.
+    /// The bytes cannot be read.
     #[error("cannot be read: {0}")]
     Unreadable(std::io::ErrorKind),
     /// `timestamp_end` < `timestamp_begin`.
     #[error("ends before it begins")]
     Times,
-    /// Nanoseconds since 1970 of 64 bits do not hold the time at which it begins.
+    /// The begin time does not fit 64 bits of nanoseconds since 1970.
     #[error("has a time that {0}")]
     Beyond(ClockSaid),
-    /// A record is none, or none of the packet's.
+    /// A record is damaged, or does not belong to the packet.
     #[error("is damaged at its byte {record_offset_bytes}: {error}")]
     Record {
-        /// Where the record starts, from the packet's start.
+        /// Start of the record, in bytes from the packet's start.
         record_offset_bytes: u64,
-        /// What is wrong.
+        /// Fault of the record.
         error: RecordError,
     },
 }
 
 impl Problem {
-    /// Whether events were lost, and at least one of them perhaps from the first to the last of these times.
+    /// Whether events were lost, possibly within this closed range of times.
     pub(super) fn may_be_within(&self, (first_ns, last_ns): (i64, i64)) -> bool {
         matches!(*self, Problem::Discarded { begin_ns, end_ns, .. }
             if begin_ns.is_none_or(|begin| begin <= last_ns) && end_ns.is_none_or(|end| end >= first_ns))
     }
 }
 
-/// Why a packet does not belong to a stream.
+/// A reason why a packet does not belong to a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Foreign {
-    /// Another trace's.
+    /// The packet belongs to another trace.
     #[error("belongs to another trace: its uuid is not that of the metadata")]
     Uuid,
-    /// A stream id that the metadata do not declare.
+    /// The metadata do not declare the stream id.
     #[error("has the stream id {0}, which the metadata do not declare")]
     StreamId(u64),
-    /// A stream holds packets of one processor, one instance and one kind.
+    /// The packet differs from the previous one in kind, instance or CPU. A stream has only one of each.
     #[error("belongs to another stream: its {0} is not that of the packet before")]
     Changed(&'static str),
 }

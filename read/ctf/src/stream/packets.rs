@@ -1,4 +1,4 @@
-//! From one packet of a stream to the next.
+//! Steps from one packet of a stream to the next.
 
 use dormouse_abi::page::{CPU_UNKNOWN, MAGIC};
 
@@ -8,7 +8,7 @@ use super::{Opened, Packet, Source, StreamReader, shortened, unreadable};
 use crate::packet::HeaderError;
 use crate::plan::{Memory, PacketFields, PacketStart, StreamPlan, advance};
 
-/// No header of a packet is longer.
+/// Maximum size of a packet header, in bytes.
 const HEADER_SIZE_BYTES_MAX: usize = 1 << 20;
 
 impl<'a, S: Source> StreamReader<'a, S> {
@@ -32,8 +32,8 @@ impl<'a, S: Source> StreamReader<'a, S> {
         })
     }
 
-    /// Where the packet behind one begins whose header is damaged: the size that it claims, or that of the packet before, leads to a header
-    /// which nothing is wrong with.
+    /// Returns the offset of the packet after one with a damaged header. The size that the header claims, or that of
+    /// the previous packet, must lead to a valid header.
     fn behind_damaged_header(&mut self) -> Option<u64> {
         let (begin, plan) = (self.next, self.trace.plan);
         let bytes = self.source.fetch(begin.0, plan.header_size_bytes_min().max(1) as usize).ok()?;
@@ -51,7 +51,7 @@ impl<'a, S: Source> StreamReader<'a, S> {
             let offset = begin.0.checked_add(size_bytes).filter(|offset| *offset < self.end)?;
             self.next.0 = offset;
             let (_, start) = self.next_header().ok()?;
-            // Without a magic or an identity, everything looks like a header.
+            // Without a magic or a UUID, any bytes look like a header.
             let is_known = start.fields.magic.is_some() || start.fields.uuid.count == 16;
             (is_known && self.why_foreign(&start.fields).is_none() && self.sizes(&start).is_ok()).then_some(offset)
         });
@@ -93,7 +93,8 @@ impl<'a, S: Source> StreamReader<'a, S> {
             if (bytes.len() as u64) < expected_bytes {
                 return Err(Problem::CutOff { present_bytes, expected_bytes });
             }
-            // A stream whose id is not known has the packets of the others, where all of these are alike.
+            // A packet with an unknown stream id is read with the packet context of the other streams, if all of these
+            // have the same one.
             let header = plan.packet_header(bytes);
             if let Ok(PacketFields { magic: Some(magic), .. }) = header
                 && magic != u64::from(MAGIC)
@@ -126,7 +127,7 @@ impl<'a, S: Source> StreamReader<'a, S> {
         }
     }
 
-    /// Bits of the content, and bytes of the packet whose header and context these are.
+    /// Returns the size of the content in bits and of the packet in bytes, from its header and context.
     pub(super) fn sizes(&self, start: &PacketStart) -> Result<(u64, u64), Problem> {
         let fields = &start.fields;
         let rest_bits = self.end.saturating_sub(self.next.0).saturating_mul(8);
@@ -135,7 +136,7 @@ impl<'a, S: Source> StreamReader<'a, S> {
         if self.trace.is_own() && !content.is_multiple_of(8) {
             return Err(HeaderError::Bits(content).into());
         }
-        // Where only the content has a size, the packet ends with its last byte.
+        // If only the content has a size, the packet ends with the last byte of the content.
         if !packet.is_multiple_of(8) && fields.packet_size_bits.is_some() {
             return Err(HeaderError::Bits(packet).into());
         }
@@ -147,17 +148,17 @@ impl<'a, S: Source> StreamReader<'a, S> {
         Ok((content, packet_size_bytes))
     }
 
-    /// Whether its identity is not that of the metadata.
+    /// Whether the packet's UUID differs from that of the metadata.
     fn is_of_another(&self, fields: &PacketFields) -> bool {
         fields.uuid.count == 16 && self.trace.uuid.is_some_and(|uuid| fields.uuid.bytes != *uuid)
     }
 
-    /// At the end of a packet the time is the one that its context says. Records without a time have this one; those whose time is of few
-    /// bits begin with it.
+    /// At the end of a packet, advances the time to the end time of its context. Later records without a time have this
+    /// time, and partial times are extended from it.
     pub(super) fn go_to_end(&mut self) {
         let fields = self.last.map(|opened| opened.fields).unwrap_or_default();
         if let Some(end) = fields.timestamp_end.filter(|_| !self.trace.is_own()) {
-            // Some write no end, or one before the last record.
+            // Some tracers write no end, or one before the last record.
             self.time = self.time.max(advance(self.time, end, fields.timestamp_end_bits));
         }
     }
@@ -177,12 +178,12 @@ impl<'a, S: Source> StreamReader<'a, S> {
             ("stream_instance_id", last.stream_instance_id, fields.stream_instance_id),
             ("cpu_id", last.cpu_id, fields.cpu_id),
         ];
-        // Only ours is known to have one file for each processor.
+        // Only Dormouse is known to write one file for each CPU.
         let count = if self.trace.is_own() { 3 } else { 1 };
         pairs.into_iter().take(count).find(|(_, before, now)| before != now).map(|(name, ..)| Foreign::Changed(name))
     }
 
-    /// Goes behind a packet of this size, and gives how many bytes of it are there.
+    /// Advances past a packet of this size. Returns the number of available bytes.
     fn pass(&mut self, packet_size_bytes: u64) -> u64 {
         let (offset, index) = self.next;
         let present_bytes = packet_size_bytes.min(self.end - offset);
@@ -202,7 +203,7 @@ impl<'a, S: Source> StreamReader<'a, S> {
             };
         }
         let lies = self.lies(plan.id, &fields);
-        // Where packets do not say when they begin, the first record decides.
+        // If packets have no begin time, the first record decides.
         let begin = fields.timestamp_begin.map_or(0, |_| self.time);
         if lies != Lies::Behind && self.last_held.is_none_or(|last| begin > last) {
             return Err(Problem::Beyond(self.trace.clock_said(plan.clock)));
@@ -224,7 +225,7 @@ impl<'a, S: Source> StreamReader<'a, S> {
         let offset = self.next.0;
         let present_bytes = self.pass(packet_size_bytes);
         let end = content_bits.min(8 * present_bytes);
-        // Records of a packet without a valid time have none either.
+        // If the packet's times are invalid, its records have no valid times either.
         let position = if times_valid { start.end } else { end };
         let timestamp_end = if self.trace.is_own() { fields.timestamp_end } else { None };
         self.packet = Some(Packet {
@@ -242,9 +243,9 @@ impl<'a, S: Source> StreamReader<'a, S> {
         Ok(())
     }
 
-    /// How many events more another tracer's packet counts than any before it. A counter of few bits begins again at 0; one that goes back by less
-    /// than half of what it can count (LTTng's last packet does) has lost nothing. What it held before the first packet was lost before the
-    /// trace began.
+    /// Returns by how much another tracer's packet exceeds the highest count of discarded events so far. The counter
+    /// wraps at the size of its field. A counter that decreases by less than half of its range (as in LTTng's last
+    /// packet) reports no loss. The count in the first packet was lost before the trace began.
     fn newly_discarded(&mut self, fields: &PacketFields) -> u64 {
         let Some(found) = fields.events_discarded else { return 0 };
         let most = most(fields.events_discarded_bits);
@@ -256,7 +257,7 @@ impl<'a, S: Source> StreamReader<'a, S> {
         if is_back { 0 } else { ahead }
     }
 
-    /// Compares a packet with the one before.
+    /// Compares a packet's header with the previous one and adds notices.
     fn note_header(&mut self, fields: &PacketFields) {
         let last = self.last.map(|opened| opened.fields);
         let mut discarded = fields.events_discarded.unwrap_or(0);
@@ -297,7 +298,7 @@ impl<'a, S: Source> StreamReader<'a, S> {
     }
 }
 
-/// The most that so many bits count; those of a number of variable length are not told.
+/// Returns the highest value of a counter with this many bits. The size of a variable-length number is unknown.
 fn most(size_bits: u32) -> u64 {
     if (1..64).contains(&size_bits) { (1 << size_bits) - 1 } else { u64::MAX }
 }

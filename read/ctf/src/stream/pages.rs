@@ -1,4 +1,4 @@
-//! Records of pages that are no packets yet.
+//! Records of pages that are not packets yet.
 
 use dormouse_abi::page::HEADER_SIZE_BYTES;
 use dormouse_abi::record::{self, RecordKind};
@@ -7,11 +7,12 @@ use super::notice::RecordError;
 use crate::class::Classes;
 use crate::plan::{Cursor, Memory};
 
-/// Counts the records of a page whose header need not be filled in yet: a page of an event stream with
-/// `content_size_bytes` of header and records, of which no more is read than the page holds.
+/// Counts the records of an event stream's page. The page's header need not be filled in. `content_size_bytes` is the
+/// size of header and records; bytes beyond the page are not read.
 ///
 /// # Errors
-/// The offset from the page's start of the first bytes that are no record, and why. Records before it are whole.
+/// Returns the offset from the page's start of the first bytes that are not a record, and the reason. The records
+/// before it are complete.
 pub fn count_records(page: &[u8], content_size_bytes: usize, classes: &Classes) -> Result<u64, (usize, RecordError)> {
     let content = &page[..content_size_bytes.min(page.len())];
     let (mut offset, mut count) = (HEADER_SIZE_BYTES, 0);
@@ -23,9 +24,9 @@ pub fn count_records(page: &[u8], content_size_bytes: usize, classes: &Classes) 
     Ok(count)
 }
 
-/// Size of the record at the start of `rest`.
+/// Returns the size of the record at the start of `rest`.
 fn record_size_bytes(rest: &[u8], classes: &Classes, memory: &mut Memory) -> Result<usize, RecordError> {
-    // Most records need no more than a look at their id: their size is that of their class.
+    // The size of most records is determined by their class.
     let id = match classes.record_kind() {
         RecordKind::Ids => rest.first_chunk::<2>().map(|id| u16::from_le_bytes(*id)),
         RecordKind::Compact => rest.first().filter(|id| **id != record::EXTENDED).map(|id| (*id).into()),
@@ -40,11 +41,11 @@ fn record_size_bytes(rest: &[u8], classes: &Classes, memory: &mut Memory) -> Res
     }
 }
 
-/// Offset and timestamp of a page's first record that is not earlier than `earliest`, if there is one. The page is as for
-/// [`count_records`] and begins at `timestamp_begin`.
+/// Returns offset and timestamp of a page's first record that is not earlier than `earliest`, if there is one. The page
+/// is as for [`count_records`] and begins at `timestamp_begin`.
 ///
 /// # Errors
-/// As [`count_records`], for records up to that one.
+/// Errors of [`count_records`], for records up to that one.
 pub fn first_record_since(
     page: &[u8],
     content_size_bytes: usize,
@@ -59,7 +60,7 @@ pub fn first_record_since(
     while offset < content.len() {
         let mut cursor = Cursor::new(&content[offset..], 0, 0, u64::MAX);
         let Ok((_, time)) = classes.of_events().head(&mut cursor, &mut memory) else { break };
-        // After the last moment that there is, none is earlier. A time that goes back is one for whoever reads the packet.
+        // A time that decreases or overflows counts as the latest possible time. The reader of the packet reports it.
         timestamp = time.after(timestamp).unwrap_or(u64::MAX);
         if timestamp >= earliest {
             return Ok(Some((offset, timestamp)));

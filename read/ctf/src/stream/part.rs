@@ -1,19 +1,20 @@
-//! Parts of a stream, which can be read apart from one another.
+//! Parts of a stream that can be read independently.
 //!
 //! ```text
-//!   stream   ┌ packet ┬ packet ┬ packet ┬ packet ┬ packet ┐     The reader that is cut looks at headers of packets alone, and goes on as far
-//!   parts    └────── first ────┴───── second ────┴─ third ┘     as nothing is wrong with them; what is behind that is one part.
+//!   stream   ┌ packet ┬ packet ┬ packet ┬ packet ┬ packet ┐     The reader that is cut reads only packet headers, up to the first
+//!   parts    └────── first ────┴───── second ────┴─ third ┘     fault. Everything from there on is one part.
 //! ```
-//! A part is read as the whole is: it begins with what the reader knew there of the packets in front. So the parts of a stream, one after
-//! another, give the same events and notices as the stream. That needs packets that say when they begin; other streams are one part.
+//! Each part starts with the reader's state at its first packet, so the parts of a stream in order give the same events
+//! and notices as the whole stream. This requires packets with begin times; other streams form one part.
 
 use super::{Source, StreamReader};
 use crate::plan::Memory;
 use crate::totals::StreamTotals;
 
 impl<'a, S: Source> StreamReader<'a, S> {
-    /// Cuts off the packets in front that have `size_bytes` together, or all that is left, to be read from `source`, which has the same bytes.
-    /// `None` at the end. No event has been read of this reader, and none can be from now on.
+    /// Cuts off the next packets of at least `size_bytes` in total, or all remaining ones, to be read from `source`,
+    /// which must have the same bytes. Returns `None` at the end. No event may be read from this reader, before or
+    /// after.
     pub fn cut<T: Source>(&mut self, size_bytes: u64, source: T) -> Option<StreamReader<'a, T>> {
         if self.next.0 >= self.end {
             return None;
@@ -46,9 +47,9 @@ impl<'a, S: Source> StreamReader<'a, S> {
         while self.next.0 < limit.min(self.end) {
             let is_sound = matches!(self.open(), Some(Ok(())));
             self.notices.clear();
-            // One that is outside of the time that is asked for has been passed by.
+            // Packets outside the requested time have been skipped.
             let is_apart = self.packet.take().map_or(self.bounds.is_some(), |packet| packet.plan.begins_wholly());
-            // Where a packet begins late, its first event counts on from the one before it.
+            // If packets can have late begin times, the time of a packet's first event depends on the previous packet.
             if !is_sound || !is_apart || self.do_packets_begin_late {
                 self.end = 0;
                 return Some(part);
@@ -58,17 +59,17 @@ impl<'a, S: Source> StreamReader<'a, S> {
         Some(part)
     }
 
-    /// What it reads from.
+    /// Returns the source of the bytes.
     pub fn into_source(self) -> S {
         self.source
     }
 
-    /// Bytes from the next packet on.
+    /// Returns the number of bytes from the next packet on.
     pub fn rest_bytes(&self) -> u64 {
         self.end.saturating_sub(self.next.0)
     }
 
-    /// Where the part ends; or, where it has been read and nothing behind can be, before that.
+    /// Returns the offset at which reading ends. It is lower after a fault that made the rest unreadable.
     pub fn end_bytes(&self) -> u64 {
         self.end
     }

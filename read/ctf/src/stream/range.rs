@@ -1,28 +1,28 @@
-//! Which packets and events are of a time that was asked for.
+//! Selection of packets and events by time.
 
 use dormouse_abi::page::STREAM_STATE;
 
 use super::{Opened, Source, StreamReader};
 use crate::plan::PacketFields;
 
-/// What a packet's header says of its place and its time.
+/// Position and times from a packet's header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PacketSpan {
-    /// From the stream's start.
+    /// Offset from the stream's start, in bytes.
     pub offset_bytes: u64,
-    /// Content and padding.
+    /// Size of content and padding, in bits.
     pub packet_size_bits: u64,
-    /// Header and records.
+    /// Size of header and records, in bits.
     pub content_size_bits: u64,
-    /// Ticks.
+    /// Begin time, in ticks.
     pub timestamp_begin: u64,
-    /// Ticks.
+    /// End time, in ticks.
     pub timestamp_end: u64,
-    /// Of the stream, so far.
+    /// Number of events that the stream has discarded so far.
     pub events_discarded: u64,
 }
 
-/// How a packet's time lies to the time that is asked for.
+/// Relation of a packet's time to the requested time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Lies {
     Before,
@@ -32,19 +32,20 @@ pub(super) enum Lies {
 }
 
 impl<'a, S: Source> StreamReader<'a, S> {
-    /// Gives the events from the first to the last of these times alone, in nanoseconds since the epoch. Packets that are wholly outside are
-    /// passed by their headers, if these have times of 64 bits; what is wrong with such a packet is not said. Streams without a clock give
-    /// all, and so does the state stream of Dormouse, which says whose the events are that come later.
+    /// Restricts the reader to events from the first to the last of these times, in nanoseconds since the epoch.
+    /// Packets that are entirely outside are skipped by their headers, if these have times of 64 bits; faults in these
+    /// packets are not reported. Streams without a clock are not restricted, nor is Dormouse's state stream, which
+    /// identifies the processes of later events.
     ///
-    /// [`StreamReader::totals`] does not tell what the stream holds then.
+    /// After this, [`StreamReader::totals`] does not describe the whole stream.
     #[must_use]
     pub fn within(mut self, first_ns: i64, last_ns: i64) -> StreamReader<'a, S> {
         self.bounds = Some((first_ns, last_ns)).filter(|bounds| *bounds != (i64::MIN, i64::MAX));
         self
     }
 
-    /// The time of the last event, in nanoseconds since the epoch. Of packets but the last that has events only the headers are read, unless
-    /// these do not say when it begins.
+    /// Returns the time of the last event, in nanoseconds since the epoch. Only headers are read, except in the last
+    /// packet with events and in packets without a begin time.
     pub fn end_ns(mut self) -> Option<i64> {
         let mut last = None;
         while self.open().is_some() {
@@ -65,18 +66,18 @@ impl<'a, S: Source> StreamReader<'a, S> {
         self.time_ns()
     }
 
-    /// Goes to the end of the packet, or to what is no record.
+    /// Skips the records up to the end of the packet or the first fault.
     fn pass_records(&mut self) {
         while let Some(Ok(_)) = self.next_record() {}
     }
 
-    /// Whether only events of some time are given.
+    /// Whether only events of a requested time are returned.
     pub fn is_bounded(&self) -> bool {
         self.bounds.is_some()
     }
 
-    /// Goes on with the packet at this offset, which is the one with this index, if a header of a packet that belongs to the stream is
-    /// there and says what is expected. The stream has not been read before. False, and nothing is changed, otherwise.
+    /// Moves to the packet at this offset, which has this index, if its header belongs to the stream and matches
+    /// `expected`. The stream must not have been read before. Otherwise returns false and changes nothing.
     pub fn seek(&mut self, index: u64, expected: &PacketSpan) -> bool {
         let before = self.next;
         self.next = (expected.offset_bytes, index);
@@ -87,7 +88,7 @@ impl<'a, S: Source> StreamReader<'a, S> {
         is_so
     }
 
-    /// What the header of the next packet says; `None` if it is none, or has no times or sizes.
+    /// Returns the content of the next packet's header; `None` if it is not valid, or has no times or sizes.
     fn span_here(&mut self) -> Option<PacketSpan> {
         let offset_bytes = self.next.0;
         let (_, start) = self.next_header().ok()?;
@@ -106,7 +107,7 @@ impl<'a, S: Source> StreamReader<'a, S> {
         })
     }
 
-    /// Nanoseconds since the epoch of a time that the stream's packets have.
+    /// Converts a time of the stream's packets to nanoseconds since the epoch.
     pub fn nanoseconds(&mut self, ticks: u64) -> Option<i64> {
         if self.scale.is_none() {
             let (plan, _) = self.next_header().ok()?;
@@ -115,7 +116,7 @@ impl<'a, S: Source> StreamReader<'a, S> {
         self.epoch_ns(ticks)
     }
 
-    /// How a packet that has been opened lies to the time that is asked for.
+    /// Returns the relation of an opened packet's time to the requested time.
     pub(super) fn lies(&self, stream_id: u64, fields: &PacketFields) -> Lies {
         let (Some((first, last)), Some(scale)) = (self.bounds, self.scale) else { return Lies::Within };
         if self.trace.is_own() && stream_id == u64::from(STREAM_STATE) {
@@ -127,7 +128,7 @@ impl<'a, S: Source> StreamReader<'a, S> {
         };
         let (begin_ns, end_ns) = (scale.epoch_ns(begin), scale.epoch_ns(end));
         match () {
-            // Some write no end.
+            // Some tracers write no end.
             () if end < begin => Lies::Across,
             () if end_ns < first => Lies::Before,
             () if begin_ns > last => Lies::Behind,
@@ -136,25 +137,25 @@ impl<'a, S: Source> StreamReader<'a, S> {
         }
     }
 
-    /// Passes over the records of the packet that was just opened, or over all that is left of the stream.
+    /// Skips the records of the packet that was just opened, or the rest of the stream.
     pub(super) fn pass_by(&mut self, lies: Lies) {
         if !matches!(lies, Lies::Before | Lies::Behind) {
             return;
         }
-        // Between the packet before and this one, events can have been lost in the time that is asked for.
+        // Events between the previous packet and this one can have been lost within the requested time.
         let bounds = self.bounds.unwrap_or((i64::MIN, i64::MAX));
         self.notices.retain(|problem| problem.may_be_within(bounds));
         self.packet = None;
         if lies == Lies::Behind {
             self.end = 0;
         }
-        // The time goes on from there.
+        // The time continues from the end of the skipped packet.
         if let Some(Opened { fields: PacketFields { timestamp_end: Some(end), .. }, .. }) = self.last {
             self.time = end;
         }
     }
 
-    /// Whether an event of this time is asked for; `None`: nor is any behind it.
+    /// Whether an event of this time is requested; `None` if neither it nor any later one is.
     pub(super) fn is_asked_for(&mut self, time: u64) -> Option<bool> {
         let (Some((first, last)), Some(ns)) = (self.bounds, self.epoch_ns(time)) else { return Some(true) };
         if ns > last {

@@ -1,14 +1,14 @@
-//! From one record of a packet to the next.
+//! Steps from one record of a packet to the next.
 
 use super::notice::{Problem, RecordError};
 use super::{Current, Packet, Source, StreamReader, shortened, unreadable};
 use crate::plan::{Cursor, Memory, PlainRecords, Record, StreamPlan, Time};
 
-/// No record is longer than a page, and no page nearly as long. A sparse file can claim any length.
+/// Maximum size of a record, in bytes. Pages are much smaller, but a sparse file can claim any size.
 pub(super) const RECORD_SIZE_BYTES_MAX: usize = 16 << 20;
 
 impl<'a, S: Source> StreamReader<'a, S> {
-    /// Goes to the next event of the current packet, and gives its time; `None` at the packet's end.
+    /// Advances to the next event of the current packet and returns its time; `None` at the packet's end.
     pub(super) fn next_record(&mut self) -> Option<Result<u64, Problem>> {
         let packet = self.packet.as_mut()?;
         if packet.position >= packet.end {
@@ -30,11 +30,11 @@ impl<'a, S: Source> StreamReader<'a, S> {
                 Ok(record) => break record,
                 Err(error) => RecordError::from(error),
             };
-            // Most likely there is more of it.
+            // Usually the record only extends beyond the available bytes.
             let is_all = bytes.len() as u64 >= rest_bytes || bytes.len() >= RECORD_SIZE_BYTES_MAX;
             if is_all || matches!(error, RecordError::UnknownClass(_)) {
                 packet.position = packet.end;
-                // The last record of a packet that is cut off is cut off too, which is not worth a second notice.
+                // If the packet is cut off, its last record is too. That needs no second notice.
                 let expected = packet.cut_bytes.is_some() && !matches!(error, RecordError::UnknownClass(_));
                 return (!expected).then_some(Err(Problem::Record { record_offset_bytes: begin / 8, error }));
             }
@@ -45,7 +45,7 @@ impl<'a, S: Source> StreamReader<'a, S> {
             size_bytes_min = 2 * bytes.len();
         };
         if record.end == begin {
-            // Records without size would have no end.
+            // Records of size zero would repeat forever.
             packet.position = packet.end;
             return None;
         }
@@ -70,21 +70,22 @@ impl<'a, S: Source> StreamReader<'a, S> {
         Some(Ok(self.time))
     }
 
-    /// There is nothing further behind.
+    /// Ends the stream with a fault.
     pub(super) fn stop(&mut self, problem: Problem) -> Problem {
         self.end = 0;
         self.packet = None;
         problem
     }
 
-    /// Passes the records of the packet that are in memory already, as long as there is nothing to be said of them. Each is shown; where `see` gives
-    /// false, the reader has come to that event, and this gives true.
+    /// Skips the records of the packet that are already in memory, up to the first one that causes a notice. Each
+    /// record is passed to `see`. If `see` returns false, the reader stops at that event, and this function returns
+    /// true.
     #[inline(always)]
     pub(crate) fn pass_records_at_hand(&mut self, see: impl FnMut(&Passed<'_>, &Memory) -> bool) -> bool {
         self.pass_in_way(&mut Shown(see))
     }
 
-    /// The same, with what is done for them left to `way`.
+    /// Skips records like `pass_records_at_hand`, and lets `way` process them.
     #[inline(always)]
     pub(super) fn pass_in_way(&mut self, way: &mut impl Way) -> bool {
         let Some(packet) = self.packet.as_mut().filter(|packet| !packet.is_partly && !self.is_ahead) else {
@@ -100,7 +101,8 @@ impl<'a, S: Source> StreamReader<'a, S> {
         let begun = Record { end: packet.position, ..Record::default() };
         let mut passed = Passed { record: begun, begin: packet.position, timestamp: self.time, bytes, base };
         let is_seen = loop {
-            // Most are plain. They have a loop and a cursor of their own, so that where the next one begins stays in a register.
+            // Most records are plain. They have a separate loop and cursor, so that the position of the next record
+            // stays in a register.
             let at = At { plan, cursor: &cursor, timestamp_end, memory: &self.memory };
             let next = way.pass_plain(&at, &mut passed);
             events += next.0;
@@ -128,36 +130,36 @@ impl<'a, S: Source> StreamReader<'a, S> {
     }
 }
 
-/// What is done with records that are passed.
+/// Processing of skipped records.
 pub(super) trait Way {
-    /// Passes the plain ones from there on, and says how many those were, and what comes next.
+    /// Skips the plain records from the cursor on. Returns their number and the reason for stopping.
     fn pass_plain(&mut self, at: &At<'_>, passed: &mut Passed<'_>) -> (u64, Next);
 
-    /// Looks at another one; false: the reader is to stay there.
+    /// Processes a record that is not plain. Returns false if the reader must stop at it.
     fn see(&mut self, passed: &Passed<'_>, memory: &Memory) -> bool;
 }
 
-/// Where records are passed.
+/// Position of plain records that are skipped.
 pub(super) struct At<'r> {
     pub plan: &'r StreamPlan,
     pub cursor: &'r Cursor<'r>,
-    /// The last time that they can have.
+    /// Latest time that a record can have.
     pub timestamp_end: u64,
     pub memory: &'r Memory,
 }
 
-/// What comes behind plain records.
+/// Reason why a sequence of plain records ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Next {
-    /// A record that is not plain, or not there as a whole.
+    /// The next record is not plain or not complete.
     Other,
-    /// Something is to be said of it.
+    /// The next record causes a notice.
     Said,
-    /// The last one is where the reader is to stay.
+    /// The reader must stop at the last record.
     Seen,
 }
 
-/// Each is shown.
+/// Passes each record to a function.
 pub(super) struct Shown<F>(pub F);
 
 impl<F: FnMut(&Passed<'_>, &Memory) -> bool> Way for Shown<F> {
@@ -181,20 +183,20 @@ impl<F: FnMut(&Passed<'_>, &Memory) -> bool> Way for Shown<F> {
     }
 }
 
-/// A record that is passed by.
+/// A skipped record.
 #[derive(Debug)]
 pub(crate) struct Passed<'r> {
     pub record: Record,
-    /// Where it begins, in bits from the packet's start.
+    /// Start of the record, in bits from the packet's start.
     pub begin: u64,
     pub timestamp: u64,
-    /// The bytes at hand, and the position at which they start.
+    /// Available bytes, and the position of the first one.
     bytes: &'r [u8],
     base: u64,
 }
 
 impl Passed<'_> {
-    /// The record behind this one, unless there is something to be said of it.
+    /// Returns the next record, unless it causes a notice.
     #[inline(always)]
     pub(super) fn next(&self, record: Record, timestamp_end: u64) -> Option<Self> {
         let begin = self.record.end;
@@ -202,19 +204,19 @@ impl Passed<'_> {
         (record.end > begin).then_some(Passed { record, begin, timestamp, ..*self })
     }
 
-    /// Header included.
+    /// Returns the size in bytes, including the header.
     #[inline(always)]
     pub fn size_bytes(&self) -> u64 {
         (self.record.end - self.begin).div_ceil(8)
     }
 
-    /// What there is from the byte on in which its contexts begin.
+    /// Returns the available bytes, from the one in which the contexts begin.
     #[inline(always)]
     pub fn body(&self) -> &[u8] {
         self.bytes.get(((self.record.body - self.base) / 8) as usize..).unwrap_or_default()
     }
 
-    /// `vpid` and `vtid`.
+    /// Returns `vpid` and `vtid`.
     #[inline(always)]
     pub fn who(&self, plan: &StreamPlan) -> Option<(u32, u32)> {
         plan.who(&Cursor::new(self.bytes, self.base, self.record.body, u64::MAX))

@@ -1,4 +1,4 @@
-//! Events of chosen classes, and of these the chosen members.
+//! Events of chosen classes, with their chosen members.
 
 use super::block::Measured;
 use super::event::Body;
@@ -8,23 +8,23 @@ use crate::plan::{Memory, NOT_PLAIN, PlainRecords, Record, Skimming, StreamPlan}
 use crate::select::ClassRef;
 use crate::time::Scale;
 
-/// Which classes of a trace are read, and what of each.
+/// A choice of classes of a trace.
 #[derive(Debug, Clone, Default)]
 pub struct Choice<'a> {
     streams: Vec<OfStreams<'a>>,
 }
 
-/// The chosen classes of a class of streams.
+/// Chosen classes of one stream class.
 #[derive(Debug, Clone)]
 struct OfStreams<'a> {
     plan: &'a StreamPlan,
-    /// By the index of the class, its number.
+    /// Numbers of the chosen classes, by index of the class.
     numbers: Vec<Option<usize>>,
-    /// By the id of the class, of records that are passed by.
+    /// Records that are not chosen, by id of the class.
     others: Vec<Other>,
 }
 
-/// [`Skimming::step_bytes`] of records that are not chosen.
+/// Value of [`Skimming::step_bytes`] for records that are not chosen.
 #[derive(Debug, Clone, Copy)]
 struct Other(usize);
 
@@ -39,7 +39,7 @@ impl Skimming for Other {
 }
 
 impl<'a> Choice<'a> {
-    /// Chooses a class. `number` is what [`StreamReader::next_chosen`] tells of its events.
+    /// Chooses a class. [`StreamReader::next_chosen`] returns `number` for its events.
     pub fn add(&mut self, class: ClassRef<'a>, number: usize) {
         let Some(index) = class.plan.class_index(class.class.id) else { return };
         let of = self.of_mut(class.plan);
@@ -63,12 +63,13 @@ impl<'a> Choice<'a> {
         self.streams.iter().find(|of| std::ptr::eq(of.plan, plan))
     }
 
-    /// By the index of the class.
+    /// Returns the numbers of the chosen classes, by index of the class.
     fn numbers(&self, plan: &StreamPlan) -> &[Option<usize>] {
         self.of(plan).map_or(&[], |of| &of.numbers)
     }
 
-    /// Chooses what another one does, too, its numbers changed by `number`; false: a class is in both already, and with other numbers.
+    /// Adds the classes of another choice, with their numbers mapped by `number`. Returns false if a class is in both
+    /// choices with different numbers.
     #[must_use]
     pub fn join(&mut self, other: &Choice<'a>, number: impl Fn(usize) -> usize) -> bool {
         for theirs in &other.streams {
@@ -89,11 +90,11 @@ impl<'a> Choice<'a> {
 }
 
 impl<'a, S: Source> StreamReader<'a, S> {
-    /// Goes to the next event of a chosen class, and gives the class's number and the event's time in nanoseconds since the epoch
-    /// (`None` without a clock). Of other events no more is read than where they end.
+    /// Advances to the next event of a chosen class. Returns the class's number and the event's time in nanoseconds
+    /// since the epoch (`None` without a clock). Other events are only measured.
     pub fn next_chosen(&mut self, choice: &Choice<'a>) -> Option<Result<(usize, Option<i64>), Notice>> {
         loop {
-            // Records of other classes are passed by where they are.
+            // Records of other classes are skipped in place.
             let mut number = None;
             if let Some(packet) = self.packet
                 && let numbers = choice.numbers(packet.plan)
@@ -116,19 +117,20 @@ impl<'a, S: Source> StreamReader<'a, S> {
         }
     }
 
-    /// The event that [`StreamReader::next_chosen`] has come to.
+    /// Returns the event to which [`StreamReader::next_chosen`] advanced.
     pub fn chosen(&self) -> Option<Event<'_>> {
         self.event()
     }
 
-    /// Its fields alone.
+    /// Returns only the fields of that event.
     #[inline(always)]
     pub fn chosen_fields(&self) -> Option<EventFields<'_>> {
         let Event { time_ns, cpu_id, size_bytes, body, .. } = self.event()?;
         Some(EventFields { time_ns, cpu_id, size_bytes, body })
     }
 
-    /// Shows events of chosen classes, up to the next notice, which it gives, the end (`None`), or an event with which `viewer` has enough.
+    /// Passes events of chosen classes to `viewer` until a notice, which is returned, until the end (`None`), or until
+    /// `viewer` returns false.
     pub fn show_chosen(&mut self, choice: &Choice<'a>, viewer: &mut impl Viewer) -> Option<Result<(), Notice>> {
         loop {
             if let Some(packet) = self.packet {
@@ -152,7 +154,7 @@ impl<'a, S: Source> StreamReader<'a, S> {
         }
     }
 
-    /// Keeps events of chosen classes with their classes' numbers, up to the next notice, which it gives, or the end.
+    /// Keeps events of chosen classes and their classes' numbers, until a notice, which is returned, or until the end.
     pub fn keep_chosen(&mut self, choice: &Choice<'a>, block: &mut Block<'a>, kept: &mut Vec<usize>) -> Option<Notice> {
         loop {
             if let Some(packet) = self.packet {
@@ -183,16 +185,16 @@ impl<'a, S: Source> StreamReader<'a, S> {
 
 /// The chosen events of a stream.
 pub trait Chosen {
-    /// Goes to the next one, see [`StreamReader::next_chosen`].
+    /// Advances to the next event, see [`StreamReader::next_chosen`].
     fn next(&mut self) -> Option<Result<(usize, Option<i64>), Notice>>;
 
-    /// The one that [`Chosen::next`] has come to.
+    /// Returns the event to which [`Chosen::next`] advanced.
     fn event(&self) -> Option<Event<'_>>;
 
-    /// Its fields alone.
+    /// Returns only the fields of that event.
     fn fields(&self) -> Option<EventFields<'_>>;
 
-    /// Shows them one after another, see [`StreamReader::show_chosen`].
+    /// Passes the events one after another to `viewer`, see [`StreamReader::show_chosen`].
     #[inline]
     fn show(&mut self, viewer: &mut impl Viewer) -> Option<Result<(), Notice>> {
         loop {
@@ -208,15 +210,15 @@ pub trait Chosen {
     }
 }
 
-/// Whoever is shown chosen events.
+/// Receiver of chosen events.
 pub trait Viewer {
-    /// Looks at one, with its class's number; false: that is enough for now.
+    /// Receives an event with its class's number. Returns false to stop.
     fn see(&mut self, number: usize, event: &EventFields<'_>) -> bool;
 }
 
-/// Those that are chosen are shown where they are.
+/// Passes the chosen records to a viewer in place.
 struct Showing<'c, V> {
-    /// By the index of the class.
+    /// Numbers of the chosen classes, by index of the class.
     numbers: &'c [Option<usize>],
     others: &'c [Other],
     scale: Option<Scale>,
@@ -224,7 +226,7 @@ struct Showing<'c, V> {
     viewer: &'c mut V,
 }
 
-/// So many records that are not chosen follow one another before others are passed by without a look.
+/// Number of consecutive unchosen records after which the next ones are skimmed.
 const OTHERS: u32 = 8;
 
 impl<V: Viewer> Showing<'_, V> {
@@ -267,14 +269,14 @@ impl<V: Viewer> Way for Showing<'_, V> {
         }
     }
 
-    // Apart, so that the loop over plain ones is small.
+    // Not inlined, so that the loop over plain records stays small.
     #[inline(never)]
     fn see(&mut self, passed: &Passed<'_>, memory: &Memory) -> bool {
         self.one(passed, memory)
     }
 }
 
-/// The chosen events of a stream, which are read when they are asked for.
+/// The chosen events of a stream, which are read on demand.
 #[derive(Debug)]
 pub struct ChosenOf<'c, 'a, S> {
     reader: StreamReader<'a, S>,
@@ -282,7 +284,7 @@ pub struct ChosenOf<'c, 'a, S> {
 }
 
 impl<'c, 'a, S> ChosenOf<'c, 'a, S> {
-    /// Reads this stream.
+    /// Returns the chosen events of this reader.
     pub fn new(reader: StreamReader<'a, S>, choice: &'c Choice<'a>) -> ChosenOf<'c, 'a, S> {
         ChosenOf { reader, choice }
     }

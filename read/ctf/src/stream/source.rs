@@ -1,18 +1,19 @@
-//! Where the bytes of a stream come from.
+//! Sources of a stream's bytes.
 
-/// Where the bytes of a stream come from.
+/// A source of a stream's bytes.
 pub trait Source {
-    /// How many there are, or were when the stream was opened.
+    /// Returns the size of the stream in bytes, as it was when the stream was opened.
     fn size_bytes(&self) -> u64;
 
-    /// Those from `offset` on: at least `size_bytes_min`, unless the end comes before, and as many more as are at hand.
-    /// `offset` is below [`Source::size_bytes`]; where the end has come nearer since, there may be none.
+    /// Returns the bytes from `offset` on: at least `size_bytes_min` unless the stream ends before, and as many more as
+    /// are available. `offset` is below [`Source::size_bytes`]. If the stream was shortened since, there may be no
+    /// bytes.
     ///
     /// # Errors
-    /// What the system says.
+    /// Returns the error of the system.
     fn fetch(&mut self, offset: u64, size_bytes_min: usize) -> std::io::Result<&[u8]>;
 
-    /// What the last [`Source::fetch`] has given, from `offset` on.
+    /// Returns bytes of the last [`Source::fetch`], from `offset` on.
     fn fetched(&self, offset: u64) -> &[u8];
 }
 

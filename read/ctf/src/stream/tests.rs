@@ -9,7 +9,7 @@ use dormouse_abi::class::{FieldType, Kind};
 use dormouse_abi::page::*;
 use dormouse_abi::record::RecordKind;
 
-/// Three packets of 4096 bytes with five events each.
+/// Returns three packets of 4096 bytes with five events each.
 fn stream() -> (Metadata, Vec<u8>) {
     let mut trace = TraceBuilder::new();
     let class = trace.class("p", "e", &[("n", FieldType::scalar(Kind::U32)), ("s", FieldType::scalar(Kind::Str))]);
@@ -26,7 +26,7 @@ fn stream() -> (Metadata, Vec<u8>) {
 
 const RECORD_SIZE_BYTES: usize = 16 + 4 + 4;
 
-/// Numbers of the events, and the notices.
+/// Returns the numbers of the events, and the notices.
 fn read(metadata: &Metadata, bytes: &[u8]) -> (Vec<u32>, Vec<String>) {
     let (mut numbers, mut notices) = (vec![], vec![]);
     for item in StreamReader::new(metadata, 0, bytes) {
@@ -112,7 +112,7 @@ fn damage_costs_a_packet_and_names_its_place() {
         (4096 + OFFSET_TIMESTAMP_END, &[0], without(5..10), "ends before it begins"),
         (4096 + OFFSET_TIMESTAMP_BEGIN, &[0], without(0..0), "begins before the packet in front of it ends"),
     ] {
-        // Bytes that happen to hold the value already would prove nothing.
+        // The patch must change the bytes, or the test would prove nothing.
         assert_ne!(&bytes[offset..offset + patch.len()], patch);
         let (found, notices) = with(offset, patch);
         assert_eq!(notices.first(), Some(&format!("{at} {notice}")), "{notices:?}");
@@ -152,14 +152,14 @@ fn packets_that_do_not_belong_here_are_told_of_once_and_left_out() {
     odd[4096 * 2..].copy_from_slice(&bytes[4096 * 2..]);
     let two = format!("packet 0 at byte 0 {foreign}, and so are 1 behind it");
     assert_eq!(read(&metadata, &odd), ((10..15).collect(), vec![two.clone()]));
-    // One that is another's for another reason, and one that is none, are told of by themselves.
+    // A packet that is foreign for another reason, and one without a valid header, get notices of their own.
     odd[4096 * 2 + OFFSET_STREAM_ID] = 2;
     let other = "packet 2 at byte 8192 has the stream id 2, which the metadata do not declare; it is left out";
     assert_eq!(read(&metadata, &odd), (vec![], vec![two.clone(), other.into()]));
     odd[4096 * 2] = 0;
     let none = "packet 2 at byte 8192 does not start with the magic of CTF but with 0xc1fc1f00";
     assert_eq!(read(&metadata, &odd), (vec![], vec![two, none.into()]));
-    // Its size leads out of the stream.
+    // The packet's size leads out of the stream.
     let mut odd = bytes.clone();
     odd[4096 + OFFSET_UUID] ^= 1;
     odd[4096 + OFFSET_PACKET_SIZE + 4] = 1;
@@ -167,11 +167,11 @@ fn packets_that_do_not_belong_here_are_told_of_once_and_left_out() {
     assert_eq!(read(&metadata, &odd), ((0..5).collect(), vec![at]));
 }
 
-/// Gives no more than it is asked for, and counts the bytes.
+/// A source that returns no more bytes than requested, and keeps only those of the last request.
 #[derive(Debug)]
 struct Stingy<'a> {
     bytes: &'a [u8],
-    /// It was as long when it was opened.
+    /// Size when the stream was opened.
     size_bytes: u64,
     window: std::ops::Range<usize>,
 }
@@ -215,7 +215,7 @@ fn piece_by_piece_the_same_is_read() {
         let mut odd = bytes.clone();
         for _ in 0..3 {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            // Where something is.
+            // Random bytes are written only where headers and records are.
             let (packet, offset) =
                 ((random >> 33) as usize % 3, (random >> 40) as usize % (80 + 5 * RECORD_SIZE_BYTES));
             odd[4096 * packet + offset] = (random >> 56) as u8;
@@ -235,11 +235,11 @@ fn a_stream_that_is_shortened_meanwhile_gives_what_was_there_and_says_so() {
     assert_eq!(shortened(4096), ((0..5).collect(), notice("packet 1 at byte 4096", 4096)));
     let len = 4096 + 80 + 2 * RECORD_SIZE_BYTES + 1;
     assert_eq!(shortened(len), ((0..7).collect(), notice("packet 1 at byte 4096", len)));
-    // Nothing but padding is gone.
+    // Only padding is missing.
     assert_eq!(shortened(8192 + 80 + 5 * RECORD_SIZE_BYTES), ((0..15).collect(), vec![]));
 }
 
-/// A file of 2^40 bytes, nearly all of them zeroes that no disk holds.
+/// A file of 2^40 bytes, most of them zeroes in a hole.
 struct Sparse {
     head: Vec<u8>,
     bytes: Vec<u8>,
@@ -296,7 +296,7 @@ fn counting_needs_no_header() {
     assert_eq!(count(content + 1), Err((content, RecordError::HeaderCut)));
 }
 
-/// Where neither size leads to a header, nothing more is read; and what looks like a header by its sizes alone is none.
+/// If neither size leads to a header, nothing more is read. Plausible sizes alone do not make a header.
 #[test]
 fn behind_a_damaged_header_reading_goes_on_only_where_a_header_is() {
     let (metadata, bytes) = stream();
@@ -306,17 +306,17 @@ fn behind_a_damaged_header_reading_goes_on_only_where_a_header_is() {
     };
     let mut odd = bytes.clone();
     odd[4096] = 0;
-    // The size of the packet before leads to the next.
+    // The size of the previous packet leads to the next one.
     odd[4096 + OFFSET_PACKET_SIZE..][..8].fill(0xFF);
     odd[4096 + OFFSET_CONTENT_SIZE..][..8].fill(0xFF);
     assert_eq!(first(&odd), ((0..5).chain(10..15).collect(), 2));
-    // The next is damaged as well.
+    // The next packet is damaged as well.
     odd[8192] = 0;
     assert_eq!(first(&odd), ((0..5).collect(), 1));
     odd[8192] = bytes[8192];
     odd[8192 + OFFSET_UUID] ^= 1;
     assert_eq!(first(&odd), ((0..5).collect(), 1));
-    // The first of all: its own size leads on.
+    // The first packet of the stream is damaged; its own size leads to the next one.
     let mut odd = bytes.clone();
     odd[1] ^= 1;
     assert_eq!(first(&odd), ((5..15).collect(), 1));
@@ -351,7 +351,7 @@ fn counting_by_class_gives_what_reading_gives() {
             odd[at] ^= 0x55;
         }
         let (mut expected, mut notices) = (std::collections::BTreeMap::<u64, u64>::new(), Vec::new());
-        // Of the whole, of a packet or so, of an event.
+        // Intervals of the whole trace, of about a packet, and of an event.
         let mut by_interval =
             [None, Some(100), Some(1)].map(|length_ns| (length_ns, std::collections::BTreeMap::new()));
         for item in StreamReader::new(&metadata, 0, &odd) {
@@ -381,7 +381,7 @@ fn counting_by_class_gives_what_reading_gives() {
             counts.iter().map(|(class, count)| (class.id, count)).collect();
         assert_eq!((&found, &told), (&expected, &notices), "{damage}");
         assert_eq!(reader.totals().map(|totals| totals.events), Some(counts.iter().map(|(_, count)| count).sum()));
-        // So do its parts together, one behind another.
+        // The parts in order give the same result.
         for part_bytes in [1, 3 * 4096] {
             let (mut counts, mut said, mut events) = (ClassCounts::default(), Vec::new(), 0);
             let mut whole = StreamReader::new(&metadata, 0, &odd);
@@ -420,7 +420,7 @@ fn of_a_time_that_is_asked_for_no_other_event_is_given() {
             assert_eq!(found, expected, "{since}..{until}");
         }
     }
-    // Packets outside are not read: damage in them costs nothing and is not said.
+    // Packets outside the time are not read, so damage in them is not reported.
     let mut odd = bytes.clone();
     odd[80] = 9;
     odd[8192 + 80] = 9;
@@ -429,7 +429,8 @@ fn of_a_time_that_is_asked_for_no_other_event_is_given() {
     assert!(second().all(|item| item.is_ok()));
 }
 
-/// A counter of packets' context, of so many bits, that has these values, one a packet: how many events are lost, and how often something is told.
+/// A packet context counter of this size with these values, one for each packet. Returns the number of lost events or
+/// packets, and the number of notices.
 fn counted(counter: &str, size_bits: u64, counts: &[u64]) -> (u64, usize) {
     let metadata = format!(
         "/* CTF 1.8 */ trace {{ major = 1; minor = 8; byte_order = le; }};
@@ -457,7 +458,7 @@ fn a_counter_of_losses_that_goes_back_has_lost_nothing() {
         assert_eq!(discarded(size_bits, &[5, 5, 9, 3]), (4, 1), "{size_bits}");
         assert_eq!(discarded(size_bits, &[0, 9, 3, 8, 12]), (12, 2), "{size_bits}");
     }
-    // One of few bits begins again at 0.
+    // A counter of few bits wraps to 0.
     assert_eq!(discarded(16, &[0xfff0, 0xffff, 4]), (20, 2));
 }
 
@@ -499,7 +500,7 @@ fn a_place_is_gone_to_only_if_it_is_what_it_is_said_to_be() {
     }
 }
 
-/// A stream that grows byte by byte is read once, whatever lies between two looks at it.
+/// A stream that grows byte by byte is read exactly once, however much is added between two reads.
 #[test]
 fn a_growing_stream_is_read_on_from_where_it_was_read_to() {
     let (metadata, bytes) = stream();
@@ -517,7 +518,7 @@ fn a_growing_stream_is_read_on_from_where_it_was_read_to() {
         }
         assert_eq!(found, whole, "{step}");
     }
-    // What is damaged is told once, and nothing behind it is read.
+    // Damage is reported once, and nothing after it is read.
     let mut damaged = bytes.clone();
     damaged[4096] ^= 1;
     let mut reader = StreamReader::new(&metadata, 0, &damaged[..4096 + 100]).growing(u64::MAX);
@@ -527,7 +528,7 @@ fn a_growing_stream_is_read_on_from_where_it_was_read_to() {
     assert_eq!(StreamReader::new(&metadata, 0, &damaged).growing(u64::MAX).resumed(&position).count(), 0);
 }
 
-/// Whoever has come to an event and leaves it is given it again, and each packet's header is told of once.
+/// A reader that resumes at an event that was not taken returns it again, and reports each packet's header once.
 #[test]
 fn a_stream_is_read_on_from_an_event_that_was_not_taken() {
     for kind in [RecordKind::Ids, RecordKind::Compact] {
@@ -535,7 +536,7 @@ fn a_stream_is_read_on_from_an_event_that_was_not_taken() {
         let class = trace.class("p", "e", &[("n", FieldType::scalar(Kind::U64))]);
         let stream = trace.stream(3);
         for number in 0..20u64 {
-            // Compact ones have the low 24 bits of it.
+            // Compact records have the low 24 bits of the time.
             trace.event(stream, number << 22, 1, 2, class, &[Value::U64(number)]);
             if number % 6 == 5 {
                 trace.packet(stream, 0, 2);
@@ -558,7 +559,7 @@ fn a_stream_is_read_on_from_an_event_that_was_not_taken() {
                     None => reader,
                 };
                 found.extend(reader.by_ref().take(step).map(shown));
-                // Up to an event, which is left.
+                // Reads up to an event, which is not taken.
                 let mut ahead = reader.next();
                 while let Some(Err(notice)) = ahead {
                     found.push(notice.to_string());

@@ -1,4 +1,4 @@
-//! What a reader of streams has to know of their trace.
+//! Properties of a trace that readers of its streams need.
 
 use super::notice::ClockSaid;
 use crate::metadata::Metadata;
@@ -6,7 +6,7 @@ use crate::model::EnvValue;
 use crate::plan::Plan;
 use crate::time::{Clock, Correction, Scale};
 
-/// What a reader of streams has to know of their trace.
+/// Properties of a trace that readers of its streams need.
 #[derive(Debug, Clone, Copy)]
 pub struct TraceRef<'a> {
     pub(crate) plan: &'a Plan,
@@ -28,27 +28,28 @@ impl<'a> TraceRef<'a> {
         TraceRef { plan, uuid, clocks, correction: None, origin, own: None, env: &[] }
     }
 
-    /// The same, of a trace with an environment.
+    /// Returns a copy with this environment.
     pub(crate) fn with_env(self, env: &'a [(String, EnvValue)]) -> TraceRef<'a> {
         TraceRef { env, ..self }
     }
 
-    /// The same, with its times corrected.
+    /// Returns a copy with corrected times.
     pub(crate) fn with_correction(self, correction: Option<&'a Correction>) -> TraceRef<'a> {
         TraceRef { correction, ..self }
     }
 
-    /// The environment, of traces that are not Dormouse's.
+    /// Environment of the trace; empty for Dormouse's traces.
     pub fn env(&self) -> &'a [(String, EnvValue)] {
         self.env
     }
 
-    /// Its clocks.
+    /// Clocks of the trace.
     pub fn clocks(&self) -> &'a [Clock] {
         self.clocks
     }
 
-    /// Whether the trace is of a barectf before 2.3.1: its packets, but for the first, can begin with events that are earlier than they say.
+    /// Whether barectf before 2.3.1 wrote the trace. Its packets, except the first, can begin with events that are
+    /// earlier than the packet's begin time.
     pub(crate) fn do_packets_begin_late(&self) -> bool {
         let number = |name: &str| match self.env_value(name) {
             Some(EnvValue::Number(number)) => Some(*number),
@@ -64,13 +65,13 @@ impl<'a> TraceRef<'a> {
         self.env.iter().find(|(key, _)| key == name).map(|(_, value)| value)
     }
 
-    /// Whether the trace is one of Dormouse.
+    /// Whether Dormouse wrote the trace.
     #[inline]
     pub(crate) fn is_own(&self) -> bool {
         self.own.is_some()
     }
 
-    /// What a trace of Dormouse says of itself.
+    /// Returns the additional metadata of a Dormouse trace.
     pub fn own(&self) -> Option<&'a Metadata> {
         self.own
     }
@@ -79,12 +80,12 @@ impl<'a> TraceRef<'a> {
         self.origin
     }
 
-    /// What is said of this clock where it gives a time that cannot be held.
+    /// Describes this clock for a notice about a time that does not fit.
     pub(super) fn clock_said(&self, clock: Option<usize>) -> ClockSaid {
         ClockSaid::new(clock.and_then(|clock| self.clocks.get(clock)))
     }
 
-    /// How ticks of this clock become nanoseconds.
+    /// Returns the conversion of this clock's ticks to nanoseconds.
     pub(crate) fn scale(&self, clock: Option<usize>) -> Option<Scale> {
         let scale = self.clocks.get(clock?)?.scale();
         Some(self.correction.map_or(scale, |correction| scale.corrected(correction)))

@@ -1,20 +1,20 @@
-//! A buffer for lines of text. Short pieces go into it without a call: they are copied with what stands behind them, which the next piece
-//! overwrites.
+//! A buffer for lines of text. Short pieces are copied in whole chunks without a function call; the next piece
+//! overwrites the excess bytes.
 
 use super::number::FRACTION_DIGITS;
 
-/// Bytes that are copied at a time: what a vector register holds.
+/// Bytes that are copied at a time: the size of a vector register.
 const CHUNK_BYTES: usize = 32;
 
-/// Text that is always the same.
+/// Constant text.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Piece {
-    /// Most have no more than this.
+    /// First chunk; most pieces have only this one.
     first: Chunk,
     more: Box<[Chunk]>,
 }
 
-/// Bytes, and how many of them are text.
+/// Bytes, and the number of them that are text.
 #[derive(Debug, Clone, Copy, Default)]
 struct Chunk([u8; CHUNK_BYTES], usize);
 
@@ -31,12 +31,12 @@ impl From<&[u8]> for Piece {
 }
 
 impl Piece {
-    /// Its bytes.
+    /// Returns the length in bytes.
     pub(super) fn len(&self) -> usize {
         self.first.1 + self.more.iter().map(|chunk| chunk.1).sum::<usize>()
     }
 
-    /// Appends it to other text.
+    /// Appends the piece to `out`.
     pub(super) fn put(&self, out: &mut Vec<u8>) {
         let chunks = std::iter::once(&self.first).chain(&self.more);
         chunks.for_each(|Chunk(chunk, len)| out.extend_from_slice(&chunk[..*len]));
@@ -46,33 +46,33 @@ impl Piece {
 /// A buffer for lines of text.
 #[derive(Debug, Default)]
 pub struct Buffer {
-    /// Text, and room behind it.
+    /// Text, followed by spare room.
     bytes: Vec<u8>,
     len: usize,
 }
 
 impl Buffer {
-    /// The text.
+    /// Returns the text.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
     }
 
-    /// How many bytes that is.
+    /// Returns the length of the text in bytes.
     pub(super) fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there is none.
+    /// Whether there is no text.
     pub(super) fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Empties it. Its memory is kept.
+    /// Empties the buffer and keeps its memory.
     pub fn clear(&mut self) {
         self.len = 0;
     }
 
-    /// The next bytes.
+    /// Returns at least `size_bytes` bytes after the text.
     #[inline(always)]
     fn room(&mut self, size_bytes: usize) -> &mut [u8] {
         if self.bytes.len() - self.len < size_bytes {
@@ -99,10 +99,10 @@ impl Buffer {
         self.len += len;
     }
 
-    /// What another buffer has, with nine other digits in two places of it.
+    /// Appends the text of another buffer with nine other digits at each of two positions.
     #[inline(always)]
     pub(super) fn append(&mut self, other: &Buffer, at: [usize; 2], digits: [u32; 2]) {
-        // It has as much room as the last piece of it took.
+        // The other buffer has room up to the end of its last whole chunk.
         let size_bytes = other.len.next_multiple_of(CHUNK_BYTES);
         let room = self.room(size_bytes);
         for (to, from) in room.chunks_exact_mut(CHUNK_BYTES).zip(other.bytes[..size_bytes].chunks_exact(CHUNK_BYTES)) {
@@ -114,7 +114,7 @@ impl Buffer {
         self.len += other.len;
     }
 
-    /// Text of any length; of a length that is known where this is called, without a call.
+    /// Appends text of any length. If the length is a constant at the call, this compiles to no function call.
     #[inline(always)]
     pub(super) fn put(&mut self, text: &[u8]) {
         self.room(text.len())[..text.len()].copy_from_slice(text);
@@ -127,13 +127,13 @@ impl Buffer {
             return self.long(number);
         }
         let count = number.checked_ilog10().unwrap_or(0) as usize + 1;
-        // The first digits are zeros, which do not count.
+        // Leading zeros are shifted out.
         let digits = eight_digits(number) >> (8 * (8 - count));
         self.room(8)[..8].copy_from_slice(&digits.to_le_bytes());
         self.len += count;
     }
 
-    /// More than eight digits.
+    /// Appends a number of more than eight digits.
     fn long(&mut self, number: u64) {
         self.unsigned(number / EIGHT_DIGITS);
         self.room(8)[..8].copy_from_slice(&eight_digits(number % EIGHT_DIGITS).to_le_bytes());
@@ -148,7 +148,7 @@ impl Buffer {
         self.unsigned(number.unsigned_abs());
     }
 
-    /// Nine digits.
+    /// Appends nine digits.
     #[inline(always)]
     pub(super) fn fraction(&mut self, ns: u32) {
         nine_digits(&mut self.room(FRACTION_DIGITS)[..FRACTION_DIGITS], ns);
@@ -164,11 +164,11 @@ fn nine_digits(room: &mut [u8], number: u32) {
 
 const EIGHT_DIGITS: u64 = 100_000_000;
 
-/// The digits of a number that has no more than eight, zeros in front included; the first one is in the lowest byte. All are computed at once, in parts of a
-/// word: two of four digits, of these four of two, of these eight.
+/// Returns the eight digits of a number below 10^8, with leading zeros; the first digit is in the lowest byte. All
+/// digits are computed at once in parts of a word: two groups of four digits, then four of two, then eight of one.
 #[inline(always)]
 fn eight_digits(number: u64) -> u64 {
-    // x / 100 of each x below 10^4, and x / 10 of each below 100, are multiplications and shifts.
+    // x / 100 for each x below 10^4, and x / 10 for each x below 100, are computed by multiplication and shift.
     let fours = (number / 10_000) | ((number % 10_000) << 32);
     let hundreds = ((fours * 10_486) >> 20) & 0x7F_0000_007F;
     let twos = hundreds | ((fours - 100 * hundreds) << 16);

@@ -1,4 +1,4 @@
-//! The fields of an event as cells: a name, and a value that a format puts into its own quotes.
+//! The fields of an event as cells: a name, and a value that each format quotes in its own way.
 
 use std::ops::Range;
 
@@ -11,27 +11,27 @@ use crate::model::Meaning;
 use crate::plan::{Group, IntegerNode, Visitor};
 use crate::stream::{Event, Scratch};
 
-/// How values are written.
+/// Style in which values are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Style {
-    /// For people: numbers in the base that the trace says, lengths of sequences left out.
+    /// For people: numbers in the base of the trace, without the lengths of sequences.
     People,
-    /// For programs: numbers in decimal, what has parts as JSON.
+    /// For programs: numbers in decimal, compound values as JSON.
     Json,
 }
 
-/// What a cell holds.
+/// Kind of value that a cell holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CellKind {
-    /// The bytes of a text, without quotes.
+    /// Bytes of a text, without quotes.
     Text,
     /// A label, without quotes.
     Label,
-    /// A number, true or false.
+    /// A number or a boolean.
     Plain,
-    /// A floating-point number that JSON has no word for.
+    /// A floating-point number that JSON cannot express.
     NoNumber,
-    /// JSON, or what people read in its place.
+    /// JSON, or its form for people.
     Compound,
 }
 
@@ -44,11 +44,11 @@ pub(super) struct Cell {
     value: Range<usize>,
 }
 
-/// The fields of one event; to be used again, because they take memory.
+/// Fields of one event. The memory is reused for the next event.
 #[derive(Debug)]
 pub(super) struct Cells {
     style: Style,
-    /// Names of the fields that are wanted, if not all are.
+    /// Names of the selected fields, unless all are selected.
     only: Option<Vec<String>>,
     cells: Vec<Cell>,
     bytes: Vec<u8>,
@@ -60,7 +60,7 @@ impl Cells {
         Cells { style, only, cells: Vec::new(), bytes: Vec::new(), scratch: Scratch::default() }
     }
 
-    /// Takes the fields of an event.
+    /// Reads the fields of an event.
     pub(super) fn take(&mut self, event: &Event<'_>) {
         self.cells.clear();
         self.bytes.clear();
@@ -91,7 +91,7 @@ impl Cells {
     }
 }
 
-/// Contexts and fields of events, each as a name and the text that people read.
+/// Contexts and fields of events as names and texts for people.
 #[derive(Debug)]
 pub struct FieldTexts(Cells);
 
@@ -102,7 +102,7 @@ impl Default for FieldTexts {
 }
 
 impl FieldTexts {
-    /// Those of an event: names and values, in their order. Values need not be UTF-8.
+    /// Returns names and values of an event's contexts and fields, in order. Values need not be UTF-8.
     pub fn of(&mut self, event: &Event<'_>) -> impl Iterator<Item = (&str, &[u8])> {
         self.0.take(event);
         self.0.iter().map(|(_, name, value)| (name, value))
@@ -115,17 +115,17 @@ struct Taker<'t> {
     cells: &'t mut Vec<Cell>,
     bytes: &'t mut Vec<u8>,
     event: &'t Event<'t>,
-    /// Structures of contexts that are still to come, or at hand.
+    /// Number of context structures that are not yet complete.
     contexts_left: usize,
-    /// Groups that are open.
+    /// Number of open groups.
     depth: u32,
-    /// Of the structure at hand, the next one.
+    /// Index of the next member in the current structure.
     member: usize,
-    /// Fields of the class's declaration that have come.
+    /// Number of fields of the class's declaration that were visited.
     declared: usize,
     is_wanted: bool,
     is_boolean: bool,
-    /// Whether nothing has been written in the group at hand.
+    /// Whether nothing has been written in the current group.
     is_first: bool,
 }
 
@@ -134,7 +134,7 @@ impl Taker<'_> {
         self.contexts_left > 0
     }
 
-    /// Notes of what kind the field at hand is, if it is a cell's whole value.
+    /// Sets the kind of the current cell, if the value is the whole cell.
     fn kind(&mut self, kind: CellKind) {
         if self.depth == 1
             && let Some(cell) = self.cells.last_mut()
@@ -150,21 +150,22 @@ impl Taker<'_> {
         self.is_first = false;
     }
 
-    /// Ends the cell at hand behind what has been written.
+    /// Ends the current cell at the end of the written bytes.
     fn end(&mut self) {
         if let Some(cell) = self.cells.last_mut().filter(|_| self.depth == 1 && self.is_wanted) {
             cell.value.end = self.bytes.len();
         }
     }
 
-    /// Whether the next member is for nobody: what is not wanted, and for people what only says how long the next one is.
+    /// Whether to skip the next member: it is not selected, or, in the style for people, it only holds the length of
+    /// the next member.
     fn skips(&mut self, name: &str) -> bool {
         let class = self.event.class;
         self.is_boolean = false;
         if !self.is_context() {
             let is_count = class.fields.as_ref().is_some_and(|fields| fields.is_count(self.member));
             if is_count {
-                // The sequence behind it has the name in the declaration. LTTng's have names of this kind too.
+                // The sequence after it has the declared name. LTTng's counts also have names of this form.
                 if self.style == Style::People && (class.decl.is_some() || name.ends_with("_length")) {
                     return true;
                 }
@@ -340,7 +341,7 @@ impl Visitor for Taker<'_> {
     }
 }
 
-/// Characters of a text; bytes that are not UTF-8 are U+FFFD each.
+/// Returns the characters of a text, with U+FFFD for each invalid sequence.
 fn characters(text: &[u8]) -> impl Iterator<Item = char> {
     text.utf8_chunks().flat_map(|chunk| {
         let invalid = if chunk.invalid().is_empty() { 0 } else { 1 };
@@ -348,7 +349,7 @@ fn characters(text: &[u8]) -> impl Iterator<Item = char> {
     })
 }
 
-/// Text in quotes as JSON has it. What could move a terminal's cursor is escaped.
+/// Appends text as a JSON string. Characters that could move a terminal's cursor are escaped.
 pub fn put_json_text(out: &mut Vec<u8>, text: &[u8]) {
     out.push(b'"');
     for c in characters(text) {
@@ -358,7 +359,7 @@ pub fn put_json_text(out: &mut Vec<u8>, text: &[u8]) {
             '\n' => out.extend(b"\\n"),
             '\r' => out.extend(b"\\r"),
             '\t' => out.extend(b"\\t"),
-            // None of these is beyond the basic plane.
+            // All of these characters are in the basic plane.
             c if !is_printable(c) => put(out, format_args!("\\u{:04x}", u32::from(c))),
             c => out.extend(c.encode_utf8(&mut [0; 4]).bytes()),
         }
@@ -366,7 +367,7 @@ pub fn put_json_text(out: &mut Vec<u8>, text: &[u8]) {
     out.push(b'"');
 }
 
-/// Text in quotes for people: what moves a cursor is escaped, and bytes that are not UTF-8.
+/// Appends text in quotes for people. Characters that move a cursor, and bytes that are not UTF-8, are escaped.
 pub(super) fn put_people_text(out: &mut Vec<u8>, text: &[u8]) {
     out.push(b'"');
     for chunk in text.utf8_chunks() {
@@ -383,7 +384,7 @@ pub(super) fn put_people_text(out: &mut Vec<u8>, text: &[u8]) {
     out.push(b'"');
 }
 
-/// Names that programs chose, in which nothing moves a cursor.
+/// Appends a name that a program chose, with characters that could move a cursor replaced.
 pub(super) fn put_printable(out: &mut Vec<u8>, text: &[u8]) {
     for c in characters(text) {
         let c = if is_printable(c) { c } else { char::REPLACEMENT_CHARACTER };

@@ -1,9 +1,9 @@
-//! How events of a class look as `babeltrace2` prints them: what is the same in all of them is put together once.
+//! Text of events in the format of `babeltrace2`. The parts that all events of a class share are composed once.
 //!
 //! ```text
 //!   ") lair http:request: "   context of the packet   ", { vpid = " 12 ", vtid = " 13 " }, { id = " 7 ", path = " "/x" " }\n"
 //!         title              │                             piece    value  piece  …                                  last
-//!   └────────────── Known: but for the digits of its time most events of a class have the same as the one before ──────┘
+//!   └─────── Known: most events of a class repeat the text of the previous one, except the digits of the time ─────────┘
 //! ```
 
 use std::sync::Arc;
@@ -15,35 +15,35 @@ use crate::model::{Base, Encoding, Meaning};
 use crate::plan::{Cursor, IntegerNode, Memory, Node, extend_sign};
 use crate::stream::Event;
 
-/// How events of a class look.
+/// The constant parts of the text of a class's events.
 #[derive(Debug)]
 pub(super) struct ClassText {
-    /// Origin and name; and what they are behind a time.
+    /// Origin and name, for events without a time and for events with one.
     title: Piece,
     timed_title: Piece,
     fields: Box<[(Piece, Value)]>,
-    /// How many of them, the first ones, are the context of the events, if that is of words alone.
+    /// Number of fields at the start that are the context of the events, if the context consists only of words.
     front: usize,
     last: Piece,
-    /// Whether there are structures, even if they are empty.
+    /// Whether there are structures, even empty ones.
     has_fields: bool,
 }
 
-/// Words of a context that are remembered, and its alignments.
+/// Maximum number of words and alignments of a context that are cached.
 const WORDS_MAX: usize = 4;
 
-/// What events of a packet have in front of their own fields.
+/// Text in front of the fields, for events of one packet.
 #[derive(Debug, Default)]
 pub(super) struct Front {
     packet_context: Vec<u8>,
-    /// The class of its stream, by its place in memory.
+    /// Address of the packet's stream plan.
     plan: usize,
-    /// By class.
+    /// Cached lines, by class.
     known: Vec<Known>,
 }
 
 impl Front {
-    /// A packet with this context begins.
+    /// Begins a packet with this context. Drops the cached lines if the context or the plan has changed.
     pub(super) fn begin_packet(&mut self, context: Vec<u8>, plan: usize) {
         if self.packet_context != context || self.plan != plan {
             *self = Front { packet_context: context, plan, known: Vec::new() };
@@ -54,7 +54,7 @@ impl Front {
         &self.packet_context
     }
 
-    /// What is known of a class, if it is one of those of which something is.
+    /// Returns the cached line of a class, if the class can have one.
     #[inline(always)]
     pub(super) fn known(&mut self, class: usize) -> Option<&mut Known> {
         if self.known.len() <= class && class < KNOWN_MAX {
@@ -64,26 +64,28 @@ impl Front {
     }
 }
 
-/// Classes of a stream whose lines are known, and bytes of one: hostile traces have many of both.
+/// Maximum number of cached classes of a stream, and maximum size of a cached line in bytes. Both bound the memory that
+/// hostile traces can take.
 const KNOWN_MAX: usize = 256;
 const KNOWN_BYTES_MAX: usize = 512;
 
-/// A line up to its first field, of the last event of a class. That of the next one has mostly other digits alone.
+/// Cached text of the last event of a class, up to its first field. The next event usually differs only in digits.
 #[derive(Debug, Default)]
 pub(super) struct Known {
-    /// Nothing, if it cannot be used.
+    /// Text; empty if it cannot be used.
     text: Buffer,
     words: [u64; WORDS_MAX],
-    /// When its second begins, and where in the text the digits of its fraction do.
+    /// Start of the event's second, and offset in the text of the fraction's digits.
     second_ns: i64,
     digits_at: usize,
 }
 
-/// Between the digits of the time and those of the distance.
+/// Bytes between the digits of the time and the digits of the distance.
 const BETWEEN: usize = b"] (+0.".len();
 
 impl Known {
-    /// Of an event whose line has this text and time, within a second that takes so many bytes; and how long after the one before it comes.
+    /// Caches the text of an event. `times` holds its time and its distance from the previous event; the text of the
+    /// time's second takes `second_bytes`.
     #[cold]
     pub(super) fn new(times: Option<(i64, i64)>, words: [u64; WORDS_MAX], text: &[u8], second_bytes: usize) -> Known {
         let Some((ns, 0..NS)) = times.filter(|_| text.len() <= KNOWN_BYTES_MAX) else { return Known::default() };
@@ -93,7 +95,7 @@ impl Known {
         known
     }
 
-    /// Appends the line of an event with these times and words; false if it is another one.
+    /// Appends the cached text with these times. Returns false if the text does not fit the words or the times.
     #[inline(always)]
     pub(super) fn put(
         &self,
@@ -104,7 +106,7 @@ impl Known {
     ) -> bool {
         let (Some(ns), Some(distance @ 0..NS)) = (time_ns, distance_ns) else { return false };
         let fraction = ns.wrapping_sub(self.second_ns);
-        // Word by word: two at once would have to wait until both are written.
+        // Compares word by word: a combined load of two words would wait until both stores are complete.
         let differ = words.iter().zip(&self.words).fold(0, |differ, (word, known)| differ | (word ^ known));
         let is_same = (0..NS).contains(&fraction) && differ == 0 && !self.text.is_empty();
         if is_same {
@@ -115,20 +117,20 @@ impl Known {
     }
 }
 
-/// What stands behind a piece.
+/// A value after a piece.
 #[derive(Debug)]
 enum Value {
-    /// Decimal, little-endian, and nothing that others refer to: alignment and size in bits.
+    /// A plain little-endian decimal number that no other field refers to: its alignment and size in bits.
     Word(u64, u32),
     SignedWord(u64, u32),
-    /// Decimal, in any other form.
+    /// A decimal number of any other form.
     Unsigned(Arc<IntegerNode>),
     Signed(Arc<IntegerNode>),
-    /// UTF-8 up to its NUL.
+    /// UTF-8 text up to its NUL.
     Text,
-    /// Whatever the field shows.
+    /// Any other field.
     Any(Node),
-    /// Nothing: a structure begins here.
+    /// Only an alignment, at the start of a structure.
     Align(u64),
 }
 
@@ -192,13 +194,13 @@ impl ClassText {
         }
     }
 
-    /// Appends what stands in front of the contexts.
+    /// Appends the text in front of the contexts.
     #[inline(always)]
     pub(super) fn title(&self, is_timed: bool, out: &mut Buffer) {
         out.piece(if is_timed { &self.timed_title } else { &self.title });
     }
 
-    /// The words of its context, which stand in front.
+    /// Reads the words of the context, which precede the other fields.
     #[inline(always)]
     pub(super) fn words(&self, cursor: &mut Cursor<'_>) -> [u64; WORDS_MAX] {
         let mut words = [0; WORDS_MAX];
@@ -208,7 +210,7 @@ impl ClassText {
         words
     }
 
-    /// Appends the context of the packet, that of these words, and what stands in front of the first field.
+    /// Appends the packet context, the event context with these words, and the text in front of the first field.
     pub(super) fn contexts(&self, packet_context: &[u8], words: [u64; WORDS_MAX], out: &mut Buffer) {
         out.put(packet_context);
         if self.has_fields && !packet_context.is_empty() {
@@ -222,7 +224,7 @@ impl ClassText {
         out.piece(fields.first().map_or(&self.last, |(piece, _)| piece));
     }
 
-    /// Appends fields, and the end of the line.
+    /// Appends the fields and the end of the line.
     #[inline(always)]
     pub(super) fn fields(&self, cursor: &mut Cursor<'_>, memory: &mut Memory, out: &mut Buffer) {
         let mut fields = self.fields.iter().skip(self.front);
@@ -238,7 +240,7 @@ impl ClassText {
 }
 
 impl Value {
-    /// What a word holds; 0 of an alignment, which is done.
+    /// Reads a word. For an alignment, advances the cursor and returns 0.
     #[inline(always)]
     fn word(&self, cursor: &mut Cursor<'_>) -> u64 {
         match self {
@@ -277,7 +279,7 @@ impl Value {
             }
             Value::Any(node) => {
                 let mut shown = Vec::new();
-                // As within a structure, behind a name.
+                // Prints as within a structure, after a name.
                 let mut printer = Printer { out: &mut shown, is_first: false, depth: 1 };
                 let walked = node.walk(cursor, memory, &mut printer);
                 out.put(&shown);
@@ -289,7 +291,7 @@ impl Value {
     }
 }
 
-/// Text in quotes, most of which needs nothing else.
+/// Appends text in quotes. Most text needs no escapes.
 #[inline]
 fn text(text: &[u8], out: &mut Buffer) {
     let is_plain = |byte: &u8| !matches!(byte, 0..0x20 | 0x7F | b'\\' | b'\'' | b'"' | b'?');
@@ -304,7 +306,7 @@ fn text(text: &[u8], out: &mut Buffer) {
     }
 }
 
-/// The text as a piece; there is none then.
+/// Takes the text as a piece and leaves it empty.
 fn piece(text: &mut String) -> Piece {
     Piece::from(std::mem::take(text).as_bytes())
 }

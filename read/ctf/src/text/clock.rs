@@ -5,34 +5,34 @@ use super::number::{put_fraction, put_u64};
 use super::put;
 use crate::time::Civil;
 
-/// How a time is shown.
+/// Format of times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ClockFormat {
     /// `14:03:05.123456789`.
     #[default]
     TimeOfDay,
-    /// `2026-11-21 14:03:05.123456789`, as `--clock-date`.
+    /// `2026-11-21 14:03:05.123456789`, as with `--clock-date`.
     DateTime,
-    /// Seconds since the epoch, `1795269785.123456789`, as `--clock-seconds`.
+    /// Seconds since the epoch, `1795269785.123456789`, as with `--clock-seconds`.
     Seconds,
-    /// Seconds since a time in nanoseconds since the epoch, `0.000001234`.
+    /// Seconds since this time, which is in nanoseconds since the epoch: `0.000001234`.
     Since(i64),
 }
 
 const NS: i64 = 1_000_000_000;
 
-/// How times within a second begin; and that in brackets.
+/// Text at the start of all times within a second, without and with a bracket.
 #[derive(Default)]
 struct Second {
     begin: Piece,
     in_brackets: Piece,
 }
 
-/// Writes times.
+/// Formatter of times.
 pub(super) struct ClockText<'a> {
     format: ClockFormat,
     utc_offset_s: Box<dyn Fn(i64) -> i32 + 'a>,
-    /// A second, and how times within it begin.
+    /// The last second, and its text.
     second: Option<(i64, Second)>,
 }
 
@@ -43,7 +43,8 @@ impl std::fmt::Debug for ClockText<'_> {
 }
 
 impl<'a> ClockText<'a> {
-    /// `utc_offset_s` gives the offset of the local time at a time in seconds since the epoch, in seconds east of UTC.
+    /// `utc_offset_s` returns the offset of the local time in seconds east of UTC, for a time in seconds since the
+    /// epoch.
     pub(super) fn new(format: ClockFormat, utc_offset_s: impl Fn(i64) -> i32 + 'a) -> ClockText<'a> {
         ClockText { format, utc_offset_s: Box::new(utc_offset_s), second: None }
     }
@@ -63,7 +64,7 @@ impl<'a> ClockText<'a> {
         put_fraction(out, ns.rem_euclid(NS) as u32);
     }
 
-    /// The same behind a bracket.
+    /// Appends a time after an opening bracket.
     #[inline(always)]
     pub(super) fn append(&mut self, ns: i64, out: &mut Buffer) {
         if let ClockFormat::Since(_) = self.format {
@@ -75,17 +76,17 @@ impl<'a> ClockText<'a> {
         out.fraction(ns.rem_euclid(NS) as u32);
     }
 
-    /// Whether times within a second begin with the same text.
+    /// Whether all times within a second begin with the same text.
     pub(super) fn is_by_second(&self) -> bool {
         !matches!(self.format, ClockFormat::Since(_))
     }
 
-    /// Bytes of that text, of the last time that was appended.
+    /// Length in bytes of that text, for the last appended time.
     pub(super) fn second_bytes(&self) -> usize {
         self.second.as_ref().map_or(0, |(_, second)| second.in_brackets.len())
     }
 
-    /// How times within a second begin.
+    /// Returns the text at the start of times within this second.
     #[inline(always)]
     fn second(&mut self, epoch_s: i64) -> &Second {
         if self.second.as_ref().is_none_or(|(second, _)| *second != epoch_s) {

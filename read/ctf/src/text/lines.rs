@@ -1,4 +1,4 @@
-//! An event as a line for programs: JSON, CSV, logfmt.
+//! Events as lines for programs: JSON, CSV, logfmt.
 
 use dormouse_abi::page::CPU_UNKNOWN;
 
@@ -8,14 +8,15 @@ use super::number::{put_i64, put_u64};
 use crate::select::Writer;
 use crate::stream::Event;
 
-/// Which of them.
+/// Format of the lines.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LineFormat {
-    /// An object in each line.
+    /// One JSON object on each line.
     Json,
     /// `name=value` pairs.
     Logfmt,
-    /// A row for each event (RFC 4180), with columns for the fields of these names behind those that all events have.
+    /// One row for each event (RFC 4180). Columns for the fields with these names follow the columns that all events
+    /// have.
     Csv(Vec<String>),
 }
 
@@ -32,12 +33,12 @@ pub struct Lines {
 }
 
 impl Lines {
-    /// `only` names the fields that are shown, if not all are.
+    /// `only` names the selected fields; `None` selects all.
     pub fn new(format: LineFormat, only: Option<Vec<String>>) -> Lines {
         Lines { format, cells: Cells::new(Style::Json, only), has_header: false }
     }
 
-    /// Appends the event's line, newline included; before the first row of a table its header.
+    /// Appends the event's line with its newline. The header of a table precedes the first row.
     pub fn event(&mut self, event: &Event<'_>, writer: &Writer<'_>, out: &mut Vec<u8>) {
         self.begin(out);
         self.cells.take(event);
@@ -57,7 +58,7 @@ impl Lines {
             out.extend_from_slice(COLUMNS.join(",").as_bytes());
             for column in columns {
                 out.push(b',');
-                // Each name once: a reader finds columns by them.
+                // Column names must be unique, because readers find columns by name.
                 if COLUMNS.contains(&column.as_str()) {
                     out.extend_from_slice(b"fields.");
                 }
@@ -68,7 +69,7 @@ impl Lines {
     }
 }
 
-/// What all events have: name and value, of which texts are the bytes of the program.
+/// Visits the properties that all events have, by name and value. Texts are the bytes that the program wrote.
 fn each_common(event: &Event<'_>, writer: &Writer<'_>, mut see: impl FnMut(&str, Option<(CellKind, &[u8])>)) {
     let mut text = Vec::new();
     let number = |number: Option<u64>, text: &mut Vec<u8>| {
@@ -101,7 +102,7 @@ fn put_json(out: &mut Vec<u8>, kind: CellKind, value: &[u8]) {
     }
 }
 
-/// Writes contexts and fields of events as [`Lines`] of JSON have them.
+/// Writer of contexts and fields in the form that [`Lines`] has in JSON.
 #[derive(Debug)]
 pub struct JsonFields(Cells);
 
@@ -163,7 +164,7 @@ fn logfmt(cells: &Cells, event: &Event<'_>, writer: &Writer<'_>, out: &mut Vec<u
         if !std::mem::replace(&mut is_first, false) {
             out.push(b' ');
         }
-        // A key has no blanks, quotes and signs of equality.
+        // Keys must not contain blanks, quotes and equals signs.
         let key: String = name.chars().map(|c| if c.is_whitespace() || "=\"".contains(c) { '_' } else { c }).collect();
         put_printable(out, if key.is_empty() { b"_" } else { key.as_bytes() });
         out.push(b'=');
@@ -194,7 +195,7 @@ fn csv(cells: &Cells, columns: &[String], event: &Event<'_>, writer: &Writer<'_>
     });
     for column in columns {
         out.push(b',');
-        // A field comes before a context of its name.
+        // A field takes precedence over a context of the same name.
         let of_name = || cells.iter().filter(|(_, name, _)| name == column);
         let found = of_name().find(|(cell, ..)| !cell.is_context).or_else(|| of_name().next());
         if let Some((_, _, value)) = found {
@@ -203,9 +204,9 @@ fn csv(cells: &Cells, columns: &[String], event: &Event<'_>, writer: &Writer<'_>
     }
 }
 
-/// Text as it is, in quotes where it has to be.
+/// Appends text, in quotes if they are necessary.
 fn put_csv(out: &mut Vec<u8>, text: &[u8]) {
-    // What is not UTF-8 would make the whole table something that many programs do not read.
+    // Bytes that are not UTF-8 are replaced, because many programs would refuse the whole table.
     let text = String::from_utf8_lossy(text);
     if !text.contains(['"', ',', '\n', '\r']) {
         return out.extend_from_slice(text.as_bytes());

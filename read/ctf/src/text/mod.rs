@@ -1,10 +1,11 @@
-//! An event as text: as `babeltrace2` prints it ([`Formatter`]), for people ([`People`]), and for programs ([`Lines`]).
+//! Events as text: in the format of `babeltrace2` ([`Formatter`]), for people ([`People`]), and for programs
+//! ([`Lines`]).
 //!
 //! ```text
 //! [14:03:05.123456789] (+0.000000012) lair http:request: { cpu_id = 0 }, { vpid = 12, vtid = 13 }, { id = 7, path = "/x" }
 //! ```
 //!
-//! The zone of the times comes from the caller, because where it is looked up (files, environment) is no concern of a codec.
+//! The caller supplies the time zone, because looking it up (in files or the environment) does not belong in a codec.
 
 mod buffer;
 mod cells;
@@ -30,23 +31,23 @@ use crate::model::{Base, Label, Meaning};
 use crate::plan::{Group, IntegerNode, Visitor};
 use crate::stream::{Block, Event, Notice, Problem, Scratch};
 
-/// Formats the events of traces, one after another in the order of time.
+/// Formats the events of traces one after another, in time order.
 #[derive(Debug)]
 pub struct Formatter<'a> {
     clock: ClockText<'a>,
-    /// Time of the event before, from which the next one's distance is shown.
+    /// Time of the previous event, from which the distance of the next one is computed.
     last_ns: Option<i64>,
-    /// By stream: a packet, and what its events have in front.
+    /// Packet index and text in front of the fields, by stream.
     fronts: Vec<(u64, Front)>,
-    /// By stream class (its place in memory), and index of the class.
+    /// Class texts, by address of the stream's plan and by index of the class.
     classes: Vec<(usize, Vec<Option<Box<ClassText>>>)>,
     scratch: Scratch,
     line: Buffer,
 }
 
 impl<'a> Formatter<'a> {
-    /// `utc_offset_s` gives the offset of the local time at a time in seconds since the epoch, in seconds east of UTC;
-    /// `|_| 0` shows UTC.
+    /// `utc_offset_s` returns the offset of the local time in seconds east of UTC, for a time in seconds since the
+    /// epoch; `|_| 0` shows UTC.
     pub fn new(clock_format: ClockFormat, utc_offset_s: impl Fn(i64) -> i32 + 'a) -> Formatter<'a> {
         Formatter {
             clock: ClockText::new(clock_format, utc_offset_s),
@@ -58,8 +59,8 @@ impl<'a> Formatter<'a> {
         }
     }
 
-    /// Appends the event's line, newline included. Text comes out as the bytes that the program wrote, which need not be
-    /// UTF-8; control characters are escaped.
+    /// Appends the event's line with its newline. Text is written as the bytes that the program wrote, which need not
+    /// be UTF-8; control characters are escaped.
     pub fn event(&mut self, event: &Event<'_>, out: &mut Vec<u8>) {
         let mut line = std::mem::take(&mut self.line);
         line.clear();
@@ -68,7 +69,7 @@ impl<'a> Formatter<'a> {
         self.line = line;
     }
 
-    /// Appends the lines of the events that come behind one of this time, if there is one before them that has a time.
+    /// Appends the lines of a block's events. `last_ns` is the time of the last earlier event that has a time.
     pub fn block(&mut self, block: &Block<'_>, last_ns: Option<i64>, out: &mut Buffer) {
         self.last_ns = last_ns;
         block.events().for_each(|event| self.append(&event, out));
@@ -100,7 +101,8 @@ impl<'a> Formatter<'a> {
         class.fields(&mut cursor, memory, out);
     }
 
-    /// A line, without newline, that warns of what a notice tells. `stream` names the stream, for example its file.
+    /// Returns a warning line for a notice, without a newline. `stream` is the name of the stream, for example its
+    /// file.
     pub fn warning(&mut self, notice: &Notice, stream: &str) -> String {
         let Problem::Discarded { count, begin_ns, end_ns } = notice.problem else {
             return format!("warning: {stream}: {notice}");
@@ -123,7 +125,7 @@ impl<'a> Formatter<'a> {
     }
 }
 
-/// How long the event before is ago.
+/// Appends the time since the previous event.
 fn distance_text(distance_ns: Option<i64>, out: &mut Buffer) {
     let Some(distance) = distance_ns else { return out.put(b"] (+?.?????????") };
     out.put(b"] (+");
@@ -132,7 +134,7 @@ fn distance_text(distance_ns: Option<i64>, out: &mut Buffer) {
     out.fraction((distance % NS) as u32);
 }
 
-/// What stands in front of the fields of the event's packet.
+/// Returns the text in front of the fields, for the packet of the event.
 #[inline(always)]
 fn front<'f>(fronts: &'f mut Vec<(u64, Front)>, event: &Event<'_>) -> &'f mut Front {
     if fronts.len() <= event.stream {
@@ -146,7 +148,7 @@ fn front<'f>(fronts: &'f mut Vec<(u64, Front)>, event: &Event<'_>) -> &'f mut Fr
     front
 }
 
-/// A packet begins. Most have the same in front as the one before.
+/// Renews the text for a new packet. Most packets have the same text as the previous one.
 #[cold]
 fn renew(front: &mut Front, event: &Event<'_>) {
     let mut text = Vec::new();
@@ -160,7 +162,7 @@ fn renew(front: &mut Front, event: &Event<'_>) {
     front.begin_packet(text, std::ptr::from_ref(event.plan()).addr());
 }
 
-/// How the event's class looks.
+/// Returns the text of the event's class.
 #[inline(always)]
 fn class_text<'c>(classes: &'c mut Vec<(usize, Vec<Option<Box<ClassText>>>)>, event: &Event<'_>) -> &'c ClassText {
     let (plan, index) = (std::ptr::from_ref(event.plan()).addr(), event.class_index());
@@ -177,12 +179,12 @@ fn class_text<'c>(classes: &'c mut Vec<(usize, Vec<Option<Box<ClassText>>>)>, ev
 
 const NS: i64 = 1_000_000_000;
 
-/// Prints fields.
+/// Printer of fields.
 struct Printer<'a> {
     out: &'a mut Vec<u8>,
-    /// Whether nothing has been printed in the group at hand.
+    /// Whether nothing has been printed in the current group.
     is_first: bool,
-    /// Groups that are open.
+    /// Number of open groups.
     depth: u32,
 }
 
@@ -268,14 +270,14 @@ impl Visitor for Printer<'_> {
 }
 
 fn put_integer(out: &mut Vec<u8>, value: u64, class: &IntegerNode) {
-    // Of negative numbers the bits that the field has.
+    // Negative numbers show only as many bits as the field has.
     let bits = |size_bits: u32| value & if size_bits < 64 { (1 << size_bits) - 1 } else { u64::MAX };
     match class.base {
         Base::Decimal if class.is_signed => put_i64(out, value as i64),
         Base::Decimal => put_u64(out, value),
-        // In whole digits of four bits.
+        // Rounded up to whole digits of four bits.
         Base::Hexadecimal => put(out, format_args!("0x{:X}", bits(class.size_bits.next_multiple_of(4)))),
-        // In whole digits of three.
+        // Rounded up to whole digits of three bits.
         Base::Octal => put(out, format_args!("0{:o}", bits(class.size_bits.next_multiple_of(3)))),
         Base::Binary => {
             put(out, format_args!("0b{:0width$b}", bits(class.size_bits), width = class.size_bits as usize))
@@ -283,7 +285,7 @@ fn put_integer(out: &mut Vec<u8>, value: u64, class: &IntegerNode) {
     }
 }
 
-/// Bits, and the flags that have one of them, by their names.
+/// Appends the bits and the names of the flags that have one of them.
 fn put_bits(out: &mut Vec<u8>, value: u64, flags: &[Label]) {
     put(out, format_args!("0x{value:X}"));
     let is_set = |flag: &&Label| (0..64).any(|bit| value >> bit & 1 == 1 && flag.range.contains(bit, false));

@@ -2,7 +2,7 @@
 
 use super::put;
 
-/// `00` to `99`.
+/// The texts `00` to `99`.
 pub(super) const PAIRS: [[u8; 2]; 100] = {
     let mut pairs = [[b'0'; 2]; 100];
     let mut number = 0;
@@ -13,10 +13,10 @@ pub(super) const PAIRS: [[u8; 2]; 100] = {
     pairs
 };
 
-/// Digits of a fraction of a second.
+/// Number of digits in a fraction of a second.
 pub(super) const FRACTION_DIGITS: usize = 9;
 
-/// Digits of the largest `u64`.
+/// Number of digits in the largest `u64`.
 const DIGITS_MAX: usize = 20;
 
 pub(super) fn put_u64(out: &mut Vec<u8>, mut number: u64) {
@@ -34,7 +34,7 @@ pub(super) fn put_u64(out: &mut Vec<u8>, mut number: u64) {
         at -= 1;
         digits[at] = b'0' + number as u8;
     }
-    // A pair can begin with a 0.
+    // The first pair can begin with a 0.
     let digits = &digits[at..];
     out.extend_from_slice(digits.strip_prefix(b"0").unwrap_or(digits));
 }
@@ -46,7 +46,7 @@ pub(super) fn put_i64(out: &mut Vec<u8>, number: i64) {
     put_u64(out, number.unsigned_abs());
 }
 
-/// Nine digits.
+/// Appends nine digits.
 pub(super) fn put_fraction(out: &mut Vec<u8>, ns: u32) {
     let mut digits = [b'0' + (ns / 100_000_000 % 10) as u8, 0, 0, 0, 0, 0, 0, 0, 0];
     let mut rest = ns;
@@ -57,13 +57,13 @@ pub(super) fn put_fraction(out: &mut Vec<u8>, ns: u32) {
     out.extend_from_slice(&digits);
 }
 
-/// As C's `%g`: six significant digits, trailing zeros left out.
+/// Appends a number like C's `%g`: six significant digits, trailing zeros left out.
 pub(super) fn put_g(out: &mut Vec<u8>, value: f64) {
     let sign = if value.is_sign_negative() { "-" } else { "" };
     if !value.is_finite() {
         return put(out, format_args!("{sign}{}", if value.is_nan() { "nan" } else { "inf" }));
     }
-    // The exponent is that after rounding: 999999.9 is 1e+06.
+    // The exponent is the one after rounding: 999999.9 is 1e+06.
     let scientific = format!("{:.5e}", value.abs());
     let (mantissa, exponent) = scientific.split_once('e').expect("{:e} writes an exponent");
     let exponent: i32 = exponent.parse().expect("{:e} writes a number there");

@@ -1,10 +1,10 @@
-//! An event as people read it on a terminal.
+//! Events as text for people on a terminal.
 //!
 //! ```text
 //! 14:03:05.123456789 nginx 4711      4713 [2] http:request  id=7 path="/x" status=OK
 //! ```
 //!
-//! Columns become wider as what is in them does, up to a share of the width; what is longer is cut, with a mark.
+//! Columns grow with their content up to a share of the width. Longer content is cut and marked.
 
 use dormouse_abi::page::CPU_UNKNOWN;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
@@ -14,14 +14,14 @@ use super::clock::{ClockFormat, ClockText};
 use crate::select::Writer;
 use crate::stream::Event;
 
-/// Stands where something is cut.
+/// Mark at the place of a cut.
 const MARK: &str = "…";
-/// Columns that names of classes have before one of them has come.
+/// Maximum width of a class name that widens the event column in advance, in columns.
 const EXPECTED_MAX: usize = 24;
-/// Columns that a value has at least before it is cut.
+/// Minimum width of a value that is cut, in columns.
 const VALUE_MIN: usize = 16;
 
-/// Parts of a line, which have a colour each.
+/// Parts of a line, each with its own colour.
 #[derive(Debug, Clone, Copy)]
 enum Ink {
     Time,
@@ -34,7 +34,7 @@ enum Ink {
 }
 
 impl Ink {
-    /// Select Graphic Rendition (ECMA-48, 8.3.117).
+    /// Returns the Select Graphic Rendition sequence (ECMA-48, 8.3.117).
     fn begin(self) -> &'static str {
         match self {
             Ink::Time | Ink::Cpu => "\x1b[2m",
@@ -53,14 +53,14 @@ pub struct People<'a> {
     clock: ClockText<'a>,
     cells: Cells,
     has_color: bool,
-    /// Columns that a line may have.
+    /// Maximum width of a line, in columns.
     width: Option<usize>,
     columns: Columns,
-    /// Of times.
+    /// Width of the time column.
     time_width: usize,
 }
 
-/// Widths of columns, so far.
+/// Current widths of the columns.
 #[derive(Debug, Default)]
 struct Columns {
     process: usize,
@@ -70,7 +70,7 @@ struct Columns {
     event: usize,
 }
 
-/// The parts of a line, which is written up to a width.
+/// Parts of a line, which is cut at a width when it is written.
 #[derive(Debug, Default)]
 struct Line {
     parts: Vec<(Ink, String)>,
@@ -78,8 +78,8 @@ struct Line {
 }
 
 impl<'a> People<'a> {
-    /// `utc_offset_s` is as for [`super::Formatter::new`]; `width` is that of the terminal, if lines are to be cut; `only` names the fields that are shown,
-    /// if not all are.
+    /// `utc_offset_s` is as for [`super::Formatter::new`]. `width` is the width of the terminal, if lines should be
+    /// cut. `only` names the selected fields; `None` selects all.
     pub fn new(
         clock_format: ClockFormat,
         utc_offset_s: impl Fn(i64) -> i32 + 'a,
@@ -97,14 +97,15 @@ impl<'a> People<'a> {
         }
     }
 
-    /// These classes can come: their column is as wide from the beginning on, as far as it may be.
+    /// Announces the names of classes that can occur, so that their column is wide enough from the beginning, up to its
+    /// maximum.
     pub fn expect<'n>(&mut self, names: impl Iterator<Item = &'n str>) {
         let widths = names.map(|name| printable(name.as_bytes()).width()).filter(|width| *width <= EXPECTED_MAX);
         let event_max = self.width.unwrap_or(usize::MAX) / 4;
         self.columns.event = widths.max().unwrap_or(0).min(event_max);
     }
 
-    /// Appends the event's line, newline included. Nothing in it moves a cursor.
+    /// Appends the event's line with its newline. Nothing in it moves a cursor.
     pub fn event(&mut self, event: &Event<'_>, writer: &Writer<'_>, out: &mut Vec<u8>) {
         let number = |number: u64| number.to_string();
         let mut time = Vec::new();
@@ -114,14 +115,14 @@ impl<'a> People<'a> {
         }
         let process = printable(writer.name.as_deref().unwrap_or_default());
         let pid = writer.pid.map_or_else(|| "-".into(), number);
-        // Of the first thread of a process the id is that of the process.
+        // The first thread of a process has the id of the process, which is not repeated.
         let tid = writer.tid.filter(|tid| writer.pid != Some(*tid)).map_or_else(String::new, number);
         let cpu = if event.cpu_id == CPU_UNKNOWN { "-".into() } else { number(event.cpu_id.into()) };
         let name = printable(event.class.full_name.as_bytes());
         self.time_width = self.time_width.max(time.len());
 
         let width = self.width.unwrap_or(usize::MAX);
-        // Of a width of 80 columns: 13 and 20.
+        // For a width of 80 columns, these are 13 and 20.
         let (process_max, event_max) = (width / 6, width / 4);
         let Columns { process: w_process, pid: w_pid, tid: w_tid, cpu: w_cpu, event: w_event } = &mut self.columns;
         *w_process = (*w_process).max(process.width()).min(process_max);
@@ -148,7 +149,7 @@ impl<'a> People<'a> {
     }
 }
 
-/// The fields, of which long ones are cut where they are too long together.
+/// Adds the fields. If they are too long together, long ones are cut.
 fn put_fields(cells: &Cells, line: &mut Line, width: usize) {
     let of = |kind: CellKind, value: &[u8]| {
         let mut text = Vec::new();
@@ -156,12 +157,12 @@ fn put_fields(cells: &Cells, line: &mut Line, width: usize) {
             CellKind::Text => put_people_text(&mut text, value),
             CellKind::Label => put_printable(&mut text, value),
             CellKind::Plain | CellKind::NoNumber => text.extend_from_slice(value),
-            // Names in it are a program's choice too.
+            // Names in it were chosen by the program too.
             CellKind::Compound => put_printable(&mut text, value),
         }
         String::from_utf8_lossy(&text).into_owned()
     };
-    // Who wrote the event is shown in front.
+    // The writer of the event is shown in front of the fields.
     let is_shown = |is_context: bool, name: &str| {
         !is_context || !["vpid", "vtid", "pid", "tid", "procname", "comm", "cpu_id"].contains(&name)
     };
@@ -189,7 +190,7 @@ impl Line {
     }
 
     fn write(self, width: usize, has_color: bool, out: &mut Vec<u8>) {
-        // Where not all fits, the last column is for the mark.
+        // If the line does not fit, the last column is for the mark.
         let is_cut = self.width > width;
         let mut left = if is_cut { width.saturating_sub(1) } else { width };
         for (ink, text) in &self.parts {
@@ -205,7 +206,7 @@ impl Line {
                 break;
             }
         }
-        // Padding behind the last thing in a line is for nobody.
+        // Padding at the end of the line is removed.
         let kept = out.trim_ascii_end().len();
         out.truncate(kept);
         if is_cut {
@@ -221,7 +222,7 @@ fn printable(text: &[u8]) -> String {
     String::from_utf8(out).unwrap_or_default()
 }
 
-/// The text in so many columns, cut or with blanks behind it.
+/// Returns the text in exactly `width` columns, cut or padded with blanks.
 fn padded(text: &str, width: usize) -> String {
     let mut shown = cut(text, width).into_owned();
     let blanks = width.saturating_sub(shown.width());
@@ -229,7 +230,7 @@ fn padded(text: &str, width: usize) -> String {
     shown
 }
 
-/// As much of the text as so many columns hold.
+/// Returns the longest prefix that fits `width` columns.
 fn prefix(text: &str, width: usize) -> &str {
     let (mut left, mut end) = (width, 0);
     for (at, c) in text.char_indices() {
@@ -243,7 +244,7 @@ fn prefix(text: &str, width: usize) -> &str {
     &text[..end]
 }
 
-/// The same, with a mark if that is not all.
+/// Returns the text, cut to `width` columns with a mark if it is longer.
 fn cut(text: &str, width: usize) -> std::borrow::Cow<'_, str> {
     if text.width() <= width {
         return text.into();

@@ -1,18 +1,18 @@
-//! Traces in CTF 2, made here: each field class with its bytes, and metadata that are wrong.
+//! Traces in CTF 2 that are made by these tests: each field class with its bytes, and faulty metadata.
 //!
-//! The babeltrace2 that reads CTF 2 (2.1) prints such lines; the one that is installed with most systems reads CTF 1.8 alone.
+//! A babeltrace2 that reads CTF 2 (2.1) prints the same lines. Most systems have a version that reads only CTF 1.8.
 
 use dormouse_ctf::Trace;
 use dormouse_traces::BitWriter;
 
 use super::view;
 
-/// A JSON text sequence.
+/// Returns a JSON text sequence.
 fn sequence(fragments: &[&str]) -> String {
     fragments.iter().map(|fragment| format!("\u{1e}{fragment}\n")).collect()
 }
 
-/// What is printed of a trace, without notices.
+/// Returns the printed text of a trace, which must cause no notices.
 fn printed(metadata: &str, streams: &[Vec<u8>]) -> String {
     let directory = tempfile::tempdir().unwrap();
     std::fs::write(directory.path().join("metadata"), metadata).unwrap();
@@ -26,7 +26,7 @@ fn printed(metadata: &str, streams: &[Vec<u8>]) -> String {
 
 fn structure(members: &[(&str, &str)]) -> String {
     let member = |(name, class): &(&str, &str)| {
-        // The name of an alias, or a class.
+        // Either the name of an alias, or a field class.
         let class = if class.starts_with(['{', '"']) { class.to_string() } else { format!("{class:?}") };
         format!(r#"{{"name":"{name}","field-class":{class}}}"#)
     };
@@ -34,7 +34,7 @@ fn structure(members: &[(&str, &str)]) -> String {
     format!(r#"{{"type":"structure","member-classes":[{}]}}"#, members.join(","))
 }
 
-/// Metadata of a stream without headers that has one class of events.
+/// Returns metadata of a stream without headers and with one event class.
 fn payload(members: &[(&str, &str)]) -> String {
     let event = format!(r#"{{"type":"event-record-class","name":"e","payload-field-class":{}}}"#, structure(members));
     sequence(&[
@@ -47,7 +47,7 @@ fn payload(members: &[(&str, &str)]) -> String {
     ])
 }
 
-/// Classes that most cases need.
+/// Aliases that most cases need.
 const ALIASES: [&str; 3] = [
     r#"{"type":"field-class-alias","name":"u8","field-class":{"type":"fixed-length-unsigned-integer","length":8,"byte-order":"little-endian","alignment":8}}"#,
     r#"{"type":"field-class-alias","name":"s8","field-class":{"type":"fixed-length-signed-integer","length":8,"byte-order":"little-endian","alignment":8}}"#,
@@ -58,7 +58,7 @@ fn bits(kind: &str, length: u32, order: &str, more: &str) -> String {
     format!(r#"{{"type":"fixed-length-{kind}","length":{length},"byte-order":"{order}-endian"{more}}}"#)
 }
 
-/// That an event with these fields and bytes is printed so.
+/// Checks that an event with these fields and bytes is printed as expected.
 fn prints(members: &[(&str, &str)], bytes: &[u8], expected: &str) {
     assert_eq!(printed(&payload(members), &[bytes.to_vec()]), format!("e: {{ {expected} }}\n"), "{members:?}");
 }
@@ -71,7 +71,8 @@ fn bit_arrays_in_both_byte_orders() {
     prints(&[("a", &big[0]), ("b", &big[1])], &[0x12, 0x3F], "a = 0x123, b = 15");
 }
 
-/// The first bit is the lowest of a value (`first-to-last`), or the highest. Each byte order has one of the two by itself.
+/// The first bit is the lowest of a value (`first-to-last`) or the highest (`last-to-first`). Each byte order has one
+/// of them by default.
 #[test]
 fn bit_orders() {
     let class = |kind: &str, length, order: &str, bit_order: &str| {
@@ -159,9 +160,9 @@ fn numbers_of_variable_length() {
     prints(&[("x", signed)], &[0xC0, 0xBB, 0x78], "x = ( <unknown> : container = -123456 )");
     let least = [0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x7F];
     prints(&[("x", signed)], &least, r#"x = ( "least" : container = -9223372036854775808 )"#);
-    // At the next whole byte.
+    // Variable-length numbers start at the next whole byte.
     prints(&[("b", &bits("unsigned-integer", 1, "little", "")), ("x", unsigned)], &[1, 0x80, 1], "b = 1, x = 128");
-    // More than 64 bits, and bytes that end within.
+    // Numbers of more than 64 bits, and bytes that end within a number.
     for (bytes, expected) in [
         (&[255, 255, 255, 255, 255, 255, 255, 255, 255, 2][..], "is a number of more than 64 bits"),
         (&[0x80; 11], "is a number of more than 64 bits"),
@@ -194,7 +195,7 @@ fn strings_of_every_length_in_every_encoding() {
         let all = [&[9], bytes.as_slice(), &end, &[8]].concat();
         prints(&[("a", "u8"), ("s", &terminated), ("b", "u8")], &all, &format!("a = 9, s = \"{text}\", b = 8"));
 
-        // What is behind a NUL is no text.
+        // Bytes after a NUL are not part of the text.
         let odd = [bytes.as_slice(), &end, &[0x41; 4]].concat();
         for bytes in [&bytes, &odd] {
             let fixed = class("static-length", &format!(r#","length":{}"#, bytes.len()));
@@ -205,7 +206,7 @@ fn strings_of_every_length_in_every_encoding() {
             prints(&[("n", "u8"), ("s", &counted), ("b", "u8")], &all, &expected);
         }
     }
-    // What is no character.
+    // Invalid characters.
     let lone = r#"{"type":"static-length-string","length":4,"encoding":"utf-16le"}"#;
     prints(&[("s", lone)], &[0x00, 0xD8, 0x41, 0x00], "s = \"\u{fffd}A\"");
     let large = r#"{"type":"static-length-string","length":4,"encoding":"utf-32be"}"#;
@@ -252,7 +253,7 @@ fn optional_fields_are_there_or_not() {
         let all = [&selector.to_le_bytes(), bytes].concat();
         prints(&[("f", "s8"), ("o", by_number), ("z", "u8")], &all, &format!("f = {selector}, o = {shown}, z = 9"));
     }
-    // A length that is there or not: where it is not, it is 0, whatever the record before had.
+    // A length that can be absent counts as 0 then, whatever the previous record had.
     let counted = r#"{"type":"dynamic-length-string","length-field-location":{"path":["o"]}}"#;
     let metadata = payload(&[("f", "b8"), ("o", by_flag), ("s", counted)]);
     assert_eq!(
@@ -276,7 +277,7 @@ fn variants_are_one_of_their_options() {
 #[test]
 fn locations_lead_up_and_down() {
     let text = |location: &str| format!(r#"{{"type":"dynamic-length-string","length-field-location":{location}}}"#);
-    // From within two structures to the outermost one, to a sibling, and by the scope.
+    // From within two structures to the outermost one, to a sibling, and by scope.
     for (path, n, m, k) in [
         (r#"{"path":["k"]}"#, 0, 0, 1),
         (r#"{"path":[null,"m"]}"#, 0, 1, 0),
@@ -292,7 +293,7 @@ fn locations_lead_up_and_down() {
         let expected = format!("n = {n}, a = {{ m = {m}, b = {{ k = {k}, s = \"x\" }} }}");
         prints(&[("n", "u8"), ("a", &outer)], &[n, m, k, b'x'], &expected);
     }
-    // Into a structure, an optional field and an option that are before; of the same element.
+    // Into a preceding structure, optional field and option, within the same element.
     let pair = structure(&[("x", "u8"), ("n", "u8")]);
     prints(&[("a", &pair), ("s", &text(r#"{"path":["a","n"]}"#))], &[9, 1, b'x'], "a = { x = 9, n = 1 }, s = \"x\"");
     let optional = format!(r#"{{"type":"optional","selector-field-location":{{"path":["f"]}},"field-class":{pair}}}"#);
@@ -319,7 +320,7 @@ fn locations_lead_up_and_down() {
     );
 }
 
-/// Packets with all roles; times of variable and of fixed length that wrap; two classes of streams.
+/// Packets with all roles, times of variable and fixed length that wrap, and two stream classes.
 #[test]
 fn roles_and_clocks() {
     let number = |length: u32, roles: &str| {
@@ -380,7 +381,8 @@ fn roles_and_clocks() {
         writer.number(8, 5).number(8, 9).bytes(records);
         writer.finish(0)
     };
-    // 1,000 ticks are a second. 0x83 0x07 are 14 bits, 899; 0x02 is less than the low seven bits of that, 3, so it is 1,026.
+    // 1,000 ticks are a second. 0x83 0x07 are 14 bits with the value 899. 0x02 is less than the low seven bits of 899,
+    // which are 3, so it means 1,026.
     let first = packet(0, 890, 1_100, &[2, 0x83, 0x07, 1, 200, 0x02, 2, 8, 0xAA, 0xBB, 2, 0xC2, 0x88, 0x00, 0]);
     let second = packet(3, 1_000, 1_300, &[2, 0xE8, 2, 0x01]);
     assert_eq!(
@@ -393,7 +395,7 @@ fn roles_and_clocks() {
     );
 }
 
-/// Fragments, the place of the error, and what it says. The preamble is in front of each.
+/// Fragments, the position of the error, and its text. The preamble precedes each case.
 const REFUSED: &[(&[&str], &str, &str)] = &[
     (&[], "fragment 1", "no data stream class"),
     (&[r#"{"type":"preamble","version":2}"#], "fragment 2", "the preamble is the first fragment"),
@@ -444,7 +446,8 @@ const REFUSED: &[(&[&str], &str, &str)] = &[
     (&["EVENT", "{"], "", "the declaration on line 3 is cut off"),
 ];
 
-/// The class of the third field, the place below `field-class`, and what is wrong. The first is a number, the second a boolean.
+/// Class of the third field, the path below `field-class`, and the error. The first field is a number, the second a
+/// boolean.
 const REFUSED_FIELDS: &[(&str, &str, &str)] = &[
     (r#""nothing""#, "", "no field class alias \"nothing\" before"),
     (r#"{"type":"integer"}"#, ".type", "no field class of this type in CTF 2"),
@@ -590,7 +593,7 @@ fn errors_have_their_place() {
     }
 }
 
-/// Whatever is in one another without end, or is very much, ends in an error and not in the memory.
+/// Unbounded nesting and huge counts end in an error instead of exhausting memory.
 #[test]
 fn bounds() {
     let decoded =
@@ -621,12 +624,12 @@ fn bounds() {
         let fragments: Vec<&str> = fragments.iter().map(String::as_str).chain([event.as_str()]).collect();
         Trace::decode(sequence(&fragments).as_bytes()).map(drop).map_err(|error| error.to_string())
     };
-    // 2^14 numbers with the same 10,000 labels.
+    // 2^14 numbers that share the same 10,000 labels.
     assert_eq!(read(14), Ok(()));
     assert!(read(30).unwrap_err().contains("too many fields"));
 }
 
-/// What has no size can be aligned beyond the end of a packet; nobody reads there.
+/// A field of size zero can be aligned beyond the end of a packet. Nothing is read there.
 #[test]
 fn fields_without_size_behind_the_end() {
     let empty = r#"{"type":"structure","minimum-alignment":512}"#;

@@ -1,4 +1,4 @@
-//! Bytes that nobody wrote: no panic, no end that does not come, and counting finds what printing finds.
+//! Arbitrary bytes: readers do not panic, they terminate, and counting agrees with printing.
 
 use dormouse_ctf::text::{ClockFormat, Formatter};
 use dormouse_ctf::{Merge, Stats, StreamReader, Trace, TraceRef};
@@ -6,7 +6,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::Index;
 
-/// Every class of fields, at odd alignments.
+/// Metadata with every kind of field class, at odd alignments.
 const METADATA: &str = "/* CTF 1.8 */
 typealias integer { size = 8; align = 8; } := uint8_t;
 typealias integer { size = 11; align = 1; signed = true; base = 16; } := eleven;
@@ -92,7 +92,7 @@ fn select_signs() -> impl Strategy<Value = char> {
     proptest::sample::select("{}<>[]();:=.,\"*/-0189 abn_".chars().collect::<Vec<_>>())
 }
 
-/// No byte of a stream pays for elements without size. A record that has too many is none, for whoever counts and for whoever prints.
+/// Elements of size zero take no bytes of a stream. A record with too many is invalid, for counting and for printing.
 #[test]
 fn elements_without_size_are_few() {
     let read = |class: &str, bytes: &[u8]| {
@@ -123,7 +123,7 @@ fn elements_without_size_are_few() {
         assert_eq!((lines.len(), notices.len()), (2, 0), "{class}");
         assert!(lines.iter().all(|line| line.ends_with("] }\n")), "{class}: {lines:?}");
     }
-    // Each record has its own.
+    // The limit applies to each record separately.
     assert_eq!(read("struct { } x[2]", &[0; 1000]).0.len(), 1000);
     for class in ["struct { } x[1025]", "struct { struct { } y[145]; } x[145]", "struct { } x[4294967295]"] {
         let (lines, notices) = read(class, &[7, 8]);
@@ -132,7 +132,7 @@ fn elements_without_size_are_few() {
     }
 }
 
-/// Sizes at the end of what 64 bits hold are those of packets that are cut off.
+/// Sizes near the limits of 64 bits count as packets that are cut off.
 #[test]
 fn packets_of_the_largest_size() {
     let read = |name: &str, size_bits: u64| {
@@ -154,7 +154,7 @@ fn packets_of_the_largest_size() {
         ("packet_size", u64::MAX - 7, 3, "is cut off"),
         ("packet_size", u64::MAX, 0, "18446744073709551615"),
         ("content_size", 8 * 11, 3, ""),
-        // The last byte is begun and no record.
+        // The last byte is only begun, and is not a record.
         ("content_size", 8 * 10 + 1, 2, "record"),
     ] {
         let (found, notices) = read(name, size_bits);

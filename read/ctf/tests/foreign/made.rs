@@ -1,4 +1,4 @@
-//! Traces that are made here, of shapes that other tracers have.
+//! Traces that are made by these tests, in the forms that other tracers write.
 
 use dormouse_traces::BitWriter;
 
@@ -14,14 +14,14 @@ typealias integer { size = 32; align = 8; signed = true; } := int;
 
 pub(crate) const MAGIC: u64 = 0xC1FC_1FC1;
 
-/// A trace on disk that both print alike, without notices.
+/// Checks that both readers print a trace alike, without notices.
 fn agrees(name: &str, metadata: &str, streams: &[Vec<u8>]) {
     if let Some(notices) = printed_alike(metadata, streams) {
         assert_eq!(notices, [""; 0], "{name}");
     }
 }
 
-/// A trace on disk that both print alike, and our notices.
+/// Writes a trace to disk, checks that both readers print it alike, and returns this crate's notices.
 pub(crate) fn printed_alike(metadata: &str, streams: &[Vec<u8>]) -> Option<Vec<String>> {
     let directory = tempfile::tempdir().unwrap();
     std::fs::write(directory.path().join("metadata"), metadata).unwrap();
@@ -37,7 +37,7 @@ fn order(is_big_endian: bool) -> &'static str {
 
 #[test]
 fn numbers_of_any_size_at_any_bit_in_both_byte_orders() {
-    // Of 61 to 63 bits babeltrace2 prints 0x0 in hexadecimal, whatever they are.
+    // babeltrace2 prints any hexadecimal number of 61 to 63 bits as 0x0.
     let base_of = |width: u32, base: u32| if base == 16 && (61..64).contains(&width) { 10 } else { base };
     let widths = [1u32, 2, 3, 5, 7, 8, 9, 13, 16, 17, 24, 31, 32, 33, 48, 63, 64];
     for is_big_endian in [false, true] {
@@ -74,7 +74,7 @@ fn numbers_of_any_size_at_any_bit_in_both_byte_orders() {
     }
 }
 
-/// Headers of LTTng, whose low bits of the time begin again, several packets, an empty one, and padding.
+/// Headers of LTTng, with partial times that wrap, several packets, an empty packet, and padding.
 #[test]
 fn compact_and_large_headers_whose_times_wrap() {
     for is_big_endian in [false, true] {
@@ -154,8 +154,8 @@ fn headers_agree(is_big_endian: bool, tag_bits: u32, time_bits: u32, extended: u
     agrees(&format!("{order} {tag_bits} {full_align}"), &metadata, &[stream]);
 }
 
-/// Tags and lengths in the same structure and around it; names for types, nested everything, streams of several classes, and one without
-/// packet context.
+/// Tags and lengths in the same structure and in outer ones, type names, nesting of all kinds, streams of several
+/// classes, and a stream without packet context.
 #[test]
 fn variants_sequences_and_names_in_all_scopes() {
     let metadata = format!(
@@ -197,7 +197,7 @@ fn variants_sequences_and_names_in_all_scopes() {
         for step in 0..6u64 {
             let (n, tag, mine) = (step % 3, [0, 5, 6][(step % 3) as usize], [6, 0, 5][(step % 3) as usize]);
             writer.align(8).number(8, 1).number(24, (1 << 24) - 40 + 17 * step).number(8, n + 1).number(8, mine);
-            // As a structure is aligned as its members.
+            // A structure has the alignment of its members.
             writer.align(32).number(8, n).number(8, tag);
             value(writer, tag);
             (0..n).for_each(|index| point(writer, index));
@@ -231,7 +231,8 @@ fn variants_sequences_and_names_in_all_scopes() {
         let size = content.next_multiple_of(32) + 64;
         first.extend(build(content, size).finish((size / 8) as usize));
     }
-    // Without packet context: one packet, as long as the file. Of an empty counted text babeltrace2 prints the one before.
+    // Without packet context, the file is a single packet. For an empty counted text, babeltrace2 prints the previous
+    // one.
     let mut second = BitWriter::new(false);
     second.number(32, MAGIC).number(8, 9);
     for n in 0..40u64 {
@@ -246,7 +247,7 @@ fn variants_sequences_and_names_in_all_scopes() {
     agrees("scopes", &metadata, &[first, second.finish(0)]);
 }
 
-/// Streams and traces without a clock, without headers, of barectf's and perf's kind.
+/// Streams and traces without a clock or without headers, in the forms of barectf and perf.
 #[test]
 fn what_may_be_missing_may_be_missing() {
     let bare = format!(
@@ -263,7 +264,7 @@ fn what_may_be_missing_may_be_missing() {
     }
     agrees("bare", &bare, &[writer.finish(24)]);
 
-    // Times of the only clock there is, without being mapped; times of none, which are nanoseconds.
+    // Times that are not mapped to a clock: they are those of the only clock, or nanoseconds without a clock.
     for clock in ["clock { name = hpet; freq = 14318180; offset_s = 5; offset = 9000000; };", ""] {
         let metadata = format!(
             "/* CTF 1.8 */\n{INTEGERS}

@@ -1,6 +1,7 @@
-//! Traces that others write: what `babeltrace2` prints for them is what we print, byte for byte.
+//! Traces of other tracers: this crate prints exactly what `babeltrace2` prints, byte for byte.
 //!
-//! They are made here by hand, by babeltrace2's own writer, and by LTTng. What lacks a program is skipped.
+//! The traces are made by these tests, by babeltrace2's own writer, and by LTTng. Tests whose program is missing are
+//! skipped.
 
 mod ctf2;
 mod hostile;
@@ -18,7 +19,7 @@ use std::process::{Command, Stdio};
 use dormouse_ctf::text::{ClockFormat, Formatter};
 use dormouse_ctf::{Merge, Stats, StreamReader, Trace, TraceRef};
 
-/// The output of a program; `None`, and a test that is skipped, if it is not installed.
+/// Returns the output of a program. If it is not installed, returns `None`, and the test is skipped.
 fn output(command: &mut Command, program: &str) -> Option<std::process::Output> {
     match command.stdin(Stdio::null()).output() {
         Ok(output) => Some(output),
@@ -30,7 +31,7 @@ fn output(command: &mut Command, program: &str) -> Option<std::process::Output> 
     }
 }
 
-/// What `babeltrace2` prints for the traces in a directory.
+/// Returns the output of `babeltrace2` for the traces in a directory.
 fn babeltrace2(directory: &Path) -> Option<Vec<u8>> {
     let mut command = Command::new("babeltrace2");
     let output = output(command.arg(directory).env("TZ", "UTC").env("LC_ALL", "C.UTF-8"), "babeltrace2")?;
@@ -38,7 +39,7 @@ fn babeltrace2(directory: &Path) -> Option<Vec<u8>> {
     Some(output.stdout)
 }
 
-/// Directories with metadata below this one, sorted.
+/// Returns the directories with metadata at or below this one, sorted.
 fn traces_below(directory: &Path) -> Vec<PathBuf> {
     if directory.join("metadata").is_file() {
         return vec![directory.into()];
@@ -49,7 +50,8 @@ fn traces_below(directory: &Path) -> Vec<PathBuf> {
     below.iter().flat_map(|path| traces_below(path)).collect()
 }
 
-/// What we print for the traces in a directory: events, and notices. As many events are counted.
+/// Returns this crate's output for the traces in a directory: events, and notices. Checks that counting finds as many
+/// events.
 fn view(directory: &Path) -> (Vec<u8>, Vec<String>) {
     let mut traces = Vec::new();
     for path in traces_below(directory) {
@@ -63,19 +65,20 @@ fn view(directory: &Path) -> (Vec<u8>, Vec<String>) {
         traces.push((trace, streams));
     }
     let printed = print(&traces);
-    // With metadata in CTF 2 they are the same traces.
+    // With metadata in CTF 2, the traces must print the same.
     let translated: Vec<_> = traces.into_iter().map(|(trace, streams)| (in_ctf2(&trace), streams)).collect();
     assert_same(&print(&translated).0, &printed.0);
     printed
 }
 
-/// The trace as its metadata in CTF 2 have it.
+/// Returns the trace with its metadata converted to CTF 2.
 fn in_ctf2(trace: &Trace) -> Trace {
     let text = trace.in_ctf2().unwrap_or_else(|why| panic!("{why}"));
     Trace::decode(text.as_bytes()).unwrap()
 }
 
-/// What we print for traces with their streams: events, and notices. As many events are counted.
+/// Returns this crate's output for traces with their streams: events, and notices. Checks that counting finds as many
+/// events.
 fn print(traces: &[(Trace, Vec<Vec<u8>>)]) -> (Vec<u8>, Vec<String>) {
     let all = || {
         traces
@@ -98,7 +101,7 @@ fn print(traces: &[(Trace, Vec<Vec<u8>>)]) -> (Vec<u8>, Vec<String>) {
     (out, notices)
 }
 
-/// Compares the two, and gives our notices.
+/// Compares both readers, and returns this crate's notices.
 fn agree(directory: &Path) -> Option<Vec<String>> {
     let theirs = babeltrace2(directory)?;
     let (ours, notices) = view(directory);
@@ -107,7 +110,7 @@ fn agree(directory: &Path) -> Option<Vec<String>> {
     Some(notices)
 }
 
-/// That two texts are the same; shows where they differ.
+/// Checks that two texts are the same, and shows the first difference.
 fn assert_same(ours: &[u8], theirs: &[u8]) {
     let lines = |text: &[u8]| String::from_utf8_lossy(text).lines().map(str::to_string).collect::<Vec<_>>();
     for (ours, theirs) in lines(ours).into_iter().zip(lines(theirs)) {

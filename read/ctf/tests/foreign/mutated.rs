@@ -1,5 +1,5 @@
-//! Valid traces of which bytes are changed, in headers and in bodies of packets: at least as many of their events are still printed as
-//! babeltrace2 prints.
+//! Valid traces with changed bytes in headers and bodies of packets. At least as many of their events are printed as by
+//! babeltrace2.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -12,10 +12,10 @@ use super::{output, view};
 
 const PACKET_BYTES: usize = 512;
 const PACKETS: u64 = 4;
-/// Header and context of a packet.
+/// Size of a packet's header and context, in bytes.
 const HEADER_BYTES: usize = 32 + 4 * 8 + 2 * 8 + 4;
 
-/// As LTTng's: compact records and extended ones, with a clock, sizes, and numbers of packets.
+/// Metadata like LTTng's: compact and extended records, a clock, sizes, and packet numbers.
 fn metadata() -> String {
     format!(
         "/* CTF 1.8 */\n{INTEGERS}
@@ -36,7 +36,7 @@ fn metadata() -> String {
     )
 }
 
-/// Packets of one stream; each event has a number of its own.
+/// Returns packets of one stream. Each event has a unique number.
 fn stream(instance: u64) -> Vec<u8> {
     let (mut bytes, mut n) = (Vec::new(), 1000 * instance);
     for packet in 0..PACKETS {
@@ -50,7 +50,7 @@ fn stream(instance: u64) -> Vec<u8> {
                 kind => records.number(5, kind).number(27, time).number(32, n),
             };
             match index % 3 {
-                // Of an empty text babeltrace2 2.0 prints another.
+                // For an empty text, babeltrace2 2.0 prints another one.
                 0 => records.text(&"text ".repeat(1 + n as usize % 2)),
                 1 => records.number(8, n % 4).bytes(&[n as u8; 8][..2 * (n as usize % 4)]),
                 _ => &mut records,
@@ -67,7 +67,7 @@ fn stream(instance: u64) -> Vec<u8> {
     bytes
 }
 
-/// Lines without the time since the one before.
+/// Counts the lines, without the time since the previous event.
 fn lines(text: &[u8]) -> HashMap<String, usize> {
     let mut lines = HashMap::new();
     for line in String::from_utf8_lossy(text).lines() {
@@ -82,10 +82,10 @@ fn sound(text: &[u8], valid: &HashMap<String, usize>) -> usize {
     lines(text).iter().map(|(line, count)| valid.get(line).map_or(0, |valid| *count.min(valid))).sum()
 }
 
-/// Changes a stream at random, and says how.
+/// Changes a stream at random, and describes the change.
 fn mutate(bytes: &mut Vec<u8>, random: &mut impl FnMut(usize) -> usize) -> String {
     let packet = random(PACKETS as usize) * PACKET_BYTES;
-    // In headers as often as in records, and sometimes behind them.
+    // Headers are changed as often as records, and sometimes the bytes after the records.
     let at = packet
         + match random(5) {
             0 | 1 => random(HEADER_BYTES),
@@ -132,7 +132,7 @@ fn write(directory: &Path, streams: &[Vec<u8>]) {
 }
 
 fn theirs(directory: &Path) -> Option<Vec<u8>> {
-    // A length that was changed can make it ask for all memory there is.
+    // A changed length can make babeltrace2 allocate all memory, so it is limited.
     let mut command = Command::new("sh");
     command.args([
         "-c",

@@ -1,4 +1,4 @@
-//! What tracers write that is not as it should be, or is seldom: it is read as babeltrace2 reads it.
+//! Irregular or rare forms that tracers write. They are read as babeltrace2 reads them.
 
 use dormouse_traces::BitWriter;
 
@@ -7,7 +7,8 @@ use super::made::{INTEGERS, MAGIC, printed_alike};
 const CLOCK: &str = "clock { name = c; freq = 1000000000; offset_s = 1700000000; };
     typealias integer { size = 64; align = 8; map = clock.c.value; } := time;";
 
-/// Records without a time have that of their packet's begin, or of the end of the packet before, where only that is said.
+/// Records without a time have the begin time of their packet, or the end time of the previous packet if packets only
+/// have end times.
 #[test]
 fn records_without_a_time_have_that_of_their_packet() {
     for times in [&["timestamp_end"][..], &["timestamp_begin"], &["timestamp_begin", "timestamp_end"]] {
@@ -54,7 +55,7 @@ fn early(version: [u32; 3]) -> (String, Vec<u8>) {
     (metadata, bytes)
 }
 
-/// Before its version 2.3.1, barectf took the time of a packet's begin after that of the packet's first event.
+/// Before version 2.3.1, barectf took the begin time of a packet after the time of the packet's first event.
 #[test]
 fn packets_of_an_old_barectf_begin_before_they_say() {
     for version in [[2, 3, 0], [1, 9, 9], [2, 2, 7]] {
@@ -62,7 +63,7 @@ fn packets_of_an_old_barectf_begin_before_they_say() {
         let Some(notices) = printed_alike(&metadata, &[bytes]) else { return };
         assert_eq!(notices, [""; 0], "{version:?}");
     }
-    // Later ones do not, so there it is damage.
+    // Later versions do not, so there it is damage.
     for version in [[2, 3, 1], [3, 0, 0]] {
         let (metadata, bytes) = early(version);
         let trace = dormouse_ctf::Trace::decode(metadata.as_bytes()).expect("metadata");
@@ -73,7 +74,7 @@ fn packets_of_an_old_barectf_begin_before_they_say() {
     }
 }
 
-/// A stream that lies in the directory of another trace is read by its metadata, which is said.
+/// A stream in the directory of another trace is read with that trace's metadata, and a notice reports it.
 #[test]
 fn packets_of_another_uuid_are_read_and_said() {
     let metadata = format!(
@@ -97,7 +98,7 @@ fn packets_of_another_uuid_are_read_and_said() {
     assert_eq!(notices, [told(0, 0), told(3, 192)]);
 }
 
-/// Of a key that is in the environment twice, the last value counts.
+/// If a key occurs twice in the environment, the last value counts.
 #[test]
 fn keys_of_the_environment_can_be_repeated() {
     let metadata = r#"/* CTF 1.8 */
@@ -110,8 +111,8 @@ fn keys_of_the_environment_can_be_repeated() {
     assert_eq!(notices, [""; 0]);
 }
 
-/// Lengths and tags in other scopes, by their whole names and by those within structures. babeltrace2 2.0 reads no tag with the name of a
-/// scope.
+/// Lengths and tags in other scopes, by absolute names and by names within structures. babeltrace2 2.0 does not read
+/// tags whose name begins with a scope.
 #[test]
 fn lengths_and_tags_are_found_by_dotted_names() {
     let metadata = format!(
@@ -130,7 +131,7 @@ fn lengths_and_tags_are_found_by_dotted_names() {
     let plain = metadata.replace("TAG", "").replace("VARIANT", "");
     let Some(notices) = printed_alike(&plain, &[[head.as_slice(), &rest].concat()]) else { return };
     assert_eq!(notices, [""; 0]);
-    // The same with a tag in the event's context.
+    // Adds a tag in the event's context.
     let tagged = metadata
         .replace("TAG", "enum : uint8_t { A, B } tag;")
         .replace("VARIANT", "variant <event.context.tag> { uint8_t A; string B; } v;");

@@ -1,4 +1,4 @@
-//! Traces that other programs write while the test runs.
+//! Traces that other programs write during the test.
 
 use std::path::Path;
 use std::process::Command;
@@ -7,8 +7,8 @@ use dormouse_testing::lttng::LttngSession;
 
 use super::{agree, output};
 
-/// Groups of fields, by the beginnings of their names. All at once they are too much for babeltrace2's writer, and it writes variants
-/// that babeltrace2 does not read.
+/// Groups of fields, by the beginnings of their names. babeltrace2's writer cannot write all of them at once, and it
+/// writes variants that babeltrace2 does not read.
 const FIELDS: [&[&str]; 4] = [
     &["u", "i"],
     &["f32", "f64", "text"],
@@ -21,7 +21,7 @@ fn what_babeltrace2_writes_is_read_alike() {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/foreign/write.py");
     let has_module = Command::new("/usr/bin/python3").args(["-c", "import bt2"]).output();
     if !has_module.is_ok_and(|output| output.status.success()) {
-        // No program tells whether it is there, so nobody can be asked for it.
+        // The lack is a Python module and not a program, so it is reported as a lack of the machine.
         let lack = dormouse_testing::Lack::machine("Python has no module bt2", "`apt-get install python3-bt2`");
         return dormouse_testing::skip(lack);
     }
@@ -44,7 +44,7 @@ fn what_lttng_records_is_read_alike() {
     let directory = tempfile::tempdir().unwrap();
     let Some(program) = dormouse_testing::lttng::sample_program(directory.path()) else { return };
     let contexts = ["vpid", "vtid", "procname", "ip", "pthread_id", "vuid", "vgid", "pid_ns", "net_ns"];
-    // Of few classes LTTng writes compact headers, of many large ones.
+    // LTTng writes compact headers for few classes, and large ones for many.
     for (name, channel, events, contexts) in [
         ("uid", "--buffers-uid", &["mine:*"][..], &contexts[..6]),
         ("pid", "--buffers-pid", &["mine:*"], &contexts[..6]),
@@ -71,7 +71,7 @@ fn what_lttng_records_is_read_alike() {
         let trace = session.keep().unwrap();
         let traces = super::traces_below(&trace);
         assert_eq!(traces.len(), if name == "rotation" { 2 } else { 1 }, "{name}: {traces:?}");
-        // Traces that follow one another are read each by itself: their streams are the same ones.
+        // Consecutive traces of a rotation are read separately, because they have the same streams.
         for trace in traces {
             let Some(notices) = agree(&trace) else { return };
             assert_eq!(notices, [""; 0], "{name}");
@@ -112,7 +112,7 @@ fn what_perf_converts_is_read_alike() {
     assert_eq!(notices, [""; 0]);
 }
 
-/// Filters over such a trace, beside what is found in the text of babeltrace2.
+/// Compares the results of filters with searches in the text of babeltrace2.
 fn filters_find_what_a_search_finds(directory: &Path) {
     let Some(text) = output(Command::new("babeltrace2").arg(directory), "babeltrace2") else { return };
     let text = String::from_utf8(text.stdout).expect("it prints text");
@@ -152,7 +152,7 @@ fn filters_find_what_a_search_finds(directory: &Path) {
     }
 }
 
-/// How many events of a trace, or of those below its directory, a filter wants.
+/// Returns how many events of a trace, or of the traces below its directory, a filter selects.
 fn wanted(directory: &Path, filter: &str) -> usize {
     use dormouse_ctf::{Merge, Selection, StreamReader, Trace, Writers};
     if !directory.join("metadata").is_file() {

@@ -1,8 +1,8 @@
-//! Metadata that are wrong: each is refused where it is wrong, with what was expected.
+//! Faulty metadata: each fault is reported at its position, with what was expected.
 
 use dormouse_ctf::Trace;
 
-/// A text, the place of the error, and what it says.
+/// A text, the position of the error, and its message.
 const CASES: &[(&str, (usize, usize), &str)] = &[
     ("", (1, 1), "there is no trace declaration"),
     ("trace { major = 1 };", (1, 19), "expected `;`, found `}`"),
@@ -69,14 +69,14 @@ fn errors_have_their_place() {
         let error = Trace::decode(text.as_bytes()).expect_err(&text).to_string();
         let begin = format!("line {}, column {}: ", place.0, place.1);
         assert!(error.starts_with(&begin) && error.contains(expected), "{text}\n{error}");
-        // The caret is below the place, in as much of the line as is shown.
+        // The caret is below the position within the shown part of the line.
         let (shown, caret) = (error.lines().nth(1).unwrap_or(""), error.lines().nth(2).unwrap_or(""));
         let line = text.lines().nth(place.0 - 1).unwrap_or("");
         assert_eq!(shown.get(caret.len() - 1..), line.get(place.1 - 1..), "{error}");
     }
 }
 
-/// Whatever is in one another without end, or is very much, ends in an error and not in the memory.
+/// Unbounded nesting and huge counts end in an error instead of exhausting memory.
 #[test]
 fn bounds() {
     let trace = "trace { major = 1; minor = 8; byte_order = le; };\n";
@@ -98,7 +98,7 @@ fn decoded(rest: &str) -> Result<(), String> {
     Trace::decode(text.as_bytes()).map(drop).map_err(|error| error.to_string())
 }
 
-/// An array of an array costs no more than both, and those that types by name are of end.
+/// Nested arrays cost no more than their sum, and the nesting of arrays by type names is bounded.
 #[test]
 fn arrays_in_one_another() {
     let event = |class: &str, count: usize| {
@@ -118,7 +118,7 @@ fn arrays_in_one_another() {
     assert!(of_level(1000).unwrap_err().contains("more than 64 arrays in one another"));
 }
 
-/// What each class of streams or events has for itself is counted for each.
+/// Fields that each stream or event class has of its own are counted for each class.
 #[test]
 fn fields_of_all_classes() {
     let fields: String = (0..2000).map(|field| format!("string s{field};")).collect();
@@ -133,7 +133,7 @@ fn fields_of_all_classes() {
     assert_eq!(error, "headers, contexts and payloads of all classes have more than 2097152 fields");
 }
 
-/// Names that are looked for, and keys that are there again, take time that grows with the text and not with its square.
+/// Lookups of names and repeated keys take time that is linear in the text, not quadratic.
 #[test]
 fn names_that_are_many() {
     let env: String = (0..200_000).map(|key| format!("k{key} = 1;")).collect();

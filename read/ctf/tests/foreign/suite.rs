@@ -1,4 +1,4 @@
-//! Metadata by what is in them, right and wrong: what babeltrace2 reads is read, what it refuses is refused.
+//! Valid and invalid metadata by content: this crate accepts and refuses the same texts as babeltrace2.
 
 use std::process::Command;
 
@@ -19,7 +19,7 @@ typealias integer { size = 64; align = 8; signed = true; } := int64_t;
 const TRACE: &str = "trace { major = 1; minor = 8; byte_order = le; packet.header := struct { uint32_t magic; }; };\n";
 const STREAMS: &str = "trace { major = 1; minor = 8; byte_order = le; packet.header := struct { uint32_t magic; uint8_t stream_id; }; };\n";
 
-/// Cases that the two judge differently, and why ours is the right way.
+/// Cases in which the two differ, with the reason for this crate's decision.
 const OTHERWISE: [(&str, &str); 15] = [
     ("several streams in packets without a stream id", "no packet says of which stream it is"),
     ("integer that is signed by a text", "signed is true, false, 1 or 0"),
@@ -62,7 +62,7 @@ fn metadata_are_read_where_babeltrace2_reads_them() {
         if is_known != (ours.is_ok() != theirs) {
             wrong.push(format!("{name}: babeltrace2 {theirs}, and {:?}\n{text}", ours.as_ref().err()));
         }
-        // Whoever is refused is told where, and what was expected or found there.
+        // An error has a position, and says what was expected or found there.
         if let Err(error) = ours {
             let said = error.to_string();
             assert!(said.starts_with("line ") || said.starts_with("the declaration on line "), "{name}: {said}");

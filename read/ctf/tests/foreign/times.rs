@@ -1,4 +1,4 @@
-//! Times that 64 bits of nanoseconds since 1970 do not hold, and those at the edges that they do.
+//! Times that do not fit 64 bits of nanoseconds since 1970, and the extreme ones that do.
 
 use dormouse_ctf::{IntervalCounts, StreamReader, Trace};
 use dormouse_traces::BitWriter;
@@ -16,7 +16,7 @@ fn metadata(clock: &str, times: &str) -> String {
     )
 }
 
-/// Packets, each with the times of its events; `has_begin`: they say when they begin.
+/// Returns packets with events at these times. `has_begin` says whether packets have a begin time.
 fn stream(packets: &[&[u64]], has_begin: bool) -> Vec<u8> {
     let mut bytes = Vec::new();
     for times in packets {
@@ -34,7 +34,7 @@ fn stream(packets: &[&[u64]], has_begin: bool) -> Vec<u8> {
     bytes
 }
 
-/// The times of the events that are read, and what is said; each way of reading gives as many.
+/// Returns the times of the events and the notices. Checks that each way of reading finds as many events.
 fn read(clock: &str, packets: &[&[u64]], has_begin: bool) -> (Vec<i64>, Vec<String>) {
     let metadata = metadata(clock, if has_begin { "time timestamp_begin;" } else { "" });
     let bytes = stream(packets, has_begin);
@@ -56,7 +56,7 @@ fn read(clock: &str, packets: &[&[u64]], has_begin: bool) -> (Vec<i64>, Vec<Stri
 }
 
 const SECOND: u64 = 1_000_000_000;
-/// The last second of which a part can be held: 2262-04-11 23:47:16.
+/// The last second of which a part fits: 2262-04-11 23:47:16.
 const LAST_SECOND: u64 = i64::MAX as u64 / SECOND;
 const LAST_REST: u64 = i64::MAX as u64 % SECOND;
 
@@ -80,7 +80,7 @@ fn events_up_to_the_last_time_that_fits_are_read() {
     let last = [LAST_REST - 2, LAST_REST - 1, LAST_REST];
     let clock = format!("freq = {SECOND}; offset_s = {LAST_SECOND};");
     for (has_begin, times) in [(true, "time timestamp_begin;"), (false, "")] {
-        // babeltrace2 gives up in the last minute.
+        // babeltrace2 does not read times in the last minute.
         let before = metadata(&format!("freq = {SECOND}; offset_s = {};", LAST_SECOND - 100), times);
         let Some(said) = printed_alike(&before, &[stream(&[&last], has_begin)]) else { return };
         assert_eq!(said, [""; 0]);
@@ -94,7 +94,7 @@ fn events_up_to_the_last_time_that_fits_are_read() {
 
 #[test]
 fn ticks_beyond_what_nanoseconds_count_do_not_become_earlier_times() {
-    // Seconds since 1970 less ten thousand million: a span of ticks that 64 bits of nanoseconds do not hold.
+    // Seconds since 1970 minus ten thousand million. The range of these ticks does not fit 64 bits of nanoseconds.
     let clock = "freq = 1; offset_s = -10000000000;";
     let (times, said) = read(clock, &[&[10_000_000_000, 10_000_002_048, 30_000_000_000, 30_000_000_001]], true);
     assert_eq!(times, [0, 2_048_000_000_000]);
@@ -116,7 +116,7 @@ fn times_before_the_first_that_fits_are_said_and_later_ones_read() {
 
 #[test]
 fn texts_of_metadata_have_escapes_of_three_digits() {
-    // Beyond a byte the low bits count.
+    // If the digits exceed a byte, the low bits count.
     for (name, expected) in [
         ("\\x0231", "#1"),
         ("\\x023", "#"),

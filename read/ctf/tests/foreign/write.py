@@ -1,6 +1,6 @@
-"""Writes a CTF 1.8 trace by babeltrace2's own writer.
+"""Writes a CTF 1.8 trace with babeltrace2's own writer.
 
-All at once they are too much for the writer, so each run takes the fields whose names begin with one of the given words.
+The writer cannot write all fields at once, so each run takes the fields whose names begin with one of the given words.
 
 Usage: write.py DIRECTORY FREQUENCY WORD...
 """
@@ -19,7 +19,7 @@ def structure(tc, *members):
 
 
 class Wanted:
-    """A structure that takes the members that are wanted."""
+    """A structure to which only the wanted members are added."""
 
     def __init__(self, field_class):
         self.field_class = field_class
@@ -30,7 +30,7 @@ class Wanted:
 
 
 class Fields:
-    """Fields of which some are there; others can be set all the same."""
+    """Fields by name. Reading a missing field returns an empty set of fields, and setting one has no effect."""
 
     def __init__(self, fields=None):
         object.__setattr__(self, "fields", fields if fields is not None else {})

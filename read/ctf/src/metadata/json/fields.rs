@@ -1,4 +1,4 @@
-//! Field classes of CTF 2: aliases, and fields that say something about others.
+//! Field classes of CTF 2: aliases, and fields that refer to other fields.
 
 use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
@@ -12,30 +12,31 @@ use crate::model::{
     Optional, Range, Role, Roles, Scope, Struct, Text, Variant,
 };
 
-/// Fields that metadata without text can declare, by aliases that hold one another several times.
+/// Minimum budget of fields, to which the length of the text is added. The budget bounds aliases that contain one
+/// another several times.
 const FIELD_COUNT_MIN: usize = 1 << 20;
-/// Field classes in field classes.
+/// Maximum depth of nested field classes.
 const DEPTH_MAX: usize = 64;
 
-/// A scope, and its structure, if there is one.
+/// Scopes with their structures, where they have one.
 pub(super) type Before<'b> = [(Scope, Option<&'b Struct>)];
 
-/// What is known while field classes are read.
+/// State of the reader of field classes.
 pub(super) struct Fields<'j> {
-    /// The fragments that give names to field classes.
+    /// Aliases of field classes, with the fragments that define them.
     aliases: HashMap<&'j str, (usize, &'j Json)>,
-    /// By where they are in the text: an alias with many is used many times.
+    /// Labels by their address in the text. An alias with many labels can be used many times.
     labels: HashMap<*const Json, Arc<[Label]>>,
-    /// Fields, and ranges of selectors, that may yet be made.
+    /// Number of fields and selector ranges that may still be created.
     budget: Cell<usize>,
     depth: usize,
     scope: Scope,
-    /// The default clock of the stream, for its times.
+    /// Default clock of the stream, for its times.
     clock: Option<usize>,
     has_uuid: bool,
-    /// The structures around the field at hand, the outermost first.
+    /// Structures around the current field, outermost first.
     levels: Vec<Level>,
-    /// Which member of each structure or option of each variant leads to it.
+    /// Index of the current member or option at each level.
     path: Vec<usize>,
 }
 
@@ -43,11 +44,11 @@ pub(super) struct Fields<'j> {
 struct Level {
     path: Vec<usize>,
     members: Vec<Member>,
-    /// Of the member at hand.
+    /// Name of the current member.
     name: String,
 }
 
-/// What a field that says something about another has to be.
+/// Kind of field that a reference requires.
 #[derive(Clone, Copy, PartialEq)]
 enum Kind {
     Length,
@@ -72,7 +73,8 @@ pub(super) const ENCODINGS: [(&str, Encoding); 5] = [
     ("utf-32le", Encoding::Utf32(ByteOrder::Little)),
 ];
 
-/// Roles, and the scope in which each has its meaning. A time of event records is no role of ours: its clock tells it.
+/// Roles, with the scopes in which they have a meaning. The time of event records needs no role in the model, because
+/// its clock identifies it.
 pub(super) const ROLES: [(&str, Scope, Option<Role>); 11] = [
     ("packet-magic-number", Scope::PacketHeader, Some(Role::Magic)),
     ("data-stream-class-id", Scope::PacketHeader, Some(Role::StreamId)),
@@ -87,7 +89,7 @@ pub(super) const ROLES: [(&str, Scope, Option<Role>); 11] = [
     ("default-clock-timestamp", Scope::EventHeader, None),
 ];
 
-/// Those of times.
+/// Roles of times.
 pub(super) const TIME_ROLES: [&str; 2] = ["default-clock-timestamp", "packet-end-default-clock-timestamp"];
 
 impl<'j> Fields<'j> {
@@ -109,7 +111,7 @@ impl<'j> Fields<'j> {
         self.has_uuid = true;
     }
 
-    /// Gives a field class a name, for the fragments that follow.
+    /// Adds an alias of a field class for the fragments that follow.
     pub(super) fn alias(&mut self, fragment: usize, node: &Node<'j, '_>) -> Checked<()> {
         let name = node.required("name", |name| name.text())?;
         node.required("field-class", |_| Ok(()))?;
@@ -119,7 +121,8 @@ impl<'j> Fields<'j> {
         Ok(())
     }
 
-    /// The structure of a scope, behind those that its fields may refer to; `clock`: the default one of the stream.
+    /// Resolves the structure of a scope. Its fields may refer to the scopes in `before`; `clock` is the default clock
+    /// of the stream.
     pub(super) fn root(
         &mut self,
         node: &Node<'j, '_>,
@@ -136,7 +139,7 @@ impl<'j> Fields<'j> {
         }
     }
 
-    /// A field class, or the name of one.
+    /// Resolves a field class or the name of an alias.
     fn class(&mut self, node: &Node<'j, '_>, before: &Before<'_>) -> Checked<FieldClass> {
         self.charge(node, 1)?;
         if self.depth >= DEPTH_MAX {
@@ -145,7 +148,7 @@ impl<'j> Fields<'j> {
         self.depth += 1;
         let class = match node.json {
             Json::Text(name) => match self.aliases.get(name.as_str()).copied() {
-                // What is wrong with it is wrong there.
+                // Errors in an alias are reported at its definition.
                 Some((fragment, json)) => {
                     Node::of_fragment(fragment, json).required("field-class", |class| self.class(class, before))
                 }
@@ -165,7 +168,7 @@ impl<'j> Fields<'j> {
         Ok(())
     }
 
-    /// Names with their ranges.
+    /// Parses names with their ranges.
     fn labels(&mut self, node: &Node<'j, '_>, min: i128, max: i128) -> Checked<Arc<[Label]>> {
         let place = std::ptr::from_ref(node.json);
         if let Some(labels) = self.labels.get(&place) {
@@ -249,7 +252,7 @@ impl<'j> Fields<'j> {
         })
     }
 
-    /// What all classes of a fixed number of bits have.
+    /// Parses the properties that all fixed-length bit fields share.
     fn bits(&self, node: &Node<'j, '_>, meaning: Meaning) -> Checked<Integer> {
         let size_bits = node.required("length", |length| length.number(1, 64))? as u32;
         let byte_order = node.required("byte-order", |order| {
@@ -265,7 +268,7 @@ impl<'j> Fields<'j> {
         Ok(Integer { base, coding, meaning, roles, ..Integer::new(size_bits, align_bits, byte_order) })
     }
 
-    /// What all classes of whole numbers have.
+    /// Parses the properties that all integer classes share.
     fn number(&mut self, node: &Node<'j, '_>, mut integer: Integer, is_signed: bool) -> Checked<Integer> {
         integer.is_signed = is_signed;
         let base = node.with("preferred-display-base", |base| match base.json {
@@ -284,7 +287,7 @@ impl<'j> Fields<'j> {
             }
             roles.each(|_, role| self.role(role, &mut integer)).map(drop)
         })?;
-        // The processor has no role; its name tells it, as in CTF 1.8.
+        // The CPU number has no role in CTF 2. As in CTF 1.8, it is found by name.
         let is_outermost = self.scope == Scope::PacketContext && self.levels.len() == 1;
         if is_outermost && !is_signed && self.levels.iter().any(|level| level.name == "cpu_id") {
             integer.roles = integer.roles.map(|roles| roles.with(Role::CpuId));
@@ -297,7 +300,7 @@ impl<'j> Fields<'j> {
         if !ROLES.iter().any(|(known, ..)| *known == name) {
             return node.fail(format!("there is no role {name:?} of numbers in CTF 2"));
         }
-        // By an alias a class can be in other scopes too, where the role says nothing.
+        // By an alias, a class can be used in other scopes, where the role has no meaning.
         let Some((.., role)) = ROLES.iter().find(|(known, scope, _)| *known == name && *scope == self.scope) else {
             return Ok(());
         };
@@ -418,7 +421,7 @@ impl<'j> Fields<'j> {
                 return options.fail("a variant has at least one option");
             }
             taken.sort_unstable();
-            // Among ranges in their order, one that meets others meets one of its neighbours, or lies within one that comes before it.
+            // The ranges are sorted, so it suffices to compare each with the earlier range that has the highest end.
             let mut last: Option<((i128, i128), usize)> = None;
             for (bounds, index) in taken {
                 if let Some((before, of)) = last
@@ -440,7 +443,7 @@ impl<'j> Fields<'j> {
         Ok(Length::Field(self.location(node, "length-field-location", Kind::Length, before)?.0))
     }
 
-    /// The field that a location leads to.
+    /// Finds the field that a location leads to.
     fn location(
         &self,
         node: &Node<'j, '_>,
@@ -490,8 +493,8 @@ impl<'j> Fields<'j> {
         })
     }
 
-    /// Names from the outermost structure on. Without origin they begin in the structure around the field at hand; `None` among them
-    /// leads to the one around that.
+    /// Returns the names from the outermost structure on. Without an origin, the path starts in the structure around
+    /// the current field, and each `None` step leads to the next outer structure.
     fn absolute(&self, origin: Option<Scope>, steps: &[Option<&'j str>]) -> Option<Vec<&str>> {
         let mut names: Vec<&str> = match origin {
             Some(_) => Vec::new(),
@@ -508,11 +511,11 @@ impl<'j> Fields<'j> {
         Some(names)
     }
 
-    /// The field with these names in the scope that is being read.
+    /// Finds the field with these names in the scope that is being read.
     fn in_levels(&self, names: &[&str], compared: &mut usize) -> Result<(Vec<usize>, Integer), String> {
         let mut names = names;
         for (index, level) in self.levels.iter().enumerate() {
-            // A structure around the field at hand has no end yet.
+            // A structure around the current field is still incomplete. Its members so far are at the next level.
             let is_around = names.len() > 1 && index + 1 < self.levels.len() && level.name == names[0];
             if !is_around {
                 return in_members(&level.members, &level.path, names, compared);
@@ -523,17 +526,17 @@ impl<'j> Fields<'j> {
     }
 }
 
-/// The values of a whole number.
+/// Range of integer values.
 fn bounds(is_signed: bool) -> (i128, i128) {
     if is_signed { (i64::MIN.into(), i64::MAX.into()) } else { (0, u64::MAX.into()) }
 }
 
-/// A name as the model has it.
+/// Converts a name to its form in the model.
 fn escaped(name: &str) -> String {
     if name.starts_with('_') { format!("_{name}") } else { name.into() }
 }
 
-/// `compared` counts the names that are looked at.
+/// Finds a number by its path. Adds the number of compared names to `compared`.
 fn in_members(
     members: &[Member],
     around: &[usize],
@@ -588,7 +591,7 @@ fn static_length(node: &Node<'_, '_>) -> Checked<Length> {
     node.required("length", |length| length.number(0, u32::MAX.into())).map(|length| Length::Fixed(length as u64))
 }
 
-/// Ranges of whole numbers.
+/// Parses ranges of integers.
 fn ranges(node: &Node<'_, '_>, min: i128, max: i128) -> Checked<Vec<Range>> {
     let read = node.each(|_, range| {
         let bounds = range.each(|_, bound| bound.number(min, max))?;

@@ -1,18 +1,20 @@
-//! The metadata of CTF 2 (CTF2-SPEC-2.0): a JSON text sequence (RFC 7464), each of whose texts is a fragment of the description.
+//! Metadata of CTF 2 (CTF2-SPEC-2.0): a JSON text sequence (RFC 7464). Each of its texts is a fragment of the
+//! description.
 //!
 //! ```text
-//!   text ─▶ value (JSON) ─▶ node (values with their places) ─▶ resolve, fields ─▶ model
-//!                                                          └─▶ own (what only ours say)
+//!   text ─▶ value (JSON) ─▶ node (values with positions) ─▶ resolve, fields ─▶ model
+//!                                                       └─▶ own (Dormouse's only)
 //!   ClassDecl ─▶ write ─▶ value ─▶ text
 //!   model ─▶ translate ─▶ value ─▶ text
 //! ```
 //!
 //! # Limits
-//! * Fragments and properties of other kinds than the specification's are passed over. No extension is known, so metadata with one are
-//!   refused.
+//! * Fragments and properties of unspecified kinds are ignored. No extensions are supported, and metadata with
+//!   extensions are refused.
 //! * Floating-point numbers have 16, 32 or 64 bits.
-//! * Where a location leads into a variant, one of its options alone may have the field.
-//! * Namespaces, names and unique ids of traces, streams and clocks, and a clock's precision and accuracy, are checked and not kept.
+//! * If a location leads into a variant, only one of the options may have the field.
+//! * Namespaces, names and unique ids of traces, streams and clocks, and a clock's precision and accuracy, are checked
+//!   but not kept.
 
 mod fields;
 mod node;
@@ -31,10 +33,10 @@ pub(super) use translate::translate;
 use value::{Json, locate};
 pub(super) use write::{event, preamble};
 
-/// What begins each text of a sequence.
+/// Separator at the start of each text in the sequence.
 pub(super) const SEPARATOR: char = '\u{1e}';
 
-/// The fragments of a text, and where the text of each begins.
+/// Fragments of a text, and the offset of each.
 struct Fragments<'a> {
     text: &'a str,
     offsets: Vec<usize>,
@@ -52,7 +54,7 @@ impl<'a> Fragments<'a> {
         for part in parts {
             let offset = end + SEPARATOR.len_utf8();
             end = offset + part.len();
-            // Between two separators may be nothing.
+            // Empty texts between separators are allowed.
             if part.trim_ascii().is_empty() {
                 continue;
             }
@@ -69,7 +71,7 @@ impl<'a> Fragments<'a> {
                     let line_start =
                         part.split_inclusive('\n').take(error.line().saturating_sub(1)).map(str::len).sum::<usize>();
                     let at = (line_start + error.column().saturating_sub(1)).min(part.len());
-                    // Its own place is one of the fragment.
+                    // The position in serde's message is relative to the fragment, so it is removed.
                     let what = error.to_string();
                     let what = what.rsplit_once(" at line ").map_or(what.as_str(), |(what, _)| what);
                     return Err(MetadataError::at(text, offset + at, format!("fragment {number}: {what}")));
@@ -79,7 +81,7 @@ impl<'a> Fragments<'a> {
         Ok(fragments)
     }
 
-    /// The error, with its place in the text.
+    /// Converts a failure to an error with its position in the text.
     fn error(&self, failure: &Failure) -> MetadataError {
         let Failure { fragment, steps, what } = failure;
         let mut path = format!("fragment {}", fragment + 1);
@@ -97,7 +99,7 @@ impl<'a> Fragments<'a> {
     }
 }
 
-/// Reads anybody's metadata.
+/// Parses metadata of any tracer.
 pub(super) fn describe(text: &str) -> Result<Described, MetadataError> {
     let fragments = Fragments::parse(text)?;
     let class = resolve::resolve(&fragments.values, text.len()).map_err(|failure| fragments.error(&failure))?;
@@ -108,7 +110,7 @@ pub(super) fn describe(text: &str) -> Result<Described, MetadataError> {
     Ok(Described { class, own })
 }
 
-/// Reads metadata of ours.
+/// Parses metadata that Dormouse has written.
 pub(super) fn parse(text: &str) -> Result<Metadata, MetadataError> {
     let fragments = Fragments::parse(text)?;
     let read = |class| own::read(&fragments.values, &class);

@@ -1,11 +1,11 @@
-//! A value and where it is: what is wrong with it is said with its place.
+//! JSON values with their positions, so that errors can be reported with a position.
 
 use super::value::{Json, Step};
 
-/// What is wrong, and where.
+/// An error and its position.
 #[derive(Debug)]
 pub(super) struct Failure {
-    /// Of the sequence, from 0.
+    /// Index of the fragment in the sequence, from 0.
     pub(super) fragment: usize,
     pub(super) steps: Vec<Step>,
     pub(super) what: String,
@@ -13,7 +13,7 @@ pub(super) struct Failure {
 
 pub(super) type Checked<T> = Result<T, Failure>;
 
-/// Where a value is.
+/// Position of a value.
 #[derive(Debug, Clone, Copy)]
 enum Place<'p> {
     Fragment(usize),
@@ -21,7 +21,7 @@ enum Place<'p> {
     Index(&'p Place<'p>, usize),
 }
 
-/// A value, and where it is.
+/// A value and its position.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Node<'j, 'p> {
     pub(super) json: &'j Json,
@@ -29,7 +29,7 @@ pub(super) struct Node<'j, 'p> {
 }
 
 impl<'j> Node<'j, '_> {
-    /// The text with this number, from 0.
+    /// Returns the fragment with this index, from 0.
     pub(super) fn of_fragment(fragment: usize, json: &'j Json) -> Node<'j, 'static> {
         Node { json, place: Place::Fragment(fragment) }
     }
@@ -58,14 +58,14 @@ impl<'j> Node<'j, '_> {
         self.fail(format!("expected {what}, found {}", self.json.kind()))
     }
 
-    /// What is read of a property, if it is there.
+    /// Reads a property, if it is present.
     pub(super) fn with<T>(&self, key: &str, read: impl FnOnce(&Node<'j, '_>) -> Checked<T>) -> Checked<Option<T>> {
         let Json::Object(_) = self.json else { return self.expected("an object") };
         let Some(json) = self.json.get(key) else { return Ok(None) };
         read(&Node { json, place: Place::Key(&self.place, key) }).map(Some)
     }
 
-    /// What is read of a property, which has to be there.
+    /// Reads a required property.
     pub(super) fn required<T>(&self, key: &str, read: impl FnOnce(&Node<'j, '_>) -> Checked<T>) -> Checked<T> {
         match self.with(key, read)? {
             Some(value) => Ok(value),
@@ -73,14 +73,14 @@ impl<'j> Node<'j, '_> {
         }
     }
 
-    /// What is read of each element of an array.
+    /// Reads each element of an array.
     pub(super) fn each<T>(&self, mut read: impl FnMut(usize, &Node<'j, '_>) -> Checked<T>) -> Checked<Vec<T>> {
         let Json::List(list) = self.json else { return self.expected("an array") };
         let read = |(index, json)| read(index, &Node { json, place: Place::Index(&self.place, index) });
         list.iter().enumerate().map(read).collect()
     }
 
-    /// What is read of each property of an object.
+    /// Reads each property of an object.
     pub(super) fn properties<T>(&self, mut read: impl FnMut(&'j str, &Node<'j, '_>) -> Checked<T>) -> Checked<Vec<T>> {
         let Json::Object(properties) = self.json else { return self.expected("an object") };
         let read = |(key, json): &'j (String, Json)| read(key, &Node { json, place: Place::Key(&self.place, key) });
@@ -91,7 +91,7 @@ impl<'j> Node<'j, '_> {
         self.json.text().map_or_else(|| self.expected("a string"), Ok)
     }
 
-    /// One of several texts.
+    /// Maps a text to the value that `values` has for it.
     pub(super) fn one_of<T: Copy>(&self, values: &[(&str, T)]) -> Checked<T> {
         let found = self.json.text().and_then(|text| values.iter().find(|(name, _)| *name == text));
         if let Some((_, value)) = found {
@@ -118,7 +118,7 @@ impl<'j> Node<'j, '_> {
         self.number(0, u64::MAX.into()).map(|number| number as u64)
     }
 
-    /// A power of two.
+    /// Parses an alignment: a power of two.
     pub(super) fn alignment(&self) -> Checked<u64> {
         match self.json {
             Json::Number(number) if number.count_ones() == 1 && (1..=ALIGN_BITS_MAX).contains(number) => {
@@ -128,7 +128,8 @@ impl<'j> Node<'j, '_> {
         }
     }
 
-    /// What every object may have: attributes, which nobody has to understand, and extensions, which everybody has to.
+    /// Checks the properties that every object may have: attributes, which a reader may ignore, and extensions, which
+    /// it must support.
     pub(super) fn common(&self) -> Checked<()> {
         self.with("attributes", |attributes| attributes.properties(|_, _| Ok(())).map(drop))?;
         self.with("extensions", |extensions| {
@@ -142,11 +143,11 @@ impl<'j> Node<'j, '_> {
         Ok(())
     }
 
-    /// That a property, if it is there, is a text.
+    /// Returns a text property, if it is present.
     pub(super) fn may_have_text(&self, key: &str) -> Checked<Option<&'j str>> {
         self.with(key, |value| value.text())
     }
 }
 
-/// Alignments, in bits.
+/// Maximum alignment, in bits.
 const ALIGN_BITS_MAX: i128 = 1 << 32;

@@ -1,7 +1,7 @@
-//! Recognises the fragments that this crate writes, and reads from them what the model does not tell.
+//! Recognises fragments that this crate wrote, and reads from them what the model lacks.
 //!
-//! The environment, the clock and the event record classes are understood; all other fragments must be those that a preamble with the
-//! same options has.
+//! The environment, the clock and the event record classes are interpreted. All other fragments must equal those of a
+//! preamble with the same options.
 
 use dormouse_abi::class::{CLASS_ID_MAX, ClassDecl, FIELD_COUNT_MAX, FieldType, Kind};
 use dormouse_abi::page::{STREAM_EVENTS, STREAM_STATE};
@@ -16,7 +16,7 @@ use crate::model::{EnvValue, FieldClass, TraceClass};
 use crate::time::Clock;
 use crate::totals::Totals;
 
-/// Whether the environment says that the metadata are ours. Then they have to be.
+/// Whether the environment claims that Dormouse wrote the metadata. Then it must have.
 pub(super) fn is_own(class: &TraceClass) -> bool {
     class.env_text("tracer_name") == Some("dormouse")
 }
@@ -25,7 +25,7 @@ fn foreign<T>(node: &Node<'_, '_>, what: &str) -> Checked<T> {
     node.fail(format!("{what}: Dormouse did not write these metadata"))
 }
 
-/// Reads fragments of ours.
+/// Reads fragments that Dormouse has written.
 pub(super) fn read(fragments: &[Json], class: &TraceClass) -> Checked<Metadata> {
     let node = |(index, json)| Node::of_fragment(index, json);
     let kind = |json: &Json| json.get("type").and_then(Json::text).unwrap_or_default().to_string();
@@ -43,7 +43,7 @@ pub(super) fn read(fragments: &[Json], class: &TraceClass) -> Checked<Metadata> 
         })?;
     }
 
-    // What the environment and the clock say has been read.
+    // The environment and the clock have been read already, so they are left out of the comparison.
     let comparable = |json: &Json| match json {
         Json::Object(properties) => {
             Json::Object(properties.iter().filter(|(name, _)| name != "environment").cloned().collect())
@@ -65,7 +65,7 @@ pub(super) fn read(fragments: &[Json], class: &TraceClass) -> Checked<Metadata> 
     let mut classes = Classes::empty(options.record_kind);
     for (index, json) in fragments.iter().enumerate().filter(|(_, json)| kind(json) == "event-record-class") {
         match event(json) {
-            // That an id is there once has been seen to.
+            // Duplicate ids have been refused already.
             Some((id, decl)) => drop(classes.insert(id, decl)),
             None => return foreign(&node((index, json)), "this event record class has another form"),
         }
@@ -82,7 +82,7 @@ fn options(class: &TraceClass) -> Option<MetadataOptions> {
         _ => None,
     };
     let clock = class.clocks.first()?;
-    // Whichever of the two it is, what it has to look like is compared.
+    // Only the kind of header is detected here. Its exact form is compared by the caller.
     let header = class.streams.first()?.event_header.as_ref()?;
     let is_compact = header.members.iter().any(|member| matches!(member.class.as_ref(), FieldClass::Variant(_)));
     Some(MetadataOptions {
@@ -102,7 +102,7 @@ fn options(class: &TraceClass) -> Option<MetadataOptions> {
     })
 }
 
-/// The class of a fragment that is written for it.
+/// Returns the class that a fragment declares.
 fn event(fragment: &Json) -> Option<(u16, ClassDecl)> {
     let Json::Number(id) = fragment.get("id")? else { return None };
     let id = u16::try_from(*id).ok()?;
@@ -114,7 +114,7 @@ fn event(fragment: &Json) -> Option<(u16, ClassDecl)> {
         let (name, class) = (member.get("name")?.text()?, member.get("field-class")?);
         let field_type = match class.get("element-field-class") {
             Some(element) => {
-                // Its count is in front of it.
+                // The count precedes its sequence.
                 fields.pop()?;
                 let kind = kind_of(element)?;
                 FieldType { kind, sequence: kind != Kind::Bytes }

@@ -1,4 +1,4 @@
-//! From fragments to the model: what one names is in those before it.
+//! Converts fragments to the model. A fragment refers only to earlier ones.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -7,7 +7,7 @@ use super::node::{Checked, Node};
 use super::value::Json;
 use crate::model::{ClockClass, EnvValue, EventClass, Scope, StreamClass, Struct, TraceClass};
 
-/// The model of a sequence.
+/// Returns the model of a sequence.
 pub(super) fn resolve(fragments: &[Json], text_len: usize) -> Checked<TraceClass> {
     let mut reader = Reader {
         trace: TraceClass::default(),
@@ -51,10 +51,10 @@ pub(super) fn resolve(fragments: &[Json], text_len: usize) -> Checked<TraceClass
 struct Reader<'j> {
     trace: TraceClass,
     has_trace: bool,
-    /// By their ids.
+    /// Clocks by id.
     clocks: HashMap<&'j str, usize>,
     streams: BTreeMap<u64, StreamClass>,
-    /// Of event record classes, behind those of their streams.
+    /// Ids of event record classes, each after the id of its stream.
     ids: HashSet<(u64, u64)>,
     fields: Fields<'j>,
 }
@@ -206,7 +206,7 @@ impl<'j> Reader<'j> {
     }
 }
 
-/// The name, of the three texts that say what something is.
+/// Checks the three identity texts and returns the name.
 fn identity<'j>(node: &Node<'j, '_>) -> Checked<Option<&'j str>> {
     node.may_have_text("namespace")?;
     node.may_have_text("uid")?;

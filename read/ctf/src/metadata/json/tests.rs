@@ -19,7 +19,7 @@ fn text(kind: RecordKind, format: Format) -> String {
     TraceBuilder::in_format(kind, format).finish().metadata + &format.class(7, &every_kind())
 }
 
-/// The line that says what is wrong, and where.
+/// The first line of the message, which has the error and its position.
 fn said(error: &MetadataError) -> String {
     error.to_string().lines().next().unwrap_or_default().to_string()
 }
@@ -27,13 +27,13 @@ fn said(error: &MetadataError) -> String {
 #[test]
 fn golden() {
     let text = text(RecordKind::Ids, Format::Ctf2);
-    // Fragments in lines of their own, without the separators.
+    // The fragments are on separate lines, without the separators.
     let expected = include_str!("golden.json");
     assert_eq!(text.replace('\u{1e}', ""), expected);
     assert_eq!(text.matches('\u{1e}').count(), expected.lines().count());
 }
 
-/// The same classes follow from both texts.
+/// Both texts result in equal classes.
 #[test]
 fn both_formats_say_the_same() {
     for kind in [RecordKind::Ids, RecordKind::Compact] {
@@ -95,7 +95,7 @@ fn a_fragment_that_is_cut_off_has_its_line() {
     for len in [class, class + 1] {
         assert_eq!(Metadata::parse(&text[..len]).unwrap().classes.events().count(), 0);
     }
-    // In the middle nothing is cut off.
+    // A fragment in the middle cannot be cut off.
     let odd = text.replacen("\"minimum-alignment\":8}}\n\u{1e}", "\n\u{1e}", 1);
     assert!(odd.len() < text.len());
     let error = said(&Metadata::parse(&odd).unwrap_err());

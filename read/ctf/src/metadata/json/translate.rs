@@ -1,6 +1,6 @@
-//! Writes as CTF 2 what anybody's metadata say. The streams stay as they are: every bit lies where it lay.
+//! Converts metadata of any tracer to CTF 2. The streams stay unchanged bit by bit.
 //!
-//! What CTF 1.8 says by names of fields and by clocks of numbers becomes roles.
+//! Names of fields and clocks of numbers, by which CTF 1.8 identifies fields, become roles.
 
 use super::fields::{ENCODINGS, ORIGINS, ROLES, TIME_ROLES};
 use super::value::Json;
@@ -13,7 +13,7 @@ use crate::plan::roles_of;
 
 type Property = (&'static str, Json);
 
-/// The whole text; or what of it CTF 2 has no words for.
+/// Returns the whole text, or what CTF 2 cannot express.
 pub(in super::super) fn translate(trace: &TraceClass) -> Result<String, String> {
     let clocks = clock_ids(&trace.clocks);
     let mut preamble = vec![("type", text("preamble")), ("version", Json::Number(2))];
@@ -52,7 +52,7 @@ pub(in super::super) fn translate(trace: &TraceClass) -> Result<String, String> 
     Ok(fragments.iter().map(line).collect())
 }
 
-/// Names of clocks, each once.
+/// Returns a unique id for each clock.
 fn clock_ids(clocks: &[ClockClass]) -> Vec<String> {
     let mut ids: Vec<String> = Vec::new();
     for clock in clocks {
@@ -89,15 +89,15 @@ fn stream_class<'a>(stream: &'a StreamClass, clocks: &[String], roots: &mut Root
     Ok(object(class))
 }
 
-/// The structures that fields can refer to.
+/// Structures that fields can refer to.
 #[derive(Default)]
 struct Roots<'a> {
     of: [Option<&'a Struct>; 6],
-    /// Of the stream.
+    /// Clock of the stream.
     clock: Option<usize>,
 }
 
-/// Where a field is.
+/// Location of a field.
 #[derive(Clone, Copy)]
 struct Place<'n> {
     scope: Scope,
@@ -182,7 +182,7 @@ impl<'a> Roots<'a> {
                     properties.push(("selector-field-ranges", ranges(&option.ranges)));
                     Ok(object(properties))
                 };
-                // What no value of the selector means is never there.
+                // An option without ranges can never be selected.
                 let options = variant.options.iter().filter(|option| !option.ranges.is_empty());
                 let options = options.map(option).collect::<Result<Vec<_>, String>>()?;
                 let selector = ("selector-field-location", self.location(&variant.tag)?);
@@ -235,7 +235,7 @@ impl<'a> Roots<'a> {
         Ok(object(class))
     }
 
-    /// What a number says to whoever reads packets and records.
+    /// Returns the roles of a number in packets and records.
     fn roles(&self, integer: &Integer, place: Place<'_>) -> Result<Vec<&'static str>, String> {
         let Place { scope, name, is_outermost } = place;
         let roles = integer.roles.unwrap_or_else(|| roles_of(scope, is_outermost, name));
@@ -247,7 +247,7 @@ impl<'a> Roots<'a> {
         let said = ROLES.iter().filter(|(name, of, role)| {
             *of == scope
                 && match role {
-                    // Without a clock it is a number.
+                    // A time role requires a clock.
                     Some(role) => of_role(*role) && (integer.clock.is_some() || !TIME_ROLES.contains(name)),
                     None => is_time,
                 }
@@ -255,7 +255,7 @@ impl<'a> Roots<'a> {
         Ok(said.map(|(name, ..)| *name).collect())
     }
 
-    /// The properties of what has so many bytes or elements.
+    /// Returns the properties of a class that has a number of bytes or elements.
     fn counted(&self, kind: &str, length: &Length) -> Result<Vec<Property>, String> {
         Ok(match length {
             Length::Fixed(count) => {
@@ -267,7 +267,7 @@ impl<'a> Roots<'a> {
         })
     }
 
-    /// Where another field is. Of variants the options have no name in it.
+    /// Returns the location of another field. Options of variants have no name in it.
     fn location(&self, path: &FieldPath) -> Result<Json, String> {
         let lost = || "a field that it refers to is not there".to_string();
         let (names, _) = self.of[path.scope as usize].and_then(|root| names(root, &path.path)).ok_or_else(lost)?;
@@ -284,7 +284,7 @@ impl<'a> Roots<'a> {
 
 const UUID: &str = "metadata-stream-uuid";
 
-/// The names of the members that lead to a field, and its class.
+/// Returns the names of the members that lead to a field, and the field's class.
 fn names<'a>(root: &'a Struct, path: &[usize]) -> Option<(Vec<&'a str>, &'a FieldClass)> {
     let (first, rest) = path.split_first()?;
     let member = root.members.get(*first)?;
@@ -310,7 +310,7 @@ fn names<'a>(root: &'a Struct, path: &[usize]) -> Option<(Vec<&'a str>, &'a Fiel
     }
 }
 
-/// What all numbers of a fixed length have.
+/// Returns the properties that all numbers of a fixed length share.
 fn bits(size_bits: u32, align_bits: u64, byte_order: ByteOrder, is_reversed: bool) -> Vec<Property> {
     let (order, other) = match byte_order {
         ByteOrder::Little => ("little-endian", "last-to-first"),
@@ -325,7 +325,7 @@ fn bits(size_bits: u32, align_bits: u64, byte_order: ByteOrder, is_reversed: boo
     properties
 }
 
-/// Names with all their ranges.
+/// Returns names with all their ranges.
 fn mappings(labels: &[Label]) -> Json {
     let mut named: Vec<(String, Vec<Json>)> = Vec::new();
     let mut places = std::collections::HashMap::new();
@@ -347,7 +347,7 @@ fn range(range: &Range) -> Json {
     list([range.bounds.0, range.bounds.1].map(Json::Number))
 }
 
-/// Whether it is the trace's identity, as CTF 1.8 has it in headers of packets.
+/// Whether the array is the UUID of the trace, in the form of a CTF 1.8 packet header.
 fn is_uuid(element: &FieldClass, length: &Length, place: Place<'_>) -> bool {
     place.scope == Scope::PacketHeader
         && place.is_outermost

@@ -1,4 +1,4 @@
-//! Values of JSON, their properties in the order of the text.
+//! JSON values with properties in the order of the text.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -8,13 +8,13 @@ use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor}
 use serde::ser::{Serialize, Serializer};
 use serde_json::value::RawValue;
 
-/// A value.
+/// A JSON value.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Json {
     Null,
     Flag(bool),
     Number(i128),
-    /// What is no whole number, or too large a one.
+    /// A number that is not an integer or that is too large for one.
     Float(f64),
     Text(String),
     List(Vec<Json>),
@@ -22,7 +22,7 @@ pub(super) enum Json {
 }
 
 impl Json {
-    /// The value of a property.
+    /// Returns the value of a property.
     pub(super) fn get(&self, key: &str) -> Option<&Json> {
         match self {
             Json::Object(properties) => properties.iter().find(|(name, _)| name == key).map(|(_, value)| value),
@@ -34,7 +34,7 @@ impl Json {
         if let Json::Text(text) = self { Some(text) } else { None }
     }
 
-    /// What kind of value it is, for people.
+    /// Describes the value for people.
     pub(super) fn kind(&self) -> Cow<'static, str> {
         match self {
             Json::Null => "null".into(),
@@ -115,7 +115,7 @@ impl Serialize for Json {
     }
 }
 
-/// A step from a value to one that it holds.
+/// A step from a value to a contained one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Step {
     Key(String),
@@ -131,7 +131,7 @@ impl fmt::Display for Step {
     }
 }
 
-/// Where in the text of a value the one is that so many steps lead to.
+/// Returns the offset of the value that these steps lead to.
 pub(super) fn locate(text: &str, steps: &[Step]) -> usize {
     let mut at = text;
     for step in steps {
@@ -143,7 +143,7 @@ pub(super) fn locate(text: &str, steps: &[Step]) -> usize {
                 serde_json::from_str::<Vec<&RawValue>>(at).ok().and_then(|list| list.get(*index).copied())
             }
         };
-        // What is not there is missing in what is around it.
+        // A missing value is reported at its container.
         let Some(found) = found else { break };
         at = found.get();
     }

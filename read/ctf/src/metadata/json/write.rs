@@ -1,4 +1,4 @@
-//! Writes CTF 2: what `metadata::write` says in TSDL.
+//! Writer of CTF 2. The content equals that of `metadata::write`, which writes TSDL.
 
 use dormouse_abi::class::{ClassDecl, FieldType, Kind};
 use dormouse_abi::page::{STREAM_EVENTS, STREAM_STATE};
@@ -20,13 +20,13 @@ pub(in super::super) fn event(stream_id: u32, id: u16, decl: &ClassDecl) -> Stri
     line(&event_fragment(stream_id, id, decl))
 }
 
-/// A fragment has a line of its own.
+/// Returns a fragment on a line of its own.
 pub(super) fn line(fragment: &Json) -> String {
     let json = serde_json::to_string(fragment).expect("texts and whole numbers are JSON");
     format!("{SEPARATOR}{json}\n")
 }
 
-/// All fragments but those of event record classes.
+/// Returns all fragments except those of event record classes.
 pub(super) fn layout(metadata: &Metadata) -> Vec<Json> {
     let MetadataOptions { uuid, hostname, clock, tracer_version: (major, minor), start_time_s, record_kind, .. } =
         &metadata.options;
@@ -66,7 +66,7 @@ pub(super) fn layout(metadata: &Metadata) -> Vec<Json> {
     ]));
 
     let clock_name = identifier(&clock.name);
-    // Fewer cycles than a second has.
+    // CTF 2 requires fewer cycles than one second has.
     let hz = clock.frequency_hz.max(1);
     let seconds = i128::from(clock.offset_s) + i128::from(clock.offset_cycles / hz);
     let offset = [("seconds", Json::Number(seconds)), ("cycles", Json::Number((clock.offset_cycles % hz).into()))];
@@ -129,12 +129,12 @@ pub(super) fn event_fragment(stream_id: u32, id: u16, decl: &ClassDecl) -> Json 
     ])
 }
 
-/// The name of a kind's field class.
+/// Name of a kind's field class.
 pub(super) fn alias(kind: Kind) -> &'static str {
     type_name(kind)
 }
 
-/// What the name stands for.
+/// Field class that the name stands for.
 fn class_of(kind: Kind) -> Json {
     let bits = u32::try_from(kind.element_size_bytes() * 8).unwrap_or(0);
     match kind {
@@ -164,7 +164,7 @@ fn number(kind: &str, size_bits: u32, more: impl IntoIterator<Item = (&'static s
     object(properties.into_iter().chain(more))
 }
 
-/// `dormouse_abi::page`.
+/// The packet context of `dormouse_abi::page`.
 fn packet_context() -> Json {
     structure([
         ("cpu_id", text(alias(Kind::U32))),
@@ -177,7 +177,7 @@ fn packet_context() -> Json {
     ])
 }
 
-/// Header of records without context: the id, or that another one follows.
+/// Header of records without context: the id, or the mark that an extended id follows.
 fn compact_header() -> Json {
     let time = |size_bits| ("timestamp", unsigned(size_bits, &["default-clock-timestamp"]));
     let id = |size_bits| ("id", unsigned(size_bits, &["event-record-class-id"]));
