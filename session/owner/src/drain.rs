@@ -22,7 +22,7 @@ use crate::summary::Summary;
 use crate::trace::Trace;
 
 /// Writers wake nobody, so the drain thread sleeps no longer than it takes for a burst to fill this part of the budget, at
-/// [`BURST_BYTES_PER_MS`]. docs/limits.md has what that costs and what is lost.
+/// [`BURST_BYTES_PER_MS`]. docs/footprint.md has what that costs and what is lost.
 const BURST_PART: u64 = 2;
 
 /// About what one thread writes at full speed: 25 million events of 42 bytes a second.
