@@ -78,7 +78,7 @@ events of these; fields trace_id, span_id and parent_span_id of a begin are the 
 
 Slices: an event whose class is called X_begin, X_entry, X_enter, X_start, X_in or X:begin … begins one, if the trace has the class of the other end (X_end, X_exit, X_leave, \
 X_stop, X_out, X:end …); so do syscall_entry_X and syscall_exit_X. --pairs says it of others, and decides before names do. Slices are paired by thread, or by --key: then \
-they are beside the threads, and one that ends on another thread than it has begun on is a flow. Other events are instants. docs/exporting.md has all of it.
+they are beside the threads, and one that ends on another thread than it has begun on is a flow. Other events are instants. docs/looking.md has all of it.
 
 Options that select events are those of `dormouse view`, see `dormouse view --help`.
 

@@ -31,7 +31,7 @@ Examples:
   dormouse report TRACE -o - > report.html                 to standard output
 
 Slices are pairs of events of one thread whose names belong together: X_begin and X_end, entry and exit, enter and leave, start and stop, and others that \
-docs/report.md lists; with --pairs also those that you name. Everything else is an instant.
+docs/looking.md lists; with --pairs also those that you name. Everything else is an instant.
 
 The page is as long as --max-size allows at most. First each event has its fields in it; then only the longest slices have; then neighbours that are \
 shorter than some time are drawn as one. Tables, percentiles, heat maps and the slowest are of all events always. The page says at its top what was lost in \

@@ -56,7 +56,7 @@ two programs: another recording of the same can differ by more, so record each s
 
 Memory is bounded: --groups-max groups are told apart, and the events of others are counted together as (other).
 
-Without a terminal there is no colour and no progress bar. The keys of --json are in docs/stats.md; names end in their unit (_ns, _s, bytes).
+Without a terminal there is no colour and no progress bar. The keys of --json are in docs/reading.md; names end in their unit (_ns, _s, bytes).
 
 Reads traces of the Common Trace Format 1.8 and 2, whoever has written them. What only Dormouse writes (names of processes, losses by class, what \
 each stream holds) is told of its traces alone.

@@ -1,4 +1,4 @@
-//! Public traces of others, as far as somebody has them in a directory: `docs/collections.md` says what each is and what is expected of it.
+//! Public traces of others, as far as somebody has them in a directory: `tests/TRACES.md` says what each is and what is expected of it.
 //!
 //! `DORMOUSE_COLLECTIONS=DIR cargo test -p dormouse-cli --test collections` compares `dormouse view` with babeltrace2 for each trace in DIR.
 
@@ -9,7 +9,7 @@ use std::process::{Command, Output};
 
 use dormouse_testing::{Lack, has, skip};
 
-const MANIFEST: &str = include_str!("../../docs/collections.md");
+const MANIFEST: &str = include_str!("../../tests/TRACES.md");
 
 /// What is expected of a trace.
 #[derive(Debug, PartialEq)]
@@ -106,7 +106,7 @@ fn of_babeltrace2(dir: &Path, place: &str, trace: &Path) -> PathBuf {
 fn public_traces_are_read_as_babeltrace2_reads_them() {
     let Some(dir) = std::env::var_os("DORMOUSE_COLLECTIONS").map(PathBuf::from).filter(|dir| dir.is_dir()) else {
         let what = "DORMOUSE_COLLECTIONS names no directory with public traces";
-        return skip(Lack::machine(what, "docs/collections.md says how one is made"));
+        return skip(Lack::machine(what, "tests/TRACES.md says how one is made"));
     };
     if !has("babeltrace2") {
         return;

@@ -125,11 +125,11 @@ fn read(name: &str) -> Paper {
 fn the_page_of_the_papers_is_current() {
     let root = env!("CARGO_MANIFEST_DIR");
     let result = dormouse_lab::compare::load(format!("{root}/results/full.json").as_ref()).unwrap();
-    let page = std::fs::read_to_string(format!("{root}/../docs/papers.md")).unwrap();
+    let page = std::fs::read_to_string(format!("{root}/PAPERS.md")).unwrap();
     let written = dormouse_lab::report::papers(Some(&result));
     let line = page.lines().zip(written.lines()).take_while(|(there, now)| there == now).count() + 1;
-    let remedy = "`dormouse lab papers lab/results/full.json -o docs/papers.md` writes it anew";
-    assert!(page == written, "docs/papers.md is not current, from line {line} on: {remedy}");
+    let remedy = "`dormouse lab papers lab/results/full.json -o lab/PAPERS.md` writes it anew";
+    assert!(page == written, "lab/PAPERS.md is not current, from line {line} on: {remedy}");
 }
 
 fn is_line(text: &str) -> bool {

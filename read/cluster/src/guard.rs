@@ -1,7 +1,7 @@
 //! What ends a job when an executor is lost that has worked on it.
 //!
 //! Ballista 55 goes on: it runs again the stage whose input is gone. But rows of that stage which others have already got stay there, and come a second time:
-//! the result has rows twice, and nothing says so (docs/cluster.md has the command that shows it). So here a job ends at such a loss, before its stages
+//! the result has rows twice, and nothing says so (docs/machines.md has the command that shows it). So here a job ends at such a loss, before its stages
 //! are run again, and the client gives it again.
 //!
 //! ```text

@@ -45,7 +45,7 @@ A trace is closed when its session has ended properly, and a chunk that LTTng ha
 and a line on standard error says so.
 
 Each trace is put once, however often and by however many this is run: its files have keys that are made of it, nothing is overwritten, and its manifest is \
-written last, if it is not there. A run that is killed leaves nothing that a reader takes; the next one makes it whole. docs/shipping.md has the layout.
+written last, if it is not there. A run that is killed leaves nothing that a reader takes; the next one makes it whole. docs/machines.md has the layout.
 
 A server is found by AWS_ENDPOINT_URL (http only where that says http), AWS_REGION, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY. What it does not do is tried \
 again at most five times, for a minute. Files are made in TMPDIR.

@@ -488,7 +488,7 @@ fn the_example_of_the_documentation() {
     let script = format!("#!/bin/sh\nshift\nexec {} \"$@\"\n", env!("CARGO_BIN_EXE_dormouse-ship"));
     dormouse_testing::write_script(&place.path().join("bin/dormouse"), &script);
     let path = format!("{}:{}", place.path().join("bin").display(), std::env::var("PATH").unwrap());
-    let text_of = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/shipping.md")).unwrap();
+    let text_of = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/machines.md")).unwrap();
     let block = text_of.split("```console\n").nth(1).unwrap().split("```").next().unwrap();
     let mut shown = String::new();
     for command in block.lines().filter_map(|line| line.strip_prefix("$ ")) {

@@ -221,7 +221,7 @@ fn system_calls(words: &[String], place: &Path) -> BTreeMap<String, u64> {
     rows.filter(|(name, _)| name != "total").collect()
 }
 
-/// Calls that a linked program makes besides (`docs/limits.md`), those of libc's `malloc`, and those of its loader for more objects.
+/// Calls that a linked program makes besides (`docs/footprint.md`), those of libc's `malloc`, and those of its loader for more objects.
 const CALLS: [&str; 15] = [
     "brk",
     "close",

@@ -21,8 +21,8 @@ use crate::streams::StreamFiles;
 use crate::summary::Summary;
 use crate::trace::Trace;
 
-/// Writers wake no thread, so the drain thread sleeps no longer than a burst takes to fill this part of the budget (one
-/// half), at [`BURST_BYTES_PER_MS`]. docs/limits.md states what that costs and what is lost.
+/// Writers wake nobody, so the drain thread sleeps no longer than it takes for a burst to fill this part of the budget, at
+/// [`BURST_BYTES_PER_MS`]. docs/footprint.md has what that costs and what is lost.
 const BURST_PART: u64 = 2;
 
 /// Rough rate at which one thread writes at full speed: 25 million events of 42 bytes a second.

@@ -154,8 +154,7 @@ fn call_count() -> u64 {
     std::env::var("DORMOUSE_CALLS").map_or(3, |count| count.parse().expect("a number"))
 }
 
-/// A call interrupts at most one of the program's own system calls, and none that the kernel or libc restarts. The
-/// calls that return `EINTR` are listed in docs/limits.md.
+/// A call interrupts the program's own once at most, and none that the kernel or libc begins again. What returns `EINTR` is in docs/footprint.md.
 #[test]
 fn a_call_costs_at_most_one_interrupted_call() {
     let count = call_count();
