@@ -30,7 +30,7 @@ pub enum AllocError {
     },
     /// The object has been freed before.
     DoubleFree {
-        /// The handle's word.
+        /// Word of the handle.
         address: usize,
     },
     /// No object of this pool starts there: the handle belongs to another pool, or is an address inside an object.
