@@ -86,7 +86,7 @@ fn cpus() -> Vec<usize> {
 fn run_on(thread: Option<Pid>, cpu: usize) {
     let mut set = CpuSet::new();
     set.set(cpu);
-    // A thread that has ended meanwhile is no error.
+    // The thread may have ended in the meantime: that is not an error.
     _ = rustix::thread::sched_setaffinity(thread, &set);
 }
 
