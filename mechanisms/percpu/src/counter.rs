@@ -188,8 +188,9 @@ fn add_slowly(words: &impl Words, threshold: u64, n: i64) {
 ///
 /// Values wrap modulo 2^64, as [`i64::wrapping_add`] does.
 ///
-/// # Error of the approximation Let `t` be the threshold, `p` the number of CPUs of the area (twice that number if some
-/// threads use rseq and others do not), and `a` the maximum number of threads that are inside `add` at one time.
+/// # Error of the approximation
+/// Let `t` be the threshold, `p` the number of CPUs of the area (twice that number if some threads use rseq and others
+/// do not), and `a` the maximum number of threads that are inside `add` at one time.
 /// * If none of them is interrupted there by another addition on the same CPU, a slot holds less than `t`, and all
 ///   slots at most `p × (t - 1)`.
 /// * A thread that is interrupted between its look and its section adds less than `t` to what other threads have added

@@ -38,12 +38,12 @@
 //! let pool = Pool::new(&PoolOptions::default())?;
 //! let hits = pool.alloc_for::<u64>()?;
 //! for cpu in 0..pool.view().cpu_count() {
-//!     // SAFETY: a live object of this pool, a CPU that it has; zeroes are a valid `u64`, and nobody else writes it.
+//!     // SAFETY: a live object of this pool, a CPU that it has; zeroes are a valid `u64`, which no other thread writes.
 //!     let copy = unsafe { &mut *pool.view().address(hits, cpu).cast::<u64>() };
 //!     *copy += 1;
 //! }
 //! assert_eq!(pool.leaks().next().map(|leak| (leak.size_bytes, leak.count)), Some((8, 1)));
-//! // SAFETY: nobody uses the object any more.
+//! // SAFETY: the object is not used any more.
 //! unsafe { pool.free(hits) }?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```

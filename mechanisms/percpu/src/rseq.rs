@@ -254,12 +254,13 @@ impl Rseq {
 
     /// Pops the first node of the list at `head`, as one critical section on `cpu`.
     ///
-    /// # When a node may be freed The thread that has popped a node may reuse it, push it again or unmap it
-    /// immediately. The section reads `next` of the first node after it has read `*head`. If another thread unlinks
-    /// that node in between, it does so in a section on this CPU. So this thread was preempted (or interrupted by its
-    /// own handler), and the kernel sends it to its abort handler before it executes another instruction of the
-    /// section: it never reads a node that is gone, and never commits an old `next`. For the same reason, a node that
-    /// returns to the list at its old address (ABA) does no harm here, as it would to a compare-and-swap.
+    /// # When a node may be freed
+    /// The thread that has popped a node may reuse it, push it again or unmap it immediately. The section reads `next`
+    /// of the first node after it has read `*head`. If another thread unlinks that node in between, it does so in a
+    /// section on this CPU. So this thread was preempted (or interrupted by its own handler), and the kernel sends it
+    /// to its abort handler before it executes another instruction of the section: it never reads a node that is gone,
+    /// and never commits an old `next`. For the same reason, a node that returns to the list at its old address (ABA)
+    /// does no harm here, as it would to a compare-and-swap.
     ///
     /// The price is that no thread may unlink nodes from another CPU, not even with atomic instructions. To empty a
     /// CPU's list from elsewhere, first ensure that no section can run on it: its users have ended, or they were told

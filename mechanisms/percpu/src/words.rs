@@ -238,7 +238,8 @@ impl Words {
         unsafe { self.run(object, section, plain) }
     }
 
-    /// # Safety `object` lives, in the pool of these words.
+    /// # Safety
+    /// `object` lives, in the pool of these words.
     #[inline]
     unsafe fn run<R>(
         self,

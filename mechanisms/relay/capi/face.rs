@@ -97,8 +97,9 @@ fn unmap(mapping: *mut c_void, size_bytes: usize) {
 
 /// Creates a budget; NULL and `errno` on failure.
 ///
-/// # Safety `region` is NULL, or `size_bytes` bytes that may be read and written, and that only the budget uses until
-/// it is destroyed.
+/// # Safety
+/// `region` is NULL, or `size_bytes` bytes that may be read and written, and that only the budget uses until it is
+/// destroyed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dormouse_relay_budget_create(
     region: *mut c_void,
@@ -195,7 +196,8 @@ pub extern "C" fn dormouse_relay_chain_promise(chain: &mut CChain, promised_coun
 /// [`Chain::write_shared`], for writes that the header's inline function does not handle. Returns 0 or a negative
 /// errno.
 ///
-/// # Safety The conditions of [`Chain::write_shared`].
+/// # Safety
+/// The conditions of [`Chain::write_shared`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dormouse_relay_write_slow(
     chain: &CChain,
@@ -209,7 +211,8 @@ pub unsafe extern "C" fn dormouse_relay_write_slow(
 
 /// [`Chain::read_shared`]. Returns 0 or a negative errno.
 ///
-/// # Safety The conditions of [`Chain::read_shared`].
+/// # Safety
+/// The conditions of [`Chain::read_shared`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dormouse_relay_read(chain: &CChain, offset: usize, target: *mut c_void, len: usize) -> c_int {
     // SAFETY: the caller guarantees that the target may be written, and that these bytes of the buffer are not.

@@ -30,13 +30,15 @@ unsafe extern "C" fn slow_runs(
 macro_rules! define {
     ($($name:ident $compact:ident $fields:tt $arguments:tt $slow:ident),*) => {$(
         dormouse_relay::define_record! {
-            /// # Safety The conditions of `define_record!`.
+            /// # Safety
+            /// The conditions of `define_record!`.
             fn $name(
                 ids $fields $arguments, session: SESSION, rseq_offset: RSEQ_OFFSET, context: "test_context", slow: $compact
             )
         }
         dormouse_relay::define_record! {
-            /// # Safety The conditions of `define_record!`.
+            /// # Safety
+            /// The conditions of `define_record!`.
             fn $compact(
                 compact $fields $arguments, session: SESSION, rseq_offset: RSEQ_OFFSET, context: "test_context", slow: $slow
             )

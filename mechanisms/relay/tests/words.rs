@@ -36,7 +36,8 @@ unsafe extern "C" fn slow_runs(
 macro_rules! define {
     ($($name:ident $fields:tt $arguments:tt $slow:ident),*) => {$(
         dormouse_relay::define_record! {
-            /// # Safety The conditions of `define_record!`.
+            /// # Safety
+            /// The conditions of `define_record!`.
             fn $name(
                 ids $fields $arguments, session: SESSION, rseq_offset: RSEQ_OFFSET, context: "test_context", slow: $slow
             )
@@ -50,7 +51,8 @@ define!(
 );
 
 dormouse_relay::define_record! {
-    /// # Safety The conditions of `define_record!`.
+    /// # Safety
+    /// The conditions of `define_record!`.
     fn record_key_1(
         ids 1 [w0: u64], session: SESSION, rseq_offset: RSEQ_OFFSET, context: "test_context", slow: slow, other: other
     )

@@ -184,8 +184,8 @@ enum dormouse_percpu_cause {
     DORMOUSE_PERCPU_BAD_OPTION = 8,    /* EINVAL   an option or argument is not in its range */
     DORMOUSE_PERCPU_REENTERED = 9,     /* EDEADLK  this signal handler has interrupted its own thread inside the pool */
     DORMOUSE_PERCPU_DOUBLE_FREE = 10,  /* EALREADY the object has been freed before */
-    DORMOUSE_PERCPU_FOREIGN = 11,      /* ENOENT   no object of this pool is there: the handle belongs to another pool, or to none */
-    DORMOUSE_PERCPU_ATTACHED = 12,     /* EPERM    the pool is attached: only the pool that was created in this memory allocates and frees */
+    DORMOUSE_PERCPU_FOREIGN = 11,      /* ENOENT   no object of this pool starts there: the handle is not one of its own */
+    DORMOUSE_PERCPU_ATTACHED = 12,     /* EPERM    the pool is attached: only the pool created there allocates and frees */
     DORMOUSE_PERCPU_OTHER = 13         /* a cause that this header does not know yet */
 };
 

@@ -15,12 +15,12 @@
 //! (`size_of`) takes no lock either: chunks are published in a directory by a release store, which pairs with the
 //! acquire of the lookup.
 //!
-//! # Memory Each CPU's stride consists of whole os_pages, which prefer that CPU's node if there is more than one
-//! (mbind(2)), and are present before the first object is allocated, unless the pool is lazy. A lazy pool has memory
-//! only where it was touched: on a machine of many CPUs, a program that is confined to a few uses memory only for their
-//! strides. Allocating does not change this, with two exceptions: a robust pool writes to all copies; and in a region
-//! of shared memory, an os_page is present as soon as it was read.
-//! present as soon as it was read.
+//! # Memory
+//! Each CPU's stride consists of whole os_pages, which prefer that CPU's node if there is more than one (mbind(2)), and
+//! are present before the first object is allocated, unless the pool is lazy. A lazy pool has memory only where it was
+//! touched: on a machine of many CPUs, a program that is confined to a few uses memory only for their strides.
+//! Allocating does not change this, with two exceptions: a robust pool writes to all copies; and in a region of shared
+//! memory, an os_page is present as soon as it was read.
 //!
 //! # Fork
 //! A pool's private memory is copied, and the child's pool is its own from then on, with the same handles. A thread

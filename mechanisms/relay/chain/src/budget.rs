@@ -91,7 +91,8 @@ impl<'a> PageBudget<'a> {
 
     /// Makes a budget like [`PageBudget::new`], of memory that the caller manages.
     ///
-    /// # Errors The errors of [`PageBudget::new`].
+    /// # Errors
+    /// The errors of [`PageBudget::new`].
     ///
     /// # Safety
     /// For the lifetime `'a`, `size_bytes` bytes at `region` are initialised, may be read and written, and are accessed

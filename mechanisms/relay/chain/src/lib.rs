@@ -131,7 +131,8 @@ impl<'a> Chain<'a> {
 
     /// Changes the promise, like [`Share::set_promised_count`].
     ///
-    /// # Errors The errors of [`Share::set_promised_count`].
+    /// # Errors
+    /// The errors of [`Share::set_promised_count`].
     pub fn set_promised_count(&mut self, promised_count: usize) -> Result<(), BudgetError> {
         self.share.set_promised_count(promised_count)
     }

@@ -430,7 +430,8 @@ macro_rules! define_record_at {
                 /// Writes a record of segments to the given stream with the given time. `size_bytes` is the size of a
                 /// header with context and of the segments.
                 ///
-                /// # Safety The conditions of [`rseq_write_at`].
+                /// # Safety
+                /// The conditions of [`rseq_write_at`].
             ] [] $name runs
             [at: *const At, size_bytes: usize, _unused: u64, first: *const Segment, end: *const Segment] [Written],
             enter = [
